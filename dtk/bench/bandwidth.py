@@ -43,8 +43,8 @@ class Operation:
 
 
 OPERATIONS: dict[str, Operation] = {
-    one.name: one
-    for one in (
+    operation.name: operation
+    for operation in (
         Operation("all_reduce", True, False, "bytes of the buffer of one rank", "2 (n - 1) / n"),
         Operation("all_gather", False, True, "bytes of the output of one rank", "(n - 1) / n"),
         Operation("reduce_scatter", False, True, "bytes of the input of one rank", "(n - 1) / n"),
@@ -54,23 +54,14 @@ OPERATIONS: dict[str, Operation] = {
 }
 DEFINITIONS = {
     "algbw": "algorithm bandwidth: size / time, in GB/s of 10^9 bytes",
-    "busbw": "bus bandwidth: algorithm bandwidth x factor, to be held against the speed of the links; the factor by "
-    "operation for n ranks: " + ", ".join(f"{one.name} {one.factor_is}" for one in OPERATIONS.values()),
-    "size": "; ".join(f"{one.name}: {one.size_is}" for one in OPERATIONS.values()),
+    "busbw": "bus bandwidth: algorithm bandwidth x factor, comparable with the speed of the links; the factor by "
+    "operation for n ranks: " + ", ".join(f"{name} {operation.factor_is}" for name, operation in OPERATIONS.items()),
+    "size": "; ".join(f"{name}: {operation.size_is}" for name, operation in OPERATIONS.items()),
     "time": "of one call of several that are enqueued back to back, the mean over the ranks (as -a 1 of nccl-tests)",
     "in_place": "all_reduce overwrites its input; the others have an output of their own",
     "source": SOURCE,
 }
-DTYPES: dict[str, int] = {
-    "float32": 4,
-    "bfloat16": 2,
-    "float16": 2,
-    "float64": 8,
-    "int8": 1,
-    "uint8": 1,
-    "int32": 4,
-    "int64": 8,
-}
+DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
 """Name of the element type -> bytes."""
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b|ytes)?", re.IGNORECASE)
@@ -92,8 +83,8 @@ def size_of(text: str) -> int:
     Raises:
         DtkError: it is no size, or none that a buffer can have.
     """
-    found = _SIZE.fullmatch(text.strip())
-    size = int(found[1]) << _UNITS[found[2].lower()] if found else 0
+    match = _SIZE.fullmatch(text.strip())
+    size = int(match[1]) << _UNITS[match[2].lower()] if match else 0
     if not 0 < size <= LARGEST_BYTES:
         raise DtkError(f"{text!r} is no message size", fix="write bytes, or 64K, 8M, 1G")
     return size
@@ -109,7 +100,7 @@ def sizes(least: int, most: int, factor: int) -> list[int]:
         raise DtkError(f"--factor {factor} does not grow", fix="use 2 or more")
     if least > most:
         raise DtkError("the smallest size is larger than the largest", fix="use --min-size below --max-size")
-    found = [least]
-    while found[-1] * factor <= most:
-        found.append(found[-1] * factor)
-    return found
+    series = [least]
+    while series[-1] * factor <= most:
+        series.append(series[-1] * factor)
+    return series

@@ -43,8 +43,7 @@ def calibrate(
     """
     device, ranks = _place(device, ranks)
     say(f"starting {counted(ranks, 'rank')} on {device}")
-    figures = _run(device, ranks, seconds, say)
-    hardware = _hardware(device, ranks, figures)
+    hardware = _hardware(device, ranks, _run(device, ranks, seconds, say))
     store_hardware(hardware, measured_path())
     return hardware
 
@@ -103,14 +102,12 @@ def _run(device: str, ranks: int, seconds: float, say: Callable[[str], None]) ->
                 elif "figures" in line:
                     figures[rank] = line["figures"]
         failed = children.failed()
+    if not failed and len(figures) == ranks:
+        return [figures[rank] for rank in range(ranks)]
+    rank, why = min(set(range(ranks)) - set(figures), default=0), "it took too long"
     if failed:
         first = culprit(failed)
-        why = first.error or first.ended
-    elif len(figures) < ranks:
-        first, why = None, "it took too long"
-    else:
-        return [figures[rank] for rank in range(ranks)]
-    rank = first.rank if first else min(set(range(ranks)) - set(figures))
+        rank, why = first.rank, first.error or first.ended
     raise DtkError(f"calibration failed on rank {rank}", why, "try again when the machine is idle")
 
 
@@ -118,8 +115,8 @@ def _hardware(device: str, ranks: int, figures: Sequence[Mapping[str, Any]]) -> 
     """Build the hardware description from the slowest rank's rates and the line fitted to the all_reduce times."""
     on_cpu = device == "cpu"
     threads = figures[0]["threads"]
-    one = f"{counted(threads, 'thread')} of {figures[0]['cpu']}" if on_cpu else figures[0]["device"]
-    how = f"measured on {figures[0]['host']}: {counted(ranks, 'rank')} at once, {one} each"
+    each = f"{counted(threads, 'thread')} of {figures[0]['cpu']}" if on_cpu else figures[0]["device"]
+    how = f"measured on {figures[0]['host']}: {counted(ranks, 'rank')} at once, {each} each"
     rates = {dtype: min(rank["matmul_flops"][dtype] for rank in figures) for dtype in figures[0]["matmul_flops"]}
     latency_s, bytes_per_s, link_source = _links(ranks, figures, how)
     assumed = "assumption: not measured; one network adapter of 10 Gb/s shared by the devices of a node"
@@ -151,12 +148,8 @@ def _links(ranks: int, figures: Sequence[Mapping[str, Any]], how: str) -> tuple[
     if ranks == 1:
         why = "assumption: one rank has no links to measure; the network's figures"
         return _ADAPTER_LATENCY_S, _ADAPTER_BYTES_PER_S, why
-    times = figures[0]["all_reduce_s"]
-    sizes = [int(size) for size in times]
-    medians = [
-        statistics.median(max(at) for at in zip(*(rank["all_reduce_s"][str(size)] for rank in figures)))
-        for size in sizes
-    ]
+    times = {int(size): zip(*(rank["all_reduce_s"][size] for rank in figures)) for size in figures[0]["all_reduce_s"]}
+    sizes, medians = list(times), [statistics.median(map(max, calls)) for calls in times.values()]
     fixed_s, per_byte_s = fit(sizes, medians)
     steps = 2 * (ranks - 1)
     error = statistics.median(abs(fixed_s + size * per_byte_s - s) / s for size, s in zip(sizes, medians))

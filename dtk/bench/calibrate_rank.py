@@ -31,12 +31,6 @@ START_S = TIMEOUT_S = 60.0
 """Longest wait for the other ranks, at the start and in a collective."""
 
 
-def _dtypes(device: str) -> dict[str, torch.dtype]:
-    half = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-    whole = {"float32": torch.float32}
-    return {**whole, "tf32": torch.float32, **half} if device == "cuda" else {**whole, **half}
-
-
 def _timed(device: str, run: Callable[[], object]) -> float:
     """Seconds of one run to its end on the device."""
     if device == "cuda":
@@ -115,7 +109,8 @@ def main() -> None:
         "memory_bytes": torch.cuda.mem_get_info()[0] if on_cuda else psutil.virtual_memory().available // ranks,
         "matmul_flops": {},
     }
-    dtypes = _dtypes(device)
+    tf32 = {"tf32": torch.float32} if on_cuda else {}
+    dtypes = {"float32": torch.float32, **tf32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     for name, dtype in dtypes.items():
         say(f"matrix products in {name}")
         dist.barrier()

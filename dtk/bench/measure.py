@@ -4,6 +4,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from statistics import median
 from typing import Any
 
@@ -67,13 +68,10 @@ def measure(team: Team, spec: Spec, sides: Sequence[Side], repeats: int, say: Sa
     spec = dataclasses.replace(spec, passes=AB_PASSES if len(sides) == 2 else repeats, seconds=share)
     launches: list[Launch] = []
     failure = ""
-    for number in range(1, rounds + 1):
-        for side in sides:
-            label = f"round {number} of {rounds}, {side.name}: " if len(sides) == 2 else ""
-            launches.append(Launch(side.name))
-            failure = _follow(team, spec, side, launches[-1], lambda text, label=label: say(label + text))  # type: ignore[misc]
-            if failure:
-                break
+    for number, side in product(range(1, rounds + 1), sides):
+        label = f"round {number} of {rounds}, {side.name}: " if len(sides) == 2 else ""
+        launches.append(Launch(side.name))
+        failure = _follow(team, spec, side, launches[-1], lambda text, label=label: say(label + text))  # type: ignore[misc]
         if failure:
             break
     report = _report(team.world_size, spec, sides, launches)
@@ -116,7 +114,7 @@ def _dead(team: Team, children: Children, launch: Launch) -> str:
     while not children.ended and time.monotonic() < ends_s:
         for _, line in children.lines(POLL_S):
             launch.take(line)
-    failed = {one.rank: one for one in [*children.failed(), *team.elsewhere()]}
+    failed = {rank.rank: rank for rank in [*children.failed(), *team.elsewhere()]}
     first = culprit(list(failed.values()))
     silent = [rank for rank in children.environments if rank not in failed] if first.victim else []
     if silent:
@@ -130,19 +128,19 @@ def _where(launch: Launch) -> str:
 
 def _report(world_size: int, spec: Spec, sides: Sequence[Side], launches: Sequence[Launch]) -> BenchReport:
     """All launches as one report."""
-    by_side = {side.name: [one for one in launches if one.side == side.name] for side in sides}
-    repeats = {name: _repeats(found, alone=len(sides) == 1) for name, found in by_side.items()}
+    by_side = {side.name: [launch for launch in launches if launch.side == side.name] for side in sides}
+    repeats = {name: _repeats(own, alone=len(sides) == 1) for name, own in by_side.items()}
     results = [
         _result(name, key, list(values.values()), by_side[name])
-        for name, found in repeats.items()
-        for key, values in found.items()
+        for name, cells in repeats.items()
+        for key, values in cells.items()
     ]
     gains = _gains(*(repeats[side.name] for side in sides)) if len(sides) == 2 else []
-    left_out = {(one["operation"], one["size_bytes"]): one for launch in launches for one in launch.left_out}
+    left_out = {(cell["operation"], cell["size_bytes"]): cell for launch in launches for cell in launch.left_out}
     return BenchReport(
         backend=spec.backend,
         device=spec.device,
-        about=next((one.about for one in launches if one.about), {}),
+        about=next((launch.about for launch in launches if launch.about), {}),
         world_size=world_size,
         dtype=spec.dtype,
         sides=tuple(sides),
@@ -155,26 +153,26 @@ def _report(world_size: int, spec: Spec, sides: Sequence[Side], launches: Sequen
 
 def _repeats(launches: Sequence[Launch], *, alone: bool) -> dict[str, dict[int, float]]:
     """Cell -> repeat -> seconds of one call. A repeat is a pass of the only launch, or the median of one's passes."""
-    found: dict[str, dict[int, float]] = {}
+    cells: dict[str, dict[int, float]] = {}
     for number, launch in enumerate(launches):
         for key in launch.cells:
-            values = [one[key] for one in launch.passes if key in one]
+            values = [times[key] for times in launch.passes if key in times]
             if values:
-                found.setdefault(key, {}).update(enumerate(values) if alone else [(number, median(values))])
-    return found
+                cells.setdefault(key, {}).update(enumerate(values) if alone else [(number, median(values))])
+    return cells
 
 
 def _gains(first: Mapping[str, Mapping[int, float]], second: Mapping[str, Mapping[int, float]]) -> list[Gain]:
     """Of every cell that both have, over the rounds that both have."""
-    found = []
+    gains = []
     for key in first:
-        rounds = sorted(set(first[key]) & set(second.get(key, {})))
+        rounds = sorted(first[key].keys() & second.get(key, {}).keys())
         if rounds:
             operation, size = key.split()
             # Bandwidth is one over time: B over A in bandwidth is A over B in time.
             over = ratio([first[key][n] for n in rounds], [second[key][n] for n in rounds])
-            found.append(Gain(operation, int(size), over))
-    return found
+            gains.append(Gain(operation, int(size), over))
+    return gains
 
 
 def _result(side: str, key: str, values: Sequence[float], launches: Sequence[Launch]) -> Result:
@@ -193,10 +191,8 @@ def _result(side: str, key: str, values: Sequence[float], launches: Sequence[Lau
 
 def _notes(world_size: int, sides: Sequence[Side]) -> list[str]:
     """Return notes on how the figures are to be read."""
-    notes = []
-    for side in sides:
-        for name, value in side.kept.items():
-            notes.append(f"your {name}={value} is kept; {side.name} has {side.variables[name]}")
+    kept = [(side, name, value) for side in sides for name, value in side.kept.items()]
+    notes = [f"your {name}={value} is kept; {side.name} has {side.variables[name]}" for side, name, value in kept]
     if world_size == 1:
         notes.append("one rank: nothing crosses a link, and the bus bandwidth is 0 by its definition")
     if len(sides) == 2:

@@ -49,7 +49,7 @@ class Result:
 
     def busbw(self, world_size: int) -> Estimate:
         """Bus bandwidth in GB/s."""
-        return self.time_s.falling(lambda one: bus_bandwidth(self.operation, self.size_bytes, one, world_size))
+        return self.time_s.falling(lambda time_s: bus_bandwidth(self.operation, self.size_bytes, time_s, world_size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +99,18 @@ class BenchReport:
 
 def as_json(report: BenchReport) -> dict[str, Any]:
     """Plain values: the fields of the report, with what follows from them."""
+    results = []
+    for result in report.results:
+        rates = {"algbw_gb_per_s": result.algbw(), "busbw_gb_per_s": result.busbw(report.world_size)}
+        results.append({**asdict(result), **{name: rate.as_json() for name, rate in rates.items()}})
     return {
         "schema": SCHEMA,
         **asdict(report),
         "redop": "sum",
-        "in_place": {name: one.in_place for name, one in OPERATIONS.items()},
+        "in_place": {name: operation.in_place for name, operation in OPERATIONS.items()},
         "definitions": {**DEFINITIONS, "interval": METHOD},
-        "results": [_result(one, report.world_size) for one in report.results],
-        "gains": [{**asdict(one), "told": one.verdict} for one in report.gains],
+        "results": results,
+        "gains": [{**asdict(gain), "told": gain.verdict} for gain in report.gains],
         "failure": report.failure or None,
         "seconds": round(report.seconds, 3),
     }
-
-
-def _result(one: Result, world_size: int) -> dict[str, Any]:
-    rates = {"algbw_gb_per_s": one.algbw().as_json(), "busbw_gb_per_s": one.busbw(world_size).as_json()}
-    return {**asdict(one), **rates}

@@ -90,8 +90,8 @@ class Bench:
             buffers.call()
         self.cells[key_of(operation, size)] = (buffers, calls)
         count = size // element.itemsize
-        told = {"operation": operation, "size_bytes": size, "count": count, "calls": calls}
-        self._tell(cell={**told, "wrong_elements": None if wrong is None else int(wrong)})
+        cell = {"operation": operation, "size_bytes": size, "count": count, "calls": calls}
+        self._tell(cell={**cell, "wrong_elements": None if wrong is None else int(wrong)})
         return ""
 
     def _calls(self, once_s: float) -> int:
@@ -113,25 +113,22 @@ class Bench:
             self._tell(at=f"repeat {number} of {self.spec.passes}: {key.split()[0]}")
             dist.barrier(group=self.context.control)
             times.append(self._timed(buffers.call, calls) / calls)
-        if not times:
-            return
-        summed = torch.tensor(times, dtype=torch.float64)
-        dist.all_reduce(summed, group=self.context.control)
-        means = (summed / self.context.world_size).tolist()
-        self._tell(**{"pass": dict(zip(self.cells, means))})
+        if times:
+            summed = torch.tensor(times, dtype=torch.float64)
+            dist.all_reduce(summed, group=self.context.control)
+            self._tell(**{"pass": dict(zip(self.cells, (summed / self.context.world_size).tolist()))})
 
     def _timed(self, call: Callable[[], None], calls: int) -> float:
         """Seconds of so many calls to their end on the device."""
-        self._wait()
+        on_cuda = self.context.device.type == "cuda"
+        if on_cuda:
+            torch.cuda.synchronize()
         began_s = time.perf_counter()
         for _ in range(calls):
             call()
-        self._wait()
-        return time.perf_counter() - began_s
-
-    def _wait(self) -> None:
-        if self.context.device.type == "cuda":
+        if on_cuda:
             torch.cuda.synchronize()
+        return time.perf_counter() - began_s
 
     def _agreed(self, value: float, how: Any) -> float:
         """One value of all ranks."""

@@ -21,18 +21,15 @@ def document(report: BenchReport, *, page: str = "") -> doc.Document:
         page: path of the page to name at the end of the terminal's text.
     """
     versions = [f"{name} {report.about[name]}" for name in ("host", "torch", "nccl") if report.about.get(name)]
-    best = _best(report)
     alarms = [f"ended early: {report.failure}"] if report.failure else []
     alarms += ["WRONG RESULTS: see the last column"] if report.wrong else []
     verdict = doc.Paragraph(doc.Span(_verdict(report), "strong")) if len(report.sides) == 2 else None
     variables = tuple(
-        doc.Field(
-            side.name, " ".join(f"{name}={value}" for name, value in side.effective.items()) or "sets no variable"
-        )
+        doc.Field(side.name, " ".join(f"{k}={v}" for k, v in side.effective.items()) or "sets no variable")
         for side in report.sides
         if len(report.sides) > 1 or side.variables
     )
-    about = tuple(doc.Field("best", text) for text in best)
+    about = tuple(doc.Field("best", text) for text in _best(report))
     return doc.Document(
         title=f"Collectives: {_title(report)}",
         badge=_badge(report),
@@ -90,12 +87,12 @@ def _best(report: BenchReport) -> list[str]:
     texts = []
     for side in report.sides:
         for operation in OPERATIONS:
-            results = [one for one in report.results if (one.operation, one.side) == (operation, side.name)]
-            if results:
-                top = max(results, key=lambda one: one.busbw(report.world_size).median)
+            results = [result for result in report.results if (result.operation, result.side) == (operation, side.name)]
+            rates = [(result.busbw(report.world_size).median, -result.size_bytes) for result in results]
+            if rates:
+                rate, size = max(rates)
                 under = f" under {side.name}" if len(report.sides) > 1 else ""
-                rate = _rate(top.busbw(report.world_size).median)
-                texts.append(f"{operation}{under}: {rate} GB/s bus bandwidth at {bytes_text(top.size_bytes)}")
+                texts.append(f"{operation}{under}: {_rate(rate)} GB/s bus bandwidth at {bytes_text(-size)}")
     return texts
 
 
@@ -110,7 +107,7 @@ def _plots(report: BenchReport) -> doc.Only | None:
         for operation in OPERATIONS:
             curves = []
             for n, side in enumerate(report.sides):
-                results = [one for one in report.results if one.side == side.name]
+                results = [result for result in report.results if result.side == side.name]
                 curves.append(_curve(report, results, operation, side.name, n))
             drawing = _plot(curves, f"Bus bandwidth of {operation} over message size")
             pictures = doc.present(pictures, doc.Section(operation, (drawing,), 3) if drawing else None)
@@ -153,12 +150,11 @@ def _plot(curves: Sequence[doc.Curve | None], label: str) -> doc.Plot | None:
 def _gains(report: BenchReport) -> list[tuple[str, ...]]:
     """Return the second preset over the first."""
     first, second = (side.name for side in report.sides)
-    at = {(one.side, one.operation, one.size_bytes): one.busbw(report.world_size) for one in report.results}
-    rows: list[tuple[str, ...]] = [
-        ("operation", "size", f"{first} GB/s", f"{second} GB/s", "ratio", "interval", f"{second} is")
-    ]
+    busbw = {(r.side, r.operation, r.size_bytes): r.busbw(report.world_size).median for r in report.results}
+    heading = ("operation", "size", f"{first} GB/s", f"{second} GB/s", "ratio", "interval", f"{second} is")
+    rows: list[tuple[str, ...]] = [heading]
     for gain in report.gains:
-        rates = (_rate(at[name, gain.operation, gain.size_bytes].median) for name in (first, second))
+        rates = (_rate(busbw[name, gain.operation, gain.size_bytes]) for name in (first, second))
         ratio = (f"{gain.ratio.median:.3f}", gain.ratio.span("{:.3f}".format) or "-")
         rows.append((gain.operation, bytes_text(gain.size_bytes), *rates, *ratio, gain.verdict))
     return rows
@@ -171,32 +167,24 @@ def _figures(report: BenchReport) -> doc.Section | None:
     several = len(report.sides) > 1
     heading = ["operation", "size", "count", "calls", "time", "interval", "algbw GB/s", "busbw GB/s", "interval"]
     rows = [(*(("preset",) if several else ()), *heading, "wrong")]
-    for one in report.results:
-        busbw = one.busbw(report.world_size)
-        figures = (
-            one.operation,
-            bytes_text(one.size_bytes),
-            f"{one.count:,}",
-            str(one.calls),
-            seconds_text(one.time_s.median),
-            one.time_s.span(seconds_text) or "-",
-            _rate(one.algbw().median),
-            _rate(busbw.median),
-            busbw.span(_rate) or "-",
-            "not verified" if one.wrong_elements is None else f"{one.wrong_elements:,}",
-        )
-        rows.append((one.side, *figures) if several else figures)
+    for result in report.results:
+        busbw, time_s = result.busbw(report.world_size), result.time_s
+        sizes = (bytes_text(result.size_bytes), f"{result.count:,}", str(result.calls))
+        times = (seconds_text(time_s.median), time_s.span(seconds_text) or "-")
+        rates = (_rate(result.algbw().median), _rate(busbw.median), busbw.span(_rate) or "-")
+        wrong = "not verified" if result.wrong_elements is None else f"{result.wrong_elements:,}"
+        side = (result.side,) if several else ()
+        rows.append((*side, result.operation, *sizes, *times, *rates, wrong))
     left_out = tuple(
-        doc.Field("left out", f"{one['operation']} not from {bytes_text(one['size_bytes'])} on: {one['reason']}")
-        for one in report.left_out
+        doc.Field("left out", f"{cell['operation']} from {bytes_text(cell['size_bytes'])} on: {cell['reason']}")
+        for cell in report.left_out
     )
     return doc.Section("All figures", doc.present(doc.table(rows), doc.Fields(left_out) if left_out else None))
 
 
 def _meaning(report: BenchReport, page: str) -> doc.Section:
-    defined = tuple(
-        doc.Field(name, doc.Span(text, "soft")) for name, text in {**DEFINITIONS, "interval": METHOD}.items()
-    )
+    texts = {**DEFINITIONS, "interval": METHOD}
+    defined = tuple(doc.Field(name, doc.Span(text, "soft")) for name, text in texts.items())
     notes = tuple(doc.Field("note", doc.Span(note, "warn")) for note in report.notes)
     named = doc.Only(("terminal",), (doc.Fields((doc.Field("page", page),)),)) if page else None
     return doc.Section("What the figures mean", doc.present(doc.Fields((*defined, *notes)), named))

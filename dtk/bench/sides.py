@@ -8,7 +8,6 @@ from pathlib import Path
 from dtk.bench.model import AS_IS, Side
 from dtk.config.compose import compose
 from dtk.config.placement import Placement, place
-from dtk.config.schema import Config
 from dtk.errors import DtkError
 from dtk.nccl.render import check_preset, render
 from dtk.record.manifest import network
@@ -31,7 +30,7 @@ def choose(
 
     Args:
         overrides: of the sections `launcher` and `nccl`.
-        presets: two of the group `nccl` to hold against each other, or none: the one that the overrides choose.
+        presets: two of the group `nccl` to compare, or none: the one that the overrides choose.
         config_dir: the user's own YAML files.
         cuda_devices: on this machine.
         local_size: ranks on this machine, where torchrun or Slurm started them.
@@ -47,28 +46,21 @@ def choose(
             raise DtkError(f"{text} and --ab both choose presets", fix="drop one of them")
     configs = [compose([*overrides, f"nccl={name}"], config_dir).config for name in presets]
     configs = configs or [compose(list(overrides), config_dir).config]
-    placement = _place(configs[0], cuda_devices, local_size)
-    sides = [_side(config, placement.backend) for config in configs]
+    launcher = configs[0].launcher
+    if launcher.name != "local":
+        why = "collectives are measured where the command is typed"
+        fix = "start it on the nodes by torchrun or srun"
+        raise DtkError(f"launcher={launcher.name} submits training", why, fix)
+    placement = place(launcher, configs[0].strategy, cuda_devices, local_size)
+    sides = []
+    for config in configs:
+        check_preset(config.nccl, placement.backend, os.environ, network()["interfaces"])
+        rendered = render(config.nccl, os.environ)
+        wanted = {variable.name: variable.preset for variable in rendered.kept}
+        own = {variable.name: variable.value for variable in rendered.kept}
+        sides.append(Side(config.nccl.name, {**rendered.variables, **wanted}, own))
     if not presets and not sides[0].variables:
         sides = [replace(sides[0], name=AS_IS)]
     if len(sides) == 2 and sides[0].name == sides[1].name:
         sides[1] = replace(sides[1], name=f"{sides[1].name} again")
     return Chosen(placement, tuple(sides))
-
-
-def _place(config: Config, cuda_devices: int, local_size: int | None) -> Placement:
-    if config.launcher.name != "local":
-        raise DtkError(
-            f"launcher={config.launcher.name} submits training",
-            "collectives are measured where the command is typed",
-            "start it on the nodes by torchrun or srun",
-        )
-    return place(config.launcher, config.strategy, cuda_devices, local_size)
-
-
-def _side(config: Config, backend: str) -> Side:
-    check_preset(config.nccl, backend, os.environ, network()["interfaces"])
-    made = render(config.nccl, os.environ)
-    kept = {one.name: one.value for one in made.kept}
-    wanted = {one.name: one.preset for one in made.kept}
-    return Side(config.nccl.name, {**made.variables, **wanted}, kept)

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import count
 from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore
@@ -57,14 +58,14 @@ class Leader(Team):
     def start(self, spec: Spec, variables: Mapping[str, str]) -> Children:
         """Rank 0 as a child of this process, the others as those of theirs."""
         self._launch += 1
-        told = {"spec": spec.dumps(), "variables": dict(variables), "port": str(free_port())}
-        self.store.set(f"launch/{self._launch}", json.dumps(told))
-        return _own(told)
+        order = {"spec": spec.dumps(), "variables": dict(variables), "port": str(free_port())}
+        self.store.set(f"launch/{self._launch}", json.dumps(order))
+        return _own(order)
 
     def elsewhere(self) -> list[Failed]:
         """Return the failures that the other processes have reported for their ranks."""
-        count = self.store.add(f"failures/{self._launch}", 0)
-        return [Failed(**json.loads(self.store.get(f"failure/{self._launch}/{n}"))) for n in range(1, count + 1)]
+        failures = self.store.add(f"failures/{self._launch}", 0)
+        return [Failed(**json.loads(self.store.get(f"failure/{self._launch}/{n}"))) for n in range(1, failures + 1)]
 
     def over(self) -> None:
         """Ranks of this launch that still run are ended by their processes."""
@@ -80,32 +81,24 @@ class Leader(Team):
 
 def follow_leader(store: PrefixStore) -> int:
     """Another rank of torchrun or Slurm: start what rank 0 says until it says the end; returns the exit code."""
-    launch = 1
-    while True:
-        told = json.loads(store.get(f"launch/{launch}"))
-        if "end" in told:
-            store.add("heard", 1)
-            return int(told["end"])
-        _take_part(store, launch, told)
-        launch += 1
+    for launch in count(1):
+        order = json.loads(store.get(f"launch/{launch}"))
+        if "end" in order:
+            break
+        with _own(order) as children:
+            while not (over := store.check([f"over/{launch}"])) and not children.ended:
+                for _ in children.lines(POLL_S):
+                    pass
+            for failed in () if over else children.failed():
+                # The text must be there before the count says so.
+                number = store.add(f"claimed/{launch}", 1)
+                store.set(f"failure/{launch}/{number}", json.dumps(asdict(failed)))
+                store.add(f"failures/{launch}", 1)
+    store.add("heard", 1)
+    return int(order["end"])
 
 
-def _take_part(store: PrefixStore, launch: int, told: Mapping[str, Any]) -> None:
-    """Run this process's rank of one launch to its end, or to that of the launch."""
-    with _own(told) as children:
-        while not children.ended:
-            for _ in children.lines(POLL_S):
-                pass
-            if store.check([f"over/{launch}"]):
-                return
-        for failed in children.failed():
-            # The text must be there before the count says so.
-            number = store.add(f"claimed/{launch}", 1)
-            store.set(f"failure/{launch}/{number}", json.dumps(asdict(failed)))
-            store.add(f"failures/{launch}", 1)
-
-
-def _own(told: Mapping[str, Any]) -> Children:
+def _own(order: Mapping[str, Any]) -> Children:
     """Return this process's rank as a child, in a process group separate from torchrun's."""
-    environment = inherited(told["variables"], MASTER_PORT=told["port"])
-    return Children([*RANK, told["spec"]], {int(os.environ["RANK"]): environment})
+    environment = inherited(order["variables"], MASTER_PORT=order["port"])
+    return Children([*RANK, order["spec"]], {int(os.environ["RANK"]): environment})

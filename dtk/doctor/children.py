@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,24 +14,24 @@ GRACE_S = 3.0
 
 
 @dataclass(slots=True)
-class Said:
-    """What a child left."""
+class ChildOutput:
+    """What a child process wrote and how it ended."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
     problem: str = ""
-    """Why it is not whole; empty = it ended well."""
+    """Why it is incomplete; empty = it ended well."""
     late: bool = False
     """It had to be killed at the limit, or because another one failed."""
 
 
-def run_child(arguments: Sequence[str], timeout_s: float) -> Said:
+def run_child(arguments: Sequence[str], timeout_s: float) -> ChildOutput:
     """Run this Python with some arguments, in this environment, to its end or the limit."""
     return run_children(arguments, timeout_s, {0: os.environ})[0]
 
 
 def run_children(
     arguments: Sequence[str], timeout_s: float, environments: Mapping[int, Mapping[str, str]]
-) -> list[Said]:
+) -> list[ChildOutput]:
     """Run several at once; all are killed at the limit, and soon after one of them failed.
 
     Args:
@@ -39,26 +39,23 @@ def run_children(
         timeout_s: longest wait for all of them, in seconds.
         environments: number of the child -> its variables.
     """
-    said = {number: Said() for number in environments}
+    outputs = {number: ChildOutput() for number in environments}
+
+    def read(ends_s: float, goes_on: Callable[[], object]) -> None:
+        while goes_on() and time.monotonic() < ends_s:
+            for number, record in children.lines(POLL_S):
+                outputs[number].records.append(record)
+
     with Children(arguments, environments) as children:
         ends_s = time.monotonic() + timeout_s
-        failing = False
-        while children.running and time.monotonic() < ends_s:
-            _take(children, said)
-            if not failing and children.failed():
-                failing, ends_s = True, min(ends_s, time.monotonic() + GRACE_S)
+        read(ends_s, lambda: children.running and not children.failed())
+        if children.failed():
+            read(min(ends_s, time.monotonic() + GRACE_S), lambda: children.running)
         late = children.running
         children.kill()
-        ends_s = time.monotonic() + GRACE_S
-        while not children.ended and time.monotonic() < ends_s:
-            _take(children, said)
-        for one in children.failed():
-            said[one.rank].problem = str(one)
+        read(time.monotonic() + GRACE_S, lambda: not children.ended)
+        for failed in children.failed():
+            outputs[failed.rank].problem = str(failed)
     for number in late:
-        said[number].problem, said[number].late = f"no answer in {timeout_s:.0f} s", True
-    return list(said.values())
-
-
-def _take(children: Children, said: Mapping[int, Said]) -> None:
-    for number, record in children.lines(POLL_S):
-        said[number].records.append(record)
+        outputs[number].problem, outputs[number].late = f"no answer in {timeout_s:.0f} s", True
+    return list(outputs.values())

@@ -14,16 +14,13 @@ REPEATS = 3
 
 def main(devices: list[str]) -> None:
     """Copy from every device to every other one."""
-    places = [torch.device(name) for name in devices]
-    for i, source in enumerate(places):
+    for i, source in enumerate(devices):
         # Not the same word everywhere, so that a copy from a wrong place is seen.
         sent = torch.arange(COPY_BYTES // 8, device=source, dtype=torch.int64) * 2654435761 + i
-        for j, target in enumerate(places):
-            if i == j:
-                continue
-            names = {"from": f"{devices[i]}", "to": f"{devices[j]}"}
-            tell(begin=names["from"], to=names["to"])
-            tell(**names, **_copy(sent, target))
+        for j, target in enumerate(devices):
+            if i != j:
+                tell(begin=source, to=target)
+                tell(**{"from": source, "to": target}, **_copy(sent, torch.device(target)))
 
 
 def _copy(sent: torch.Tensor, target: torch.device) -> dict[str, Any]:

@@ -23,10 +23,10 @@ WHEELS = {12: "cu126", 13: "cu130"}
 def cuda_driver(scope: Scope) -> Result:
     """Check torch's CUDA build against the driver and the devices."""
     nvml, reason = scope.nvml()
-    asked = scope.torch()
-    if not asked.facts:
-        return not_applicable(f"torch cannot say what it was built for: {asked.reason}")
-    facts = asked.facts
+    torch = scope.torch()
+    if not torch.facts:
+        return not_applicable(f"torch cannot say what it was built for: {torch.reason}")
+    facts = torch.facts
     if nvml is None:
         return not_applicable(f"{NO_GPU} ({reason})")
     driver = nvml.nvmlSystemGetDriverVersion()
@@ -69,10 +69,10 @@ def _fit(facts: dict[str, Any], driver: str, runs: tuple[int, int]) -> Iterator[
 
 def _runs(name: str, major: int, minor: int) -> bool:
     """Whether code for `sm_80` or `compute_90a` runs on a device: same major, or PTX of an older one."""
-    found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
-    if found is None:
+    match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
+    if match is None:
         return False
-    kind, built, special = found[1], (int(found[2]), int(found[3])), found[4]
+    kind, built, special = match[1], (int(match[2]), int(match[3])), match[4]
     if special == "a":  # Code for one architecture alone.
         return built == (major, minor)
     return built <= (major, minor) and ((kind == "compute" and not special) or built[0] == major)
@@ -82,9 +82,8 @@ def _build_for(runs: tuple[int, int]) -> Remedy:
     """How to get a torch for what the driver runs."""
     wheels = WHEELS.get(runs[0])
     if wheels is None:
-        newest = dotted(DRIVER_FOR[max(WHEELS)])
-        what = f"no torch that dtk can use runs on CUDA {runs[0]}: install driver {newest} or later, then reboot"
-        return Remedy(what)
+        newest = f"install driver {dotted(DRIVER_FOR[max(WHEELS)])} or later, then reboot"
+        return Remedy(f"no torch that dtk can use runs on CUDA {runs[0]}: {newest}")
     index = f"--index-url https://download.pytorch.org/whl/{wheels}"
     what = f"install a torch built for CUDA {runs[0]}, which this driver runs"
     return Remedy(what, f"{sys.executable} -m pip install --force-reinstall torch {index}")
@@ -92,10 +91,10 @@ def _build_for(runs: tuple[int, int]) -> Remedy:
 
 def nccl(scope: Scope) -> Result:
     """NCCL in torch, and whether another one was put before it."""
-    asked = scope.torch()
-    if not asked.facts:
-        return not_applicable(f"torch cannot be asked: {asked.reason}")
-    facts = asked.facts
+    torch = scope.torch()
+    if not torch.facts:
+        return not_applicable(f"torch cannot be asked: {torch.reason}")
+    facts = torch.facts
     if not facts["nccl"] and not facts["cuda_build"]:
         return not_applicable("this torch is built without CUDA; gloo is the backend")
     if not facts["nccl"] or facts.get("nccl_error"):
@@ -103,9 +102,11 @@ def nccl(scope: Scope) -> Result:
         return judged([Finding("failure", f"no NCCL: {why}", upgrade("torch"))])
     loaded = str(facts["nccl_version"])
     findings = []
-    for package in (name for name in (f"nvidia-nccl-cu{major}" for major in DRIVER_FOR) if installed(name)):
-        if installed(package) != loaded and number(str(facts["cuda_build"]))[:1] == number(package.rpartition("cu")[2]):
-            text = f"NCCL {loaded} is loaded, {package} is {installed(package)}: another libnccl comes first"
+    for major in DRIVER_FOR:
+        package = f"nvidia-nccl-cu{major}"
+        version = installed(package)
+        if version not in (None, loaded) and number(str(facts["cuda_build"]))[:1] == (major,):
+            text = f"NCCL {loaded} is loaded, {package} is {version}: another libnccl comes first"
             what = "do not put another NCCL before torch's own"
             findings.append(warning(text, what, "unset LD_PRELOAD LD_LIBRARY_PATH"))
     return judged(findings, f"NCCL {loaded}", measures={"version": loaded}, common={"NCCL": loaded})

@@ -52,15 +52,22 @@ def space(scope: Scope) -> Result:
         count = f"du -x --inodes --max-depth=3 {place} | sort -n | tail"
         findings.append(graded(not about.f_favail, text, "find the folders with most files", count))
     measures = {"folder": str(place), "size_bytes": whole, "free_bytes": free, "filesystem": kind}
-    fine = f"{size(free)} free of {size(whole)} at {place} ({kind or 'kind not told'})"
+    fine = f"{size(free)} free of {size(whole)} at {place} ({kind or 'unknown file system'})"
     return judged(findings, fine, measures=measures)
 
 
 def fsync(scope: Scope) -> Result:
     """How long it takes until what was written is safe."""
     place = nearest(scope.runs_folder)
+    times: list[float] = []
+    ends_s = time.monotonic() + LONGEST_S
     try:
-        times = _flushes(place)
+        with tempfile.NamedTemporaryFile(dir=place, prefix=".dtk-doctor-", buffering=0) as file:
+            while len(times) < FLUSHES and time.monotonic() < ends_s:
+                file.write(os.urandom(BLOCK_BYTES))
+                began = time.perf_counter()
+                os.fsync(file.fileno())
+                times.append(time.perf_counter() - began)
     except OSError as error:
         return not_applicable(f"{place} cannot be written: {error.strerror or error}")
     middle, longest = statistics.median(times), max(times)
@@ -71,23 +78,6 @@ def fsync(scope: Scope) -> Result:
         slow = f"slow: {text} on {filesystem(place) or 'this disk'}"
         findings.append(warning(slow, what, "dtk run runs_folder=/local/disk/runs ..."))
     return judged(findings, text, measures={"median_ms": round(middle * 1e3, 3), "longest_ms": round(longest * 1e3, 3)})
-
-
-def _flushes(folder: Path) -> list[float]:
-    """Seconds of each flush of a new block.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
-    times: list[float] = []
-    ends_s = time.monotonic() + LONGEST_S
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".dtk-doctor-", buffering=0) as file:
-        while len(times) < FLUSHES and time.monotonic() < ends_s:
-            file.write(os.urandom(BLOCK_BYTES))
-            began = time.perf_counter()
-            os.fsync(file.fileno())
-            times.append(time.perf_counter() - began)
-    return times
 
 
 CHECKS = (

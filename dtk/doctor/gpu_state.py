@@ -1,6 +1,7 @@
 """How each GPU feels: clocks and power limit, throttling, ECC, remapped rows, who else uses it. By NVML alone."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from dtk.doctor.gpus import TOPIC, Gpu, Seen, each, each_gpu
@@ -42,7 +43,10 @@ def clocks(scope: Scope) -> Result:
         highest.setdefault(gpu.name, set()).add(most or 0)
         busy = gpu.is_busy()
         yield f"GPU {gpu.index}  SM {now} of {most} MHz, {'busy' if busy else 'idle'}"
-        yield from _power(gpu)
+        limit, default = gpu.read("GetEnforcedPowerLimit"), gpu.read("GetPowerManagementDefaultLimit")
+        if limit and default and limit < POWER_SHARE * default:  # In milliwatts.
+            text = f"GPU {gpu.index}: power limit {limit / 1e3:.0f} W of {default / 1e3:.0f} W"
+            yield warning(text, "put it back", f"sudo nvidia-smi -i {gpu.index} -pl {default / 1e3:.0f}")
         if busy and now and most and now < SLOW_CLOCK * most:
             text = f"GPU {gpu.index} is busy at {now} MHz of {most} MHz"
             yield warning(text, "undo locked clocks", f"sudo nvidia-smi -i {gpu.index} -rgc")
@@ -57,15 +61,6 @@ def clocks(scope: Scope) -> Result:
         text = f"GPUs of one kind have different highest clocks: {clocks} MHz"
         return Result("warning", text, result.details, (Remedy("undo locked clocks", "sudo nvidia-smi -rgc"),))
     return result
-
-
-def _power(gpu: Gpu) -> Seen:
-    """Return a finding if the power limit was lowered."""
-    limit, default = gpu.read("GetEnforcedPowerLimit"), gpu.read("GetPowerManagementDefaultLimit")
-    if limit and default and limit < POWER_SHARE * default:
-        watts, normal = limit / 1e3, default / 1e3
-        text = f"GPU {gpu.index}: power limit {watts:.0f} W of {normal:.0f} W"
-        yield warning(text, "put it back", f"sudo nvidia-smi -i {gpu.index} -pl {normal:.0f}")
 
 
 @each_gpu("no device is throttled now")
@@ -99,8 +94,8 @@ def ecc(gpu: Gpu) -> Seen:
         text = f"GPU {gpu.index}: ECC is off, memory errors go unnoticed"
         yield warning(text, "switch it on (from the next reboot)", f"sudo nvidia-smi -i {gpu.index} -e 1")
         return
-    now, ever = (gpu.read("GetTotalEccErrors", UNCORRECTED, span) or 0 for span in (VOLATILE, AGGREGATE))
-    corrected = gpu.read("GetTotalEccErrors", CORRECTED, VOLATILE) or 0
+    kinds = ((UNCORRECTED, VOLATILE), (UNCORRECTED, AGGREGATE), (CORRECTED, VOLATILE))
+    now, ever, corrected = (gpu.read("GetTotalEccErrors", *kind) or 0 for kind in kinds)
     yield f"GPU {gpu.index}  uncorrected {now} since reset, {ever} ever; corrected {corrected} since reset"
     watch = ("watch whether they grow; ask for a replacement if so", f"nvidia-smi -q -d ECC -i {gpu.index}")
     if now:
@@ -145,21 +140,16 @@ def gpu_processes(gpu: Gpu) -> Seen:
     for process in running or []:
         if process.pid in (os.getpid(), os.getppid()):
             continue
+        name = "not visible here"  # In another container, where only its number is known.
+        with suppress(OSError):
+            name = Path(f"/proc/{process.pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
         used = f", {process.usedGpuMemory / 2**20:,.0f} MiB" if process.usedGpuMemory else ""
-        yield f"GPU {gpu.index}  pid {process.pid} {_name(process.pid)}{used}"
-        text = f"GPU {gpu.index} is used by pid {process.pid} {_name(process.pid)}{used}"
+        yield f"GPU {gpu.index}  pid {process.pid} ({name}){used}"
+        text = f"GPU {gpu.index} is used by pid {process.pid} ({name}){used}"
         yield warning(text, "see whose it is; end it if it is yours", f"ps -o pid,user,etime,args -p {process.pid}")
     if memory is not None and not running and memory.used > HELD_SHARE * memory.total:
         text = f"GPU {gpu.index}: {memory.used / 2**20:,.0f} MiB are held by no process that is visible here"
         yield warning(text, "another container, or what a killed job left", f"sudo fuser -v /dev/nvidia{gpu.index}")
-
-
-def _name(pid: int) -> str:
-    """Name of a process; of another container's the number alone is known."""
-    try:
-        return f"({Path(f'/proc/{pid}/comm').read_text(encoding='utf-8', errors='replace').strip()})"
-    except OSError:
-        return "(not visible here)"
 
 
 CHECKS = (

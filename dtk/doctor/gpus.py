@@ -115,8 +115,8 @@ def each(scope: Scope, look: Callable[[Gpu], Seen], fine: str) -> Result:
             seen.append(_lost(f"GPU {gpu.index} stopped answering", error))
     if seen.count(None) == len(gpus):
         return not_applicable(f"{gpus[0].name} and this driver do not tell")
-    findings = [one for one in seen if isinstance(one, Finding)]
-    return judged(findings, fine, details=[one for one in seen if isinstance(one, str)])
+    findings = [item for item in seen if isinstance(item, Finding)]
+    return judged(findings, fine, details=[item for item in seen if isinstance(item, str)])
 
 
 def present(scope: Scope) -> Result:
@@ -130,8 +130,9 @@ def present(scope: Scope) -> Result:
     names = sorted({gpu.name for gpu in gpus})
     if len(names) > 1:
         text = f"GPUs of different kinds: {', '.join(names)}; the slowest sets the pace"
-        take = f"export CUDA_VISIBLE_DEVICES={_of_kind(gpus, names)}"
-        findings.append(warning(text, "take devices of one kind", take))
+        most = max(names, key=lambda name: sum(gpu.name == name for gpu in gpus))
+        take = ",".join(gpu.uuid for gpu in gpus if gpu.name == most)
+        findings.append(warning(text, "take devices of one kind", f"export CUDA_VISIBLE_DEVICES={take}"))
     findings += [*_unusable(gpus), *_hidden(gpus)]
     driver = str(nvml.nvmlSystemGetDriverVersion())
     kind = f"{len(gpus)} x {names[0]}" if len(names) == 1 else ", ".join(gpu.name for gpu in gpus)
@@ -142,12 +143,6 @@ def present(scope: Scope) -> Result:
         measures={"gpus": [{"index": gpu.index, "name": gpu.name, "uuid": gpu.uuid, "pci": gpu.bus} for gpu in gpus]},
         common={"GPUs": kind, "NVIDIA driver": driver},
     )
-
-
-def _of_kind(gpus: list[Gpu], names: list[str]) -> str:
-    """UUIDs of the most frequent kind."""
-    most = max(names, key=lambda name: sum(gpu.name == name for gpu in gpus))
-    return ",".join(gpu.uuid for gpu in gpus if gpu.name == most)
 
 
 def _without_nvml(scope: Scope, reason: str) -> Result:
@@ -188,20 +183,19 @@ def _hidden(gpus: list[Gpu]) -> Iterator[Finding]:
         return
     use_all = ("use all of them", "unset CUDA_VISIBLE_DEVICES")
     entries = [entry.strip() for entry in chosen.split(",")]
-    known = [_knows(entry, gpus) for entry in entries]
+    # An entry is a number, or the beginning of a UUID.
+    known = [
+        int(entry) < len(gpus)
+        if entry.isdecimal()
+        else entry.startswith("MIG-") or (bool(entry) and any(gpu.uuid.startswith(entry) for gpu in gpus))
+        for entry in entries
+    ]
     if not chosen.strip() or not known[0]:
         yield failure(f'CUDA_VISIBLE_DEVICES="{chosen}" hides every GPU', *use_all)
     elif not all(known):
         bad, lost = entries[known.index(False)], len(entries) - known.index(False)
         text = f"CUDA_VISIBLE_DEVICES={chosen}: there is no device {bad}, so CUDA ignores the last {lost} entries"
         yield failure(text, *use_all)
-
-
-def _knows(entry: str, gpus: list[Gpu]) -> bool:
-    """Whether an entry names a device: a number or the beginning of a UUID."""
-    if entry.isdecimal():
-        return int(entry) < len(gpus)
-    return entry.startswith("MIG-") or (bool(entry) and any(gpu.uuid.startswith(entry) for gpu in gpus))
 
 
 CHECKS = (Check("devices", TOPIC, "every GPU answers, is of one kind, visible and usable", present),)

@@ -1,5 +1,6 @@
 """The wires of each GPU: NVLink and its fabric, PCIe. By NVML alone."""
 
+from itertools import takewhile
 from typing import Any
 
 from dtk.doctor.gpus import TOPIC, Gpu, Seen, each, each_gpu
@@ -21,19 +22,24 @@ def nvlink(scope: Scope) -> Result:
     ups: dict[int, int] = {}
 
     def look(gpu: Gpu) -> Seen:
-        states = _states(gpu)
+        reads = (gpu.read("GetNvLinkState", link) for link in range(MAX_LINKS))
+        states = list(takewhile(lambda active: active is not None, reads))  # Of the links that the device has.
         if not states:
             yield None
             return
-        up = [link for link, active in states.items() if active]
-        down = [link for link, active in states.items() if not active]
+        up = [link for link, active in enumerate(states) if active]
+        down = [link for link, active in enumerate(states) if not active]
         ups[gpu.index] = len(up)
         yield f"GPU {gpu.index}  {len(up)} of {len(states)} links up"
         if up and down:
             text = f"GPU {gpu.index}: NVLink {', '.join(map(str, down))} down, {len(up)} of {len(states)} up"
             command = f"nvidia-smi nvlink -s -i {gpu.index}"
             yield failure(text, "see the links; reseat the bridge or ask for service", command)
-        yield from _errors(gpu, up)
+        for link in up:
+            counts = {name: gpu.read("GetNvLinkErrorCounter", link, counter) for counter, name in ERRORS.items()}
+            if bad := ", ".join(f"{count} {name}" for name, count in counts.items() if count):
+                text = f"GPU {gpu.index}: NVLink {link} has {bad}"
+                yield warning(text, "watch whether they grow under load", f"nvidia-smi nvlink -e -i {gpu.index}")
         yield from _fabric(gpu)
 
     result = each(scope, look, "all links are up, without errors")
@@ -48,27 +54,6 @@ def nvlink(scope: Scope) -> Result:
         text = f"GPU {', '.join(map(str, fewer))}: fewer links up ({min(ups.values())}) than the others ({most})"
         return Result("failure", text, result.details, (Remedy("see the links", "nvidia-smi nvlink -s"),))
     return result
-
-
-def _states(gpu: Gpu) -> dict[int, bool]:
-    """Link -> whether it is up, of the links that the device has."""
-    states = {}
-    for link in range(MAX_LINKS):
-        active = gpu.read("GetNvLinkState", link)
-        if active is None:
-            break
-        states[link] = bool(active)
-    return states
-
-
-def _errors(gpu: Gpu, links: list[int]) -> Seen:
-    """Links whose error counters are not zero."""
-    for link in links:
-        counts = {name: gpu.read("GetNvLinkErrorCounter", link, counter) for counter, name in ERRORS.items()}
-        bad = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-        if bad:
-            text = f"GPU {gpu.index}: NVLink {link} has {bad}"
-            yield warning(text, "watch whether they grow under load", f"nvidia-smi nvlink -e -i {gpu.index}")
 
 
 def _fabric(gpu: Gpu) -> Seen:

@@ -100,12 +100,12 @@ def judged(
         measures: figures for programs.
         common: what all nodes must share.
     """
-    ranked = sorted(findings, key=lambda one: -SEVERITY.index(one.status))
-    remedies = tuple(dict.fromkeys(one.remedy for one in ranked if one.remedy is not None))
+    ranked = sorted(findings, key=lambda finding: -SEVERITY.index(finding.status))
+    remedies = tuple(dict.fromkeys(finding.remedy for finding in ranked if finding.remedy is not None))
     return Result(
         status=ranked[0].status if ranked else "ok",
         summary=ranked[0].text if ranked else fine,
-        details=(*(f"{one.status}: {one.text}" for one in ranked[1:]), *details),
+        details=(*(f"{finding.status}: {finding.text}" for finding in ranked[1:]), *details),
         remedies=remedies,
         measures=dict(measures or {}),
         common=dict(common or {}),

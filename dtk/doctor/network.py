@@ -20,6 +20,8 @@ VIRTUAL = ("docker", "br-", "virbr", "veth", "cni", "flannel", "cali", "lxc", "t
 """Beginnings of the names of interfaces that lead to no other machine."""
 UP = 0x1
 """Flag of an interface that is switched on (IFF_UP)."""
+FEW_ERRORS = 100
+"""Broken packets, and one in 10,000, from which on an interface is reported."""
 VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
@@ -51,13 +53,13 @@ def _own_name(name: str, several_nodes: bool) -> tuple[list[Finding], list[str]]
     On one node gloo falls back to loopback with a warning; on several this node then cannot be reached.
     """
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
         consequence = "other nodes cannot reach it" if several_nodes else "gloo uses loopback instead"
         text = f"the host name {name} does not resolve ({_why(error)}): {consequence}"
         command = f"echo 'ADDRESS {name}' | sudo tee -a /etc/hosts"
         return [graded(several_nodes, text, "give it one", command)], []
-    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
     findings = []
     if not any(_is_ours(address) for address in addresses):
         text = f"the host name {name} is {', '.join(addresses)}, which is no address of this machine"
@@ -100,15 +102,23 @@ def judge_interfaces(folder: Path, several_nodes: bool) -> Result:
     if not outward and several_nodes:
         text = "no interface leads to another machine"
         findings.append(failure(text, "see the interfaces", "ip -brief address"))
-    findings += [one for variable in VARIABLES for one in _named(variable, flags)]
+    findings += [finding for variable in VARIABLES for finding in _named(variable, flags)]
     if several_nodes and len(outward) > 1 and not any(os.environ.get(name) for name in VARIABLES):
-        several = f"several interfaces lead outward ({', '.join(outward)})"
-        text = f"{several} and none is named: ranks may choose different ones"
+        several = f"several interfaces lead to other machines ({', '.join(outward)})"
+        text = f"{several}, and no variable says which one to use: ranks may choose different ones"
         command = f"export NCCL_SOCKET_IFNAME=={outward[0]} GLOO_SOCKET_IFNAME={outward[0]}"
-        findings.append(warning(text, "name the right one on all nodes", command))
+        findings.append(warning(text, "set the one that connects the nodes, on all nodes", command))
     about = {name: _about(folder / name) for name in up}
-    findings += _lossy(about)
-    lines = [f"{name}  {_told(facts)}" for name, facts in about.items()]
+    lines = []
+    for name, facts in about.items():
+        speed = facts["speed_mbit_per_s"]
+        lines.append(f"{name}  {f'{speed / 1000:g} Gb/s' if speed else 'speed unknown'}, MTU {facts['mtu']}")
+        for way in ("rx", "tx"):
+            packets, errors = facts[f"{way}_packets"] or 0, facts[f"{way}_errors"] or 0
+            if errors > FEW_ERRORS and errors * 10_000 > packets:
+                text = f"{name}: {errors:,} broken packets of {packets:,} ({way})"
+                fix = "see what kind; change cable, transceiver or port"
+                findings.append(warning(text, fix, f"ip -s -s link show {name}"))
     common = {f"MTU of {name}": str(about[name]["mtu"]) for name in outward if about[name]["mtu"]}
     fine = f"up: {', '.join(up) or 'none'}"
     return judged(findings, fine, details=lines, measures={"interfaces": about}, common=common)
@@ -125,21 +135,6 @@ def _about(path: Path) -> dict[str, int | None]:
     return found
 
 
-def _told(facts: dict[str, int | None]) -> str:
-    speed = facts["speed_mbit_per_s"]
-    return f"{'speed not told' if not speed else f'{speed / 1000:g} Gb/s'}, MTU {facts['mtu']}"
-
-
-def _lossy(about: dict[str, dict[str, int | None]]) -> Iterator[Finding]:
-    """Interfaces on which one packet in 10,000 or more is broken."""
-    for name, facts in about.items():
-        for way in ("rx", "tx"):
-            packets, errors = facts[f"{way}_packets"] or 0, facts[f"{way}_errors"] or 0
-            if errors > 100 and errors * 10_000 > packets:
-                text = f"{name}: {errors:,} broken packets of {packets:,} ({way})"
-                yield warning(text, "see what kind; change cable, transceiver or port", f"ip -s -s link show {name}")
-
-
 def _named(variable: str, flags: dict[str, int]) -> Iterator[Finding]:
     """Interfaces that a variable asks for: by prefix for NCCL (`=` exact, `^` all but these), exact names for gloo."""
     value = os.environ.get(variable, "")
@@ -149,14 +144,13 @@ def _named(variable: str, flags: dict[str, int]) -> Iterator[Finding]:
     wanted = [name.split(":")[0] for name in value.lstrip("=").split(",") if name]
     there = ", ".join(flags)
     fits = {w: [name for name in flags if (name == w if exact else name.startswith(w))] for w in wanted}
-    for w, found in fits.items():
-        if not found and (not variable.startswith("NCCL") or not any(fits.values())):
+    for w, names in fits.items():
+        if not names and (not variable.startswith("NCCL") or not any(fits.values())):
             text = f"{variable}={value}: there is no interface {w} here ({there})"
             yield failure(text, f"name one of {there}, or let it be chosen", f"unset {variable}")
-    for found in fits.values():
-        if found and not any(flags[name] & UP for name in found):
-            text = f"{variable}={value}: {found[0]} is down"
-            yield failure(text, "switch it on, or choose another", f"sudo ip link set {found[0]} up")
+        if names and not any(flags[name] & UP for name in names):
+            text = f"{variable}={value}: {names[0]} is down"
+            yield failure(text, "switch it on, or choose another", f"sudo ip link set {names[0]} up")
 
 
 def _read(path: Path) -> str | None:
@@ -171,35 +165,22 @@ def ports(scope: Scope) -> Result:
     findings = _loopback()
     if scope.under_launcher:
         return judged(findings, "loopback answers; the rendezvous port is in use by this job's own launcher")
-    asked = scope.port if scope.port is not None else _from_environment()
-    port = PORT if asked is None else asked
-    taken = _taken(port)
-    if taken:
-        named = "" if asked is None else " that you named"
-        text = f"port {port}{named} cannot be listened on: {taken}"
+    variable = os.environ.get("MASTER_PORT", "")
+    valid = int(variable) if variable.isdecimal() and 0 < int(variable) < 65536 else None
+    named = scope.port if scope.port is not None else valid
+    port = PORT if named is None else named
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", port))
+    except OSError as error:
+        text = f"port {port}{'' if named is None else ' that you named'} cannot be listened on: {_why(error)}"
         what = f"choose another one (torchrun --master-port {free_port()}), or see who listens"
-        findings.append(graded(asked is not None, text, what, f"ss -ltnp 'sport = :{port}'"))
-    bad = os.environ.get("MASTER_PORT", "")
-    if scope.port is None and bad and _from_environment() is None:
-        text = f"MASTER_PORT={bad} is no port (1 to 65535)"
+        findings.append(graded(named is not None, text, what, f"ss -ltnp 'sport = :{port}'"))
+    if scope.port is None and variable and valid is None:
+        text = f"MASTER_PORT={variable} is no port (1 to 65535)"
         findings.append(failure(text, "give a number", "export MASTER_PORT=29500"))
     return judged(findings, f"port {port} is free, loopback answers", measures={"port": port})
-
-
-def _from_environment() -> int | None:
-    text = os.environ.get("MASTER_PORT", "")
-    return int(text) if text.isdecimal() and 0 < int(text) < 65536 else None
-
-
-def _taken(port: int) -> str:
-    """Why nobody can listen on a port of all interfaces; empty = it is free."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            return _why(error)
-    return ""
 
 
 def _loopback() -> list[Finding]:
@@ -213,12 +194,12 @@ def _loopback() -> list[Finding]:
                 accepted, _ = server.accept()
                 with accepted:
                     accepted.sendall(b"dtk")
-                    said = client.recv(3)
+                    received = client.recv(3)
     except OSError as error:
         what = "look at the interface and at the firewall"
         command = "ip address show lo; sudo iptables -L INPUT -n"
         return [failure(f"loopback does not work: {_why(error)}", what, command)]
-    return [] if said == b"dtk" else [failure("loopback loses what is sent")]
+    return [] if received == b"dtk" else [failure("loopback loses what is sent")]
 
 
 CHECKS = (

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from dtk.doctor.examine import Made
-from dtk.doctor.model import Finding, Remedy, Result, failure, graded, judged, not_applicable
+from dtk.doctor.model import Result, failure, graded, judged, not_applicable
 from dtk.doctor.registry import BETWEEN
 from dtk.doctor.report import Node
 
@@ -68,7 +68,10 @@ def agreement(nodes: Sequence[Node], of_node: Mapping[int, Mapping[str, str]]) -
         nodes: with the `common` values of their checks.
         of_node: number of a node -> its variables.
     """
-    values = {node.number: {**_common(node), **of_node.get(node.number, {})} for node in nodes}
+    values: dict[int, dict[str, str]] = {}
+    for node in nodes:
+        common = {name: value for made in node.made for name, value in made.result.common.items()}
+        values[node.number] = {**common, **of_node.get(node.number, {})}
     names = sorted({name for own in values.values() for name in own})
     findings = []
     for name in names:
@@ -76,29 +79,18 @@ def agreement(nodes: Sequence[Node], of_node: Mapping[int, Mapping[str, str]]) -
         for number, own in values.items():
             groups.setdefault(own.get(name, "(not set)"), []).append(number)
         if len(groups) > 1:
-            smallest_first = sorted(groups.items(), key=lambda group: len(group[1]))
-            told = "; ".join(f"{value} on {_nodes(numbers)}" for value, numbers in smallest_first)
-            remedy = _same(name)
-            findings.append(graded(name in MUST_AGREE, f"{name}: {told}", remedy.what, remedy.command))
+            texts = []
+            for value, numbers in sorted(groups.items(), key=lambda group: len(group[1])):
+                shown = ", ".join(map(str, numbers[:8])) + (" ..." if len(numbers) > 8 else "")
+                texts.append(f"{value} on node{'s' * (len(numbers) > 1)} {shown}")
+            fix: tuple[str, ...] = ("make the nodes alike, or leave out the node that differs",)
+            if name.isupper() or "_" in name:
+                fix = ("set it on all nodes alike", f"env | grep {name}")
+            elif name in ("torch", "NCCL", "Python", "hydra-core", "omegaconf", "dtk"):
+                fix = ("use one image or one environment for all nodes", "pip freeze")
+            findings.append(graded(name in MUST_AGREE, f"{name}: {'; '.join(texts)}", *fix))
     fine = f"{len(names)} versions, limits and variables are the same on {len(nodes)} nodes"
-    return judged(findings, fine, measures={"differences": [one.text for one in findings]})
-
-
-def _common(node: Node) -> dict[str, str]:
-    return {name: value for one in node.made for name, value in one.result.common.items()}
-
-
-def _nodes(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:8])) + (" ..." if len(numbers) > 8 else "")
-    return f"node{'s' * (len(numbers) > 1)} {shown}"
-
-
-def _same(name: str) -> Remedy:
-    if name.isupper() or "_" in name:
-        return Remedy("set it on all nodes alike", f"env | grep {name}")
-    if name in ("torch", "NCCL", "Python", "hydra-core", "omegaconf", "dtk"):
-        return Remedy("use one image or one environment for all nodes", "pip freeze")
-    return Remedy("make the nodes alike, or leave the odd one out")
+    return judged(findings, fine, measures={"differences": [finding.text for finding in findings]})
 
 
 def answer_clock(store: Store, node: int) -> None:
@@ -131,21 +123,17 @@ def clock(store: Store, nodes: Sequence[int]) -> Result:
             continue
         offset_s, half_trip_s = json.loads(text)
         offsets[node] = (offset_s, half_trip_s)
-        findings += _skew(node, offset_s, half_trip_s)
+        sure_s = abs(offset_s) - half_trip_s
+        if sure_s > CLOCK_WARNING_S:
+            way = "ahead of" if offset_s > 0 else "behind"
+            text = f"the clock of node {node} is {abs(offset_s):.3f} s {way} that of node 0"
+            command = "sudo systemctl restart chrony && chronyc makestep"
+            fix = f"synchronise the clock of node {node}"
+            findings.append(graded(sure_s > CLOCK_FAILURE_S, text, fix, command))
     lines = [f"node {node}  {skew * 1e3:+.1f} ms (+- {half * 1e3:.1f} ms)" for node, (skew, half) in offsets.items()]
     largest = max((abs(skew) for skew, _ in offsets.values()), default=0.0)
     measures = {"skew_s": {str(node): round(skew, 6) for node, (skew, _) in offsets.items()}}
     return judged(findings, f"clocks differ by {largest * 1e3:.1f} ms at most", details=lines, measures=measures)
-
-
-def _skew(node: int, offset_s: float, half_trip_s: float) -> list[Finding]:
-    sure_s = abs(offset_s) - half_trip_s
-    if sure_s <= CLOCK_WARNING_S:
-        return []
-    way = "ahead of" if offset_s > 0 else "behind"
-    text = f"the clock of node {node} is {abs(offset_s):.3f} s {way} that of node 0"
-    command = "sudo systemctl restart chrony && chronyc makestep"
-    return [graded(sure_s > CLOCK_FAILURE_S, text, f"synchronise the clock of node {node}", command)]
 
 
 def listen(master: str, port: int) -> tuple[socket.socket, str]:
@@ -195,11 +183,11 @@ def answer_reach(store: Store, node: int, nodes: Sequence[int], master: tuple[st
         addresses: dict[int, tuple[str, int]] = {}
         failed: dict[int, str] = {}
         for other in neighbours(node, nodes):
-            told = json.loads(arrived(store, f"reach/at/{other}", ANSWER_S) or '{"error": "it does not answer"}')
-            if "at" in told:
-                addresses[other] = (told["at"][0], told["at"][1])
+            answer = json.loads(arrived(store, f"reach/at/{other}", ANSWER_S) or '{"error": "it does not answer"}')
+            if "at" in answer:
+                addresses[other] = (answer["at"][0], answer["at"][1])
             else:
-                failed[other] = str(told["error"])
+                failed[other] = str(answer["error"])
         failed |= unreached(addresses)
         store.set(f"reach/failed/{node}", json.dumps(failed))
         for other in nodes:  # The others may still be about to connect.
@@ -207,14 +195,14 @@ def answer_reach(store: Store, node: int, nodes: Sequence[int], master: tuple[st
 
 
 def reach(store: Store, nodes: Sequence[int]) -> Result:
-    """Rank 0's part, after its own `answer_reach`: what everybody told."""
+    """Rank 0's part, after its own `answer_reach`: which connections the nodes report as failed."""
     findings, pairs = [], 0
     for node in nodes:
-        told: dict[str, Any] = {}
+        failed: dict[str, Any] = {}
         with suppress(ValueError):
-            told = json.loads(arrived(store, f"reach/failed/{node}", ANSWER_S) or "null") or {}
+            failed = json.loads(arrived(store, f"reach/failed/{node}", ANSWER_S) or "null") or {}
         pairs += len(neighbours(node, nodes))
-        for other, why in told.items():
+        for other, why in failed.items():
             what = "let the nodes of a job reach all ports of each other"
             text = f"node {node} cannot connect to node {other}: {why}"
             findings.append(failure(text, what, "sudo iptables -L INPUT -n --line-numbers"))

@@ -15,7 +15,7 @@ from typing import Any
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from dtk.doctor import node_checks
-from dtk.doctor.children import Said
+from dtk.doctor.children import ChildOutput
 from dtk.doctor.collectives import judge, try_ranks
 from dtk.doctor.examine import Made, examine
 from dtk.doctor.model import Check, Result, failure, judged
@@ -58,17 +58,24 @@ def run(
     scope.under_launcher = True
     if here.local_rank == 0:
         made = examine([check for check in checks if check.topic != "collectives" or scope.nodes < 2], scope, begin)
-        told = {"made": [as_plain(one) for one in made], "variables": node_checks.variables()}
-        store.set(f"node/{here.node}", json.dumps(told))
+        record = {"made": [as_plain(check) for check in made], "variables": node_checks.variables()}
+        store.set(f"node/{here.node}", json.dumps(record))
     nodes, variables = _gather(store, here, roster, everything_s)
-    answering = [node.number for node in nodes] if here.rank == 0 else json.loads(_told(store, "go", 2 * everything_s))
-    found = _between(store, here, roster, answering, names, scope, any(c.topic == "collectives" for c in checks))
+    answering = [node.number for node in nodes]
+    if here.rank:
+        answering = json.loads(_value_of_rank_0(store, "go", 2 * everything_s))
+    collectives = any(check.topic == "collectives" for check in checks)
+    between = _between(store, here, roster, answering, names, scope, collectives)
     if here.rank == 0 and "agreement" in names and len(nodes) > 1:
-        found.insert(0, Made("agreement", "nodes", node_checks.agreement(nodes, variables), 0.0))
+        between.insert(0, Made("agreement", "nodes", node_checks.agreement(nodes, variables), 0.0))
     report = None
     if here.rank == 0:
-        found += [] if scope.nodes > 1 else node_checks.alone(names)
-        report = Report(tuple(nodes + _silent(roster, answering)), tuple(found), time.monotonic() - began)
+        between += [] if scope.nodes > 1 else node_checks.alone(names)
+        command = "ssh HOST 'ps -eo pid,stat,wchan:20,args | grep dtk'"
+        result = judged([failure("the node met the others and reported no checks", "see what the node does", command)])
+        silent = [(int(number), host) for number, host in roster["nodes"].items() if int(number) not in answering]
+        nodes += [Node(number, host, (Made("answer", "nodes", result, 0.0),)) for number, host in silent]
+        report = Report(tuple(nodes), tuple(between), time.monotonic() - began)
     return report, lambda code: _leave(store, here, code, everything_s)
 
 
@@ -109,7 +116,7 @@ def _closed(master: tuple[str, int], seconds: float) -> str:
             return ""
 
 
-def _told(store: PrefixStore, key: str, seconds: float) -> str:
+def _value_of_rank_0(store: PrefixStore, key: str, seconds: float) -> str:
     """Return a value that rank 0 stores for the others.
 
     Raises:
@@ -126,12 +133,12 @@ def _roster(store: PrefixStore, here: Place, seconds: float) -> dict[str, Any]:
     about = {"node": here.node, "host": socket.gethostname()}
     store.set(f"rank/{here.rank}", json.dumps(about))
     if here.rank:
-        return dict(json.loads(_told(store, "roster", 2 * seconds)))
+        return dict(json.loads(_value_of_rank_0(store, "roster", 2 * seconds)))
     ends_s = time.monotonic() + seconds
     came = [arrived(store, f"rank/{rank}", ends_s - time.monotonic()) for rank in range(here.world_size)]
     ranks = [None if text is None else json.loads(text) for text in came]
-    nodes = {str(one["node"]): one["host"] for one in ranks if one is not None}
-    roster = {"ranks": ranks, "nodes": nodes, "missing": [rank for rank, one in enumerate(ranks) if one is None]}
+    nodes = {str(place["node"]): place["host"] for place in ranks if place is not None}
+    roster = {"ranks": ranks, "nodes": nodes, "missing": [rank for rank, place in enumerate(ranks) if place is None]}
     store.set("roster", json.dumps(roster))
     return roster
 
@@ -147,19 +154,12 @@ def _gather(
     for number in sorted(map(int, roster["nodes"])):
         text = arrived(store, f"node/{number}", ends_s - time.monotonic())
         if text is not None:
-            told = json.loads(text)
-            nodes.append(Node(number, roster["nodes"][str(number)], tuple(from_plain(one) for one in told["made"])))
-            variables[number] = told["variables"]
+            record = json.loads(text)
+            made = tuple(from_plain(plain) for plain in record["made"])
+            nodes.append(Node(number, roster["nodes"][str(number)], made))
+            variables[number] = record["variables"]
     store.set("go", json.dumps([node.number for node in nodes]))
     return nodes, variables
-
-
-def _silent(roster: dict[str, Any], answering: Sequence[int]) -> list[Node]:
-    """Nodes that met the others and never told what they found."""
-    command = "ssh HOST 'ps -eo pid,stat,wchan:20,args | grep dtk'"
-    result = judged([failure("the node did not tell what it found", "see what the node does", command)])
-    silent = [number for number in map(int, roster["nodes"]) if number not in answering]
-    return [Node(n, roster["nodes"][str(n)], (Made("answer", "nodes", result, 0.0),)) for n in silent]
 
 
 def _between(
@@ -172,15 +172,17 @@ def _between(
     collectives: bool,
 ) -> list[Made]:
     """Run this rank's part of the checks between nodes; on rank 0, return the results."""
-    found: list[Made] = []
+    results: list[Made] = []
 
     def make(name: str, result: Callable[[], Result]) -> None:
         began = time.monotonic()
-        found.append(Made(name, "nodes", result(), time.monotonic() - began))
+        results.append(Made(name, "nodes", result(), time.monotonic() - began))
 
     several = len(roster["nodes"]) > 1
     if here.rank == 0 and roster["missing"]:
-        make("ranks", lambda: _missing(roster))
+        text = f"ranks that never came: {', '.join(map(str, roster['missing'][:16]))}"
+        what = "see whether their processes live and reach the first node"
+        results.append(Made("ranks", "nodes", judged([failure(text, what, "ssh HOST 'pgrep -af dtk'")]), 0.0))
     leads = here.local_rank == 0 and several and here.node in answering
     if "clock" in names and leads:
         if here.rank:
@@ -192,17 +194,13 @@ def _between(
         if here.rank == 0:
             make("reach", lambda: node_checks.reach(store, answering))
     for backend in _backends(store, here, scope) if collectives and several else ():
-        said = _try(store, here, backend, scope.timeout_s)
+        began = time.monotonic()
+        outputs = _try(store, here, backend, scope.timeout_s)
         if here.rank == 0:
-            hosts = [one["host"] if one else "missing" for one in roster["ranks"]]
-            make(f"collectives_{backend}", lambda b=backend, s=said, h=hosts: judge(s, b, several_nodes=True, hosts=h))  # type: ignore[misc]
-    return found
-
-
-def _missing(roster: dict[str, Any]) -> Result:
-    ranks = ", ".join(map(str, roster["missing"][:16]))
-    what = "see whether their processes live and reach the first node"
-    return judged([failure(f"ranks that never came: {ranks}", what, "ssh HOST 'pgrep -af dtk'")])
+            hosts = [place["host"] if place else "missing" for place in roster["ranks"]]
+            result = judge(outputs, backend, several_nodes=True, hosts=hosts)
+            results.append(Made(f"collectives_{backend}", "nodes", result, time.monotonic() - began))
+    return results
 
 
 def _backends(store: PrefixStore, here: Place, scope: Scope) -> list[str]:
@@ -211,29 +209,27 @@ def _backends(store: PrefixStore, here: Place, scope: Scope) -> list[str]:
         facts = scope.torch().facts
         nccl = bool(facts.get("nccl") and facts.get("devices"))
         store.set("backends", json.dumps(["gloo", "nccl"] if nccl else ["gloo"]))
-    return list(json.loads(_told(store, "backends", 4 * scope.timeout_s + LAST_S)))
+    return list(json.loads(_value_of_rank_0(store, "backends", 4 * scope.timeout_s + LAST_S)))
 
 
-def _try(store: PrefixStore, here: Place, backend: str, timeout_s: float) -> list[Said]:
+def _try(store: PrefixStore, here: Place, backend: str, timeout_s: float) -> list[ChildOutput]:
     """Try every collective in a child process; on rank 0, return what the children of all ranks reported."""
     # Whoever serves the store of this process serves it to the child as well.
     own = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHELASTIC_USE_AGENT_STORE": str(True)}
-    (said,) = try_ranks(backend, timeout_s, {here.rank: own})
-    store.set(f"said/{backend}/{here.rank}", json.dumps([said.records, said.problem, said.late]))
+    (output,) = try_ranks(backend, timeout_s, {here.rank: own})
+    store.set(f"output/{backend}/{here.rank}", json.dumps([output.records, output.problem, output.late]))
     if here.rank:
         return []
     ends_s = time.monotonic() + timeout_s
-    everyone = []
-    for rank in range(here.world_size):
-        text = arrived(store, f"said/{backend}/{rank}", ends_s - time.monotonic())
-        everyone.append(Said([], "its node did not answer", late=True) if text is None else Said(*json.loads(text)))
-    return everyone
+    texts = [arrived(store, f"output/{backend}/{rank}", ends_s - time.monotonic()) for rank in range(here.world_size)]
+    silent = ChildOutput([], "its node did not answer", late=True)
+    return [silent if text is None else ChildOutput(*json.loads(text)) for text in texts]
 
 
 def _leave(store: PrefixStore, here: Place, code: int, seconds: float) -> int:
     """End together: rank 0 tells the code, and stays until the others have it, as it may serve the store."""
     if here.rank:
-        code = int(_told(store, "exit", seconds))
+        code = int(_value_of_rank_0(store, "exit", seconds))
         store.add("bye", 1)
         return code
     store.set("exit", str(code))

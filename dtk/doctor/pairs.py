@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Iterator
 from itertools import combinations
 
-from dtk.doctor.children import Said, run_child
-from dtk.doctor.gpus import NO_GPU, Gpu, find
+from dtk.doctor.children import ChildOutput, run_child
+from dtk.doctor.gpus import NO_GPU, find
 from dtk.doctor.model import Check, Finding, Result, failure, judged, not_applicable, warning
 from dtk.doctor.scope import Scope
 
@@ -39,8 +39,13 @@ def p2p(scope: Scope) -> Result:
     gpus, _, reason = find(scope)
     if len(gpus) < 2:
         return not_applicable(f"{NO_GPU} ({reason})" if reason else "one GPU has no peer")
+    pairs: dict[tuple[int, int], tuple[int | None, bool]] = {}
     try:
-        pairs = {(a.index, b.index): _status(a, b) for a, b in combinations(gpus, 2)}
+        for a, b in combinations(gpus, 2):
+            # The worse one of reading and writing, and whether NVLink joins them.
+            both = (a.read("GetP2PStatus", b.handle, kind) for kind in (READ, WRITE))
+            worse = max((status for status in both if status is not None), default=None)
+            pairs[a.index, b.index] = worse, a.read("GetP2PStatus", b.handle, NVLINK) == OK
     except gpus[0].nvml.NVMLError as error:
         text = f"the driver does not answer: {error}"
         return judged([failure(text, "see the driver's view", "nvidia-smi topo -p2p r")])
@@ -53,16 +58,9 @@ def p2p(scope: Scope) -> Result:
     return judged(_judge_pairs(pairs), fine, details=lines, measures=measures)
 
 
-def _status(one: Gpu, other: Gpu) -> tuple[int | None, bool]:
-    """Worse one of reading and writing, and whether NVLink joins them."""
-    both = [one.read("GetP2PStatus", other.handle, kind) for kind in (READ, WRITE)]
-    told = [status for status in both if status is not None]
-    return (max(told) if told else None), one.read("GetP2PStatus", other.handle, NVLINK) == OK
-
-
 def _way(read: int | None, nvlink: bool) -> str:
     if read is None:
-        return "not told"
+        return "unknown"
     if read != OK:
         return f"no peer access: {STATUS.get(read, f'status {read}')}"
     return "NVLink" if nvlink else "PCIe"
@@ -88,31 +86,31 @@ def _judge_pairs(pairs: dict[tuple[int, int], tuple[int | None, bool]]) -> Itera
 
 def copies(scope: Scope) -> Result:
     """Copy data from every device to every other one, and check that each copy ends, is correct and is not slow."""
-    asked = scope.torch()
-    count = len(asked.facts.get("devices", []))
+    torch = scope.torch()
+    count = len(torch.facts.get("devices", []))
     if count < 2:
-        reason = asked.reason or asked.facts.get("cuda_error")
+        reason = torch.reason or torch.facts.get("cuda_error")
         return not_applicable(reason or ("one GPU has no peer" if count else "torch sees no CUDA device"))
-    return judge_copies(copy_all([f"cuda:{i}" for i in range(count)], scope.timeout_s), scope.timeout_s)
+    return judge_copies(copy_all([f"cuda:{i}" for i in range(count)], scope.timeout_s))
 
 
-def copy_all(devices: list[str], timeout_s: float) -> Said:
+def copy_all(devices: list[str], timeout_s: float) -> ChildOutput:
     """Copy between all devices in a process of its own; lines as `dtk.doctor.copying` prints them."""
     return run_child(["-m", "dtk.doctor.copying", *devices], timeout_s)
 
 
-def judge_copies(said: Said, timeout_s: float) -> Result:
+def judge_copies(output: ChildOutput) -> Result:
     """Judge the results of the copies."""
-    done = [record for record in said.records if "gb_per_s" in record or "wrong" in record]
+    done = [record for record in output.records if "gb_per_s" in record or "wrong" in record]
     findings = []
     for record in done:
         if record.get("wrong"):
-            told = f"the copy differs from its source ({json.dumps(record['wrong'])})"
-            findings.append(failure(f"{record['from']} to {record['to']}: {told}", *ACS))
-    if said.problem:
-        begun = [record for record in said.records if "begin" in record]
+            text = f"the copy differs from its source ({json.dumps(record['wrong'])})"
+            findings.append(failure(f"{record['from']} to {record['to']}: {text}", *ACS))
+    if output.problem:
+        begun = [record for record in output.records if "begin" in record]
         where = f" in the copy from {begun[-1]['begin']} to {begun[-1]['to']}" if begun else ""
-        findings.append(failure(f"{said.problem}{where}", *ACS))
+        findings.append(failure(f"{output.problem}{where}", *ACS))
     speeds = {(record["from"], record["to"]): record["gb_per_s"] for record in done if "gb_per_s" in record}
     middle = statistics.median(speeds.values()) if speeds else 0.0
     for (source, target), speed in speeds.items():

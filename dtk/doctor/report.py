@@ -1,5 +1,6 @@
 """What the doctor found: its document for people, and JSON for programs. Decides nothing but the exit code."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,6 +28,11 @@ class Node:
     host: str
     made: tuple[Made, ...]
 
+    @property
+    def status(self) -> Status:
+        """The most severe status of its checks."""
+        return worst(made.result.status for made in self.made)
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -38,7 +44,7 @@ class Report:
 
     def status(self) -> Status:
         """Return the most severe status of all checks."""
-        return worst(one.result.status for one in self.all())
+        return worst(made.result.status for made in self.all())
 
     def all(self) -> Iterable[Made]:
         """Every check of every node, then those between nodes."""
@@ -62,12 +68,12 @@ def as_json(report: Report) -> dict[str, Any]:
             {
                 "node": node.number,
                 "host": node.host,
-                "status": worst(one.result.status for one in node.made),
-                "checks": [as_plain(one) for one in node.made],
+                "status": node.status,
+                "checks": [as_plain(made) for made in node.made],
             }
             for node in report.nodes
         ],
-        "between": [as_plain(one) for one in report.between],
+        "between": [as_plain(made) for made in report.between],
     }
 
 
@@ -92,27 +98,24 @@ def document(report: Report, *, verbose: bool = False) -> doc.Document:
     blocks: list[doc.Block] = []
     for node in report.nodes:
         title = f"node {node.number}: {node.host}" if several else node.host
-        well = worst(one.result.status for one in node.made) not in ("warning", "failure")
-        if well and len(report.nodes) > FULL_TABLES and not verbose:
-            blocks.append(
-                doc.Paragraph(doc.Span(f"{title}: all {len(node.made)} checks are ok or do not apply", "strong"))
-            )
+        if node.status not in ("warning", "failure") and len(report.nodes) > FULL_TABLES and not verbose:
+            text = f"{title}: all {len(node.made)} checks are ok or do not apply"
+            blocks.append(doc.Paragraph(doc.Span(text, "strong")))
         else:
             blocks.append(doc.Section(title, (_table(node.made, verbose),)))
     if report.between:
         blocks.append(doc.Section("between the nodes", (_table(report.between, verbose),)))
-    return doc.Document(
-        "Doctor", "", (*blocks, doc.Section("", (doc.Paragraph(doc.Span(_sum(report), STYLES[report.status()])),)))
-    )
+    total = doc.Paragraph(doc.Span(_sum(report), STYLES[report.status()]))
+    return doc.Document("Doctor", "", (*blocks, doc.Section("", (total,))))
 
 
 def _table(made: Sequence[Made], verbose: bool) -> doc.Table:
     rows: list[tuple[doc.Text | doc.Cell, ...]] = []
     inapplicable: dict[str, list[Made]] = {}
-    for one in made:
-        result = one.result
+    for check in made:
+        result = check.result
         if result.status == "not_applicable" and not verbose:
-            inapplicable.setdefault(result.summary, []).append(one)
+            inapplicable.setdefault(result.summary, []).append(check)
             continue
         below: list[doc.Text] = []
         if verbose or result.status in ("warning", "failure"):
@@ -120,18 +123,13 @@ def _table(made: Sequence[Made], verbose: bool) -> doc.Table:
         for remedy in result.remedies:
             below.append(doc.Span(f"  fix: {remedy.what}", "code"))
             below += [doc.Span(f"       {remedy.command}", "code")] if remedy.command else []
-        rows.append(
-            (
-                doc.Span(MARKS[result.status], STYLES[result.status]),
-                one.name,
-                doc.Cell(result.summary, "", tuple(below)),
-            )
-        )
-    for reason, those in inapplicable.items():  # Checks that do not apply for one reason are one row.
-        names = [one.name for one in those]
-        text = reason if len(those) == 1 else f"{reason} ({', '.join(names)})"
-        name = names[0] if len(those) == 1 else counted(len(those), "check")
-        remedies = dict.fromkeys(remedy for one in those for remedy in one.result.remedies)
+        mark = doc.Span(MARKS[result.status], STYLES[result.status])
+        rows.append((mark, check.name, doc.Cell(result.summary, "", tuple(below))))
+    for reason, checks in inapplicable.items():  # Checks that do not apply for one reason are one row.
+        names = [check.name for check in checks]
+        text = reason if len(checks) == 1 else f"{reason} ({', '.join(names)})"
+        name = names[0] if len(checks) == 1 else counted(len(checks), "check")
+        remedies = dict.fromkeys(remedy for check in checks for remedy in check.result.remedies)
         fixes = tuple(doc.Span(f"  {remedy.what}: {remedy.command}", "soft") for remedy in remedies)
         rows.append((doc.Span(MARKS["not_applicable"], "soft"), doc.Span(name, "soft"), doc.Cell(text, "soft", fixes)))
     return doc.Table(("", "", ""), tuple(rows), 3)
@@ -139,10 +137,9 @@ def _table(made: Sequence[Made], verbose: bool) -> doc.Table:
 
 def _sum(report: Report) -> str:
     """`1 failure, 2 warnings, 10 ok, 12 not applicable in 8.1 s`."""
-    counts = dict.fromkeys(MARKS, 0)
-    for one in report.all():
-        counts[one.result.status] += 1
-    parts = [counted(counts[name], name) for name in ("failure", "warning") if counts[name]]  # type: ignore[index]
+    counts = Counter(made.result.status for made in report.all())
+    bad: tuple[Status, ...] = ("failure", "warning")
+    parts = [counted(counts[status], status) for status in bad if counts[status]]
     parts += [f"{counts['ok']} ok", f"{counts['not_applicable']} not applicable"]
     where = f" on {counted(len(report.nodes), 'node')}" if len(report.nodes) > 1 else ""
     return f"{', '.join(parts)}{where} ({report.seconds:.1f} s)"

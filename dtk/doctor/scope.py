@@ -16,7 +16,7 @@ from dtk.record.nvml import open_nvml
 
 @dataclass(frozen=True, slots=True)
 class TorchFacts:
-    """What a child process said of torch."""
+    """What a child process reports about torch."""
 
     facts: dict[str, Any]
     """Empty when torch could not be asked."""
@@ -44,8 +44,13 @@ class Scope:
     def torch(self) -> TorchFacts:
         """Return what torch reports about itself; `dtk.doctor.torch_facts` runs once, in a separate process."""
         with self._lock:
+            if self._torch is None and find_spec("torch") is None:
+                self._torch = TorchFacts({}, "torch is not installed", installed=False)
             if self._torch is None:
-                self._torch = _ask_torch(self.timeout_s)
+                output = run_child(["-m", "dtk.doctor.torch_facts"], self.timeout_s)
+                whole = bool(output.records) and not output.problem
+                reason = "" if whole else f"import torch: {output.problem or 'it printed nothing'}"
+                self._torch = TorchFacts(output.records[-1] if whole else {}, reason)
             return self._torch
 
     def nvml(self) -> tuple[Any, str]:
@@ -58,12 +63,3 @@ class Scope:
     def is_installed(self, module: str) -> bool:
         """Whether a module can be found; imports nothing."""
         return find_spec(module) is not None
-
-
-def _ask_torch(timeout_s: float) -> TorchFacts:
-    if find_spec("torch") is None:
-        return TorchFacts({}, "torch is not installed", installed=False)
-    said = run_child(["-m", "dtk.doctor.torch_facts"], timeout_s)
-    if said.problem or not said.records:
-        return TorchFacts({}, f"import torch: {said.problem or 'it said nothing'}")
-    return TorchFacts(said.records[-1])

@@ -10,7 +10,11 @@ def facts() -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    distributed = dist.is_available()
+    distributed, numpy_error = dist.is_available(), None
+    try:
+        torch.zeros(1).numpy()
+    except Exception as error:
+        numpy_error = f"{type(error).__name__}: {error}".splitlines()[0]
     return {
         "version": torch.__version__,
         "file": torch.__file__,
@@ -19,37 +23,29 @@ def facts() -> dict[str, Any]:
         "distributed": distributed,
         "gloo": distributed and dist.is_gloo_available(),
         "nccl": distributed and dist.is_nccl_available(),
-        "numpy_error": _numpy_error(torch),
+        "numpy_error": numpy_error,
         **_cuda(torch),
     }
 
 
-def _numpy_error(torch: Any) -> str | None:
-    try:
-        torch.zeros(1).numpy()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}".splitlines()[0]
-    return None
-
-
 def _cuda(torch: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"cuda_available": False, "cuda_error": None, "devices": [], "architectures": []}
+    facts: dict[str, Any] = {"cuda_available": False, "cuda_error": None, "devices": [], "architectures": []}
     if torch.version.cuda is None:
-        return found
+        return facts
     try:
-        found["nccl_version"] = ".".join(map(str, torch.cuda.nccl.version()))
+        facts["nccl_version"] = ".".join(map(str, torch.cuda.nccl.version()))
     except Exception as error:
-        found["nccl_error"] = str(error).splitlines()[0]
+        facts["nccl_error"] = str(error).splitlines()[0]
     try:
-        found["architectures"] = torch.cuda.get_arch_list()
+        facts["architectures"] = torch.cuda.get_arch_list()
         torch.cuda.init()
         for i in range(torch.cuda.device_count()):
             about = torch.cuda.get_device_properties(i)
-            found["devices"].append({"name": about.name, "capability": [about.major, about.minor]})
-        found["cuda_available"] = bool(found["devices"])
+            facts["devices"].append({"name": about.name, "capability": [about.major, about.minor]})
+        facts["cuda_available"] = bool(facts["devices"])
     except Exception as error:  # Whatever it is: it is what a run would meet.
-        found["cuda_error"] = (str(error) or type(error).__name__).splitlines()[0]
-    return found
+        facts["cuda_error"] = (str(error) or type(error).__name__).splitlines()[0]
+    return facts
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ LOOKALIKES = ("nvidia-ml-py3", "pynvml")
 
 def number(text: str) -> tuple[int, ...]:
     """`2.13.0+cu130` -> (2, 13, 0); what does not begin with a number -> ()."""
-    found = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
+    match = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 def installed(package: str) -> str | None:
@@ -58,47 +58,49 @@ def python(scope: Scope) -> Result:
 
 def judge_python(version: tuple[int, ...], debug: bool) -> Result:
     """As `python`, of any interpreter."""
-    findings = []
-    told = dotted(version)
+    findings, name = [], f"Python {dotted(version)}"
     if version[:2] < PYTHON:
-        what = f"use Python {dotted(PYTHON)} or later"
-        text = f"Python {told} is older than {dotted(PYTHON)}"
-        findings.append(failure(text, what, f"python{dotted(PYTHON)} -m venv .venv"))
+        least = dotted(PYTHON)
+        fix = (f"use Python {least} or later", f"python{least} -m venv .venv")
+        findings.append(failure(f"{name} is older than {least}", *fix))
     if debug:
-        findings.append(warning(f"Python {told} is a debug build: everything on the host is slower"))
-    text = f"Python {told} ({platform.python_implementation()}, {platform.machine()})"
-    return judged(findings, text, details=[sys.executable], measures={"version": told}, common={"Python": told})
+        findings.append(warning(f"{name} is a debug build: everything on the host is slower"))
+    return judged(
+        findings,
+        f"{name} ({platform.python_implementation()}, {platform.machine()})",
+        details=[sys.executable],
+        measures={"version": dotted(version)},
+        common={"Python": dotted(version)},
+    )
 
 
 def torch(scope: Scope) -> Result:
     """torch: installed, importable, recent enough, with torch.distributed, and at terms with NumPy."""
-    asked = scope.torch()
-    if not asked.installed:
+    answer = scope.torch()
+    if not answer.installed:
         return judged([failure("torch is not installed", "install it", install("train"))])
-    if not asked.facts:
-        text = f"torch is installed and cannot be used: {asked.reason}"
+    if not answer.facts:
+        text = f"torch is installed and cannot be used: {answer.reason}"
         return judged([failure(text, "see the whole error", f"{sys.executable} -c 'import torch'")])
-    facts = asked.facts
-    told = str(facts["version"])
+    facts = answer.facts
+    version = str(facts["version"])
     findings = []
-    if number(told) < MINIMUM["torch"]:
+    if number(version) < MINIMUM["torch"]:
         least = dotted(MINIMUM["torch"])
-        findings.append(Finding("failure", f"torch {told} is older than {least}", upgrade(f"torch>={least}")))
-    if not facts["distributed"]:
-        findings.append(Finding("failure", f"torch {told} was built without torch.distributed", upgrade("torch")))
-    elif not facts["gloo"]:
-        findings.append(Finding("failure", f"torch {told} was built without gloo", upgrade("torch")))
+        findings.append(Finding("failure", f"torch {version} is older than {least}", upgrade(f"torch>={least}")))
+    if missing := "" if facts["gloo"] else "gloo" if facts["distributed"] else "torch.distributed":
+        findings.append(Finding("failure", f"torch {version} was built without {missing}", upgrade("torch")))
     if facts["numpy_error"]:
         numpy = installed("numpy")
-        text = f"torch {told} and NumPy {numpy or '(absent)'} do not fit: {facts['numpy_error']}"
+        text = f"torch {version} and NumPy {numpy or '(absent)'} do not fit: {facts['numpy_error']}"
         findings.append(Finding("failure", text, upgrade("torch numpy")))
     build = f"CUDA {facts['cuda_build']}" if facts["cuda_build"] else "ROCm" if facts["hip_build"] else "CPU only"
     return judged(
         findings,
-        f"torch {told}, {build}, NumPy {installed('numpy')}",
+        f"torch {version}, {build}, NumPy {installed('numpy')}",
         details=[str(facts["file"])],
-        measures={"version": told, "cuda_build": facts["cuda_build"]},
-        common={"torch": told},
+        measures={"version": version, "cuda_build": facts["cuda_build"]},
+        common={"torch": version},
     )
 
 

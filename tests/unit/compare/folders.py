@@ -10,7 +10,7 @@ import yaml
 
 from diagnostics.contract.artifacts import RunPaths, State, Status, write_json
 from diagnostics.report import html, markdown, terminal
-from dtk.compare.model import Comparison
+from dtk.compare.model import Cell, Check, Comparison
 from dtk.compare.report import document
 
 CONFIG: dict[str, Any] = {
@@ -154,3 +154,49 @@ def as_markdown(found: Comparison) -> str:
 
 def in_pipe(found: Comparison, columns: int | None = None) -> str:
     return terminal.render(document(found), columns=columns, colour=False)
+
+
+FSDP = {"strategy": {"name": "fsdp"}}
+
+
+def cell(found: Comparison, key: str, variant: str) -> Cell:
+    return next(c for figure in found.figures if figure.key == key for c in figure.cells if c.variant == variant)
+
+
+def median(found: Comparison, key: str, variant: str) -> float:
+    estimate = cell(found, key, variant).estimate
+    assert estimate is not None
+    return estimate.median
+
+
+def check(found: Comparison, key: str) -> Check:
+    return next(one for one in found.checks if one.key == key)
+
+
+def telemetry(folder: Path, *samples: dict[str, Any]) -> None:
+    (folder / "telemetry").mkdir()
+    lines = [{"kind": "about", "schema_version": 1}]
+    lines += [{"kind": "sample", "time_s": START_S + 0.3 * (n + 1), **one} for n, one in enumerate(samples)]
+    (folder / "telemetry" / "node_00000.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def measures(
+    compute: float, communication: float, exposed: float, waiting: float | None, steps: int = 2
+) -> dict[str, Any]:
+    """As the overlap detector writes them, of two ranks that differ by a tenth around these means per step."""
+    ranks = {}
+    for rank, factor in enumerate((0.9, 1.1)):
+        values = {
+            "compute_ms": compute,
+            "communication_ms": communication,
+            "overlapped_ms": communication - exposed,
+            "exposed_ms": exposed,
+            "memory_ms": 0.0,
+            "idle_ms": 10.0,
+            "wall_ms": compute + exposed + 10.0,
+        }
+        ranks[rank] = {name: value * factor * steps for name, value in values.items()}
+        ranks[rank]["waiting_exposed_ms"] = None if waiting is None else waiting * factor * steps
+        ranks[rank]["steps"] = [{"step": n} for n in range(steps)]
+        ranks[rank]["groups"] = {"dp": {"exposed_ms": exposed * factor * steps}}
+    return {"overlap": {"steps": steps, "ranks": ranks}}

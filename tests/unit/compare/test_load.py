@@ -13,7 +13,7 @@ from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.report.jsonform import text as json_text
 from dtk.compare import jsonform
 from dtk.compare.compare import compare
-from tests.unit.compare.folders import as_markdown, as_page, in_pipe, make_run
+from tests.unit.compare.folders import FSDP, as_markdown, as_page, in_pipe, make_run
 
 HOSTILE = "</td><script>alert(1)</script>\x1b[2J[x](http://evil)|"
 
@@ -88,7 +88,6 @@ def test_torn_and_senseless_lines_of_metrics_cost_only_themselves(tmp_path: Path
     json_text(jsonform.as_json(found))
 
 
-FSDP = {"strategy": {"name": "fsdp"}}
 BYTES = bytes(range(128, 256)) * 40
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "missing": lambda path: None,

@@ -68,7 +68,7 @@ def test_a_torch_that_fits(site, tmp_path):
         ({"numpy_is_bad": True}, "do not fit: RuntimeError: Numpy is not available"),
         ({"source": "raise ImportError('libcudart.so.13: cannot open')"}, "ImportError: libcudart.so.13: cannot open"),
         ({"source": "import os; os.kill(os.getpid(), 11)"}, "killed by SIGSEGV"),
-        ({"source": "import os; os._exit(0)"}, "it said nothing"),
+        ({"source": "import os; os._exit(0)"}, "it printed nothing"),
     ],
 )
 def test_a_torch_that_does_not(site, tmp_path, made, text):

@@ -6,6 +6,8 @@ from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
 from dtk.errors import DtkError
+from dtk.sweep.folder import create
+from dtk.sweep.runner import Runner
 
 
 class Launches:
@@ -40,3 +42,13 @@ class Launches:
         if isinstance(end, BaseException):
             raise end
         return {"finished": 0, "preempted": 130}.get(state, 1)
+
+
+SOURCE = {"overrides": []}
+
+
+def begin(tmp_path, points, repeats=1):
+    sweep = create(tmp_path, "multirun", "multirun", SOURCE, repeats)
+    for point in points:
+        sweep.add(point)
+    return sweep, Runner(sweep, None, len(points) * repeats)

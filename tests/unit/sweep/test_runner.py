@@ -3,39 +3,9 @@
 import pytest
 
 from dtk.errors import DtkError
-from dtk.sweep import runner as module
-from dtk.sweep.folder import create, find
-from dtk.sweep.points import freeze
+from dtk.sweep.folder import find
 from dtk.sweep.runner import Runner
-from dtk.sweep.summary import say_ending
-from tests.cli.command import TINY
-from tests.unit.sweep.launches import Launches
-
-SOURCE = {"overrides": []}
-
-
-@pytest.fixture
-def launches(tmp_path, monkeypatch):
-    made = Launches(tmp_path)
-    monkeypatch.setattr(module, "run_point", made)
-    return made
-
-
-@pytest.fixture(scope="module")
-def points(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    names = ("ddp", "zero1", "fsdp")
-    return [
-        freeze(i, f"strategy={name}", [f"strategy={name}", f"runs_folder={folder}", *TINY], None)
-        for i, name in enumerate(names)
-    ]
-
-
-def begin(tmp_path, points, repeats=1):
-    sweep = create(tmp_path, "multirun", "multirun", SOURCE, repeats)
-    for point in points:
-        sweep.add(point)
-    return sweep, Runner(sweep, None, len(points) * repeats)
+from tests.unit.sweep.launches import SOURCE, begin
 
 
 def go_on(tmp_path, sweep):
@@ -110,25 +80,3 @@ def test_points_are_run_as_they_were_frozen(tmp_path, points, launches, monkeypa
     assert thawed.plain == points[0].config and thawed.overrides == points[0].overrides
     assert thawed.origins.keys["strategy.bucket_cap_mb"]
     sweep.close()
-
-
-def test_the_last_words_say_what_failed_and_how_to_go_on(tmp_path, points, launches, capsys):
-    launches.ends = {0: "oom", 1: DtkError("no data")}
-    sweep, runner = begin(tmp_path, points)
-    code = runner.interleaved(sweep.points)
-    say_ending(sweep, code, "dtk run -m --resume", 3, {"name": "loss", "goal": "minimize"})
-    out = capsys.readouterr().out
-    assert "1 of 3 runs done" in out
-    assert "strategy=ddp: out of memory: as oom" in out
-    assert "strategy=zero1: refused: no data" in out
-    assert "go on, without what is done: dtk run -m --resume" in out
-
-
-def test_the_end_counts_as_the_headlines_do(tmp_path, points, launches, capsys):
-    """What was never begun is part of the whole: points that were given up, here."""
-    launches.ends = {0: "failed", 1: "oom"}
-    sweep, runner = begin(tmp_path, points, repeats=2)
-    code = runner.interleaved(sweep.points)
-    say_ending(sweep, code, "dtk run -m --resume", runner.total)
-    out = capsys.readouterr().out
-    assert "[6/6] " in out and "2 of 6 runs done" in out and "  2 runs not begun\n" in out

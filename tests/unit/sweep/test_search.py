@@ -96,15 +96,6 @@ def test_a_target_ends_the_search(goal, target, reached, tmp_path):
     assert found.reached(Tried("0", {}, "finished", [{"loss": 5.0}, {"step": 2}, {"loss": 1.5}])) is reached
 
 
-def test_values_are_spelled_as_the_agent_does():
-    assert spelled("optimizer.lr", 1e-05) == "optimizer.lr=1e-05"
-    assert spelled("optimizer.lr", "1e-5") == "optimizer.lr=1e-5"
-    assert spelled("train.compile", True) == "train.compile=True"
-    assert spelled("optimizer.betas", [0.9, 0.95]) == "optimizer.betas=[0.9, 0.95]"
-    assert spelled("tracker.tags", ["a", "b"]) == "tracker.tags=['a', 'b']"
-    assert spelled("data.path", "/data/x-1.txt") == "data.path=/data/x-1.txt"
-
-
 @pytest.mark.parametrize(
     "parameters",
     [

@@ -1,4 +1,4 @@
-"""The parity gate: same work -> figures; anything else -> what differs, and no speed verdict."""
+"""Parity: the same work -> comparable; anything else -> what differs is named, and no speed is compared."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from dtk.compare import jsonform
 from dtk.compare.compare import Options, compare
-from dtk.compare.model import Check, Comparison
+from dtk.compare.model import Comparison
 from dtk.compare.report import headline
-from tests.unit.compare.folders import as_page, losses, make_run
+from tests.unit.compare.folders import check, losses, make_run
 
 
 def gate(tmp_path: Path, **changes: Any) -> Comparison:
@@ -18,10 +17,6 @@ def gate(tmp_path: Path, **changes: Any) -> Comparison:
     change = {"strategy": {"name": "fsdp", "reshard_after_forward": True}, **changes.pop("change", {})}
     first = make_run(tmp_path, "a")
     return compare([first, make_run(tmp_path, "b", change=change, **changes)])
-
-
-def check(found: Comparison, key: str) -> Check:
-    return next(one for one in found.checks if one.key == key)
 
 
 def test_the_same_work_under_two_strategies_is_comparable(tmp_path: Path) -> None:
@@ -75,31 +70,6 @@ def test_what_was_not_recorded_is_unknown_and_losses_still_decide(tmp_path: Path
 def test_losses_are_counted_where_both_logged_them(tmp_path: Path) -> None:
     found = gate(tmp_path, log_every=3)
     assert "over 5 steps that both logged" in check(found, "losses").detail
-
-
-def test_one_run_with_figures_is_the_same_as_nothing(tmp_path: Path) -> None:
-    for n, change in enumerate(({}, {"strategy": {"name": "fsdp"}})):
-        runs = tmp_path / str(n)
-        failed = make_run(runs, "f", change=change, state="failed", times_s=[])
-        found = compare([make_run(runs, "a"), failed])
-        assert {one.status for one in found.checks} == {"unknown"}
-        assert not found.comparable
-        assert jsonform.as_json(found)["comparable"] is False
-        assert "NOT COMPARABLE" in as_page(found)
-        assert headline(found) == "only ddp has figures: there is nothing to compare it with"
-        assert not any("not checked" in note for note in found.notes)
-
-
-def test_repeats_of_one_variant_are_told_as_that(tmp_path: Path) -> None:
-    runs = [make_run(tmp_path, "a"), make_run(tmp_path, "b", times_s=0.2)]
-    found = compare(runs)
-    assert found.comparable
-    assert headline(found).startswith("one variant, 2 repeats of ddp")
-    assert jsonform.as_json(found)["comparable"] is True
-    speed = next(one for one in found.figures if one.key == "step_time_s")
-    assert [one.estimate and one.estimate.count for one in speed.cells] == [2]
-    other = make_run(tmp_path, "c", parity={"initial_weights_hash": "7"})
-    assert headline(compare([*runs, other])).startswith("not comparable")
 
 
 def test_one_rank_fits_every_reduction(tmp_path: Path) -> None:
@@ -169,19 +139,53 @@ def test_steps_that_a_resumed_run_made_again_count_once(tmp_path: Path) -> None:
     assert cell.estimate is not None
 
 
-def test_batches_side_by_side_are_compared_batch_by_batch(tmp_path: Path) -> None:
-    runs = []
-    for batch in (8, 16):
-        for strategy in ("ddp", "fsdp"):
-            change = {"strategy": {"name": strategy}, "train.global_batch_size": batch}
-            own = losses(12, batch / 8)  # Another batch has another loss.
-            runs.append(
-                make_run(tmp_path, f"{strategy}{batch}", change=change, loss=own, samples=range(batch, batch + 12))
-            )
+def hooked(tmp_path: Path, name: str, hook: str, **more: Any) -> Path:
+    change = {"strategy": {"name": "ddp", "communication_hook": hook, **more.pop("strategy", {})}}
+    return make_run(tmp_path, name, change=change, **more)
+
+
+@pytest.mark.parametrize("hook", ["topk", "powersgd", "of_a_newer_dtk"])
+def test_a_hook_that_drops_gradients_has_no_tolerance_and_its_difference_is_shown(tmp_path: Path, hook: str) -> None:
+    """2 ranks beside 4, or another bucket: losses that are 30 % apart decide nothing, and none are called the same."""
+    runs = [
+        hooked(tmp_path, "a", hook, strategy={"bucket_cap_mb": 25}),
+        hooked(tmp_path, "b", hook, strategy={"bucket_cap_mb": 1}, loss=losses(12, 1.3)),
+    ]
     found = compare(runs)
-    assert found.fair
-    assert len(found.verdicts) == 2
-    assert {one.column for one in found.grid} == {"batch 8", "batch 16"}
-    # One batch that nobody else has cannot be held against anything.
-    alone = make_run(tmp_path, "odd", change={"train.global_batch_size": 32})
-    assert not compare([*runs, alone]).fair
+    losses_check = check(found, "losses")
+    assert losses_check.status == "unknown" and found.fair
+    assert losses_check.detail.startswith("at most 30.000 % apart over 12 steps that both logged; ")
+    assert f"communication_hook={hook} drops part of the gradients" in losses_check.detail
+    assert any(note.startswith("not checked: losses (at most 30.000 % apart") for note in found.notes)
+    strict = check(compare(runs, Options(loss_tolerance=0.02)), "losses")
+    assert strict.status == "differs" and "allowed: 2.00 %" in strict.detail
+    loose = check(compare(runs, Options(loss_tolerance=0.5)), "losses")
+    assert loose.status == "same"
+
+
+@pytest.mark.parametrize(
+    ("hook", "scale", "status"),
+    [("none", 1.01, "differs"), ("int8", 1.01, "same"), ("bf16", 1.03, "differs"), ("fp16", 1.01, "same")],
+)
+def test_a_hook_that_rounds_widens_the_tolerance(tmp_path: Path, hook: str, scale: float, status: str) -> None:
+    runs = [hooked(tmp_path, "a", hook), hooked(tmp_path, "b", hook, loss=losses(12, scale), gpu="H100")]
+    assert check(compare(runs), "losses").status == status
+
+
+def test_a_loss_that_is_not_finite_differs_under_any_hook(tmp_path: Path) -> None:
+    bad = [5.4, float("nan"), *losses(12)[2:]]
+    runs = [hooked(tmp_path, "a", "topk"), hooked(tmp_path, "b", "topk", loss=bad, gpu="H100")]
+    assert check(compare(runs), "losses").status == "differs"
+
+
+def test_a_difference_over_a_stretch_is_told_as_it_is(tmp_path: Path) -> None:
+    """Later losses are compared by means over 20 steps, with 2.5 times the tolerance."""
+    base = [5.0] * 40
+    drifted = [*base[:20], *[5.02] * 20]
+    change = {"train.steps": 40}
+    runs = [
+        make_run(tmp_path, "a", change=change, loss=base, times_s=[0.1] * 40),
+        make_run(tmp_path, "b", change={**change, "seed": 2}, loss=drifted, times_s=[0.1] * 40),
+    ]
+    detail = check(compare(runs), "losses").detail
+    assert "5.0200 against 5.0000 at step 40 (0.40 % apart, allowed: 0.25 %)" in detail

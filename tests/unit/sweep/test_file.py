@@ -2,16 +2,13 @@
 
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dtk.commands.main import main
-from tests.unit.sweep.files import BAYES, COMMAND, GRID, RANDOM, write
-
-needs_sweeps = pytest.mark.skipif(find_spec("sweeps") is None, reason="the extra sweeps is not installed")
+from tests.unit.sweep.files import BAYES, COMMAND, GRID, RANDOM, needs_sweeps, refused, write
 
 
 def grid(**parameters: Any) -> dict[str, Any]:
@@ -74,18 +71,6 @@ SEARCH = [
 ]
 
 
-def refused(content: Any, tmp_path: Any, monkeypatch: Any, capsys: Any, *arguments: str) -> str:
-    """The line that is printed; checks that it is one, and that nothing else is left behind."""
-    path = write(tmp_path, content)
-    monkeypatch.chdir(tmp_path)
-    assert main(["sweep", str(path), *arguments]) == 2
-    out, error = capsys.readouterr()
-    assert out == ""
-    assert error.startswith("dtk: ") and error.count("\n") == 1, error
-    assert list(tmp_path.iterdir()) == [path]
-    return error
-
-
 @pytest.mark.parametrize(("content", "what", "fix"), READ, ids=lambda value: str(value)[:30])
 def test_what_dtk_could_not_run_is_one_line(content, what, fix, tmp_path, monkeypatch, capsys):
     line = refused(content, tmp_path, monkeypatch, capsys)
@@ -130,18 +115,6 @@ def test_what_has_no_points_is_one_line(content, what, fix, tmp_path, monkeypatc
 )
 def test_options_that_do_not_fit(content, arguments, what, tmp_path, monkeypatch, capsys):
     assert what in refused(content, tmp_path, monkeypatch, capsys, *arguments)
-
-
-@needs_sweeps
-def test_handing_over_needs_a_key_and_a_tracker(tmp_path, monkeypatch, capsys):
-    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
-    assert "--wandb needs a key" in refused(GRID, tmp_path, monkeypatch, capsys, "--wandb")
-    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    untracked = {**GRID, "command": [word for word in COMMAND if word != "tracker=wandb"]}
-    assert "add tracker=wandb" in refused(untracked, tmp_path, monkeypatch, capsys, "--wandb")
-    assert "cannot be handed to W&B" in refused(GRID, tmp_path, monkeypatch, capsys, "--wandb", "repeats=2")
 
 
 def test_no_such_file(tmp_path, monkeypatch, capsys):

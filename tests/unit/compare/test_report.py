@@ -1,0 +1,26 @@
+"""The document of a comparison."""
+
+from pathlib import Path
+
+from dtk.compare.compare import compare
+from dtk.compare.report import headline, runs_text
+from tests.unit.compare.folders import FSDP, as_page, make_run
+
+
+def test_a_long_name_in_front_of_a_bar_is_whole(tmp_path: Path) -> None:
+    """It is text beside the drawing, which folds where it has no room."""
+    name = "a_strategy_with_a_name_that_has_no_end"
+    runs = [make_run(tmp_path, "a"), make_run(tmp_path, "b", change={"strategy": {"name": name}})]
+    drawn = as_page(compare(runs)).split("<h2>Throughput</h2>")[1].split("</section>")[0]
+    assert f"<span>{name}</span>" in drawn and f"<title>{name}: " in drawn
+
+
+def test_runs_without_steps_are_shown_and_not_compared(tmp_path: Path) -> None:
+    died = make_run(tmp_path, "a", times_s=[], state="failed", reason="rank 1: ValueError: bad batch")
+    found = compare([died, make_run(tmp_path, "b", change=FSDP)])
+    assert [runs_text(one) for one in found.variants] == ["FAILED", "1"]
+    assert not found.verdicts
+    assert "only fsdp has figures" in headline(found)
+    half = make_run(tmp_path, "c", times_s=[0.1] * 6, state="hung")
+    assert [one.outcome for one in compare([half, tmp_path / "b"]).variants] == ["hung", ""]
+    assert headline(compare([died, half])) == "no run has steps to compare"
