@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 
 from diagnostics.contract.artifacts import SCHEMA_VERSION, write_json
@@ -77,31 +78,36 @@ def collect(
     Raises:
         OSError: the folder cannot be written.
     """
-    watched = {rank: Watched(one) for rank, one in sorted(ranks.items())}
+    watched = {rank: Watched(process) for rank, process in sorted(ranks.items())}
     program = stacks.spy()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for left in reversed(range(rounds)):
             say(f"round {rounds - left} of {rounds}")
             now: Manner = "python" if left and manner == "native" else manner
-            looking = [pool.submit(one.look, program, now) for one in watched.values()]
-            before = [one.result() for one in looking]
+            before = list(pool.map(Watched.look, watched.values(), repeat(program), repeat(now)))
             time.sleep(SETTLE_S)
-            for one, moment in zip(watched.values(), before, strict=True):
-                one.looks.append((moment, processes.moment(one.process.pid)[0]))
+            for seen, moment in zip(watched.values(), before, strict=True):
+                seen.looks.append((moment, processes.moment(seen.process.pid)[0]))
             time.sleep(every_s if left else 0.0)
-    for rank, one in watched.items():
-        if one.dumps:
-            _file(folder, f"stacks/rank_{rank:05d}.txt").write_text("\n".join(one.dumps), encoding="utf-8")
-        last, code = processes.moment(one.process.pid)
-        _record(folder, one.process, rank, last, code, one)
+    for rank, seen in watched.items():
+        if seen.dumps:
+            _file(folder, f"stacks/rank_{rank:05d}.txt").write_text("\n".join(seen.dumps), encoding="utf-8")
+        last, code = processes.moment(seen.process.pid)
+        _record(folder, seen.process, rank, last, code, seen)
     peer = ranks[min(ranks)]
     # torch's agent ends all ranks of a host as soon as one fails: one that is missing all the time has ended well.
-    lives = any(one.looks[-1][1].state not in ("", "Z", "X") for one in watched.values())
+    lives = any(seen.looks[-1][1].state not in ("", "Z", "X") for seen in watched.values())
     code = 0 if lives and "TORCHELASTIC_RUN_ID" in peer.environment else None
-    for rank in (gone := processes.missing(ranks)):
+    missing = processes.missing(ranks)
+    for rank in missing:
         _record(folder, peer, rank, Moment(time.time()), code)
-    lost = [f"no process of {ranks_spoken(tuple(gone))} is left on this host"] if gone else []
-    return [*lost, *_lacking(watched, program), *_devices(folder, min(watched)), *_flight(folder, ranks)]
+    lacks = [f"no process of {ranks_spoken(tuple(missing))} is left on this host"] if missing else []
+    unseen = {rank: seen.problem for rank, seen in watched.items() if seen.problem and not seen.dumps}
+    if program is None:
+        lacks.append("no stacks, only what /proc tells: py-spy is not installed. Type: pip install py-spy")
+    elif unseen:
+        lacks.append(f"no stacks of {ranks_spoken(tuple(unseen))}: {stacks.rights(next(iter(unseen.values())))}")
+    return [*lacks, *_devices(folder, min(watched)), *_flight(folder, ranks)]
 
 
 def _record(
@@ -128,9 +134,9 @@ def _devices(folder: Path, first_rank: int) -> list[str]:
         devices = all_devices(nvml)
     except nvml.NVMLError as error:
         return [f"no state of the GPUs: NVML: {error}"]
-    gpu = [{"index": one.index, "uuid": one.uuid, "name": one.name, "signals": one.signals} for one in devices]
+    gpu = [{"index": d.index, "uuid": d.uuid, "name": d.name, "signals": d.signals} for d in devices]
     about = {"kind": "about", "schema_version": SCHEMA_VERSION, "host": socket.gethostname(), "cores": os.cpu_count()}
-    sample = {"kind": "sample", "time_s": time.time(), "gpu": [one.sample(nvml) for one in devices], "host": {}}
+    sample = {"kind": "sample", "time_s": time.time(), "gpu": [d.sample(nvml) for d in devices], "host": {}}
     lines = [json.dumps(line) for line in ({**about, "time_s": time.time(), "every_s": 1.0, "gpu": gpu}, sample)]
     _file(folder, f"telemetry/node_{first_rank:05d}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return []
@@ -142,10 +148,11 @@ def _flight(folder: Path, ranks: Job) -> list[str]:
     ProcessGroupNCCL reads `TORCH_NCCL_DEBUG_INFO_PIPE_FILE` + rank + `.pipe` and writes the same file as at a timeout.
     """
     asked: dict[int, tuple[Path, float]] = {}
-    for rank, one in ranks.items():
-        stem = one.environment.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
-        file = next((one.environment[name] for name in _DUMP_FILES if name in one.environment), "/tmp/nccl_trace_rank_")
-        root = processes.PROC / str(one.pid) / "root"  # A container has files of its own.
+    for rank, process in ranks.items():
+        variables = process.environment
+        stem = variables.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
+        file = next((variables[name] for name in _DUMP_FILES if name in variables), "/tmp/nccl_trace_rank_")
+        root = processes.PROC / str(process.pid) / "root"  # A container has files of its own.
         with suppress(OSError):
             pipe = root / f"{stem}{rank}.pipe".lstrip("/")
             if stem and pipe.is_fifo():
@@ -162,16 +169,6 @@ def _flight(folder: Path, ranks: Job) -> list[str]:
                     _file(folder, f"flight/rank_{rank:05d}.pickle").write_bytes(dumped)
                     del asked[rank]
     return [f"the flight recorder of {ranks_spoken(tuple(asked))} gave no dump within {FLIGHT_S:g} s"] if asked else []
-
-
-def _lacking(watched: dict[int, Watched], program: str | None) -> list[str]:
-    """Say whose stacks are missing, why, and what to type."""
-    if program is None:
-        return ["no stacks, only what /proc tells: py-spy is not installed. Type: pip install py-spy"]
-    unseen = {rank: one.problem for rank, one in watched.items() if one.problem and not one.dumps}
-    if not unseen:
-        return []
-    return [f"no stacks of {ranks_spoken(tuple(unseen))}: {stacks.rights(next(iter(unseen.values())))}"]
 
 
 def _file(folder: Path, name: str) -> Path:

@@ -57,30 +57,35 @@ def find(pids: Collection[int] = ()) -> list[Job]:
         pids: only of these processes and those that they started; empty = all.
     """
     parents: dict[int, int] = {}
-    found: dict[int, RankProcess] = {}
+    ranks: dict[int, RankProcess] = {}
     for folder in PROC.iterdir():
         if folder.name.isdecimal() and (fields := _stat(folder)):
             pid = int(folder.name)
             parents[pid] = int(fields[_PARENT])
-            if (one := _rank(pid)) is not None:
-                found[pid] = one
-    above = {pid: _ancestors(pid, parents) for pid in found}
-    launchers = {up for pid in found for up in above[pid] if up in found and found[up].place != found[pid].place}
+            if (process := _rank(pid)) is not None:
+                ranks[pid] = process
+    above: dict[int, list[int]] = {}
+    for pid in ranks:
+        above[pid], parent = [], pid
+        while (parent := parents.get(parent, 0)) > 1:
+            above[pid].append(parent)
+    launchers = {up for pid in ranks for up in above[pid] if up in ranks and ranks[up].place != ranks[pid].place}
     jobs: defaultdict[tuple[str, ...], Job] = defaultdict(dict)
-    for pid, one in sorted(found.items()):
-        child = any(up in found and up not in launchers for up in above[pid])
-        if pid not in launchers and not child and (not pids or {pid, *above[pid]} & set(pids)):
-            jobs[one.job].setdefault(one.rank, one)
+    for pid, process in sorted(ranks.items()):
+        is_child = any(up in ranks and up not in launchers for up in above[pid])
+        if pid not in launchers and not is_child and (not pids or {pid, *above[pid]} & set(pids)):
+            jobs[process.job].setdefault(process.rank, process)
     return list(jobs.values())
 
 
 def missing(ranks: Job) -> list[int]:
     """Return the ranks that this host should have, as its launcher numbers them, and that have no process."""
     expected: set[int] = set()
-    for one in ranks.values():
-        local, size = (one.environment.get(name, "") for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
-        if local.isdecimal() and size.isdecimal() and int(size) <= one.world_size:
-            expected |= set(range(one.rank - int(local), one.rank - int(local) + int(size)))
+    for process in ranks.values():
+        local, size = (process.environment.get(name, "") for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+        if local.isdecimal() and size.isdecimal() and int(size) <= process.world_size:
+            first = process.rank - int(local)
+            expected |= set(range(first, first + int(size)))
     return sorted(expected - set(ranks))
 
 
@@ -91,7 +96,7 @@ def moment(pid: int) -> tuple[Moment, int | None]:
         return Moment(time.time()), None
     status = _text(PROC / str(pid) / "task" / str(pid) / "status")
     switches = status.partition("\nvoluntary_ctxt_switches:")[2].split("\n", 1)[0].strip()
-    cpu_s = sum(int(one) for one in (main or own)[_USER : _SYSTEM + 1]) * _TICK_S
+    cpu_s = sum(int(ticks) for ticks in (main or own)[_USER : _SYSTEM + 1]) * _TICK_S
     wchan = _text(PROC / str(pid) / "wchan").strip("0\n ")
     ended = own[_STATE] == "Z" and len(own) > _EXIT
     code = os.waitstatus_to_exitcode(int(own[_EXIT])) if ended else None
@@ -130,13 +135,6 @@ def _rank(pid: int) -> RankProcess | None:
             job = tuple(environment.get(name, "") for name in _JOB)
             return RankProcess(pid, int(rank), int(size), job, command, environment)
     return None
-
-
-def _ancestors(pid: int, parents: Mapping[int, int]) -> list[int]:
-    found = []
-    while (pid := parents.get(pid, 0)) > 1:
-        found.append(pid)
-    return found
 
 
 def _stat(folder: Path) -> list[str]:

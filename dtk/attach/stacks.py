@@ -57,8 +57,13 @@ def dump(program: str, pid: int, manner: Manner) -> Dump:
     if threads is None:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
         return Dump("", problem=lines[0].removeprefix("Error: "))
-    frames: list[dict[str, Any]] = next((one["frames"] for one in threads if one["os_thread_id"] == pid), [])
-    return Dump("".join(map(_text, threads)), _call(frames), _counters(frames))
+    frames: list[dict[str, Any]] = next((thread["frames"] for thread in threads if thread["os_thread_id"] == pid), [])
+    counters = []
+    for frame in frames:
+        numbers = {name: int(text) for name, text in _variables(frame).items() if _is_whole(text)}
+        if numbers and frame["filename"].endswith(".py") and not is_library(frame["filename"]):
+            counters.append({"file": frame["filename"], "function": frame["name"], "numbers": numbers})
+    return Dump("".join(map(_text, threads)), _call(frames), counters)
 
 
 def rights(problem: str) -> str:
@@ -94,23 +99,14 @@ def _call(frames: list[dict[str, Any]]) -> dict[str, str]:
             outer = _variables(frames[number + 1]) if frames[number + 1 :] else {}
             known = _variables(frame)
             given = outer.get("kwargs", f'"group": {known.get("group")}')
-            peers = {name: known[name] for name in ("src", "dst") if _whole(known.get(name))}
+            peers = {name: known[name] for name in ("src", "dst") if _is_whole(known.get(name))}
             return {"op": frame["name"], "group": "other" if '"group": <' in given else "default", **peers}
     return {}
 
 
 def _variables(frame: dict[str, Any]) -> dict[str, str]:
-    return {one["name"]: one["repr"] or "" for one in frame["locals"] or ()}
+    return {variable["name"]: variable["repr"] or "" for variable in frame["locals"] or ()}
 
 
-def _counters(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    found = []
-    for frame in frames:
-        numbers = {name: int(said) for name, said in _variables(frame).items() if _whole(said)}
-        if numbers and frame["filename"].endswith(".py") and not is_library(frame["filename"]):
-            found.append({"file": frame["filename"], "function": frame["name"], "numbers": numbers})
-    return found
-
-
-def _whole(text: str | None) -> bool:
+def _is_whole(text: str | None) -> bool:
     return text is not None and text.isdecimal() and len(text) <= _MOST_DIGITS

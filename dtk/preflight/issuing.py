@@ -12,7 +12,7 @@ from dtk.preflight.calls import NEW_GROUP
 from dtk.preflight.exchange import How, Key, Offer, dtypes_of, packed
 from dtk.preflight.frames import stack_of, user_call
 from dtk.preflight.simulated_rank import Expected, Issued, SimulatedRank
-from dtk.record.collectives import _reduce_name
+from dtk.record.collectives import reduce_name
 from dtk.record.signatures import KINDS, Call, Kind
 from dtk.simulate.mirror import MirrorGroup
 
@@ -110,7 +110,7 @@ class IssuingGroup(MirrorGroup):
             members=(),
             agreed=(),
             how=how,
-            reduce_op=_reduce_name(opts.reduceOp) if how.startswith("reduce") else "",
+            reduce_op=reduce_name(opts.reduceOp) if how.startswith("reduce") else "",
             root=self._global(root) if root >= 0 else -1,
             takers=1 if to >= 0 else self.size() - (root >= 0 and how == "root"),
             dtypes=dtypes_of(inputs),

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections import deque
 from pathlib import Path
-from types import FrameType
+from types import CodeType
 
 COMPILING = ("/torch/_dynamo/convert_frame.py", "/torch/_inductor/async_compile.py", "/triton/compiler/compiler.py")
 """Frames that are on the stack only while something is compiled, perhaps in another process."""
@@ -29,20 +29,20 @@ class Activity:
         # A thread that waits for a CUDA device may spin on a core.
         self._cpu_counts = device_type == "cpu"
         self._changes: deque[bool] = deque(maxlen=SAMPLES)
-        self._stack = 0
+        self._stack: list[tuple[CodeType, int]] = []
         self._task = Path(f"/proc/self/task/{os.getpid()}")
         self._run_s = 0.0
         self._bytes = 0
 
     def works(self, elapsed_s: float) -> bool:
         """Whether the main thread worked since the last call, `elapsed_s` seconds ago."""
-        stack, compiling = _look(sys._current_frames().get(threading.main_thread().ident or 0))
-        self._changes.append(stack != self._stack)
-        self._stack = stack
+        before, self._stack = self._stack, _stack()
+        self._changes.append(self._stack != before)
+        compiling = any(code.co_filename.endswith(COMPILING) for code, _ in self._stack)
         run_s, self._run_s = self._run_s, self._read_run_s()
-        moved, self._bytes = self._bytes, self._read_bytes()
+        moved_bytes, self._bytes = self._bytes, self._read_bytes()
         busy = self._cpu_counts and self._run_s - run_s > BUSY * elapsed_s
-        return compiling or busy or self._bytes - moved > TRANSFER_BYTES or sum(self._changes) >= MOVING
+        return compiling or busy or self._bytes - moved_bytes > TRANSFER_BYTES or sum(self._changes) >= MOVING
 
     def _read_run_s(self) -> float:
         """Time in which the main thread ran or could have run; 0 where the system does not tell.
@@ -69,15 +69,14 @@ class Activity:
             return 0
 
 
-def _look(frame: FrameType | None) -> tuple[int, bool]:
-    """Return a number that identifies the stack, and whether something is being compiled."""
-    parts: list[tuple[int, int]] = []
-    compiling = False
-    while frame is not None and len(parts) < _DEPTH:
-        parts.append((id(frame.f_code), frame.f_lasti))
-        compiling = compiling or frame.f_code.co_filename.endswith(COMPILING)
+def _stack() -> list[tuple[CodeType, int]]:
+    """Return the main thread's code objects and the instructions that they are at, innermost first."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    stack: list[tuple[CodeType, int]] = []
+    while frame is not None and len(stack) < _DEPTH:
+        stack.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
-    return hash(tuple(parts)), compiling
+    return stack
 
 
 def where_main_thread_is(plumbing: tuple[str, ...]) -> str:

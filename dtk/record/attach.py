@@ -65,14 +65,13 @@ class Attachment:
         """
         self._at_exit = Finalize(None, self.detach, exitpriority=0)
         self._hook, sys.excepthook = sys.excepthook, self._raised
-        run_all(
-            {
-                "heartbeat": self._heartbeat.start,
-                "stacks": self._start_crash_stacks,
-                "ring": self._start_ring,
-                "black box": self._black_box.start,
-            }
-        )
+        run_all({"heartbeat": self._heartbeat.start, "black box": self._black_box.start})
+        with guarded("stacks"):
+            if not faulthandler.is_enabled():
+                faulthandler.enable()
+                self._crash_stacks = True
+        with guarded("ring"):
+            self._calls = wrappers.record(self.paths.ring(self.rank), self.rank, self.world_size, self.attempt)
         if self._calls is not None and self.world_size > 1:
             with guarded("watch"):
                 self._start_watch(self._calls, prefix)
@@ -97,14 +96,6 @@ class Attachment:
         if self._crash_stacks:
             faulthandler.disable()
         flush_reports()
-
-    def _start_crash_stacks(self) -> None:
-        if not faulthandler.is_enabled():
-            faulthandler.enable()
-            self._crash_stacks = True
-
-    def _start_ring(self) -> None:
-        self._calls = wrappers.record(self.paths.ring(self.rank), self.rank, self.world_size, self.attempt)
 
     def _start_watch(self, calls: CollectiveLog, prefix: str) -> None:
         self._store, hosted = _store(c10d._get_default_store(), prefix, self.rank)

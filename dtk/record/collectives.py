@@ -100,12 +100,15 @@ class CollectiveLog:
         region = current()
         while region is not None and region.op is not None:
             region = region.parent
-        ring = self.ring
+        ring, root = self.ring, NO_PEER
         with self.lock:
             group = self._group(process_group)
             if group is None:
                 return None
-            root = self._root(call, group)
+            if call.root is not None:
+                everywhere, within = call.root
+                root = ANY_PEER if everywhere is None else everywhere
+                root = root if within is None else group.ranks[within]
             plan = self._plan(kind, call, user_op, root)
             if kind.p2p:
                 group.p2p += 1
@@ -121,12 +124,7 @@ class CollectiveLog:
                 STARTED,
                 self.step,
                 (site, 0 if region is None else ring.text(region.name), plan.op, plan.user_op, plan.dtype),
-                (
-                    plan.inputs,
-                    plan.outputs,
-                    plan.reduce_op,
-                    0 if call.splits is None else ring.text(_short(call.splits)),
-                ),
+                (plan.inputs, plan.outputs, plan.reduce_op, ring.text(_short(call.splits) if call.splits else "")),
                 (root, call.tag, plan.numel, call.amount, signature),
                 kind.p2p,
                 call.asynchronous,
@@ -199,38 +197,29 @@ class CollectiveLog:
         self.groups[name] = state
         return state
 
-    def _root(self, call: Call, group: GroupState) -> int:
-        """Global rank of root or peer."""
-        if call.root is None:
-            return NO_PEER
-        everywhere, within = call.root
-        if within is not None:
-            return group.ranks[within]
-        return ANY_PEER if everywhere is None else everywhere
-
     def _plan(self, kind: Kind, call: Call, user_op: str, root: int) -> "_Plan":
         """Return what stays the same from one call to the next of the same kind."""
         inputs, outputs = call.inputs, call.outputs
         first = inputs[0] if inputs else outputs[0] if outputs else None
         dtype = None if first is None else first.dtype
         key = (kind.op, user_op, dtype, call.reduce_op, root, call.amount, _shapes(inputs), _shapes(outputs))
-        found = self._plans.get(key)
-        if found is None:
+        plan = self._plans.get(key)
+        if plan is None:
             if len(self._plans) > _CACHE:
                 self._plans.clear()
             text = self.ring.text
-            reduce_op = "" if call.reduce_op is None else _reduce_name(call.reduce_op)
-            found = self._plans[key] = _Plan(
+            reduce_op = "" if call.reduce_op is None else reduce_name(call.reduce_op)
+            plan = self._plans[key] = _Plan(
                 op=text(kind.op),
                 user_op=text(user_op),
                 dtype=text("" if dtype is None else str(dtype).removeprefix("torch.")),
                 reduce_op=text(reduce_op),
-                inputs=text(_sizes(inputs)),
-                outputs=text(_sizes(outputs)),
+                inputs=text(_short([list(t.shape) for t in inputs]) if inputs else ""),
+                outputs=text(_short([list(t.shape) for t in outputs]) if outputs else ""),
                 numel=sum(t.numel() for t in inputs or outputs),
                 signature=_signature(kind, call.amount, reduce_op, dtype, root),
             )
-        return found
+        return plan
 
     def sample(self, frame: FrameType | None) -> None:
         """Record that the main thread was seen in this frame, unless it is inside a call."""
@@ -272,11 +261,8 @@ def _shapes(tensors: Any) -> Any:
     return (tensors[0].shape,) if len(tensors) == 1 else tuple([t.shape for t in tensors])
 
 
-def _sizes(tensors: Any) -> str:
-    return _short([list(t.shape) for t in tensors]) if tensors else ""
-
-
-def _reduce_name(op: Any) -> str:
+def reduce_name(op: Any) -> str:
+    """Return the name of a ReduceOp, however torch wraps it: `SUM`."""
     return str(getattr(getattr(op, "op", op), "name", op))
 
 

@@ -96,14 +96,14 @@ def place_of(record: RingRecord, rank: int, step: int | None) -> Place:
 def called_at(ring: RingDump, group: str, position: int) -> Called | None:
     """Return what a rank called around a position of a group; None where its ring does not hold the position."""
     near = range(position - LOOKED_BACK, position + LOOKED_AHEAD + 1)
-    own = {one.seq: one for one in ring.records if not one.is_p2p and one.group.key == group and one.seq in near}
-    if position not in own:
+    records = {r.seq: r for r in ring.records if not r.is_p2p and r.group.key == group and r.seq in near}
+    if position not in records:
         return None
     first = position
-    while first - 1 in own:
+    while first - 1 in records:
         first -= 1
-    calls = [call_of(record) for seq, record in sorted(own.items()) if seq >= first]
-    return Called(ring.rank, group, own[position].signature, calls)
+    calls = [call_of(record) for seq, record in sorted(records.items()) if seq >= first]
+    return Called(ring.rank, group, records[position].signature, calls)
 
 
 def desync(called: list[Called], position: int, attempt: int, time_s: float) -> Verdict:
@@ -111,20 +111,19 @@ def desync(called: list[Called], position: int, attempt: int, time_s: float) -> 
     if not called:
         reason = f"ranks called different collectives at position {position}, too long ago to be recorded still"
         return Verdict("desync", reason, [], [], position=position, attempt=attempt, time_s=time_s)
-    histories = {one.rank: {call.seq: call for call in one.calls} for one in called}
+    histories = {side.rank: {call.seq: call for call in side.calls} for side in called}
     issued: dict[int, list[int]] = {}
-    for one in called:
-        issued.setdefault(one.signature, []).append(one.rank)
+    for side in called:
+        issued.setdefault(side.signature, []).append(side.rank)
     vote = count_votes(called[0].calls[0].key, position, issued, histories)
-    found = between(vote, lambda rank, _: list(histories[rank].values())) if len(vote.sides) > 1 else None
-    tie = found.tie if found is not None else True
-    blamed = list(found.culprits) if found is not None and not tie else []
-    parted = found.position if found is not None else position
+    parting = between(vote, lambda rank, _: list(histories[rank].values())) if len(vote.sides) > 1 else None
+    blamed = list(parting.culprits) if parting is not None and not parting.tie else []
+    parted = parting.position if parting is not None else position
     first = histories[blamed[0] if blamed else called[0].rank].get(parted, called[0].calls[-1])
     what = "the same collective from different lines" if parted < position else "different collectives"
     then = f" (their calls differ from position {position} on)" if parted < position else ""
-    sides = [(named(list(side)), histories[side[0]].get(parted)) for side in vote.sides[:4]]
-    calls = "; ".join(f"{ranks} called {call.text} at {_site(call)}" for ranks, call in sides if call is not None)
+    firsts = [(ranks, histories[ranks[0]].get(parted)) for ranks in vote.sides[:4]]
+    calls = "; ".join(f"{named(list(ranks))} called {call.text} at {_site(call)}" for ranks, call in firsts if call)
     return Verdict(
         kind="desync",
         reason=f"ranks called {what} at position {parted} of group {first.key.label}{then}: {calls}",
@@ -164,23 +163,23 @@ def stall(
     outside = [place for place in places if not place.call]
     awaited = {rank for place in inside for rank in parse_ranks(place.members)}
     gone = {rank: how for rank, how in left.items() if rank in awaited}
-    late = outside if inside else []
-    blamed = sorted([*silent, *gone, *(place.rank for place in late)])
-    told = [
-        f"{_said(side, 'stand')} at {side[0].site}, outside any recorded collective" for side in _alike(outside)[:4]
-    ]
-    for side in _alike(inside)[:4]:
-        group = f" of group {side[0].group_name}" if side[0].group_name else ""
-        told.append(f"{_said(side, 'wait')} in {side[0].call} at {side[0].site}{group}")
-    for how, what in (("end", "ended in order"), ("failed", "failed")):
-        if ranks := sorted(rank for rank in gone if gone[rank] == how):
-            told.insert(0, f"{named(ranks)} {what} before")
+    blamed = sorted([*silent, *gone, *(place.rank for place in outside if inside)])
+    clauses = []
     if silent:
-        told.insert(0, f"{named(silent)} does not answer: it is stopped, or native code holds Python's lock")
+        clauses.append(f"{named(silent)} does not answer: it is stopped, or native code holds Python's lock")
+    for how, what in (("failed", "failed"), ("end", "ended in order")):
+        if ranks := sorted(rank for rank in gone if gone[rank] == how):
+            clauses.append(f"{named(ranks)} {what} before")
+    for alike in (*_alike(outside)[:4], *_alike(inside)[:4]):
+        place, s = alike[0], "s" if len(alike) == 1 else ""
+        does = f"wait{s} in {place.call}" if place.call else f"stand{s}"
+        aside = f" of group {place.group_name}" if place.group_name else ""
+        aside = aside if place.call else ", outside any recorded collective"
+        clauses.append(f"{named([other.rank for other in alike])} {does} at {place.site}{aside}")
     first = next((p for p in places if p.rank in blamed), places[0] if places else None)
     return Verdict(
         kind="stall",
-        reason=f"nothing moved for {stood_s:.0f} s: {'; '.join(told)}",
+        reason=f"nothing moved for {stood_s:.0f} s: {'; '.join(clauses)}",
         blamed=blamed,
         victims=sorted(place.rank for place in inside) if blamed else [],
         step=first.step if first else None,
@@ -192,13 +191,13 @@ def stall(
 
 def find_desync(paths: RunPaths, attempt: int, world_size: int, time_s: float) -> Verdict | None:
     """Return a proven difference between the rings that the ranks of an attempt left, if there is one."""
-    known: dict[tuple[str, int], int] = {}
+    signatures: dict[tuple[str, int], int] = {}
     differing: set[tuple[str, int]] = set()
     for ring in _rings(paths, attempt, range(world_size)):
         for record in ring.records:
             if not record.is_p2p:
                 where = (record.group.key, record.seq)
-                if known.setdefault(where, record.signature) != record.signature:
+                if signatures.setdefault(where, record.signature) != record.signature:
                     differing.add(where)
     if not differing:
         return None
@@ -208,8 +207,8 @@ def find_desync(paths: RunPaths, attempt: int, world_size: int, time_s: float) -
 
 def left_at(paths: RunPaths, attempt: int, ranks: Iterable[int], group: str, position: int) -> list[Called]:
     """Return what ranks called around a position of a group, as far as the rings that they left here tell it."""
-    found = (called_at(ring, group, position) for ring in _rings(paths, attempt, ranks))
-    return [one for one in found if one is not None]
+    sides = (called_at(ring, group, position) for ring in _rings(paths, attempt, ranks))
+    return [side for side in sides if side is not None]
 
 
 def _rings(paths: RunPaths, attempt: int, ranks: Iterable[int]) -> Iterator[RingDump]:
@@ -229,11 +228,6 @@ def _alike(places: list[Place]) -> list[list[Place]]:
     for place in sorted(places, key=lambda p: p.rank):
         sets.setdefault((place.group, place.call, place.site), []).append(place)
     return sorted(sets.values(), key=lambda side: (-len(side), side[0].rank))
-
-
-def _said(side: list[Place], verb: str) -> str:
-    """`rank 3 waits`, `ranks 0, 1 wait`."""
-    return f"{named([place.rank for place in side])} {verb}{'s' if len(side) == 1 else ''}"
 
 
 def named(ranks: list[int]) -> str:

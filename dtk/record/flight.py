@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -96,8 +96,8 @@ def _dumps() -> dict[str, Dump]:
         import torch._C._distributed_c10d as c10d
     except ImportError:
         return {}
-    found = {"nccl": getattr(c10d, "_dump_nccl_trace", None), "host": getattr(c10d, "_dump_fr_trace", None)}
-    return {name: function for name, function in found.items() if function is not None}
+    names = {"nccl": "_dump_nccl_trace", "host": "_dump_fr_trace"}
+    return {ring: getattr(c10d, name) for ring, name in names.items() if hasattr(c10d, name)}
 
 
 def _load(ring: bytes) -> dict[str, Any]:
@@ -115,12 +115,12 @@ def last_collectives(stacks: bool = False) -> dict[str, dict[str, Any]]:
     rings = {}
     for name, function in _dumps().items():
         ring = _load(function(includeCollectives=True, includeStackTraces=stacks, onlyActive=False))
-        kept: defaultdict[int, int] = defaultdict(int)
+        of_group: Counter[int] = Counter()
         entries = []
         for entry in reversed(ring.get("entries") or []):
-            kept[entry["pg_id"]] += 1
-            if kept[entry["pg_id"]] <= ENTRIES_PER_GROUP:
-                entry["frames"] = [one for one in entry.get("frames") or [] if _TORCH not in one["filename"]]
+            of_group[entry["pg_id"]] += 1
+            if of_group[entry["pg_id"]] <= ENTRIES_PER_GROUP:
+                entry["frames"] = [frame for frame in entry.get("frames") or [] if _TORCH not in frame["filename"]]
                 entries.append(entry)
         if entries:
             rings[name] = {**ring, "entries": entries[::-1]}
@@ -203,8 +203,7 @@ class BlackBox:
         Raises:
             OSError: the folder is full or read-only.
         """
-        status = group_status()
-        self._renew(status, stacks)
+        self._renew(status := group_status(), stacks)
         self._write(status)
 
     def _renew(self, status: dict[str, Any], stacks: bool = False) -> None:

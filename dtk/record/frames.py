@@ -18,19 +18,19 @@ class Frames:
     """Looks along stacks, and remembers whose code is whose."""
 
     def __init__(self) -> None:
-        self._known: dict[CodeType, bool] = {}
+        self._plumbing: dict[CodeType, bool] = {}
 
     def users(self, frame: FrameType | None) -> FrameType | None:
         """Return the user's innermost frame or, if there is none, the innermost frame outside torch."""
-        plumbing, fallback = self._known, None
+        cache, fallback = self._plumbing, None
         while frame is not None:
             code = frame.f_code
-            known = plumbing.get(code)
-            if known is None:
-                if len(plumbing) > _CACHE:
-                    plumbing.clear()
-                known = plumbing[code] = _is_plumbing(frame)
-            if not known:
+            is_plumbing = cache.get(code)
+            if is_plumbing is None:
+                if len(cache) > _CACHE:
+                    cache.clear()
+                is_plumbing = cache[code] = _is_plumbing(frame)
+            if not is_plumbing:
                 return frame
             if fallback is None and not code.co_filename.startswith((*PLUMBING[:2], "<")):
                 fallback = frame

@@ -21,8 +21,6 @@ from dtk.record.collectives import CollectiveLog, Token
 from dtk.record.guard import report
 from dtk.record.signatures import KINDS, Call, Kind
 
-Extract = Callable[..., Call]
-
 _DEVICES = ("CPU", "CUDA")
 _TORCHS_OWN = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
 """Leads past our kernel to torch's, which is composite: the same one for every key."""
@@ -44,42 +42,22 @@ def _broadcast(tensor: Tensor, source: int, group: Any) -> Call:
     return Call(group, True, (tensor,), amount=tensor.nbytes, root=(None, source))
 
 
-def _all_gather(tensors: Tensor | Sequence[Tensor], size: int, group: Any, out: Tensor | None = None) -> Call:
+def _all_gather(tensors: Tensor | Sequence[Tensor], size: int, group: Any, **out: Tensor) -> Call:
     inputs = _listed(tensors)
     return Call(group, True, inputs, amount=sum(t.nbytes for t in inputs) * size)
 
 
-def _reduce_scatter(
-    tensors: Tensor | Sequence[Tensor], op: str, size: int, group: Any, out: Tensor | None = None
-) -> Call:
+def _reduce_scatter(tensors: Tensor | Sequence[Tensor], op: str, size: int, group: Any, **out: Tensor) -> Call:
     return _all_reduce(tensors, op, group)
 
 
-def _all_to_all(tensor: Tensor, outputs: Sequence[int], inputs: Sequence[int], group: Any) -> Call:
-    return Call(group, True, (tensor,), splits=[list(outputs), list(inputs)])
-
-
-def _shard_dim(tensor: Tensor, gather_dim: int, shard_dim: int, group: Any) -> Call:
-    return Call(group, False, (tensor,))
-
-
-def _isend(tensor: Tensor, peer: int, tag: int, group: Any) -> Call:
-    return Call(group, True, (tensor,), root=(peer, None), tag=tag)
-
-
-def _irecv(tensor: Tensor, peer: int, tag: int, group: Any) -> Call:
-    return Call(group, True, (), (tensor,), root=(peer, None), tag=tag)
-
-
-_GATHERS = Kind("all_gather_into_tensor_coalesced", "all_gather_into_tensor_coalesced", _all_gather)
-_SCATTERS = Kind("reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_coalesced", _reduce_scatter, typed=True)
-
-
-def _as(name: str, extract: Extract) -> Kind:
+def _as(name: str, extract: Callable[..., Call]) -> Kind:
     """Return the kind of the function of torch.distributed that does the same on the wire."""
     return replace(KINDS[name], extract=extract)
 
 
+_GATHERS = Kind("all_gather_into_tensor_coalesced", "all_gather_into_tensor_coalesced", _all_gather)
+_SCATTERS = Kind("reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_coalesced", _reduce_scatter, typed=True)
 OPERATORS: dict[str, Kind] = {
     "_c10d_functional::all_reduce": _as("all_reduce", _all_reduce),
     "_c10d_functional::all_reduce_": _as("all_reduce", _all_reduce),
@@ -93,10 +71,19 @@ OPERATORS: dict[str, Kind] = {
     "_c10d_functional::reduce_scatter_tensor": _as("reduce_scatter_tensor", _reduce_scatter),
     "_c10d_functional::reduce_scatter_tensor_out": _as("reduce_scatter_tensor", _reduce_scatter),
     "_c10d_functional::reduce_scatter_tensor_coalesced": _SCATTERS,
-    "_c10d_functional::all_to_all_single": _as("all_to_all_single", _all_to_all),
-    "_c10d_functional::isend": _as("isend", _isend),
-    "_c10d_functional::irecv": _as("irecv", _irecv),
-    "_dtensor::shard_dim_alltoall": _as("all_to_all_single", _shard_dim),
+    "_c10d_functional::all_to_all_single": _as(
+        "all_to_all_single",
+        lambda tensor, outputs, inputs, group: Call(group, True, (tensor,), splits=[list(outputs), list(inputs)]),
+    ),
+    "_c10d_functional::isend": _as(
+        "isend", lambda tensor, peer, tag, group: Call(group, True, (tensor,), root=(peer, None), tag=tag)
+    ),
+    "_c10d_functional::irecv": _as(
+        "irecv", lambda tensor, peer, tag, group: Call(group, True, (), (tensor,), root=(peer, None), tag=tag)
+    ),
+    "_dtensor::shard_dim_alltoall": _as(
+        "all_to_all_single", lambda tensor, gather_dim, shard_dim, group: Call(group, False, (tensor,))
+    ),
 }
 """Names that this torch does not have are passed over."""
 

@@ -73,12 +73,7 @@ def bounded(topic: str, operation: Callable[[], None], timeout_s: float) -> bool
     Returns:
         whether it came back in time; a failure counts as coming back.
     """
-
-    def run() -> None:
-        with guarded(topic):
-            operation()
-
-    thread = threading.Thread(target=run, name=f"dtk-{topic}", daemon=True)
+    thread = threading.Thread(target=guarded(topic)(operation), name=f"dtk-{topic}", daemon=True)
     thread.start()
     thread.join(timeout_s)
     if thread.is_alive():

@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from diagnostics.contract.artifacts import HEARTBEAT_BYTES
@@ -38,25 +39,14 @@ class HeartbeatFile:
         self._stop = threading.Event()
 
     def start(self) -> None:
-        """Make the file with all its blocks: a hole in it would kill the process when the disk is full.
+        """Make the file.
 
         Raises:
             OSError: the folder is full or read-only.
         """
         about = {"pid": os.getpid(), "host": socket.gethostname()[:64], "attempt": self.attempt}
         self._tail = f', {json.dumps(about)[1:-1]}, "beat_end": '.encode()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            os.truncate(file, HEARTBEAT_BYTES)
-            if can_map(self.path):
-                os.posix_fallocate(file, 0, HEARTBEAT_BYTES)
-                self._memory = mmap.mmap(file, HEARTBEAT_BYTES)
-            else:
-                thread = threading.Thread(target=self._publish, args=(os.dup(file),), name="dtk-heartbeat", daemon=True)
-                thread.start()
-        finally:
-            os.close(file)
+        self._memory = mapped(self.path, HEARTBEAT_BYTES, self._publish, "dtk-heartbeat")
         self._write("start")
 
     @property
@@ -84,16 +74,13 @@ class HeartbeatFile:
 
     def _write(self, name: str | None) -> None:
         beat = self._beat = self._beat + 1
-        label = b"null" if name is None else self._labels.get(name) or self._label(name)
+        label = b"null" if name is None else self._labels.get(name)
+        if label is None:
+            if len(self._labels) > 4096:
+                self._labels.clear()
+            label = self._labels[str(name)] = json.dumps(str(name)[:160]).encode()[:200]
         text = _BEAT % (beat, self._step, label, time.time(), self._tail, beat)
         self._memory[:] = text.ljust(HEARTBEAT_BYTES)
-
-    def _label(self, name: str) -> bytes:
-        """Return the name as JSON and cache it."""
-        if len(self._labels) > 4096:
-            self._labels.clear()
-        label = self._labels[name] = json.dumps(name[:160]).encode()[:200]
-        return label
 
     def _publish(self, file: int) -> None:
         """Write the newest beat now and then, where the file system may stall."""
@@ -103,6 +90,31 @@ class HeartbeatFile:
                 os.pwrite(file, bytes(self._memory), 0)
             if done:
                 return
+
+
+def mapped(path: Path, size_bytes: int, publish: Callable[[int], None], name: str) -> mmap.mmap | bytearray:
+    """Return the memory of a file, which has all its blocks: a hole in it would kill the process when the disk is full.
+
+    Args:
+        path: opened, or made.
+        size_bytes: of the file; it is cut or filled with zeros.
+        publish: given the open file, on a thread of its own, where the memory is not the file's.
+        name: of that thread.
+
+    Raises:
+        OSError: the folder is full or read-only.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        os.truncate(file, size_bytes)
+        if can_map(path):
+            os.posix_fallocate(file, 0, size_bytes)
+            return mmap.mmap(file, size_bytes)
+        threading.Thread(target=publish, args=(os.dup(file),), name=name, daemon=True).start()
+        return bytearray(size_bytes)
+    finally:
+        os.close(file)
 
 
 def can_map(path: Path) -> bool:

@@ -38,19 +38,16 @@ class Judge:
             elapsed_s: since the last reading.
             silent_s: for how long rank 0 is known to have been silent, on another rank's first reading.
         """
-        if not all(peer.raw for peer in self.peers):
-            present = [rank for rank, key in enumerate(self._keys) if store.check([key])]
-        else:
-            present = list(range(len(self.peers)))
-        first = not any(peer.raw for peer in self.peers)
+        heard = [bool(peer.raw) for peer in self.peers]
+        present = [rank for rank, key in enumerate(self._keys) if all(heard) or store.check([key])]
         answers = dict(zip(present, store.multi_get([self._keys[rank] for rank in present]), strict=True))
         for rank, peer in enumerate(self.peers):
             raw = answers.get(rank, b"")
-            known_s = silent_s if first and rank == 0 else 0.0
+            before_s = silent_s if rank == 0 and not any(heard) else 0.0
             if raw == peer.raw:
-                peer.silent_s += known_s or elapsed_s
+                peer.silent_s += before_s or elapsed_s
                 continue
-            peer.silent_s = known_s
+            peer.silent_s = before_s
             peer.raw = raw
             peer.report = json.loads(raw)
             peer.histories = {key: (count, unpack(text)) for key, (count, text) in peer.report["groups"].items()}
@@ -59,10 +56,15 @@ class Judge:
         """Return the reason to end the run, if there is one.
 
         Args:
-            limit_s: how long nothing may move.
+            limit_s: how long no rank that is still here, or has yet to come, may stand without moving or working.
             first_limit_s: the same before the first step.
         """
-        return self._find_desync() or self._find_stall(limit_s, first_limit_s)
+        staying = [peer for peer in self.peers if not peer.report.get("leaving")]
+        if (desync := self._find_desync()) is not None or not staying:
+            return desync
+        stood_s = min(float(peer.report.get("idle_s", 0.0)) + peer.silent_s for peer in staying)
+        stepping = any(peer.report.get("stepping") for peer in self.peers)
+        return {"kind": "stall", "stood_s": stood_s} if stood_s >= (limit_s if stepping else first_limit_s) else None
 
     def here(self) -> list[int]:
         """Ranks that are not leaving; some may have stood still before they ever reported."""
@@ -70,8 +72,7 @@ class Judge:
 
     def left(self) -> dict[int, str]:
         """Ranks that take no more part, and how: `failed` or `end`."""
-        told = {rank: str(peer.report.get("leaving") or "") for rank, peer in enumerate(self.peers)}
-        return {rank: how for rank, how in told.items() if how}
+        return {rank: str(how) for rank, peer in enumerate(self.peers) if (how := peer.report.get("leaving"))}
 
     def _find_desync(self) -> dict[str, Any] | None:
         """Return a group in which two ranks called something different at the same position, if there is one."""
@@ -82,19 +83,9 @@ class Judge:
             for key, history in peer.histories.items():
                 groups.setdefault(key, {})[rank] = history
         for key in sorted(groups):
-            position = first_difference(groups[key])
-            if position is not None:
+            if (position := first_difference(groups[key])) is not None:
                 return {"kind": "desync", "group": key, "position": position}
         return None
-
-    def _find_stall(self, limit_s: float, first_limit_s: float) -> dict[str, Any] | None:
-        """Whether no rank that is still here, or has yet to come, has moved or worked for the limit."""
-        staying = [peer for peer in self.peers if not peer.report.get("leaving")]
-        if not staying:
-            return None
-        stood_s = min(float(peer.report.get("idle_s", 0.0)) + peer.silent_s for peer in staying)
-        stepping = any(peer.report.get("stepping") for peer in self.peers)
-        return {"kind": "stall", "stood_s": stood_s} if stood_s >= (limit_s if stepping else first_limit_s) else None
 
 
 def pack(history: list[int]) -> str:

@@ -126,19 +126,15 @@ def git_state(folder: Path, *runs_folders: Path) -> dict[str, Any] | None:
         root = os.fsdecode(top.removesuffix(b"\n"))
         paths = _all_but(Path(root), runs_folders)
         changes = git("diff", "HEAD", *paths)
-        listed = git(
-            "-C", root, "ls-files", "--others", "--exclude-standard", "-z", *paths
-        )  # Nothing above its folder.
+        # Nothing above its folder.
+        listed = git("-C", root, "ls-files", "--others", "--exclude-standard", "-z", *paths)
         tracked = git("-C", root, "ls-files", "-z") if listed else b""
         if changes is not None and listed is not None and tracked is not None:
-            new = without_runs(Path(root), _names(listed), _names(tracked), folder)
+            untracked, known = (filter(None, names.split(b"\0")) for names in (listed, tracked))
+            new = without_runs(Path(root), untracked, known, folder)
             dirty = bool(changes or new)
             difference = _hash(changes, Path(root), sorted(new)) if dirty else None
     return {"commit": commit.decode().strip(), "dirty": dirty, "diff_sha256": difference}
-
-
-def _names(listed: bytes) -> list[bytes]:
-    return [name for name in listed.split(b"\0") if name]
 
 
 def _all_but(root: Path, runs_folders: Sequence[Path]) -> list[str]:
@@ -192,9 +188,13 @@ def hardware() -> dict[str, Any]:
         memory_bytes: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
         memory_bytes = None
+    try:
+        model = re.search(r"^model name\s*:\s*(.+)$", CPU_INFO.read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
+        model = None
     return {
         "platform": platform.platform(),
-        "cpu": _cpu_model(),
+        "cpu": model[1] if model else platform.processor() or platform.machine(),
         "cores": cores,
         "memory_bytes": memory_bytes,
         **_gpus(),
@@ -220,30 +220,25 @@ def missing_files(variables: Mapping[str, str]) -> list[str]:
     return [name for name in FILE_VARIABLES if every.get(name) and not Path(every[name]).exists()]
 
 
-def _cpu_model() -> str:
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", CPU_INFO.read_text(encoding="utf-8"), re.MULTILINE)
-    except OSError:
-        found = None
-    return found.group(1) if found else platform.processor() or platform.machine()
-
-
 def _gpus() -> dict[str, Any]:
     """GPUs of this machine and the driver, or the reason why none is known."""
     nvml, reason = open_nvml()
     if nvml is None:
         return {"gpus": None, "gpu_reason": reason}
+    driver = None
+    with suppress(nvml.NVMLError):
+        driver = text_of(nvml.nvmlSystemGetDriverVersion())
     try:
-        driver = nvml.nvmlSystemGetDriverVersion()
-    except nvml.NVMLError:
-        driver = None
-    try:
-        gpus = []
-        for device in all_devices(nvml):
-            sample = device.sample(nvml)
-            memory_bytes = sample.get("memory_total_bytes")
-            gpus.append({"index": device.index, "name": device.name, "uuid": device.uuid, "memory_bytes": memory_bytes})
-        return {"gpus": gpus, "nvidia_driver": driver and text_of(driver)}
+        gpus = [
+            {
+                "index": device.index,
+                "name": device.name,
+                "uuid": device.uuid,
+                "memory_bytes": device.sample(nvml).get("memory_total_bytes"),
+            }
+            for device in all_devices(nvml)
+        ]
+        return {"gpus": gpus, "nvidia_driver": driver}
     except nvml.NVMLError as error:
         return {"gpus": None, "gpu_reason": f"NVML: {error}"}
 

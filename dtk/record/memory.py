@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 STATUS = Path("/proc/self/status")
-CLEAR_REFS = Path("/proc/self/clear_refs")
 HISTORY_ENTRIES = 100_000
 
 
@@ -26,22 +25,6 @@ def peak_memory_bytes(device: torch.device) -> int:
 
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return peak_bytes
-
-
-def reset_peak_memory(device: torch.device) -> bool:
-    """Let the peak begin anew from the present use.
-
-    Returns:
-        whether that was possible: on CPU only where /proc/self/clear_refs can be written.
-    """
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        return True
-    try:
-        CLEAR_REFS.write_text("5", encoding="ascii")  # 5 resets VmHWM, see proc(5).
-    except OSError:
-        return False
-    return True
 
 
 def _status_bytes() -> dict[str, int]:

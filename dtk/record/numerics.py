@@ -48,7 +48,7 @@ class Numerics:
         """Step of the first loss and of the first gradient norm that was not finite; 0 = none so far."""
         self._values = torch.zeros(2, device=context.device)
         """What they were."""
-        self._told = [False, False]
+        self._reported = [False, False]
 
     def gradient(self, step: int, norm: Tensor, model: nn.Module, wait: bool) -> None:
         """Take the global gradient norm, while the gradients are still there.
@@ -59,7 +59,7 @@ class Numerics:
             model: holds the gradients, of this rank or its shards.
             wait: whether the device may be waited for; the CPU always may.
         """
-        if not self._on or self._told[1]:
+        if not self._on or self._reported[1]:
             return
         self._note(1, step, norm)
         if (wait or norm.device.type == "cpu") and (first := int(self._first[1])):
@@ -77,10 +77,10 @@ class Numerics:
         """
         if not self._on:
             return
-        if not self._told[0]:
+        if not self._reported[0]:
             self._note(0, step, loss)
             if (wait or loss.device.type == "cpu") and (first := int(self._first[0])):
-                self._told[0] = True
+                self._reported[0] = True
                 self._recorder.event("non_finite", step=first, figure="loss", value=_word(float(self._values[0])))
         if self._replicas and self._every and (step % self._every == 0 or last):
             with region("replicas"):
@@ -95,17 +95,12 @@ class Numerics:
 
     def _tell_gradient(self, first: int, step: int, model: nn.Module) -> None:
         """One pass over the gradients; only those of the very step say where it began."""
-        self._told[1] = True
-        bad: list[str] = []
-        count = 0
-        if first == step:
-            for name, parameter in model.named_parameters():
-                if parameter.grad is not None:
-                    count += 1
-                    if not bool(_local(parameter.grad).isfinite().all()):
-                        bad.append(name)
+        self._reported[1] = True
+        gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None and first == step}
+        bad = [name for name, gradient in gradients.items() if not bool(_local(gradient).isfinite().all())]
         about = {"figure": "grad_norm", "value": _word(float(self._values[1])), "parameter": bad[0] if bad else None}
-        self._recorder.event("non_finite", step=first, **about, parameters_affected=len(bad), parameters_seen=count)
+        counts = {"parameters_affected": len(bad), "parameters_seen": len(gradients)}
+        self._recorder.event("non_finite", step=first, **about, **counts)
 
     def _compare(self, step: int, model: nn.Module) -> None:
         """Exchange a number per rank and dimension; on the first difference find the parameter, and stop comparing."""
@@ -120,18 +115,21 @@ class Numerics:
             }
             sums = fingerprints([_local(parameter.detach()) for parameter in parameters])
             if not bool((self._first > 0).any()):
-                mine = {dimension: _combine(sums[indices]) for dimension, indices in alike.items()}
+                # One number for all parameters, which also depends on their order.
+                factors = torch.arange(len(sums), dtype=torch.int64).mul_(2).add_(1)
+                for dimension, indices in alike.items():
+                    mine[dimension] = int(sums[indices].mul(factors[: len(indices)]).sum()) or 1
         hashes = {dimension: list_over_ranks(self._context, value) for dimension, value in mine.items()}
         if any(_UNKNOWN in values for values in hashes.values()):
             return
         equal = True
-        for dimension, groups in list(self._replicas.items()):
+        for dimension, groups in self._replicas.items():
             values = hashes[dimension]
             differing = [group for group in groups if len({values[rank] for rank in group}) > 1]
             if differing:
                 equal = False
-                told = [names[i] for i in alike[dimension]]
-                self._tell_divergence(step, dimension, told, sums[alike[dimension]], values, differing)
+                compared = [names[i] for i in alike[dimension]]
+                self._tell_divergence(step, dimension, compared, sums[alike[dimension]], values, differing)
         if not equal:
             self._replicas = {}
         elif self._context.rank == 0:
@@ -163,7 +161,7 @@ class Numerics:
                     "replica_divergence", step=step, **about, reference=reference, **where, parameters_seen=len(names)
                 )
         if rank == 0:
-            wrong = sorted(one for _, minority, _ in verdicts for one in minority)
+            wrong = sorted(other for _, minority, _ in verdicts for other in minority)
             report("replicas", f"the parameters of ranks {wrong[:16]} differ from their replicas' after step {step}")
 
 
@@ -180,12 +178,6 @@ def _bit_sum(tensor: Tensor) -> Tensor:
     bits = whole.view(_BITS[whole.element_size()])
     size = _CPU_BLOCK if tensor.device.type == "cpu" else _DEVICE_BLOCK
     return torch.stack([block.sum() for block in torch.split(bits, size)]).sum()
-
-
-def _combine(sums: Tensor) -> int:
-    """One number for all parameters, which also depends on their order."""
-    factors = torch.arange(len(sums), dtype=torch.int64).mul_(2).add_(1)
-    return int(sums.mul(factors).sum()) or 1
 
 
 def _minority(group: Sequence[int], hashes: Sequence[int]) -> tuple[int, list[int], bool]:

@@ -1,4 +1,4 @@
-"""What listens to regions at every step: NVTX, the profiler, and the count of communicated bytes.
+"""What listens to regions at every step: NVTX and the profiler.
 
 Each is told of every region on the training thread, so each costs well under a microsecond unless
 its tool is attached. The heartbeat and the spans, which write, have modules of their own.
@@ -59,29 +59,3 @@ class ProfilerMarks:
         """Close it if it was opened."""
         if self._open and (mark := self._open.pop(id(region), None)) is not None:
             mark.__exit__(None, None, None)
-
-
-class CommunicationCounter:
-    """Calls and bytes per (op, group) since the step began."""
-
-    def __init__(self) -> None:
-        self._totals: dict[tuple[str, str], list[int]] = {}
-
-    def begin_step(self) -> None:
-        """Count from zero."""
-        self._totals = {}
-
-    def totals(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """(op, group) -> (calls, bytes of the full buffers)."""
-        return {key: (calls, size_bytes) for key, (calls, size_bytes) in self._totals.items()}
-
-    def enter(self, region: Region) -> None:
-        """Count a collective."""
-        if region.op is None:
-            return
-        total = self._totals.setdefault((region.op, region.group), [0, 0])
-        total[0] += 1
-        total[1] += region.size_bytes
-
-    def exit(self, region: Region) -> None:
-        """Nothing: it was counted when it began."""

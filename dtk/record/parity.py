@@ -51,8 +51,8 @@ def parity(
     # The second number counts ranks that could not: then there is no hash, and still every rank took part.
     values = torch.tensor([0, 1], dtype=torch.int64)
     with guarded("parity"):
-        part, parts = _share(replicas, context.rank)
-        values[0], values[1] = _signed(weights_sum(model, part, parts)), 0
+        group = next((list(ranks) for ranks in replicas if context.rank in ranks), [context.rank])
+        values[0], values[1] = _signed(weights_sum(model, group.index(context.rank), len(group))), 0
     sum_over_ranks(context, values)
     total, failed = (int(value) for value in values)
     return {
@@ -129,12 +129,6 @@ def _sum(flat: Tensor, begin: int, first: int, width: int, row_size: int, name: 
         mixed.bitwise_xor_(mixed >> 32).mul_(_signed(_SECOND))
         sums.append(mixed.bitwise_xor_(mixed >> 29).sum())
     return int(torch.stack(sums).sum())
-
-
-def _share(replicas: Sequence[Sequence[int]], rank: int) -> tuple[int, int]:
-    """(place of this rank among its replicas, how many they are)."""
-    group = next((list(one) for one in replicas if rank in one), [rank])
-    return group.index(rank), len(group)
 
 
 def _signed(value: int) -> int:

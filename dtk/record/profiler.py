@@ -60,9 +60,7 @@ class ProfilerWindow:
                 report(TOPIC, f"the trace was not written within {timeout_s:g} s")
 
     def _open(self) -> None:
-        activities = [ProfilerActivity.CPU]
-        if self.device.type == "cuda":
-            activities.append(ProfilerActivity.CUDA)
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.device.type == "cuda" else [])]
         profiler = torch.profiler.profile(
             activities=activities, record_shapes=True, profile_memory=True, with_stack=self.stacks
         )

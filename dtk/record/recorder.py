@@ -1,7 +1,7 @@
 """The one face of recording: what is installed at which level, and who is told what.
 
-Levels: off writes and installs nothing; light has heartbeat, NVTX, counts, metrics, events, telemetry
-and the black box; full adds spans, the profiler window, the memory timeline and allocator history.
+Levels: off writes and installs nothing; light has heartbeat, NVTX, metrics, events, telemetry and the black box; full
+adds spans, the profiler window, the memory timeline and allocator history.
 Nothing here may stop or slow a step: failures are reported once, files are written on other threads.
 """
 
@@ -24,7 +24,7 @@ from dtk.record.events import Events, Spans
 from dtk.record.guard import Writer, bounded, flush_reports, guarded, report, run_all
 from dtk.record.heartbeat import HeartbeatFile
 from dtk.record.jsonl import JsonLines
-from dtk.record.observers import CommunicationCounter, Nvtx, ProfilerMarks
+from dtk.record.observers import Nvtx, ProfilerMarks
 from dtk.record.profiler import ProfilerWindow
 from dtk.record.telemetry import Telemetry, cuda_uuids
 from dtk.record.trackers import CLOSE_S, Tracker
@@ -60,7 +60,6 @@ class Recorder:
         self._memory = JsonLines(self.paths.memory(self.rank), self._writer)
         self._events = Events(self._event_lines, self.rank, self.attempt)
         self._spans = Spans(self._event_lines)
-        self._counter = CommunicationCounter()
         self._heartbeat = HeartbeatFile(self.paths.heartbeat(self.rank), self.attempt)
         self._calls: collectives.CollectiveLog | None = None
         self._watch: Watch | None = None
@@ -78,20 +77,31 @@ class Recorder:
             self._writer.start()
             self._events.add("start", {"world_size": self.world_size, "device": str(self.device)})
         observe(self._observers(), report)
-        parts: dict[str, Callable[[], None]] = {
-            "stacks": faulthandler.enable,  # Of all threads, on this rank's stderr, when the interpreter crashes.
-            "ring": self._start_ring,
-            "black box": self._start_black_box,
-        }
+        with guarded("stacks"):
+            faulthandler.enable()  # Of all threads, on this rank's stderr, when the interpreter crashes.
+        with guarded("ring"):
+            self._calls = wrappers.record(self.paths.ring(self.rank), self.rank, self.world_size, self.attempt)
+        record = self.config.record
+        with guarded("black box"):
+            self._black_box = flight.BlackBox(self.paths, self.rank, self.attempt, record.black_box_every_s)
+            self._black_box.start()
         if self.local_rank == 0:
-            parts["telemetry"] = self._start_telemetry
+            with guarded("telemetry"):
+                lines = JsonLines(self.paths.telemetry(self.node_rank), self._writer)
+                uuids = partial(cuda_uuids, self.device)
+                self._telemetry = Telemetry(lines, self.paths, self.rank, record.telemetry_every_s, uuids)
+                self._telemetry.start()
         if self.rank == 0 and self.config.tracker.name != "none":
-            parts["tracker"] = self._start_tracker
+            with guarded("tracker"):
+                self._tracker = Tracker(self.config, self.paths.root)
+                self._tracker.start()
         if self._full:
-            parts["profiler"] = self._start_profiler
+            latest = max(1, self.config.train.steps - record.profile_steps + 1)
+            window = (min(record.profile_start, latest), record.profile_steps, record.profile_stacks)
+            self._profiler = ProfilerWindow(self.paths.trace(self.rank), self.rank, self.device, *window)
             if self.device.type == "cuda":
-                parts["allocator history"] = memory.record_allocations
-        run_all(parts)
+                with guarded("allocator history"):
+                    memory.record_allocations()
 
     def watch(self, store: Store, ended: Callable[[Verdict], None]) -> None:
         """Start the live watch, once the ranks have met.
@@ -131,17 +141,12 @@ class Recorder:
             self._heartbeat.begin_step(step)
             if self._calls is not None:
                 self._calls.begin_step(step)
-            self._counter.begin_step()
             if self._full:
                 self._spans.begin_step(step)
                 self._memory.append(memory.memory_record(self.device, step))
         if self._profiler is not None:
             with guarded("profiler"):
                 self._profiler.begin_step(step)
-
-    def communicated(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """(op, group) -> (calls, bytes of the full buffers) on this rank since the step began."""
-        return self._counter.totals()
 
     def metrics(self, record: dict[str, Any]) -> None:
         """Append a record to metrics.jsonl and the tracker, on rank 0; other ranks return at once.
@@ -152,10 +157,10 @@ class Recorder:
         if self.rank != 0 or not self._on:
             return
         with guarded("metrics"):
-            kept = {"time_s": time.time(), **record}
-            self._metrics.append(kept)
+            timed = {"time_s": time.time(), **record}
+            self._metrics.append(timed)
             if self._tracker is not None:
-                self._tracker.log(kept)
+                self._tracker.log(timed)
 
     def summary(self, record: dict[str, Any]) -> None:
         """Write summary.json and tell the tracker, on rank 0.
@@ -189,21 +194,24 @@ class Recorder:
             with guarded("watch"):
                 self._watch.close(failed=True)
         self.event("failure", type=type(error).__name__, message=masked_text(str(error))[:1000])
-        bounded("failure dumps", partial(self._dump, error), FAILED_S)
+        dumps = flight.last_dumps(self.paths, self.rank, self._black_box)
+        if self._full and self.device.type == "cuda" and memory.is_out_of_memory(error):
+            dumps["allocator snapshot"] = partial(memory.dump_allocator, self.paths.memory_snapshot(self.rank))
+        bounded("failure dumps", partial(run_all, dumps), FAILED_S)
 
     def close(self) -> None:
         """Flush and stop everything, each part within its limit; after a failure within HASTY_S each."""
         if not self._on:
             return
+        hasty = bool(self._exit_code)
         if self._watch is not None:
             with guarded("watch"):
-                self._watch.close(failed=bool(self._exit_code))
+                self._watch.close(failed=hasty)
         observe(())
         self.event("end", exit_code=self._exit_code)
         with guarded("record"):
             self._spans.begin_step(None)
-            self._heartbeat.close(failed_in() if self._exit_code else "end")
-        hasty = bool(self._exit_code)
+            self._heartbeat.close(failed_in() if hasty else "end")
         parts: dict[str, Callable[[], object]] = {}
         if self._calls is not None:
             parts |= {"collectives": wrappers.remove, "ring": self._calls.ring.close}
@@ -221,7 +229,7 @@ class Recorder:
 
     def _observers(self) -> list[Observer]:
         """Observers of this level; one that cannot start is reported and left out."""
-        observers: list[Observer] = [self._counter]
+        observers: list[Observer] = []
         with guarded("nvtx"):
             observers.append(Nvtx())
         with guarded("heartbeat"):
@@ -231,33 +239,3 @@ class Recorder:
         if self._full:
             observers.append(self._spans)
         return observers
-
-    def _start_ring(self) -> None:
-        self._calls = wrappers.record(self.paths.ring(self.rank), self.rank, self.world_size, self.attempt)
-
-    def _start_black_box(self) -> None:
-        self._black_box = flight.BlackBox(self.paths, self.rank, self.attempt, self.config.record.black_box_every_s)
-        self._black_box.start()
-
-    def _start_telemetry(self) -> None:
-        lines = JsonLines(self.paths.telemetry(self.node_rank), self._writer)
-        every_s = self.config.record.telemetry_every_s
-        self._telemetry = Telemetry(lines, self.paths, self.rank, every_s, partial(cuda_uuids, self.device))
-        self._telemetry.start()
-
-    def _start_tracker(self) -> None:
-        self._tracker = Tracker(self.config, self.paths.root)
-        self._tracker.start()
-
-    def _start_profiler(self) -> None:
-        record = self.config.record
-        latest = max(1, self.config.train.steps - record.profile_steps + 1)
-        start = min(record.profile_start, latest)
-        window = (start, record.profile_steps, record.profile_stacks)
-        self._profiler = ProfilerWindow(self.paths.trace(self.rank), self.rank, self.device, *window)
-
-    def _dump(self, error: BaseException) -> None:
-        dumps = flight.last_dumps(self.paths, self.rank, self._black_box)
-        if self._full and self.device.type == "cuda" and memory.is_out_of_memory(error):
-            dumps["allocator snapshot"] = partial(memory.dump_allocator, self.paths.memory_snapshot(self.rank))
-        run_all(dumps)

@@ -13,27 +13,11 @@ import threading
 import time
 from pathlib import Path
 
-from diagnostics.evidence.ring.format import (
-    ENDED_AT,
-    GROUP,
-    GROUPS_AT,
-    HEADER,
-    MAGIC,
-    RECORD,
-    SAMPLE,
-    SAMPLES,
-    SAMPLES_AT,
-    STARTED,
-    STATE_AT,
-    TABLE_HEAD,
-    TEXT_HEAD,
-    UNSOUND_AT,
-    VERSION,
-    file_bytes,
-)
+from diagnostics.evidence.ring import format as layout
+from diagnostics.evidence.ring.format import GROUP, GROUPS_AT, HEADER, RECORD, SAMPLES, STARTED, TABLE_HEAD, TEXT_HEAD
 from diagnostics.evidence.ring.groups import format_ranks
 from dtk.record.guard import guarded
-from dtk.record.heartbeat import PUBLISH_EVERY_S, can_map
+from dtk.record.heartbeat import PUBLISH_EVERY_S, mapped
 
 GROUPS = 128
 SLOTS = 2048
@@ -70,28 +54,17 @@ class Ring:
         self._stop = threading.Event()
 
     def start(self) -> None:
-        """Make the file with all its blocks: a hole in it would kill the process when the disk is full.
+        """Make the file.
 
         Raises:
             OSError: the folder is full or read-only.
         """
-        size = file_bytes(GROUPS, SLOTS, TABLE_BYTES)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.unlink(missing_ok=True)
-        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            if can_map(self.path):
-                os.posix_fallocate(file, 0, size)
-                self._memory = mmap.mmap(file, size)
-                self._write_header()
-            else:
-                self._memory = bytearray(size)
-                self._write_header()
-                os.pwrite(file, self._memory, 0)
-                thread = threading.Thread(target=self._publish, args=(os.dup(file),), name="dtk-ring", daemon=True)
-                thread.start()
-        finally:
-            os.close(file)
+        self._memory = mapped(self.path, layout.file_bytes(GROUPS, SLOTS, TABLE_BYTES), self._publish, "dtk-ring")
+        host = socket.gethostname().encode()[:64]
+        about = (layout.VERSION, self.rank, self.world_size, self.attempt, os.getpid(), GROUPS, SLOTS, TABLE_BYTES)
+        HEADER.pack_into(self._memory, 0, layout.MAGIC, *about, time.time(), host)
+        TABLE_HEAD.pack_into(self._memory, self._table_at, self._used)
 
     def close(self) -> None:
         """Stop the thread, if there is one; what was recorded stays in the file."""
@@ -172,30 +145,25 @@ class Ring:
         """Set the state of a call, if its record is still there."""
         at = self._records_at + (number - 1) % SLOTS * RECORD.size
         if _NUMBER.unpack_from(self._memory, at)[0] == number:
-            _TIME.pack_into(self._memory, at + ENDED_AT, 0.0 if state == STARTED else time.time())
-            self._memory[at + STATE_AT] = state
+            _TIME.pack_into(self._memory, at + layout.ENDED_AT, 0.0 if state == STARTED else time.time())
+            self._memory[at + layout.STATE_AT] = state
 
     def sample(self, place: int) -> None:
         """Count a sighting of the main thread at this text, outside any call; a full table drops the rarest place."""
         slot, times = self._samples.pop(place, (len(self._samples), 0))
         if slot == SAMPLES:
-            slot, _ = self._samples.pop(min(self._samples, key=lambda one: self._samples[one][1]))
+            slot, _ = self._samples.pop(min(self._samples, key=lambda text: self._samples[text][1]))
         self._samples[place] = slot, times + 1
-        SAMPLE.pack_into(self._memory, SAMPLES_AT + slot * SAMPLE.size, place, times + 1, time.time())
+        at = layout.SAMPLES_AT + slot * layout.SAMPLE.size
+        layout.SAMPLE.pack_into(self._memory, at, place, times + 1, time.time())
 
     def unsound(self) -> None:
         """Say in the file that a call was missed."""
-        self._memory[UNSOUND_AT] = 1
+        self._memory[layout.UNSOUND_AT] = 1
 
     def snapshot(self) -> bytes:
         """Return the ring as a file would hold it now."""
         return bytes(self._memory)
-
-    def _write_header(self) -> None:
-        host = socket.gethostname().encode()[:64]
-        about = (VERSION, self.rank, self.world_size, self.attempt, os.getpid(), GROUPS, SLOTS, TABLE_BYTES)
-        HEADER.pack_into(self._memory, 0, MAGIC, *about, time.time(), host)
-        TABLE_HEAD.pack_into(self._memory, self._table_at, self._used)
 
     def _publish(self, file: int) -> None:
         """Write what is new now and then, where the file system may stall."""
@@ -203,16 +171,12 @@ class Ring:
         while True:
             done = self._stop.wait(PUBLISH_EVERY_S)
             with guarded("ring"):
-                issued, end = self.issued, self._used
-                os.pwrite(
-                    file, bytes(self._memory[self._table_at + used : self._table_at + end]), self._table_at + used
-                )
-                head = self._table_at + TABLE_HEAD.size
-                os.pwrite(file, bytes(self._memory[self._table_at : head]), self._table_at)
-                for number in range(max(written - REWRITTEN, issued - SLOTS, 0), issued):
-                    at = self._records_at + number % SLOTS * RECORD.size
-                    os.pwrite(file, bytes(self._memory[at : at + RECORD.size]), at)
-                os.pwrite(file, bytes(self._memory[: self._records_at]), 0)
+                issued, end, table_at = self.issued, self._used, self._table_at
+                records = range(max(written - REWRITTEN, issued - SLOTS, 0), issued)
+                parts = [(table_at + used, end - used), (table_at, TABLE_HEAD.size)]
+                parts += [(self._records_at + number % SLOTS * RECORD.size, RECORD.size) for number in records]
+                for at, size_bytes in (*parts, (0, self._records_at)):
+                    os.pwrite(file, bytes(self._memory[at : at + size_bytes]), at)
                 written, used = issued, end
             if done:
                 return

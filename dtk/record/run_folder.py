@@ -112,17 +112,10 @@ def close(
         status = read_status(paths.status)
     except (OSError, ValueError):
         status = Status(state="running")
-    ended = replace(
-        status,
-        state=state,
-        exit_code=exit_code,
-        reason=reason,
-        step=status.step if step is None else step,
-        failure=failure,
-        updated=now(),
-    )
+    step = status.step if step is None else step
+    status = replace(status, state=state, exit_code=exit_code, reason=reason, step=step, failure=failure, updated=now())
     try:
-        write_json(paths.status, ended)
+        write_json(paths.status, status)
     except OSError as error:
         with suppress(OSError):  # The output may go to the same disk.
             print(f"dtk: could not write {paths.status}: {error.strerror}", flush=True)

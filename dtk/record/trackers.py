@@ -117,11 +117,10 @@ class Tracker:
     def _launch(self) -> None:
         # -P keeps this folder, whose modules have common names, out of the import path.
         script = Path(__file__).with_name("tracker_process.py")
-        # W&B records every variable of Slurm.
-        safe = {
-            name: value for name, value in os.environ.items() if name[:6] != "SLURM_" or masked(value, name) == value
-        }
-        environment = {**safe, "WANDB_DIR": self._settings["folder"], "WANDB_SILENT": "true"}
+        environment = {**os.environ, "WANDB_DIR": self._settings["folder"], "WANDB_SILENT": "true"}
+        for name in [name for name in os.environ if name.startswith("SLURM_")]:  # W&B records each of them.
+            if masked(environment[name], name) != environment[name]:
+                del environment[name]
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(script)],
             stdin=subprocess.PIPE,

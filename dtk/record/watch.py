@@ -113,7 +113,7 @@ class Watch:
                 return  # The store is gone: the run is being ended.
 
     def _look(self) -> bool:
-        """Until the next tick: see where the main thread is now and then. Whether this rank leaves."""
+        """Look now and then, until the next tick, where the main thread is. Return whether this rank leaves."""
         for _ in range(LOOKS):
             if self._stop.wait(EVERY_S / LOOKS):
                 return True
@@ -134,7 +134,11 @@ class Watch:
         if store.check(["verdict"]):
             self._end(store, json.loads(store.get("verdict")))
         elif self._is_judge(store, elapsed_s):
-            self._decide(store, elapsed_s * self._judge_every())
+            self._judge.read(store, elapsed_s * self._judge_every(), self._beat_age_s if self.rank else 0.0)
+            finding = self._judge.find(self._limit_s(stepping=True), self._limit_s(stepping=False))
+            if finding is not None:
+                store.compare_set("verdict", "", json.dumps({**finding, "judge": self.rank}))
+                self._end(store, json.loads(store.get("verdict")))
 
     def _leave(self, store: Store) -> None:
         """Where rank 0 holds the store it waits a moment for the others to let go of it."""
@@ -149,27 +153,19 @@ class Watch:
         """Counters and hashes of this rank, as JSON."""
         moved = (self.log.ring.issued, self.log.ring.returned, self.progress())
         works = self._activity.works(elapsed_s)
-        inside = bool(self.log.open)
-        self._idle_s = 0.0 if moved != self._moved or (works and not inside) else self._idle_s + elapsed_s
+        alive = moved != self._moved or (works and not self.log.open)
+        self._idle_s = 0.0 if alive else self._idle_s + elapsed_s
         self._moved = moved
         groups: dict[str, tuple[int, str]] = {}
         with self.log.lock:
             for group in self.log.groups.values():
                 if group is not None and group.count:
-                    known = list(group.history)
+                    history = list(group.history)
                     moves = self._still.get(group.key) != group.count
                     self._still[group.key] = group.count
-                    groups[group.key] = group.count, pack(known[-RECENT:] if moves else known)
-        return json.dumps(
-            {
-                "tick": self._ticks,
-                "idle_s": self._idle_s,
-                "stepping": self.log.steps > 1,
-                "leaving": self._leaving,
-                "sound": self.log.sound,
-                "groups": groups,
-            }
-        )
+                    groups[group.key] = group.count, pack(history[-RECENT:] if moves else history)
+        about = {"tick": self._ticks, "idle_s": self._idle_s, "stepping": self.log.steps > 1}
+        return json.dumps({**about, "leaving": self._leaving, "sound": self.log.sound, "groups": groups})
 
     def _judge_every(self) -> int:
         """Ticks between judgements: at 1,000 ranks every second one."""
@@ -178,10 +174,10 @@ class Watch:
     def _is_judge(self, store: Store, elapsed_s: float) -> bool:
         """Rank 0, or the next one when the judge has been silent for longer than a stall may last."""
         if self.rank == 0:
-            if self._ticks % self._judge_every() == 0:
+            due = self._ticks % self._judge_every() == 0
+            if due:
                 store.set("judge", str(self._ticks))
-                return True
-            return False
+            return due
         beat = store.get("judge") if store.check(["judge"]) else b""
         self._beat_age_s = 0.0 if beat != self._beat else self._beat_age_s + elapsed_s
         self._beat = beat
@@ -191,22 +187,14 @@ class Watch:
         config = self.config
         return config.stall_timeout_s if stepping else max(config.stall_timeout_s, config.first_step_timeout_s)
 
-    def _decide(self, store: Store, elapsed_s: float) -> None:
-        """Read what all ranks published; on proof or a stall write the verdict that ends the run."""
-        self._judge.read(store, elapsed_s, self._beat_age_s if self.rank else 0.0)
-        found = self._judge.find(self._limit_s(stepping=True), self._limit_s(stepping=False))
-        if found is not None:
-            store.compare_set("verdict", "", json.dumps({**found, "judge": self.rank}))
-            self._end(store, json.loads(store.get("verdict")))
-
-    def _end(self, store: Store, found: dict[str, Any]) -> None:
+    def _end(self, store: Store, finding: dict[str, Any]) -> None:
         """Dump, say where this rank is, let the judge conclude, and leave the process."""
         try:
-            answer = self._answer(found)
+            answer = self._answer(finding)
             bounded("hang dumps", self.dump, DUMP_S)
             store.set(f"answer/{self.rank}", msgspec.json.encode(answer).decode())
-            if found["judge"] == self.rank:
-                self._conclude(store, found)
+            if finding["judge"] == self.rank:
+                self._conclude(store, finding)
             elif self._await(lambda: store.check(["concluded"]), ANSWER_S + 1):
                 self._keep(Verdict(**json.loads(store.get("concluded"))))
         finally:
@@ -215,11 +203,11 @@ class Watch:
                     stream.flush()
             os._exit(ENDED_BY_WATCH)
 
-    def _answer(self, found: dict[str, Any]) -> Called | Place | None:
+    def _answer(self, finding: dict[str, Any]) -> Called | Place | None:
         """Return what this rank called around the position in question; in a stall where it is now."""
         ring = parse(self.log.ring.snapshot())
-        if found["kind"] == "desync":
-            return called_at(ring, found["group"], found["position"])
+        if finding["kind"] == "desync":
+            return called_at(ring, finding["group"], finding["position"])
         step, region = (self.log.step if self.log.step >= 0 else None), current()
         open_ids = {number for _, number, _ in list(self.log.open.values())}
         for record in reversed(ring.records):
@@ -228,41 +216,38 @@ class Watch:
         where = where_main_thread_is((*PLUMBING, *_STDLIB))
         return Place(self.rank, "", where, step=step, region=region.name if region is not None else None)
 
-    def _conclude(self, store: Store, found: dict[str, Any]) -> None:
+    def _conclude(self, store: Store, finding: dict[str, Any]) -> None:
         """Wait for the others' words, then write the verdict where the launcher finds it."""
         here = self._judge.here()
         awake = [rank for rank in here if (peer := self._judge.peers[rank]).raw and peer.silent_s < SILENT_S]
         self._await(lambda: all(store.check([f"answer/{rank}"]) for rank in awake), ANSWER_S)
         answers = {rank: store.get(f"answer/{rank}") for rank in here if store.check([f"answer/{rank}"])}
         silent = [rank for rank in here if rank not in answers]
-        if found["kind"] == "desync":
-            called = [one for raw in answers.values() if (one := msgspec.json.decode(raw, type=Called | None))]
+        if finding["kind"] == "desync":
+            called = [side for raw in answers.values() if (side := msgspec.json.decode(raw, type=Called | None))]
             # A side that left the run, or does not answer, is known by what it wrote down.
-            mute = sorted(set(range(self.world_size)) - {one.rank for one in called})
-            called += left_at(self.paths, self.attempt, mute, found["group"], found["position"])
-            verdict = desync(called, found["position"], self.attempt, time.time())
+            mute = sorted(set(range(self.world_size)) - {side.rank for side in called})
+            called += left_at(self.paths, self.attempt, mute, finding["group"], finding["position"])
+            verdict = desync(called, finding["position"], self.attempt, time.time())
         else:
             places = [msgspec.json.decode(raw, type=Place) for raw in answers.values()]
-            verdict = stall(places, silent, self._judge.left(), found["stood_s"], self.attempt, time.time())
+            verdict = stall(places, silent, self._judge.left(), finding["stood_s"], self.attempt, time.time())
         self._keep(verdict)
         if self.ended is not None:
             self.ended(verdict)
         store.set("concluded", json.dumps(asdict(verdict)))
         for rank in silent:
-            self._kill(rank)
+            # A stopped process of this host ignores the launcher's SIGTERM.
+            beat = read_heartbeat(self.paths.heartbeat(rank))
+            if beat is not None and (beat.attempt, beat.host) == (self.attempt, socket.gethostname()):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(beat.pid, signal.SIGKILL)
 
     def _keep(self, verdict: Verdict) -> None:
         """Every node has it, also where each writes to a folder of its own."""
         path = self.paths.verdict(self.attempt)
         if not path.exists():
             write_json(path, verdict)
-
-    def _kill(self, rank: int) -> None:
-        """End a rank of this host that does not end by itself: a stopped process ignores the launcher's SIGTERM."""
-        beat = read_heartbeat(self.paths.heartbeat(rank))
-        if beat is not None and (beat.attempt, beat.host) == (self.attempt, socket.gethostname()):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(beat.pid, signal.SIGKILL)
 
     def _await(self, ready: Callable[[], bool], timeout_s: float) -> bool:
         """Whether it became ready in time."""

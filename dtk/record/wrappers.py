@@ -54,12 +54,11 @@ def install(log: CollectiveLog) -> None:
     """Record into `log` from now on; call before process groups are made."""
     global _log
     if not _originals:
-        for name, kind in KINDS.items():
-            if hasattr(c10d, name):
-                _originals[name] = (getattr(c10d, name), _recorded(kind, getattr(c10d, name)))
-        for name in OBJECTS:
-            if hasattr(c10d, name):
-                _originals[name] = (getattr(c10d, name), _noted(name, getattr(c10d, name)))
+        wraps = {name: functools.partial(_recorded, kind) for name, kind in KINDS.items()}
+        wraps |= {name: functools.partial(_noted, name) for name in OBJECTS}
+        for name, wrap in wraps.items():
+            if (original := getattr(c10d, name, None)) is not None:
+                _originals[name] = (original, wrap(original))
         _originals["destroy_process_group"] = (c10d.destroy_process_group, _forgetting(c10d.destroy_process_group))
         _originals["_check_op"] = (c10d._check_op, _check_op)
         _originals["P2POp.__init__"] = (c10d.P2POp.__init__, _init_p2p_op)

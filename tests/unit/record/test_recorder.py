@@ -93,7 +93,6 @@ def test_off_writes_and_installs_nothing(paths, make_config):
     assert threading.active_count() == threads
     recorder.close()
     assert files(paths) == []
-    assert recorder.communicated() == {}
 
 
 def test_light_leaves_what_a_diagnosis_needs(paths, make_config):
@@ -102,7 +101,6 @@ def test_light_leaves_what_a_diagnosis_needs(paths, make_config):
     train(recorder)
     recorder.event("checkpoint_end", step=6)
     recorder.summary({"figures": {"loss": 0.5}, "definitions": {"loss": "..."}})
-    assert recorder.communicated() == {("all_reduce", "dp"): (1, 16)}
     assert read_heartbeat(paths.heartbeat(0)).step == 5
     time.sleep(0.3)
     recorder.close()
