@@ -98,11 +98,9 @@ class Call:
 
     def cited(self, position: bool = True) -> str:
         """`all_reduce [8] float32 (#2, train.py:17)`; the position only on demand and never of a send or receive."""
-        at = f"{file_name(self.site.file)}:{self.site.line}" if self.site else ""
-        inside = ", ".join(
-            part for part in (f"#{self.seq}" if position and self.seq and not self.p2p else "", at) if part
-        )
-        return self.text + (f" ({inside})" if inside else "")
+        parts = [f"#{self.seq}"] if position and self.seq and not self.p2p else []
+        parts += [f"{file_name(self.site.file)}:{self.site.line}"] if self.site else []
+        return self.text + (f" ({', '.join(parts)})" if parts else "")
 
 
 @dataclass(slots=True)
@@ -234,6 +232,7 @@ _PLUMBING = re.compile(r"(?:^|/)dtk/(?:record|strategies|parallel)/")
 """dtk's own wrappers around torch's calls are never what the user wrote."""
 _STACKS: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
 _FRAMES: dict[tuple[str, int, str], Frame | None] = {}
+"""Place -> the one frame object of it; None for a library's."""
 _MAX_CACHED = 100_000
 
 
@@ -243,35 +242,30 @@ def is_library(file: str) -> bool:
     return bool(_LIBRARY.search(file) or _PLUMBING.search(file))
 
 
-def _frame(file: str, line: int, function: str) -> Frame | None:
-    """Return the frame, one shared object for each place, or None for a library's frame."""
-    place = (file, line, function)
-    if place not in _FRAMES:
-        if len(_FRAMES) >= _MAX_CACHED:
-            _FRAMES.clear()
-        _FRAMES[place] = None if is_library(file) else Frame(file, line, function)
-    return _FRAMES[place]
-
-
 def settle(call: Call) -> Call:
     """Return the call with only the user's frames, which ranks share, so that it can be kept."""
     frames, call.frames = call.frames, None
     if not isinstance(frames, list | tuple):
         return call
-    kept: list[Frame] = []
+    users: list[Frame] = []
     for raw in frames:
         if not isinstance(raw, dict):
             continue
         name, file, line = str(raw.get("name", "")), str(raw.get("filename", "")), raw.get("line", 0)
-        frame = _frame(file, line if isinstance(line, int) else 0, name)
+        place = (file, line if isinstance(line, int) else 0, name)
+        if place not in _FRAMES:
+            if len(_FRAMES) >= _MAX_CACHED:
+                _FRAMES.clear()
+            _FRAMES[place] = None if is_library(file) else Frame(*place)
+        frame = _FRAMES[place]
         if frame is not None:
-            kept.append(frame)
-        elif not kept and name in USER_CALLS:
+            users.append(frame)
+        elif not users and name in USER_CALLS:
             call.user_op = name
         elif name == "backward" and not call.region:
             call.region = name
     if len(_STACKS) >= _MAX_CACHED:
         _STACKS.clear()
-    stack = tuple(kept)
+    stack = tuple(users)
     call.stack = _STACKS.setdefault(stack, stack)
     return call

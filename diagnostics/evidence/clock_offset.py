@@ -46,21 +46,21 @@ class Offset:
         return max(self.low_s, -self.high_s, 0.0)
 
 
-def offset(one: Mapping[int, float], other: Mapping[int, float]) -> Offset | None:
+def offset(first: Mapping[int, float], second: Mapping[int, float]) -> Offset | None:
     """Compare two ranks; None where they did not go in step, or have too little in common.
 
     Args:
-        one: position in the group -> when the call was made (s, by this rank's clock). Only calls that all ranks must
+        first: position in the group -> when the call was made (s, by this rank's clock). Only calls that all ranks must
             join before any returns: none with a root, none that is not waited for.
-        other: of the other rank.
+        second: of the other rank.
     """
-    common = sorted(one.keys() & other.keys())
+    common = sorted(first.keys() & second.keys())
     if len(common) < 3:
         return None
-    span_s = min(one[common[-1]] - one[common[0]], other[common[-1]] - other[common[0]])
+    span_s = min(calls[common[-1]] - calls[common[0]] for calls in (first, second))
     for under_way in _UNDER_WAY:
-        low_s = max((other[at] - one[at + under_way] for at in common if at + under_way in one), default=None)
-        high_s = min((other[at + under_way] - one[at] for at in common if at + under_way in other), default=None)
+        low_s = max((second[at] - first[at + under_way] for at in common if at + under_way in first), default=None)
+        high_s = min((second[at + under_way] - first[at] for at in common if at + under_way in second), default=None)
         if low_s is None or high_s is None:
             return None
         if low_s <= high_s:

@@ -3,6 +3,7 @@
 Asked after the detectors, since they load the large files. Decides nothing about the job.
 """
 
+from contextlib import suppress
 from typing import Any
 
 from diagnostics.evidence.model import Evidence, Problem
@@ -40,8 +41,12 @@ def unused(evidence: Evidence) -> list[Problem]:
         return []
     why = {problem.file: problem for problem in damaged(evidence, harmless=True)}
     handles = [handle for of_kind in evidence.files.values() for handle in of_kind]
-    if any(handle.file not in why for handle in handles) or any(_loads(handle) for handle in handles):
+    if any(handle.file not in why for handle in handles):
         return []
+    for handle in handles:
+        with suppress(OSError, ValueError):
+            handle.load()
+            return []
     return [why[handle.file] for handle in handles]
 
 
@@ -53,12 +58,4 @@ def damaged(evidence: Evidence, harmless: bool = False) -> list[Problem]:
         harmless: also those by which nothing is lost.
     """
     kinds = {*(reader.kind for reader in readers()), *evidence.files, _OWN_PROBLEMS}
-    return [one for one in evidence.problems if one.kind in kinds and (harmless or not one.harmless)]
-
-
-def _loads(handle: Any) -> bool:
-    try:
-        handle.load()
-    except (OSError, ValueError):
-        return False
-    return True
+    return [p for p in evidence.problems if p.kind in kinds and (harmless or not p.harmless)]

@@ -43,19 +43,9 @@ Detail = Literal[
 """
 
 ORDER: dict[Kind, int] = {
-    "oom": 0,
-    "raised": 1,
-    "killed": 2,
-    "exited": 3,
-    "unreduced": 4,
-    "aborted": 5,
-    "mismatch": 6,
-    "lost_peer": 6,
-    "timed_out": 6,
-    "stopped": 7,
-    "failed": 8,
-    "unknown": 9,
-}
+    "oom": 0, "raised": 1, "killed": 2, "exited": 3, "unreduced": 4, "aborted": 5, "mismatch": 6, "lost_peer": 6,
+    "timed_out": 6, "stopped": 7, "failed": 8, "unknown": 9,
+}  # fmt: skip
 """Which of several endings says most about who failed first: lower comes first."""
 _BY_ITSELF: frozenset[Kind] = frozenset({"raised", "oom", "killed", "exited"})
 _VICTIM: frozenset[Kind] = frozenset({"mismatch", "lost_peer", "timed_out", "stopped"})
@@ -226,19 +216,15 @@ def kind_of_exception(type_: str, message: str, frames: tuple[Frame, ...] = ()) 
     library = name in COMMUNICATION_ERRORS or name == "HorovodInternalError"
     if library and MISMATCH_TEXT.search(text):
         return "mismatch"
-    if not _is_about_a_peer(name, text, frames, library):
+    from_c = library or name in _SOCKET_ERRORS
+    inside = bool(frames) and bool(_COMMUNICATION_FILE.search(frames[0].file.replace("\\", "/")))
+    certain = (from_c and _COMMUNICATION_TEXT.search(text)) or (
+        name == "RuntimeError" and _SOCKET_TEXT.fullmatch(text.strip())
+    )
+    may_be = name in _C10D_ERRORS or (inside and from_c)
+    if not certain and not (may_be and _SPEAKS_OF_A_PEER.search(text)):
         return "raised"
     return "timed_out" if _TIMED_OUT.search(text) and not _CLOSED.search(text) else "lost_peer"
-
-
-def _is_about_a_peer(name: str, text: str, frames: tuple[Frame, ...], library: bool) -> bool:
-    if (library or name in _SOCKET_ERRORS) and _COMMUNICATION_TEXT.search(text):
-        return True
-    if name == "RuntimeError" and _SOCKET_TEXT.fullmatch(text.strip()):
-        return True
-    inside = bool(frames) and bool(_COMMUNICATION_FILE.search(frames[0].file.replace("\\", "/")))
-    certain = name in _C10D_ERRORS or (inside and (library or name in _SOCKET_ERRORS))
-    return certain and bool(_SPEAKS_OF_A_PEER.search(text))
 
 
 def is_victim(kind: Kind) -> bool:
@@ -316,8 +302,7 @@ def of_error(error: RankError, rank: int) -> Ending:
         error: satisfies `ends_a_rank`.
         rank: whose it is taken to be, or `UNNAMED`.
     """
-    signal = error.signal
-    code = error.exit_code
+    signal, code = error.signal, error.exit_code
     if error.type:
         kind = kind_of_exception(error.type, error.message, error.frames)
         what = _telling_line(error) if kind == "oom" else _first_line(error)
@@ -351,17 +336,18 @@ def of_fact(fact: LogFact, rank: int) -> Ending | None:
     """Return the ending that one line of a log describes: out of memory, or a device error that the watchdog saw."""
     error = str(fact.fields.get("error")) if fact.kind == "cuda_error" else ""
     nccl = "out of memory" in error
+    item = _item(fact)
     if error and not nccl and _WATCHDOG_ENDED in fact.text and "shutting down" not in error:
         what = f"CUDA error: {shortened(error, 200)}"
-        return Ending(
-            rank, "raised", what, EvidenceItem("log", fact.file, shortened(fact.text, 200), fact.line),
-            type="CUDA error", detail="device_error",
-        )  # fmt: skip
+        return Ending(rank, "raised", what, item, type="CUDA error", detail="device_error")
     if not nccl and fact.kind not in _OOM_FACTS:
         return None
-    what = shortened(fact.text, 200)
-    item = EvidenceItem("log", fact.file, what, fact.line)
-    return Ending(rank, "oom", what, item, time_s=fact.time_s, detail="nccl_memory" if "Cuda failure" in what else "")
+    detail: Detail = "nccl_memory" if "Cuda failure" in item.detail else ""
+    return Ending(rank, "oom", item.detail, item, time_s=fact.time_s, detail=detail)
+
+
+def _item(fact: LogFact) -> EvidenceItem:
+    return EvidenceItem("log", fact.file, shortened(fact.text, 200), fact.line)
 
 
 _SRUN: dict[str, tuple[Kind, str]] = {
@@ -375,14 +361,14 @@ _SRUN: dict[str, tuple[Kind, str]] = {
     "Terminated": ("stopped", "SIGTERM"),
 }
 """How srun writes that a task ended."""
+_KILLED_FOR_CGROUP = "the kernel killed it because its job had used up the memory of its cgroup"
 _SRUN_CODE = re.compile(r"Exited with exit code ([1-9]\d{0,2})\b")
 
 
 def of_srun(fact: LogFact) -> list[Ending]:
     """Return the endings that one line of srun describes (fact `srun_task`). Each of its tasks is a rank."""
     text = str(fact.fields.get("why", ""))
-    item = EvidenceItem("log", fact.file, shortened(fact.text, 200), fact.line)
-    ranks = fact.fields.get("ranks", ())
+    item, ranks = _item(fact), fact.fields.get("ranks", ())
     if match := _SRUN_CODE.match(text):
         code = int(match[1])
         return [Ending(rank, kind_of_exit_code(code), f"exit code {code}", item, exit_code=code) for rank in ranks]
@@ -390,12 +376,10 @@ def of_srun(fact: LogFact) -> list[Ending]:
     if entry is None:
         return []
     kind, signal = entry
-    oom = kind == "oom"
-    what = (
-        "the kernel killed it because its job had used up the memory of its cgroup (Out Of Memory)" if oom else signal
-    )
-    detail: Detail = "cgroup" if oom else ""
-    return [Ending(rank, kind, what, item, signal=signal, detail=detail) for rank in ranks]
+    if kind != "oom":
+        return [Ending(rank, kind, signal, item, signal=signal) for rank in ranks]
+    what = f"{_KILLED_FOR_CGROUP} (Out Of Memory)"
+    return [Ending(rank, kind, what, item, signal=signal, detail="cgroup") for rank in ranks]
 
 
 def by_kernel(ending: Ending, fact: LogFact) -> Ending:
@@ -404,12 +388,11 @@ def by_kernel(ending: Ending, fact: LogFact) -> Ending:
         None, "CONSTRAINT_NONE",
     )  # fmt: skip
     whole_host &= fact.kind == "kernel_oom" and "OOMKilled" not in fact.text
-    of_what = "the memory of the host was used up" if whole_host else "its job had used up the memory of its cgroup"
     return replace(
         ending,
         kind="oom",
-        what=f"the kernel killed it because {of_what}",
-        evidence=EvidenceItem("log", fact.file, shortened(fact.text, 200), fact.line),
+        what="the kernel killed it because the memory of the host was used up" if whole_host else _KILLED_FOR_CGROUP,
+        evidence=_item(fact),
         signal="SIGKILL",
         detail="host_memory" if whole_host else "cgroup",
     )
@@ -419,8 +402,7 @@ def _telling_line(error: RankError) -> str:
     """As `_first_line`, of the line about memory: NCCL puts it last, c10 behind the check that failed."""
     if _OUT_OF_MEMORY_TYPE.search(error.type):
         return _first_line(error)
-    lines = error.message.splitlines()
-    line = next((line for line in lines if _OUT_OF_MEMORY.search(line)), error.message)
+    line = next((line for line in error.message.splitlines() if _OUT_OF_MEMORY.search(line)), error.message)
     if len(line) > _LONG:
         line = next((part for part in re.split(r"(?<=\.) ", line) if _OUT_OF_MEMORY.search(part)), line)
     return _first_line(replace(error, message=line))

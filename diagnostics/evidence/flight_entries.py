@@ -18,6 +18,8 @@ DEFAULT_GROUP = "default_pg"
 _P2P = re.compile(r"(?:^|:)(send|recv)\s+(\d+|\?)\s*(?:->|<-)\s*(\d+|\?)", re.ASCII)
 _NUMBERED = re.compile(r"\d{1,9}", re.ASCII)
 _MAX_RANKS = 1 << 22
+_Config = dict[str, tuple[str, tuple[int, ...]]]
+"""Group name -> (desc, ranks); gloo's single entry has the name `""`."""
 _CACHE: dict[bytes, tuple[str, Described]] = {}
 _MAX_CACHED = 50_000
 _ELEMENTS = {"gather": 0, "scatter": 1, "broadcast": 0, "reduce": 0}
@@ -35,44 +37,39 @@ def dump(value: dict[str, Any], rank: int | None, file: str) -> Dump:
     if raw is not None and not isinstance(raw, list):
         raise ValueError(f"its entries are a {type(raw).__name__} where a list belongs")
     entries = raw or []
-    damaged = 0
-    config = _config(value.get("pg_config"))
-    found = Dump(rank=rank, file=file, recorder="", calls=[])
+    config: _Config = {}
+    configured = value.get("pg_config")
+    for key, group in configured.items() if isinstance(configured, dict) else ():
+        if isinstance(group, dict):
+            config[str(group.get("name", key))] = (str(group.get("desc", "")), _ranks(group.get("ranks")))
     groups: dict[int, GroupKey] = {}
     keys: dict[tuple[str, str, str], GroupKey] = {}
     members: dict[GroupKey, tuple[int, ...]] = {}
-    for entry in entries:
-        call = _call(entry, keys, groups, config, members)
-        if call is None:
-            damaged += 1
-        else:
-            found.calls.append(call)
-    if damaged:
+    decoded = [_call(entry, keys, groups, config, members) for entry in entries]
+    calls = [call for call in decoded if call is not None]
+    if len(calls) < len(entries):
+        damaged = len(entries) - len(calls)
         raise ValueError(f"{damaged:,} of {len(entries):,} entries could not be understood: not used")
-    recorder = found.calls[0].key.recorder if found.calls else "nccl" if _is_nccl(value) else "gloo"
-    found.recorder = recorder
-    found.members = _members(config, members, recorder)
-    found.counters = _counters(value.get("pg_status"), groups, config, recorder)
-    found.only_default_group = _only_default(config)
-    found.outside = _outside(groups)
-    default = next((ranks for key, ranks in found.members.items() if key.desc == DEFAULT_GROUP), ())
-    nameless = config.get("", ("", "", ()))[2]
-    found.world_size = max(default or nameless, default=-1) + 1 or None
-    return found
-
-
-def _is_nccl(value: dict[str, Any]) -> bool:
-    return "nccl_version" in value or bool(value.get("comm_lib_version")) or bool(value.get("nccl_comm_state"))
-
-
-def _config(raw: Any) -> dict[str, tuple[str, str, tuple[int, ...]]]:
-    """Group name -> (name, desc, ranks); gloo's single entry has the name `""`."""
-    config = {}
-    for key, group in raw.items() if isinstance(raw, dict) else ():
-        if isinstance(group, dict):
-            name = str(group.get("name", key))
-            config[name] = (name, str(group.get("desc", "")), _ranks(group.get("ranks")))
-    return config
+    is_nccl = "nccl_version" in value or value.get("comm_lib_version") or value.get("nccl_comm_state")
+    recorder = calls[0].key.recorder if calls else "nccl" if is_nccl else "gloo"
+    for name, (desc, ranks) in config.items():
+        if name and ranks:
+            members.setdefault(GroupKey(recorder, name, desc), ranks)
+    # Gloo overwrites its one entry by the group joined last, and writes no ranks for one that is not the default. So a
+    # full list says that no other group was joined after the default one; `[]` says that one was.
+    nameless = config.get("", ("", ()))[1]
+    default = next((ranks for key, ranks in members.items() if key.desc == DEFAULT_GROUP), ())
+    return Dump(
+        rank=rank,
+        file=file,
+        recorder=recorder,
+        calls=calls,
+        counters=_counters(value.get("pg_status"), groups, config, recorder),
+        members=members,
+        only_default_group=(len(config) == 1 and len(nameless) > 1) or None,
+        outside=_outside(groups),
+        world_size=max(default or nameless, default=-1) + 1 or None,
+    )
 
 
 def _ranks(raw: Any) -> tuple[int, ...]:
@@ -82,17 +79,6 @@ def _ranks(raw: Any) -> tuple[int, ...]:
     else:
         found = [rank for rank in raw if isinstance(rank, int)] if isinstance(raw, list | tuple) else []
     return tuple(sorted({rank for rank in found if 0 <= rank < _MAX_RANKS}))
-
-
-def _only_default(config: dict[str, tuple[str, str, tuple[int, ...]]]) -> bool | None:
-    """Gloo overwrites its one entry by the group joined last, and writes no ranks for one that is not the default.
-
-    So a full list says that no other group was joined after the default one; `[]` says that one was.
-    """
-    nameless = config.get("")
-    if nameless is None or len(config) > 1:
-        return None
-    return len(nameless[2]) > 1 or None
 
 
 def _outside(groups: dict[int, GroupKey]) -> list[tuple[int, int]]:
@@ -109,19 +95,7 @@ def _outside(groups: dict[int, GroupKey]) -> list[tuple[int, int]]:
     ]
 
 
-def _members(
-    config: dict[str, tuple[str, str, tuple[int, ...]]], members: dict[GroupKey, tuple[int, ...]], recorder: str
-) -> dict[GroupKey, tuple[int, ...]]:
-    found = dict(members)
-    for name, desc, ranks in config.values():
-        if name and ranks:
-            found.setdefault(GroupKey(recorder, name, desc), ranks)
-    return found
-
-
-def _counters(
-    raw: Any, groups: dict[int, GroupKey], config: dict[str, tuple[str, str, tuple[int, ...]]], recorder: str
-) -> dict[GroupKey, tuple[int, int]]:
+def _counters(raw: Any, groups: dict[int, GroupKey], config: _Config, recorder: str) -> dict[GroupKey, tuple[int, int]]:
     """Group -> (enqueued, completed). `pg_status` is keyed by pg_id, which only entries tie to a name.
 
     Where a group has no entry in the dump: ids and names are both given in the order of creation, so with
@@ -138,7 +112,7 @@ def _counters(
     names = sorted((int(name), name) for name in config if name.isdecimal() and len(name) < 10)
     if len(names) == len(config) == len(status):
         paired = {
-            pg_id: GroupKey(recorder, name, config[name][1])
+            pg_id: GroupKey(recorder, name, config[name][0])
             for pg_id, (_, name) in zip(sorted(status), names, strict=True)
         }
         if all(paired.get(pg_id) == key for pg_id, key in groups.items()):
@@ -150,7 +124,7 @@ def _call(
     entry: Any,
     keys: dict[tuple[str, str, str], GroupKey],
     groups: dict[int, GroupKey],
-    config: dict[str, tuple[str, str, tuple[int, ...]]],
+    config: _Config,
     members: dict[GroupKey, tuple[int, ...]],
 ) -> Call | None:
     try:
@@ -167,8 +141,8 @@ def _call(
     key = keys.get((recorder, name, desc))
     if key is None:
         key = keys[recorder, name, desc] = GroupKey(recorder, name, desc)
-        if name in config and config[name][2]:
-            members[key] = config[name][2]
+        if name in config and config[name][1]:
+            members[key] = config[name][1]
     pg_id = entry.get("pg_id")
     if type(pg_id) is int:
         groups[pg_id] = key
@@ -204,20 +178,14 @@ def _describe(entry: dict[str, Any]) -> tuple[str, Described]:
 
     Equal entries share one object, which keeps a pass over millions of entries cheap.
     """
-    raw = (
-        entry["profiling_name"],
-        entry.get("input_sizes"),
-        entry.get("input_dtypes"),
-        entry.get("output_sizes"),
-        entry.get("output_dtypes"),
-    )
+    raw = (entry["profiling_name"], *map(entry.get, ("input_sizes", "input_dtypes", "output_sizes", "output_dtypes")))
     packed = marshal.dumps(raw, 2)
-    found = _CACHE.get(packed)
-    if found is None:
+    description = _CACHE.get(packed)
+    if description is None:
         if len(_CACHE) >= _MAX_CACHED:
             _CACHE.clear()
-        found = _CACHE[packed] = _description(*raw)
-    return found
+        description = _CACHE[packed] = _description(*raw)
+    return description
 
 
 def _description(name: str, ins: Any, in_types: Any, outs: Any, out_types: Any) -> tuple[str, Described]:

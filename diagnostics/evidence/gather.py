@@ -8,6 +8,7 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,7 +63,11 @@ def gather(path: Path, limits: Limits, progress: Callable[[str], None] | None = 
         raise DiagnosticsError(f"{path} holds {len(runs)} run{'s' if len(runs) > 1 else ''}", f"name one: {named}")
     gathering = _Gathering(evidence, progress)
     if is_folder:
-        walk = Walk(root, limits, evidence.problems, _skipped(evidence))
+        skipped: frozenset[str] = frozenset()
+        if evidence.run is not None:  # Folders that are read otherwise, and the logs of earlier attempts.
+            earlier = min(evidence.run.attempt, 10_000)
+            skipped = run_folder.SKIPPED.union(f"logs/attempt_{attempt}" for attempt in range(earlier))
+        walk = Walk(root, limits, evidence.problems, skipped)
         for file in walk.files():
             gathering.take(file)
     else:
@@ -97,27 +102,14 @@ def _target(path: Path) -> Path:
 
 
 def _did_you_mean(path: Path) -> str:
-    try:
+    with suppress(NoSuchRunError, OSError, ValueError):
         return f"did you mean {find_run(str(path))}?"
-    except (NoSuchRunError, OSError, ValueError):
-        pass
     for folder in (path.parent, Path("runs")):
-        try:
-            names = [entry.name for entry in folder.iterdir()]
-        except (OSError, ValueError):
-            continue
-        close = difflib.get_close_matches(path.name, sorted(names), n=1)
-        if close:
-            return f"did you mean {folder / close[0]}?"
+        with suppress(OSError, ValueError):
+            names = sorted(entry.name for entry in folder.iterdir())
+            if close := difflib.get_close_matches(path.name, names, n=1):
+                return f"did you mean {folder / close[0]}?"
     return ""
-
-
-def _skipped(evidence: Evidence) -> frozenset[str]:
-    """Folders of a run that are read otherwise, and the logs of earlier attempts."""
-    if evidence.run is None:
-        return frozenset()
-    earlier = (f"logs/attempt_{attempt}" for attempt in range(min(evidence.run.attempt, 10_000)))
-    return run_folder.SKIPPED | frozenset(earlier)
 
 
 def _refuse_nothing(path: Path, evidence: Evidence, seen: Counter[str], logs_read: int, empty: int) -> None:
@@ -125,7 +117,7 @@ def _refuse_nothing(path: Path, evidence: Evidence, seen: Counter[str], logs_rea
     if evidence.run is not None or any(evidence.files.values()) or evidence.stacks or evidence.errors or evidence.facts:
         return
     if evidence.problems:
-        hint = f"looked for {titles()}" if all(one.what == "it is empty" for one in evidence.problems) else ""
+        hint = f"looked for {titles()}" if all(problem.what == "it is empty" for problem in evidence.problems) else ""
         first = sorted(evidence.problems, key=lambda problem: problem.file)[0]
         more = f" (and {len(evidence.problems) - 1} more files)" if len(evidence.problems) > 1 else ""
         raise DiagnosticsError(f"nothing in {path} can be used: {first.file}: {first.what}{more}", hint)
@@ -169,11 +161,15 @@ class _Gathering:
     """Every file, relative to the root."""
     empty: int = 0
     began_s: float = field(default_factory=time.monotonic)
-    said_s: float = 0.0
+    reported_s: float = 0.0
 
     def take(self, path: Path) -> None:
         """One file; whatever is wrong with it ends as a problem."""
-        self._say()
+        now_s = time.monotonic()
+        if self.progress is not None and now_s - self.began_s >= QUIET_S and now_s - self.reported_s >= EVERY_S:
+            self.reported_s = now_s
+            kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.counts.items())) or "no evidence yet"
+            self.progress(f"looked at {len(self.files):,} files: {kinds}")
         file = self.evidence.relative(path)
         self.files.append(file)
         kind = "file"
@@ -260,8 +256,7 @@ class _Gathering:
 
     def tell_foreign(self) -> None:
         """One note on all files that hold no evidence; a run of dtk has such files of its own."""
-        told = {problem.file for problem in self.evidence.problems}
-        files = sorted(set(self.foreign) - told)
+        files = sorted(set(self.foreign) - {problem.file for problem in self.evidence.problems})
         if files and self.evidence.run is None:
             some = f" and {len(files) - NAMED:,} more" if len(files) > NAMED else ""
             what = f"no evidence in {', '.join(files[:NAMED])}{some}"
@@ -269,11 +264,3 @@ class _Gathering:
 
     def _problem(self, kind: str, file: str, what: str) -> None:
         self.evidence.problems.append(Problem(kind, file, what))
-
-    def _say(self) -> None:
-        now = time.monotonic()
-        if self.progress is None or now - self.began_s < QUIET_S or now - self.said_s < EVERY_S:
-            return
-        self.said_s = now
-        found = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.counts.items())) or "no evidence yet"
-        self.progress(f"looked at {len(self.files):,} files: {found}")

@@ -5,7 +5,7 @@ Chooses the ending that says most where several files tell of one rank. Decides 
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from diagnostics.contract.findings import EvidenceItem
@@ -46,9 +46,15 @@ def rank_endings(evidence: Evidence) -> dict[int, Ending]:
             for ending in of_srun(fact) if fact.kind == "srun_task" else ():
                 candidates[ending.rank].append(ending)
     _add_unlisted(evidence, candidates)
-    _add_interrupted(evidence, candidates)
+    # Ranks that got a SIGINT of their own: after one to all of them torchrun ends without a list of failures.
+    listed = {rank for fact in evidence.facts if fact.kind == "torchrun_list" for rank in fact.fields["ranks"]}
+    for rank in sorted(listed & set(candidates)):
+        interrupted = next((end for end in candidates[rank] if not end.type and end.signal == "SIGINT"), None)
+        if interrupted is not None:
+            frames = next((end.frames for end in candidates[rank] if end.frames), ())
+            candidates[rank].append(replace(interrupted, kind="killed", frames=frames))
     endings = {
-        rank: min(endings, key=lambda one: (ORDER[one.kind], not one.frames, one.what, one.evidence.file))
+        rank: min(endings, key=lambda end: (ORDER[end.kind], not end.frames, end.what, end.evidence.file))
         for rank, endings in candidates.items()
     }
     return endings | _killed_for_memory(evidence, endings) | _after_side_thread(evidence, endings)
@@ -56,16 +62,16 @@ def rank_endings(evidence: Evidence) -> dict[int, Ending]:
 
 def _after_side_thread(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
     """Return the ranks that exited without an exception of their own after one of a side thread, which tells why."""
-    told = {fact.rank: fact for fact in evidence.facts if fact.kind == "side_error"}
+    aside = {fact.rank: fact for fact in evidence.facts if fact.kind == "side_error"}
     return {
         rank: replace(
             end,
             kind="raised",
-            what=f"{end.what} after an exception of a side thread ({shortened(told[rank].text, 160)})",
-            frames=told[rank].fields["frames"],
+            what=f"{end.what} after an exception of a side thread ({shortened(aside[rank].text, 160)})",
+            frames=aside[rank].fields["frames"],
         )
         for rank, end in endings.items()
-        if end.kind == "failed" and end.only_exit_code and rank in told
+        if end.kind == "failed" and end.only_exit_code and rank in aside
     }
 
 
@@ -87,15 +93,13 @@ def _killed_for_memory(evidence: Evidence, endings: Mapping[int, Ending]) -> dic
     Process ids settle it where the launcher lists them. They differ between a container and its host, and Slurm names
     none: then each kill for memory is that of a rank which SIGKILL ended, if there are no more of those than kills.
     """
-    said = memory_kills(evidence)
     killed = [rank for rank, end in endings.items() if end.kind == "killed" and end.signal == "SIGKILL"]
     lists = [fact.fields.get("rank_of", {}) for fact in evidence.facts if fact.kind == "torchrun_list"]
     rank_of: dict[int, int] = {pid: rank for ranks in lists for pid, rank in ranks.items()}
-    said = [fact for fact in said if fact.fields.get("pid") in rank_of or _of_python(fact)]
-    by_pid = {rank_of[fact.fields["pid"]]: fact for fact in said if fact.fields.get("pid") in rank_of}
-    if not by_pid and said:
-        kills = max(sum(fact.fields.get("kills", fact.fields.get("count", 1)) for fact in said), 1)
-        by_pid = dict.fromkeys(killed, said[0]) if len(killed) <= kills else {}
+    by_pid = {rank_of[pid]: fact for fact in memory_kills(evidence) if (pid := fact.fields.get("pid")) in rank_of}
+    if not by_pid and (lines := [fact for fact in memory_kills(evidence) if _of_python(fact)]):
+        kills = max(sum(fact.fields.get("kills", fact.fields.get("count", 1)) for fact in lines), 1)
+        by_pid = dict.fromkeys(killed, lines[0]) if len(killed) <= kills else {}
     return {rank: by_kernel(endings[rank], fact) for rank, fact in by_pid.items() if rank in killed}
 
 
@@ -109,8 +113,8 @@ def after_timeout(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int
     for fact in evidence.facts:
         own = fact.kind == "watchdog_timeout" or (fact.kind == "watchdog_status" and "work" in fact.fields)
         if own and fact.rank is not None:
-            known = first.setdefault(fact.rank, fact)
-            first[fact.rank] = fact if (fact.file, fact.line) < (known.file, known.line) else known
+            earlier = first.setdefault(fact.rank, fact)
+            first[fact.rank] = min(earlier, fact, key=lambda line: (line.file, line.line))
     return {
         rank: end
         for rank, end in endings.items()
@@ -129,7 +133,7 @@ def settle_exit_codes(endings: dict[int, Ending], others: bool) -> dict[int, End
     """
     if others or len(endings) != 1:
         return endings
-    return {rank: replace(one, kind="raised") if one.kind == "failed" else one for rank, one in endings.items()}
+    return {rank: replace(end, kind="raised") if end.kind == "failed" else end for rank, end in endings.items()}
 
 
 def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list[int]) -> dict[int, Ending]:
@@ -156,9 +160,8 @@ def _unhandled(evidence: Evidence) -> Iterator[LogFact]:
     """Yield the facts without lines that are part of an exception behind which the job went on."""
     handled: defaultdict[tuple[str, int | None], list[str]] = defaultdict(list)
     for fact in evidence.facts:
-        if fact.kind in ("handled_error", "side_error") and (
-            text := str(fact.fields.get("message", "")).partition("\n")[0]
-        ):
+        text = str(fact.fields.get("message", "")).partition("\n")[0]
+        if fact.kind in ("handled_error", "side_error") and text:
             handled[fact.file, fact.rank].append(text)
     for fact in evidence.facts:
         if not any(text in fact.text for text in handled.get((fact.file, fact.rank), ())):
@@ -168,13 +171,8 @@ def _unhandled(evidence: Evidence) -> Iterator[LogFact]:
 def _of_memory(evidence: Evidence, rank: int) -> Iterator[Ending]:
     """Yield what lines without a rank say about memory; a library that catches it tells of it in words of its own."""
     for fact in _unhandled(evidence):
-        if (
-            fact.kind == "cuda_oom"
-            and fact.rank is None
-            and _RAISED_OOM.match(fact.text)
-            and (end := of_fact(fact, rank))
-        ):
-            yield end
+        if fact.kind == "cuda_oom" and fact.rank is None and _RAISED_OOM.match(fact.text):
+            yield from filter(None, [of_fact(fact, rank)])
         elif fact.kind == "kernel_oom" and _of_python(fact):
             yield by_kernel(Ending(rank, "killed", "SIGKILL", EvidenceItem("log", fact.file, "")), fact)
 
@@ -197,15 +195,12 @@ def _add_exit_events(evidence: Evidence, candidates: defaultdict[int, list[Endin
     events_of = evidence.run.events if evidence.run is not None and evidence.run.status is not None else {}
     for rank, events in events_of.items():
         last = events[-1] if events else {}
-        unexplained = all(one.kind == "killed" and one.signal is None for one in candidates.get(rank, []))
+        unexplained = all(end.kind == "killed" and end.signal is None for end in candidates.get(rank, []))
         if last.get("name") == "end" and last.get("exit_code") == 0 and unexplained:
             item = EvidenceItem("log", f"events/rank_{rank:05d}.jsonl", f"rank {rank}: ended with exit code 0")
-            time_s = last.get("time_s")
-            candidates[rank] = [_exit(rank, item, time_s if isinstance(time_s, float) else None)]
-
-
-def _exit(rank: int, item: EvidenceItem, time_s: float | None = None) -> Ending:
-    return Ending(rank, "exited", "exit code 0", item, time_s=time_s, exit_code=0)
+            at = last.get("time_s")
+            time_s = at if isinstance(at, float) else None
+            candidates[rank] = [Ending(rank, "exited", "exit code 0", item, time_s=time_s, exit_code=0)]
 
 
 def _add_unlisted(evidence: Evidence, candidates: defaultdict[int, list[Ending]]) -> None:
@@ -215,30 +210,19 @@ def _add_unlisted(evidence: Evidence, candidates: defaultdict[int, list[Ending]]
     """
     lists = [fact for fact in evidence.facts if fact.kind == "torchrun_list"]
     stopped = [fact for fact in evidence.facts if fact.kind in ("torchrun_signal", "torchrun_failed")]
-    best = [min(endings, key=lambda one: ORDER[one.kind]) for endings in candidates.values()]
-    if len(lists) != 1 or not stopped or any(one.by_itself or one.kind == "failed" for one in best):
+    best = [min(endings, key=lambda end: ORDER[end.kind]) for endings in candidates.values()]
+    if len(lists) != 1 or not stopped or any(end.by_itself or end.kind == "failed" for end in best):
         return
     ranks, pids = lists[0].fields["ranks"], lists[0].fields["pids"]
     if not ranks or len(ranks) != len(pids) or not {fact.fields.get("pid") for fact in stopped} <= set(pids):
         return
-    launched = evidence.launched or {*range(min(ranks), max(ranks) + 1), *_on_same_host(evidence, ranks)}
+    launched: Collection[int] = evidence.launched
+    if not launched:  # Ranks whose rings were written on the host of the listed ones: the same launcher started them.
+        hosts = {file.rank: file.host() for file in evidence.rings if file.rank is not None}
+        listed = {hosts[rank] for rank in ranks if hosts.get(rank)}
+        beside = [rank for rank, host in hosts.items() if host in listed and len(listed) == 1]
+        launched = {*range(min(ranks), max(ranks) + 1), *beside}
     for rank in sorted(set(launched) - set(ranks) - set(candidates)):
         what = f"rank {rank}: neither failed nor had to be stopped, so it had ended with exit code 0"
-        candidates[rank] = [_exit(rank, EvidenceItem("log", lists[0].file, what, lists[0].line))]
-
-
-def _add_interrupted(evidence: Evidence, candidates: defaultdict[int, list[Ending]]) -> None:
-    """Ranks that got a SIGINT of their own: after one to all of them torchrun ends without a list of failures."""
-    listed = {rank for fact in evidence.facts if fact.kind == "torchrun_list" for rank in fact.fields["ranks"]}
-    for rank in sorted(listed & set(candidates)):
-        interrupted = next((one for one in candidates[rank] if not one.type and one.signal == "SIGINT"), None)
-        if interrupted is not None:
-            frames = next((one.frames for one in candidates[rank] if one.frames), ())
-            candidates[rank].append(replace(interrupted, kind="killed", frames=frames))
-
-
-def _on_same_host(evidence: Evidence, ranks: list[int]) -> set[int]:
-    """Ranks whose rings were written on the host of the listed ones: the same launcher started them."""
-    hosts = {file.rank: file.host() for file in evidence.rings if file.rank is not None}
-    listed = {hosts[rank] for rank in ranks if hosts.get(rank)}
-    return {rank for rank, host in hosts.items() if host in listed} if len(listed) == 1 else set()
+        item = EvidenceItem("log", lists[0].file, what, lists[0].line)
+        candidates[rank] = [Ending(rank, "exited", "exit code 0", item, exit_code=0)]

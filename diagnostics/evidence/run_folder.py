@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from diagnostics.contract.artifacts import Heartbeat, NewerSchemaError, RunPaths, Status, read_heartbeat, read_status
+from diagnostics.contract.artifacts import NewerSchemaError, RunPaths, Status, read_heartbeat, read_status
 from diagnostics.contract.files import MOST_BYTES, read_json
 from diagnostics.evidence import safe_yaml
 from diagnostics.evidence.endings import parse_reason
@@ -33,20 +33,13 @@ def is_run(folder: Path) -> bool:
     paths = RunPaths(folder)
     for path, keys in ((paths.status, ("state", "schema_version")), (paths.manifest, ("run_id", "schema_version"))):
         try:
-            if path.is_symlink():
-                continue
-            value = read_json(path)
+            value = None if path.is_symlink() else read_json(path)
         except (OSError, ValueError):
             continue
         if isinstance(value, dict) and all(key in value for key in keys):
             return True
-    return _has_both(paths)
-
-
-def _has_both(paths: RunPaths) -> bool:
-    """Damaged records still show whose folder it is, if the others are there."""
-    names = (paths.status, paths.manifest, paths.config, paths.overrides)
-    return sum(path.is_file() for path in names) >= 3
+    # Damaged records still show whose folder it is, if the others are there.
+    return sum(path.is_file() for path in (paths.status, paths.manifest, paths.config, paths.overrides)) >= 3
 
 
 def runs_in(folder: Path) -> list[str]:
@@ -60,10 +53,10 @@ def runs_in(folder: Path) -> list[str]:
 def last_attempt(folder: Path) -> int:
     """Highest attempt that has logs; 0 without any."""
     try:
-        found = [_ATTEMPT.fullmatch(path.name) for path in (folder / "logs").iterdir()]
+        names = [_ATTEMPT.fullmatch(path.name) for path in (folder / "logs").iterdir()]
     except OSError:
         return 0
-    return max((int(match[1]) for match in found if match), default=0)
+    return max((int(match[1]) for match in names if match), default=0)
 
 
 def read(folder: Path, limits: Limits, problems: list[Problem]) -> RunEvidence:
@@ -79,7 +72,13 @@ def read(folder: Path, limits: Limits, problems: list[Problem]) -> RunEvidence:
         manifest=_mapping(paths.manifest, problems, read_json),
         summary=_mapping(paths.summary, problems, read_json),
         plan=_mapping(paths.plan, problems, read_json),
-        heartbeats=dict(_heartbeats(folder / "heartbeat", limits)),
+        heartbeats={
+            rank: beat
+            for rank, path in _of_ranks(folder / "heartbeat", limits)
+            if (beat := read_heartbeat(path) if path.stat().st_size <= 4096 else None) is not None
+            and isinstance(beat.time_s, int | float)
+            and isinstance(beat.step, int | None)
+        },
         events=dict(_all_events(folder / "events", attempt, limits, problems)),
         attempt=attempt,
     )
@@ -150,13 +149,6 @@ def _yaml(path: Path, limits: Limits) -> dict[str, Any]:
     return value
 
 
-def _heartbeats(folder: Path, limits: Limits) -> Iterator[tuple[int, Heartbeat]]:
-    for rank, path in _of_ranks(folder, limits):
-        beat = read_heartbeat(path) if path.stat().st_size <= 4096 else None
-        if beat is not None and isinstance(beat.time_s, int | float) and isinstance(beat.step, int | None):
-            yield rank, beat
-
-
 def _all_events(
     folder: Path, attempt: int, limits: Limits, problems: list[Problem]
 ) -> Iterator[tuple[int, list[dict[str, Any]]]]:
@@ -164,24 +156,18 @@ def _all_events(
         events: list[dict[str, Any]] = []
         try:
             for _, line in LineReader(path, limits, (EVENT,), lambda: False).lines():
-                event = _event(line)
-                if event is None or event.get("attempt", attempt) != attempt:
+                try:
+                    event = msgspec.json.decode(line)
+                except (ValueError, RecursionError):  # A torn line.
                     continue
-                events.append(event)
+                is_event = isinstance(event, dict) and event.get("kind") == "event"
+                if is_event and event.get("attempt", attempt) == attempt:
+                    events.append(event)
                 if len(events) > MAX_EVENTS:
                     del events[MAX_EVENTS // 2]
         except (OSError, ValueError) as problem:
             problems.append(Problem("run", f"events/{path.name}", _short(problem)))
         yield rank, events
-
-
-def _event(line: bytes) -> dict[str, Any] | None:
-    """One lifecycle event; None for a torn line or a span that mentions events."""
-    try:
-        event = msgspec.json.decode(line)
-    except (ValueError, RecursionError):
-        return None
-    return event if isinstance(event, dict) and event.get("kind") == "event" else None
 
 
 def _of_ranks(folder: Path, limits: Limits) -> list[tuple[int, Path]]:

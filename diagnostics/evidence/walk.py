@@ -5,6 +5,7 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,13 +35,6 @@ def is_ruled_out(path: Path) -> bool:
     return path.suffix.lower() in _NEVER or bool(_NEVER_NAMES.search(path.name))
 
 
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_file(follow_symlinks=False)
-    except OSError:
-        return False
-
-
 @dataclass(slots=True)
 class Walk:
     """One pass over all files below `root`."""
@@ -59,8 +53,16 @@ class Walk:
         while folders:
             folder = folders.pop()
             inner = []
-            entries = self._entries(folder)
-            files = {_NUMBER.sub("#", entry.name) for entry in entries if _is_file(entry)}
+            try:
+                with os.scandir(folder) as listing:
+                    entries = sorted(listing, key=lambda entry: entry.name)
+            except OSError as problem:
+                self._problem(folder, f"cannot be listed: {problem.strerror or problem}")
+                continue
+            files: set[str] = set()
+            for entry in entries:
+                with suppress(OSError):
+                    files |= {_NUMBER.sub("#", entry.name)} if entry.is_file(follow_symlinks=False) else set()
             for entry in entries:
                 path = Path(entry.path)
                 kind = self._kind(entry, path)
@@ -81,14 +83,6 @@ class Walk:
                     if not is_ruled_out(path):
                         yield path
             folders += reversed(inner)
-
-    def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
-        try:
-            with os.scandir(folder) as found:
-                return sorted(found, key=lambda entry: entry.name)
-        except OSError as problem:
-            self._problem(folder, f"cannot be listed: {problem.strerror or problem}")
-            return []
 
     def _kind(self, entry: os.DirEntry[str], path: Path) -> str:
         """`folder`, `file`, or `""` for what is left out."""
