@@ -23,64 +23,51 @@ def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None
     nodes = {of.node for _, of in read if of.local_rank is not None}
     single = len(nodes) <= 1 and _one_node([contents for contents, _ in read])
     processes = _processes(read)
+
+    def settled(stated: int | None, fact: LogFact | None = None) -> int | None:
+        """From the rank that a record states to the global one; below zero is local: -1 is local rank 0."""
+        if stated is None and of.local_rank is not None:
+            stated = -1 - of.local_rank
+        if stated is None and fact is not None:
+            return processes.get(str(fact.fields.get("process", "")))
+        if stated is not None and stated < 0:
+            return None if offset is None else -1 - stated + offset
+        return stated
+
     for contents, of in read:
         if of.attempt is not None and of.attempt < newest[of.node]:
             continue
         offset = contents.offset if contents.offset is not None else 0 if single else None
-        settle = _Settle(offset, of, processes)
-        evidence.facts += [replace(fact, rank=settle.rank(fact.rank, fact)) for fact in contents.facts]
-        evidence.errors += [replace(error, rank=settle.rank(error.rank)) for error in contents.errors]
-        evidence.stacks += [replace(dump, rank=settle.rank(dump.rank)) for dump in contents.stacks]
+        evidence.facts += [replace(fact, rank=settled(fact.rank, fact)) for fact in contents.facts]
+        evidence.errors += [replace(error, rank=settled(error.rank)) for error in contents.errors]
+        evidence.stacks += [replace(dump, rank=settled(dump.rank)) for dump in contents.stacks]
 
 
 def _one_node(reads: list[Contents]) -> bool:
     """Whether torchrun's `[default3]:` can be taken for rank 3: no second node, no rank beyond those of this one."""
     prefixed = [read for read in reads if read.local]
-    stated = [
-        fact.fields.get("nranks", 0)
-        for read in reads
-        for fact in read.facts
-        if "nranks" in fact.fields and fact.kind != "start"
-    ]
-    return len(prefixed) <= 1 and all(max(stated, default=0) <= read.local for read in prefixed)
-
-
-class _Settle:
-    """From the rank that a record states to the global one."""
-
-    def __init__(self, offset: int | None, of: Owner, processes: dict[str, int]) -> None:
-        self.offset = offset
-        self.of = of
-        self.processes = processes
-
-    def rank(self, stated: int | None, fact: LogFact | None = None) -> int | None:
-        """Stated ones below zero are local: -1 is local rank 0 (see `logs`)."""
-        if stated is None and self.of.local_rank is not None:
-            stated = -1 - self.of.local_rank
-        if stated is None and fact is not None:
-            return self.processes.get(str(fact.fields.get("process", "")))
-        if stated is not None and stated < 0:
-            return None if self.offset is None else -1 - stated + self.offset
-        return stated
+    facts = [fact for read in reads for fact in read.facts if fact.kind != "start"]
+    most = max((fact.fields.get("nranks", 0) for fact in facts), default=0)
+    return len(prefixed) <= 1 and all(most <= read.local for read in prefixed)
 
 
 def _processes(logs: Iterable[tuple[Contents, Owner]]) -> dict[str, int]:
     """NCCL's `host:pid` -> rank, from the communicators with the most ranks in the whole evidence."""
-    known: dict[str, tuple[int, int]] = {}
+    worlds: dict[str, tuple[int, int]] = {}
     for read, _ in logs:
         for process, world in read.processes.items():
-            known[process] = max(known.get(process, (0, 0)), world)
-    largest = max((ranks for ranks, _ in known.values()), default=0)
-    ranked = {process: rank for process, (ranks, rank) in known.items() if ranks == largest}
+            worlds[process] = max(worlds.get(process, (0, 0)), world)
+    largest = max((ranks for ranks, _ in worlds.values()), default=0)
+    ranked = {process: rank for process, (ranks, rank) in worlds.items() if ranks == largest}
     return ranked if len(set(ranked.values())) == len(ranked) else {}
 
 
 def adopt_single(evidence: Evidence) -> None:
     """Assign a log without any rank to rank 0, if nothing shows a second process."""
-    told: list[RankError | LogFact] = [*evidence.errors, *evidence.facts]
+    records: list[RankError | LogFact] = [*evidence.errors, *evidence.facts]
     others: list[Any] = [*evidence.flight, *evidence.rings, *evidence.traces, *evidence.snapshots, *evidence.stacks]
-    ranks = {one.rank for one in (*others, *told)} - {None, 0}
-    files = {one.file for one in told if one.rank is None}
+    ranks = {record.rank for record in (*others, *records)} - {None, 0}
+    files = {record.file for record in records if record.rank is None}
     if evidence.run is not None or (evidence.world_size or 1) > 1 or ranks or len(files) != 1:
         return
     if not any(error.rank is None and error.type for error in evidence.errors):
@@ -125,20 +112,14 @@ def adopt(evidence: Evidence) -> None:
     homeless = [error for error in evidence.errors if error.rank is None and error.signal in only]
     if not homeless:
         return
-    ranks = {(error.file, error.signal): only[error.signal] for error in homeless if error.signal}
-    evidence.errors = merge_errors(
-        [replace(e, rank=only[e.signal]) if e in homeless and e.signal else e for e in evidence.errors]
-    )
-    frames = {error.frames: only[error.signal] for error in homeless if error.frames and error.signal}
-    evidence.stacks = [
-        replace(dump, rank=next((frames[t.frames] for t in dump.threads if t.frames in frames), None))
-        if dump.rank is None
-        else dump
-        for dump in evidence.stacks
-    ]
-    evidence.facts = [
-        replace(fact, rank=ranks.get((fact.file, "SIGABRT")))
-        if fact.rank is None and fact.kind == "gloo_mismatch"
-        else fact
-        for fact in evidence.facts
-    ]
+    adopted = [replace(error, rank=only[str(error.signal)]) for error in homeless]
+    evidence.errors = merge_errors([*(error for error in evidence.errors if error not in homeless), *adopted])
+    frames = {error.frames: error.rank for error in adopted if error.frames}
+    for n, dump in enumerate(evidence.stacks):
+        if dump.rank is None:
+            rank = next((frames[thread.frames] for thread in dump.threads if thread.frames in frames), None)
+            evidence.stacks[n] = replace(dump, rank=rank)
+    aborted = {error.file: error.rank for error in adopted if error.signal == "SIGABRT"}
+    for n, fact in enumerate(evidence.facts):
+        if fact.rank is None and fact.kind == "gloo_mismatch":
+            evidence.facts[n] = replace(fact, rank=aborted.get(fact.file))

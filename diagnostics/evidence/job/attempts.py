@@ -5,6 +5,7 @@ A job that was restarted is judged by its last attempt; how the earlier ones fai
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,10 +85,8 @@ def _of_run(root: Path, attempt: int, limits: Limits) -> list[EarlierAttempt]:
             path = RunPaths(root).error(number, rank)
             if not path.parent.is_dir() or path.parent.is_symlink():
                 break
-            try:
+            with suppress(OSError, ValueError):
                 errors.append(error.read(path, str(path.relative_to(root)), rank, limits))
-            except (OSError, ValueError):
-                continue
         earlier.append(EarlierAttempt(number, _first(errors)))
     return earlier
 
@@ -95,8 +94,8 @@ def _of_run(root: Path, attempt: int, limits: Limits) -> list[EarlierAttempt]:
 def _first(errors: Iterable[RankError]) -> RankError | None:
     """Return the error of the rank that failed first: a cause before its consequences, a named rank, then by time."""
 
-    def order(one: RankError) -> tuple[int, bool, float]:
-        rank = UNNAMED if one.rank is None else one.rank
-        return ORDER[of_error(one, rank).kind], one.rank is None, one.time_s or 0.0
+    def order(error: RankError) -> tuple[int, bool, float]:
+        rank = UNNAMED if error.rank is None else error.rank
+        return ORDER[of_error(error, rank).kind], error.rank is None, error.time_s or 0.0
 
-    return min((one for one in errors if ends_a_rank(one)), key=order, default=None)
+    return min(filter(ends_a_rank, errors), key=order, default=None)

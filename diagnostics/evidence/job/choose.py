@@ -5,6 +5,8 @@ Every choice depends on contents only, never on names or the order of a listing.
 
 import hashlib
 from collections import defaultdict
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +29,15 @@ def one_per_rank(reader: Reader, handles: list[Any], evidence: Evidence) -> list
     if reader.groups is None:
         return handles
     by_rank: defaultdict[int, list[Any]] = defaultdict(list)
-    kept = []
+    chosen = [handle for handle in handles if handle.rank is None]
     for handle in handles:
-        if handle.rank is None:
-            kept.append(handle)
-        else:
+        if handle.rank is not None:
             by_rank[handle.rank].append(handle)
     _refuse_several_jobs(reader.kind, by_rank, evidence)
     for rank in sorted(by_rank):
         for group in reader.groups(by_rank[rank], evidence.run is not None):
-            kept += _choose(group, evidence, reader)
-    return kept
+            chosen += _choose(group, evidence, reader)
+    return chosen
 
 
 def _refuse_several_jobs(kind: str, groups: dict[int, list[Any]], evidence: Evidence) -> None:
@@ -65,7 +65,10 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
         evidence: settled.
         traces: all that were found, also those of which another of the same rank was chosen.
     """
-    if evidence.run is not None or _watched(evidence):
+    # Under `dtk watch` all dumps lie beside the rings of their ranks.
+    beside = {(ring.path.parent, ring.rank) for ring in evidence.rings}
+    watched = bool(beside) and all((dump.path.parent, dump.rank) in beside for dump in evidence.flight)
+    if evidence.run is not None or watched:
         return
     moments = Moments(evidence.flight)
     jobs = moments.far_apart()
@@ -76,14 +79,8 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
     if why := moments.overtaken():
         what = f"{evidence.root} holds dumps of different jobs or moments: {why}"
         raise DiagnosticsError(what, "put each job into a folder of its own")
-    refuse_mixed(evidence, traces, [(one.handle.file, one.last_s) for one in moments.standing])
+    refuse_mixed(evidence, traces, [(dump.handle.file, dump.last_s) for dump in moments.standing])
     evidence.doubt = moments.doubt()
-
-
-def _watched(evidence: Evidence) -> bool:
-    """Whether all dumps lie beside the rings of their ranks, as under `dtk watch`."""
-    beside = {(ring.path.parent, ring.rank) for ring in evidence.rings}
-    return bool(beside) and all((dump.path.parent, dump.rank) in beside for dump in evidence.flight)
 
 
 def _choose(group: list[Any], evidence: Evidence, reader: Reader) -> list[Any]:
@@ -93,29 +90,21 @@ def _choose(group: list[Any], evidence: Evidence, reader: Reader) -> list[Any]:
     """
     if len(group) == 1:
         return group
-    sized = sorted(
-        ((_size(handle.path), _digest(handle.path), handle.file, handle) for handle in group), key=_by_content
-    )
-    best = sized[0]
-    others = sorted(item[2] for item in sized[1:] if item[1] != best[1])
-    if evidence.run is None:
-        for item in sized[1:]:
-            if item[1] != best[1] and (why := reader.contradiction(best[3], item[3])):
-                files = " and ".join(sorted((best[2], item[2])))
-                raise DiagnosticsError(
-                    f"{evidence.root} holds files of 2 jobs: {files} are both of rank {best[3].rank}, and {why}",
-                    "put each job into a folder of its own",
-                )
+    digests = {handle.file: _digest(handle.path) for handle in group}
+    best, *rest = sorted(group, key=lambda handle: (-_size(handle.path), digests[handle.file], handle.file))
+    others = [handle for handle in rest if digests[handle.file] != digests[best.file]]
+    for other in others if evidence.run is None else ():
+        if why := reader.contradiction(best, other):
+            files = " and ".join(sorted((best.file, other.file)))
+            raise DiagnosticsError(
+                f"{evidence.root} holds files of 2 jobs: {files} are both of rank {best.rank}, and {why}",
+                "put each job into a folder of its own",
+            )
     if others:
-        what = (
-            f"rank {best[3].rank} has {len(others) + 1} different files: {best[2]} is used, {', '.join(others[:3])} not"
-        )
-        evidence.problems.append(Problem(reader.kind, best[2], what))
-    return [best[3]]
-
-
-def _by_content(item: tuple[int, str, str, Any]) -> tuple[int, str, str]:
-    return -item[0], item[1], item[2]
+        names = ", ".join(sorted(handle.file for handle in others)[:3])
+        what = f"rank {best.rank} has {len(others) + 1} different files: {best.file} is used, {names} not"
+        evidence.problems.append(Problem(reader.kind, best.file, what))
+    return [best]
 
 
 def _size(path: Path) -> int:
@@ -130,10 +119,7 @@ def _digest(path: Path) -> str:
     digest = hashlib.sha256()
     try:
         with open_regular(path) as file:
-            for _ in range(64):
-                block = file.read(BLOCK_BYTES)
-                if not block:
-                    break
+            for block in islice(iter(partial(file.read, BLOCK_BYTES), b""), 64):
                 digest.update(block)
     except OSError:
         return ""

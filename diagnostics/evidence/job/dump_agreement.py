@@ -43,10 +43,9 @@ def contradiction(one: Any, other: Any) -> str:
         mine, theirs = first[key], second[key]
         if mine.text != theirs.text:
             return f"collective #{key[1]} is {mine.text} in one and {theirs.text} in the other"
-        if mine.at_s and theirs.at_s and abs(mine.at_s - theirs.at_s) > SAME_S:
-            return (
-                f"collective #{key[1]} was issued {abs(mine.at_s - theirs.at_s):,.0f} s later in one than in the other"
-            )
+        apart_s = abs(mine.at_s - theirs.at_s)
+        if mine.at_s and theirs.at_s and apart_s > SAME_S:
+            return f"collective #{key[1]} was issued {apart_s:,.0f} s later in one than in the other"
     return ""
 
 
@@ -78,7 +77,7 @@ class Moments:
 
         A collective completes only when all members issued it: then the dumps are of different jobs or moments.
         """
-        ordered = sorted(self.standing, key=lambda one: (one.last_s, one.handle.file))
+        ordered = sorted(self.standing, key=lambda dump: (dump.last_s, dump.handle.file))
         for n, early in enumerate(ordered):
             for late in ordered[n + 1 :]:
                 if not early.last_s or late.last_s - early.last_s <= MOMENT_S:
@@ -107,8 +106,7 @@ class Moments:
         Ranks that had left a collective, for which all must come, before the others came to it, at every position:
         then these are other jobs, or the clocks are wrong. Only of gloo's calls, which return when they are complete.
         """
-        parts = self._parts(SKEW_S)
-        for early, late in pairwise(parts):
+        for early, late in pairwise(self._parts(SKEW_S)):
             place = _left_before(early[0][1], late[0][1])
             if place is not None:
                 made, after = early[0][1][place], late[0][1][place]
@@ -141,15 +139,14 @@ class Moments:
 def _in_step(early: _Calls, late: _Calls) -> bool:
     """Whether the two went through their calls so closely in step that only their clocks differ. Gloo's calls only."""
     for key in sorted({key for key, _ in early.keys() & late.keys() if key.recorder == "gloo"}):
-        found = offset(*({seq: made.at_s for (group, seq), made in calls.items() if group == key and _joined(made)}
-                         for calls in (early, late)))  # fmt: skip
-        if found is not None and found.sure:
+        mine, theirs = (
+            {seq: m.at_s for (group, seq), m in calls.items() if group == key and m.at_s and m.op not in ROOTED}
+            for calls in (early, late)
+        )
+        apart = offset(mine, theirs)
+        if apart is not None and apart.sure:
             return True
     return False
-
-
-def _joined(made: _Made) -> bool:
-    return bool(made.at_s) and made.op not in ROOTED
 
 
 def _who(part: list[tuple[Any, _Calls]]) -> str:
@@ -183,13 +180,11 @@ def _dumps(handle: Any) -> list[Dump]:
 
 def _calls(dumps: list[Dump]) -> _Calls:
     """Group and number of each collective -> when it was issued, and what it is."""
-    found: _Calls = {}
+    made: _Calls = {}
     shared: set[GroupKey] = set()
-    for dump in dumps:
-        for call in dump.calls:
-            if not call.p2p:
-                place = call.key, call.seq
-                if place in found:
-                    shared.add(call.key)  # several groups under one name: numbers do not tell calls apart
-                found[place] = _Made(call.created_s or 0.0, call.described.text, call.wire.op, call.done)
-    return {place: call for place, call in found.items() if place[0] not in shared}
+    for call in (call for dump in dumps for call in dump.calls if not call.p2p):
+        place = call.key, call.seq
+        if place in made:
+            shared.add(call.key)  # several groups under one name: numbers do not tell calls apart
+        made[place] = _Made(call.created_s or 0.0, call.described.text, call.wire.op, call.done)
+    return {place: call for place, call in made.items() if place[0] not in shared}

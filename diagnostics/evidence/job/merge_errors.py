@@ -20,26 +20,15 @@ def merge_errors(errors: list[RankError]) -> list[RankError]:
             if not any(_words(other.message) == _words(error.message) for other in alike):
                 by_rank[None].append(error)
             continue
-        known = by_rank[error.rank]
-        index = next((i for i, other in enumerate(known) if _same(error, other)), None)
+        fuller = by_rank[error.rank]
+        index = next((i for i, other in enumerate(fuller) if _same(error, other)), None)
         if index is None:
-            known.append(error)
+            fuller.append(error)
         else:
-            known[index] = _joined(known[index], error)
+            fuller[index] = _joined(fuller[index], error)
     merged = [error for group in by_rank.values() for error in group]
-    return sorted(
-        merged,
-        key=lambda e: (
-            e.rank is None,
-            e.rank or 0,
-            e.time_s is None,
-            e.time_s or 0.0,
-            e.file,
-            e.line,
-            e.type,
-            e.message,
-        ),
-    )
+    merged.sort(key=lambda e: (e.time_s is None, e.time_s or 0.0, e.file, e.line, e.type, e.message))
+    return sorted(merged, key=lambda error: (error.rank is None, error.rank or 0))
 
 
 def _fullness(error: RankError) -> tuple[Any, ...]:

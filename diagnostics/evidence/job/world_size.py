@@ -48,11 +48,15 @@ def settle(evidence: Evidence, claims: Claims) -> None:
             claims.add(nranks, fact.file)
         elif fact.kind == "nccl_init" and isinstance(nranks, int):
             weakest = max(weakest, nranks)  # a communicator may be of a sub-group
-    stated = _of_run(evidence)
+    topology = evidence.run.manifest.get("topology") if evidence.run is not None else None
+    stated = integer(topology.get("world_size"), 1, MAX_WORLD + 1) if isinstance(topology, dict) else None
     if stated is not None:
         claims.add(stated, "manifest.json")
     if len(claims.sizes) > 1:
-        parts = [f"{size} ranks ({min(files)}{_more(files)})" for size, files in sorted(claims.sizes.items())]
+        parts = []
+        for size, files in sorted(claims.sizes.items()):
+            more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+            parts.append(f"{size} ranks ({min(files)}{more})")
         if len(claims.by_rank) > 1 and evidence.run is None:
             raise DiagnosticsError(
                 f"{evidence.root} holds files of {len(claims.sizes)} jobs: {' and '.join(parts)}",
@@ -64,18 +68,6 @@ def settle(evidence: Evidence, claims: Claims) -> None:
     if not claims.sizes and weakest <= MAX_WORLD:
         evidence.world_size = weakest or None
     _beyond(evidence)
-
-
-def _more(files: list[str]) -> str:
-    return f" and {len(files) - 1} more" if len(files) > 1 else ""
-
-
-def _of_run(evidence: Evidence) -> int | None:
-    if evidence.run is None:
-        return None
-    topology = evidence.run.manifest.get("topology")
-    size = topology.get("world_size") if isinstance(topology, dict) else None
-    return integer(size, 1, MAX_WORLD + 1)
 
 
 def _beyond(evidence: Evidence) -> None:
@@ -94,9 +86,9 @@ def environment(evidence: Evidence) -> None:
     if evidence.run is not None:
         recorded = evidence.run.manifest.get("environment")
         if isinstance(recorded, dict):
-            known = {name: str(value) for name, value in sorted(recorded.items()) if _VARIABLES.match(str(name))}
-            if known:
-                evidence.environment[ALL_RANKS] = known
+            values = {name: str(value) for name, value in sorted(recorded.items()) if _VARIABLES.match(str(name))}
+            if values:
+                evidence.environment[ALL_RANKS] = values
     for fact in evidence.facts:
         if fact.kind in ("nccl_env", "variable") and isinstance(fact.fields.get("name"), str):
             rank = ALL_RANKS if fact.rank is None else fact.rank

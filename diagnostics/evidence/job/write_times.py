@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 from diagnostics.contract.errors import DiagnosticsError
@@ -49,12 +50,12 @@ def refuse_mixed(evidence: Evidence, handles: Iterable[Any], standing: Iterable[
         handles: of all traces.
         standing: file and time (s since 1970) of the last call of flight dumps.
     """
-    traces = [moment for one in handles if (moment := _trace(one)) is not None]
-    nsys = [Moment("Nsight export", one.file, at) for one in evidence.nsys if (at := one.began_s()) is not None]
+    traces = [moment for handle in handles if (moment := _trace(handle)) is not None]
+    nsys = [Moment("Nsight export", file.file, at) for file in evidence.nsys if (at := file.began_s()) is not None]
     flight = [Moment("flight dump", file, at) for file, at in standing if at > 0]
     _one_process_a_rank(evidence, traces)
     _windows(evidence, [*traces, *nsys])
-    everything = sorted([*traces, *nsys, *flight], key=lambda one: (one.at_s, one.file))
+    everything = sorted([*traces, *nsys, *flight], key=attrgetter("at_s", "file"))
     if everything and everything[-1].at_s - everything[0].at_s > JOB_S:
         _refuse(evidence, everything[0], everything[-1], _days(everything[0], everything[-1]))
 
@@ -77,18 +78,15 @@ def _trace(handle: Any) -> Moment | None:
 def _one_process_a_rank(evidence: Evidence, traces: Sequence[Moment]) -> None:
     """Check that all traces of a rank have the same process id."""
     first: dict[int, Moment] = {}
-    for one in sorted(traces, key=lambda moment: (moment.at_s, moment.file)):
-        if one.rank is None:
-            continue
-        known = first.setdefault(one.rank, one)
-        if known.pid != one.pid:
-            why = f"are both of rank {one.rank}, of processes {known.pid} and {one.pid}"
-            _refuse(evidence, known, one, why)
+    for moment in sorted(traces, key=attrgetter("at_s", "file")):
+        if moment.rank is not None and (earlier := first.setdefault(moment.rank, moment)).pid != moment.pid:
+            why = f"are both of rank {moment.rank}, of processes {earlier.pid} and {moment.pid}"
+            _refuse(evidence, earlier, moment, why)
 
 
 def _windows(evidence: Evidence, moments: Sequence[Moment]) -> None:
     """Windows days apart are of one job where a process is in both."""
-    ordered = sorted(moments, key=lambda one: (one.at_s, one.file))
+    ordered = sorted(moments, key=attrgetter("at_s", "file"))
     for n, (one, other) in enumerate(pairwise(ordered)):
         if other.at_s - one.at_s <= WINDOWS_S:
             continue
