@@ -115,10 +115,7 @@ class Numerics:
             }
             sums = fingerprints([_local(parameter.detach()) for parameter in parameters])
             if not bool((self._first > 0).any()):
-                # One number for all parameters, which also depends on their order.
-                factors = torch.arange(len(sums), dtype=torch.int64).mul_(2).add_(1)
-                for dimension, indices in alike.items():
-                    mine[dimension] = int(sums[indices].mul(factors[: len(indices)]).sum()) or 1
+                mine = {dimension: combined(sums[indices]) for dimension, indices in alike.items()}
         hashes = {dimension: list_over_ranks(self._context, value) for dimension, value in mine.items()}
         if any(_UNKNOWN in values for values in hashes.values()):
             return
@@ -178,6 +175,12 @@ def _bit_sum(tensor: Tensor) -> Tensor:
     bits = whole.view(_BITS[whole.element_size()])
     size = _CPU_BLOCK if tensor.device.type == "cpu" else _DEVICE_BLOCK
     return torch.stack([block.sum() for block in torch.split(bits, size)]).sum()
+
+
+def combined(sums: Tensor) -> int:
+    """Return one number, not 0, for the sums of all parameters, which also depends on their order."""
+    factors = torch.arange(len(sums), dtype=torch.int64).mul_(2).add_(1)
+    return int(sums.mul(factors).sum()) or 1
 
 
 def _minority(group: Sequence[int], hashes: Sequence[int]) -> tuple[int, list[int], bool]:

@@ -65,6 +65,8 @@ class Ring:
         about = (layout.VERSION, self.rank, self.world_size, self.attempt, os.getpid(), GROUPS, SLOTS, TABLE_BYTES)
         HEADER.pack_into(self._memory, 0, layout.MAGIC, *about, time.time(), host)
         TABLE_HEAD.pack_into(self._memory, self._table_at, self._used)
+        if isinstance(self._memory, bytearray):
+            self.path.write_bytes(self._memory)
 
     def close(self) -> None:
         """Stop the thread, if there is one; what was recorded stays in the file."""

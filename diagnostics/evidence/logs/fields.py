@@ -68,11 +68,9 @@ def oom_parts(text: str) -> dict[str, Any]:
     """Return the figures of a CUDA out-of-memory message of any torch 2.x (and 1.x)."""
     fields: dict[str, Any] = {}
     for name, regex in _OOM_PARTS:
-        match = regex.search(text)
-        if match:
+        if match := regex.search(text):
             fields[name] = size_bytes(match["size"])
-    gpu = _OOM_GPU.search(text)
-    if gpu:
+    if gpu := _OOM_GPU.search(text):
         fields["gpu"] = int(gpu[1][:6])
     others = [size_bytes(match["size"]) or 0 for match in _OOM_OTHER.finditer(text)]
     if others:

@@ -4,6 +4,7 @@ Owns these formats. What follows from an end, and who is a victim, is for the ca
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -27,8 +28,7 @@ _FATAL_SIGNALS = {
 
 def fatal_error(text: str, rank: int | None, file: str, line: int) -> RankError | None:
     """Return the error of the interpreter's last line in a log, such as `Fatal Python error: Aborted`."""
-    match = _FATAL.match(text)
-    if match is None:
+    if (match := _FATAL.match(text)) is None:
         return None
     return RankError(rank, file, line, "", text.strip(), signal=_FATAL_SIGNALS.get(match["what"].strip()))
 
@@ -55,8 +55,9 @@ class _Row:
     """One rank in torchrun's list of failures."""
 
     line: int
-    rank: int | None = None
-    local_rank: int | None = None
+    rank: int = -1
+    local_rank: int = -1
+    """Known in every row of `FailureTable.rows`."""
     code: int | None = None
     pid: int | None = None
     signal: str | None = None
@@ -83,12 +84,11 @@ class FailureTable:
         key, value = match["key"], match["value"].strip()
         if key == "time" or self.row is None:
             self.row = _Row(number)
-        self._set(self.row, key, value)
-        return True
-
-    def _set(self, row: _Row, key: str, value: str) -> None:
+        row = self.row
         if key == "time":
-            row.time_s = _local_time(value)
+            with suppress(ValueError, OverflowError):
+                # Local time of the node, written without its zone; taken for UTC, so only differences mean something.
+                row.time_s = datetime.strptime(value, "%Y-%m-%d_%H:%M:%S").replace(tzinfo=UTC).timestamp()
         elif key == "rank" and (ranks := _RANKS.match(value)):
             row.rank, row.local_rank = int(ranks[1]), int(ranks[2])
             if len(self.rows) < _MAX_ERRORS:
@@ -99,38 +99,26 @@ class FailureTable:
         elif key == "traceback":
             row.signal = signal_in(value) or row.signal
             row.trace.feed(value)
+        return True
 
     def offset(self) -> int | None:
         """Global minus local rank where all rows of this node agree; None without rows."""
-        offsets = {
-            row.rank - row.local_rank for row in self.rows if row.rank is not None and row.local_rank is not None
-        }
+        offsets = {row.rank - row.local_rank for row in self.rows}
         return offsets.pop() if len(offsets) == 1 else None
 
     def listed(self) -> dict[str, Any]:
         """Ranks of the list, their process ids, and the rank of each process."""
         rank_of = {row.pid: row.rank for row in self.rows if row.pid is not None}
-        ranks = sorted({row.rank for row in self.rows if row.rank is not None})
+        ranks = sorted({row.rank for row in self.rows})
         return {"ranks": ranks, "pids": sorted(rank_of), "rank_of": rank_of}
 
     def errors(self, file: str) -> list[RankError]:
         """One error for each row, in the order of the ranks."""
-        found = []
+        by_place: dict[tuple[int, int], RankError] = {}
         for row in self.rows:
-            raised = next(iter(row.trace.take(end=True)), None)
             what = f"killed by {row.signal}" if row.signal else f"exit code {row.code}"
-            found.append(
-                RankError(
-                    row.rank, file, row.line, raised.type if raised else "", raised.message if raised else what,
-                    raised.frames if raised else (), row.signal, row.code, row.time_s,
-                )
-            )  # fmt: skip
-        return sorted({(e.rank, e.line): e for e in found}.values(), key=lambda e: (e.rank or 0, e.line))
-
-
-def _local_time(text: str) -> float | None:
-    """Local time of the node, written without its zone; taken for UTC, so only differences mean something."""
-    try:
-        return datetime.strptime(text, "%Y-%m-%d_%H:%M:%S").replace(tzinfo=UTC).timestamp()
-    except (ValueError, OverflowError):
-        return None
+            raised = next(iter(row.trace.take(end=True)), tracebacks.Raised("", what, ()))
+            by_place[row.rank, row.line] = RankError(
+                row.rank, file, row.line, raised.type, raised.message, raised.frames, row.signal, row.code, row.time_s
+            )
+        return [by_place[place] for place in sorted(by_place)]

@@ -9,6 +9,7 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -55,7 +56,9 @@ def split(number: int, raw: bytes, labelled: bool = False) -> Line:
     """
     text = raw.decode("utf-8", "replace").rstrip("\r\n")
     if text.startswith("{"):
-        text = _unwrapped(text)
+        with suppress(ValueError, RecursionError):
+            record = json.loads(text)
+            text = next((record[key] for key in _MESSAGE_KEYS if isinstance(record.get(key), str)), text).rstrip("\r\n")
     if "\r" in text:  # a progress bar was drawn over itself before the text
         text = text.rpartition("\r")[2]
     if "\x1b" in text:
@@ -77,16 +80,6 @@ def split(number: int, raw: bytes, labelled: bool = False) -> Line:
             return Line(number, text[at:], text[stream_at:at].rstrip(), rank, local_rank)
 
 
-def _unwrapped(text: str) -> str:
-    """Return the message of a line that is a JSON object, else the line as it is."""
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    message = next((record[key] for key in _MESSAGE_KEYS if isinstance(record.get(key), str)), text)
-    return message.rstrip("\r\n")
-
-
 def is_labelled(head: bytes) -> bool:
     """Whether a log looks like the output of `srun --label`: all of its first lines begin with a rank."""
     text = head.decode("utf-16" if has_utf16_mark(head) else "utf-8", "replace")
@@ -106,9 +99,8 @@ def _utf8(blocks: Iterable[bytes]) -> Iterator[bytes]:
         if n == 0 and has_utf16_mark(block):
             decoder = codecs.getincrementaldecoder("utf-16")("replace")
         if decoder is not None:
-            yield decoder.decode(block).encode("utf-8", "replace")
-        else:
-            yield block.removeprefix(codecs.BOM_UTF8) if n == 0 else block
+            block = decoder.decode(block).encode("utf-8", "replace")
+        yield block.removeprefix(codecs.BOM_UTF8) if n == 0 else block
 
 
 @dataclass(slots=True)

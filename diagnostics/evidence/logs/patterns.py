@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 
 import yaml
@@ -13,7 +13,7 @@ from diagnostics.evidence.logs.fields import SIZE
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pattern:
     """One kind of fact, by one of the words that it is found by."""
 
@@ -25,15 +25,10 @@ class Pattern:
     rank_group: str
     """Group that holds the global rank the line speaks for, where no prefix says it."""
 
-    @property
+    @cached_property
     def regex(self) -> re.Pattern[str]:
         """The expression."""
-        return _compiled(self.text)
-
-
-@cache
-def _compiled(text: str) -> re.Pattern[str]:
-    return re.compile(text)
+        return re.compile(self.text)
 
 
 def _table() -> Iterator[Pattern]:

@@ -3,7 +3,6 @@
 Whole blocks are searched at C speed, since most of a log is such lines. What a figure means is for the causes.
 """
 
-import math
 import re
 from array import array
 from dataclasses import dataclass, field
@@ -67,7 +66,6 @@ def _zeros() -> "array[float]":
 class Series:
     """The steps of one log in the order of its lines; NaN = not printed."""
 
-    trainer: str
     lines: "array[int]" = field(default_factory=lambda: array("q"))
     step: "array[float]" = field(default_factory=_zeros)
     """Numbers of steps, or epochs with a fraction."""
@@ -106,16 +104,13 @@ class Steps:
                 number, at = number + data.count(b"\n", at, match.start()), match.start()
                 if len(self.overflow_lines) < MAX_POINTS:
                     self.overflow_lines.append(number)
-                    self.overflow_scales.append(_number(match["a"] or match["b"]))
+                    self.overflow_scales.append(float(match["a"] or match["b"] or b"nan"))
         if b"loss" not in data:
             return
-        for trainer in [self._only()] if self.series else FORMATS:
+        # One trainer prints a log: the first one whose lines were found.
+        for trainer in self.series or FORMATS:
             if self._read(trainer, data, number - data.count(b"\n", 0, at)):
                 return
-
-    def _only(self) -> str:
-        """One trainer prints a log: the first one whose lines were found."""
-        return next(iter(self.series))
 
     def _read(self, trainer: str, data: bytes, number: int) -> bool:
         """Read what one trainer prints, by a few calls for the whole block."""
@@ -124,25 +119,15 @@ class Steps:
         between, *groups = (parts[n :: regex.groups + 1] for n in range(regex.groups + 1))
         if len(between) < 2:
             return False
-        series = self.series.setdefault(trainer, Series(trainer))
-        if len(series.lines) < MAX_POINTS:
-            lines = [*accumulate(map(bytes.count, between[:-1], repeat(b"\n")), initial=number)][1:]
-            _take(series, dict(zip(regex.groupindex, groups, strict=True)), lines)
+        series = self.series.setdefault(trainer, Series())
+        if len(series.lines) >= MAX_POINTS:
+            return True
+        # Column by column, which costs no call for each row.
+        series.lines.extend([*accumulate(map(bytes.count, between[:-1], repeat(b"\n")), initial=number)][1:])
+        columns = dict(zip(regex.groupindex, groups, strict=True))
+        empty = [None] * len(groups[0])
+        loss, norm = columns.get("loss", empty), columns.get("norm", empty)
+        series.printed.extend([(1 if a else 0) + (2 if b else 0) for a, b in zip(loss, norm, strict=True)])
+        for name in ("step", "loss", "norm", "scale", "skipped"):
+            getattr(series, name).extend(map(float, [text or b"nan" for text in columns.get(name, empty)]))
         return True
-
-
-def _take(series: Series, columns: dict[str, list[bytes | None]], lines: list[int]) -> None:
-    """Add rows column by column, which costs no call for each."""
-    empty: list[bytes | None] = [None] * len(lines)
-    loss, norm = columns.get("loss", empty), columns.get("norm", empty)
-    series.lines.extend(lines)
-    series.printed.extend([(1 if one else 0) + (2 if two else 0) for one, two in zip(loss, norm, strict=True)])
-    for name in ("step", "loss", "norm", "scale", "skipped"):
-        getattr(series, name).extend(map(float, [text or b"nan" for text in columns.get(name, empty)]))
-
-
-def _number(text: bytes | None) -> float:
-    try:
-        return float(text) if text is not None else math.nan
-    except ValueError:
-        return math.nan

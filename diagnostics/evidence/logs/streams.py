@@ -74,7 +74,12 @@ class Streams:
 
     def feed(self, line: Line, rank: int | None) -> None:
         """One line, and whose it is."""
-        stream = self._stream(line, rank)
+        stream = self.streams.get(line.stream)
+        if stream is None:
+            if len(self.streams) >= MAX_STREAMS:
+                self.finish()
+                self.streams.clear()
+            stream = self.streams[line.stream] = _Stream(rank=rank)
         spawned = tracebacks.SPAWNED.match(line.text)
         if spawned:
             stream.spawned = int(spawned[1])
@@ -103,7 +108,12 @@ class Streams:
         if stream.traceback.done or stream.stack.done:
             self._keep(stream)
         if stream.number and not stream.traceback.inside:
-            self._goes_on(stream, line)
+            # Progress behind an exception shows that it was handled.
+            if progress := _PROGRESS.search(line.text):
+                stream.steps.add(progress[1] or progress[2])
+            # A sentence of the end counts only where no other rank can have written it.
+            stream.finished |= bool(_FINISHED.search(line.text)) and (self.rank is not None or bool(line.stream))
+            self._take_back(stream)
 
     def finish(self) -> None:
         """Complete what is under way at the end of the log."""
@@ -113,23 +123,6 @@ class Streams:
 
     def _follow(self, lines: int) -> None:
         self.following = max(self.following, lines)
-
-    def _stream(self, line: Line, rank: int | None) -> _Stream:
-        stream = self.streams.get(line.stream)
-        if stream is None:
-            if len(self.streams) >= MAX_STREAMS:
-                self.finish()
-                self.streams.clear()
-            stream = self.streams[line.stream] = _Stream(rank=rank)
-        return stream
-
-    def _goes_on(self, stream: _Stream, line: Line) -> None:
-        """Note progress after an exception in the same log, which shows that the exception was handled."""
-        if progress := _PROGRESS.search(line.text):
-            stream.steps.add(progress[1] or progress[2])
-        # A sentence of the end counts only where no other rank can have written it.
-        stream.finished |= bool(_FINISHED.search(line.text)) and (self.rank is not None or bool(line.stream))
-        self._take_back(stream)
 
     def _take_back(self, stream: _Stream) -> None:
         """Turn errors that were handled into facts."""
@@ -175,7 +168,8 @@ class Streams:
             elif not launcher_only(raised.type):
                 error = RankError(rank, self.read.file, stream.number, raised.type, raised.message, raised.frames)
                 again = (raised.type, raised.message, raised.frames)
-                stream.finished |= again in stream.seen and _caught(raised.frames)
+                # What nobody catches is printed from the module on; this one was caught before.
+                stream.finished |= again in stream.seen and outer.function != "<module>"
                 stream.seen.add(again)
                 self._error(error)
                 stream.raised.append(error)
@@ -185,8 +179,3 @@ class Streams:
     def _error(self, error: RankError) -> None:
         if len(self.read.errors) < MAX_ERRORS and error not in self.read.errors[-8:]:
             self.read.errors.append(error)
-
-
-def _caught(frames: tuple[Frame, ...]) -> bool:
-    """Whether someone caught it and printed it: what nobody catches is told from the module on."""
-    return bool(frames) and frames[-1].function != "<module>"

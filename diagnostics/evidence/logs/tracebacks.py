@@ -84,7 +84,11 @@ class Assembler:
     def feed(self, text: str) -> None:
         """One line without its prefix."""
         if START.match(text):
-            self._start(text)
+            self.nested = self.first is not None and bool(_ORIGINAL.match(text))
+            if self.separate(text):
+                self._close()
+            self.inside, self.length, self.frames = True, 0, []
+            self.indent = len(text) - len(text.lstrip(" |+-"))
         elif self.inside:
             self._inside(text)
         elif self.first is not None:
@@ -97,14 +101,6 @@ class Assembler:
             self.inside = False
         taken, self.done = self.done, []
         return taken
-
-    def _start(self, text: str) -> None:
-        self.nested = self.first is not None and bool(_ORIGINAL.match(text))
-        if self.separate(text):
-            self._close()
-        self.inside, self.length = True, 0
-        self.indent = len(text) - len(text.lstrip(" |+-"))
-        self.frames = []
 
     def _inside(self, text: str) -> None:
         self.length += 1
@@ -159,14 +155,8 @@ class Assembler:
     def _close(self) -> None:
         if self.first is not None:
             self.done.append(self.first)
-        self.first, self.chained, self.handled, self.nested, self.aside, self.quiet = (
-            None,
-            False,
-            False,
-            False,
-            False,
-            0,
-        )
+        self.first, self.quiet = None, 0
+        self.chained = self.handled = self.nested = self.aside = False
 
 
 def _consequence(later: Raised, earlier: Raised) -> bool:

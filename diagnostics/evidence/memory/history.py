@@ -10,20 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diagnostics.evidence import values
-from diagnostics.evidence.memory.levels import (
-    ACTIVATIONS,
-    AT,
-    BUFFERS,
-    GRADIENTS,
-    KINDS,
-    OPTIMIZER,
-    RESERVED,
-    TEMPORARIES,
-    UNKNOWN,
-    Row,
-    Stack,
-    highest,
-)
+from diagnostics.evidence.memory import levels as words
+from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, UNKNOWN, Row, Stack, highest
 from diagnostics.evidence.memory.owner import BACKWARD, REDUCED, owner
 from diagnostics.evidence.trace.memory_marks import STEP, step_number
 
@@ -94,9 +82,14 @@ def read(
     if not times:
         return history
     paired = _pair(events)
-    steps_at = _optimizer_at(paired, times, annotations if has_times else ())
-    for one in paired.made.values():
-        one.owner = _settled(one, steps_at)
+    # Places of events at which the optimizer was at work.
+    at_work = {n for n, block in paired.made.items() if block.owner in (words.OPTIMIZER, words.TEMPORARIES)}
+    for time_us, begins, name in annotations if has_times else ():
+        if begins and _OPTIMIZER in name:
+            at_work.add(bisect_right(times, time_us))
+    steps_at = sorted(at_work)
+    for block in paired.made.values():
+        block.owner = _settled(block, steps_at)
     levels = _levels_before(events, paired, blocks, reserved_bytes, bool(steps_at))
     _sweep(history, events, times, paired, levels)
     if has_times and history.peak is not None:
@@ -131,52 +124,40 @@ def _pair(events: Sequence[Event]) -> _Paired:
         if action == "alloc":
             paired.made[n] = paired.alive[address] = _Block(size, owner(event), n)
         elif action == release:
-            gone = paired.alive.pop(address, None) or _Block(size, UNKNOWN)
-            gone.end, paired.freed[n] = n, gone
+            block = paired.alive.pop(address, None) or _Block(size, UNKNOWN)
+            block.end, paired.freed[n] = n, block
     return paired
 
 
-def _optimizer_at(paired: _Paired, times: Sequence[int], annotations: Iterable[Annotation]) -> list[int]:
-    """Places of events at which the optimizer was at work, ascending."""
-    places = {n for n, one in paired.made.items() if one.owner in (OPTIMIZER, TEMPORARIES)}
-    places |= {bisect_right(times, time_us) for time_us, begins, name in annotations if begins and _OPTIMIZER in name}
-    return sorted(places)
-
-
-def _settled(one: _Block, steps_at: Sequence[int]) -> str:
+def _settled(block: _Block, steps_at: Sequence[int]) -> str:
     """Gradients live on into the optimizer's step; what else the backward pass makes does not."""
-    if one.owner not in (BACKWARD, REDUCED):
-        return one.owner
-    at = bisect_right(steps_at, one.start)
-    coming = steps_at[at] if at < len(steps_at) else None
-    if coming is not None and (one.end is None or one.end > coming):
-        return GRADIENTS
-    if one.owner == REDUCED:
-        return BUFFERS
-    return ACTIVATIONS if one.end is not None else UNKNOWN
+    if block.owner not in (BACKWARD, REDUCED):
+        return block.owner
+    at = bisect_right(steps_at, block.start)
+    if at < len(steps_at) and (block.end is None or block.end > steps_at[at]):
+        return words.GRADIENTS
+    if block.owner == REDUCED:
+        return words.BUFFERS
+    return words.ACTIVATIONS if block.end is not None else UNKNOWN
 
 
 def _changes(n: int, event: Event, paired: _Paired) -> tuple[tuple[int, int], ...]:
     if (made := paired.made.get(n)) is not None:
         return ((AT[made.owner], made.size_bytes),)
-    if (gone := paired.freed.get(n)) is not None:
-        return ((AT[gone.owner], -gone.size_bytes),)
+    if (freed := paired.freed.get(n)) is not None:
+        return ((AT[freed.owner], -freed.size_bytes),)
     sign = _RESERVES.get(str(event.get("action")))
     return ((AT[RESERVED], sign * (values.size(event.get("size")) or 0)),) if sign else ()
 
 
 def _levels_before(
-    events: Sequence[Event],
-    paired: _Paired,
-    blocks: Mapping[int, tuple[int, str]],
-    reserved_bytes: int,
-    outlived: bool,
+    events: Sequence[Event], paired: _Paired, blocks: Mapping[int, tuple[int, str]], reserved_bytes: int, outlived: bool
 ) -> list[int]:
     """Of the moment before the first event: what is left of it, and the sizes of what was freed since."""
     levels = [0] * len(KINDS)
     for address, (size, word) in blocks.items():
         if address not in paired.alive:
-            word = (GRADIENTS if outlived else UNKNOWN) if word in (BACKWARD, REDUCED) else word
+            word = (words.GRADIENTS if outlived else UNKNOWN) if word in (BACKWARD, REDUCED) else word
             levels[AT[word]] += size
     net = [0, 0]
     for n, event in enumerate(events):

@@ -4,6 +4,7 @@ stream by. Knows neither where moves come from nor how they are drawn.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 PARAMETERS, GRADIENTS, OPTIMIZER = "parameters", "gradients", "optimizer states"
 ACTIVATIONS, BUFFERS, TEMPORARIES = "activations", "communication buffers", "temporaries"
@@ -79,10 +80,10 @@ class Stack:
 
     def _close(self, until: float | None) -> None:
         """End a stretch; with `until` the levels are held to that moment."""
-        rows = [_row(one) for one in (self._low, self._high) if one is not None]
+        rows = [_row(moment) for moment in (self._low, self._high) if moment is not None]
         if until is not None:
             rows += [_row((self.total, time, self.levels)) for time in (self._time, until)]
-        for row in sorted(rows, key=lambda one: one[0]):
+        for row in sorted(rows, key=itemgetter(0)):
             if self.rows[-1] != row:
                 self.rows.append(row)
         self._low = self._high = None

@@ -57,18 +57,11 @@ def _of_frame(file: str, name: str) -> str:
     if "/torch/optim/" in file:
         return levels.OPTIMIZER if name in _STATES else levels.TEMPORARIES
     if any(folder in file for folder in _SHARDING):
-        return _of_sharding(name)
+        moves = levels.BUFFERS if any(word in name for word in _MOVES) else ""
+        return levels.PARAMETERS if name in _SHARDS else REDUCED if "reduce" in name else moves
     if file.endswith(_CALLS) or (file.endswith("/torch/nn/parallel/distributed.py") and name == "_ddp_init_helper"):
         return levels.BUFFERS
     if file.endswith(_MODULE):
         return levels.ACTIVATIONS if name in _CALLED else levels.PARAMETERS if name in _MOVED else ""
     made = (_MODULES in file and name in _MADE) or file.endswith("/torch/nn/parameter.py")
     return levels.PARAMETERS if made else ""
-
-
-def _of_sharding(name: str) -> str:
-    if name in _SHARDS:
-        return levels.PARAMETERS
-    if "reduce" in name:
-        return REDUCED
-    return levels.BUFFERS if any(word in name for word in _MOVES) else ""

@@ -83,11 +83,6 @@ def _groups(files: Sequence[FlightFile], in_run: bool) -> list[list[FlightFile]]
     return [[file for other, file in best if other == backend] for backend in sorted({backend for backend, _ in best})]
 
 
-def _world_size(start: bytes) -> int | None:
-    match = _DEFAULT_RANKS.search(start)
-    return match[1].count(b",") + 1 if match else None
-
-
 READER = Reader(
     kind="flight",
     title="flight-recorder dumps",
@@ -95,7 +90,7 @@ READER = Reader(
     open=opens(FlightFile),
     suffixes=(".pickle", ".pkl", ".json"),
     per_rank="dump",
-    world_size=_world_size,
+    world_size=lambda head: match[1].count(b",") + 1 if (match := _DEFAULT_RANKS.search(head)) else None,
     groups=_groups,
     contradiction=contradiction,
 )

@@ -5,6 +5,7 @@ from the text, else from NCCL's process names, else from the file. Decides nothi
 """
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,20 +41,10 @@ _OF_THE_JOB = frozenset(
 _WAITED = frozenset({"watchdog_timeout", "store_key_timeout", "gloo_timeout", "monitored_barrier"})
 """Kinds of lines that say that a rank had waited for too long."""
 _STRUCTURE = (
-    b"Traceback (most recent call last)",
-    b"(most recent call first)",
-    b"Fatal Python error",
-    b"  exitcode  :",
-    b"  time      :",
-    b" (active",
-    b" (idle",
-    b"terminated with the following error",
-    b"# stacks at ",
-    b"Last error:",
-    log_collective.HEAD.encode(),
-    _RESTARTS.encode(),
-    *(word.encode() for word in ASIDE),
-)
+    b"Traceback (most recent call last)", b"(most recent call first)", b"Fatal Python error", b"  exitcode  :",
+    b"  time      :", b" (active", b" (idle", b"terminated with the following error", b"# stacks at ", b"Last error:",
+    log_collective.HEAD.encode(), _RESTARTS.encode(), *(word.encode() for word in ASIDE),
+)  # fmt: skip
 _FIRST_ONLY = {"non_finite_loss"}
 """Kinds that are told anew at each step once they began: the first line of each rank is kept, the others counted."""
 WORDS = tuple(dict.fromkeys((*(pattern.word for pattern in TABLE), *_STRUCTURE)))
@@ -80,7 +71,7 @@ class _Scan:
     table: FailureTable = field(default_factory=FailureTable)
     collective: CollectiveStack = field(default_factory=CollectiveStack)
     counts: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
-    per_kind: dict[tuple[str, int | None], int] = field(default_factory=dict)
+    per_kind: Counter[tuple[str, int | None]] = field(default_factory=Counter)
     exits: list[RankError] = field(default_factory=list)
     """As torchrun tells them before its list; only that list has global ranks."""
     failed: dict[str, tuple[int, Any, int]] = field(default_factory=dict)
@@ -114,13 +105,18 @@ class _Scan:
         self.streams.following -= 1
         if self.table.feed(line.text, line.number):
             self.following = max(self.following, 40)
-            rank = self.table.row.rank if self.table.row else rank
+            row = self.table.row
+            rank = rank if row is None else row.rank if row.rank >= 0 else None
         else:
             self.streams.feed(line, rank)
         if _RESTARTS in line.text:
             self._restarted(line.number, len(self.read.stacks))
         self._last_error(line, rank)
-        self._collective(line, rank)
+        if log_collective.HEAD in line.text:
+            self.collective.begin(line.number, rank)
+        elif self.collective.number and (place := self.collective.feed(line.text)) is not None:
+            # The frames of a collective that timed out are on lines without a prefix.
+            self._add("collective_stack", self.collective.rank, line, place)
         matched = [self._match(patterns, line, rank) for word, patterns in _BY_WORD.items() if word in line.text]
         if matched and not any(matched) and _WATCHDOG in line.text:
             self.wrapped, self.following = line, max(self.following, 1)
@@ -137,15 +133,6 @@ class _Scan:
             else:
                 self.last_error, self.following = True, max(self.following, 3)
 
-    def _collective(self, line: Line, rank: int | None) -> None:
-        """Read the stack of a collective that timed out. Its frames are on lines without a prefix."""
-        if log_collective.HEAD in line.text:
-            self.collective.begin(line.number, rank)
-        elif self.collective.number:
-            place = self.collective.feed(line.text)
-            if place is not None:
-                self._add("collective_stack", self.collective.rank, line, place)
-
     def _match(self, patterns: list[Pattern], line: Line, rank: int | None) -> bool:
         for pattern in patterns:
             match = pattern.regex.search(line.text)
@@ -161,17 +148,12 @@ class _Scan:
             process = _PROCESS.match(line.text) if pattern.kind.startswith("nccl_") else None
             if process:
                 fields["process"] = process[1]
-                self._process(pattern, fields)
+                if pattern.kind == "nccl_init" and len(self.read.processes) <= PER_KIND:  # Says which rank it is.
+                    largest = self.read.processes.get(process[1], (0, 0))
+                    self.read.processes[process[1]] = max(largest, (fields["nranks"], fields["comm_rank"]))
             self._add(pattern.kind, rank, line, fields)
             return True
         return False
-
-    def _process(self, pattern: Pattern, fields: dict[str, Any]) -> None:
-        """NCCL names processes; its init lines say which rank a process is."""
-        if pattern.kind != "nccl_init" or len(self.read.processes) > PER_KIND:
-            return
-        known = self.read.processes.get(fields["process"], (0, 0))
-        self.read.processes[fields["process"]] = max(known, (fields["nranks"], fields["comm_rank"]))
 
     def _add(self, kind: str, rank: int | None, line: Line, fields: dict[str, Any]) -> None:
         if kind == "host_progress":
@@ -181,20 +163,15 @@ class _Scan:
         if kind in _WAITED and self.work is not None and under_way:
             self.read.facts.append(self.work)
             self.work = None
-        key = (
-            (kind, rank)
-            if kind in _FIRST_ONLY
-            else (kind, rank, *sorted((name, str(value)) for name, value in fields.items()))
-        )
-        known = self.counts.get(key)
-        if known is not None:
-            known["count"] = known.get("count", 1) + 1
+        told = () if kind in _FIRST_ONLY else sorted((name, str(value)) for name, value in fields.items())
+        key = (kind, rank, *told)
+        if (same := self.counts.get(key)) is not None:
+            same["count"] = same.get("count", 1) + 1
             return
-        kept = self.per_kind.get((kind, rank), 0)
-        if kept >= PER_KIND_AND_RANK or len(self.read.facts) >= PER_KIND:
+        if self.per_kind[kind, rank] >= PER_KIND_AND_RANK or len(self.read.facts) >= PER_KIND:
             self.read.dropped += 1
             return
-        self.per_kind[kind, rank] = kept + 1
+        self.per_kind[kind, rank] += 1
         self.counts[key] = fields
         text = _GLOO_CHECK.sub("", line.text) if kind == "gloo_mismatch" else line.text
         self.read.facts.append(LogFact(kind, rank, self.read.file, line.number, shortened(text.strip(), TEXT), fields))
@@ -223,27 +200,27 @@ class _Scan:
         read = self.read
         self.streams.finish()
         self.streams.streams.clear()
-        gone = Contents(read.file)
-        gone.errors = [one for one in (*read.errors, *self.exits) if one.line <= last]
-        gone.facts = [one for one in read.facts if one.line <= last and one.kind not in _OF_THE_JOB]
-        gone.stacks, read.stacks = read.stacks[:stacks], read.stacks[stacks:]
-        read.errors = [one for one in read.errors if one.line > last]
-        read.facts = [one for one in read.facts if one.line > last or one.kind in _OF_THE_JOB]
-        self.exits = [one for one in self.exits if one.line > last]
+        ended = Contents(read.file)
+        ended.errors = [error for error in (*read.errors, *self.exits) if error.line <= last]
+        ended.facts = [fact for fact in read.facts if fact.line <= last and fact.kind not in _OF_THE_JOB]
+        ended.stacks, read.stacks = read.stacks[:stacks], read.stacks[stacks:]
+        read.errors = [error for error in read.errors if error.line > last]
+        read.facts = [fact for fact in read.facts if fact.line > last or fact.kind in _OF_THE_JOB]
+        self.exits = [error for error in self.exits if error.line > last]
         self.counts.clear()
         self.per_kind.clear()
         self.restarted = last
-        if gone:
-            read.earlier.append(gone.errors[:MAX_ERRORS])
-            self.aside = gone
+        if ended:
+            read.earlier.append(ended.errors[:MAX_ERRORS])
+            self.aside = ended
 
     def finish(self) -> Contents:
         """Complete the log and return its contents."""
         read, file = self.read, self.read.file
         self.streams.finish()
         read.errors += self.table.errors(file) or self.exits[:MAX_ERRORS]
-        told = read.errors or any(one.kind not in _OF_THE_JOB for one in read.facts) or self.steps.last > self.restarted
-        if self.aside is not None and not told:
+        known = read.errors or any(f.kind not in _OF_THE_JOB for f in read.facts) or self.steps.last > self.restarted
+        if self.aside is not None and not known:
             # How the last attempt went is not known, so the one before it counts.
             read.errors, read.stacks = self.aside.errors, self.aside.stacks
             read.facts += self.aside.facts

@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from itertools import count
 from typing import Any, TypeVar
 
 from diagnostics.evidence.limits import TooLargeError
@@ -75,14 +76,14 @@ class _Reader:
     def __init__(self, connection: sqlite3.Connection, file: NsysFile) -> None:
         self.connection = connection
         self.file = file
-        self.checks = 0
         self.listed: list[str] = []
         """Names of all devices, in one list that their traces share."""
         self.names = Names(self.listed)
         self.name_bytes = 0
         self.traces_by_device: dict[int, Trace] = {}
         self.lanes: dict[int, Lanes] = {}
-        connection.set_progress_handler(self._progress, _STEPS_PER_CHECK)
+        checks = count(1)
+        connection.set_progress_handler(lambda: int(next(checks) > _CHECKS), _STEPS_PER_CHECK)
         connection.execute("PRAGMA trusted_schema=OFF")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _CELL_BYTES)
         # A row of the file takes more bytes than that; more rows come from joins and generated ones only.
@@ -99,7 +100,10 @@ class _Reader:
         tables = {str(row[0]) for row in self._rows("SELECT name FROM sqlite_master WHERE type='table'")}
         if not tables >= _TABLES:
             raise ValueError("an sqlite database, but no Nsight export with kernels")
-        launches = self._launches(tables)
+        launches: _Launches = {}
+        if "CUPTI_ACTIVITY_KIND_RUNTIME" in tables:
+            rows = self._rows("SELECT globalTid, correlationId, start, end FROM CUPTI_ACTIVITY_KIND_RUNTIME")
+            launches = {(thread >> 24, number): (*times, thread) for thread, number, *times in rows if number}
         owners = self._kernels(launches)
         for table, name in (("CUPTI_ACTIVITY_KIND_MEMCPY", "Memcpy"), ("CUPTI_ACTIVITY_KIND_MEMSET", "Memset")):
             if table in tables:
@@ -107,16 +111,12 @@ class _Reader:
         self._syncs(tables, owners)
         if "NVTX_EVENTS" in tables:
             self._marks(owners)
-        found = [self.traces_by_device[device] for device in sorted(self.traces_by_device)]
-        for n, trace in enumerate(found):
-            trace.rank = (self.file.rank if self.file.rank is not None else 0) if len(found) == 1 else n
-            trace.world_size = len(found) if len(found) > 1 else None
+        traces = [self.traces_by_device[device] for device in sorted(self.traces_by_device)]
+        for n, trace in enumerate(traces):
+            trace.rank = (self.file.rank or 0) if len(traces) == 1 else n
+            trace.world_size = len(traces) if len(traces) > 1 else None
             trace.first_ns, trace.last_ns = min(trace.device.start), max(trace.device.end)
-        return found
-
-    def _progress(self) -> int:
-        self.checks += 1
-        return int(self.checks > _CHECKS)
+        return traces
 
     def _rows(self, query: str) -> Iterator[tuple[Any, ...]]:
         cursor = self.connection.execute(f"{query} LIMIT {self.file.limits.spans}")
@@ -142,12 +142,6 @@ class _Reader:
             if self.name_bytes > self.file.limits.whole_bytes:
                 raise TooLargeError(f"names over {self.file.limits.whole_bytes >> 20} MiB")
         return self.names[name]
-
-    def _launches(self, tables: set[str]) -> _Launches:
-        if "CUPTI_ACTIVITY_KIND_RUNTIME" not in tables:
-            return {}
-        rows = self._rows("SELECT globalTid, correlationId, start, end FROM CUPTI_ACTIVITY_KIND_RUNTIME")
-        return {(thread >> 24, correlation): (*times, thread) for thread, correlation, *times in rows if correlation}
 
     def _add(self, row: tuple[Any, ...], launches: _Launches, memory: int) -> int:
         start, end, device, stream, correlation, process, name = row

@@ -49,15 +49,16 @@ def read(path: Path, file: str, limits: Limits) -> Contents:
         rank, nranks, code = int(value["rank"]), int(value["world_size"]), value.get("exit_code")
         looks = tuple((_moment(*before), _moment(*after)) for before, after in value["looks"][:_MOST])
         last = _moment(*value["last"])
-        numbers = [*(one for pair in looks for moment in (*pair, last) for one in (moment[0], *moment[2:4]))]
-        call = {str(name): str(said)[:64] for name, said in value.get("call", {}).items()}
+        moments = (*(moment for pair in looks for moment in pair), last)
+        numbers = [number for moment in moments for number in (moment.time_s, moment.cpu_s, moment.switches)]
+        call = {str(name): str(text)[:64] for name, text in value.get("call", {}).items()}
         counters = {
             (str(frame["file"]), str(frame["function"])): {str(k): int(v) for k, v in frame["numbers"].items()}
             for frame in value.get("counters", ())[:_MOST]
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError("no record of a rank's process") from error
-    if not 0 <= rank < nranks or not all(type(one) in (int, float) and 0 <= one < 1e12 for one in numbers):
+    if not 0 <= rank < nranks or not all(type(number) in (int, float) and 0 <= number < 1e12 for number in numbers):
         raise ValueError("no record of a rank's process")
     fields = {"looks": looks, "last": last, "call": call, "counters": counters}
     facts = [LogFact(KIND, rank, file, 0, f"rank {rank} is {last.state or 'gone'}", fields, last.time_s)]
@@ -75,5 +76,5 @@ READER = Reader(
     recognise=recognise,
     open=lambda source: read(source.path, source.file, source.limits),
     facts=(KIND,),
-    world_size=lambda head: int(found[1]) if (found := _WORLD_SIZE.search(head)) else None,
+    world_size=lambda head: int(match[1]) if (match := _WORLD_SIZE.search(head)) else None,
 )

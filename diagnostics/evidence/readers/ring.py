@@ -57,7 +57,7 @@ class RingFile(Handle):
 
 def _dump(ring: RingDump, file: str) -> Dump:
     calls = [call_of(record) for record in ring.records]
-    last = ring.records[-1] if ring.records else None
+    last = calls[-1] if calls else None
     return Dump(
         rank=ring.rank,
         file=file,
@@ -85,7 +85,7 @@ def _completed(ring: RingDump, group: RingGroup) -> int:
             if record.state != "raised" or record.seq > completed:
                 break
             completed = record.seq - 1
-    waits = [one.seq - 1 for one in ring.records if one.state == "started" and not one.is_p2p and one.group == group]
+    waits = [r.seq - 1 for r in ring.records if r.state == "started" and not r.is_p2p and r.group == group]
     return min([completed, *waits])
 
 

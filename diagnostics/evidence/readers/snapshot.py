@@ -5,7 +5,7 @@ history as a curve, what was asked for when memory ran out. Source of the fields
 `_memory_snapshot`, of torch 2.0 to 2.13. Knows no verdict.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,7 +65,6 @@ class DeviceMemory:
     largest_free_bytes: int = 0
     free_blocks: int = 0
     segments: int = 0
-    expandable_segments: int = 0
     holders: list[Holder] = field(default_factory=list)
     """The largest first."""
     curve: list[tuple[float, int]] = field(default_factory=list)
@@ -117,48 +116,34 @@ def _snapshot(value: dict[str, Any]) -> Snapshot:
         _segment(segment, device, held.setdefault(number, {}), blocks.setdefault(number, {}))
     for number, device in devices.items():
         device.peak_bytes = device.allocated_bytes
-        found = [Holder(site, size, count) for site, (size, count) in held[number].items()]
-        device.holders = sorted(found, key=lambda one: (-one.size_bytes, str(one.site)))[:MAX_HOLDERS]
+        holders = [Holder(site, size, count) for site, (size, count) in held[number].items()]
+        device.holders = sorted(holders, key=lambda holder: (-holder.size_bytes, str(holder.site)))[:MAX_HOLDERS]
     ran_out: list[OutOfMemory] = []
     traces, marks = value.get("device_traces"), _annotations(value.get("external_annotations"))
     for number, events in enumerate(traces if isinstance(traces, list) else ()):
         if isinstance(events, list) and events:
             device = devices.setdefault(number, DeviceMemory(number))
             _history(events, device, blocks.get(number, {}), marks.get(number, []))
-            ran_out += _failures(events, number)
+            for event in (event for event in _dicts(events[::-1]) if event.get("action") == "oom"):  # Newest first.
+                asked_bytes, free_bytes = values.size(event.get("size")) or 0, values.size(event.get("device_free"))
+                ran_out.append(OutOfMemory(number, asked_bytes, free_bytes, site_of(event.get("frames"))))
     settings = value.get("allocator_settings")
     return Snapshot(devices, dict(settings) if isinstance(settings, dict) else {}, ran_out)
 
 
-def _failures(events: list[Any], number: int) -> list[OutOfMemory]:
-    """Return the out-of-memory events, newest first."""
-    return [
-        OutOfMemory(
-            number,
-            values.size(event.get("size")) or 0,
-            values.size(event.get("device_free")),
-            site_of(event.get("frames")),
-        )
-        for event in reversed(events)
-        if isinstance(event, dict) and event.get("action") == "oom"
-    ]
-
-
 def _segment(
-    segment: Mapping[str, Any],
-    device: DeviceMemory,
-    held: dict[Frame | None, list[int]],
-    blocks: _Blocks,
+    segment: Mapping[str, Any], device: DeviceMemory, held: dict[Frame | None, list[int]], blocks: _Blocks
 ) -> None:
     device.segments += 1
     device.reserved_bytes += values.size(segment.get("total_size")) or 0
-    device.expandable_segments += segment.get("is_expandable") is True
     start = segment.get("address")
     address = start if isinstance(start, int) else 0
     for block in _dicts(segment.get("blocks")):
         size, state = values.size(block.get("size")) or 0, block.get("state")
         if state == "active_allocated":
-            frames = block.get("frames") or _old_frames(block)
+            history = block.get("history")  # Of torch 2.0: its first entry has the stack.
+            first = history[0] if isinstance(history, list) and history else None
+            frames = block.get("frames") or (first.get("frames") if isinstance(first, dict) else None)
             device.allocated_bytes += size
             entry = held.setdefault(site_of(frames), [0, 0])
             entry[0] += size
@@ -173,18 +158,9 @@ def _segment(
         address += size
 
 
-def _old_frames(block: Mapping[str, Any]) -> object:
-    """In torch 2.0 the block had a history with the stack."""
-    history = block.get("history")
-    first = history[0] if isinstance(history, list) and history else None
-    return first.get("frames") if isinstance(first, dict) else None
-
-
-def _history(events: Sequence[Any], device: DeviceMemory, blocks: _Blocks, marks: list[Annotation]) -> None:
+def _history(events: list[Any], device: DeviceMemory, blocks: _Blocks, marks: list[Annotation]) -> None:
     """Set the device's memory history: what the bytes were for over time, and where the peak was."""
-    history = memory_history.read(
-        [one for one in events if isinstance(one, dict)], blocks, device.reserved_bytes, marks
-    )
+    history = memory_history.read(list(_dicts(events)), blocks, device.reserved_bytes, marks)
     if history.peak is None:
         return
     device.history = history
@@ -197,11 +173,11 @@ def _history(events: Sequence[Any], device: DeviceMemory, blocks: _Blocks, marks
 def _annotations(value: object) -> dict[int, list[Annotation]]:
     """Of `record_function`, by device, ascending (torch 2.4 and later)."""
     found: dict[int, list[Annotation]] = {}
-    for one in _dicts(value):
-        time_us, name, stage = one.get("time_us"), one.get("name"), one.get("stage")
+    for annotation in _dicts(value):
+        time_us, name, stage = map(annotation.get, ("time_us", "name", "stage"))
         if isinstance(time_us, int) and 0 < time_us < 1 << 62 and isinstance(name, str) and stage in ("START", "END"):
             mark = (time_us, stage == "START", name[:MAX_NAME])
-            found.setdefault(values.size(one.get("device")) or 0, []).append(mark)
+            found.setdefault(values.size(annotation.get("device")) or 0, []).append(mark)
     for marks in found.values():
         marks.sort(key=lambda mark: mark[0])
     return found
@@ -219,7 +195,7 @@ def site_of(frames: object) -> Frame | None:
 
 
 def _dicts(value: object) -> Iterable[dict[str, Any]]:
-    return (one for one in value if isinstance(one, dict)) if isinstance(value, list) else ()
+    return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else ()
 
 
 READER = Reader(

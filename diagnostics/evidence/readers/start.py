@@ -50,7 +50,11 @@ def read(path: Path, file: str, limits: Limits) -> LogFact:
         raise ValueError(f"no start of a rank: {problem}") from problem
     if start.rank >= start.world_size:
         raise ValueError(f"no start of a rank: rank {start.rank} of {start.world_size}")
-    frames = tuple(filter(None, map(_frame, start.frames[:MAX_FRAMES] if isinstance(start.frames, list) else [])))
+    frames = tuple(
+        Frame(str(frame[0])[:4096], frame[1], str(frame[2])[:256])
+        for frame in (start.frames[:MAX_FRAMES] if isinstance(start.frames, list) else ())
+        if isinstance(frame, list) and len(frame) == 3 and type(frame[1]) is int
+    )
     fields = {name: getattr(start, name) for name in ("state", "pid", "since_s", "alive_s", "worked_s")}
     fields |= {"nranks": start.world_size, "host": str(start.host), "frames": frames}
     return LogFact(KIND, start.rank, file, 0, f"rank {start.rank} is {_TEXTS[start.state]}", fields, start.alive_s)
@@ -60,12 +64,6 @@ def own_frame(fact: LogFact) -> Frame | None:
     """Return the innermost frame of the user's script in a start fact."""
     frames: tuple[Frame, ...] = fact.fields["frames"]
     return next((frame for frame in frames if not is_library(frame.file)), None)
-
-
-def _frame(value: Any) -> Frame | None:
-    if not isinstance(value, list) or len(value) != 3 or type(value[1]) is not int:
-        return None
-    return Frame(str(value[0])[:4096], value[1], str(value[2])[:256])
 
 
 READER = Reader(

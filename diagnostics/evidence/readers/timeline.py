@@ -32,12 +32,10 @@ class StepMemory(msgspec.Struct, frozen=True):
     step: int
     time_s: Time
     rss_bytes: Size | None
-    peak_rss_bytes: Size | None = None
     allocated_bytes: Size | None = None
     peak_allocated_bytes: Size | None = None
     reserved_bytes: Size | None = None
     peak_reserved_bytes: Size | None = None
-    inactive_split_bytes: Size | None = None
     allocation_retries: Size | None = None
 
 
@@ -107,7 +105,7 @@ class TimelineFile(Handle):
             ValueError: it is too large or holds no record at all.
         """
         timeline = Timeline()
-        kept = _Kept(most_steps)
+        sampled = _Sampled(most_steps)
         for _, line in LineReader(self.path, self.limits, (b"{",), lambda: False).lines():
             try:
                 if b'"kind"' in line:
@@ -117,18 +115,21 @@ class TimelineFile(Handle):
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 timeline.damaged += 1
                 continue
-            if kept.last is not None and step.step < kept.last.step:
-                kept = _Kept(most_steps)  # a new attempt goes on in the same file
-            kept.add(step)
-        timeline.steps = kept.steps()
+            if sampled.last is not None and step.step < sampled.last.step:
+                sampled = _Sampled(most_steps)  # a new attempt goes on in the same file
+            sampled.add(step)
+        timeline.steps = sampled.steps()
         if not timeline.steps and not timeline.host_used and timeline.damaged:
             raise ValueError("no line of it is a record of memory")
-        _thin(timeline)
+        timeline.host_used = thinned(timeline.host_used, MAX_POINTS)
+        timeline.rank_rss = {rank: thinned(points, MAX_POINTS) for rank, points in sorted(timeline.rank_rss.items())}
+        for device in timeline.devices.values():
+            device.curve = thinned(device.curve, MAX_POINTS)
         return timeline
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Sampled:
     """At most `most` steps evenly spread, and the last and the highest one."""
 
     most: int
@@ -150,9 +151,9 @@ class _Kept:
             self.held, self.stride = self.held[::2], self.stride * 2
 
     def steps(self) -> list[StepMemory]:
-        """All that were kept, ascending."""
-        more = [one for one in (self.last, self.highest) if one is not None]
-        return [one for _, one in sorted({one.step: one for one in [*self.held, *more]}.items())]
+        """Return those that are held, ascending."""
+        by_number = {step.step: step for step in (*self.held, self.last, self.highest) if step is not None}
+        return [by_number[number] for number in sorted(by_number)]
 
 
 def _height(step: StepMemory) -> int:
@@ -188,13 +189,6 @@ def _add(points: list[tuple[float, int]], time_s: float, size: int | None) -> No
         points.append((time_s, size))
         if len(points) > 4 * MAX_POINTS:
             points[:] = thinned(points, MAX_POINTS)
-
-
-def _thin(timeline: Timeline) -> None:
-    timeline.host_used = thinned(timeline.host_used, MAX_POINTS)
-    timeline.rank_rss = {rank: thinned(timeline.rank_rss[rank], MAX_POINTS) for rank in sorted(timeline.rank_rss)}
-    for device in timeline.devices.values():
-        device.curve = thinned(device.curve, MAX_POINTS)
 
 
 READER = Reader(

@@ -40,11 +40,6 @@ def _open(source: Source) -> Contents:
     return Contents(source.file, [TraceFile(source.path, source.file, rank, source.limits)])
 
 
-def _world_size(head: bytes) -> int | None:
-    match = _WORLD_SIZE.search(head)
-    return int(match[1]) if match else None
-
-
 READER = Reader(
     kind="trace",
     title="profiler traces",
@@ -52,5 +47,5 @@ READER = Reader(
     open=_open,
     suffixes=(".json", ".gz"),
     per_rank="trace",
-    world_size=_world_size,
+    world_size=lambda head: int(match[1]) if (match := _WORLD_SIZE.search(head)) else None,
 )

@@ -96,7 +96,6 @@ class RingRecord:
     state: str
     """`started` (inside the call), `finished`, `issued` (asynchronous, handed over), `raised`."""
     time_s: float
-    ended_s: float | None
     asynchronous: bool
 
 
@@ -121,7 +120,6 @@ class RingDump:
     attempt: int
     pid: int
     host: str
-    started_s: float
     groups: tuple[RingGroup, ...]
     records: tuple[RingRecord, ...]
     sound: bool
@@ -150,24 +148,23 @@ def parse(data: bytes) -> RingDump:
     """
     if not recognise(data) or len(data) < GROUPS_AT:
         raise ValueError("not a ring of collectives, or cut off in its header")
-    _, version, rank, world, attempt, pid, groups, slots, table_bytes, started_s, host = HEADER.unpack_from(data)
+    _, version, rank, world, attempt, pid, groups, slots, table_bytes, _, host = HEADER.unpack_from(data)
     if version != VERSION:
         raise ValueError(f"ring of version {version}; this reads version {VERSION}")
     if groups > MAX_GROUPS or slots > MAX_SLOTS:
         raise ValueError(f"ring of {groups} groups and {slots} records; no rank writes so many")
-    if len(data) != file_bytes(groups, slots, table_bytes):
-        raise ValueError(f"ring of {len(data)} bytes where its header says {file_bytes(groups, slots, table_bytes)}")
+    if len(data) != (size_bytes := file_bytes(groups, slots, table_bytes)):
+        raise ValueError(f"ring of {len(data)} bytes where its header says {size_bytes}")
     texts = _texts(data[len(data) - table_bytes :])
-    known = _groups(data, groups, texts)
-    records, torn = _records(data, GROUPS_AT + groups * GROUP.size, slots, texts, known)
+    by_index = _groups(data, groups, texts)
+    records, torn = _records(data, GROUPS_AT + groups * GROUP.size, slots, texts, by_index)
     return RingDump(
         rank=rank,
         world_size=world,
         attempt=attempt,
         pid=pid,
         host=host.rstrip(b"\0").decode("utf-8", "replace"),
-        started_s=started_s,
-        groups=tuple(known.values()),
+        groups=tuple(by_index.values()),
         records=records,
         sound=not data[UNSOUND_AT],
         torn=torn,
@@ -193,13 +190,12 @@ def _texts(table: bytes) -> list[str]:
 
 
 def _samples(data: bytes, texts: list[str]) -> tuple[RingSample, ...]:
-    found = []
-    for index in range(SAMPLES):
-        text, times, last_s = SAMPLE.unpack_from(data, SAMPLES_AT + index * SAMPLE.size)
+    samples = []
+    for text, times, last_s in SAMPLE.iter_unpack(data[SAMPLES_AT : SAMPLES_AT + SAMPLES * SAMPLE.size]):
         file, line, function = _place(_text(texts, text))
         if times and file:
-            found.append(RingSample(file, line, function, times, last_s))
-    return tuple(sorted(found, key=lambda one: (-one.times, one.file, one.line)))
+            samples.append(RingSample(file, line, function, times, last_s))
+    return tuple(sorted(samples, key=lambda sample: (-sample.times, sample.file, sample.line)))
 
 
 def _place(text: str) -> tuple[str, int, str]:
@@ -214,7 +210,7 @@ def _text(texts: list[str], index: int) -> str:
 
 
 def _groups(data: bytes, count: int, texts: list[str]) -> dict[int, RingGroup]:
-    known = {}
+    by_index = {}
     members: dict[int, tuple[int, ...]] = {}
     left = MAX_MEMBERS
     for index in range(count):
@@ -226,32 +222,31 @@ def _groups(data: bytes, count: int, texts: list[str]) -> dict[int, RingGroup]:
             left -= len(members[ranks])
         title, ours = _text(texts, name), members[ranks]
         key = group_key(title, ours, generation)
-        known[index] = RingGroup(title, _text(texts, desc), ours, key, generation, started, finished)
-    return known
+        by_index[index] = RingGroup(title, _text(texts, desc), ours, key, generation, started, finished)
+    return by_index
 
 
 def _records(
     data: bytes, at: int, slots: int, texts: list[str], groups: dict[int, RingGroup]
 ) -> tuple[tuple[RingRecord, ...], int]:
     """Whole records by id, and how many are torn."""
-    found: dict[int, RingRecord] = {}
+    whole: dict[int, RingRecord] = {}
     torn = 0
-    for slot in range(slots):
-        fields = RECORD.unpack_from(data, at + slot * RECORD.size)
+    for slot, fields in enumerate(RECORD.iter_unpack(data[at : at + slots * RECORD.size])):
         if fields[0] == 0 and fields[-1] == 0:
             continue
-        whole_one = fields[0] == fields[-1] and (fields[0] - 1) % slots == slot
-        record = _record(fields, texts, groups) if whole_one else None
+        is_whole = fields[0] == fields[-1] and (fields[0] - 1) % slots == slot
+        record = _record(fields, texts, groups) if is_whole else None
         if record is None:
             torn += 1
         else:
-            found[record.id] = record
-    return tuple(found[key] for key in sorted(found)), torn
+            whole[record.id] = record
+    return tuple(whole[number] for number in sorted(whole)), torn
 
 
 def _record(fields: tuple[int, ...], texts: list[str], groups: dict[int, RingGroup]) -> RingRecord | None:
     """One record; None when it names a group or a state that does not exist."""
-    number, began, ended, step, group, site, region, op, user_op, dtype, root, tag = fields[:12]
+    number, began, _, step, group, site, region, op, user_op, dtype, root, tag = fields[:12]
     inputs, outputs, reduce_op, splits, seq, numel, amount, signature, state, p2p, asynchronous = fields[12:23]
     if group not in groups or state not in STATES:
         return None
@@ -280,6 +275,5 @@ def _record(fields: tuple[int, ...], texts: list[str], groups: dict[int, RingGro
         step=step if step >= 0 else None,
         state=STATES[state],
         time_s=float(began),
-        ended_s=float(ended) if ended else None,
         asynchronous=bool(asynchronous),
     )

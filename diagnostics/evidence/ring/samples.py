@@ -24,7 +24,10 @@ def stands_out(rings: Iterable[RingFile], rank: int, attempt: int | None) -> tup
     """
     own: tuple[RingSample, ...] = ()
     peers: dict[tuple[str, int], int] = {}
-    for file in _some(sorted(rings, key=lambda one: one.rank if one.rank is not None else -1), rank):
+    ordered = sorted(rings, key=lambda ring: ring.rank if ring.rank is not None else -1)
+    others = [ring for ring in ordered if ring.rank != rank]
+    some = others[:: max(1, -(-len(others) // PEERS))]  # Enough to tell what is usual.
+    for file in (*(ring for ring in ordered if ring.rank == rank), *some):
         try:
             dump = file.read()
         except (OSError, ValueError):  # Said where the calls are read.
@@ -34,16 +37,11 @@ def stands_out(rings: Iterable[RingFile], rank: int, attempt: int | None) -> tup
         if dump.rank == rank:
             own = dump.samples
         else:
-            for one in dump.samples:
-                place = (one.file, one.line)
-                peers[place] = max(peers.get(place, 0), one.times)
-    for one in own:
-        if one.times >= ENOUGH and peers.get((one.file, one.line), 0) <= PEERS_SHARE * one.times:
-            return Frame(one.file, one.line, one.function), one.times, sum(each.times for each in own)
+            for sample in dump.samples:
+                place = (sample.file, sample.line)
+                peers[place] = max(peers.get(place, 0), sample.times)
+    for sample in own:
+        if sample.times >= ENOUGH and peers.get((sample.file, sample.line), 0) <= PEERS_SHARE * sample.times:
+            place_frame = Frame(sample.file, sample.line, sample.function)
+            return place_frame, sample.times, sum(other.times for other in own)
     return None
-
-
-def _some(rings: list[RingFile], rank: int) -> list[RingFile]:
-    """Return the rings of the rank, and enough others to tell what is usual."""
-    others = [one for one in rings if one.rank != rank]
-    return [*(one for one in rings if one.rank == rank), *others[:: max(1, -(-len(others) // PEERS))]]

@@ -53,7 +53,7 @@ def test_blocks_do_not_change_it(monkeypatch):
 
 def test_the_order_of_parameters_counts():
     a, b = fingerprints([torch.ones(3), torch.zeros(3)]), fingerprints([torch.zeros(3), torch.ones(3)])
-    assert numerics._combine(a) != numerics._combine(b)
+    assert numerics.combined(a) != numerics.combined(b)
 
 
 @pytest.mark.parametrize(

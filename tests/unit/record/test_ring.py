@@ -11,7 +11,7 @@ from torch.distributed import distributed_c10d as c10d
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.ring.format import parse
-from dtk.record import collectives, ring, wrappers
+from dtk.record import collectives, heartbeat, ring, wrappers
 from dtk.record.ring import Ring
 
 taken_early = dist.isend
@@ -203,7 +203,7 @@ def test_it_wraps_and_texts_run_out(tmp_path, monkeypatch):
 
 
 def test_where_a_mapped_page_may_stall_a_thread_writes(tmp_path, monkeypatch):
-    monkeypatch.setattr(ring, "can_map", lambda path: False)
+    monkeypatch.setattr(heartbeat, "can_map", lambda path: False)
     monkeypatch.setattr(ring, "PUBLISH_EVERY_S", 0.05)
     made = Ring(tmp_path / "r.ring", 0, 2, 0)
     made.start()
