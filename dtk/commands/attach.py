@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.contract.formatting import clean, ranks_spoken
 from diagnostics.contract.invocation import command, typed
 from dtk.commands.watch import make_folder
-from dtk.console.options import above_zero, add_json, add_number, whole
+from dtk.console.options import Parser, above_zero, add_flags, add_json, add_number, add_verbose, whole
 from dtk.errors import DtkError
 
 if TYPE_CHECKING:
@@ -24,58 +24,23 @@ MOST_S = 45.0
 SLURM_S = 300.0
 """Longest wait for the hosts of a Slurm job."""
 
-DESCRIPTION = """\
-Look at a job that runs or hangs right now, from outside: which rank holds up the others, at which line, and why.
-Nothing has to be installed or switched on in the job beforehand, and nothing is changed in it.
-
-Without PID the training processes of this host are found by RANK and WORLD_SIZE in their environment; of several
-jobs one must be named by a PID: that of a rank, or of the launcher (torchrun, srun) that started them."""
-
-EPILOG = """\
-examples:
-  dtk attach                     the job on this host; dtk attach --list only lists the jobs
-  dtk attach 4711                the job that process 4711 belongs to, or that it started
-  dtk attach --slurm 90123       all hosts of a Slurm job, through srun --jobid --overlap
-  dtk diagnose dtk-attach/ID -v  the same report again, with all options of dtk diagnose
-
-It collects stacks of all threads by py-spy (pip install py-spy), with whole numbers in variables of the script's
-frames, which tell how far its loops are; state, CPU time, waits, memory and sockets from /proc; a dump of the
-flight recorder if the job set TORCH_NCCL_DEBUG_INFO_PIPE_FILE; the GPUs' state by NVML.
-
-py-spy stops a process for milliseconds in each round, and up to seconds in the last one, which reads C's frames
-too (--no-native: not that long; --nonblocking: not at all, and a stack may be torn). It needs the right to trace
-the processes: without it dtk attach says what to type, and goes on with what /proc tells.
-
-several nodes without Slurm: on each   dtk attach --collect --folder /shared/job42
-                             then once dtk diagnose /shared/job42
-
-If the job can be started anew, dtk watch -- COMMAND records every call and knows more.
-
-exit code: 1 after a report (what holds up the job, or that nothing decides it); 0 with --list and --collect;
-2 there is nothing to attach to (one line). Guide: docs/attach.md"""
-
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
-        "attach",
-        help="why a job that runs now stands still",
-        usage="dtk attach [PID ...] [options]",
-        description=DESCRIPTION,
-        epilog=EPILOG,
+        "attach", text="attach", help="why a job that runs now stands still", usage="dtk attach [PID ...] [options]"
     )
     pid, job = whole(1, 1 << 30), whole(1, 1 << 40)
     parser.add_argument("pids", nargs="*", type=pid, metavar="PID", help="ranks of one job, or their launcher")
-    parser.add_argument("--list", action="store_true", help="list the jobs of this host and do nothing else")
+    add_flags(parser, list="list the jobs of this host and do nothing else")
     parser.add_argument("--slurm", type=job, metavar="JOB", help="look on the hosts of this job")
     add_number(parser, "--rounds", whole(2, 8), "looks", ROUNDS)
     apart = "seconds between two looks; below 12 s in all nothing can be proven to stand still"
     add_number(parser, "--every-s", above_zero(MOST_S), apart, EVERY_S, "S")
-    parser.add_argument("--no-native", action="store_true", help="only Python's frames")
-    parser.add_argument("--nonblocking", action="store_true", help="do not stop a process even for milliseconds")
+    add_flags(parser, no_native="only Python's frames", nonblocking="do not stop a process even for milliseconds")
     parser.add_argument("--folder", type=Path, metavar="F", help=f"where it goes (default: {FOLDERS}/<date>-...)")
-    parser.add_argument("--collect", action="store_true", help="collect only; dtk diagnose reads the folder later")
-    parser.add_argument("-v", "--verbose", action="store_true", help="the fault tree, all evidence, all findings")
+    add_flags(parser, collect="collect only; dtk diagnose reads the folder later")
+    add_verbose(parser)
     add_json(parser)
     parser.set_defaults(command=run)
 
@@ -136,10 +101,10 @@ def _diagnose(arguments: argparse.Namespace, folder: Path) -> int:
     if arguments.collect:
         _say(f"collected in {typed(folder)}")
         return 0
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     diagnose.add_parser(parser.add_subparsers())
-    words = ["diagnose", str(folder), *["--json"] * arguments.json, *["-v"] * arguments.verbose]
-    code = diagnose.run(parser.parse_args(words))
+    argv = ["diagnose", str(folder), *["--json"] * arguments.json, *["-v"] * arguments.verbose]
+    code = diagnose.run(parser.parse_args(argv))
     _say(f"the same again: {command('diagnose', typed(folder))}")
     return code
 

@@ -17,34 +17,12 @@ from dtk.extras import import_torch, require_training
 
 if TYPE_CHECKING:
     from dtk.bench.sides import Chosen
-    from dtk.bench.spec import Spec
     from dtk.bench.team import Team
 
 DONE, FAILED = 0, 1
 PAGE = Path("dtk-bench-comm.html")
 LEAST = "1K"
 MOST = {"cpu": "16M", "cuda": "1G"}
-
-DESCRIPTION = """\
-Measure the collectives that training waits for, over message sizes, on the backend that a run would use here:
-gloo with two ranks on CPUs, NCCL with one rank per GPU, or the ranks that torchrun or srun started.
-Algorithm and bus bandwidth are those of nccl-tests; results are verified element by element."""
-
-EXAMPLES = """\
-examples:
-  dtk bench comm                                       all operations, 1 KiB to 16 MiB (1 GiB on GPUs)
-  dtk bench comm --op all_reduce,all_gather --max-size 64M --dtype bfloat16
-  dtk bench comm launcher.nproc=4 launcher.device=cpu  four ranks over gloo
-  dtk bench comm --html comm.html                      one page with a plot, both axes logarithmic
-  dtk bench comm --ab auto low_memory                  two presets of conf/nccl in turns, ratio with interval
-  dtk bench comm --ab auto tcp_ethernet nccl.interface=eth0
-  torchrun --nnodes 2 --nproc-per-node 8 -m dtk bench comm    over nodes; rank 0 reports
-
-Every figure is the median of --repeats, with a 95 % interval. Between presets the processes are fresh each time,
-as NCCL reads its variables once, and launches go A B A B, so that what drifts over both cancels.
-
-exit code: 0 measured; 1 a rank died, or a result was wrong; 2 wrong input (one line).
-Definitions, method and how to read the table: docs/bench_comm.md"""
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -54,10 +32,9 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     topics = bench.add_subparsers(title="topics", metavar="TOPIC")
     parser = topics.add_parser(
         "comm",
+        text="bench_comm",
         help="collectives over message sizes, and two presets against each other",
         usage="dtk bench comm [KEY=VALUE ...] [options]",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of launcher and nccl, as for dtk run")
     parser.add_argument("--op", metavar="OP,...", help=f"default: {','.join(OPERATIONS)}")
@@ -95,7 +72,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     with ended_by_sigterm():
         launcher = started_by(os.environ)
-        return _alone(arguments) if launcher is None else _joined(arguments, launcher)
+        if launcher is not None:
+            return _joined(arguments, launcher)
+        from dtk.bench.team import Team
+
+        chosen = _chosen(arguments)
+        return _measure(arguments, chosen, Team(chosen.placement.nproc, chosen.placement.threads))
 
 
 def _joined(arguments: argparse.Namespace, launcher: str) -> int:
@@ -118,14 +100,6 @@ def _joined(arguments: argparse.Namespace, launcher: str) -> int:
     return code
 
 
-def _alone(arguments: argparse.Namespace) -> int:
-    """All ranks are ours."""
-    from dtk.bench.team import Team
-
-    chosen = _chosen(arguments)
-    return _measure(arguments, chosen, Team(chosen.placement.nproc, chosen.placement.threads))
-
-
 def _chosen(arguments: argparse.Namespace) -> "Chosen":
     from dtk.bench.sides import choose
     from dtk.launch.cluster import local_size, started_by
@@ -135,16 +109,27 @@ def _chosen(arguments: argparse.Namespace) -> "Chosen":
     import torch
 
     given = None if started_by(os.environ) is None else local_size(os.environ)
-    presets = arguments.ab or ()
-    return choose(arguments.overrides, presets, arguments.config_dir, torch.cuda.device_count(), given)
+    return choose(arguments.overrides, arguments.ab or (), arguments.config_dir, torch.cuda.device_count(), given)
 
 
 def _measure(arguments: argparse.Namespace, chosen: "Chosen", team: "Team") -> int:
     from dtk.bench.measure import STOPPED, measure
     from dtk.bench.model import as_json
     from dtk.bench.report import document
+    from dtk.bench.spec import Spec
 
-    spec = _spec(arguments, chosen)
+    device = chosen.placement.device
+    least, most = size_of(arguments.min_size), size_of(arguments.max_size or MOST[device])
+    spec = taken(
+        Spec,
+        arguments,
+        operations=_operations(arguments.op),
+        sizes_bytes=tuple(sizes(least, most, arguments.factor)),
+        device=device,
+        backend=chosen.placement.backend,
+        passes=0,
+        verify=not arguments.no_verify,
+    )
     progress = Progress()
     repeats = arguments.repeats or (5 if arguments.ab else 7)
     report = measure(team, spec, chosen.sides, repeats, progress.say)
@@ -159,17 +144,6 @@ def _measure(arguments: argparse.Namespace, chosen: "Chosen", team: "Team") -> i
     return FAILED if report.wrong else DONE
 
 
-def _spec(arguments: argparse.Namespace, chosen: "Chosen") -> "Spec":
-    """Return the specification that all launches share."""
-    from dtk.bench.spec import Spec
-
-    device, backend = chosen.placement.device, chosen.placement.backend
-    least, most = size_of(arguments.min_size), size_of(arguments.max_size or MOST[device])
-    asked = {"operations": _operations(arguments.op), "sizes_bytes": tuple(sizes(least, most, arguments.factor))}
-    verify = not arguments.no_verify
-    return taken(Spec, arguments, **asked, device=device, backend=backend, passes=0, verify=verify)
-
-
 def _operations(text: str | None) -> tuple[str, ...]:
     """Names separated by commas, each once."""
     if text is None:
@@ -179,6 +153,6 @@ def _operations(text: str | None) -> tuple[str, ...]:
         if name not in OPERATIONS:
             from dtk.config.suggest import did_you_mean
 
-            known = f"operations: {', '.join(OPERATIONS)}"
-            raise DtkError(f"there is no operation {name!r}", fix=did_you_mean(name, OPERATIONS) or known)
+            fix = did_you_mean(name, OPERATIONS) or f"operations: {', '.join(OPERATIONS)}"
+            raise DtkError(f"there is no operation {name!r}", fix=fix)
     return tuple(dict.fromkeys(names))

@@ -15,8 +15,6 @@ from diagnostics.contract.invocation import command, override
 from dtk.errors import DtkError
 
 RUNS = Path("runs")
-
-
 PARTS = {
     "extra_collective": "a deadlock: one rank issues a collective that the others do not",
     "full_gather": "an all_gather of the whole model on every rank",
@@ -49,31 +47,25 @@ def demo(runs_folder: Path, show: bool) -> int:
     pages, diagnosed = [], True
     for number, (fault, title) in enumerate(PARTS.items(), 1):
         print(f"\n[{number}/{len(PARTS)}] {title}", flush=True)
-        folder = _run(fault, runs_folder)
+        arguments = ["run", f"fault={fault}", override("runs_folder", runs_folder)]
+        print(f"$ {command(*arguments)}", flush=True)
+        before = _folders(runs_folder)
+        code = subprocess.run([sys.executable, "-m", "dtk", *arguments], check=False).returncode
+        folder = max(_folders(runs_folder) - before, default=None)
+        if folder is None:
+            raise DtkError(f"fault={fault} left no run folder", f"dtk run ended with exit code {code}")
         print(f"\n$ {command('diagnose', folder)}", flush=True)
         code = subprocess.run([sys.executable, "-m", "dtk", "diagnose", str(folder)], check=False).returncode
         diagnosed = diagnosed and code == 1
         pages.append(folder / "report" / "report.html")
-    found = [page for page in pages if page.is_file()]
-    if found:
+    pages = [page for page in pages if page.is_file()]
+    if pages:
         print("\nreports to open in a browser:")
-        print("\n".join(f"  {page}" for page in found))
+        print("\n".join(f"  {page}" for page in pages))
     if show and _has_screen():
-        for page in found:
+        for page in pages:
             webbrowser.open(page.resolve().as_uri())
     return 0 if diagnosed else 1
-
-
-def _run(fault: str, runs_folder: Path) -> Path:
-    """Run one fault, which may fail as it is meant to; returns its run folder."""
-    arguments = ["run", f"fault={fault}", override("runs_folder", runs_folder)]
-    print(f"$ {command(*arguments)}", flush=True)
-    before = _folders(runs_folder)
-    code = subprocess.run([sys.executable, "-m", "dtk", *arguments], check=False).returncode
-    new = sorted(_folders(runs_folder) - before)
-    if not new:
-        raise DtkError(f"fault={fault} left no run folder", f"dtk run ended with exit code {code}")
-    return new[-1]
 
 
 def _folders(runs_folder: Path) -> set[Path]:

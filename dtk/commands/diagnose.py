@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.contract.invocation import command, typed
 from diagnostics.evidence.limits import MOST_DEPTH, Limits
 from dtk.console import output
-from dtk.console.options import above_zero, add_colour, add_json, add_number, add_page
+from dtk.console.options import above_zero, add_colour, add_flags, add_json, add_number, add_page, add_verbose
 from dtk.console.progress import AFTER_S, Progress
 from dtk.errors import DtkError
 from dtk.extras import require_training
@@ -23,68 +23,42 @@ FORMATS = ("terminal", "json", "markdown", "html", "mermaid", "dot", "openpsa")
 HEALTHY, FOUND = 0, 1
 PAGE = Path("dtk-report.html")
 
-DESCRIPTION = """\
-Say why a run hung, crashed, ran out of memory or crawls: the cause, the ranks to blame, the source
-lines, the evidence, how to fix it, what was ruled out and what could not be decided.
-
-PATH is a run of dtk (its folder, its id under runs/, or "last"), or a folder or file that any PyTorch
-job left behind: flight-recorder dumps, profiler traces, Nsight Systems sqlite exports, memory
-snapshots, logs, elastic error files, stack dumps, in any mix. Files are known by their content."""
-
-EXAMPLES = """\
-examples:
-  dtk diagnose last                             the newest run under runs/
-  dtk diagnose /tmp/job42 -v                    with the fault tree and all evidence
-  dtk diagnose /tmp/job42 --html report.html    and one page to open or to send
-  dtk diagnose last --json | jq .root_causes    for programs (schema: docs/report.schema.json)
-  dtk diagnose last --format mermaid            the fault tree as a drawing; also dot, openpsa
-  dtk diagnose last --verify-fix                and run again with the first remedy: does it hold?
-
-For a run of dtk the report is also written to its folder: report/report.json, .html and .md.
-
-{limits}
-
-exit code: 0 healthy; 1 causes were found, or trouble that no evidence explains; 2 PATH or an option
-cannot be used (one line). With --verify-fix: 0 the fix holds, 1 it does not, or the cause is gone and
-no gain was measured.
-
-Guide, own fault trees and own detectors: docs/diagnose.md"""
-
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add the subcommand with its options."""
+    limits = Limits()
     parser = commands.add_parser(
         "diagnose",
+        text="diagnose",
+        values={
+            "whole_mib": limits.whole_bytes >> 20,
+            "stream_gib": limits.stream_bytes >> 30,
+            "ratio": limits.ratio,
+            "depth": limits.depth,
+            "most_depth": MOST_DEPTH,
+            "event_mib": limits.event_bytes >> 20,
+            "line_kib": limits.line_bytes >> 10,
+            "files": f"{limits.files:,}",
+            "spans": f"{limits.spans:,}",
+        },
         help="why a run hung, crashed, ran out of memory or is slow",
         usage="dtk diagnose PATH [options]",
-        description=DESCRIPTION,
-        epilog=EXAMPLES.format(limits=_limits_text(Limits())),
     )
     parser.add_argument("path", nargs="?", metavar="PATH", help="folder, file, run id or last")
-    parser.add_argument("-v", "--verbose", action="store_true", help="the fault tree, all evidence, all findings")
+    add_verbose(parser)
     add_json(parser)
-    parser.add_argument(
-        "--format", choices=FORMATS, default="terminal", help=f"one of {', '.join(FORMATS)}", metavar="F"
-    )
+    forms = f"one of {', '.join(FORMATS)}"
+    parser.add_argument("--format", choices=FORMATS, default="terminal", metavar="F", help=forms)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write there instead of standard output")
     add_page(parser, PAGE)
-    parser.add_argument(
-        "--tree",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a fault tree of your own (YAML), repeatable",
-    )
+    tree = "a fault tree of your own (YAML), repeatable"
+    parser.add_argument("--tree", type=Path, action="append", default=[], metavar="FILE", help=tree)
     scale = f"multiply the limits on files (below) by X; {MOST_DEPTH} levels of JSON at most"
     add_number(parser, "--limit-scale", above_zero(1e6), scale, 1.0, "X")
-    parser.add_argument(
-        "--verify-fix",
-        action="store_true",
-        help="of a dtk run: run it again for a few steps with the first remedy, and print before and after",
-    )
-    parser.add_argument(
-        "--trust", action="store_true", help="with --verify-fix: take a run folder that others own or can write to"
+    add_flags(
+        parser,
+        verify_fix="of a dtk run: run it again for a few steps with the first remedy, and print before and after",
+        trust="with --verify-fix: take a run folder that others own or can write to",
     )
     add_colour(parser)
     parser.set_defaults(command=run)
@@ -124,21 +98,13 @@ def run(arguments: argparse.Namespace) -> int:
         output.write(arguments.output, text)
     else:
         output.put(text)
-    if arguments.verify_fix:
-        return _verify(report, trust=arguments.trust)
-    return HEALTHY if report.healthy else FOUND
-
-
-def _verify(report: "Report", *, trust: bool) -> int:
-    """Run again with the first remedy."""
+    if not arguments.verify_fix:
+        return HEALTHY if report.healthy else FOUND
     require_training("--verify-fix runs the job and needs")
     from dtk.verify.proof import table
     from dtk.verify.verify import verify
 
-    def say(text: str) -> None:
-        print(f"verify: {text} ...", file=sys.stderr, flush=True)
-
-    proof = verify(report, say, trust=trust)
+    proof = verify(report, lambda text: print(f"verify: {text} ...", file=sys.stderr), trust=arguments.trust)
     sys.stdout.write("\n" + table(proof))
     return HEALTHY if proof.holds else FOUND
 
@@ -193,18 +159,3 @@ def _rendered(report: "Report", arguments: argparse.Namespace, page: str) -> str
     colour = arguments.color == "always" or (arguments.color == "auto" and shown and output.colours())
     built = document(report, brief=not arguments.verbose, page=page)
     return terminal.render(built, columns=columns, colour=colour)
-
-
-def _limits_text(limits: Limits) -> str:
-    return (
-        "limits against hostile and broken files (--limit-scale X multiplies them):\n"
-        f"  {limits.whole_bytes >> 20} MiB for a dump, snapshot or stack file, after decompression\n"
-        f"  {limits.stream_bytes >> 30} GiB for a trace or log, after decompression; "
-        f"{limits.ratio}-fold decompression\n"
-        f"  {limits.depth} levels of JSON ({MOST_DEPTH} at most, whatever X is); "
-        f"{limits.event_bytes >> 20} MiB for one event of a trace; "
-        f"{limits.line_bytes >> 10} KiB of a log line; {limits.files:,} files\n"
-        f"  {limits.spans:,} device events of one trace or Nsight export (the window ends there)\n"
-        "Nothing in a file is executed, and links that lead out of PATH are not followed. What is over a limit is\n"
-        "named in the report (unread)."
-    )

@@ -22,33 +22,15 @@ _SORTS: dict[str, Callable[[Run], Any]] = {
     "steps": lambda run: _FAR if run.step is None else -run.step,
     "tokens/s": lambda run: _FAR if run.tokens_per_s is None else -run.tokens_per_s,
 }
-_EPILOG = """\
-examples:
-  dtk ls                                   all runs under runs/, newest first
-  dtk ls --failed --limit 5                the last five that went wrong
-  dtk ls --state finished --sort loss      the best on top
-  dtk ls --older-than 7d                   what dtk rm --older-than 7d would ask about
-  dtk ls --json | jq -r '.[].path'         for programs
-  dtk ls /data/runs                        another folder
-
-state: as status.json says (queued = submitted to a scheduler); lost = it says running, but its process is gone;
-damaged = its status cannot be read; newer = written by a newer dtk.
-exit code: 0, also where there are no runs; 2 the folder or an option cannot be used (one line)."""
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add the subcommand with its options."""
-    parser = commands.add_parser(
-        "ls",
-        help="list runs, newest first",
-        description="List the runs of a folder: state, steps, loss, tokens/s and age.",
-        epilog=_EPILOG,
-    )
+    parser = commands.add_parser("ls", text="ls", help="list runs, newest first")
     parser.add_argument("folder", nargs="?", type=Path, default=RUNS, metavar="FOLDER", help="default: runs")
     add_selection(parser)
-    parser.add_argument(
-        "--sort", choices=_SORTS, default="age", metavar="KEY", help=f"{', '.join(_SORTS)}; default: age, newest first"
-    )
+    keys = f"{', '.join(_SORTS)}; default: age, newest first"
+    parser.add_argument("--sort", choices=_SORTS, default="age", metavar="KEY", help=keys)
     parser.add_argument("--reverse", action="store_true", help="the other way round")
     parser.add_argument("-n", "--limit", type=whole(1, 10**9), metavar="N", help="only the first N of them")
     add_json(parser)

@@ -13,25 +13,11 @@ from dtk.console.options import add_json
 from dtk.runs.find import RUN_HELP, find_readable
 from dtk.runs.why import why
 
-_EPILOG = """\
-examples:
-  dtk show last                        the newest run under runs/
-  dtk show 20260102-1504               by the beginning of its id
-  dtk show last --why train.steps      which file or override set a key, and what it overrules
-  dtk show last --why strategy         what chose the strategy, and all its keys
-  dtk show last --json | jq .summary   for programs
-
---why reads what was recorded at the launch, so it holds when conf/ has changed since.
-exit code: 0; 2 there is no such run or key, or the run is damaged or of a newer dtk (one line)."""
-
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add the subcommand with its options."""
     parser = commands.add_parser(
-        "show",
-        help="one run: status, failure, figures, what was recorded; who set a key",
-        description="Show how one run stands: status, failure, figures, what was recorded, what was typed.",
-        epilog=_EPILOG,
+        "show", text="show", help="one run: status, failure, figures, what was recorded; who set a key"
     )
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("--why", metavar="KEY", help="which file or override set this key, or each key of this section")

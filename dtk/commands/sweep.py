@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.contract.invocation import command
-from dtk.console.options import add_config_dir, add_number, whole
+from dtk.console.options import add_config_dir, add_flags, add_number, add_overrides, whole
 from dtk.console.output import say
 from dtk.errors import DtkError
 from dtk.extras import require_training
@@ -14,36 +14,19 @@ from dtk.extras import require_training
 if TYPE_CHECKING:
     from dtk.sweep.local import Job
 
-_EPILOG = """examples:
-  dtk sweep strategies                                   conf/sweep/strategies.yaml, here, one run after another
-  dtk sweep strategies repeats=3 model=gpt2_tiny         three interleaved repeats, a smaller model
-  dtk sweep my_sweep.yaml --dry-run                      check the file, print the points, run nothing
-  dtk sweep my_sweep.yaml --count 10                     at most ten runs
-  dtk sweep my_sweep.yaml --resume                       go on with it, skip what is done
-  dtk sweep strategies --wandb                           give it to a W&B server, and run its agent here
-
-A file is a W&B sweep: method grid, random or bayes, parameters by their dotted keys. docs/sweeps.md says more.
-Lists without a file: dtk run -m strategy=ddp,fsdp experiment=bench repeats=3"""
-
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add the command to the parser of `dtk`."""
-    parser = commands.add_parser(
-        "sweep",
-        help="run a W&B sweep file, with or without a server",
-        description="Run the points of a W&B sweep file one after another, and compare the runs.",
-        epilog=_EPILOG,
-    )
+    parser = commands.add_parser("sweep", text="sweep", help="run a W&B sweep file, with or without a server")
     parser.add_argument("file", metavar="FILE", help="a YAML file, or a name in conf/sweep/")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE", help="for every point; repeats=N runs each N times"
-    )
+    add_overrides(parser, "for every point; repeats=N runs each N times")
     add_number(parser, "--count", whole(1, 10_000), "most runs")
-    parser.add_argument("--dry-run", action="store_true", help="check everything, print the points, run nothing")
-    parser.add_argument(
-        "--resume", action="store_true", help="go on with the newest sweep of this file, skip what is done"
+    add_flags(
+        parser,
+        dry_run="check everything, print the points, run nothing",
+        resume="go on with the newest sweep of this file, skip what is done",
+        wandb="let a W&B server choose the points; its agent runs here",
     )
-    parser.add_argument("--wandb", action="store_true", help="let a W&B server choose the points; its agent runs here")
     add_config_dir(parser)
     parser.set_defaults(command=main, stopped="before the first run")
 
@@ -74,35 +57,33 @@ def main(arguments: argparse.Namespace) -> int:
     for text in job.file.fixed:
         if text not in local.without_tracker(job.file.fixed):
             say(f"{text} of the file is for W&B's agent and left out here; type it to have it")
+    count = ["--count", arguments.count] if arguments.count is not None else []
+    config_dir = ["--config-dir", arguments.config_dir] if arguments.config_dir else []
+    again = command("sweep", arguments.file, *arguments.overrides, *count, *config_dir, "--resume")
     try:
         code = local.run(job, sweep)
-        say_ending(sweep, code, _again(arguments), local.total_runs(job, sweep), job.file.metric)
+        say_ending(sweep, code, again, local.total_runs(job, sweep), job.file.metric)
     finally:
         sweep.close()
     return code
 
 
 def _job(arguments: argparse.Namespace) -> "Job":
+    from dtk.config.overrides import parse
     from dtk.sweep.file import read
     from dtk.sweep.local import Job
     from dtk.sweep.points import take_repeats
     from dtk.sweep.search import load
 
     extra, repeats = take_repeats(arguments.overrides)
-    _refuse_lists(extra)
-    file = read(_find(arguments.file, arguments.config_dir))
-    cap = arguments.count if arguments.count is not None else file.run_cap
-    return Job(file, load(file), extra, repeats, cap, arguments.config_dir)
-
-
-def _refuse_lists(extra: list[str]) -> None:
-    from dtk.config.overrides import parse
-
     for text in extra:
         if (override := parse(text)).is_sweep_override():
             key = override.key_or_group
             fix = f"put the list into the file: parameters: {{{key}: {{values: [...]}}}}"
             raise DtkError(f"{text} asks for several runs", "what is typed beside a sweep file holds for all", fix)
+    file = read(_find(arguments.file, arguments.config_dir))
+    cap = arguments.count if arguments.count is not None else file.run_cap
+    return Job(file, load(file), extra, repeats, cap, arguments.config_dir)
 
 
 def _find(name: str, config_dir: Path | None) -> Path:
@@ -149,14 +130,5 @@ def _show(job: "Job") -> int:
         return 0
     say(f"at most {counted(job.cap or 0, 'run')}, chosen one by one ({job.file.method}) from:")
     for key, space in job.file.parameters.items():
-        say(f"  {key}: {', '.join(f'{word} {value}' for word, value in space.items())}")
+        say(f"  {key}: {', '.join(f'{kind} {value}' for kind, value in space.items())}")
     return 0
-
-
-def _again(arguments: argparse.Namespace) -> str:
-    """Return the same command with `--resume`."""
-    options = [
-        *(["--count", arguments.count] if arguments.count is not None else []),
-        *(["--config-dir", arguments.config_dir] if arguments.config_dir else []),
-    ]
-    return command("sweep", arguments.file, *arguments.overrides, *options, "--resume")

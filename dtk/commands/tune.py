@@ -1,6 +1,7 @@
 """`dtk tune`: options, where the report goes, exit code. Runs nothing itself; `--help` needs no torch."""
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,49 +15,54 @@ from dtk.extras import require_training
 DONE, FAILED = 0, 1
 STEPS, REPEATS, LIMIT_S = 10, 3, 1800.0
 
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What can be tuned."""
+
+    line: str
+    """What it is, in the list of topics."""
+    about: str
+    """What the command does."""
+    example: str
+    """Arguments."""
+    values: str = ""
+    """An example of values of one's own, where they can be given."""
+
+
 TOPICS = {
-    "micro_batch_size": (
+    "micro_batch_size": Topic(
         "the largest train.micro_batch_size that fits, and the fastest of those that fit",
         """\
 Doubles train.micro_batch_size over the sizes by which the global batch divides until memory runs out, bisects
 between, and then measures all that fit in turns. The global batch stays as it is, so the loss does too.""",
+        "strategy=fsdp model=gpt2 train.global_batch_size=512",
     ),
-    "bucket": (
+    "bucket": Topic(
         "strategy.bucket_cap_mb of ddp and zero1",
         """\
 Holds sizes of DDP's gradient buckets (MiB) against the present one: large buckets use the links better, small ones
 begin to travel earlier in backward.""",
+        "strategy=ddp model=gpt2 --values 5,25,100 --repeats 6",
+        "5,25,100",
     ),
-    "wrap": (
+    "wrap": Topic(
         "strategy.blocks_per_unit of fsdp, zero2, zero3 and hsdp",
         """\
 Holds numbers of blocks that FSDP gathers together against the present one (0 = the whole model as one unit): few
 blocks take little memory and many small all_gathers, many blocks the reverse.""",
+        "strategy=fsdp model=gpt2 experiment=bench",
+        "1,2,4,0",
     ),
-    "nccl": (
+    "nccl": Topic(
         "presets of conf/nccl",
         """\
 Holds presets against the present one by whole training steps. Without --values those are tried that can make a
 difference within one node, and the user's own of --config-dir. Only the collectives: dtk bench comm --ab A B.""",
+        "strategy=ddp model=gpt2 --values auto,low_memory",
+        "auto,low_memory",
     ),
 }
-"""Topic -> one line, what it does."""
-VALUES = {"bucket": "5,25,100", "wrap": "1,2,4,0", "nccl": "auto,low_memory"}
-"""Topics with values of one's own, with an example."""
-EXAMPLES = {
-    "micro_batch_size": "strategy=fsdp model=gpt2 train.global_batch_size=512",
-    "bucket": "strategy=ddp model=gpt2 --values 5,25,100 --repeats 6",
-    "wrap": "strategy=fsdp model=gpt2 experiment=bench",
-    "nccl": "strategy=ddp model=gpt2 --values auto,low_memory",
-}
-COMMON = """\
-
-Every probe is a run of dtk of its own: a few steps in fresh processes, in a folder that is removed afterwards
-(--keep DIR keeps it). Repeats go round all candidates, so that what drifts hits all alike; gains are ratios of
-tokens/s within a round, with a 95 % interval. An interval that holds 1 is no gain that can be told from noise.
-
-exit code: 0 measured; 1 nothing fits, or a probe failed and not by memory; 2 wrong input (one line).
-Guide: docs/tune.md"""
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -64,21 +70,21 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     tune = commands.add_parser("tune", help="find the fastest micro-batch, preset, bucket size or wrapping here")
     tune.set_defaults(command=lambda arguments: show_help(tune))
     topics = tune.add_subparsers(title="topics", metavar="TOPIC")
-    for topic, (line, about) in TOPICS.items():
-        _add_topic(topics, topic, line, about)
+    for name, topic in TOPICS.items():
+        _add_topic(topics, name, topic)
 
 
-def _add_topic(topics: "argparse._SubParsersAction[Any]", topic: str, line: str, about: str) -> None:
+def _add_topic(topics: "argparse._SubParsersAction[Any]", name: str, topic: Topic) -> None:
     parser = topics.add_parser(
-        topic,
-        help=line,
-        usage=f"dtk tune {topic} [KEY=VALUE ...] [options]",
-        description=about,
-        epilog=f"example:\n  dtk tune {topic} {EXAMPLES[topic]}\n{COMMON}",
+        name,
+        text="tune",
+        values={"topic": name, "about": topic.about, "example": topic.example},
+        help=topic.line,
+        usage=f"dtk tune {name} [KEY=VALUE ...] [options]",
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="the job, as for dtk run")
-    if topic in VALUES:
-        parser.add_argument("--values", metavar="V,V,...", help=f"try these, such as {VALUES[topic]}")
+    if topic.values:
+        parser.add_argument("--values", metavar="V,V,...", help=f"try these, such as {topic.values}")
     else:
         add_number(parser, "--max", whole(1, 1 << 30), "try none above N")
     repeats = "of every candidate; an interval needs 3, and 6 for one that assumes nothing"
@@ -89,7 +95,7 @@ def _add_topic(topics: "argparse._SubParsersAction[Any]", topic: str, line: str,
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the run folders of the probes in DIR")
     add_config_dir(parser)
     add_json(parser)
-    parser.set_defaults(command=lambda arguments: run(topic, arguments), stopped="before the first probe")
+    parser.set_defaults(command=lambda arguments: run(name, arguments), stopped="before the first probe")
 
 
 def run(topic: str, arguments: argparse.Namespace) -> int:
@@ -104,8 +110,11 @@ def run(topic: str, arguments: argparse.Namespace) -> int:
     from dtk.tune.model import as_json
     from dtk.tune.report import document
 
-    values, most = _values(getattr(arguments, "values", None)), getattr(arguments, "max", None)
-    request = taken(Request, arguments, topic=topic, values=values, most=most)
+    text: str | None = getattr(arguments, "values", None)
+    values = () if text is None else tuple(part.strip() for part in text.split(","))
+    if not all(values):
+        raise DtkError(f"--values {text!r} has an empty place", fix="separate values by single commas")
+    request = taken(Request, arguments, topic=topic, values=values, most=getattr(arguments, "max", None))
     progress = Progress()
     with ended_by_sigterm():
         report = make(request, progress.line)
@@ -113,12 +122,3 @@ def run(topic: str, arguments: argparse.Namespace) -> int:
     if report.interrupted:
         return INTERRUPTED
     return DONE if report.measured else FAILED
-
-
-def _values(text: str | None) -> tuple[str, ...]:
-    if text is None:
-        return ()
-    values = tuple(part.strip() for part in text.split(","))
-    if not all(values):
-        raise DtkError(f"--values {text!r} has an empty place", fix="separate values by single commas")
-    return values

@@ -19,55 +19,23 @@ STALL_TIMEOUT_S = 300.0
 START_TIMES = 3
 """A start may take longer than anything later: packages, downloads, data, all of them cold."""
 
-DESCRIPTION = """\
-Run a command and watch every rank that it starts: torchrun, python -m torch.distributed.run, a script that
-uses mp.spawn, or anything that starts them. The script needs no change, and its Python environment need not
-have dtk: torch on Python 3.11 or later is enough. Output, input, signals and exit code are the command's own.
-
-When ranks called different collectives, or when none of them moved or worked for the limit, every rank leaves
-its flight record, its stacks and its last calls, the job is ended, and the cause is printed: which rank, which
-line, what to change. When the command fails by itself the cause is printed as well."""
-
-EPILOG = f"""\
-examples:
-  dtk watch -- torchrun --nproc-per-node=8 train.py --epochs 3
-  dtk watch --stall-timeout-s 60 -- python spawn.py
-  dtk diagnose dtk-watch/20260131-120000-1a2b     the same report again, with all options of dtk diagnose
-
-A rank that computes, compiles or reads and writes files is working and is left alone, however late. A rank that
-waits for something else, such as a server, for longer than the limit ({STALL_TIMEOUT_S:g} s) while all others wait
-for it needs a higher --stall-timeout-s; one that does not come to init_process_group has --start-timeout-s.
-A job that hangs is ended also under --max-restarts: it would hang again.
-
-On the first Ctrl-C or SIGTERM the ranks say where they are (3 s at most), and if they stood still the cause is
-printed; a second one goes through at once.
-
-several nodes: type the same on each. With --folder on a file system that all of them share the report knows all
-ranks; with a folder on each node it knows the ranks of its own node, and the reason of all.
-
-dtk watch writes what it has to say to standard error. The flight recorder is switched on by TORCH_FR_BUFFER_SIZE
-and its like; those that you have set yourself are kept, and named.
-
-exit code: the command's own; 1 when the watch ended it; 2 when the command cannot be started (one line)."""
-
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add the subcommand. The command after `--` is not argparse's business: it comes as `wrapped`."""
     parser = commands.add_parser(
         "watch",
+        text="watch",
+        values={"stall_timeout_s": f"{STALL_TIMEOUT_S:g}"},
         help="run any script under the live watch: dtk watch -- torchrun train.py ...",
         usage="dtk watch [options] -- COMMAND ...",
-        description=DESCRIPTION,
-        epilog=EPILOG,
     )
     hung = "seconds in which no rank moves or works before the job counts as hung"
     add_number(parser, "--stall-timeout-s", above_zero(1e9), hung, STALL_TIMEOUT_S, "S")
     start = "the same for a rank that does not come to init_process_group while others wait there "
     start += f"(default: {START_TIMES} times --stall-timeout-s)"
     add_number(parser, "--start-timeout-s", above_zero(1e9), start, metavar="S")
-    parser.add_argument(
-        "--folder", type=Path, metavar="F", help=f"where the records go (default: {FOLDERS}/<date>-<time>-<4 hex>)"
-    )
+    folder = f"where the records go (default: {FOLDERS}/<date>-<time>-<4 hex>)"
+    parser.add_argument("--folder", type=Path, metavar="F", help=folder)
     parser.set_defaults(command=run)
 
 
@@ -81,15 +49,6 @@ def run(arguments: argparse.Namespace) -> int:
         DtkError: the command or the folder cannot be used.
     """
     argv: list[str] = arguments.wrapped
-    _check(argv)
-    from dtk.launch.watched import run_watched
-
-    stall_s: float = arguments.stall_timeout_s
-    start_s: float = arguments.start_timeout_s or START_TIMES * stall_s
-    return run_watched(argv, make_folder(arguments.folder, FOLDERS, "flight"), stall_s, start_s)
-
-
-def _check(argv: list[str]) -> None:
     if not argv:
         raise DtkError("there is nothing to run", fix="dtk watch -- torchrun --nproc-per-node=2 train.py")
     program = argv[0]
@@ -99,6 +58,11 @@ def _check(argv: list[str]) -> None:
         script = program.endswith(".py") and Path(program).is_file()
         fix = f"dtk watch -- python {shlex.join(argv)}" if script else "what follows -- is run as it is typed"
         raise DtkError(f'there is no command "{program}"', fix=fix)
+    from dtk.launch.watched import run_watched
+
+    stall_s: float = arguments.stall_timeout_s
+    start_s: float = arguments.start_timeout_s or START_TIMES * stall_s
+    return run_watched(argv, make_folder(arguments.folder, FOLDERS, "flight"), stall_s, start_s)
 
 
 def make_folder(chosen: Path | None, folders: Path, holds: str, mode: int = 0o777) -> Path:

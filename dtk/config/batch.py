@@ -18,8 +18,10 @@ def check_batch(config: Config, world_size: int) -> None:
         DtkError: with the nearest sizes that do.
     """
     plan = config.batch_plan(world_size)
+    wanted = config.parallel.microbatches
     if plan.is_whole:
-        _check_microbatches(config, plan)
+        if wanted not in (None, plan.accumulation_steps):
+            raise _other_microbatches(plan, wanted)
         return
     ways = []
     if config.resume is None:
@@ -27,9 +29,9 @@ def check_batch(config: Config, world_size: int) -> None:
     if micro := plan.nearest_micro_batch_sizes():
         ways.append(f"train.micro_batch_size={_listed(micro)}")
     total, ranks = plan.global_batch_size, counted(plan.dp_size, "rank")
-    what = "is less than" if total < plan.dp_size * plan.micro_batch_size else "does not divide into"
+    relation = "is less than" if total < plan.dp_size * plan.micro_batch_size else "does not divide into"
     raise DtkError(
-        f"train.global_batch_size={total} {what} {ranks} x train.micro_batch_size={plan.micro_batch_size}",
+        f"train.global_batch_size={total} {relation} {ranks} x train.micro_batch_size={plan.micro_batch_size}",
         fix=f"use {', or '.join(ways)}" if ways else _fewer_ranks(plan),
     )
 
@@ -49,34 +51,26 @@ def settle(composed: Composed, world_size: int) -> Composed:
     else:  # A pipeline wants as many micro-batches as it has stages, at least.
         chosen = plan.chosen_micro_batch_size(composed.config.parallel.pp)
     if chosen is None:
-        raise DtkError(
-            f"train.global_batch_size={plan.global_batch_size} does not divide over {counted(plan.dp_size, 'rank')}",
-            fix=_fewer_ranks(plan)
-            if composed.config.resume
-            else f"use train.global_batch_size={_listed(plan.nearest_global_batch_sizes())}",
-        )
+        what = f"train.global_batch_size={plan.global_batch_size} does not divide over {counted(plan.dp_size, 'rank')}"
+        nearest = f"use train.global_batch_size={_listed(plan.nearest_global_batch_sizes())}"
+        raise DtkError(what, fix=_fewer_ranks(plan) if composed.config.resume else nearest)
     config = dataclasses.replace(composed.config, train=dataclasses.replace(train, micro_batch_size=chosen))
     return dataclasses.replace(composed, config=config, plain=to_plain(config))
 
 
-def _check_microbatches(config: Config, plan: BatchPlan) -> None:
-    """Refuse `parallel.microbatches` that the batch does not have."""
-    wanted = config.parallel.microbatches
-    if wanted is None or wanted == plan.accumulation_steps:
-        return
+def _other_microbatches(plan: BatchPlan, wanted: int) -> DtkError:
+    """Return the error for `parallel.microbatches` that the batch does not have."""
     share = plan.samples_per_rank
-    near = sorted(divisors(share), key=lambda count: (abs(count - wanted), count))[0]
     if share % wanted:
-        raise DtkError(
+        near = min(divisors(share), key=lambda count: (abs(count - wanted), count))
+        return DtkError(
             f"parallel.microbatches={wanted} does not divide the {counted(share, 'sample')} of each data-parallel rank",
             f"train.global_batch_size={plan.global_batch_size} on {counted(plan.dp_size, 'data-parallel rank')}",
             f"use parallel.microbatches={near}, or train.global_batch_size={plan.dp_size * wanted}",
         )
-    raise DtkError(
-        f"parallel.microbatches={wanted}, but train.micro_batch_size={plan.micro_batch_size} makes "
-        f"{plan.accumulation_steps}",
-        fix=f"use train.micro_batch_size={share // wanted}, or parallel.microbatches=null",
-    )
+    makes = f"train.micro_batch_size={plan.micro_batch_size} makes {plan.accumulation_steps}"
+    fix = f"use train.micro_batch_size={share // wanted}, or parallel.microbatches=null"
+    return DtkError(f"parallel.microbatches={wanted}, but {makes}", fix=fix)
 
 
 def _fewer_ranks(plan: BatchPlan) -> str:

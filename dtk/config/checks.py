@@ -10,6 +10,7 @@ from diagnostics.contract.formatting import counted
 from dtk.config.batch import check_batch
 from dtk.config.fault_checks import check_fault
 from dtk.config.limits import check_limits
+from dtk.config.placement import check_device
 from dtk.config.schema import Config, LlamaConfig, MoEConfig
 from dtk.errors import DtkError
 from dtk.parallel.mesh import divisors
@@ -38,7 +39,6 @@ def check(config: Config, world_size: int, device: str, cuda_devices: int = 0) -
     _experts(config)
     _tensor_parallel(config)
     _context_parallel(config)
-    _sequence(config)
     _task(config)
     config.strategy.check()
     _error_feedback(config)
@@ -54,37 +54,27 @@ def check_ranks(config: Config, world_size: int, device: str, cuda_devices: int 
         DtkError: the first rule that is broken.
     """
     launcher = config.launcher
-    if (device == "cuda" or launcher.device == "cuda") and not cuda_devices:
-        raise DtkError("launcher.device=cuda, but no CUDA device was found", fix="use launcher.device=cpu")
-    if launcher.backend == "nccl" and device != "cuda":
-        raise DtkError(
-            "launcher.backend=nccl needs a GPU", "NCCL moves data between CUDA devices", "use launcher.backend=gloo"
-        )
-    _one_process(config, world_size, cuda_devices if device == "cuda" else 0)
+    check_device(device if launcher.device == "auto" else launcher.device, launcher.backend, cuda_devices)
+    name, traits = config.strategy.name, config.strategy.traits
+    if traits.one_process and world_size != 1:
+        key = "nproc" if launcher.world_size is None else "world_size"
+        fix = f"use launcher.{key}=1, or strategy=ddp for several ranks"
+        raise DtkError(f"strategy={name} is one process, not {world_size}", fix=fix)
+    usable = cuda_devices if device == "cuda" else 0
+    if usable < (least := traits.least_cuda_devices):
+        what = f"strategy={name} needs {counted(least, 'CUDA device')}, found {usable}"
+        raise DtkError(what, fix="use strategy=single or strategy=ddp")
     if launcher.world_size not in (None, world_size):
-        planned = counted(launcher.world_size, "rank")
-        raise DtkError(
-            f"launcher.world_size={launcher.world_size}, but this run has {counted(world_size, 'rank')}",
-            "a run has the ranks that are started",
-            f"use launcher.nproc={launcher.world_size}, or torchrun or srun with {planned}, "
-            "or launcher.world_size=null",
-        )
+        planned = launcher.world_size
+        what = f"launcher.world_size={planned}, but this run has {counted(world_size, 'rank')}"
+        start = f"use launcher.nproc={planned}, or torchrun or srun with {counted(planned, 'rank')}"
+        raise DtkError(what, "a run has the ranks that are started", f"{start}, or launcher.world_size=null")
     config.strategy.on(config.mesh(world_size))
 
 
-def _one_process(config: Config, world_size: int, cuda_devices: int) -> None:
-    name, traits = config.strategy.name, config.strategy.traits
-    if traits.one_process and world_size != 1:
-        key = "nproc" if config.launcher.world_size is None else "world_size"
-        raise DtkError(
-            f"strategy={name} is one process, not {world_size}",
-            fix=f"use launcher.{key}=1, or strategy=ddp for several ranks",
-        )
-    if cuda_devices < traits.least_cuda_devices:
-        raise DtkError(
-            f"strategy={name} needs {counted(traits.least_cuda_devices, 'CUDA device')}, found {cuda_devices}",
-            fix="use strategy=single or strategy=ddp",
-        )
+def _clash(typed: str, other: str, why: str, instead: str) -> DtkError:
+    """Return the error for two choices that exclude each other, with what to type instead."""
+    return DtkError(f"{typed} does not go with {other}", why, f"use {instead}")
 
 
 def _pipeline(config: Config, world_size: int) -> None:
@@ -92,75 +82,49 @@ def _pipeline(config: Config, world_size: int) -> None:
     parallel = config.parallel
     typed = f"parallel.pp={parallel.pp}"
     if parallel.pp == 1:
-        if parallel.stages_per_rank > 1:
-            raise DtkError(
-                f"parallel.stages_per_rank={parallel.stages_per_rank} needs a pipeline",
-                typed,
-                "use parallel.pp=2, or parallel.stages_per_rank=1",
-            )
+        if (stages := parallel.stages_per_rank) > 1:
+            what = f"parallel.stages_per_rank={stages} needs a pipeline"
+            raise DtkError(what, typed, "use parallel.pp=2, or parallel.stages_per_rank=1")
         return
     pipeline = parallel.pipeline(config.batch_plan(world_size).accumulation_steps)
     pipeline.check()
     if config.model.architecture == "custom":
-        raise DtkError(
-            f"{typed} does not go with model={config.model.name}, a model of your own",
-            "dtk does not know which of its modules run before and after its blocks",
-            "use parallel.pp=1",
-        )
+        why = "dtk does not know which of its modules run before and after its blocks"
+        raise _clash(typed, f"model={config.model.name}, a model of your own", why, "parallel.pp=1")
     if pipeline.stages > config.model.layers:
         per_rank = f" x parallel.stages_per_rank={parallel.stages_per_rank}" if parallel.stages_per_rank > 1 else ""
-        raise DtkError(
-            f"{typed}{per_rank} makes {pipeline.stages} stages of {counted(config.model.layers, 'block')}",
-            "a stage has at least one block",
-            f"use parallel.pp={config.model.layers // parallel.stages_per_rank or 1}",
-        )
+        what = f"{typed}{per_rank} makes {pipeline.stages} stages of {counted(config.model.layers, 'block')}"
+        near = config.model.layers // parallel.stages_per_rank or 1
+        raise DtkError(what, "a stage has at least one block", f"use parallel.pp={near}")
     mesh = config.mesh(world_size)
     strategy = config.strategy.on(mesh)
     alone = mesh.world_size == parallel.pp and not strategy.traits.shards_parameters
     if SCHEDULES[parallel.schedule].splits and not alone:
-        raise DtkError(
-            f"parallel.schedule={parallel.schedule} does not go with several ranks for a stage or a sharded one",
+        raise _clash(
+            f"parallel.schedule={parallel.schedule}",
+            "several ranks for a stage or a sharded one",
             "weight gradients that are computed apart do not reach the hooks that reduce them",
-            "use parallel.schedule=1f1b, or strategy=ddp with as many ranks as stages",
+            "parallel.schedule=1f1b, or strategy=ddp with as many ranks as stages",
         )
     for key in ("static_graph", "find_unused_parameters"):
         if getattr(strategy, key, False):
-            raise DtkError(
-                f"strategy.{key}=true does not go with {typed}",
-                "forward and backward of several micro-batches alternate, which DDP cannot follow",
-                f"use strategy.{key}=false",
-            )
-    if config.optimizer.in_backward:
-        raise DtkError(
-            f"optimizer.in_backward=true does not go with {typed}",
-            "each micro-batch has a backward of its own, and shared weights are summed after the last",
-            "use optimizer.in_backward=false",
-        )
+            why = "forward and backward of several micro-batches alternate, which DDP cannot follow"
+            raise _clash(f"strategy.{key}=true", typed, why, f"strategy.{key}=false")
 
 
 def _model(config: Config) -> None:
     model = config.model
     if not _NAME.fullmatch(model.name):
-        raise DtkError(
-            f'model.name="{model.name}" cannot be part of the run folder\'s name',
-            "at most 64 letters, digits, and . _ + - after the first",
-            "use model.name=my_model",
-        )
+        what = f'model.name="{model.name}" cannot be part of the run folder\'s name'
+        raise DtkError(what, "at most 64 letters, digits, and . _ + - after the first", "use model.name=my_model")
     if model.architecture == "custom":
         return
-    if model.width % model.heads:
-        raise DtkError(
-            f"model.width={model.width} does not divide into model.heads={model.heads}",
-            fix=f"use model.heads={_nearest_divisor(model.width, model.heads)}",
-        )
-    if not isinstance(model, LlamaConfig):
-        return
-    if model.heads % model.kv_heads:
-        raise DtkError(
-            f"model.heads={model.heads} does not divide into model.kv_heads={model.kv_heads}",
-            fix=f"use model.kv_heads={_nearest_divisor(model.heads, model.kv_heads)}",
-        )
-    if model.width // model.heads % 2:
+    for whole, parts in (("width", "heads"), ("heads", "kv_heads")):
+        number, by = getattr(model, whole), getattr(model, parts, 1)
+        if number % by:
+            what = f"model.{whole}={number} does not divide into model.{parts}={by}"
+            raise DtkError(what, fix=f"use model.{parts}={_nearest_divisor(number, by)}")
+    if isinstance(model, LlamaConfig) and model.width // model.heads % 2:
         raise DtkError(
             f"model.width={model.width} over model.heads={model.heads} gives heads of odd size",
             "rotary positions turn pairs of features",
@@ -173,10 +137,8 @@ def _experts(config: Config) -> None:
     model, ep = config.model, config.parallel.ep
     if not isinstance(model, MoEConfig):
         if ep > 1:
-            raise DtkError(
-                f"parallel.ep={ep} divides experts, and model={model.name} has none",
-                fix="use model=moe_tiny, or parallel.ep=1",
-            )
+            what = f"parallel.ep={ep} divides experts, and model={model.name} has none"
+            raise DtkError(what, fix="use model=moe_tiny, or parallel.ep=1")
         return
     for key, most, why in (
         ("experts_per_token", model.experts, "a token goes to each expert once at most"),
@@ -185,22 +147,15 @@ def _experts(config: Config) -> None:
         if getattr(model, key) > most:
             raise DtkError(f"model.{key}={getattr(model, key)} is more than {most}", why, f"use model.{key}={most}")
     if model.experts % ep:
-        near = _nearest_divisor(model.experts, ep)
-        raise DtkError(
-            f"model.experts={model.experts} does not divide into parallel.ep={ep} equal parts",
-            fix=f"use parallel.ep={near}, or model.experts={-(-model.experts // ep) * ep}",
-        )
+        raise _indivisible("model.experts", model.experts, "parallel.ep", ep)
     others = {typed: f"{typed.partition('=')[0]}=1" for typed in config.parallel.cut if ".ep=" not in typed}
     if config.train.compile:
         others["train.compile=true"] = "train.compile=false"
     if config.strategy.traits.least_cuda_devices > 1:
         others[f"strategy={config.strategy.name}"] = "strategy=ddp"
+    why = "experts are whole, or divided over parallel.ep, in models that are neither cut otherwise nor compiled"
     for typed, instead in others.items():
-        raise DtkError(
-            f"model={model.name} does not go with {typed}",
-            "experts are whole, or divided over parallel.ep, in models that are neither cut otherwise nor compiled",
-            f"use {instead}",
-        )
+        raise _clash(f"model={model.name}", typed, why, instead)
 
 
 def _tensor_parallel(config: Config) -> None:
@@ -218,12 +173,7 @@ def _tensor_parallel(config: Config) -> None:
         parts.append(("data.sequence_length", config.data.sequence_length))
     for key, number in parts:
         if number % tp:
-            ways = [f"{key}={n}" for n in (number // tp * tp, -(-number // tp) * tp) if n]
-            near = _nearest_divisor(number, tp)
-            raise DtkError(
-                f"{key}={number} does not divide into {chosen} equal parts",
-                fix=f"use parallel.tp={near}, or {' or '.join(ways)}",
-            )
+            raise _indivisible(key, number, "parallel.tp", tp)
     if getattr(model, "dropout", 0.0) and not config.parallel.sequence_parallel:
         raise DtkError(
             f"{chosen} with model.dropout={model.dropout} needs parallel.sequence_parallel=true",
@@ -231,7 +181,7 @@ def _tensor_parallel(config: Config) -> None:
             "use parallel.sequence_parallel=true or model.dropout=0",
         )
     if config.train.compile:
-        raise DtkError(f"{chosen} does not go with train.compile=true", fix="use train.compile=false")
+        raise _clash(chosen, "train.compile=true", "", "train.compile=false")
 
 
 def _context_parallel(config: Config) -> None:
@@ -242,116 +192,85 @@ def _context_parallel(config: Config) -> None:
         return
     if model.architecture in ("custom", "encoder"):
         why = "an encoder reads whole samples" if model.architecture == "encoder" else "its attention sees one rank"
-        raise DtkError(f"{chosen} does not go with model={model.name}", why, "use parallel.cp=1, or a GPT or Llama")
-    own = [
-        typed
-        for typed, is_own in (("data=custom", config.data.name == "custom"), ("task._target_", config.task._target_))
-        if is_own
-    ]
-    if own or config.task.name not in ("auto", "language_modeling"):
-        raise DtkError(
-            f"{chosen} does not go with {own[0] if own else f'task={config.task.name}'}",
-            "targets are cut with the tokens, one for each",
-            "use parallel.cp=1",
-        )
+        raise _clash(chosen, f"model={model.name}", why, "parallel.cp=1, or a GPT or Llama")
+    for other, is_chosen in (
+        ("data=custom", config.data.name == "custom"),
+        ("task._target_", config.task._target_),
+        (f"task={config.task.name}", config.task.name not in ("auto", "language_modeling")),
+    ):
+        if is_chosen:
+            raise _clash(chosen, other, "targets are cut with the tokens, one for each", "parallel.cp=1")
     if config.train.compile:
-        raise DtkError(f"{chosen} does not go with train.compile=true", fix="use train.compile=false")
+        raise _clash(chosen, "train.compile=true", "", "train.compile=false")
     ring = parallel.context == "ring"
     cut = parallel.tp if parallel.sequence_parallel else 1
     parts = math.lcm(2 * cp, cp * cut) if ring else cp * cut
     if length % parts:
-        ways = [f"data.sequence_length={n}" for n in (length // parts * parts, -(-length // parts) * parts) if n]
-        why = f"it is cut into {2 * cp if ring else cp} equal parts"
-        raise DtkError(
-            f"data.sequence_length={length} does not divide over {chosen} parallel.context={parallel.context}"
-            + (f" parallel.tp={cut}" if cut > 1 else ""),
-            why,
-            f"use {' or '.join(ways)}",
+        over = f"{chosen} parallel.context={parallel.context}" + (f" parallel.tp={cut}" if cut > 1 else "")
+        why, ways = (
+            f"it is cut into {2 * cp if ring else cp} equal parts",
+            _multiples("data.sequence_length", length, parts),
         )
+        raise DtkError(f"data.sequence_length={length} does not divide over {over}", why, f"use {ways}")
     if getattr(model, "dropout", 0.0) and ring:
-        raise DtkError(
-            f"{chosen} parallel.context=ring does not go with model.dropout={model.dropout}",
-            "its attention has no dropout",
-            "use parallel.context=ulysses or model.dropout=0",
-        )
+        instead = "parallel.context=ulysses or model.dropout=0"
+        other = f"model.dropout={model.dropout}"
+        raise _clash(f"{chosen} parallel.context=ring", other, "its attention has no dropout", instead)
     for key, number in (("heads", model.heads), ("kv_heads", getattr(model, "kv_heads", model.heads))):
         if not ring and number % (cp * parallel.tp):
-            raise DtkError(
-                f"model.{key}={number} does not divide over {chosen} parallel.context=ulysses"
-                + (f" parallel.tp={parallel.tp}" if parallel.tp > 1 else ""),
-                "each rank attends with its own heads",
-                f"use parallel.context=ring, or parallel.cp={math.gcd(number // parallel.tp, cp)}",
-            )
-
-
-def _sequence(config: Config) -> None:
-    length, context = config.data.sequence_length, config.model.context_length
-    if length > context:
-        raise DtkError(
-            f"data.sequence_length={length} is longer than the model's context",
-            f"model.context_length={context}",
-            f"use data.sequence_length={context} or a larger model.context_length",
-        )
+            over = f"{chosen} parallel.context=ulysses" + (f" parallel.tp={parallel.tp}" if parallel.tp > 1 else "")
+            fix = f"use parallel.context=ring, or parallel.cp={math.gcd(number // parallel.tp, cp)}"
+            what = f"model.{key}={number} does not divide over {over}"
+            raise DtkError(what, "each rank attends with its own heads", fix)
 
 
 def _task(config: Config) -> None:
     """Raise DtkError if model and data do not match: encoders classify, other models predict the next token."""
     model, data = config.model, config.data
+    if data.sequence_length > (context := model.context_length):
+        what = f"data.sequence_length={data.sequence_length} is longer than the model's context"
+        fix = f"use data.sequence_length={context} or a larger model.context_length"
+        raise DtkError(what, f"model.context_length={context}", fix)
     if data.name == "classification" and model.architecture not in ("encoder", "custom"):
         raise DtkError(f"data=classification needs an encoder, not model={model.name}", fix="use model=bert_tiny")
     if model.architecture == "encoder" and data.name not in ("classification", "custom"):
-        raise DtkError(
-            f"model={model.name} is an encoder: it needs labelled text, not data={data.name}",
-            fix="use data=classification, or model=gpt2_tiny",
-        )
+        what = f"model={model.name} is an encoder: it needs labelled text, not data={data.name}"
+        raise DtkError(what, fix="use data=classification, or model=gpt2_tiny")
 
 
 def _error_feedback(config: Config) -> None:
     """Raise DtkError for errors of compression that outlive the loss scale in which they were made."""
     if config.strategy.remembers_error and config.precision.initial_loss_scale is not None:
-        raise DtkError(
-            f"strategy.communication_hook={config.strategy.communication_hook} with strategy.error_feedback=true does "
-            f"not go with precision={config.precision.name}",
-            "what is kept for the next step is in units of a loss scale that changes, and not finite after an overflow",
-            "use strategy.error_feedback=false, or precision=bf16",
+        typed = f"strategy.communication_hook={config.strategy.communication_hook} with strategy.error_feedback=true"
+        why = (
+            "what is kept for the next step is in units of a loss scale that changes, and not finite after an overflow"
         )
+        instead = "strategy.error_feedback=false, or precision=bf16"
+        raise _clash(typed, f"precision={config.precision.name}", why, instead)
 
 
 def _in_backward(config: Config, world_size: int) -> None:
     """Raise DtkError for settings that do not work when the optimizer updates parameters inside backward."""
     if not config.optimizer.in_backward:
         return
-    if conflict := config.strategy.traits.in_backward_conflict:
-        raise DtkError(
-            f"optimizer.in_backward=true does not work under strategy={config.strategy.name}",
-            conflict,
-            "use strategy=single or strategy=fsdp",
-        )
-    if config.parallel.tp > 1:
-        raise DtkError(
-            f"optimizer.in_backward=true does not go with parallel.tp={config.parallel.tp}",
-            "some gradients are complete only after backward",
-            "use optimizer.in_backward=false",
-        )
-    if config.precision.initial_loss_scale is not None:
-        raise DtkError(
-            "optimizer.in_backward=true does not go with loss scaling",
-            "the update comes before anyone knows of an overflow",
-            "use precision=bf16",
-        )
-    if config.train.clip_norm is not None:
-        raise DtkError(
-            "optimizer.in_backward=true does not go with clipping",
-            "the global norm is known only after backward",
-            "use train.clip_norm=null",
-        )
-    plan = config.batch_plan(world_size)
-    if plan.accumulation_steps > 1:
-        raise DtkError(
-            f"optimizer.in_backward=true does not go with accumulation over {plan.accumulation_steps} micro-batches",
+    pp, tp, scale = config.parallel.pp, config.parallel.tp, config.precision.initial_loss_scale
+    plan, conflict = config.batch_plan(world_size), config.strategy.traits.in_backward_conflict
+    steps, off = plan.accumulation_steps, "optimizer.in_backward=false"
+    for holds, other, why, instead in (
+        (pp > 1, f"parallel.pp={pp}", "shared weights are summed after the last backward of several", off),
+        (conflict, f"strategy={config.strategy.name}", conflict, "strategy=single or strategy=fsdp"),
+        (tp > 1, f"parallel.tp={tp}", "some gradients are complete only after backward", off),
+        (scale is not None, "loss scaling", "the update comes before anyone knows of an overflow", "precision=bf16"),
+        (config.train.clip_norm, "clipping", "the global norm is known only after backward", "train.clip_norm=null"),
+        (
+            steps > 1,
+            f"accumulation over {steps} micro-batches",
             "each would update on its own",
-            f"use train.micro_batch_size={plan.samples_per_rank}",
-        )
+            f"train.micro_batch_size={plan.samples_per_rank}",
+        ),
+    ):
+        if holds:
+            raise _clash("optimizer.in_backward=true", other, why, instead)
 
 
 def _schedule(config: Config) -> None:
@@ -363,6 +282,17 @@ def _schedule(config: Config) -> None:
             f"is more than train.steps={steps}",
             fix=f"use train.steps={schedule.warmup_steps + schedule.decay_steps} or shorter phases",
         )
+
+
+def _indivisible(key: str, number: int, degree: str, parts: int) -> DtkError:
+    """Return the error for a number that a degree of parallelism does not divide, with the nearest of both that fit."""
+    fix = f"use {degree}={_nearest_divisor(number, parts)}, or {_multiples(key, number, parts)}"
+    return DtkError(f"{key}={number} does not divide into {degree}={parts} equal parts", fix=fix)
+
+
+def _multiples(key: str, number: int, parts: int) -> str:
+    """The nearest multiples of `parts`, as typed: `model.heads=4 or model.heads=8`."""
+    return " or ".join(f"{key}={n}" for n in (number // parts * parts, -(-number // parts) * parts) if n)
 
 
 def _nearest_divisor(number: int, wanted: int) -> int:

@@ -33,9 +33,8 @@ def check_fault(config: Config, world_size: int) -> None:
     name = fault.name
     needed = next((kind for kind, faults in _GRADIENTS_IN.items() if name in faults), None)
     if needed is not None and config.strategy.traits.gradients_in != needed:
-        raise DtkError(
-            f"fault={name} cannot happen under strategy={config.strategy.name}", fix=f"use strategy={preferred(needed)}"
-        )
+        what = f"fault={name} cannot happen under strategy={config.strategy.name}"
+        raise DtkError(what, fix=f"use strategy={preferred(needed)}")
     cut = [f"parallel.{degree}={size}" for degree in ("pp", "cp") if (size := getattr(config.parallel, degree)) > 1]
     if cut and name in _OWN_STEP:
         fix = " ".join(text.split("=")[0] + "=1" for text in cut)
@@ -49,13 +48,9 @@ def check_fault(config: Config, world_size: int) -> None:
     if not isinstance(fault, EveryRankFault) and fault.rank >= world_size:
         raise DtkError(f"fault.rank={fault.rank} does not exist", f"the ranks are 0 to {world_size - 1}")
     if fault.step > config.train.steps:
-        raise DtkError(
-            f"fault.step={fault.step} never comes", f"train.steps={config.train.steps}", "use a smaller fault.step"
-        )
+        why = f"train.steps={config.train.steps}"
+        raise DtkError(f"fault.step={fault.step} is never reached", why, "use a smaller fault.step")
     plan = config.batch_plan(world_size)
     if name in _ACCUMULATED and plan.accumulation_steps < 2:
-        raise DtkError(
-            f"fault={name} needs several micro-batches a step",
-            "here there is one",
-            f"use train.global_batch_size={2 * plan.micro_batch_size * plan.dp_size}",
-        )
+        fix = f"use train.global_batch_size={2 * plan.micro_batch_size * plan.dp_size}"
+        raise DtkError(f"fault={name} needs several micro-batches a step", "here there is one", fix)

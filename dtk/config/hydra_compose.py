@@ -86,19 +86,19 @@ def merged(overrides: Sequence[str], folders: Sequence[Path]) -> Merged:
     """
     with _ready(folders):
         loader = GlobalHydra.instance().config_loader()
-        found = loader.compute_defaults_list("config", list(overrides), RunMode.RUN)
-    about = found.overrides.override_metadata
+        defaults = loader.compute_defaults_list("config", list(overrides), RunMode.RUN)
+    about = defaults.overrides.override_metadata
     files = []
-    for part in found.defaults:
+    for part in defaults.defaults:
         group = part.override_key or ""
         if part.config_path is None or group.startswith("hydra/") or part.config_path.startswith("hydra/"):
             continue
         where = about[group].containing_config_path if group in about else None
         files.append(Merged.File(part.config_path, part.package or "", group, where or part.parent or ""))
-    external = {group for group, one in about.items() if one.external_override}
+    external = {group for group, metadata in about.items() if metadata.external_override}
     choices = {text.lstrip("+").split("=")[0]: text.lstrip("+") for text in overrides}
     typed = {group: text for group, text in choices.items() if group in external}
-    return Merged(files, typed, list(found.config_overrides))
+    return Merged(files, typed, list(defaults.config_overrides))
 
 
 @contextmanager

@@ -49,9 +49,8 @@ def check_target(target: str, arguments: dict[str, Any], allow: list[str]) -> No
     Raises:
         DtkError: the target is not allowed, or certainly does not exist.
     """
-    _check_named(target, allow)
-    module = locate(target)
-    if module in sys.modules:
+    _check_allowed(target, allow)
+    if locate(target) in sys.modules:
         find_class(target, arguments, allow)
 
 
@@ -61,17 +60,22 @@ def check_targets(config: Config) -> None:
     Raises:
         DtkError: the first that is refused.
     """
-    sections = (config.model, config.task, config.data, config.optimizer, *config.callbacks)
-    for section in sections:
+    for section in (config.model, config.task, config.data, config.optimizer, *config.callbacks):
         if target := getattr(section, "_target_", None):
             added = {"params": [], "lr": 0.0} if section is config.optimizer else {}
             check_target(target, {**added, **section.arguments}, config.allow_targets)
 
 
-def _check_named(target: str, allow: list[str]) -> None:
-    _check_path(target)
+def _check_allowed(target: str, allow: list[str]) -> None:
+    """Refuse what is no import path of a public name, or is not on the allow list."""
+    parts = target.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise DtkError(f'_target_="{target}" is not an import path', fix="write it as my_package.MyModel")
+    if any(part.startswith("_") for part in parts):
+        raise DtkError(f"_target_={target} is not allowed", "names with a leading underscore are private")
     if not _listed(target, allow):
-        raise _forbidden(target)
+        why = "a configuration may only name what is on the allow list"
+        raise DtkError(f"_target_={target} is not allowed", why, f"allow it: 'allow_targets=[{parts[0]}.*]'")
 
 
 def find_class(target: str, arguments: dict[str, Any], allow: list[str], kind: type = object) -> Any:
@@ -86,29 +90,19 @@ def find_class(target: str, arguments: dict[str, Any], allow: list[str], kind: t
     Raises:
         DtkError: as `instantiate`.
     """
-    _check_named(target, allow)
-    found = _find(target)
-    if not isinstance(found, type):
-        raise DtkError(f"_target_={target} is no class", f"it is a {type(found).__name__}", "name a class")
+    _check_allowed(target, allow)
+    named = _find(target)
+    if not isinstance(named, type):
+        raise DtkError(f"_target_={target} is no class", f"it is a {type(named).__name__}", "name a class")
     # A module also holds what it imported: dtk.launch.local.subprocess.run must not pass as dtk's own.
-    home = f"{getattr(found, '__module__', None)}.{getattr(found, '__qualname__', '')}"
+    home = f"{getattr(named, '__module__', None)}.{getattr(named, '__qualname__', '')}"
     if target not in allow and not _listed(home, allow):
-        raise _imported(target, found, home)
-    if not issubclass(found, kind):
-        expected = f"{kind.__module__}.{kind.__qualname__}"
-        raise DtkError(
-            f"_target_={target} is not a {expected}", "it does not derive from it", f"derive from {expected}"
-        )
-    _check_arguments(target, found, arguments)
-    return found
-
-
-def _check_path(target: str) -> None:
-    parts = target.split(".")
-    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise DtkError(f'_target_="{target}" is not an import path', fix="write it as my_package.MyModel")
-    if any(part.startswith("_") for part in parts):
-        raise DtkError(f"_target_={target} is not allowed", "names with a leading underscore are private")
+        raise _imported(target, named, home)
+    if not issubclass(named, kind):
+        base = f"{kind.__module__}.{kind.__qualname__}"
+        raise DtkError(f"_target_={target} is not a {base}", "it does not derive from it", f"derive from {base}")
+    _check_arguments(target, named, arguments)
+    return named
 
 
 def _listed(target: str, allow: list[str]) -> bool:
@@ -117,17 +111,12 @@ def _listed(target: str, allow: list[str]) -> bool:
     )
 
 
-def _forbidden(target: str, why: str = "a configuration may only name what is on the allow list") -> DtkError:
-    package = target.split(".")[0]
-    return DtkError(f"_target_={target} is not allowed", why, f"allow it: 'allow_targets=[{package}.*]'")
-
-
-def _imported(target: str, found: Any, home: str) -> DtkError:
+def _imported(target: str, named: type, home: str) -> DtkError:
     """Return the error for a target that its module only imports, with advice on how to name or allow it."""
     fix = f"allow this name: 'allow_targets=[{target}]'"
     module, _, name = home.rpartition(".")
     public = not any(part.startswith("_") for part in home.split("."))
-    if public and getattr(sys.modules.get(module), name, None) is found:
+    if public and getattr(sys.modules.get(module), name, None) is named:
         fix = f"name it by its home: _target_={home} 'allow_targets=[{home.split('.')[0]}.*]'"
     return DtkError(f"_target_={target} is not allowed", f"it is {home}, only imported there", fix)
 
@@ -142,15 +131,15 @@ def _find(target: str) -> Any:
             break
         used += 1
         module = _import(".".join(parts[:used]), target)
-    found: Any = module
+    value: Any = module
     for part in parts[used:]:
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             owner = ".".join(parts[:used])
-            raise DtkError(f'_target_={target}: "{part}" is not in {owner}', fix=did_you_mean(part, dir(found)))
-        found = getattr(found, part)
-        if isinstance(found, ModuleType):
-            raise DtkError(f"_target_={target} is not allowed", f"{found.__name__} is only imported there")
-    return found
+            raise DtkError(f'_target_={target}: "{part}" is not in {owner}', fix=did_you_mean(part, dir(value)))
+        value = getattr(value, part)
+        if isinstance(value, ModuleType):
+            raise DtkError(f"_target_={target} is not allowed", f"{value.__name__} is only imported there")
+    return value
 
 
 def _import(name: str, target: str) -> ModuleType:

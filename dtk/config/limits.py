@@ -98,7 +98,10 @@ def check_numbers(plain: dict[str, Any], more: Mapping[str, tuple[float, float]]
     for key, value in _numbers(plain):
         low, high = limits.get(key, (-_NONE, _NONE))
         if not low <= value <= high:
-            raise DtkError(f"{key}={_show(value)} is out of range", _range(low, high))
+            least = "above 0" if low == _ABOVE_ZERO else f"{_show(low)} or more"
+            span = f"{_show(low)} to {_show(high)}"
+            span = least if high == _NONE else f"{least} and below 1" if high == _BELOW_ONE else span
+            raise DtkError(f"{key}={_show(value)} is out of range", f"it must be {span}")
 
 
 def _numbers(plain: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
@@ -110,15 +113,6 @@ def _numbers(plain: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, flo
         else:
             members = value if isinstance(value, list) else [value]
             yield from ((key, x) for x in members if isinstance(x, int | float) and not isinstance(x, bool))
-
-
-def _range(low: float, high: float) -> str:
-    at_least = "it must be above 0" if low == _ABOVE_ZERO else f"it must be {_show(low)} or more"
-    if high == _NONE:
-        return at_least
-    if high == _BELOW_ONE:
-        return f"it must be {_show(low)} or more and below 1"
-    return f"it must be {_show(low)} to {_show(high)}"
 
 
 def _show(number: float) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from diagnostics.contract.origins import LONGEST, Choice, Kind, Origins, Setting, add_typed, flat
-from dtk.config.hydra_compose import Merged, merged
+from dtk.config.hydra_compose import merged
 from dtk.errors import DtkError
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -28,30 +28,25 @@ def trace(arguments: Sequence[str], folders: Sequence[Path], plain: dict[str, An
     Raises:
         DtkError: Hydra cannot list the files.
     """
-    found = merged(arguments, folders)
+    sources = merged(arguments, folders)
     origins = Origins(values=flat(plain))
-    for part in found.files:
+    for part in sources.files:
         path = _file(part.config, folders)
         if path is None:
             continue
         shown = _shown(path, folders)
         if part.group:
-            kind, by = _chooser(part, found, folders)
+            kind: Kind = "typed" if part.group in sources.typed_choices else "file"
+            by = sources.typed_choices.get(part.group, part.chosen_in)
+            if kind == "file" and (chooser := _file(part.chosen_in, folders)) is not None:
+                by = _shown(chooser, folders)
             origins.choices[part.group] = Choice(path.stem, shown, kind, by)
         for key, line, written in _settings(path):
             name = f"{part.package}.{key}" if part.package else key
             origins.keys.setdefault(name, []).append(Setting("file", f"{shown}:{line}", written))
-    for override in found.values:
+    for override in sources.values:
         add_typed(origins, override.key_or_group, (override.input_line or "").removeprefix("++"), override.is_delete())
     return origins
-
-
-def _chooser(part: Merged.File, found: Merged, folders: Sequence[Path]) -> tuple[Kind, str]:
-    """Return what chose the option of a group: a typed override, or the file that names it."""
-    if part.group in found.typed_choices:
-        return "typed", found.typed_choices[part.group]
-    path = _file(part.chosen_in, folders)
-    return "file", _shown(path, folders) if path else part.chosen_in
 
 
 def _file(config: str, folders: Sequence[Path]) -> Path | None:

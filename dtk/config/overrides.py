@@ -5,6 +5,7 @@ that Hydra accepts it and the strict check afterwards is the only judge of keys 
 """
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,18 +40,27 @@ def normalise(overrides: Sequence[str], groups: Groups, defaults: Sequence[str])
         override = parse(text)
         key = override.key_or_group
         _refuse_hydra(key)
-        _refuse_machine(key)
+        if key in (SWEEPS, "repeats"):
+            fix = "use dtk sweep NAME" if key == SWEEPS else "use dtk run -m, or dtk sweep"
+            raise DtkError(f"{key} is no part of an experiment", "it says which runs to make", fix)
+        if key == HARDWARE or key.startswith(
+            (f"{HARDWARE}.", f"{HARDWARE}/")
+        ):  # Others than `dtk plan` do not take it.
+            fix = f"use dtk plan {HARDWARE}=NAME"
+            raise DtkError(f"{key} is no part of an experiment", "it says what to plan for", fix)
         if override.is_sweep_override():
-            raise DtkError(
-                f"{text} asks for several runs", fix=f"add -m, or quote a text with a comma: '{key}=\"a,b\"'"
-            )
+            fix = f"add -m, or quote a text with a comma: '{key}=\"a,b\"'"
+            raise DtkError(f"{text} asks for several runs", fix=fix)
         if key in groups and override.package is None:
             option = _option(override, groups)
             choices[key] = f"{'' if key in defaults else '+'}{key}={option}" if option else f"~{key}"
         elif override.is_delete() or "/" in key or override.package is not None:
             values.append(text)
         else:
-            _refuse_tag(key, groups)
+            section, _, name = key.partition(".")
+            if section in KINDS and name == KINDS[section][0]:  # It would leave the keys of another kind behind it.
+                fix = f"use {section}=OPTION: {', '.join(groups.get(section, ()))}"
+                raise DtkError(f"{key} is fixed by the choice of {section}", fix=fix)
             values.append("++" + text.lstrip("+"))
     return [*choices.values(), *values]
 
@@ -93,11 +103,8 @@ def parse(text: str) -> "Override":
             raise DtkError(f'"{text}" is not an override', "it has no =", "write KEY=VALUE") from error
         key, _, value = text.partition("=")
         quoted = value.replace('"', '\\"')
-        raise DtkError(
-            f"cannot read {text}",
-            reason,
-            f"""write KEY=VALUE; quote a value with special characters: '{key}="{quoted}"'""",
-        ) from error
+        fix = f"""write KEY=VALUE; quote a value with special characters: '{key}="{quoted}"'"""
+        raise DtkError(f"cannot read {text}", reason, fix) from error
     if not override.key_or_group:
         raise DtkError(f'"{text}" is not an override', "it has no key", "write KEY=VALUE")
     return override
@@ -142,30 +149,7 @@ def _values(text: str, override: "Override", groups: Groups) -> list[str]:
 
 
 def _refuse_hydra(key: str) -> None:
-    if key in ("hydra/launcher", "hydra/sweeper", "hydra.launcher", "hydra.sweeper") or key.startswith(
-        ("hydra.launcher.", "hydra.sweeper.", "hydra.sweep.")
-    ):
+    if re.fullmatch(r"hydra[./](launcher|sweeper)|hydra\.(launcher|sweeper|sweep)\..*", key):
         raise DtkError(f"{key} has no effect", "dtk runs sweeps itself, one run after another", "drop it and use -m")
     if key == "hydra" or key.startswith(("hydra.", "hydra/")):
         raise DtkError(f"{key} has no effect", "dtk uses Hydra only to compose", "run folders: runs_folder=PATH")
-
-
-def _refuse_machine(key: str) -> None:
-    """`hardware=NAME` describes a machine: `dtk plan` takes it off before it composes; `repeats=` is a sweep's."""
-    if key in (SWEEPS, "repeats"):
-        fix = "use dtk sweep NAME" if key == SWEEPS else "use dtk run -m, or dtk sweep"
-        raise DtkError(f"{key} is no part of an experiment", "it says which runs to make", fix)
-    if key == HARDWARE or key.startswith((f"{HARDWARE}.", f"{HARDWARE}/")):
-        raise DtkError(
-            f"{key} is no part of an experiment", "it says what to plan for", f"use dtk plan {HARDWARE}=NAME"
-        )
-
-
-def _refuse_tag(key: str, groups: Groups) -> None:
-    """`strategy.name=ddp` would leave the keys of another strategy behind it."""
-    section, _, name = key.partition(".")
-    if section in KINDS and name == KINDS[section][0]:
-        raise DtkError(
-            f"{key} is fixed by the choice of {section}",
-            fix=f"use {section}=OPTION: {', '.join(groups.get(section, ()))}",
-        )

@@ -57,15 +57,8 @@ def place(
     if device == "auto":
         device = "cuda" if cuda_devices else "cpu"
         reasons.append(f"device {device}: {counted(cuda_devices, 'CUDA device')} found")
-    if device == "cuda" and not cuda_devices:
-        raise DtkError("launcher.device=cuda, but no CUDA device was found", fix="use launcher.device=cpu")
-    backend = launcher.backend
-    if backend == "auto":
-        backend = "nccl" if device == "cuda" else "gloo"
-    if backend == "nccl" and device != "cuda":
-        raise DtkError(
-            "launcher.backend=nccl needs a GPU", "NCCL moves data between CUDA devices", "use launcher.backend=gloo"
-        )
+    backend = _backend(launcher, device)
+    check_device(device, backend, cuda_devices)
     nproc = launcher.nproc if local_size is None else local_size
     if nproc == "auto":
         if strategy.traits.one_process:
@@ -80,17 +73,37 @@ def place(
     if local_size is None and not getattr(launcher, "oversubscribe", False):
         _check_host(nproc)
     if backend == "nccl" and nproc > cuda_devices:
-        raise DtkError(
-            f"launcher.nproc={nproc} is more than the {counted(cuda_devices, 'CUDA device')} here",
-            "NCCL needs a device per rank",
-            f"use launcher.nproc={cuda_devices} or launcher.backend=gloo",
-        )
+        what = f"launcher.nproc={nproc} is more than the {counted(cuda_devices, 'CUDA device')} here"
+        fix = f"use launcher.nproc={cuda_devices} or launcher.backend=gloo"
+        raise DtkError(what, "NCCL needs a device per rank", fix)
     threads = own_threads() if launcher.threads == "auto" else launcher.threads
     if launcher.threads == "auto" and threads is not None and local_size is None:  # Else it may be torchrun's.
         reasons.append("threads: your OMP_NUM_THREADS")
     if threads is None:
         threads = max(1, usable_cores() // nproc)
     return Placement(nproc, device, backend, threads, cuda_devices, tuple(reasons))
+
+
+def check_device(device: str, backend: str, cuda_devices: int) -> None:
+    """Refuse CUDA or NCCL where there is no device for it.
+
+    Args:
+        device: `cpu` or `cuda`.
+        backend: of the process groups; `auto` is not judged.
+        cuda_devices: on this machine.
+
+    Raises:
+        DtkError: with what to use instead.
+    """
+    if device == "cuda" and not cuda_devices:
+        raise DtkError("launcher.device=cuda, but no CUDA device was found", fix="use launcher.device=cpu")
+    if backend == "nccl" and device != "cuda":
+        why = "NCCL moves data between CUDA devices"
+        raise DtkError("launcher.backend=nccl needs a GPU", why, "use launcher.backend=gloo")
+
+
+def _backend(launcher: LauncherConfig, device: str) -> str:
+    return ("nccl" if device == "cuda" else "gloo") if launcher.backend == "auto" else launcher.backend
 
 
 def _check_host(nproc: int) -> None:
@@ -102,11 +115,8 @@ def _check_host(nproc: int) -> None:
         fits[f"{free_gib:.1f} GiB of host memory are free, a rank needs 0.3 at least"] = memory[1] // RANK_BYTES
     why = min(fits, key=lambda reason: fits[reason])
     if nproc > max(1, fits[why]):
-        raise DtkError(
-            f"launcher.nproc={nproc} is more than this machine can start",
-            why,
-            f"use launcher.nproc={max(1, fits[why])}, or launcher.oversubscribe=true to start them all the same",
-        )
+        fix = f"use launcher.nproc={max(1, fits[why])}, or launcher.oversubscribe=true to start them all the same"
+        raise DtkError(f"launcher.nproc={nproc} is more than this machine can start", why, fix)
 
 
 def host_memory(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")) -> tuple[int, int] | None:
@@ -179,12 +189,10 @@ def remote_placement(config: Config) -> Placement:
     launcher: RemoteLauncher = config.launcher
     strategy = config.strategy
     if strategy.traits.one_process and launcher.nodes > 1:
-        raise DtkError(
-            f"strategy={strategy.name} is one process, not {counted(launcher.nodes, 'node')}",
-            fix="use launcher.nodes=1",
-        )
+        what = f"strategy={strategy.name} is one process, not {counted(launcher.nodes, 'node')}"
+        raise DtkError(what, fix="use launcher.nodes=1")
     device = ("cuda" if launcher.gpus_per_node else "cpu") if launcher.device == "auto" else launcher.device
-    backend = ("nccl" if device == "cuda" else "gloo") if launcher.backend == "auto" else launcher.backend
+    backend = _backend(launcher, device)
     nproc = ranks_per_node(launcher, strategy)
     _check_gpus(launcher, device, backend, nproc)
     threads = launcher.threads if isinstance(launcher.threads, int) else launcher.cpus_per_rank or 0
@@ -194,27 +202,18 @@ def remote_placement(config: Config) -> Placement:
 def _check_gpus(launcher: RemoteLauncher, device: str, backend: str, nproc: int) -> None:
     gpus = launcher.gpus_per_node
     if device == "cuda" and not gpus:
-        raise DtkError(
-            "launcher.device=cuda, but launcher.gpus_per_node=0", fix="use launcher.gpus_per_node=8, or as many as are"
-        )
+        fix = "use launcher.gpus_per_node=8, or as many as each node has"
+        raise DtkError("launcher.device=cuda, but launcher.gpus_per_node=0", fix=fix)
     if device == "cpu" and gpus:
-        raise DtkError(
-            f"launcher.device=cpu leaves the {counted(gpus, 'GPU')} of each node idle",
-            fix="use launcher.gpus_per_node=0",
-        )
+        what = f"launcher.device=cpu leaves the {counted(gpus, 'GPU')} of each node idle"
+        raise DtkError(what, fix="use launcher.gpus_per_node=0")
     if backend == "nccl" and device != "cuda":
-        raise DtkError(
-            "launcher.backend=nccl needs a GPU", fix="use launcher.gpus_per_node=8, or launcher.backend=gloo"
-        )
+        fix = "use launcher.gpus_per_node=8, or launcher.backend=gloo"
+        raise DtkError("launcher.backend=nccl needs a GPU", fix=fix)
     if backend == "nccl" and nproc > gpus:
-        raise DtkError(
-            f"launcher.nproc={nproc} is more than launcher.gpus_per_node={gpus}",
-            "NCCL needs a device per rank",
-            f"use launcher.nproc={gpus}",
-        )
+        what = f"launcher.nproc={nproc} is more than launcher.gpus_per_node={gpus}"
+        raise DtkError(what, "NCCL needs a device per rank", f"use launcher.nproc={gpus}")
     if device == "cuda" and nproc < gpus and launcher.nproc != "auto":
-        raise DtkError(
-            f"launcher.nproc={nproc} leaves {counted(gpus - nproc, 'GPU')} of each node idle",
-            f"launcher.gpus_per_node={gpus}",
-            f"use launcher.gpus_per_node={nproc} or launcher.nproc={gpus}",
-        )
+        what = f"launcher.nproc={nproc} leaves {counted(gpus - nproc, 'GPU')} of each node idle"
+        fix = f"use launcher.gpus_per_node={nproc} or launcher.nproc={gpus}"
+        raise DtkError(what, f"launcher.gpus_per_node={gpus}", fix)

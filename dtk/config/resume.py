@@ -44,7 +44,11 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
         DtkError: no such run, a run still going, a damaged folder or checkpoint, an override that may not change, a
             folder of somebody else, or a setting of the folder that would execute something.
     """
-    paths = RunPaths(_named(Path(str(composed.config.resume)), Path(composed.config.runs_folder)))
+    run = Path(str(composed.config.resume))
+    if not run.exists() and run.parent == Path.cwd():  # No path, but `last`, or the beginning of a run id.
+        with contextlib.suppress(NoSuchRunError):
+            run = find_run(run.name, Path(composed.config.runs_folder))
+    paths = RunPaths(run)
     option = f"resume={paths.root}"
     check_owner(paths.root, option, trust=trust)
     stored = read_stored(paths, option)
@@ -53,14 +57,17 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
     for override in new:
         key = override.lstrip("+~").split("=")[0]
         if any(key == fixed or key.startswith(fixed + ".") for fixed in FIXED):
-            raise DtkError(
-                f"{key} cannot change in a resumed run", "it would be another experiment", "start a new run for it"
-            )
+            why = "it would be another experiment"
+            raise DtkError(f"{key} cannot change in a resumed run", why, "start a new run for it")
         if key == "train.steps":
             stored.plain["train"]["epochs"] = None
     stored.plain["resume"] = str(paths.root)
     again = _as_data(stored, new, config_dir, option)
-    _refuse_other_optimizer(stored.plain["optimizer"]["name"], again.config.optimizer.name)
+    before, now = stored.plain["optimizer"]["name"], again.config.optimizer.name
+    if before != now:
+        why = f"its checkpoints hold the state of {before}"
+        fix = "start a new run for it; optimizer.lr and the like may change here"
+        raise DtkError(f"optimizer={now} cannot replace {before} in a resumed run", why, fix)
     if again.config.train.epochs is None:  # Else the samples have to be counted first.
         check_continuable(paths, again.config.train.steps)
     return Resumed(again, paths, next_attempt(paths))
@@ -92,16 +99,6 @@ def _as_data(stored: Stored, new: list[str], config_dir: Path | None, option: st
     return again
 
 
-def _named(path: Path, runs_folder: Path) -> Path:
-    """Return the run that `resume=` names: a path, `last`, or the beginning of a run id."""
-    if path.exists() or path.parent != Path.cwd():
-        return path
-    try:
-        return find_run(path.name, runs_folder)
-    except NoSuchRunError:
-        return path
-
-
 def _refuse_running(paths: RunPaths) -> None:
     """Two launches in one folder would overwrite each other."""
     try:
@@ -114,16 +111,6 @@ def _refuse_running(paths: RunPaths) -> None:
         raise DtkError(f"the run {paths.root.name} is still going (process {pid})", fix="wait for it, or stop it first")
 
 
-def _refuse_other_optimizer(before: str, now: str) -> None:
-    """Raise DtkError if the optimizer changes: the checkpoints hold the state of one kind only."""
-    if before != now:
-        raise DtkError(
-            f"optimizer={now} cannot replace {before} in a resumed run",
-            f"its checkpoints hold the state of {before}",
-            "start a new run for it; optimizer.lr and the like may change here",
-        )
-
-
 def refuse_other_data(paths: RunPaths, data: dict[str, Any]) -> None:
     """Refuse to resume a run with other data than it began with.
 
@@ -134,12 +121,9 @@ def refuse_other_data(paths: RunPaths, data: dict[str, Any]) -> None:
         before = read_json(paths.manifest)["data"]["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
         return
-    if before != data.get("sha256"):
-        raise DtkError(
-            "the data has changed since this run began",
-            f"its hash was {str(before)[:12]}, now it is {str(data.get('sha256'))[:12]}",
-            "bring the old data back, or start a new run",
-        )
+    if before != (now := data.get("sha256")):
+        why = f"its hash was {str(before)[:12]}, now it is {str(now)[:12]}"
+        raise DtkError("the data has changed since this run began", why, "bring the old data back, or start a new run")
 
 
 def earlier_argv(paths: RunPaths) -> list[Any]:
@@ -162,19 +146,13 @@ def check_continuable(paths: RunPaths, steps: int) -> None:
         DtkError: all steps are made, or the newest checkpoint is damaged.
     """
     complete = complete_checkpoints(paths)
-    _refuse_finished(paths, complete, steps)
-    if complete:
-        refuse_damaged(complete[-1])
-
-
-def _refuse_finished(paths: RunPaths, complete: list[Path], steps: int) -> None:
-    """Nothing would be trained, and the summary of what was would be overwritten."""
-    step = int(complete[-1].name.removeprefix("step_")) if complete else 0
-    if step >= steps:
-        raise DtkError(
-            f"the run {paths.root.name} has already made {step} of {steps} steps",
-            fix=f"go on with more of them: train.steps={2 * step}",
-        )
+    if not complete:
+        return
+    step = int(complete[-1].name.removeprefix("step_"))
+    if step >= steps:  # Nothing would be trained, and the summary of what was would be overwritten.
+        what = f"the run {paths.root.name} has already made {step} of {steps} steps"
+        raise DtkError(what, fix=f"go on with more of them: train.steps={2 * step}")
+    refuse_damaged(complete[-1])
 
 
 def next_attempt(paths: RunPaths) -> int:

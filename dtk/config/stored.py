@@ -60,14 +60,11 @@ def read_stored(paths: RunPaths, option: str) -> Stored:
         raise DtkError(f"{option} is not a run folder of dtk", missing, fix) from error
     except (ValueError, DtkError) as error:
         raise DtkError(f"{option} is not a run folder of dtk", " ".join(str(error).split())) from error
-    return Stored(plain, [text for text in typed if not text.startswith("resume=")], _origins(paths, plain))
-
-
-def _origins(paths: RunPaths, plain: dict[str, Any]) -> Origins:
     try:
-        return read_origins(paths.origins)
+        origins = read_origins(paths.origins)
     except (OSError, ValueError):  # What it explains is all there.
-        return Origins({key: [Setting("run", paths.root.name)] for key in flat(plain)}, values=flat(plain))
+        origins = Origins({key: [Setting("run", paths.root.name)] for key in flat(plain)}, values=flat(plain))
+    return Stored(plain, [text for text in typed if not text.startswith("resume=")], origins)
 
 
 def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
@@ -97,26 +94,21 @@ def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
         if key in options and chosen is not None:
             for section in (key, *preset_sections(options[key].get(str(override.value())))):
                 plain[section] = chosen.plain[section]
-                _take(origins, chosen.origins, section)
+                inside = f"{section}."
+                origins.keys = {name: by for name, by in origins.keys.items() if not name.startswith(inside)}
+                origins.keys |= {name: by for name, by in chosen.origins.keys.items() if name.startswith(inside)}
+                if section in chosen.origins.choices:
+                    origins.choices[section] = chosen.origins.choices[section]
         else:
             _set(plain, key.split("."), override.value())
             make_absolute(plain, tuple(key.split(".")))
             add_typed(origins, key, text)
     config = from_plain(plain)
     keys = {override.key_or_group for _, override in parsed}
-    kept = [text for text in stored.typed if parse(text).key_or_group not in keys]
+    earlier = [text for text in stored.typed if parse(text).key_or_group not in keys]
     full = to_plain(config)
     origins.values = flat(full)
-    return Composed(config, full, [*kept, *new], origins)
-
-
-def _take(origins: Origins, chosen: Origins, group: str) -> None:
-    """Replace the origins of one section by those from another configuration."""
-    inside = f"{group}."
-    origins.keys = {key: settings for key, settings in origins.keys.items() if not key.startswith(inside)}
-    origins.keys.update({key: settings for key, settings in chosen.keys.items() if key.startswith(inside)})
-    if group in chosen.choices:
-        origins.choices[group] = chosen.choices[group]
+    return Composed(config, full, [*earlier, *new], origins)
 
 
 def _set(plain: dict[str, Any], keys: list[str], value: Any) -> None:

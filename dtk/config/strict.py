@@ -74,9 +74,8 @@ def _kind(section: str, value: Any) -> type:
     """Return the dataclass of a section that comes in several kinds."""
     tag, kinds = KINDS[section]
     if not isinstance(value, dict):
-        raise DtkError(
-            f"{section}={_show(value)} is not a section with keys", fix=f"{tag} is one of {', '.join(kinds)}"
-        )
+        fix = f"{tag} is one of {', '.join(kinds)}"
+        raise DtkError(f"{section}={_show(value)} is not a section with keys", fix=fix)
     if tag not in value:
         raise DtkError(f"{section}.{tag} is required", fix=f"it is one of {', '.join(kinds)}")
     chosen = value[tag]
@@ -106,7 +105,8 @@ def _convert(value: Any, hint: Any, path: str, plain: dict[str, Any]) -> Any:
         return {key: _convert(item, get_args(hint)[1], f"{path}.{key}", plain) for key, item in value.items()}
     if not _is(value, hint):
         raise _wrong_type(value, hint, path)
-    return float(value) if _wants_float(value, hint) else value
+    members = _members(hint)
+    return float(value) if type(value) is int and float in members and int not in members else value
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
@@ -130,26 +130,22 @@ def _is(value: Any, hint: Any) -> bool:
     return type(value) is hint
 
 
-def _wants_float(value: Any, hint: Any) -> bool:
-    return type(value) is int and float in _members(hint) and int not in _members(hint)
-
-
 _KINDS = {str: "text", int: "a number", bool: "a yes or no", dict: "a section", list: "a list", type(None): "nothing"}
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
 
 
 def _describe(hint: Any) -> str:
     """Describe a type in words, such as `a whole number or null`."""
-    words = []
+    names = []
     for member in _members(hint):
         if get_origin(member) is Literal:
-            words += [str(choice) for choice in get_args(member)]
+            names += [str(choice) for choice in get_args(member)]
         elif get_origin(member) in (list, dict):
             kind, inner = get_origin(member).__name__, get_args(member)[-1]
-            words.append(f"a {kind}" + (f" of {_describe(inner)}" if inner is not Any else ""))
+            names.append(f"a {kind}" + (f" of {_describe(inner)}" if inner is not Any else ""))
         else:
-            words.append(_WORDS[member])
-    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+            names.append(_NAMES[member])
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _wrong_type(value: Any, hint: Any, path: str) -> DtkError:
@@ -163,8 +159,8 @@ def _wrong_type(value: Any, hint: Any, path: str) -> DtkError:
     elif str in members and isinstance(value, int | float):
         fix = f"""quote it: '{path}="{_show(value)}"'"""
     literal = any(get_origin(member) is Literal for member in members)
-    found = "" if literal or type(value) is float else f"{_KINDS.get(type(value), type(value).__name__)}, "
-    return DtkError(f"{path}={_show(value)} is {found}not {_describe(hint)}", fix=fix)
+    kind = "" if literal or type(value) is float else f"{_KINDS.get(type(value), type(value).__name__)}, "
+    return DtkError(f"{path}={_show(value)} is {kind}not {_describe(hint)}", fix=fix)
 
 
 def _show(value: Any) -> str:

@@ -45,9 +45,8 @@ def check_owner(folder: Path, option: str, *, trust: bool) -> None:
         raise DtkError(f"{option}: the folder belongs to {owner(folder)}", "its configuration may not be yours", fix)
     if status.st_mode & _WRITABLE:
         who = "everybody" if status.st_mode & stat.S_IWOTH else "its group"
-        raise DtkError(
-            f"{option}: {who} can write to the folder", "somebody may have changed it", f"chmod go-w, or {fix}"
-        )
+        what = f"{option}: {who} can write to the folder"
+        raise DtkError(what, "somebody may have changed it", f"chmod go-w, or {fix}")
 
 
 def owner(folder: Path) -> str:
@@ -71,26 +70,22 @@ def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], type
     Raises:
         DtkError: such a setting came from the folder.
     """
-    keys = set(typed)
+    keys, why = set(typed), "what a run folder holds is data"
     for key in COMMANDS:
         value = _get(plain, key)
         if value and value == _get(stored, key) and not keys & {key, key.split(".")[0]}:
+            again = f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
             raise DtkError(
-                f"{option}: its {key} would be executed",
-                "what a run folder holds is data",
-                f"if it is right, type it again: '{key}={_shown(value)}'",
+                f"{option}: its {key} would be executed", why, f"if it is right, type it again: '{key}={again}'"
             )
-    variables = _get(plain, "nccl.variables") or {}
-    for name, value in variables.items():
+    before = _get(stored, "nccl.variables") or {}
+    for name, value in (_get(plain, "nccl.variables") or {}).items():
         library = name.endswith("_PLUGIN") and "/" in str(value)
         written = name.endswith("_FILE") and "/" in str(value) and not str(value).startswith("{run}/")
-        same = (_get(stored, "nccl.variables") or {}).get(name) == value
-        if (library or written) and same and not keys & {"nccl", f"nccl.variables.{name}"}:
-            raise DtkError(
-                f"{option}: its nccl.variables.{name} names {'a library to load' if library else 'a file outside it'}",
-                "what a run folder holds is data",
-                f"if it is right, type it again: 'nccl.variables.{name}={value}'",
-            )
+        key = f"nccl.variables.{name}"
+        if (library or written) and before.get(name) == value and not keys & {"nccl", key}:
+            what = f"{option}: its {key} names {'a library to load' if library else 'a file outside it'}"
+            raise DtkError(what, why, f"if it is right, type it again: '{key}={value}'")
 
 
 def refuse_masked(plain: Mapping[str, Any]) -> None:
@@ -114,11 +109,8 @@ def refuse_secrets(plain: Mapping[str, Any]) -> None:
     for key, value in flat(plain).items():
         if shown.get(key) != value:
             where = "use launcher.secrets on Kubernetes" if plain["launcher"]["name"] == "kubernetes" else "export it"
-            raise DtkError(
-                f"{key} holds a secret",
-                "it would lie open in the files of the job",
-                f"read it from an environment variable or a file there; {where}",
-            )
+            fix = f"read it from an environment variable or a file there; {where}"
+            raise DtkError(f"{key} holds a secret", "it would lie open in the files of the job", fix)
 
 
 def _get(plain: Mapping[str, Any], key: str) -> Any:
@@ -126,7 +118,3 @@ def _get(plain: Mapping[str, Any], key: str) -> Any:
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
-
-
-def _shown(value: Any) -> str:
-    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)

@@ -1,4 +1,4 @@
-"""How `--help` is laid out: texts written by hand are folded to the width of the terminal.
+"""The texts of `--help`: read from `help/`, one file per command, and folded to the width of the terminal.
 
 Knows no command. What must stay together stays: the columns of examples, the lines of a list, commands to copy.
 """
@@ -6,6 +6,11 @@ Knows no command. What must stay together stays: the columns of examples, the li
 import argparse
 import re
 import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+TEXTS = Path(__file__).with_name("help")
+"""`<command>.txt`: the description, a line `---`, and what follows the options."""
 
 _ROW = re.compile(r"(?P<indent> +)(?P<left>\S(?:.*?\S)?)(?P<gap> {2,})(?P<right>\S.*)")
 _LABEL = re.compile(r"[A-Za-z][a-z ,]{2,40}: ")
@@ -23,6 +28,20 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return textwrap.indent(fold(textwrap.dedent(text), width - len(indent)), indent)
 
 
+def read_text(name: str, values: Mapping[str, object]) -> tuple[str, str | None]:
+    """Return the description and the epilog of a command.
+
+    Args:
+        name: of the file in `help/`, without its suffix.
+        values: name -> what stands for `{name}` in the text.
+    """
+    text = (TEXTS / f"{name}.txt").read_text(encoding="utf-8")
+    for key, value in values.items():
+        text = text.replace(f"{{{key}}}", str(value))
+    description, _, epilog = text.partition("\n---\n")
+    return description, epilog or None
+
+
 def fold(text: str, width: int) -> str:
     """Wrap a help text so that no line exceeds `width` columns, as far as its words allow."""
     blocks = [_block(block.splitlines(), width) for block in text.strip("\n").split("\n\n")]
@@ -34,21 +53,16 @@ def _block(lines: list[str], width: int) -> list[str]:
     longest = max((len(line) for line in lines if not line.startswith(" ")), default=0)
     at = 0
     while at < len(lines):
+        # Where the right one of two columns begins, also where the left one is empty; 0 in a line with one column.
         end = at + 1
-        column = _column(lines[at])
+        row, column = _ROW.fullmatch(lines[at]), _indent(lines[at])
+        column = row.start("right") if row else column if column >= LEAST else 0
         while end < len(lines) and _goes_on(lines[end - 1], lines[end], column, longest):
             end += 1
         whole = " ".join([lines[at].rstrip(), *(line.strip() for line in lines[at + 1 : end])])
         folded += _line(whole, width)
         at = end
     return folded
-
-
-def _column(line: str) -> int:
-    """Where the right one of two columns begins, also where the left one is empty; 0 of a line with one."""
-    row = _ROW.fullmatch(line)
-    indent = _indent(line)
-    return row.start("right") if row else indent if indent >= LEAST else 0
 
 
 def _indent(line: str) -> int:
@@ -82,7 +96,7 @@ def _line(line: str, width: int) -> list[str]:
 
 def _plain(line: str, width: int) -> list[str]:
     """One column: prose, an item of a list, or a command that can still be copied."""
-    indent = " " * (len(line) - len(line.lstrip()))
+    indent = " " * _indent(line)
     if _COMMAND.match(line):
         parts = _wrapped(line.strip(), width - 2, indent, indent + " " * 4)
         return [f"{part} \\" for part in parts[:-1]] + parts[-1:]

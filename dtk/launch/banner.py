@@ -1,7 +1,6 @@
 """The first and the last lines of a run: what was chosen and why, how it ended, what to type next."""
 
 import os
-from collections.abc import Iterator
 
 from diagnostics.contract.artifacts import RunPaths, read_status
 from diagnostics.contract.files import read_json
@@ -46,8 +45,18 @@ def banner(
         f"{train.micro_batch_size} x {accumulation} accumulated{each}; "
         f"{counted(train.steps, 'step')}{only_warmup}"
     )
-    for line in _pipeline(config, accumulation):
-        console.line(line)
+    parallel = config.parallel
+    if parallel.pp > 1:  # A rank waits while the first micro-batch comes and the last one goes.
+        bubble = parallel.pipeline(accumulation).ideal_bubble
+        stages = counted(parallel.pp * parallel.stages_per_rank, "stage")
+        console.line(
+            f"  pipeline  {parallel.schedule}, {stages}, micro-batches: {accumulation}; "
+            f"{bubble:.0%} of a step is bubble at best"
+        )
+        if accumulation < parallel.pp:
+            enough = 4 * parallel.pp
+            more = f"with parallel.microbatches={enough} it is {parallel.pipeline(enough).ideal_bubble:.0%}"
+            console.line(f"            warning: fewer micro-batches than ranks; {more}")
     offline = offline_reason(config.tracker)
     console.line(
         f"  numbers   {config.precision.name}; record={config.record.level}; tracker={config.tracker.name}"
@@ -55,24 +64,6 @@ def banner(
     )
     _nccl(console, render(config.nccl, os.environ, paths.root), placement.backend)
     console.line(f"  run       {typed(paths.root)}")
-
-
-def _pipeline(config: Config, micro_batches: int) -> Iterator[str]:
-    """Yield what the pipeline costs: a rank waits while the first micro-batch comes and the last one goes."""
-    parallel = config.parallel
-    if parallel.pp == 1:
-        return
-    bubble = parallel.pipeline(micro_batches).ideal_bubble
-    stages = counted(parallel.pp * parallel.stages_per_rank, "stage")
-    yield (
-        f"  pipeline  {parallel.schedule}, {stages}, micro-batches: {micro_batches}; "
-        f"{bubble:.0%} of a step is bubble at best"
-    )
-    if micro_batches < parallel.pp:
-        yield (
-            f"            warning: fewer micro-batches than ranks; with parallel.microbatches={4 * parallel.pp} it is "
-            + (f"{parallel.pipeline(4 * parallel.pp).ideal_bubble:.0%}")
-        )
 
 
 def farewell(console: Console, paths: RunPaths, outcome: Outcome) -> None:
@@ -107,9 +98,9 @@ def _nccl(console: Console, rendered: Rendered, backend: str) -> None:
     more = f" and {len(texts) - NAMED} more (manifest.json)" if len(texts) > NAMED + 1 else ""
     shown = " ".join(texts[:NAMED] if more else texts)
     console.line(f"  nccl      {rendered.preset}: {shown or 'nothing to set'}{more}")
-    for one in rendered.kept:
-        where = "" if one.source == ENVIRONMENT else f" in {one.source}"
-        console.line(f"            your {one.name}={one.value}{where} wins (the preset says {one.preset})")
+    for own in rendered.kept:
+        where = "" if own.source == ENVIRONMENT else f" in {own.source}"
+        console.line(f"            your {own.name}={own.value}{where} wins (the preset says {own.preset})")
     for line in doubts(rendered.variables):
         console.line(f"            {line}")
 

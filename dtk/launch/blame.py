@@ -15,17 +15,11 @@ import psutil
 
 from diagnostics.contract.artifacts import ENDED_BY_WATCH, Failure, RunPaths, State, read_heartbeat, read_verdict
 from diagnostics.contract.files import open_regular
-from diagnostics.evidence.endings import (
-    COMMUNICATION_ERRORS,
-    ORDER,
-    VANISHED,
-    Ending,
-    kind_of_reason,
-    of_error,
-)
+from diagnostics.evidence.endings import COMMUNICATION_ERRORS, ORDER, VANISHED, Ending, kind_of_reason, of_error
 from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.model import RankError
 from diagnostics.evidence.readers import error as error_file
+from dtk.launch.processes import killed_by
 from dtk.record.desync import find_desync
 
 _EXCEPTION_LINE = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
@@ -72,22 +66,25 @@ def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dic
         return verdict.failure(), "hung"
     if cases and all(case.ending.victim for case in cases):
         failed = {case.ending.rank for case in cases}
-        cases += [_vanished_case(paths, r) for r in range(world_size) if r not in failed and _vanished(paths, r)]
+        for rank in range(world_size):
+            if rank not in failed and _vanished(paths, rank):
+                cases.append(_vanished_case(paths, rank))
     if not cases:
         return Failure(rank=0, reason="the ranks could not be started", log="logs"), "failed"
     first = min(cases, key=lambda case: case.order)
-    victims = sorted(case.ending.rank for case in cases if case.ending.rank != first.ending.rank)
-    step, region = where_it_was(paths, first.ending.rank)
+    rank, ending = first.ending.rank, first.ending
+    step, region = where_it_was(paths, rank)
+    logs = [paths.logs(attempt, rank) / name for name in ("stderr.log", "error.json")]
     failure = Failure(
-        rank=first.ending.rank,
+        rank=rank,
         reason=first.reason,
         step=step,
-        region=first.ending.region or region,
-        log=_log(paths, attempt, first.ending.rank),
-        exit_code=first.ending.exit_code,
-        victims=victims,
+        region=ending.region or region,
+        log=next((str(log.relative_to(paths.root)) for log in logs if log.is_file()), None),
+        exit_code=ending.exit_code,
+        victims=sorted(case.ending.rank for case in cases if case.ending.rank != rank),
     )
-    return failure, "oom" if first.ending.kind == "oom" else "failed"
+    return failure, "oom" if ending.kind == "oom" else "failed"
 
 
 def user_error(paths: RunPaths, attempt: int, world_size: int) -> str | None:
@@ -114,8 +111,7 @@ def _case(paths: RunPaths, attempt: int, rank: int, exit_code: int | None, recor
         return _Case(of_error(error, rank), f"{record.get('type')}: {message[:300]}{place}")
     ending = of_error(RankError(rank, "", 0, "", "", exit_code=exit_code), rank)
     if ending.signal is not None:
-        hint = " (the kernel does this when memory runs out: see dmesg)" if ending.signal == "SIGKILL" else ""
-        return _Case(ending, f"killed by {ending.signal}{hint}")
+        return _Case(ending, killed_by(ending.signal))
     last = _last_error(paths.logs(attempt, rank) / "stderr.log")
     # A rank of dtk writes an error.json for every exception that Python sees, so a bare exit code is its own doing.
     kind = kind_of_reason(last) if last else "exited"
@@ -147,15 +143,6 @@ def _vanished(paths: RunPaths, rank: int) -> bool:
         return bool(psutil.Process(beat.pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
-
-
-def _log(paths: RunPaths, attempt: int, rank: int) -> str | None:
-    """Return the log to read about the rank, relative to the run folder, or None."""
-    for name in ("stderr.log", "error.json"):
-        path = paths.logs(attempt, rank) / name
-        if path.is_file():
-            return str(path.relative_to(paths.root))
-    return None
 
 
 def _read_error(path: Path) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from types import MappingProxyType, TracebackType
 from typing import IO, Any
 
 from diagnostics.evidence.endings import is_victim, kind_of_reason
-from dtk.launch.processes import free_port, importable
+from dtk.launch.processes import free_port, importable, killed_by
 from dtk.parallel import loopback
 
 SHOWN = 300
@@ -148,14 +148,12 @@ class Children:
 
     def _why(self, rank: int, code: int) -> Failed:
         if code < 0:
-            name = signal.Signals(-code).name
-            memory = " (the kernel does this when memory runs out: see dmesg)" if name == "SIGKILL" else ""
-            return Failed(rank, f"was killed by {name}{memory}", "", victim=-code == signal.SIGABRT)
+            return Failed(rank, f"was {killed_by(signal.Signals(-code).name)}", "", victim=-code == signal.SIGABRT)
         log = self._logs[rank]
         log.seek(0)
         lines = [line.strip()[:SHOWN] for line in log.read()[-65536:].splitlines() if line.strip()]
         # A rank that failed before it could tell, as where torch cannot be imported, has left a traceback.
-        errors = [found[0] for line in lines if (found := _ERROR_LINE.match(line))]
+        errors = [match[0] for line in lines if (match := _ERROR_LINE.match(line))]
         error = self._said.get(rank) or "".join(errors[-1:])
         ended = "failed" if error else f"ended with exit code {code}"
         return Failed(rank, ended, error or "".join(lines[-1:]), victim=is_victim(kind_of_reason(error or ended)))
@@ -187,10 +185,10 @@ def local_ranks(world_size: int, threads: int, variables: Mapping[str, str] = Ma
 
 def inherited(variables: Mapping[str, str], **own: str) -> dict[str, str]:
     """Return `variables` overlaid with the user's environment, without the elastic agent's, and `own` on top."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
-    return {**variables, **kept, **own}
+    users = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
+    return {**variables, **users, **own}
 
 
 def culprit(failed: Sequence[Failed]) -> Failed:
     """Return the failure to report; a rank that only lost another rank is chosen last."""
-    return min(failed, key=lambda one: (one.victim, one.rank))
+    return min(failed, key=lambda failure: (failure.victim, failure.rank))

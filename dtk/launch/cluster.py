@@ -61,8 +61,8 @@ def started_by(environment: Mapping[str, str]) -> str | None:
 def local_size(environment: Mapping[str, str]) -> int:
     """Ranks on this machine, as torchrun or Slurm says (`2(x3),1` = three nodes with 2, one with 1)."""
     for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"):
-        if found := re.match(r"\d+", environment.get(name, "")):
-            return int(found[0])
+        if match := re.match(r"\d+", environment.get(name, "")):
+            return int(match[0])
     return 1
 
 
@@ -76,8 +76,9 @@ def as_found(placement: Placement, section: LauncherConfig, launcher: str, world
 def detected(launcher: str, environment: Mapping[str, str], world_size: int) -> str:
     """Who started the ranks, and on how many nodes."""
     names = ("GROUP_WORLD_SIZE", "SLURM_STEP_NUM_NODES", "SLURM_NNODES")
-    told = next((int(environment[name]) for name in names if environment.get(name, "").isdigit()), None)
-    nodes = -(-world_size // local_size(environment)) if told is None else told
+    nodes = next((int(environment[name]) for name in names if environment.get(name, "").isdigit()), None)
+    if nodes is None:
+        nodes = -(-world_size // local_size(environment))
     return f"{LAUNCHERS[launcher]} detected, {counted(nodes, 'node')}"
 
 
@@ -89,9 +90,8 @@ def adopt_slurm(environment: Mapping[str, str]) -> dict[str, str]:
     Raises:
         DtkError: srun did not say where the first node is.
     """
-    host = environment.get("MASTER_ADDR") or environment.get("SLURM_LAUNCH_NODE_IPADDR")
     nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST") or ""
-    host = first_host(nodes) or host
+    host = environment.get("MASTER_ADDR") or first_host(nodes) or environment.get("SLURM_LAUNCH_NODE_IPADDR")
     if not host:
         raise DtkError("Slurm started this rank, but SLURM_JOB_NODELIST is not set", fix="set MASTER_ADDR yourself")
     port = 15000 + int(environment.get("SLURM_JOB_ID", "0")) % 20000
@@ -100,7 +100,7 @@ def adopt_slurm(environment: Mapping[str, str]) -> dict[str, str]:
         "WORLD_SIZE": environment["SLURM_NTASKS"],
         "LOCAL_RANK": environment.get("SLURM_LOCALID", "0"),
         "GROUP_RANK": environment.get("SLURM_NODEID", "0"),
-        "MASTER_ADDR": environment.get("MASTER_ADDR", host),
+        "MASTER_ADDR": host,
         "MASTER_PORT": environment.get("MASTER_PORT", str(port)),
     }
 

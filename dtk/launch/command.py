@@ -55,25 +55,22 @@ class Command:
             DtkError: it cannot be started, or the log cannot be written.
         """
         with refused(f"cannot run {self.argv[0]}"):
-            self._start()
-        return self
-
-    def _start(self) -> None:
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        log = self.log.open("ab", buffering=0)
-        source, sink = self._channel()
-        try:
-            self._process = subprocess.Popen(self.argv, env=self.environment, stderr=sink)
-        except BaseException:
-            log.close()
-            os.close(source)
-            raise
-        finally:
-            os.close(sink)
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            log = self.log.open("ab", buffering=0)
+            source, sink = _channel()
+            try:
+                self._process = subprocess.Popen(self.argv, env=self.environment, stderr=sink)
+            except BaseException:
+                log.close()
+                os.close(source)
+                raise
+            finally:
+                os.close(sink)
         for number in (signal.SIGINT, signal.SIGTERM):
             self._previous[number] = signal.signal(number, self._forward)
         self._tee = threading.Thread(target=self._copy, args=(source, log), name="tee", daemon=True)
         self._tee.start()
+        return self
 
     def __exit__(self, *error: object) -> None:
         if self.poll() is None:
@@ -107,17 +104,6 @@ class Command:
         if self._tee is not None:
             self._tee.join(DRAIN_S)
 
-    def _channel(self) -> tuple[int, int]:
-        """Where we read and where the command writes: a terminal if ours is one, so that progress bars stay bars."""
-        if not sys.stderr.isatty():
-            return os.pipe()
-        source, sink = pty.openpty()
-        tty.setraw(sink)
-        with suppress(OSError):
-            size = fcntl.ioctl(sys.stderr.fileno(), termios.TIOCGWINSZ, bytes(8))
-            fcntl.ioctl(sink, termios.TIOCSWINSZ, size)
-        return source, sink
-
     def _copy(self, source: int, log: BinaryIO) -> None:
         """Error output to ours and to the log, until everyone who writes has closed it."""
         size = 0
@@ -136,23 +122,18 @@ class Command:
                     log.write(data)
                     size += len(data)
                     if size > LOG_BYTES:
-                        size, log = 0, self._begin_anew(log)
+                        self.log.replace(self.log.with_name("earlier.log"))
+                        log.close()
+                        size, log = 0, self.log.open("ab", buffering=0)
         log.close()
         os.close(source)
 
-    def _begin_anew(self, log: BinaryIO) -> BinaryIO:
-        self.log.replace(self.log.with_name("earlier.log"))
-        fresh = self.log.open("ab", buffering=0)
-        log.close()
-        return fresh
-
     def _forward(self, number: int, frame: FrameType | None) -> None:
         """Pass a signal on, but for Ctrl-C: the terminal gives that to the command too."""
-        if not self.stopped and self.holds:
-            self.stopped, self.held = True, number
-            return
-        self.stopped, self.held = True, None
-        self._pass_on(number)
+        first, self.stopped = not self.stopped, True
+        self.held = number if first and self.holds else None
+        if self.held is None:
+            self._pass_on(number)
 
     def release(self) -> None:
         """Pass on what was held, if a second signal has not done so."""
@@ -165,6 +146,18 @@ class Command:
             return
         if self._process is not None:
             self._process.send_signal(number)
+
+
+def _channel() -> tuple[int, int]:
+    """Where we read and where the command writes: a terminal if ours is one, so that progress bars stay bars."""
+    if not sys.stderr.isatty():
+        return os.pipe()
+    source, sink = pty.openpty()
+    tty.setraw(sink)
+    with suppress(OSError):
+        size = fcntl.ioctl(sys.stderr.fileno(), termios.TIOCGWINSZ, bytes(8))
+        fcntl.ioctl(sink, termios.TIOCSWINSZ, size)
+    return source, sink
 
 
 def _in_foreground() -> bool:

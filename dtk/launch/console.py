@@ -49,8 +49,10 @@ class Console:
         width = shutil.get_terminal_size().columns
         _write(f"\r\x1b[2K{text[: width - 1]}")
         self._line_open = True
-        if _is_tenth(text):
-            self.end_live()
+        if match := re.match(r"step (\d+)/(\d+)", text):
+            step, steps = int(match[1]), int(match[2])
+            if step * 10 // steps > (step - 1) * 10 // steps:
+                self.end_live()
 
     def end_live(self) -> None:
         """Keep the live line as it stands and go on below it."""
@@ -81,15 +83,6 @@ def _write(text: str) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-
-
-def _is_tenth(step_line: str) -> bool:
-    """Whether `step 12/120 ...` is the step that completes another tenth of the run."""
-    match = re.match(r"step (\d+)/(\d+)", step_line)
-    if match is None:
-        return False
-    step, steps = int(match[1]), int(match[2])
-    return step * 10 // steps > (step - 1) * 10 // steps
 
 
 @dataclass(eq=False)

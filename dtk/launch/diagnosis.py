@@ -38,7 +38,7 @@ def explanation(paths: RunPaths, terminal: bool) -> str:
         paths: the folder.
         terminal: whether it is shown on one.
     """
-    found: list[str] = []
+    texts: list[str] = []
 
     def run() -> None:
         from diagnostics.contract.errors import DiagnosticsError
@@ -50,7 +50,7 @@ def explanation(paths: RunPaths, terminal: bool) -> str:
             report = diagnose(paths.root)
             if report.root_causes:
                 columns = shutil.get_terminal_size().columns if terminal else None
-                found.append(render(document(report, brief=True), columns=columns, colour=terminal))
+                texts.append(render(document(report, brief=True), columns=columns, colour=terminal))
 
     bounded("diagnosis", run, LIMIT_S)
-    return "".join(found).rstrip("\n")
+    return "".join(texts).rstrip("\n")

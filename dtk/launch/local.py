@@ -98,8 +98,8 @@ def _stopped(paths: RunPaths, stop: StopSignals) -> Outcome:
     if status.state == "finished":
         return Outcome("finished", 0)
     # Rank 0 says more, such as why there is no checkpoint, but knows only the parent's own signal.
-    told = status.reason if status.state == "preempted" else ""
-    reason = "stopped at once, without a checkpoint" if stop.twice else told or "stopped by a signal"
+    stated = status.reason if status.state == "preempted" else ""
+    reason = "stopped at once, without a checkpoint" if stop.twice else stated or "stopped by a signal"
     close(paths, "preempted", exit_code, reason=reason)
     return Outcome("preempted", exit_code)
 

@@ -6,9 +6,7 @@ the port executes code in the launcher. One node has nothing to agree on: it is 
 
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.elastic.rendezvous import (
-    RendezvousHandler,
     RendezvousInfo,
-    RendezvousParameters,
     RendezvousStoreInfo,
     rendezvous_handler_registry,
 )
@@ -39,9 +37,7 @@ class LoopbackRendezvous(StaticTCPRendezvous):
 def register() -> str:
     """Make the backend known to torch's elastic agent and return its name."""
     if BACKEND not in rendezvous_handler_registry._registry:
-        rendezvous_handler_registry.register(BACKEND, _handler)
+        rendezvous_handler_registry.register(
+            BACKEND, lambda given: LoopbackRendezvous(int(given.endpoint.rpartition(":")[2]), given.run_id)
+        )
     return BACKEND
-
-
-def _handler(parameters: RendezvousParameters) -> RendezvousHandler:
-    return LoopbackRendezvous(int(parameters.endpoint.rpartition(":")[2]), parameters.run_id)

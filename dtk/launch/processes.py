@@ -25,6 +25,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def killed_by(name: str) -> str:
+    """`killed by SIGKILL`, with what that signal usually means."""
+    hint = " (the kernel does this when memory runs out: see dmesg)" if name == "SIGKILL" else ""
+    return f"killed by {name}{hint}"
+
+
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
     """SIGTERM ends what runs inside as Ctrl-C does, so that processes which it started do not outlive it."""

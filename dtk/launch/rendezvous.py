@@ -37,12 +37,14 @@ def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:
     )
     if waited_s < limit_s or not still:
         return None
-    first = min(own)
+    first = own[min(own)]
+    frame = start.own_frame(first) or next(iter(first.fields["frames"]), None)
+    place = "an unknown place" if frame is None else f"{Path(frame.file).name}:{frame.line} in {frame.function}"
     return Verdict(
         kind="stall",
         reason=(
             f"{named(sorted(waiting))} waited in init_process_group for {waited_s:.0f} s for {named(sorted(own))}, "
-            f"which stood still at {_place(own[first])}"
+            f"which stood still at {place}"
         ),
         blamed=sorted(own),
         victims=sorted(waiting),
@@ -54,37 +56,29 @@ def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:
 def pids_on_their_way(paths: RunPaths) -> set[int]:
     """Return the ids of the processes on this host that reported their start."""
     here = socket.gethostname()
-    found = (fact.fields["pid"] for fact in _starts(paths)[1].values() if fact.fields["host"] == here)
-    return {pid for pid in found if isinstance(pid, int)}
+    pids = (fact.fields["pid"] for fact in _starts(paths)[1].values() if fact.fields["host"] == here)
+    return {pid for pid in pids if isinstance(pid, int)}
 
 
 def _starts(paths: RunPaths) -> tuple[int, dict[int, LogFact]]:
     """Return the number of the last attempt, and the starts that its ranks reported."""
     folders = [folder for folder in paths.start(0, 0).parent.parent.glob("attempt_*") if folder.name[8:].isdecimal()]
     last = max(folders, key=lambda folder: int(folder.name[8:]), default=None)
-    found: dict[int, LogFact] = {}
+    starts: dict[int, LogFact] = {}
     for path in last.glob("rank_*.json") if last else ():
         with suppress(OSError, ValueError):  # It is being written for the first time.
             fact = start.read(path, path.name, Limits())
             if fact.rank is not None:
-                found[fact.rank] = fact
-    return int(last.name[8:]) if last else 0, found
+                starts[fact.rank] = fact
+    return int(last.name[8:]) if last else 0, starts
 
 
 def _runs(fact: LogFact, here: str) -> bool:
     """Whether its process is there; of another host that is not known, so it counts."""
-    pid = fact.fields["pid"]
-    if fact.fields["host"] != here or not isinstance(pid, int):
-        return bool(fact.fields["host"] != here)
+    if fact.fields["host"] != here:
+        return True
     try:
-        os.kill(pid, 0)
-    except OSError:
+        os.kill(fact.fields["pid"], 0)
+    except (OSError, TypeError):
         return False
     return True
-
-
-def _place(fact: LogFact) -> str:
-    """`train.py:12 in load`: the innermost frame of the script."""
-    frames = fact.fields["frames"]
-    own = start.own_frame(fact) or (frames[0] if frames else None)
-    return f"{Path(own.file).name}:{own.line} in {own.function}" if own is not None else "an unknown place"

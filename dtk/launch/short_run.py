@@ -31,10 +31,10 @@ def run_short(arguments: Sequence[str], home: Path) -> Path:
         DtkError: the run could not start, which it says in one line.
     """
     before = _folders(home)
-    code, said = _run([*arguments, override("runs_folder", home.absolute())])
+    code, errors = _run([*arguments, override("runs_folder", home.absolute())])
     made = sorted(_folders(home) - before)
     if not made or code == USER_ERROR:
-        line = (said.strip().splitlines() or ["it left no run folder"])[-1].removeprefix("dtk: ")
+        line = (errors.strip().splitlines() or ["it left no run folder"])[-1].removeprefix("dtk: ")
         raise DtkError("a short run could not start", line, f"tried: dtk run {shlex.join(arguments)}")
     return made[-1]
 
@@ -63,19 +63,15 @@ def _run(arguments: Sequence[str]) -> tuple[int, str]:
         errors="replace",
     )
     try:
-        _, said = process.communicate()
+        _, errors = process.communicate()
     except BaseException:
-        _end(process)
+        for wait_s in _END_S:  # A run that is asked twice ends its ranks at once.
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(wait_s)
+                break
+            process.terminate()
+        else:
+            process.kill()
+            process.wait()
         raise
-    return process.returncode, said
-
-
-def _end(process: "subprocess.Popen[str]") -> None:
-    """Wait, ask, insist, kill: a run that is asked twice ends its ranks at once."""
-    for wait_s in _END_S:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(wait_s)
-            return
-        process.terminate()
-    process.kill()
-    process.wait()
+    return process.returncode, errors

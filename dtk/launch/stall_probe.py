@@ -38,5 +38,5 @@ def stood(paths: RunPaths) -> bool:
             answers.append(read_json(path))
         except (OSError, ValueError):
             continue
-    still = [one for one in answers if isinstance(one, dict) and one.get("idle_s", 0.0) >= STANDS_S]
-    return bool(still) and len(still) == len(answers) and any(one.get("inside") for one in still)
+    still = [answer for answer in answers if isinstance(answer, dict) and answer.get("idle_s", 0.0) >= STANDS_S]
+    return bool(still) and len(still) == len(answers) and any(answer.get("inside") for answer in still)

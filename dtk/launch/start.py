@@ -85,9 +85,9 @@ def preflight_point(composed: Composed, world_size: int, local_size: int) -> str
     from dtk.preflight.report import answer, document
     from dtk.preflight.run import preflight_run
 
-    found = preflight_run(composed, world_size, local_size)
-    if found.verdict.ends:
-        print(f"preflight: {answer(found)}", flush=True)
+    prediction = preflight_run(composed, world_size, local_size)
+    if prediction.verdict.ends:
+        print(f"preflight: {answer(prediction)}", flush=True)
         return ""
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    return render(document(found, brief=True), columns=columns, colour=False)
+    return render(document(prediction, brief=True), columns=columns, colour=False)

@@ -74,8 +74,19 @@ def run_watched(argv: list[str], folder: Path, stall_timeout_s: float, start_tim
         if verdict is None:
             return _ended(command, paths)
         command.keeps_log = False
-        _hung(command, paths, verdict)
-    _end_ranks(paths)
+        # The reason at once, and the report when the command has ended.
+        say(verdict.reason)
+        text = explanation(paths, sys.stderr.isatty())
+        if command.wait(LEAVE_S) is not None:
+            command.drain()
+        _show(text)
+        say(f"more: {_more(paths)}")
+    # Ranks of this host that outlived the command, which may have had to be killed.
+    pids = {beat.pid for beat in _beats(paths) if beat.host == socket.gethostname()}
+    for pid in pids | pids_on_their_way(paths):
+        with suppress(OSError):  # It is gone, or not ours.
+            if is_watched(pid, paths):
+                os.kill(pid, signal.SIGKILL)
     return HUNG
 
 
@@ -101,16 +112,6 @@ def say(text: str) -> None:
     print(f"dtk watch: {clean(text)}", file=sys.stderr, flush=True)
 
 
-def _hung(command: Command, paths: RunPaths, verdict: Verdict) -> None:
-    """Print the reason at once, and the report when the command has ended or `LEAVE_S` is over."""
-    say(verdict.reason)
-    text = explanation(paths, sys.stderr.isatty())
-    if command.wait(LEAVE_S) is not None:
-        command.drain()
-    _show(text)
-    say(f"more: {_more(paths)}")
-
-
 def _more(paths: RunPaths) -> str:
     return command_line("diagnose", typed(paths.root), "-v")
 
@@ -124,8 +125,11 @@ def _ended(command: Command, paths: RunPaths) -> int:
     """Return the command's exit code, and print the cause if it failed and nobody stopped it."""
     command.drain()
     code = command.poll() or 0
-    if command.stopped:
-        _stopped(paths)
+    if command.stopped:  # What it hung in, if it stood still; else where to ask.
+        if paths.asked.parent.is_dir():
+            if stood(paths):
+                _show(explanation(paths, sys.stderr.isatty()))
+            say(f"stopped; {command_line('diagnose', typed(paths.root))} tells where the ranks were")
     elif code:
         if text := explanation(paths, sys.stderr.isatty()):
             _show(text)
@@ -143,47 +147,29 @@ def _ended(command: Command, paths: RunPaths) -> int:
 
 def _differed(paths: RunPaths) -> bool:
     """Return whether the last calls of the ranks differed, which the live watch may miss when a command ends well."""
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
 
     def compare() -> None:
         attempt = max((beat.attempt for beat in _beats(paths)), default=0)
         ranks = [int(path.stem[5:]) for path in paths.ring(0).parent.glob("rank_*.ring")]
         verdict = find_desync(paths, attempt, max(ranks, default=-1) + 1, time.time())
-        found.extend([verdict] if verdict is not None else [])
+        verdicts.extend([verdict] if verdict is not None else [])
 
     bounded("comparison of the last calls", compare, COMPARE_S)
-    if found:
-        say(found[0].reason)
+    if verdicts:
+        say(verdicts[0].reason)
         _show(explanation(paths, sys.stderr.isatty()))
         say(f"more: {_more(paths)}")
-    return bool(found)
-
-
-def _stopped(paths: RunPaths) -> None:
-    """Someone stopped it: what it hung in, if it stood still; else where to ask."""
-    if not paths.asked.parent.is_dir():
-        return
-    if stood(paths):
-        _show(explanation(paths, sys.stderr.isatty()))
-    say(f"stopped; {command_line('diagnose', typed(paths.root))} tells where the ranks were")
+    return bool(verdicts)
 
 
 def _verdict(paths: RunPaths) -> Verdict | None:
     """Why the ranks were ended, if they were, in whichever attempt."""
-    found = (read_verdict(path) for path in paths.verdict(0).parent.parent.glob("attempt_*/watch.json"))
-    return max((verdict for verdict in found if verdict), key=lambda verdict: verdict.time_s, default=None)
+    verdicts = (read_verdict(path) for path in paths.verdict(0).parent.parent.glob("attempt_*/watch.json"))
+    return max((verdict for verdict in verdicts if verdict), key=lambda verdict: verdict.time_s, default=None)
 
 
 def _beats(paths: RunPaths) -> list[Heartbeat]:
     """Return the last heartbeat of every rank that left one."""
-    found = (read_heartbeat(path) for path in paths.heartbeat(0).parent.glob("rank_*.json"))
-    return [beat for beat in found if beat is not None]
-
-
-def _end_ranks(paths: RunPaths) -> None:
-    """Ranks of this host that outlived the command: it may have had to be killed."""
-    pids = {beat.pid for beat in _beats(paths) if beat.host == socket.gethostname()}
-    for pid in pids | pids_on_their_way(paths):
-        with suppress(OSError):  # It is gone, or not ours.
-            if is_watched(pid, paths):
-                os.kill(pid, signal.SIGKILL)
+    beats = (read_heartbeat(path) for path in paths.heartbeat(0).parent.glob("rank_*.json"))
+    return [beat for beat in beats if beat is not None]

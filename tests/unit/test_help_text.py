@@ -23,6 +23,8 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 
 
 ALL = {one.prog: one for one in parsers(_parser()[0])}
+for parser in ALL.values():
+    parser.format_help()  # Reads the text of the command.
 
 
 def words(text: str) -> list[str]:

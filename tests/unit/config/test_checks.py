@@ -123,7 +123,8 @@ BERT = ["model=bert_tiny", "data=classification"]
         (
             ["model=moe_tiny", "model.experts=5", "parallel.ep=2"],
             2,
-            "model.experts=5 does not divide into parallel.ep=2 equal parts - use parallel.ep=1, or model.experts=6",
+            "model.experts=5 does not divide into parallel.ep=2 equal parts - "
+            "use parallel.ep=1, or model.experts=4 or model.experts=6",
         ),
         (
             ["model=moe_tiny", "strategy=zero1", "parallel.ep=2"],
@@ -333,7 +334,7 @@ BERT = ["model=bert_tiny", "data=classification"]
         (
             ["optimizer.in_backward=true", "strategy=ddp"],
             2,
-            "optimizer.in_backward=true does not work under strategy=ddp: "
+            "optimizer.in_backward=true does not go with strategy=ddp: "
             "gradients are reduced only after they are complete - use strategy=single or strategy=fsdp",
         ),
         (

@@ -44,7 +44,7 @@ def test_the_user_has_the_last_word() -> None:
         (["fault.name=exception"], "fault.name is fixed by the choice of fault"),
         (["fault=exception", "fault.rank=-1"], "fault.rank=-1 is out of range"),
         (["fault=exception", "fault.rank=2"], "fault.rank=2 does not exist: the ranks are 0 to 1"),
-        (["fault=exception", "fault.step=11"], "fault.step=11 never comes: train.steps=10"),
+        (["fault=exception", "fault.step=11"], "fault.step=11 is never reached: train.steps=10"),
         (["fault=exception", "launcher.nproc=1"], "fault=exception needs two ranks"),
         (["fault=rank0_state_dict", "strategy=ddp"], "fault=rank0_state_dict cannot happen under strategy=ddp"),
         (["fault=branch", "model=llama_tiny"], "fault=branch needs a GPT"),
