@@ -61,7 +61,12 @@ def compare_code(manifest: Mapping[str, Any], *runs_folders: Path) -> Comparison
         runs_folders: what lies there is no code.
     """
     before, now = manifest.get("git"), git_state(Path.cwd(), *runs_folders)
-    differs = _versions(as_mapping(manifest.get("versions")), versions())
+    was, installed = as_mapping(manifest.get("versions")), versions()
+    differs = [
+        f"{name} was {clean(was[name] or 'absent')[:40]}, now {version or 'absent'}"
+        for name, version in installed.items()
+        if name in was and was[name] != version
+    ]
     if not isinstance(before, Mapping):
         return Comparison(differs, ["it was started outside any git repository"])
     commit = clean(before.get("commit"))[:_SHOWN]
@@ -71,16 +76,16 @@ def compare_code(manifest: Mapping[str, Any], *runs_folders: Path) -> Comparison
     unknown = []
     if before.get("commit") != now["commit"]:
         differs.insert(0, f"commit was {commit}, now {now['commit'][:_SHOWN]}")
-    if not _told(now) or not _told(before):
-        when = "" if _told(before) else " then"
+    if not _is_complete(now) or not _is_complete(before):
+        when = "" if _is_complete(before) else " then"
         unknown.append(f"git did not tell the uncommitted changes{when}")
     elif before.get("diff_sha256") != now["diff_sha256"]:
-        words = {(False, True): "none then, some now", (True, False): "some then, none now"}
-        differs.append(f"uncommitted changes: {words.get((bool(before['dirty']), now['dirty']), 'others than then')}")
+        changes = {(False, True): "none then, some now", (True, False): "some then, none now"}
+        differs.append(f"uncommitted changes: {changes.get((bool(before['dirty']), now['dirty']), 'others than then')}")
     return Comparison(differs, unknown)
 
 
-def _told(git: Mapping[str, Any]) -> bool:
+def _is_complete(git: Mapping[str, Any]) -> bool:
     """Whether git said in time what is not committed."""
     return git.get("dirty") is False or (git.get("dirty") is True and git.get("diff_sha256") is not None)
 
@@ -93,19 +98,14 @@ def ground_differences(manifest: Mapping[str, Any], data_sha256: Any, world_size
         data_sha256: of the data that is there now.
         world_size: ranks now.
     """
-    found = []
+    differences = []
     before = as_mapping(manifest.get("data")).get("sha256")
     if before is not None and before != data_sha256:
-        found.append(f"the data has changed (hash {clean(before)[:_SHOWN]}, now {clean(data_sha256)[:_SHOWN]})")
+        differences.append(f"the data has changed (hash {clean(before)[:_SHOWN]}, now {clean(data_sha256)[:_SHOWN]})")
     ranks = as_mapping(manifest.get("topology")).get("world_size")
     if isinstance(ranks, int) and ranks != world_size:
-        found.append(f"world_size was {ranks}, now {world_size}")
-    return found
-
-
-def _versions(before: Mapping[str, Any], now: Mapping[str, str | None]) -> list[str]:
-    changed = (name for name in now if name in before and before[name] != now[name])
-    return [f"{name} was {clean(before[name] or 'absent')[:40]}, now {now[name] or 'absent'}" for name in changed]
+        differences.append(f"world_size was {ranks}, now {world_size}")
+    return differences
 
 
 def earlier_run(name: str, *, strict: bool) -> Path:

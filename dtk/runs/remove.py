@@ -37,8 +37,8 @@ def refusal(run: Run, *, force: bool) -> str:
     if path.is_symlink():
         return f"{path} is a symbolic link, and links are not followed"
     if not made_by_dtk(path):
-        told = " as far as its status.json and manifest.json tell" if looks_like_run(path) else ""
-        return f"{path} is not a run folder that dtk made{told}"
+        evidence = " as far as its status.json and manifest.json tell" if looks_like_run(path) else ""
+        return f"{path} is not a run folder that dtk made{evidence}"
     if Path.cwd().resolve().is_relative_to(path.resolve()):
         return f"{path} is where you are"
     if path.is_mount():
@@ -50,8 +50,9 @@ def refusal(run: Run, *, force: bool) -> str:
     if run.state == "queued":
         return f"{path} waits for its scheduler; cancel the job first (--force removes it all the same)"
     if run.state == "running":
-        pid = mapping(str(RunPaths(path).manifest), []).get("pid")
-        where = f"process {clean(pid)[:20]}" if _here(path) else "on another machine, as far as can be told"
+        manifest = mapping(str(RunPaths(path).manifest), [])
+        here = still_runs(manifest) is True
+        where = f"process {clean(manifest.get('pid'))[:20]}" if here else "on another machine, as far as can be told"
         return f"{path} is still going ({where}); stop it first (--force removes it all the same)"
     return ""
 
@@ -83,14 +84,10 @@ def remove(path: Path) -> None:
     if path.is_symlink() or not path.is_dir():
         raise NotADirectoryError(f"{path} is no folder")
     with os.scandir(path) as entries:
-        found = sorted(entries, key=lambda entry: (entry.name in _LAST, entry.name))
-    for entry in found:
+        ordered = sorted(entries, key=lambda entry: (entry.name in _LAST, entry.name))
+    for entry in ordered:
         if entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path)
         else:
             Path(entry.path).unlink()
     path.rmdir()
-
-
-def _here(path: Path) -> bool:
-    return still_runs(mapping(str(RunPaths(path).manifest), [])) is True

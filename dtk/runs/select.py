@@ -14,21 +14,11 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Add `--state`, `--failed` and `--older-than`."""
-    parser.add_argument(
-        "--state",
-        type=_states,
-        action="extend",
-        default=[],
-        metavar="S[,S]",
-        help=f"only these states: {', '.join(STATES)}",
-    )
+    states = f"only these states: {', '.join(STATES)}"
+    parser.add_argument("--state", type=_states, action="extend", default=[], metavar="S[,S]", help=states)
     parser.add_argument("--failed", action="store_true", help=f"the same as --state {','.join(FAILED)}")
-    parser.add_argument(
-        "--older-than",
-        type=_seconds,
-        metavar="AGE",
-        help="only runs whose status is that old: 90s, 5m, 3h, 7d, 2w",
-    )
+    age = "only runs whose status is that old: 90s, 5m, 3h, 7d, 2w"
+    parser.add_argument("--older-than", type=_seconds, metavar="AGE", help=age)
 
 
 def selects(arguments: argparse.Namespace) -> bool:
@@ -44,10 +34,8 @@ def check_selection(arguments: argparse.Namespace) -> None:
     """
     if arguments.failed and arguments.state:
         both = ",".join(dict.fromkeys((*arguments.state, *FAILED)))
-        what = "--failed and --state are two ways of saying states"
-        raise DtkError(
-            what, f"--failed is --state {','.join(FAILED)}", f"choose one; for either of them: --state {both}"
-        )
+        what, why = "--failed and --state both name states", f"--failed is --state {','.join(FAILED)}"
+        raise DtkError(what, why, f"choose one; for either of them: --state {both}")
 
 
 def selected(runs: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
@@ -98,7 +86,7 @@ def _states(text: str) -> tuple[str, ...]:
 
 
 def _seconds(text: str) -> float:
-    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smhdw])", text)
-    if found is None:
+    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smhdw])", text)
+    if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no length of time; write 90s, 5m, 3h, 7d or 2w")
-    return float(found[1]) * _UNITS_S[found[2]]
+    return float(match[1]) * _UNITS_S[match[2]]

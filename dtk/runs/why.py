@@ -35,11 +35,11 @@ def why(run: Path, key: str, *, as_json: bool) -> str:
         near = did_you_mean(key, [*origins.values, *groups])
         raise DtkError(f'{run} has no key "{clean(key)}"', fix=near or f"{command('show', run)} --why train")
     if as_json:
-        settings = {name: [asdict(one) for one in origins.keys[name]] for name in keys}
-        found = {name: {"value": origins.values[name], "set_by": settings[name]} for name in keys}
+        set_by = {name: [asdict(setting) for setting in origins.keys[name]] for name in keys}
+        plain = {name: {"value": origins.values[name], "set_by": set_by[name]} for name in keys}
         choice = origins.choices.get(key.split(".")[0])
-        return json.dumps({"keys": found, "choice": asdict(choice) if choice else None}, indent=2) + "\n"
-    return _one(origins, key) if keys == [key] else _section(origins, key, keys)
+        return json.dumps({"keys": plain, "choice": asdict(choice) if choice else None}, indent=2) + "\n"
+    return _key(origins, key) if keys == [key] else _section(origins, key, keys)
 
 
 def _read(run: Path) -> Origins:
@@ -54,7 +54,7 @@ def _read(run: Path) -> Origins:
         raise DtkError(f"{run}: origins.json is damaged", clean(reason(error))) from error
 
 
-def _one(origins: Origins, key: str) -> str:
+def _key(origins: Origins, key: str) -> str:
     """Return the value of a key, the setting that decides it, and those that it overrules, newest first, as text."""
     last, *overruled = reversed(origins.keys[key])
     lines = [f"{clean(key)} = {_value(origins.values[key])}", f"  set by  {_place(last, origins)}"]

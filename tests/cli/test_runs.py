@@ -69,7 +69,7 @@ def test_filters_and_order(runs: Path, capsys: Any, options: list[str], expected
     [
         (["--state", "fialed"], "'fialed' is no state; did you mean failed?"),
         (["--state", ","], "no state is given"),
-        (["--failed", "--state", "finished"], "two ways of saying states: --failed is --state failed,hung,oom,lost"),
+        (["--failed", "--state", "finished"], "both name states: --failed is --state failed,hung,oom,lost"),
         (["--older-than", "7"], "'7' is no length of time; write 90s, 5m, 3h, 7d or 2w"),
         (["--limit", "0"], "'0' is no whole number from 1 to"),
         (["--sort", "size"], "invalid choice: 'size'"),

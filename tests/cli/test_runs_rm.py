@@ -237,7 +237,7 @@ def test_a_name_with_control_characters_is_shown_not_obeyed(runs: Path, capsys: 
 def test_two_ways_of_saying_states_remove_nothing(runs: Path, capsys: Any) -> None:
     assert main(["rm", "--failed", "--state", "finished", "--yes"]) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith("dtk: --failed and --state are two ways of saying states") and captured.out == ""
+    assert captured.err.startswith("dtk: --failed and --state both name states") and captured.out == ""
     assert captured.err.count("\n") == 1 and len(left(runs)) == 3
 
 

@@ -43,14 +43,13 @@ def hand_over(
     launcher = point.composed.config.launcher
     program = "" if dry_run else submit.check_program(launcher.name)
     if launcher.name != "slurm" and point.paths is not None:
-        raise DtkError(
-            f"launcher={launcher.name} cannot go on with a run folder of this machine",
-            "its run folders are on the cluster",
-            "submit the manifest of that run again: it goes on from the last checkpoint",
-        )
-    data = check_parts(point.composed.config, launcher.nodes * placement.nproc) if launcher.name == "slurm" else None
-    if launcher.name != "slurm":
-        point = _moved(point)
+        what = f"launcher={launcher.name} cannot go on with a run folder of this machine"
+        fix = "submit the manifest of that run again: it goes on from the last checkpoint"
+        raise DtkError(what, "its run folders are on the cluster", fix)
+    if launcher.name == "slurm":
+        data: dict[str, Any] | None = check_parts(point.composed.config, launcher.nodes * placement.nproc)
+    else:
+        point, data = _moved(point), None
     job = frozen(point, placement, data)
     text = submit.render(job)
     if dry_run:
@@ -118,33 +117,28 @@ def _to_slurm(
     point: Resumed, job: Submission, text: str, program: str, opened: Callable[[RunPaths], None] | None
 ) -> int:
     """Make the run folder, or go on in the one that is resumed, and submit."""
-    made = point.paths is None
+    from diagnostics.report.files import replace
+    from dtk.record.run_folder import writing
+
+    root, made = job.paths.root, point.paths is None
     if not made:
-        submit.check_not_queued(job.paths.root.name)
+        submit.check_not_queued(root.name)
     # As they were in a run that is resumed: a job that is refused changes nothing.
-    frozen_files = [] if made else [job.paths.root / name for name in (*job.files, job.paths.status.name)]
+    frozen_files = [] if made else [root / name for name in (*job.files, job.paths.status.name)]
     before = {path: read_record(path) for path in frozen_files if path.is_file()}
     try:
-        _write(job)
+        with writing(root):
+            root.mkdir(parents=True, exist_ok=True)
+            for name, content in job.files.items():
+                replace(root / name, content)
         number = submit.submit_slurm(job, text, program)
     except (DtkError, KeyboardInterrupt):
         if made:
-            shutil.rmtree(job.paths.root, ignore_errors=True)
-        for path, content in before.items():
-            path.write_bytes(content)
+            shutil.rmtree(root, ignore_errors=True)
+        for path, record in before.items():
+            path.write_bytes(record)
         raise
     if opened is not None:
         opened(job.paths)
     submit.say_submitted(job.paths, number)
     return 0
-
-
-def _write(job: Submission) -> None:
-    """Write the frozen files into the run folder, each of them atomically."""
-    from diagnostics.report.files import replace
-    from dtk.record.run_folder import writing
-
-    with writing(job.paths.root):
-        job.paths.root.mkdir(parents=True, exist_ok=True)
-        for name, text in job.files.items():
-            replace(job.paths.root / name, text)

@@ -48,26 +48,20 @@ def name_of(job: Submission) -> str:
 
 def _check(launcher: KubernetesLauncher) -> None:
     if launcher.nodes > 1 and launcher.volume_claim is None:
-        raise DtkError(
-            f"launcher.nodes={launcher.nodes} needs launcher.volume_claim",
-            "the pods write one run folder, and share nothing else",
-            "name a PersistentVolumeClaim that many pods may write: launcher.volume_claim=NAME",
-        )
-    for key in ("memory_per_node", "shared_memory"):
-        value = getattr(launcher, key)
+        what, why = f"launcher.nodes={launcher.nodes} needs launcher.volume_claim", "the pods write one run folder"
+        raise DtkError(what, why, "name a PersistentVolumeClaim that many pods may write: launcher.volume_claim=NAME")
+    quantities = {key: getattr(launcher, key) for key in ("memory_per_node", "shared_memory")}
+    quantities |= {f"resources.{key}": value for key, value in launcher.resources.items()}
+    for key, value in quantities.items():
         if value is not None and not _QUANTITY.fullmatch(value):
-            raise DtkError(f"launcher.{key}={value} is no quantity", fix=f"use launcher.{key}=200Gi")
-    for key, value in launcher.resources.items():
-        if not _QUANTITY.fullmatch(value):
-            raise DtkError(f"launcher.resources.{key}={value} is no quantity", fix="use a number, or 200Gi")
+            raise DtkError(f"launcher.{key}={value} is no quantity", fix=f"use a number, or launcher.{key}=200Gi")
     for name, secret in launcher.secrets.items():
         check_variable(name, "launcher.secrets")
         if secret.count("/") != 1 or not all(secret.split("/")):
             raise DtkError(f"launcher.secrets.{name}={secret} names no key", fix="write SECRET/KEY")
     if not launcher.volume_path.startswith("/"):
-        raise DtkError(
-            f"launcher.volume_path={launcher.volume_path} is not absolute", fix="use launcher.volume_path=/runs"
-        )
+        what = f"launcher.volume_path={launcher.volume_path} is not absolute"
+        raise DtkError(what, fix="use launcher.volume_path=/runs")
 
 
 def _metadata(job: Submission) -> dict[str, Any]:
@@ -105,37 +99,33 @@ def _command(job: Submission) -> list[str]:
 
 
 def _variables(job: Submission) -> list[dict[str, Any]]:
-    plain = [{"name": name, "value": kubernetes_argument(value)} for name, value in job.variables().items()]
-    secret = []
+    variables: list[dict[str, Any]] = [
+        {"name": name, "value": kubernetes_argument(value)} for name, value in job.variables().items()
+    ]
     for name, text in job.launcher.secrets.items():
-        holder, key = text.split("/")
-        secret.append({"name": name, "valueFrom": {"secretKeyRef": {"name": holder, "key": key}}})
-    return [*plain, *secret]
+        secret, key = text.split("/")
+        variables.append({"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}})
+    return variables
 
 
 def _resources(job: Submission) -> dict[str, Any]:
     """Return equal requests and limits, as a training job that shares its cores or memory becomes a straggler."""
     launcher: KubernetesLauncher = job.launcher
-    wanted: dict[str, str] = {}
-    if launcher.cpus_per_rank:
-        wanted["cpu"] = str(launcher.cpus_per_rank * job.placement.nproc)
-    if launcher.memory_per_node:
-        wanted["memory"] = launcher.memory_per_node
-    if launcher.gpus_per_node:
-        wanted[launcher.gpu_resource] = str(launcher.gpus_per_node)
-    wanted.update(launcher.resources)
-    return {"requests": wanted, "limits": dict(wanted)} if wanted else {}
+    wanted = {
+        "cpu": str((launcher.cpus_per_rank or 0) * job.placement.nproc),
+        "memory": launcher.memory_per_node,
+        launcher.gpu_resource: str(launcher.gpus_per_node),
+    }
+    resources = {key: value for key, value in wanted.items() if value and value != "0"} | launcher.resources
+    return {"requests": resources, "limits": dict(resources)} if resources else {}
 
 
 def _volumes(job: Submission) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Volumes of a pod and where its container has them: the frozen run, shared memory, run folders."""
     launcher: KubernetesLauncher = job.launcher
-    memory: dict[str, Any] = {"medium": "Memory"}
-    if launcher.shared_memory:
-        memory["sizeLimit"] = launcher.shared_memory
-    runs: dict[str, Any] = {"emptyDir": {}}
-    if launcher.volume_claim:
-        runs = {"persistentVolumeClaim": {"claimName": launcher.volume_claim}}
+    memory = {"medium": "Memory"} | ({"sizeLimit": launcher.shared_memory} if launcher.shared_memory else {})
+    claim = launcher.volume_claim
+    runs: dict[str, Any] = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
     volumes: list[dict[str, Any]] = [
         {"name": "dtk-run", "configMap": {"name": name_of(job)}},
         # What data loaders and NCCL share between processes; a container has 64 MB of it by itself.
@@ -179,13 +169,11 @@ def _pytorch_job(job: Submission) -> dict[str, Any]:
         "metadata": {"labels": _metadata(job)["labels"]},
         "spec": {**_pod(job), "containers": [container], "volumes": volumes},
     }
-
-    def replicas(number: int) -> dict[str, Any]:
-        return {"replicas": number, "restartPolicy": "OnFailure", "template": template}
-
-    specs = {"Master": replicas(1)}
-    if launcher.nodes > 1:
-        specs["Worker"] = replicas(launcher.nodes - 1)
+    specs = {
+        role: {"replicas": number, "restartPolicy": "OnFailure", "template": template}
+        for role, number in (("Master", 1), ("Worker", launcher.nodes - 1))
+        if number
+    }
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",

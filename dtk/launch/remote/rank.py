@@ -29,22 +29,21 @@ def main(argv: list[str] | None = None) -> int:
     gc.disable()
     parser = argparse.ArgumentParser(prog="python -m dtk.launch.remote.rank", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN_FOLDER")
-    parser.add_argument(
-        "--frozen", type=Path, metavar="FOLDER", help="what the run folder is made of, if not there yet"
-    )
+    frozen = "what the run folder is made of, if it is not there yet"
+    parser.add_argument("--frozen", type=Path, metavar="FOLDER", help=frozen)
     arguments = parser.parse_args(argv)
-    return ended(lambda: _join(arguments.run, arguments.frozen))
 
+    def train() -> int:
+        from dtk.launch.cluster import started_by
+        from dtk.launch.external_rank import join
 
-def _join(run: Path, frozen: Path | None) -> int:
-    from dtk.launch.cluster import started_by
-    from dtk.launch.external_rank import join
+        # Slurm starts a single rank too, of which `started_by` says that it is alone.
+        launcher = started_by(os.environ) or ("slurm" if "SLURM_PROCID" in os.environ else None)
+        if launcher is None:
+            raise DtkError("a rank of a submitted job starts under srun or torchrun", "neither started this process")
+        return join(launcher, lambda: decide(arguments.run, arguments.frozen, launcher))
 
-    # Slurm starts a single rank too, of which `started_by` says that it is alone.
-    launcher = started_by(os.environ) or ("slurm" if "SLURM_PROCID" in os.environ else None)
-    if launcher is None:
-        raise DtkError("a rank of a submitted job starts under srun or torchrun", "neither started this process")
-    return join(launcher, lambda: decide(run, frozen, launcher))
+    return ended(train)
 
 
 def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
@@ -59,6 +58,7 @@ def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
         DtkError: the folder cannot be read, the job has other ranks than it was submitted for, the data has changed.
     """
     from diagnostics.contract.artifacts import RunPaths, read_status
+    from dtk.config.resume import check_continuable, next_attempt
     from dtk.config.stored import read_stored
     from dtk.config.strict import from_plain
     from dtk.launch.banner import banner
@@ -72,8 +72,12 @@ def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
     try:
         plain = read_stored(paths, str(paths.root)).plain
         config = from_plain(plain)
-        attempt = _attempt(paths, config)
-        placement, about = _found(config, plain, paths, launcher)
+        check_continuable(paths, config.train.steps)
+        attempt = next_attempt(paths)  # After a requeue; the first one was counted when the job was submitted.
+        with suppress(OSError, ValueError):
+            if (status := read_status(paths.status)).state == "queued":
+                attempt = status.attempt
+        placement, about = _here(config, plain, paths, launcher)
         _write_manifest(paths, about)
     except DtkError as error:
         with suppress(OSError, ValueError):
@@ -101,20 +105,7 @@ def _thaw(paths: "RunPaths", frozen: Path) -> None:
         raise unwritable(paths.root, error) from error
 
 
-def _attempt(paths: "RunPaths", config: "Config") -> int:
-    """Return the number of this attempt: the submitted one, or the next one after a requeue."""
-    from diagnostics.contract.artifacts import read_status
-    from dtk.config.resume import check_continuable, next_attempt
-
-    check_continuable(paths, config.train.steps)
-    with suppress(OSError, ValueError):
-        status = read_status(paths.status)
-        if status.state == "queued":
-            return status.attempt
-    return next_attempt(paths)
-
-
-def _found(
+def _here(
     config: "Config", plain: dict[str, Any], paths: "RunPaths", launcher: str
 ) -> "tuple[Placement, dict[str, Any]]":
     """Device and ranks as they are here, and the manifest with this machine in it."""
@@ -152,11 +143,9 @@ def _write_manifest(paths: "RunPaths", about: dict[str, Any]) -> None:
         before = read_json(paths.manifest)
     except (OSError, ValueError):
         before = {}
-    kept = {
-        key: before[key] for key in ("argv", "cwd", "git", "earlier_argv", "rerun_of", "submitted") if key in before
-    }
+    submitted = ("argv", "cwd", "git", "earlier_argv", "rerun_of", "submitted")
     with writing(paths.root):
-        write_json(paths.manifest, {**about, **kept})
+        write_json(paths.manifest, {**about, **{key: before[key] for key in submitted if key in before}})
 
 
 if __name__ == "__main__":

@@ -25,17 +25,18 @@ def render(job: Submission) -> str:
     """
     launcher: SkypilotLauncher = job.launcher
     _check(launcher)
-    task: dict[str, Any] = {"name": name_of(job), "num_nodes": launcher.nodes, "resources": _resources(job)}
-    if launcher.workdir:
-        task["workdir"] = launcher.workdir
-    if launcher.bucket:
-        task["file_mounts"] = {launcher.bucket_path: {"source": launcher.bucket, "mode": "MOUNT_CACHED"}}
-    if variables := job.variables():
-        task["envs"] = variables
-    if launcher.setup:
-        task["setup"] = "".join(f"{check_line(line, 'launcher.setup')}\n" for line in launcher.setup)
-    task["run"] = run_script(job)
-    return f"# {job.title()}\n{as_yaml(task)}"
+    mounts = {launcher.bucket_path: {"source": launcher.bucket, "mode": "MOUNT_CACHED"}} if launcher.bucket else None
+    task = {
+        "name": name_of(job),
+        "num_nodes": launcher.nodes,
+        "resources": _resources(job),
+        "workdir": launcher.workdir,
+        "file_mounts": mounts,
+        "envs": job.variables(),
+        "setup": "".join(f"{check_line(line, 'launcher.setup')}\n" for line in launcher.setup),
+        "run": run_script(job),
+    }
+    return f"# {job.title()}\n{as_yaml({key: value for key, value in task.items() if value})}"
 
 
 def name_of(job: Submission) -> str:
@@ -65,40 +66,33 @@ def run_script(job: Submission) -> str:
 
 def _resources(job: Submission) -> dict[str, Any]:
     launcher: SkypilotLauncher = job.launcher
-    wanted: dict[str, Any] = {}
-    if launcher.gpus_per_node:
-        wanted["accelerators"] = f"{launcher.accelerator}:{launcher.gpus_per_node}"
-    if launcher.cpus_per_rank:
-        wanted["cpus"] = f"{launcher.cpus_per_rank * job.placement.nproc}+"
-    given = {
+    cpus = (launcher.cpus_per_rank or 0) * job.placement.nproc
+    wanted = {
+        "accelerators": f"{launcher.accelerator}:{launcher.gpus_per_node}" if launcher.gpus_per_node else None,
+        "cpus": f"{cpus}+" if cpus else None,
         "memory": launcher.memory_per_node and check_memory(launcher.memory_per_node, _MEMORY, "200+"),
         "infra": "/".join(filter(None, (launcher.cloud, launcher.region))) or None,
         "image_id": launcher.image,
         "disk_size": launcher.disk_gb,
     }
-    wanted.update({key: value for key, value in given.items() if value is not None})
-    return {**wanted, "use_spot": launcher.use_spot}
+    return {**{key: value for key, value in wanted.items() if value is not None}, "use_spot": launcher.use_spot}
 
 
 def _check(launcher: SkypilotLauncher) -> None:
     if launcher.gpus_per_node and not launcher.accelerator:
-        raise DtkError(
-            f"launcher.gpus_per_node={launcher.gpus_per_node} needs launcher.accelerator",
-            "SkyPilot looks for machines by the name of their GPU",
-            "use launcher.accelerator=H100",
+        what, why = (
+            f"launcher.gpus_per_node={launcher.gpus_per_node}",
+            "SkyPilot looks for machines by their GPU's name",
         )
+        raise DtkError(f"{what} needs launcher.accelerator", why, "use launcher.accelerator=H100")
     if launcher.accelerator and not launcher.gpus_per_node:
         raise DtkError(f"launcher.accelerator={launcher.accelerator}, but launcher.gpus_per_node=0", fix="give both")
     if launcher.region and not launcher.cloud:
         raise DtkError(f"launcher.region={launcher.region} is of no cloud", fix="use launcher.cloud=aws with it")
     if launcher.bucket is None and (launcher.use_spot or launcher.nodes > 1):
-        asked = f"launcher.nodes={launcher.nodes}" if launcher.nodes > 1 else "launcher.use_spot=true"
-        raise DtkError(
-            f"{asked} needs launcher.bucket",
-            "the run folder is written by all nodes, and must outlive a machine that is taken away",
-            "use launcher.bucket=s3://BUCKET",
-        )
+        typed = f"launcher.nodes={launcher.nodes}" if launcher.nodes > 1 else "launcher.use_spot=true"
+        why = "the run folder is written by all nodes, and must outlive a machine that is taken away"
+        raise DtkError(f"{typed} needs launcher.bucket", why, "use launcher.bucket=s3://BUCKET")
     if not launcher.bucket_path.startswith("/"):
-        raise DtkError(
-            f"launcher.bucket_path={launcher.bucket_path} is not absolute", fix="use launcher.bucket_path=/runs"
-        )
+        what = f"launcher.bucket_path={launcher.bucket_path} is not absolute"
+        raise DtkError(what, fix="use launcher.bucket_path=/runs")

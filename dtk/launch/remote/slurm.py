@@ -18,21 +18,10 @@ from dtk.launch.remote.submission import RANK, Submission
 LOG = "slurm-%j.log"
 """Below the run folder's logs; `%j` is the job's number."""
 _OURS = {
-    "nodes": "nodes",
-    "ntasks": "nproc",
-    "ntasks-per-node": "nproc",
-    "gres": "gpus_per_node",
-    "gpus-per-node": "gpus_per_node",
-    "cpus-per-task": "cpus_per_rank",
-    "mem": "memory_per_node",
-    "partition": "partition",
-    "account": "account",
-    "qos": "qos",
-    "time": "time",
-    "requeue": "requeue",
-    "no-requeue": "requeue",
-    "signal": "signal_before_s",
-}
+    "ntasks": "nproc", "ntasks-per-node": "nproc", "gres": "gpus_per_node", "gpus-per-node": "gpus_per_node",
+    "cpus-per-task": "cpus_per_rank", "mem": "memory_per_node", "no-requeue": "requeue", "signal": "signal_before_s",
+    **{name: name for name in ("nodes", "partition", "account", "qos", "time", "requeue")},
+}  # fmt: skip
 """Options of sbatch that have a key of their own."""
 _BODY = Path(__file__).with_name("slurm_body.sh")
 """What the script does with the variables that are set above it: the ranks, their signals, another start."""
@@ -60,6 +49,9 @@ def render(job: Submission, folder: str) -> str:
 
 def _options(job: Submission, folder: str) -> list[str]:
     launcher: SlurmLauncher = job.launcher
+    logs = str(job.paths.root / "logs")
+    if "\\" in logs:
+        raise DtkError(f"runs_folder: {logs} has a backslash", "Slurm cannot write its log there", "use another")
     given = {
         "job-name": job.paths.root.name,
         "nodes": launcher.nodes,
@@ -75,7 +67,7 @@ def _options(job: Submission, folder: str) -> list[str]:
         "signal": f"B:USR1@{launcher.signal_before_s}",
         "open-mode": "append",
         "chdir": folder,
-        "output": _pattern(job),
+        "output": f"{logs.replace('%', '%%')}/{LOG}",  # In which only `%j` means something to Slurm.
     }
     lines = [sbatch_option(name, value) for name, value in given.items() if value is not None]
     # Two jobs in one run folder would overwrite each other: the second waits for the first.
@@ -88,18 +80,9 @@ def _extra(option: str) -> str:
     if name in _OURS:
         raise DtkError(f"launcher.extra: {option} has a key of its own", fix=f"use launcher.{_OURS[name]}")
     if name in _FIXED:
-        raise DtkError(
-            f"launcher.extra: --{name} is dtk's own", "the run folder and the ranks' start rest on it", "drop it"
-        )
+        why = "the run folder and the ranks' start rest on it"
+        raise DtkError(f"launcher.extra: --{name} is dtk's own", why, "drop it")
     return sbatch_word(option, "launcher.extra")
-
-
-def _pattern(job: Submission) -> str:
-    """Path of the log, in which only `%j` means something to Slurm."""
-    folder = str(job.paths.root / "logs")
-    if "\\" in folder:
-        raise DtkError(f"runs_folder: {folder} has a backslash", "Slurm cannot write its log there", "use another")
-    return f"{folder.replace('%', '%%')}/{LOG}"
 
 
 def _environment(job: Submission) -> list[str]:
@@ -117,6 +100,9 @@ def _environment(job: Submission) -> list[str]:
 
 def _ranks(job: Submission) -> list[str]:
     launcher: SlurmLauncher = job.launcher
+    for option in launcher.srun_extra:
+        if not check_line(option, "launcher.srun_extra").startswith("--"):
+            raise DtkError(f"launcher.srun_extra: {option} is no option", fix="write --name=value, one per entry")
     options = [
         f"--nodes={launcher.nodes}",
         f"--ntasks={job.world_size}",
@@ -126,7 +112,7 @@ def _ranks(job: Submission) -> list[str]:
         "--kill-on-bad-exit=0",  # The other ranks say what they saw, and end by themselves.
         "--mpi=none",
         "--export=ALL",
-        *(_srun_option(option) for option in launcher.srun_extra),
+        *launcher.srun_extra,
     ]
     python = launcher.python or sys.executable
     return [
@@ -136,9 +122,3 @@ def _ranks(job: Submission) -> list[str]:
         f"restarts={launcher.max_restarts}",
         f"requeue={'yes' if launcher.requeue else ''}",
     ]
-
-
-def _srun_option(option: str) -> str:
-    if not check_line(option, "launcher.srun_extra").startswith("--"):
-        raise DtkError(f"launcher.srun_extra: {option} is no option", fix="write --name=value, one per entry")
-    return option

@@ -39,14 +39,11 @@ def check_program(launcher: str) -> str:
         DtkError: it is not here.
     """
     program = PROGRAMS[launcher]
-    found = shutil.which(program)
-    if found is None:
-        raise DtkError(
-            f"launcher={launcher} needs {program}",
-            "it is not on this machine's PATH",
-            f"submit where it is, or add --dry-run to print the job for {program}",
-        )
-    return found
+    path = shutil.which(program)
+    if path is None:
+        fix = f"submit where it is, or add --dry-run to print the job for {program}"
+        raise DtkError(f"launcher={launcher} needs {program}", "it is not on this machine's PATH", fix)
+    return path
 
 
 def submit_slurm(job: Submission, text: str, program: str) -> str:
@@ -126,11 +123,10 @@ def ask(arguments: list[str], who: str, given: str | None) -> str:
                 arguments, input=given, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment
             )
     except subprocess.TimeoutExpired as error:
-        raise DtkError(
-            f"{who} did not answer in {TIMEOUT_S:.0f} s", "the job may have been taken all the same"
-        ) from error
+        why = "the job may have been taken all the same"
+        raise DtkError(f"{who} did not answer in {TIMEOUT_S:.0f} s", why) from error
     if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-        raise DtkError(f"{who} refuses the job", said)
+        why = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+        raise DtkError(f"{who} refuses the job", why)
     sys.stderr.write(done.stderr)
     return done.stdout
