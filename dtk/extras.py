@@ -34,6 +34,6 @@ def import_torch() -> None:
     try:
         import_module("torch")
     except Exception as error:
-        told = " ".join(f"{type(error).__name__}: {error}".split())
+        why = " ".join(f"{type(error).__name__}: {error}".split())
         fix = f"{command('doctor', '--only', 'versions')} looks closer"
-        raise DtkError("torch cannot be imported", told, fix) from error
+        raise DtkError("torch cannot be imported", why, fix) from error

@@ -8,11 +8,11 @@ import argparse
 import gc
 import os
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 from dtk.config import help as config_help
 from dtk.console.entry import ended
-from dtk.console.options import Parser, add_config_dir
+from dtk.console.options import Parser, add_config_dir, add_flags, add_overrides
 from dtk.errors import DtkError
 from dtk.extras import import_torch, require_training
 from dtk.launch.prepare import compose_point, place_point, print_configuration
@@ -35,9 +35,7 @@ def main(argv: list[str] | None = None) -> int:
 class _Help(argparse.Action):
     """`--help`, `--help GROUP` and `--help all`."""
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> NoReturn:
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
         """Print the help that was asked for and leave.
 
         Raises:
@@ -46,7 +44,7 @@ class _Help(argparse.Action):
         which = str(values or "").partition("=")[0]
         text = config_help.help_text(which)
         if which in ("", config_help.ALL):
-            parser.epilog = text
+            parser.values = {"choices": text.rstrip("\n")}
         else:  # One group, and nothing else.
             parser = Parser(usage=argparse.SUPPRESS, description=text, add_help=False)
         parser.print_help()
@@ -54,31 +52,23 @@ class _Help(argparse.Action):
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = Parser(
-        prog="dtk run",
-        description="Train a model under a parallel strategy and leave a run folder.",
-        add_help=False,
-    )
-    parser.add_argument(
-        "-h", "--help", nargs="?", metavar="GROUP", action=_Help, help="show this and stop; of a group: its options"
-    )
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="what differs from conf/config.yaml")
-    parser.add_argument(
-        "-m", "--multirun", action="store_true", help="run every combination of a,b lists, one after another"
-    )
-    parser.add_argument(
-        "--resume", action="store_true", help="with -m: go on with the newest sweep of this command, skip what is done"
-    )
+    parser = Parser(prog="dtk run", text="run", add_help=False)
+    about = "show this and stop; of a group: its options"
+    parser.add_argument("-h", "--help", nargs="?", metavar="GROUP", action=_Help, help=about)
+    add_overrides(parser, "what differs from conf/config.yaml")
+    about = "run every combination of a,b lists, one after another"
+    parser.add_argument("-m", "--multirun", action="store_true", help=about)
+    add_flags(parser, resume="with -m: go on with the newest sweep of this command, skip what is done")
     add_config_dir(parser)
-    parser.add_argument(
-        "--rerun", metavar="RUN", help="take the configuration of that run instead of conf/ (dtk rerun RUN)"
+    about = "take the configuration of that run instead of conf/ (dtk rerun RUN)"
+    parser.add_argument("--rerun", metavar="RUN", help=about)
+    add_flags(
+        parser,
+        strict="with --rerun: refuse if the code is not what it was",
+        trust="with --rerun or resume=: take a run folder that others can write to",
+        dry_run="check everything and print the job; start nothing",
+        cfg="print the composed configuration and stop",
     )
-    parser.add_argument("--strict", action="store_true", help="with --rerun: refuse if the code is not what it was")
-    parser.add_argument(
-        "--trust", action="store_true", help="with --rerun or resume=: take a run folder that others can write to"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="check everything and print the job; start nothing")
-    parser.add_argument("--cfg", action="store_true", help="print the composed configuration and stop")
     return parser.parse_intermixed_args(argv)
 
 

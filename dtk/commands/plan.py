@@ -51,7 +51,15 @@ def run(arguments: argparse.Namespace) -> int:
     """
     require_training("dtk plan needs")
     if arguments.calibrate:
-        return _calibrate(arguments)
+        if arguments.overrides:
+            why = f"{arguments.overrides[0]} has no effect on it"
+            raise DtkError("--calibrate measures this machine", why, "drop it")
+        from dtk.bench.calibrate import calibrate
+        from dtk.plan.report import measured
+
+        hardware = calibrate(say=lambda line: print(f"dtk: {line}", file=sys.stderr, flush=True))
+        report_forms.hand_over(arguments, hardware, measured.as_json, measured.document)
+        return FITS
     if arguments.html is not None:
         output.check_page(arguments.html, PAGE)
     from dtk.plan.make import Asked, make
@@ -62,15 +70,3 @@ def run(arguments: argparse.Namespace) -> int:
     report = make(asked)
     report_forms.hand_over(arguments, report, as_json, document, page=True)
     return TOO_LARGE if report.plan.fits is False else FITS
-
-
-def _calibrate(arguments: argparse.Namespace) -> int:
-    """Measure this machine and say what was found."""
-    if arguments.overrides:
-        raise DtkError("--calibrate measures this machine", f"{arguments.overrides[0]} has no effect on it", "drop it")
-    from dtk.bench.calibrate import calibrate
-    from dtk.plan.report import measured
-
-    hardware = calibrate(say=lambda line: print(f"dtk: {line}", file=sys.stderr, flush=True))
-    report_forms.hand_over(arguments, hardware, measured.as_json, measured.document)
-    return FITS

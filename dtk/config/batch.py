@@ -1,11 +1,8 @@
 """The batch of a job: the micro-batch that `train.micro_batch_size=0` leaves open, and what fits instead."""
 
-import dataclasses
-
 from diagnostics.contract.formatting import counted
 from dtk.config.compose import Composed
 from dtk.config.schema import Config
-from dtk.config.strict import to_plain
 from dtk.errors import DtkError
 from dtk.parallel.batch_plan import BatchPlan
 from dtk.parallel.mesh import divisors
@@ -54,8 +51,7 @@ def settle(composed: Composed, world_size: int) -> Composed:
         what = f"train.global_batch_size={plan.global_batch_size} does not divide over {counted(plan.dp_size, 'rank')}"
         nearest = f"use train.global_batch_size={_listed(plan.nearest_global_batch_sizes())}"
         raise DtkError(what, fix=_fewer_ranks(plan) if composed.config.resume else nearest)
-    config = dataclasses.replace(composed.config, train=dataclasses.replace(train, micro_batch_size=chosen))
-    return dataclasses.replace(composed, config=config, plain=to_plain(config))
+    return composed.with_train(micro_batch_size=chosen)
 
 
 def _other_microbatches(plan: BatchPlan, wanted: int) -> DtkError:

@@ -31,6 +31,11 @@ class Composed:
     origins: Origins = field(default_factory=Origins)
     """Which file or override set each key, where that was asked for."""
 
+    def with_train(self, **values: int) -> "Composed":
+        """Return the same with other values of the section train."""
+        config = replace(self.config, train=replace(self.config.train, **values))  # type: ignore[arg-type]
+        return replace(self, config=config, plain=to_plain(config))
+
 
 def compose(overrides: list[str], config_dir: Path | None = None, *, traced: bool = False) -> Composed:
     """Compose conf/config.yaml with overrides and check keys and types.

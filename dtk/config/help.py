@@ -1,4 +1,4 @@
-"""The text of `dtk run --help`: groups, options and examples, read from conf/. Knows neither Hydra nor YAML."""
+"""The choices in `dtk run --help`: groups and options, read from conf/. Knows neither Hydra nor YAML."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,17 +19,6 @@ _SECTIONS = {
 _LISTED = 20
 """Longer lists are not shown without being asked for."""
 
-_EXAMPLES = (
-    ("python -m dtk.run strategy=fsdp model=gpt2", "the main job"),
-    ("python -m dtk.run experiment=smoke strategy=ddp", "seconds on a laptop"),
-    ("python -m dtk.run -m strategy=ddp,zero1,zero2,fsdp experiment=bench", "one run after another"),
-    ("python -m dtk.run -m strategy=ddp,fsdp experiment=bench repeats=3", "in turns, three times, and compared"),
-    ("python -m dtk.run data=text data.path=my_texts train.steps=200", "your own text"),
-    ("python -m dtk.run resume=runs/<id> train.steps=500", "go on with a run"),
-    ("python -m dtk.run launcher=slurm launcher.nodes=2 --dry-run", "print the job for a cluster"),
-    ("python -m dtk.run --cfg strategy=ddp", "print the configuration, run nothing"),
-)
-
 
 def description(path: Path) -> str:
     """Return the first comment line of a YAML file without its `#`; empty if the file starts with anything else."""
@@ -41,45 +30,35 @@ def description(path: Path) -> str:
 
 
 def help_text(which: str = "") -> str:
-    """Return the text below the options of `dtk run --help`.
+    """Return the groups of the configuration and their options as text.
 
     Args:
-        which: empty = names only, and examples; a group, or `all`, = its options with what each is.
+        which: empty = names only; a group, or `all`, = its options with what each is.
 
     Raises:
         DtkError: there is no such group.
     """
-    known = groups([conf_folder()])
-    if which not in ("", ALL, *known):
-        near = did_you_mean(which, (ALL, *known)) or f"groups: {', '.join(known)}"
+    options_of = groups([conf_folder()])
+    if which not in ("", ALL, *options_of):
+        near = did_you_mean(which, (ALL, *options_of)) or f"groups: {', '.join(options_of)}"
         raise DtkError(f'dtk run --help knows no group "{which}"', fix=near)
-    if which in known:
-        return "\n".join(_described(which, known[which])) + "\n"
-    listed = {title: [name for name in names if name in known] for title, names in _SECTIONS.items()}
-    listed["more"] = [name for name in known if not any(name in names for names in listed.values())]
+    if which in options_of:
+        return "\n".join(_described(which, options_of[which])) + "\n"
+    listed = {title: [name for name in names if name in options_of] for title, names in _SECTIONS.items()}
+    listed["more"] = [name for name in options_of if not any(name in names for names in listed.values())]
     lines = ["choices (GROUP=OPTION):"]
-    width = max(map(len, known))
+    width = max(map(len, options_of))
     for title, names in listed.items():
         if not names:
             continue
         lines.append(f"  {title}")
         for name in names:
-            options = known[name]
+            options = options_of[name]
             if which == ALL:
                 lines += _described(name, options)
             else:
                 few = ", ".join(options) if len(options) <= _LISTED else f"{len(options)} options: --help {name}"
                 lines.append(f"    {name:<{width}}  {few}")
-    lines += [
-        "",
-        "--help GROUP says what each of its options is, --help all what all are.",
-        "any key of the configuration is set by its dotted name, for example train.steps=100;",
-        "--cfg prints them all.",
-        "",
-        "examples:",
-    ]
-    width = max(len(command) for command, _ in _EXAMPLES)
-    lines += [f"  {command:<{width}}  # {what}" for command, what in _EXAMPLES]
     return "\n".join(lines) + "\n"
 
 

@@ -53,15 +53,15 @@ def _spec(name: str, path: Sequence[str]) -> ModuleSpec | None:
     """Where a module lies, by the finders that an import would ask."""
     for finder in sys.meta_path:
         try:
-            found = finder.find_spec(name, path)
+            spec = finder.find_spec(name, path)
         except KeyError:  # A namespace package: its finder asks for the parent, which nobody has imported.
-            found = ModuleSpec(name, None, is_package=True)
+            spec = ModuleSpec(name, None, is_package=True)
             below = (Path(folder) / name.rpartition(".")[2] for folder in path)
-            found.submodule_search_locations = [str(folder) for folder in below if folder.is_dir()]
+            spec.submodule_search_locations = [str(folder) for folder in below if folder.is_dir()]
         except (ImportError, AttributeError, ValueError):
             continue
-        if found is not None:
-            return found
+        if spec is not None:
+            return spec
     return None
 
 
@@ -81,19 +81,13 @@ def _names(spec: ModuleSpec) -> set[str] | None:
 
 def _bound(body: Sequence[ast.stmt]) -> Iterator[str]:
     """Names that statements bind on their level, in whichever branch."""
+    scopes = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     for statement in body:
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield statement.name
-        elif isinstance(statement, ast.Import | ast.ImportFrom):
-            yield from (alias.asname or alias.name.split(".")[0] for alias in statement.names)
-        else:
-            # Every name that is stored anywhere inside, which may be too many, and never too few.
-            for node in ast.walk(statement):
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                    yield node.id
-                elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                    yield node.name
-                elif isinstance(node, ast.Import | ast.ImportFrom):
-                    yield from (alias.asname or alias.name.split(".")[0] for alias in node.names)
-                elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-                    yield node.name
+        # Every name that is stored anywhere inside, which may be too many, and never too few.
+        for node in [statement] if isinstance(statement, scopes) else ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                yield from (alias.asname or alias.name.split(".")[0] for alias in node.names)
+            elif isinstance(node, scopes | ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+                yield node.name

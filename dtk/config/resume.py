@@ -52,7 +52,12 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
     option = f"resume={paths.root}"
     check_owner(paths.root, option, trust=trust)
     stored = read_stored(paths, option)
-    _refuse_running(paths)
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # Not a record of a run that could still go on.
+        status, manifest = read_status(paths.status), read_json(paths.manifest)
+        if status.state == "running" and (pid := manifest.get("pid")) != os.getpid() and still_runs(manifest):
+            # Two launches in one folder would overwrite each other.
+            what = f"the run {paths.root.name} is still going (process {pid})"
+            raise DtkError(what, fix="wait for it, or stop it first")
     new = [override for override in composed.overrides if not override.lstrip("+~").startswith("resume=")]
     for override in new:
         key = override.lstrip("+~").split("=")[0]
@@ -97,18 +102,6 @@ def _as_data(stored: Stored, new: list[str], config_dir: Path | None, option: st
     typed = [parse(text).key_or_group.lstrip("+") for text in new]
     refuse_stored_code(stored.plain, again.plain, typed, option)
     return again
-
-
-def _refuse_running(paths: RunPaths) -> None:
-    """Two launches in one folder would overwrite each other."""
-    try:
-        status = read_status(paths.status)
-        manifest = read_json(paths.manifest)
-        pid = manifest.get("pid")
-    except (OSError, ValueError, AttributeError):
-        return
-    if status.state == "running" and pid != os.getpid() and still_runs(manifest):
-        raise DtkError(f"the run {paths.root.name} is still going (process {pid})", fix="wait for it, or stop it first")
 
 
 def refuse_other_data(paths: RunPaths, data: dict[str, Any]) -> None:

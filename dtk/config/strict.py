@@ -184,7 +184,6 @@ def _missing(path: str, plain: dict[str, Any]) -> DtkError:
 
 def _unknown_key(path: str, plain: dict[str, Any]) -> DtkError:
     section, _, key = path.partition(".")
-    what = f'unknown key "{path}"'
     if section in KINDS and key:
         tag, kinds = KINDS[section]
         owners = [name for name, cls in kinds.items() if key.split(".")[0] in get_type_hints(cls)]
@@ -192,12 +191,16 @@ def _unknown_key(path: str, plain: dict[str, Any]) -> DtkError:
         if owners:
             return DtkError(f"{path} belongs to {_choices(section, owners)}", f"this is {_choices(section, [chosen])}")
     existing = list(_keys_of(plain))
+    # Keys of every kind of every section.
+    others = [
+        f"{name}.{k}" for name, (_, kinds) in KINDS.items() for cls in kinds.values() for k in get_type_hints(cls)
+    ]
     if not key:
-        near = did_you_mean(path, existing) or did_you_mean(path, _all_keys())
+        near = did_you_mean(path, existing) or did_you_mean(path, others)
     else:
         near = did_you_mean(path, [k for k in existing if k.startswith(f"{section}.")])
-        near = near or did_you_mean(path, [k for k in (*existing, *_all_keys()) if "." in k])
-    return DtkError(what, fix=near or "--cfg prints every key")
+        near = near or did_you_mean(path, [k for k in (*existing, *others) if "." in k])
+    return DtkError(f'unknown key "{path}"', fix=near or "--cfg prints every key")
 
 
 def _choices(section: str, names: list[Any]) -> str:
@@ -217,10 +220,3 @@ def _keys_of(plain: dict[str, Any]) -> Iterator[str]:
             hint = kinds.get(str(values.get(tag)), hint)
         if dataclasses.is_dataclass(hint):
             yield from (f"{field.name}.{name}" for name in get_type_hints(hint))
-
-
-def _all_keys() -> Iterator[str]:
-    """Dotted keys of every kind of every section."""
-    for section, (_, kinds) in KINDS.items():
-        for cls in kinds.values():
-            yield from (f"{section}.{name}" for name in get_type_hints(cls))

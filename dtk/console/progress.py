@@ -38,7 +38,8 @@ class Progress:
         if self.silent or now_s < self.from_s or now_s - self._told_s < every_s:
             return
         self._told_s = now_s
-        line = _printable(f"dtk: {text}")
+        # Without line breaks and control sequences, which names in evidence may hold.
+        line = "".join(c if c.isprintable() else "?" for c in f"dtk: {text}")
         if self.terminal:
             self._shown = True
             self.stream.write(f"\r\x1b[K{line[: max(1, shutil.get_terminal_size().columns - 1)]}")
@@ -88,7 +89,7 @@ class Busy:
             self._progress.end()
 
     def _show(self) -> None:
-        told = ""
+        announced = ""
         pause_s = AFTER_S
         while not self._done.wait(pause_s):
             pause_s = min(_LOOKED_S, AFTER_S)
@@ -96,11 +97,6 @@ class Busy:
             lasted_s = time.monotonic() - since_s
             if self._progress.terminal:
                 self._progress.say(f"{text} ... {lasted_s:.0f} s")
-            elif lasted_s >= AFTER_S and text != told:
-                told = text
+            elif lasted_s >= AFTER_S and text != announced:
+                announced = text
                 self._progress.line(f"{text} ...")
-
-
-def _printable(text: str) -> str:
-    """Without line breaks and control sequences, which names in evidence may hold."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)

@@ -72,7 +72,9 @@ def sbatch_option(name: str, value: object) -> str:
         DtkError: the value has a line break.
     """
     text = check_line(str(value), f"the value of --{name}")
-    return f"#SBATCH --{name}={text if _PLAIN_OPTION.fullmatch(text) else _sbatch_quoted(text)}"
+    if not _PLAIN_OPTION.fullmatch(text):
+        text = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return f"#SBATCH --{name}={text}"
 
 
 def sbatch_word(option: str, key: str) -> str:
@@ -85,11 +87,6 @@ def sbatch_word(option: str, key: str) -> str:
     if not re.fullmatch(r"--[a-z][a-z0-9-]*", name):
         raise DtkError(f"{key}: {option} is no option", fix="write --name or --name=value, one per entry")
     return sbatch_option(name[2:], value) if equals else f"#SBATCH {name}"
-
-
-def _sbatch_quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 def kubernetes_argument(text: object) -> str:

@@ -68,7 +68,10 @@ def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dic
         failed = {case.ending.rank for case in cases}
         for rank in range(world_size):
             if rank not in failed and _vanished(paths, rank):
-                cases.append(_vanished_case(paths, rank))
+                in_order = where_it_was(paths, rank)[1] == "end"
+                ending = of_error(RankError(rank, "", 0, "", "", exit_code=0 if in_order else None), rank)
+                end = "it ended with exit code 0 while others went on"
+                cases.append(_Case(ending, end if in_order else f"{VANISHED} (killed, or aborted in native code)"))
     if not cases:
         return Failure(rank=0, reason="the ranks could not be started", log="logs"), "failed"
     first = min(cases, key=lambda case: case.order)
@@ -116,15 +119,6 @@ def _case(paths: RunPaths, attempt: int, rank: int, exit_code: int | None, recor
     # A rank of dtk writes an error.json for every exception that Python sees, so a bare exit code is its own doing.
     kind = kind_of_reason(last) if last else "exited"
     return _Case(replace(ending, kind=kind), f"exited with code {exit_code}" + (f": {last}" if last else ""))
-
-
-def _vanished_case(paths: RunPaths, rank: int) -> _Case:
-    """Return the case of a rank whose process no longer exists although nobody saw it end."""
-    if where_it_was(paths, rank)[1] == "end":
-        error = RankError(rank, "", 0, "", "", exit_code=0)
-        return _Case(of_error(error, rank), "it ended with exit code 0 while others went on")
-    ending = of_error(RankError(rank, "", 0, "", ""), rank)
-    return _Case(ending, f"{VANISHED} (killed, or aborted in native code)")
 
 
 def _by_communication(ending: Ending) -> bool:

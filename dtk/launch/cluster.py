@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 
-import msgspec
 import torch
-from torch._C._distributed_c10d import PrefixStore, Store, set_debug_level_from_env
+from torch._C._distributed_c10d import PrefixStore, set_debug_level_from_env
 
 from diagnostics.contract.artifacts import RunPaths, read_status
 from diagnostics.contract.formatting import counted
@@ -114,37 +113,30 @@ def first_host(nodes: str) -> str:
     return prefix + re.split(r"[,-]", numbers)[0] if numbers else prefix
 
 
-def remembered(store: PrefixStore) -> Shared | None:
-    """Return what rank 0 decided before torchrun restarted the ranks, so that the run goes on in its folder."""
-    outer = store.underlying_store
-    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0" or not outer.check(["dtk/run"]):
-        return None
-    return msgspec.json.decode(outer.get("dtk/run"), type=Shared)
-
-
-def remember(store: PrefixStore, shared: Shared) -> None:
-    """Keep what rank 0 decided for a later attempt."""
-    store.underlying_store.set("dtk/run", msgspec.json.encode(shared).decode())
-
-
-def share(store: Store, rank: int, decide: Callable[[], Shared]) -> Shared:
+def share(store: PrefixStore, rank: int, decide: Callable[[], Shared]) -> Shared:
     """Rank 0 decides, all ranks return what it decided.
+
+    After a restart by torchrun it decides what it decided before, so that the run goes on in its folder.
 
     Raises:
         DtkError: on every rank, when rank 0 could not go on.
     """
     if rank == 0:
+        outer = store.underlying_store
+        again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" and outer.check(["dtk/run"])
         try:
-            shared = decide()
+            shared = Shared(**json.loads(outer.get("dtk/run"))) if again else decide()
         except DtkError as error:
             store.set("dtk/shared", json.dumps({"error": [error.what, error.why, error.fix]}))
             raise
-        store.set("dtk/shared", json.dumps({"shared": asdict(shared)}))
+        text = json.dumps(asdict(shared))
+        outer.set("dtk/run", text)
+        store.set("dtk/shared", text)
         return shared
     answer = json.loads(store.get("dtk/shared"))
     if "error" in answer:
         raise DtkError(*answer["error"])
-    return Shared(**answer["shared"])
+    return Shared(**answer)
 
 
 def rank_environment(config: Config, paths: RunPaths) -> None:

@@ -9,16 +9,44 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo, rendezvous_handler_registry
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from diagnostics.contract.artifacts import RunPaths
-from dtk.launch import local_rendezvous
 from dtk.launch.processes import importable
+from dtk.parallel import loopback
 
 SHUTDOWN_TIMEOUT_S = 5
 """How long the agent waits for the peers of a failed rank after SIGTERM."""
+
+
+RENDEZVOUS = "dtk-loopback"
+"""Name of `LoopbackRendezvous` in torch's registry."""
+
+
+class LoopbackRendezvous(StaticTCPRendezvous):
+    """A store in the parent that listens on loopback, used by the agent and its ranks over all restarts.
+
+    torch's `c10d` rendezvous keeps its state as a pickle in a store that listens on every interface, so whoever
+    reaches the port executes code in the launcher. One node has nothing to agree on: it is always rank 0 of 1.
+    """
+
+    def __init__(self, port: int, run_id: str) -> None:
+        self.store = loopback.serve_store(port)
+        super().__init__(loopback.ADDRESS, self.store.port, rank=0, world_size=1, run_id=run_id, timeout=0)
+
+    def get_backend(self) -> str:
+        """Return the name under which it is registered."""
+        return RENDEZVOUS
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Return the store and this node's place: there is nobody to wait for."""
+        address = RendezvousStoreInfo(self.master_addr, self.master_port)
+        return RendezvousInfo(PrefixStore(self.run_id, self.store), self.rank, self.world_size, address)
 
 
 class RankLogs(LogsSpecs):
@@ -57,12 +85,16 @@ def run_ranks(paths: RunPaths, nproc: int, first_attempt: int, max_restarts: int
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     logging.getLogger("torch.distributed.launcher").setLevel(logging.CRITICAL)
+    if RENDEZVOUS not in rendezvous_handler_registry._registry:
+        rendezvous_handler_registry.register(
+            RENDEZVOUS, lambda given: LoopbackRendezvous(int(given.endpoint.rpartition(":")[2]), given.run_id)
+        )
     options: dict[str, Any] = {
         "min_nodes": 1,
         "max_nodes": 1,
         "nproc_per_node": nproc,
         "run_id": uuid.uuid4().hex,
-        "rdzv_backend": local_rendezvous.register(),
+        "rdzv_backend": RENDEZVOUS,
         "rdzv_endpoint": f"127.0.0.1:{port}",
         # Without it the agent asks the resolver for this host's name, which laptops may not know.
         "local_addr": "127.0.0.1",
@@ -73,8 +105,8 @@ def run_ranks(paths: RunPaths, nproc: int, first_attempt: int, max_restarts: int
         "signals_to_handle": "SIGQUIT",
         "shutdown_timeout": SHUTDOWN_TIMEOUT_S,
     }
-    known = {field.name for field in dataclasses.fields(LaunchConfig)}
-    config = LaunchConfig(**{key: value for key, value in options.items() if key in known})
+    fields = {field.name for field in dataclasses.fields(LaunchConfig)}
+    config = LaunchConfig(**{key: value for key, value in options.items() if key in fields})
     try:
         elastic_launch(config, sys.executable)("-u", "-m", "dtk.rank", str(paths.root), str(os.getpid()))
     except ChildFailedError as error:

@@ -33,13 +33,7 @@ def join(launcher: str, decide: Callable[[], cluster.Shared]) -> int:
     if launcher == "slurm":
         os.environ.update(cluster.adopt_slurm(os.environ))
     store = meet(cluster.SHARE_TIMEOUT_S)
-
-    def settled() -> cluster.Shared:
-        shared = cluster.remembered(store) or decide()
-        cluster.remember(store, shared)
-        return shared
-
-    shared = cluster.share(store, int(os.environ["RANK"]), settled)
+    shared = cluster.share(store, int(os.environ["RANK"]), decide)
     config = from_plain(json.loads(shared.config))
     paths = RunPaths(Path(shared.run_folder))
     job = Job.from_environment(paths.root, shared.device, shared.backend, shared.attempt, own_launcher=False)

@@ -1,12 +1,10 @@
 """What can be found out before a run begins of the things that it reads: in one line, instead of on every rank."""
 
-import dataclasses
 import math
 from typing import Any
 
 from dtk.config.compose import Composed
 from dtk.config.schema import Config, CustomModelConfig, CustomOptimizerConfig, GPTConfig
-from dtk.config.strict import to_plain
 
 
 def check_parts(config: Config, world_size: int) -> dict[str, Any]:
@@ -60,5 +58,4 @@ def settle_epochs(composed: Composed) -> Composed:
         return composed
     size = build_dataset(config.data, config.allow_targets).train_size
     steps = max(1, math.ceil(train.epochs * size / train.global_batch_size))
-    config = dataclasses.replace(config, train=dataclasses.replace(train, steps=steps))
-    return dataclasses.replace(composed, config=config, plain=to_plain(config))
+    return composed.with_train(steps=steps)

@@ -21,6 +21,7 @@ from diagnostics.contract.artifacts import (
     read_verdict,
     write_json,
 )
+from diagnostics.contract.files import read_json
 from diagnostics.contract.formatting import clean
 from diagnostics.contract.invocation import command as command_line
 from diagnostics.contract.invocation import typed
@@ -28,10 +29,10 @@ from dtk.config.schema import RecordConfig
 from dtk.launch.command import Command
 from dtk.launch.diagnosis import explanation, prepare
 from dtk.launch.rendezvous import missing_ranks, pids_on_their_way
-from dtk.launch.stall_probe import ask, stood
 from dtk.record.desync import find_desync
 from dtk.record.flight import environment as recorder_environment
 from dtk.record.guard import bounded
+from dtk.record.stall_probe import STANDS_S
 from dtk.record.watch_environment import is_watched, watch_variables
 
 POLL_S = 0.1
@@ -41,6 +42,8 @@ LEAVE_S = 1.0
 """Wait for the command to end by itself after the watch ended its ranks, before the report is printed."""
 COMPARE_S = 5.0
 """Longest that the end of a job waits for the comparison of its ranks' last calls."""
+ANSWER_S = 2.5
+"""Longest that a signal to stop is held back until the ranks have said where they are."""
 HUNG = 1
 """Exit code when the watch ended the job."""
 
@@ -98,13 +101,43 @@ def _follow(command: Command, paths: RunPaths, start_timeout_s: float) -> None:
             ready = command.holds = True
             prepare()
         if command.held is not None:
-            ask(paths)
+            _ask(paths)
             command.release()
         if time.monotonic() - looked_s > LOOK_S and not command.stopped:
             looked_s = time.monotonic()
             if (verdict := missing_ranks(paths, start_timeout_s)) is not None:
                 write_json(paths.verdict(verdict.attempt), verdict)
                 command.end()  # Its ranks have no watch yet that would end them.
+
+
+def _ask(paths: RunPaths) -> None:
+    """Ask the ranks where they are, and wait until all of this host have answered, or ANSWER_S seconds.
+
+    They answer through files (`dtk.record.stall_probe`), since a rank that hangs hears no signal.
+    """
+    here = socket.gethostname()
+    beats = {path: read_heartbeat(path) for path in paths.heartbeat(0).parent.glob("rank_*.json")}
+    awaited = [paths.answer(int(path.stem[5:])) for path, beat in beats.items() if beat and beat.host == here]
+    try:
+        paths.asked.parent.mkdir(parents=True, exist_ok=True)
+        paths.asked.touch()
+    except OSError:  # The disk is full: the signal counts more.
+        return
+    ends_s = time.monotonic() + ANSWER_S
+    while time.monotonic() < ends_s and not all(path.exists() for path in awaited):
+        time.sleep(POLL_S / 2)
+
+
+def _stood(paths: RunPaths) -> bool:
+    """Whether all ranks that answered had stood still for a while, and one of them waited in a call."""
+    answers = []
+    for path in paths.answer(0).parent.glob("answer_*.json"):
+        try:
+            answers.append(read_json(path))
+        except (OSError, ValueError):
+            continue
+    still = [answer for answer in answers if isinstance(answer, dict) and answer.get("idle_s", 0.0) >= STANDS_S]
+    return bool(still) and len(still) == len(answers) and any(answer.get("inside") for answer in still)
 
 
 def say(text: str) -> None:
@@ -127,7 +160,7 @@ def _ended(command: Command, paths: RunPaths) -> int:
     code = command.poll() or 0
     if command.stopped:  # What it hung in, if it stood still; else where to ask.
         if paths.asked.parent.is_dir():
-            if stood(paths):
+            if _stood(paths):
                 _show(explanation(paths, sys.stderr.isatty()))
             say(f"stopped; {command_line('diagnose', typed(paths.root))} tells where the ranks were")
     elif code:

@@ -71,7 +71,11 @@ def _section(origins: Origins, key: str, keys: list[str]) -> str:
     lines = []
     if choice := origins.choices.get(key):
         lines.append(f"{clean(key)}={clean(choice.option)}: {clean(choice.file)}, chosen by {_chooser(choice)}")
-    rows = [(clean(name), _short(_value(origins.values[name])), _brief(origins.keys[name][-1])) for name in keys]
+    rows = []
+    for name in keys:
+        value = _value(origins.values[name])
+        shown = value if len(value) <= _LONGEST else f"{value[: _LONGEST - 3]}..."
+        rows.append((clean(name), shown, _brief(origins.keys[name][-1])))
     widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
     lines += [f"{name:<{widths[0]}}  {value:<{widths[1]}}  {by}" for name, value, by in rows]
     return "\n".join(lines) + "\n"
@@ -103,7 +107,3 @@ def _chooser(choice: Choice) -> str:
 def _value(value: Any) -> str:
     """As one would type it."""
     return clean(value if isinstance(value, str) and value else json.dumps(value))
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

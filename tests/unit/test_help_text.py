@@ -34,7 +34,7 @@ def words(text: str) -> list[str]:
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_every_help_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    texts = {prog: parser.format_help() for prog, parser in ALL.items()} | {"dtk run": fold(help_text(), columns - 2)}
+    texts = {prog: parser.format_help() for prog, parser in ALL.items()} | {"choices": fold(help_text(), columns - 2)}
     assert len(texts) > 15
     for prog, text in texts.items():
         wide = [line for line in text.splitlines() if len(line) > columns and len(line.split()) > 2]
