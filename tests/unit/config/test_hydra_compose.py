@@ -1,0 +1,57 @@
+"""Hydra's errors as one line, and the files that it merges in their order."""
+
+from pathlib import Path
+
+import pytest
+
+from dtk.config.folders import conf_folder
+from dtk.config.hydra_compose import UserFolders, compose_plain, merged
+from dtk.errors import DtkError
+
+OWN = conf_folder()
+
+
+def users(tmp_path: Path, name: str, text: str) -> list[Path]:
+    """Return the search path with a model of the user's."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / f"{name}.yaml").write_bytes(text.encode("latin-1"))
+    return [tmp_path, OWN]
+
+
+def test_interpolations_are_resolved_and_values_are_plain() -> None:
+    plain = compose_plain(["strategy=ddp", "++train.steps=4", "++train.log_every=${train.steps}"], [OWN])
+    assert plain["strategy"]["name"] == "ddp" and plain["train"]["log_every"] == 4
+    assert type(plain["strategy"]) is dict
+
+
+def test_a_file_of_the_users_hides_dtks(tmp_path: Path) -> None:
+    folders = users(tmp_path, "gpt2", "# @package model\nname: mine\n")
+    assert compose_plain(["model=gpt2"], folders)["model"] == {"name": "mine"}
+    assert UserFolders.folders == (), "no later composing sees the user's folder"
+    assert compose_plain(["model=gpt2"], [OWN])["model"]["name"] == "gpt2"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: [1\n", "gpt2.yaml, line 2: not valid YAML"),
+        ("name: 'caf\xe9'\n", "a YAML file is not UTF-8 text"),
+        ("name: ${nowhere}\n", "the configuration cannot be composed: Interpolation key 'nowhere' not found"),
+        ("defaults: [nothing]\n", "the configuration cannot be composed: "),
+    ],
+)
+def test_a_file_that_cannot_be_composed_is_one_line(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(DtkError) as caught:
+        compose_plain(["model=gpt2"], users(tmp_path, "gpt2", text))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert "Config search path" not in str(caught.value) and "full_key" not in str(caught.value)
+
+
+def test_the_files_in_the_order_of_merging_with_what_chose_them() -> None:
+    sources = merged(["strategy=ddp", "++train.steps=4"], [OWN])
+    chosen = {file.group: file for file in sources.files if file.group}
+    assert chosen["strategy"].config == "strategy/ddp" and chosen["strategy"].package == "strategy"
+    assert chosen["model"].chosen_in == "config"
+    assert sources.typed_choices == {"strategy": "strategy=ddp"}
+    assert [override.key_or_group for override in sources.values] == ["train.steps"]
+    assert not any(file.config.startswith("hydra") for file in sources.files)
