@@ -56,7 +56,7 @@ def test_a_degree_that_is_said_and_fits_is_taken() -> None:
 
 
 def test_a_dimension_that_the_strategy_lacks() -> None:
-    with pytest.raises(DtkError, match="strategy=single does not go with parallel.tp=2: it does not implement"):
+    with pytest.raises(DtkError, match="it does not implement the mesh dimension tp"):
         ParallelConfig(tp=2).mesh(SingleConfig(), 2)
 
 
