@@ -34,7 +34,8 @@ _TROUBLE = frozenset({
     "cpu_oom", "worker_bus_error", "kernel_oom", "xid", "gloo_mismatch", "gloo_closed", "gloo_reset", "gloo_timeout",
     "monitored_barrier", "collective_mismatch_text", "ddp_unused", "ddp_marked_twice", "ddp_shape_mismatch",
     "rendezvous_timeout", "store_timeout", "store_key_timeout", "store_closed", "missing_variable",
-    "interface_missing", "port_in_use", "no_nccl", "srun_task", "side_error", "checkpoint_key",
+    "interface_missing", "port_in_use", "no_nccl", "srun_task", "side_error", "launcher_error", "worker_died",
+    "checkpoint_key",
 })  # fmt: skip
 """Kinds of log lines (`evidence/logs/patterns.yaml`) that a job in good health does not write."""
 _ORDER: dict[Status, int] = {"confirmed": 0, "undecided": 1, "ruled_out": 2}

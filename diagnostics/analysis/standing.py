@@ -9,17 +9,22 @@ from dataclasses import dataclass, replace
 
 from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, read_all
 from diagnostics.evidence.calls import operation
-from diagnostics.evidence.model import Evidence, LogFact
+from diagnostics.evidence.endings import kind_of_exception
+from diagnostics.evidence.model import Evidence, LogFact, RankError
 
 TRANSPORT = frozenset({"nccl_ib_error", "nccl_ib_async", "nccl_peer_closed", "nccl_connect", "link_down"})
 _OPENS = TRANSPORT | {"watchdog_timeout", "watchdog_status", "collective_stack", "gloo_timeout", "monitor_stuck"}
 """Kinds of lines that say that something waits, or why it may."""
+_FAILED = frozenset({"dist_backend_error", "nccl_result", "nccl_last_error"})
+"""Kinds of lines in which NCCL gives up; the last has its own words, the first an address in torch's source."""
 _TOLD = _OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines of which `Standing` tells all that they say."""
 SCALAR = 16
 """Elements at most of a metric, a flag or a barrier; a layer's gradient or a unit's shard has thousands."""
 _GATHERS = {"ALLGATHER", "_ALLGATHER_BASE"}
 _SCATTERS = {"REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"}
+_LOOPBACK = re.compile(r"\[?(?:127\.|::1\b)")
+_CPP_FILE = re.compile(r"^\[[^\]]*\.(?:cc|cpp|h):\d+\] ")
 _CLOCK = re.compile(r"^\[[A-Z]\d{3,4} (\d\d):(\d\d):(\d\d)")
 
 
@@ -85,13 +90,31 @@ class Standing:
     """For how long a watchdog itself was stuck."""
     refused: bool = False
     """Whether a peer refused a connection of NCCL."""
+    loopback: bool = False
+    """Whether a connection of NCCL failed to an address that every node has for itself."""
     broken: tuple[int, ...] = ()
     """Ranks that do not wait, and of which a side thread raised an exception."""
+    failure: str = ""
+    """Why NCCL gave up, as far as a line says it; empty where it did not."""
+    failed: tuple[int, ...] = ()
+    """Ranks whose lines say so."""
+    results: frozenset[str] = frozenset()
+    """NCCL's names of it, such as `ncclSystemError`."""
+    absent: tuple[int, ...] = ()
+    """Ranks that did not come to a monitored barrier."""
+    lost: str = ""
+    """How a rank that waits for nothing noticed that a peer was gone."""
+    losers: tuple[int, ...] = ()
+    """Ranks that noticed it, as far as their lines name them."""
 
     @property
     def told(self) -> frozenset[str]:
         """Kinds of lines that need not be shown beside this."""
-        return _TOLD if self.waits else frozenset()
+        if self.waits:
+            return _TOLD
+        return (
+            frozenset({"gloo_closed", "gloo_reset", "monitored_barrier"}) if self.lost or self.absent else frozenset()
+        )
 
     @property
     def longest(self) -> Waiting:
@@ -120,11 +143,14 @@ class Standing:
 
 
 def standing(evidence: Evidence) -> Standing | None:
-    """Return what the logs say; None where no line says that anything waits or that a transport failed."""
+    """Return what the logs say; None where no line says that anything waits, or that NCCL or its transport failed."""
     kinds = frozenset(fact.kind for fact in evidence.facts)
     aborted = {error.rank for error in evidence.errors if error.signal == "SIGABRT" and error.rank is not None}
-    if not kinds & _OPENS and not aborted:
+    victims = [error for error in evidence.errors if error.type and _lost_a_peer(error)]
+    if not kinds & (_OPENS | _FAILED) and not aborted and not victims:
         return None
+    gave_up = [fact for fact in evidence.facts if fact.kind in _FAILED]
+    reasons = {fact.kind: str(fact.fields.get("error") or fact.fields.get("result")) for fact in reversed(gave_up)}
     groups = read_all(evidence)
     waits, others = [], []
     for group in groups:
@@ -133,6 +159,7 @@ def standing(evidence: Evidence) -> Standing | None:
     waits = _named(waits) + _without_position(evidence)
     world = evidence.world_size or max((wait.members or 0 for wait in waits if wait.group == "default_pg"), default=0)
     spoke = {fact.rank for fact in evidence.facts} | {error.rank for error in evidence.errors}
+    connects = [fact for fact in evidence.facts if fact.kind == "nccl_connect"]
     stuck = [fact.fields.get("stuck_s") for fact in evidence.facts if fact.kind == "monitor_stuck"]
     return Standing(
         waits=tuple(sorted(waits, key=lambda wait: (-len(wait.ranks), wait.seq or 0))),
@@ -141,16 +168,31 @@ def standing(evidence: Evidence) -> Standing | None:
         aborted=tuple(sorted(aborted)) if not waits else (),
         kinds=kinds,
         stuck_s=max((float(value) for value in stuck if isinstance(value, int)), default=0.0),
-        refused=any(
-            fact.kind == "nccl_connect" and "refused" in str(fact.fields.get("why")) for fact in evidence.facts
-        ),
+        refused=any("refused" in str(fact.fields.get("why")) for fact in connects),
+        loopback=any(_LOOPBACK.match(str(fact.fields.get("peer"))) for fact in connects),
         broken=tuple(
             sorted(
                 {fact.rank for fact in evidence.facts if fact.kind == "side_error" and fact.rank is not None}
                 - {rank for wait in waits for rank in wait.ranks}
             )
         ),
+        failure=next(
+            (reasons[kind] for kind in ("nccl_last_error", "nccl_result", "dist_backend_error") if kind in reasons), ""
+        ),
+        failed=tuple(sorted({fact.rank for fact in gave_up if fact.rank is not None})),
+        absent=tuple(
+            sorted(
+                {rank for fact in evidence.facts if fact.kind == "monitored_barrier" for rank in fact.fields["ranks"]}
+            )
+        ),
+        lost=_CPP_FILE.sub("", victims[0].message.partition("\n")[0]) if victims else "",
+        losers=tuple(sorted({error.rank for error in victims if error.rank is not None})),
+        results=frozenset(str(fact.fields["result"]) for fact in gave_up if fact.kind == "nccl_result"),
     )
+
+
+def _lost_a_peer(error: RankError) -> bool:
+    return kind_of_exception(error.type, error.message, error.frames) in ("lost_peer", "timed_out")
 
 
 def _waits(evidence: Evidence, group: GroupLog) -> list[Waiting]:

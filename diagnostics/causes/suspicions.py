@@ -11,6 +11,7 @@ from diagnostics.analysis.standing import SCALAR, TRANSPORT, Standing, Waiting
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Suspicion
 from diagnostics.contract.formatting import bytes_text, counted, ranks_spoken, verb
+from diagnostics.evidence.model import shortened
 
 MOST = 3
 """Suspicions that a report names."""
@@ -78,7 +79,7 @@ def clues(standing: Standing) -> dict[str, str]:
 
 def _blamed(standing: Standing) -> dict[str, tuple[int, ...]]:
     """Return the ranks that a cause would blame, by the names that the table uses."""
-    behind = standing.behind or (standing.apart[0].ranks if standing.apart else ())
+    behind = standing.behind or standing.absent or (standing.apart[0].ranks if standing.apart else ())
     silent = standing.silent if len(standing.silent) <= len(standing.longest.ranks) else ()
     return {"nobody": (), "behind": behind, "silent": silent, "stalled": standing.broken or behind or silent}
 
@@ -140,3 +141,13 @@ def _of_libraries(standing: Standing) -> Iterator[tuple[str, object, str]]:
     yield "overrun", over, waited
     yield "transport", standing.kinds & TRANSPORT and not standing.refused, "the transport reported errors"
     yield "refused", standing.refused, refused
+    system = "ncclSystemError: a call of the operating system failed, mostly of a socket"
+    remote = "ncclRemoteError: a peer's process ended, or the network to it failed"
+    loopback = "NCCL tried to reach a peer at the loopback address, which leads nowhere else"
+    is_lost = standing.lost and not (standing.waits or standing.failure or standing.absent)
+    lost = f"a peer's process ended, or its connection broke: {shortened(standing.lost, 80)}"
+    yield "system_error", "ncclSystemError" in standing.results, system
+    yield "remote_error", "ncclRemoteError" in standing.results, remote
+    yield "loopback", standing.loopback, loopback
+    yield "lost", is_lost, lost
+    yield "absent", standing.absent, f"{ranks_spoken(standing.absent)} did not come to a monitored barrier in time"

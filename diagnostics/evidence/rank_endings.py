@@ -139,7 +139,8 @@ def settle_exit_codes(endings: dict[int, Ending], others: bool) -> dict[int, End
 def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list[int]) -> dict[int, Ending]:
     """Add what a log shows without a rank, where no rank is known to have failed by itself.
 
-    That is the only exception; without one, the last line of an exception about memory, or a kill of the kernel.
+    That is the only exception; without one, the last line of an exception about memory, or a kill of the kernel. An
+    exception about a lost peer counts where nothing else is known: it shows that another rank failed before.
 
     Args:
         evidence: with all errors.
@@ -152,7 +153,9 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     unnamed = [of_error(error, rank) for error in evidence.errors if error.rank is None and error.type]
     own = [ending for ending in unnamed if ending.by_itself]
     if not unnamed:
-        own = list(_of_memory(evidence, rank))[:1]
+        own = [*_of_memory(evidence, rank), *_of_workers(evidence, rank)][:1]
+    if not (own or endings):
+        own = [ending for ending in unnamed if ending.victim][:1]
     return {**endings, rank: own[0]} if len(own) == 1 else endings
 
 
@@ -175,6 +178,14 @@ def _of_memory(evidence: Evidence, rank: int) -> Iterator[Ending]:
             yield from filter(None, [of_fact(fact, rank)])
         elif fact.kind == "kernel_oom" and _of_python(fact):
             yield by_kernel(Ending(rank, "killed", "SIGKILL", EvidenceItem("log", fact.file, "")), fact)
+
+
+def _of_workers(evidence: Evidence, rank: int) -> Iterator[Ending]:
+    """Yield the worker processes that ended without an exception, as Ray notices it."""
+    for fact in evidence.facts:
+        if fact.kind == "worker_died":
+            item = EvidenceItem("log", fact.file, shortened(fact.text, 200), fact.line)
+            yield Ending(rank, "killed", str(fact.fields["detail"]), item)
 
 
 def peer_vanished(evidence: Evidence, endings: Mapping[int, Ending]) -> bool:

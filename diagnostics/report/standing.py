@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from diagnostics.analysis.standing import Progress, Standing, Waiting
 from diagnostics.contract.formatting import counted, ranks_spoken, ranks_text, seconds_text, sentence, verb
+from diagnostics.evidence.model import shortened
 from diagnostics.report.document import Field
 from diagnostics.report.model import Report
 
@@ -16,8 +17,16 @@ def headline(standing: Standing) -> str:
     if standing.waits:
         first = standing.waits[0]
         return f"{_who(first)} {verb(first.ranks or (0,), 'waits', 'wait')} in {_call(first)}; no cause is confirmed"
+    if standing.failure:
+        on = f" on {ranks_spoken(standing.failed)}" if standing.failed else ""
+        return f"NCCL failed{on} ({standing.failure}); no cause is confirmed"
     if standing.aborted:
         return f"{ranks_spoken(standing.aborted)} aborted, and no line says why"
+    if standing.absent:
+        return f"{ranks_spoken(standing.absent)} did not come to a monitored barrier; no cause is confirmed"
+    if standing.lost:
+        who = ranks_spoken(standing.losers) if standing.losers else "a rank that the lines do not name"
+        return f"{who} lost a peer ({shortened(standing.lost, 120)}), and no line says which rank ended first"
     return "the transport reported errors; no cause is confirmed"
 
 
@@ -57,6 +66,8 @@ def decide(report: Report, standing: Standing | None) -> str:
     if standing is not None and standing.aborted:
         ranks = ranks_spoken(standing.aborted)
         return f"the stderr of {ranks}, which names the reason: torchrun --log-dir=logs --redirects=3 ..."
+    if standing is not None and standing.failure:
+        return "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET COMMAND: NCCL then says which call failed, and why"
     return "the logs of all ranks in one folder; then TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 COMMAND"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.job.merge_errors import merge_errors
 from diagnostics.evidence.job.owner import Owner
 from diagnostics.evidence.model import Evidence, LogFact, RankError
@@ -70,7 +71,10 @@ def adopt_single(evidence: Evidence) -> None:
     files = {record.file for record in records if record.rank is None}
     if evidence.run is not None or (evidence.world_size or 1) > 1 or ranks or len(files) != 1:
         return
-    if not any(error.rank is None and error.type for error in evidence.errors):
+    if any(fact.kind == "launcher_error" for fact in evidence.facts):
+        return
+    lone = [error for error in evidence.errors if error.rank is None and error.type]
+    if not lone or any(is_victim(kind_of_exception(error.type, error.message, error.frames)) for error in lone):
         return
     evidence.errors = merge_errors([replace(error, rank=0) for error in evidence.errors])
     evidence.facts = [replace(fact, rank=0) for fact in evidence.facts]

@@ -4,6 +4,7 @@ Owns these formats. What follows from an end, and who is a victim, is for the ca
 """
 
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,10 +12,13 @@ from typing import Any
 
 from diagnostics.evidence.endings import signal_of
 from diagnostics.evidence.logs import tracebacks
-from diagnostics.evidence.model import RankError
+from diagnostics.evidence.model import Frame, RankError
 
 _MAX_ERRORS = 100_000
 _LAUNCHER_TYPES = {"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"}
+_LAUNCHER_FILE = re.compile(
+    r"(?:^|/)torch/distributed/(?:run|launch)\.py$|(?:^|/)torch/distributed/(?:launcher|elastic/(?:agent|rendezvous))/"
+)
 _FATAL = re.compile(r"^Fatal Python error: (?P<what>.{1,200})$")
 _FATAL_SIGNALS = {
     "Aborted": "SIGABRT",
@@ -36,6 +40,11 @@ def fatal_error(text: str, rank: int | None, file: str, line: int) -> RankError 
 def launcher_only(kind: str) -> bool:
     """Whether an exception is the launcher's way to say that a rank failed, not a rank's own."""
     return kind in _LAUNCHER_TYPES
+
+
+def by_launcher(frames: Iterable[Frame]) -> bool:
+    """Whether an exception was raised in torchrun itself. Its decorator `record` also runs in ranks."""
+    return any(_LAUNCHER_FILE.search(frame.file) for frame in frames)
 
 
 _ROW = re.compile(r"^\s{1,8}(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: ?(?P<value>.*)$")

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 
 from diagnostics.evidence.logs import tracebacks
-from diagnostics.evidence.logs.launcher import fatal_error, launcher_only
+from diagnostics.evidence.logs.launcher import by_launcher, fatal_error, launcher_only
 from diagnostics.evidence.logs.lines import Line
 from diagnostics.evidence.model import Frame, LogFact, RankError, Stacks
 from diagnostics.evidence.reader import Contents
@@ -82,7 +82,7 @@ class Streams:
             stream = self.streams[line.stream] = _Stream(rank=rank)
         spawned = tracebacks.SPAWNED.match(line.text)
         if spawned:
-            stream.spawned = int(spawned[1])
+            stream.spawned, stream.traceback = int(spawned[1]), tracebacks.Assembler()  # That of the parent repeats it.
             self._follow(4)
         fatal = fatal_error(line.text, rank, self.read.file, line.number)
         if fatal is not None:
@@ -165,6 +165,8 @@ class Streams:
             outer = raised.frames[-1]
             if raised.aside or (outer.function in _THREADS and outer.file.endswith("threading.py")):
                 self._fact("side_error", rank, stream.number, raised)
+            elif not launcher_only(raised.type) and by_launcher(raised.frames):
+                self._fact("launcher_error", None, stream.number, raised)
             elif not launcher_only(raised.type):
                 error = RankError(rank, self.read.file, stream.number, raised.type, raised.message, raised.frames)
                 again = (raised.type, raised.message, raised.frames)
@@ -173,6 +175,8 @@ class Streams:
                 stream.seen.add(again)
                 self._error(error)
                 stream.raised.append(error)
+                if raised.remote:
+                    self._fact("launcher_error", None, stream.number, raised)
                 self._take_back(stream)
                 self._follow(FOLLOWED + 8 * len(self.streams))
 

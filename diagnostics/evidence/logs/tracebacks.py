@@ -21,6 +21,8 @@ SPAWNED = re.compile(r"^-- Process (\d{1,6}) terminated with the following error
 """torch.multiprocessing.spawn repeats the traceback of a process; its number is its rank there."""
 FRAME = re.compile(r'^[ |]*File "([^"]*)", line (\d{1,9}),? in (.*)$')
 _END = re.compile(r"^[ |]*([A-Za-z_][\w.]*)(?:: ?(.*))?$")
+_REMOTE = re.compile(r"^[ |]*(?:[\w.]+\.)?RayTaskError(?:\(\w+\))?: ")
+"""How Ray's driver begins to repeat the traceback of a task: its frames and its exception follow."""
 _CHAIN = re.compile(r"^[ |]*(?:(During handling of the above exception)|The above exception was the direct cause)")
 _ORIGINAL = re.compile(r"^[ |]*Original Traceback \(most recent call last\):")
 _NEW_RECORD = re.compile(
@@ -46,6 +48,8 @@ class Raised:
     frames: tuple[Frame, ...]
     aside: bool = False
     """It ended no process: that of a side thread, of a destructor."""
+    remote: bool = False
+    """A process repeats what another one raised, of which it does not say the rank."""
 
 
 @dataclass(slots=True)
@@ -114,6 +118,10 @@ class Assembler:
             if self.length > _MAX_LINES:
                 self.inside = False
             return
+        if _REMOTE.match(text):
+            self.first = Raised("RayTaskError", "", tuple(reversed(self.frames)), self.aside, remote=True)
+            self.frames, self.nested = [], True
+            return
         end = _END.match(text)
         self.inside = False
         if end is None or not self.frames:
@@ -130,6 +138,7 @@ class Assembler:
             self.first = raised
         elif self.nested:  # the worker's own exception is the cause, the reader's frames lie around it
             raised.frames = (*raised.frames, *self.first.frames)[:MAX_FRAMES]
+            raised.remote = self.first.remote
             self.first = raised
         elif self.handled and not _consequence(raised, self.first):
             self.first = raised

@@ -1,26 +1,40 @@
+import io
 import threading
 import time
+from types import SimpleNamespace
 
+import pytest
+
+from dtk.record import guard
 from dtk.record.guard import Writer, bounded, flush_reports, guarded, report
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What is said on stderr. The thread that prints goes on between tests, so each has a stream of its own."""
+    stream = io.StringIO()
+    # pytest puts its own in place of sys.stderr before each phase of a test.
+    monkeypatch.setattr(guard, "sys", SimpleNamespace(stderr=stream))
+    return stream
 
 
 def fail():
     raise OSError(28, "No space left on device")
 
 
-def test_a_failure_is_reported_once_per_topic(capfd):
+def test_a_failure_is_reported_once_per_topic(told):
     for _ in range(3):
         with guarded("metrics"):
             fail()
     report("events", "gone")
     flush_reports()
-    lines = capfd.readouterr().err.splitlines()
+    lines = told.getvalue().splitlines()
     assert len(lines) == 2
     assert lines[0].startswith("dtk: metrics: OSError: [Errno 28] No space left on device")
     assert lines[1] == "dtk: events: gone; training goes on"
 
 
-def test_writer_keeps_order_and_outlives_failures(capfd):
+def test_writer_keeps_order_and_outlives_failures(told):
     writer, seen = Writer("w"), []
     writer.start()
     for i in range(100):
@@ -29,10 +43,10 @@ def test_writer_keeps_order_and_outlives_failures(capfd):
     assert writer.close(5)
     flush_reports()
     assert seen == list(range(100))
-    assert capfd.readouterr().err.count("broken") == 1
+    assert told.getvalue().count("broken") == 1
 
 
-def test_a_stalled_disk_costs_the_caller_nothing(capfd):
+def test_a_stalled_disk_costs_the_caller_nothing(told):
     writer, release = Writer("w", capacity=16), threading.Event()
     writer.start()
     writer.submit("stall", lambda: release.wait() and None)
@@ -43,18 +57,18 @@ def test_a_stalled_disk_costs_the_caller_nothing(capfd):
     assert not writer.close(0.2)
     release.set()
     flush_reports()
-    errors = capfd.readouterr().err
+    errors = told.getvalue()
     assert errors.count("writing stalls") == 1
     assert "984 dropped, 17 not written" in errors
 
 
-def test_bounded_leaves_a_stall_behind(capfd):
+def test_bounded_leaves_a_stall_behind(told):
     release = threading.Event()
     assert not bounded("dump", lambda: release.wait() and None, 0.2)
     release.set()
     assert bounded("dump", fail, 5)
     flush_reports()
-    assert "no answer within 0.2 s" in capfd.readouterr().err
+    assert "no answer within 0.2 s" in told.getvalue()
 
 
 def test_a_terminal_that_stalls_holds_nobody_up(monkeypatch):

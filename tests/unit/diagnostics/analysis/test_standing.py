@@ -64,3 +64,34 @@ def test_ranks_of_one_group_at_different_positions(tmp_path: Path) -> None:
 def test_a_log_in_which_nothing_waits(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text("NCCL version 2.21.5+cuda12.4\n")
     assert standing(gather(tmp_path, Limits())) is None
+
+
+GLOO = "RuntimeError: [/third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.1.17]:22780"
+
+
+def raised(line: str) -> str:
+    return f'Traceback (most recent call last):\n  File "train.py", line 3, in main\n    step()\n{line}\n'
+
+
+def test_a_rank_that_lost_a_peer_tells_so_though_nothing_waits(tmp_path: Path) -> None:
+    found = read(tmp_path, raised(GLOO))
+    assert found.lost == "Connection closed by peer [10.0.1.17]:22780" and found.losers == () and not found.waits
+    named = "".join(f"[rank3]: {line}\n" for line in raised(GLOO).splitlines())
+    assert read(tmp_path, named).losers == (3,)
+
+
+def test_who_did_not_come_to_a_monitored_barrier(tmp_path: Path) -> None:
+    found = read(tmp_path, raised("RuntimeError: [Rank 0]: Ranks 4, 5 failed to pass monitoredBarrier in 2000 ms"))
+    assert found.absent == (4, 5)
+
+
+def test_why_nccl_gave_up(tmp_path: Path) -> None:
+    text = (
+        "[rank2]: torch.distributed.DistBackendError: NCCL error in: /p/NCCL.cpp:1331, unhandled system error\n"
+        "[rank2]: ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\n"
+    )
+    found = read(tmp_path, text)
+    assert (found.failed, found.failure, found.results) == ((2,), "ncclSystemError", frozenset({"ncclSystemError"}))
+    last = "[rank2]: Last error:\n[rank2]: socketStartConnect: Connect to 127.0.0.1<45069> failed : refused\n"
+    found = read(tmp_path, text + last)
+    assert found.failure.startswith("socketStartConnect") and found.loopback and found.refused

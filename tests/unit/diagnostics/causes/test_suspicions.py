@@ -30,6 +30,11 @@ def stands(*waits: Waiting, **more: object) -> Standing:
         (stands(replace(WAIT, members=None, waited_s=25_000.0)), "hang.device_stall", 0.15),
         (stands(kinds=frozenset({"nccl_connect"}), refused=True), "env.wrong_interface", 0.3),
         (stands(kinds=frozenset({"nccl_peer_closed"})), "hang.network", 0.3),
+        (stands(lost="Connection closed by peer [10.0.0.1]:9"), "hang.rank_raised", 0.3),
+        (stands(results=frozenset({"ncclRemoteError"}), failure="ncclRemoteError"), "hang.rank_raised", 0.2),
+        (stands(results=frozenset({"ncclSystemError"}), failure="ncclSystemError"), "hang.network", 0.3),
+        (stands(results=frozenset({"ncclSystemError"}), loopback=True), "env.wrong_interface", 0.6),
+        (stands(absent=(4, 5)), "hang.host_stall", 0.2),
         (stands(WAIT, replace(WAIT, ranks=(1,), seq=4000, enqueued=4000)), "hang.uneven_iterations", 0.3),
         (stands(WAIT, replace(WAIT, ranks=(1,), seq=4998, enqueued=5000)), "hang.collective_mismatch", 0.2),
     ],
@@ -83,5 +88,7 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(replace(WAIT, op="all_gather", ranks=(0, 1)), others=(Progress((2, 3), "default_pg", 4999, 4999),)),
         stands(WAIT, replace(WAIT, ranks=(1,), seq=4000, enqueued=4000)),
         stands(WAIT, replace(WAIT, ranks=(1,), seq=4998, enqueued=5000)),
+        stands(results=frozenset({"ncclSystemError", "ncclRemoteError"}), loopback=True, lost="closed"),
+        stands(absent=(4,)),
     ]
     assert {name for standing in everything for name in clues(standing)} == set(TABLE["clues"])

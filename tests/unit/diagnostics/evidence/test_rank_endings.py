@@ -192,3 +192,15 @@ def test_memory_without_a_rank(said: LogFact, kind: str | None) -> None:
 def test_a_device_error_that_the_watchdog_saw_ends_the_rank(text: str, kind: str | None) -> None:
     found = evidence(facts=(fact("cuda_error", 1, text=text, error=text.partition("CUDA error: ")[2]),))
     assert kinds(found).get(1) == kind
+
+
+def test_an_exception_about_a_lost_peer_without_a_rank_rules_nobody_out() -> None:
+    lone = evidence(error(None, "RuntimeError", GLOO))
+    endings = add_unnamed(lone, rank_endings(lone), [0, 1])
+    assert {rank: end.kind for rank, end in endings.items()} == {UNNAMED: "lost_peer"}
+
+
+def test_a_worker_of_ray_that_died_is_a_rank_without_a_name() -> None:
+    died = evidence(facts=(LogFact("worker_died", None, "log", 7, "A worker died", {"detail": "End of file"}),))
+    endings = add_unnamed(died, rank_endings(died), [])
+    assert [(rank, end.kind, end.what) for rank, end in endings.items()] == [(UNNAMED, "killed", "End of file")]

@@ -133,6 +133,124 @@ ValueError: bad
     assert (error.rank, error.type) == (3, "ValueError")
 
 
+def test_the_parent_of_spawned_processes_only_repeats_it(tmp_path: Path) -> None:
+    text = """Traceback (most recent call last):
+  File "main.py", line 28, in launch
+    mp.spawn(work, nprocs=4)
+  File "/lib/python3.6/site-packages/torch/multiprocessing/spawn.py", line 114, in join
+    raise Exception(msg)
+Exception:
+
+-- Process 2 terminated with the following error:
+Traceback (most recent call last):
+  File "train.py", line 5, in work
+    raise KeyError("name")
+KeyError: 'name'
+"""
+    (error,) = scan(tmp_path / "x.log", text).errors
+    assert (error.rank, error.type, error.frames[0].line) == (2, "KeyError", 5)
+
+
+RAY = """Traceback (most recent call last):
+  File "main.py", line 12, in main
+    ray.get(runner.run.remote(config))
+  File "/lib/python3.11/site-packages/ray/_private/worker.py", line 900, in get_objects
+    raise value.as_instanceof_cause()
+ray.exceptions.RayTaskError(ValueError): ray::Runner.run() (pid=41, ip=10.0.0.7, actor_id=9f, repr=<main.Runner>)
+  File "main.py", line 40, in run
+    trainer.fit()
+ray.exceptions.RayTaskError(ValueError): ray::Worker.update() (pid=52, ip=10.0.0.7, actor_id=b2, repr=<w.Worker>)
+  File "actor.py", line 77, in update
+    raise ValueError("no advantage")
+ValueError: no advantage
+"""
+
+
+def test_what_a_task_of_ray_raised_is_the_cause(tmp_path: Path) -> None:
+    found = scan(tmp_path / "x.log", RAY)
+    (error,) = found.errors
+    assert (error.type, error.message, error.rank) == ("ValueError", "no advantage", None)
+    assert (error.frames[0].file, error.frames[0].line) == ("actor.py", 77)
+    assert [frame.file for frame in error.frames][-1] == "main.py"
+    assert [fact.kind for fact in found.facts] == ["launcher_error"]
+
+
+def test_an_exception_of_torchrun_is_no_ranks(tmp_path: Path) -> None:
+    text = """Traceback (most recent call last):
+  File "/lib/torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py", line 155, in _create_tcp_store
+    store = TCPStore(
+RuntimeError: connect() timed out. Original timeout was 60000 ms.
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/lib/torch/distributed/run.py", line 719, in main
+    run(args)
+torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed.
+"""
+    found = scan(tmp_path / "x.log", text)
+    assert not found.errors
+    assert [fact.kind for fact in found.facts] == ["store_timeout", "store_timeout", "launcher_error"]
+    assert found.facts[0].fields == {"timeout_ms": 60000}
+
+
+@pytest.mark.parametrize("wrapper", ["/lib/torch/distributed/elastic/multiprocessing/errors/__init__.py", "train.py"])
+def test_the_decorator_that_records_errors_runs_in_ranks(tmp_path: Path, wrapper: str) -> None:
+    text = f"""Traceback (most recent call last):
+  File "{wrapper}", line 345, in wrapper
+    return f(*args)
+  File "train.py", line 9, in main
+    raise ValueError("own")
+ValueError: own
+"""
+    (error,) = scan(tmp_path / "x.log", text).errors
+    assert error.type == "ValueError"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "fields"),
+    [
+        (
+            "[c10d] The client socket has timed out after 900s while trying to connect to (10.1.2.3, 29500).",
+            "store_timeout",
+            {"timeout_s": 900, "peer": "10.1.2.3", "port": 29500},
+        ),
+        (
+            "[c10d] The client socket has timed out after 60000ms while trying to connect to (node-1, 29500).",
+            "store_timeout",
+            {"timeout_ms": 60000, "peer": "node-1", "port": 29500},
+        ),
+        (
+            "[c10d] The client socket has timed out after 60s while trying to connect to 10.0.0.1:1234",
+            "store_timeout",
+            {"timeout_s": 60, "peer": "10.0.0.1", "port": 1234},
+        ),
+        (
+            "RuntimeError: cuda runtime error (39) : uncorrectable ECC error encountered at /pytorch/aten/a.cpp:265",
+            "cuda_error",
+            {"error": "uncorrectable ECC error encountered"},
+        ),
+        (
+            "socketStartConnect: Connect to 127.0.0.1<45069> failed : Software caused connection abort",
+            "nccl_connect",
+            {"peer": "127.0.0.1<45069>", "why": "Software caused connection abort"},
+        ),
+    ],
+)
+def test_the_same_fact_in_the_words_of_other_versions(
+    tmp_path: Path, line: str, kind: str, fields: dict[str, object]
+) -> None:
+    (fact,) = scan(tmp_path / "x.log", f"{line}\n").facts
+    assert (fact.kind, fact.fields) == (kind, fields)
+
+
+def test_the_watchdogs_line_names_the_rank_of_a_cuda_error(tmp_path: Path) -> None:
+    error = "CUDA error: uncorrectable ECC error encountered"
+    head = "[E ProcessGroupNCCL.cpp:916] [Rank 1] NCCL watchdog thread terminated with exception: "
+    found = scan(tmp_path / "x.log", f"RuntimeError: {error}\n{head}{error}\n")
+    assert [(fact.kind, fact.rank) for fact in found.facts] == [("cuda_error", None), ("cuda_error", 1)]
+
+
 def test_stacks_and_last_words_within_a_log(tmp_path: Path) -> None:
     text = """step 1
 Fatal Python error: Segmentation fault

@@ -50,11 +50,12 @@ STRINGS = "CREATE TABLE StringIds (id, value)"
 
 
 def test_a_generated_column_cannot_fill_the_memory(tmp_path: Path) -> None:
-    strings = "CREATE TABLE StringIds (id, value TEXT GENERATED ALWAYS AS (hex(zeroblob(400000000)) || id) VIRTUAL)"
+    value = "ALTER TABLE StringIds ADD COLUMN value TEXT GENERATED ALWAYS AS (hex(zeroblob(400000000)) || id) VIRTUAL"
     rows = [f"INSERT INTO StringIds (id) VALUES ({n})" for n in range(20)]
+    rows.append(value)  # After the rows, which would compute it.
     rows += [f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({n}, {n + 1}, 0, 7, {n}, 0, {n})" for n in range(20)]
     with pytest.raises(ValueError, match="too big"):
-        export(tmp_path / "a.sqlite", strings, KERNEL, *rows).load()
+        export(tmp_path / "a.sqlite", "CREATE TABLE StringIds (id)", KERNEL, *rows).load()
 
 
 def test_a_join_gives_no_more_rows_than_the_file_holds(tmp_path: Path) -> None:
