@@ -27,19 +27,16 @@ def representatives(
         degrees: sizes of the mesh's dimensions, outermost first.
         named: ranks that differ by name, such as that of a fault.
     """
-    own = {0, world_size - 1, *named}
-    first: dict[tuple[object, ...], int] = {}
-    return {rank: first.setdefault(_class(rank, local_size, tuple(degrees), own), rank) for rank in range(world_size)}
-
-
-def _class(rank: int, local_size: int, degrees: tuple[int, ...], own: set[int]) -> tuple[object, ...]:
-    if rank in own:
-        return ("own", rank)
-    places = [_place(rank % local_size, local_size)]
-    for degree in reversed(degrees):
-        places.append(_place(rank % degree, degree))
-        rank //= degree
-    return tuple(places)
+    own, sizes = {0, world_size - 1, *named}, tuple(degrees)
+    first: dict[tuple[str, ...], int] = {}
+    stands_for = {}
+    for rank in range(world_size):
+        places, rest = [_place(rank % local_size, local_size)], rank
+        for degree in reversed(sizes):
+            places.append(_place(rest % degree, degree))
+            rest //= degree
+        stands_for[rank] = rank if rank in own else first.setdefault(tuple(places), rank)
+    return stands_for
 
 
 def _place(index: int, size: int) -> str:
@@ -59,13 +56,23 @@ def spread(records: Mapping[int, Record], stands_for: Mapping[int, int]) -> dict
     for index, (ranks, _) in enumerate(made):
         for rank in ranks:
             belongs.setdefault(rank, []).append(index)
-    found = {rank: _without_parts(record) for rank, record in records.items()}
-    for rank, other in stands_for.items():
-        if rank not in found:
-            record = found[other]
-            groups = tuple(_same_place(group, record, rank, belongs, made) for group in record.groups)
-            found[rank] = Record(rank, record.program, groups, record.end, record.errors, made, record.rounds)
-    return dict(sorted(found.items()))
+
+    def same_place(group: Group, simulated: int, rank: int) -> Group:
+        if group.name == _DEFAULT:
+            return group
+        if not group.name.isdecimal():
+            what = "ranks make process groups of their own"
+            raise DtkError(what, "one rank cannot stand for another", "use --ranks all")
+        index = belongs[rank][belongs[simulated].index(int(group.name) - 1)]
+        return Group(str(index + 1), made[index][0], group.desc)
+
+    every = {rank: _without_parts(record) for rank, record in records.items()}
+    for rank, simulated in stands_for.items():
+        if rank not in every:
+            record = every[simulated]
+            groups = tuple(same_place(group, simulated, rank) for group in record.groups)
+            every[rank] = replace(record, rank=rank, groups=groups, made=made)
+    return dict(sorted(every.items()))
 
 
 def _without_parts(record: Record) -> Record:
@@ -78,23 +85,8 @@ def _without_parts(record: Record) -> Record:
 
 def replaceable(records: Iterable[Record]) -> bool:
     """Whether one rank can stand for another: nobody sends to a rank by its number, all make the same groups."""
-    kept = list(records)
+    simulated = list(records)
     return all(
-        record.made == kept[0].made and not any(entry.p2p for entry in record.program.entries) for record in kept
+        record.made == simulated[0].made and not any(entry.p2p for entry in record.program.entries)
+        for record in simulated
     )
-
-
-def _same_place(
-    group: Group,
-    record: Record,
-    rank: int,
-    belongs: Mapping[int, list[int]],
-    made: tuple[tuple[tuple[int, ...], str], ...],
-) -> Group:
-    if group.name == _DEFAULT:
-        return group
-    if not group.name.isdecimal():
-        raise DtkError("ranks make process groups of their own", "one rank cannot stand for another", "use --ranks all")
-    at = belongs[record.rank].index(int(group.name) - 1)
-    index = belongs[rank][at]
-    return Group(str(index + 1), made[index][0], group.desc)

@@ -99,8 +99,7 @@ class History:
         record, standing = self.record, self.standing
         keys = [GroupKey(RECORDER, group.name, group.desc) for group in record.groups]
         incomplete = set(standing.incomplete)
-        issued, sent = [0] * len(keys), [0] * len(keys)
-        completed = [0] * len(keys)
+        issued, sent, completed = ([0] * len(keys) for _ in range(3))
         calls = []
         for number, entry in enumerate(record.issued()[: standing.issued]):
             counts = sent if entry.p2p else issued

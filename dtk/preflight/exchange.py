@@ -89,8 +89,8 @@ class Exchange:
         if self.live:
             return True
         return how.startswith("root") and all(
-            readable(one) and not one.is_floating_point() and not one.is_complex() and one.nbytes <= MAX_BYTES_KEPT
-            for one in tensors
+            readable(t) and not t.is_floating_point() and not t.is_complex() and t.nbytes <= MAX_BYTES_KEPT
+            for t in tensors
         )
 
     def offer(self, offer: Offer) -> None:

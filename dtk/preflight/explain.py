@@ -50,21 +50,19 @@ def divergence_of(records: Mapping[int, Record], misfit: Misfit | None) -> Diver
     """
     if misfit is not None:
         return _unequal_lengths(records, misfit)
-    if any(one.end.kind not in ("finished", "exited") or one.end.code for one in records.values()):
+    if any(record.end.kind not in ("finished", "exited") or record.end.code for record in records.values()):
         return None
     alike: dict[tuple[object, ...], list[Record]] = {}
     for record in records.values():
         labels = tuple(record.label(index) for index in range(len(record.groups)))
         alike.setdefault((id(record.program), labels, record.rounds), []).append(record)
-    return compare_programs(_program(several) for several in alike.values())
-
-
-def _program(records: list[Record]) -> Program:
-    """Return the program that several ranks have in common."""
-    first = records[0]
-    calls = tuple(call for call in whole_history(first) if not call.p2p)
-    members = {call.key: next(group.ranks for group in first.groups if group.name == call.key.name) for call in calls}
-    return Program(tuple(record.rank for record in records), calls, members, first.rounds)
+    programs = []
+    for first, *others in alike.values():
+        calls = tuple(call for call in whole_history(first) if not call.p2p)
+        ranks_of = {group.name: group.ranks for group in reversed(first.groups)}
+        members = {call.key: ranks_of[call.key.name] for call in calls}
+        programs.append(Program((first.rank, *(other.rank for other in others)), calls, members, first.rounds))
+    return compare_programs(programs)
 
 
 def _unequal_lengths(records: Mapping[int, Record], misfit: Misfit) -> Divergence:

@@ -5,7 +5,7 @@ What needs the other ranks' values comes from ranks that were simulated before, 
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from dtk.preflight.frames import user_call
 from dtk.preflight.issuing import ANY_RANK, IssuingGroup, Share, Sizes, current
 from dtk.preflight.simulated_rank import Issued
+from dtk.simulate.mirror import flat, listed
 
 
 class RecordingGroup(IssuingGroup):
@@ -21,37 +22,34 @@ class RecordingGroup(IssuingGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         """See `MirrorGroup`, as for all that follow."""
-        kept = _listed(tensors)
-        share = self._share("reduce", kept, kept, opts)
-        super().allreduce(kept, opts)
-        amount = sum(tensor.numel() for tensor in kept)
-        return self._issue("all_reduce", kept, share=share, amount=amount, reduce_op=opts.reduceOp)
+        tensors = listed(tensors)
+        share = self._share("reduce", tensors, tensors, opts)
+        super().allreduce(tensors, opts)
+        amount = sum(tensor.numel() for tensor in tensors)
+        return self._issue("all_reduce", tensors, share=share, amount=amount, reduce_op=opts.reduceOp)
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:  # noqa: D102
-        kept = _listed(tensors)
-        share = self._share("reduce", kept, kept, opts, to=opts.rootRank)
-        super().reduce(kept, opts)
-        amount = kept[0].numel()
-        return self._issue("reduce", kept, share=share, amount=amount, reduce_op=opts.reduceOp, root=opts.rootRank)
+        tensors = listed(tensors)
+        share = self._share("reduce", tensors, tensors, opts, to=opts.rootRank)
+        super().reduce(tensors, opts)
+        amount, root = tensors[0].numel(), opts.rootRank
+        return self._issue("reduce", tensors, share=share, amount=amount, reduce_op=opts.reduceOp, root=root)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:  # noqa: D102
-        kept = _listed(tensors)
-        share = self._share("root", kept, kept, root=opts.rootRank)
+        tensors = listed(tensors)
+        share = self._share("root", tensors, tensors, root=opts.rootRank)
         if opts.rootRank != self.rank() and user_call(sys._getframe(1)):
-            for tensor in kept:  # Sizes of objects: never written on the ranks that receive them.
+            for tensor in tensors:  # Sizes of objects: never written on the ranks that receive them.
                 tensor.zero_()
-        amount = sum(tensor.nbytes for tensor in kept)
-        return self._issue("broadcast", kept, share=share, amount=amount, root=opts.rootRank)
+        return self._issue("broadcast", tensors, share=share, amount=_nbytes(tensors), root=opts.rootRank)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
         share = self._share("all", inputs, _by_member(outputs))
         super().allgather(outputs, inputs)
-        parts = _flat(outputs)
-        amount = sum(part.nbytes for part in parts)
-        sizes = _gathered(outputs, inputs)
-        return self._issue("all_gather", list(inputs), parts, share=share, sizes=sizes, amount=amount)
+        parts, sizes = flat(outputs), _gathered(outputs, inputs)
+        return self._issue("all_gather", list(inputs), parts, share=share, sizes=sizes, amount=_nbytes(parts))
 
     allgather_coalesced = allgather
 
@@ -71,8 +69,8 @@ class RecordingGroup(IssuingGroup):
             share = self._share("all", inputs, _by_member([self._cut(output) for output in outputs]))
         for output, tensor in zip(outputs, inputs, strict=True):
             super().all_gather_single(output, tensor)
-        amount = sum(output.nbytes for output in outputs)
-        sizes = ([sum(tensor.nbytes for tensor in inputs)], [amount // self.size()])
+        amount = _nbytes(outputs)
+        sizes = ([_nbytes(inputs)], [amount // self.size()])
         return self._issue("all_gather_into_tensor", inputs, outputs, share=share, sizes=sizes, amount=amount)
 
     def _cut(self, tensor: Tensor) -> list[Tensor]:
@@ -85,20 +83,20 @@ class RecordingGroup(IssuingGroup):
         if outputs:
             super().allgather(outputs, inputs)
         sizes = _gathered(outputs or (), inputs)
-        return self._issue("gather", list(inputs), _flat(outputs or ()), share=share, sizes=sizes, root=opts.rootRank)
+        return self._issue("gather", list(inputs), flat(outputs or ()), share=share, sizes=sizes, root=opts.rootRank)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
         share = self._share("root_mine", _by_member(inputs or ()), outputs, root=opts.rootRank)
         super().scatter(outputs, inputs)
-        expected = [sum(output.nbytes for output in outputs)]
+        expected = [_nbytes(outputs)]
         sizes = (_bytes_by_member(inputs) if inputs else expected, expected)
-        return self._issue("scatter", _flat(inputs or ()), list(outputs), share=share, sizes=sizes, root=opts.rootRank)
+        return self._issue("scatter", flat(inputs or ()), list(outputs), share=share, sizes=sizes, root=opts.rootRank)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
         share = self._share("reduce_mine", _by_member(inputs), outputs, opts)
-        sizes = (_bytes_by_member(inputs), [sum(output.nbytes for output in outputs)])
+        sizes = (_bytes_by_member(inputs), [_nbytes(outputs)])
         super().reduce_scatter(outputs, inputs, opts)
-        return self._scatter_sum("reduce_scatter", list(outputs), _flat(inputs), opts, share, sizes)
+        return self._scatter_sum("reduce_scatter", list(outputs), flat(inputs), opts, share, sizes)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:  # noqa: D102
         return self._reduce_scatter([output], [tensor], opts)
@@ -113,11 +111,11 @@ class RecordingGroup(IssuingGroup):
     def _reduce_scatter(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Issued:
         share: Share = None
         if current().exchange.live:
-            parts = _by_member([self._cut(one.contiguous()) for one in inputs])
+            parts = _by_member([self._cut(tensor.contiguous()) for tensor in inputs])
             share = self._share("reduce_mine", parts, outputs, opts)
         for output, tensor in zip(outputs, inputs, strict=True):
             super().reduce_scatter_single(output, tensor, opts)
-        sizes = ([sum(one.nbytes for one in inputs) // self.size()], [sum(one.nbytes for one in outputs)])
+        sizes = ([_nbytes(inputs) // self.size()], [_nbytes(outputs)])
         return self._scatter_sum("reduce_scatter_tensor", outputs, inputs, opts, share, sizes)
 
     def _scatter_sum(
@@ -133,7 +131,7 @@ class RecordingGroup(IssuingGroup):
         share = self._share("mine", given, got)
         super().all_to_all_single(output, tensor)
         splits = [list(input_splits or ()), list(output_splits or ())]
-        sizes = ([one.nbytes for one in given], [one.nbytes for one in got])
+        sizes = ([part.nbytes for part in given], [part.nbytes for part in got])
         return self._issue("all_to_all_single", [tensor], [output], share=share, sizes=sizes, splits=splits)
 
     alltoall_base = all_to_all_single
@@ -145,7 +143,7 @@ class RecordingGroup(IssuingGroup):
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
         share = self._share("mine", list(inputs), list(outputs))
-        sizes = ([one.nbytes for one in inputs], [one.nbytes for one in outputs])
+        sizes = ([tensor.nbytes for tensor in inputs], [tensor.nbytes for tensor in outputs])
         for output, tensor in zip(outputs, inputs, strict=True):
             super().all_to_all_single(output, tensor)
         splits = [[t.numel() for t in inputs], [t.numel() for t in outputs]]
@@ -158,46 +156,38 @@ class RecordingGroup(IssuingGroup):
         self._issue("monitored_barrier", ()).wait()
 
     def send(self, tensors: Any, destination: int, tag: int) -> Any:  # noqa: D102
-        kept = _listed(tensors)
-        sizes = ([sum(one.nbytes for one in kept)], ())
-        work = self._issue("send", kept, sizes=sizes, root=destination, tag=tag)
-        current().send(self.group_name, self._global(destination), tag, kept)
+        tensors = listed(tensors)
+        work = self._issue("send", tensors, sizes=([_nbytes(tensors)], ()), root=destination, tag=tag)
+        current().send(self.group_name, self._global(destination), tag, tensors)
         return work
 
     def recv(self, tensors: Any, source: int, tag: int) -> Any:  # noqa: D102
+        tensors = listed(tensors)
         super().recv(tensors, source, tag)
-        kept = _listed(tensors)
-        sizes = ((), [sum(one.nbytes for one in kept)])
-        work = self._issue("recv", (), kept, sizes=sizes, root=source, tag=tag)
-        return work.receives(source, current().receive(self.group_name, self._global(source), tag, kept))
+        work = self._issue("recv", (), tensors, sizes=((), [_nbytes(tensors)]), root=source, tag=tag)
+        return work.receives(source, current().receive(self.group_name, self._global(source), tag, tensors))
 
     def recv_anysource(self, tensors: Any, tag: int) -> Any:  # noqa: D102
+        tensors = listed(tensors)
         super().recv(tensors, 0, tag)
-        kept = _listed(tensors)
-        sizes = ((), [sum(one.nbytes for one in kept)])
         current().exchange.made_up = True  # Who comes first is a matter of luck.
-        work = self._issue("recv", (), kept, sizes=sizes, root=ANY_RANK, tag=tag)
+        work = self._issue("recv", (), tensors, sizes=((), [_nbytes(tensors)]), root=ANY_RANK, tag=tag)
         return work.receives((self.rank() + 1) % self.size(), [])
 
 
-def _flat(listed: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    return [part for parts in listed for part in parts]
+def _nbytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
 
 
-def _by_member(listed: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+def _by_member(lists: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     """One list for each tensor, with a part for each member -> the parts of the first member, then of the next."""
-    return [part for parts in zip(*listed, strict=False) for part in parts]
+    return [part for parts in zip(*lists, strict=False) for part in parts]
 
 
-def _bytes_by_member(listed: Sequence[Sequence[Tensor]]) -> list[int]:
-    return [sum(part.nbytes for part in parts) for parts in zip(*listed, strict=False)]
+def _bytes_by_member(lists: Sequence[Sequence[Tensor]]) -> list[int]:
+    return [_nbytes(parts) for parts in zip(*lists, strict=False)]
 
 
 def _gathered(outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor]) -> Sizes:
     """Of a gather: what goes to everybody, what is expected of each."""
-    sent = [sum(tensor.nbytes for tensor in inputs)]
-    return sent, _bytes_by_member(outputs) or sent
-
-
-def _listed(tensors: Any) -> list[Tensor]:
-    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    return [_nbytes(inputs)], _bytes_by_member(outputs) or [_nbytes(inputs)]

@@ -117,7 +117,7 @@ class IssuingGroup(MirrorGroup):
             parts=packed(inputs) if root in (-1, mine) else (),
         )
         takes = mine == to or (to < 0 and (root != mine or how == "root_mine"))
-        return offer, [one.data for one in outputs] if takes else None
+        return offer, [output.data for output in outputs] if takes else None
 
     def _global(self, rank: int) -> int:
         return c10d.get_process_group_ranks(self)[rank]
@@ -128,7 +128,10 @@ def made_group(ranks: Sequence[int], desc: str) -> None:
     simulated = current()
     members = tuple(ranks)
     simulated.made.append((members, desc))
-    call = Call(c10d._get_default_group(), False, (), amount=_checksum(members), splits=list(members))
+    total = len(members)  # One number for the list of ranks: as good as the list for telling two apart.
+    for rank in members:
+        total = (total * 1_000_003 + rank + 1) % 2_147_483_647
+    call = Call(c10d._get_default_group(), False, (), amount=total, splits=list(members))
     number = simulated.tape.issued
     frame = sys._getframe(2)
     simulated.tape.stack = stack_of(frame)
@@ -136,14 +139,6 @@ def made_group(ranks: Sequence[int], desc: str) -> None:
     if token is not None:
         simulated.log.end(token, 0, False)
         simulated.tape.wait(number)
-
-
-def _checksum(ranks: tuple[int, ...]) -> int:
-    """One number for a list of ranks: as good as the list for telling two apart."""
-    total = len(ranks)
-    for rank in ranks:
-        total = (total * 1_000_003 + rank + 1) % 2_147_483_647
-    return total
 
 
 def _brief(sizes: Sequence[int]) -> tuple[int, ...]:

@@ -62,34 +62,27 @@ def _reduced(config: Config) -> Config:
 
     There are as many blocks, units and calls as before, and a fraction of the work.
     """
-    model = config.model
+    model, strategy = config.model, config.strategy
     if model.architecture == "custom":
         return config
     divided = 2 * config.parallel.cp * config.parallel.tp
     length = min(config.data.sequence_length, -(-SEQUENCE // divided) * divided)
-    data = dataclasses.replace(config.data, sequence_length=length)
-    config = dataclasses.replace(config, data=data)
-    with torch.device("meta"):
-        full = sum(p.numel() for p in build_model(model, config.allow_targets).parameters())
-        if full <= LARGE:
-            return config
-        narrow: dict[str, Any] = {
-            "width": HEAD_WIDTH * model.heads,
-            "vocab_size": min(model.vocab_size, 512),
-            "context_length": min(model.context_length, length),
-        }
-        if hasattr(model, "ffn_width"):
-            narrow["ffn_width"] = 2 * narrow["width"]
-        if hasattr(model, "expert_width"):
-            narrow["expert_width"] = HEAD_WIDTH
-        if getattr(model, "pretrained", None):
-            narrow["pretrained"] = None
-        model = dataclasses.replace(model, **narrow)
-        ratio = sum(p.numel() for p in build_model(model, config.allow_targets).parameters()) / full
-    strategy = config.strategy
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, sequence_length=length))
+
+    def size(model: Any) -> int:
+        with torch.device("meta"):
+            return sum(p.numel() for p in build_model(model, config.allow_targets).parameters())
+
+    if size(model) <= LARGE:
+        return config
+    width = HEAD_WIDTH * model.heads
+    sizes = {"width": width, "vocab_size": min(model.vocab_size, 512), "pretrained": None}
+    sizes |= {"context_length": min(model.context_length, length), "ffn_width": 2 * width, "expert_width": HEAD_WIDTH}
+    narrow = dataclasses.replace(model, **{key: value for key, value in sizes.items() if hasattr(model, key)})
     if hasattr(strategy, "bucket_cap_mb"):  # As many buckets as before.
+        ratio = size(narrow) / size(model)
         strategy = dataclasses.replace(strategy, bucket_cap_mb=strategy.bucket_cap_mb * ratio)
-    return dataclasses.replace(config, model=model, strategy=strategy)
+    return dataclasses.replace(config, model=narrow, strategy=strategy)
 
 
 def play_job(config: Config, local_size: int, resumes: int = -1) -> Callable[[SimulatedRank], None]:
@@ -236,11 +229,7 @@ def _outside_replaced(config: Config) -> Iterator[None]:
     data = build_dataset if config.data.name == "custom" else lambda *_: _Data(config)
     with ExitStack() as stack:
         for module, name, other in (
-            (
-                assemble,
-                "build_dataset",
-                data,
-            ),
+            (assemble, "build_dataset", data),
             (assemble, "Checkpoints", _Checkpoints),
             (setup, "_fill", _fill),
             (loop, "say", lambda _: None),

@@ -15,14 +15,13 @@ Each event is looked at once, so the work is linear in the calls. Knows neither 
 """
 
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from diagnostics.evidence.calls import Wire
 from dtk.preflight.calls import Entry, Group, Program, Record
 
-_WILL_WAIT = frozenset({"finished", "exited"})
 _ANY = -1
 """Sender of a receive from any rank."""
 
@@ -75,8 +74,6 @@ class _Operation:
 
     missing: int
     agreed: Wire | None
-    broken: bool = False
-    """Two members issued different calls: it never completes, nor does any later one of the group."""
     complete: bool = False
     waiting: list[int] = field(default_factory=list)
     members: list[tuple[int, int, Entry]] = field(default_factory=list)
@@ -87,15 +84,26 @@ class _Operation:
 class _Rank:
     """One rank on its way."""
 
-    number: int
-    entries: tuple[Entry, ...]
-    groups: tuple[Group, ...]
+    record: Record
     steps: "array[int]"
-    ends_waiting: bool
     at: int = 0
-    issued: int = 0
     operations: list[_Operation] = field(default_factory=list)
-    """By number of the call."""
+    """Of the calls issued so far, by number."""
+
+    @property
+    def ends_waiting(self) -> bool:
+        """Whether it ends in order, and so waits for what it issued."""
+        return self.record.end.kind in ("finished", "exited")
+
+    def standing(self) -> Standing:
+        """Return where it stands."""
+        incomplete = tuple(number for number, operation in enumerate(self.operations) if not operation.complete)
+        pending = None
+        if self.at < len(self.steps):
+            pending = -1 - self.steps[self.at]
+        elif self.at == len(self.steps) and self.ends_waiting and incomplete:
+            pending = incomplete[0]
+        return Standing(len(self.operations), pending, incomplete)
 
 
 def match(records: Iterable[Record]) -> Outcome:
@@ -121,52 +129,39 @@ def alike(records: list[Record]) -> bool:
     """
     if not records:
         return True
-    if any(entry.p2p for record in records[:1] for entry in record.program.entries):
+    entries = records[0].program.entries
+    if any(entry.p2p or entry.sent != entry.taken or len(entry.sent) > 1 for entry in entries):
         return False
-    if any(entry.sent != entry.taken or len(entry.sent) > 1 for entry in records[0].program.entries):
-        return False
-    forms: dict[int, list[tuple[object, ...]]] = {}
+    programs = {id(record.program): record.program for record in records}.values()
     first = _form(records[0].program)
+    if any(record.end.kind != "finished" for record in records) or any(_form(program) != first for program in programs):
+        return False
     place: dict[Group, int] = {}
-    members: dict[Group, int] = {}
+    members: Counter[Group] = Counter()
     for record in records:
-        key = id(record.program)
-        if key not in forms:
-            forms[key] = _form(record.program)
-        if record.end.kind != "finished" or (forms[key] is not first and forms[key] != first):
+        members.update(record.groups)
+        if any(place.setdefault(group, index) != index for index, group in enumerate(record.groups)):
             return False
-        for index, group in enumerate(record.groups):
-            if place.setdefault(group, index) != index:
-                return False
-            members[group] = members.get(group, 0) + 1
     return all(len(group.ranks) == count for group, count in members.items())
 
 
 def _form(program: Program) -> list[tuple[object, ...]]:
     """Return the form of a program that other ranks can observe, event by event."""
-    known = [
-        (entry.group, entry.p2p, entry.sent, entry.taken, entry.peer, entry.tag, entry.wire)
-        for entry in program.entries
-    ]
-    return [known[event] if event >= 0 else (event,) for event in program.steps()]
+    forms = [(call.group, call.p2p, call.sent, call.taken, call.peer, call.tag, call.wire) for call in program.entries]
+    return [forms[event] if event >= 0 else (event,) for event in program.steps()]
 
 
 class _Matching:
     """Advances every rank until it waits, and wakes those that need not wait any more."""
 
     def __init__(self, records: list[Record]) -> None:
-        programs = {id(record.program): record.program for record in records}
-        steps = {key: program.steps() for key, program in programs.items()}
-        self.ranks = {
-            one.rank: _Rank(
-                one.rank, one.program.entries, one.groups, steps[id(one.program)], one.end.kind in _WILL_WAIT
-            )
-            for one in records
-        }
-        self.positions: dict[tuple[int, Group], int] = {}
+        steps = {id(record.program): record.program.steps() for record in records}
+        self.ranks = {record.rank: _Rank(record, steps[id(record.program)]) for record in records}
+        self.positions: Counter[tuple[int, Group]] = Counter()
         """Rank and group -> collectives that it issued there."""
         self.operations: dict[tuple[Group, int], _Operation] = {}
         self.dead: set[Group] = set()
+        """Two members issued different calls, so that neither these nor any later ones of the group complete."""
         self.misfit: Misfit | None = None
         self.posted: dict[tuple[Group, int, int], list[tuple[Entry, _Operation]]] = {}
         """Group, sender and receiver (by rank in the group; _ANY = any) -> halves without their other half."""
@@ -179,7 +174,7 @@ class _Matching:
         events = sum(len(rank.steps) for rank in self.ranks.values())
         if all(rank.at > len(rank.steps) for rank in self.ranks.values()):
             return Outcome(events=events)
-        return Outcome({number: _standing(rank) for number, rank in self.ranks.items()}, events, self.misfit)
+        return Outcome({number: rank.standing() for number, rank in self.ranks.items()}, events, self.misfit)
 
     def _advance(self, rank: _Rank) -> None:
         """Let one rank run until it waits."""
@@ -189,33 +184,29 @@ class _Matching:
             if event >= 0:
                 self._issue(rank, event)
             elif not rank.operations[-1 - event].complete:
-                rank.operations[-1 - event].waiting.append(rank.number)
+                rank.operations[-1 - event].waiting.append(rank.record.rank)
                 return
             rank.at += 1
-        if rank.ends_waiting:
-            for operation in rank.operations:
-                if not operation.complete:
-                    operation.waiting.append(rank.number)
-                    return
+        for operation in rank.operations if rank.ends_waiting else ():
+            if not operation.complete:
+                operation.waiting.append(rank.record.rank)
+                return
         rank.at = len(steps) + 1
 
     def _issue(self, rank: _Rank, index: int) -> None:
-        entry = rank.entries[index]
-        group = rank.groups[entry.group]
-        rank.issued += 1
+        number, entry = rank.record.rank, rank.record.program.entries[index]
+        group = rank.record.groups[entry.group]
         if entry.p2p:
             rank.operations.append(self._post(rank, entry, group))
             return
-        position = self.positions[rank.number, group] = self.positions.get((rank.number, group), 0) + 1
-        operation = self.operations.get((group, position))
-        if operation is None:
-            operation = self.operations[group, position] = _Operation(len(group.ranks), entry.wire)
-        elif operation.agreed != entry.wire:
-            operation.broken = True
+        self.positions[number, group] += 1
+        position = self.positions[number, group]
+        operation = self.operations.setdefault((group, position), _Operation(len(group.ranks), entry.wire))
+        if operation.agreed != entry.wire:
             self.dead.add(group)
-        rank.operations.append(operation)
         operation.missing -= 1
-        operation.members.append((rank.number, rank.issued - 1, entry))
+        operation.members.append((number, len(rank.operations), entry))
+        rank.operations.append(operation)
         if not operation.missing:
             del self.operations[group, position]
             if group not in self.dead and self._fits(operation, group):
@@ -242,7 +233,8 @@ class _Matching:
 
     def _post(self, rank: _Rank, entry: Entry, group: Group) -> _Operation:
         """Post a send or a receive, which is complete once its other half is posted."""
-        me = group.ranks.index(rank.number)
+        me = group.ranks.index(rank.record.rank)
+        call = (rank.record.rank, len(rank.operations), entry)
         peer = _ANY if entry.peer is None else entry.peer
         sends = entry.p2p == "send"
         pair = (me, peer) if sends else (peer, me)
@@ -255,14 +247,13 @@ class _Matching:
                 if half.p2p != entry.p2p and half.tag == entry.tag:
                     del halves[at]
                     if half.sent + half.taken != entry.sent + entry.taken:
-                        ends = [operation.members[0], (rank.number, rank.issued - 1, entry)]
-                        send, receive = ends if not sends else ends[::-1]
+                        send, receive = (call, operation.members[0]) if sends else (operation.members[0], call)
                         lengths = sum(send[2].sent), sum(receive[2].taken)
                         self.misfit = self.misfit or Misfit(*send[:2], *receive[:2], *lengths)
                         return _Operation(1, None)
                     self._complete(operation)
                     return operation
-        operation = _Operation(1, None, members=[(rank.number, rank.issued - 1, entry)])
+        operation = _Operation(1, None, members=[call])
         self.posted.setdefault((group, *pair), []).append((entry, operation))
         return operation
 
@@ -275,13 +266,3 @@ class _Matching:
 def _share(sizes: tuple[int, ...], place: int) -> int:
     """Bytes for or of one member; see `Entry`."""
     return sizes[place] if len(sizes) > 1 else sizes[0] if sizes else 0
-
-
-def _standing(rank: _Rank) -> Standing:
-    incomplete = tuple(number for number, one in enumerate(rank.operations) if not one.complete)
-    pending = None
-    if rank.at < len(rank.steps):
-        pending = -1 - rank.steps[rank.at]
-    elif rank.at == len(rank.steps) and rank.ends_waiting and incomplete:
-        pending = incomplete[0]
-    return Standing(rank.issued, pending, incomplete)

@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -63,14 +64,14 @@ class Collected:
     def add(self, record: Record, exchange: Exchange) -> None:
         """Keep a rank's record; equal programs and lists of ranks are kept once."""
         program = self.programs.setdefault(record.program, record.program)
-        groups = tuple(Group(one.name, self.shared(one.ranks), one.desc) for one in record.groups)
-        made = tuple((self.shared(ranks), desc) for ranks, desc in record.made)
+        groups = tuple(Group(group.name, self._shared(group.ranks), group.desc) for group in record.groups)
+        made = tuple((self._shared(ranks), desc) for ranks, desc in record.made)
         self.records[record.rank] = replace(record, program=program, groups=groups, made=made)
         self.known.update(exchange.given)
         self.spread |= exchange.spread
         self.made_up |= exchange.made_up
 
-    def shared(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    def _shared(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
         """Return the same tuple for equal ones."""
         return self.groups.setdefault(ranks, ranks)
 
@@ -123,64 +124,59 @@ def simulate(
         torch.set_num_threads(threads)
 
 
+@dataclass(slots=True)
 class _Pool:
-    """The ranks under way."""
+    """The ranks under way; what `simulate` was told, and how far it is."""
 
-    def __init__(
-        self,
-        ranks: list[int],
-        body: Body,
-        collected: Collected,
-        limit_s: float,
-        progress: Callable[[int], None] | None,
-        spoiled: frozenset[Key],
-        live: bool,
-    ) -> None:
-        self.waiting = ranks
-        """That are to be simulated, also those that have to be again."""
-        self.body = body
-        self.collected = collected
-        self.limit_s = limit_s
-        self.progress = progress
-        self.spoiled = spoiled
-        self.live = live
-        self.children: list[_Child] = []
-        self.done: set[int] = set(collected.records)
-        self.needs: dict[int, set[int]] = {}
-        """Rank -> ranks that it has to be simulated after."""
-        self.tries: dict[int, int] = {}
-        self.results = Results()
-        self.adrift = False
-        """No live rank could go on: values are made up from here."""
+    waiting: list[int]
+    """That are to be simulated, also those that have to be again."""
+    body: Body
+    collected: Collected
+    limit_s: float
+    progress: Callable[[int], None] | None
+    spoiled: frozenset[Key]
+    live: bool
+    children: list[_Child] = field(default_factory=list)
+    done: set[int] = field(init=False)
+    needs: dict[int, set[int]] = field(default_factory=dict)
+    """Rank -> ranks that it has to be simulated after."""
+    tries: Counter[int] = field(default_factory=Counter)
+    results: Results = field(default_factory=Results)
+    adrift: bool = False
+    """No live rank could go on: values are made up from here."""
+
+    def __post_init__(self) -> None:
+        self.done = set(self.collected.records)
 
     def run(self, processes: int) -> None:
         """Until every rank has ended."""
         alone = not self.live and not self.done
         while self.waiting or self.children:
             self._answer(processes)
-            while self._running() < (1 if alone and not self.done else processes):
-                rank = self._next()
+            while self.waiting and len(self._running()) < (1 if alone and not self.done else processes):
+                # The first rank whose needs are met, or any rank if they wait for each other and nothing runs.
+                met = (rank for rank in self.waiting if self.needs.get(rank, set()) <= self.done)
+                rank = next(met, None if self.children else self.waiting[0])
                 if rank is None:
                     break
                 self.waiting.remove(rank)
                 self.children.append(self._start(rank))
-            if self._running():
-                self._hear()
-            else:
-                self.adrift = True
+            running = self._running()
+            self.adrift = self.adrift or not running
+            ready = wait([child.pipe for child in running], timeout=1.0) if running else ()
+            for child in running:
+                if child.pipe in ready:
+                    self._take(child)
+                elif time.monotonic() > child.deadline_s:
+                    os.kill(child.pid, signal.SIGKILL)
 
-    def _running(self) -> int:
-        return sum(child.asks is None for child in self.children)
-
-    def _next(self) -> int | None:
-        """Return the first rank whose needs are met, or any rank if they wait for each other and nothing runs."""
-        met = (rank for rank in self.waiting if self.needs.get(rank, set()) <= self.done)
-        return next(met, self.waiting[0] if self.waiting and not self.children else None)
+    def _running(self) -> list[_Child]:
+        return [child for child in self.children if child.asks is None]
 
     def _answer(self, processes: int) -> None:
         """Give values to those who wait for what is known by now."""
         for child in sorted(self.children, key=lambda child: child.rank):
-            if self._running() >= processes:
+            if len(self._running()) >= processes:
                 return
             if child.asks is None or not (self.adrift or self.results.complete(*child.asks)):
                 continue
@@ -188,16 +184,6 @@ class _Pool:
             child.asks, child.deadline_s = None, time.monotonic() + self.limit_s + GRACE_S
             with suppress(OSError):  # Gone: its end is heard next.
                 child.pipe.send_bytes(pickle.dumps((self.adrift, answer)))
-
-    def _hear(self) -> None:
-        """Wait for a word of those who run; one that is far too late is killed."""
-        running = [child for child in self.children if child.asks is None]
-        pipes = wait([child.pipe for child in running], timeout=1.0)
-        for child in running:
-            if child.pipe in pipes:
-                self._take(child)
-            elif time.monotonic() > child.deadline_s:
-                os.kill(child.pid, signal.SIGKILL)
 
     def _take(self, child: _Child) -> None:
         """One message."""
@@ -219,8 +205,10 @@ class _Pool:
         """Keep what a child recorded; it has to run again where it needed values of ranks that come after it."""
         status = os.waitpid(child.pid, 0)[1]
         rank, missed = child.rank, set()
-        if not content:
-            self.collected.add(_gone(rank, status), Exchange(rank))
+        if not content:  # Its process ended partway, which loses the calls that it made before.
+            number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+            end = End("killed", signal=signal.Signals(number).name if number else "")
+            self.collected.add(Record(rank, Program((), b""), (), end), Exchange(rank))
         else:
             value = pickle.loads(content)  # noqa: S301  From our own child.
             if not isinstance(value[0], Record):
@@ -232,10 +220,10 @@ class _Pool:
                         importlib.import_module(name)
             self.collected.add(record, exchange)
             missed = exchange.missed - {rank}
-        if missed and self.tries.get(rank, 0) < RETRIES:
+        if missed and self.tries[rank] < RETRIES:
             self.waiting.append(rank)
             self.needs[rank] = missed
-            self.tries[rank] = self.tries.get(rank, 0) + 1
+            self.tries[rank] += 1
             return
         self.done.add(rank)
         if self.progress:
@@ -294,10 +282,3 @@ def _run(body: Body, exchange: Exchange) -> bytes:
     exchange.known, exchange.pipe = {}, None  # The parent has them.
     loaded = [name for name in sys.modules if name.partition(".")[0] == "torch" and name not in before]
     return pickle.dumps((record, exchange, loaded))
-
-
-def _gone(rank: int, status: int) -> Record:
-    """Return the record of a rank whose process ended partway, which loses the calls that it made before."""
-    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    end = End("killed", signal=signal.Signals(number).name if number else "")
-    return Record(rank, Program((), b""), (), end)

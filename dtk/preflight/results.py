@@ -6,6 +6,7 @@ Lives in the parent of all ranks. Knows bytes and dtypes; who waits for what is 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -71,30 +72,28 @@ class Results:
 def _answer(call: _Call, offer: Offer, rank: int) -> Values | None:
     if offer.root >= 0:
         return part_of(call.offers[offer.root], rank)
-    brought = [call.offers[giver].parts for giver in offer.members]
-    parts = [one for one in brought if one is not None]
-    if len(parts) < len(brought):
+    shares = [parts for giver in offer.members if (parts := call.offers[giver].parts) is not None]
+    if len(shares) < len(offer.members):
         return None
     if offer.how == "all":
-        return tuple(one for each in parts for one in each)
+        return tuple(chain.from_iterable(shares))
     place, count = offer.members.index(rank), len(offer.members)
     if offer.how == "mine":
-        return tuple(one for each in parts for one in part(each, place, count))
+        return tuple(value for share in shares for value in part(share, place, count))
     if call.reduced is None:
         call.reduced = tuple(
-            _combined([one[number] for one in parts if number < len(one)], getattr(torch, name), offer.reduce_op)
-            for number, name in enumerate(offer.dtypes)
+            _reduced([share[i] for share in shares if i < len(share)], getattr(torch, dtype), offer.reduce_op)
+            for i, dtype in enumerate(offer.dtypes)
         )
     return call.reduced if offer.how == "reduce" else part(call.reduced, place, count)
 
 
-def _combined(values: list[bytes], dtype: torch.dtype, name: str) -> bytes:
+def _reduced(values: list[bytes], dtype: torch.dtype, op: str) -> bytes:
     """One part; nothing for lengths that differ, and for an operation that is not known here or not for this dtype."""
-    combine = _REDUCE.get(name)
-    if combine is None or not values[0] or len({len(value) for value in values}) > 1:
+    if op not in _REDUCE or not values[0] or len({len(value) for value in values}) > 1:
         return b""
     try:
-        whole = reduce(combine, [from_bytes(value, dtype) for value in values])
+        whole = reduce(_REDUCE[op], [from_bytes(value, dtype) for value in values])
     except (RuntimeError, TypeError):
         return b""
-    return to_bytes((whole / len(values)).to(dtype) if name == "AVG" else whole)
+    return to_bytes((whole / len(values)).to(dtype) if op == "AVG" else whole)

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from dtk.preflight.pool import MOST_LIVE_RANKS, Body, Collected, simulate
 from dtk.preflight.sandbox import simulate_rank
 from dtk.preflight.script import play_script
 from dtk.preflight.verdict import Verdict, judge
-from dtk.preflight.what_if import STEPS, Tried, try_all
+from dtk.preflight.what_if import STEPS, Tried, WhatIf
 
 PROCESSES = 8
 """Ranks simulated at once, at most; as many as this machine has cores."""
@@ -72,7 +73,6 @@ class Preflight:
     verdict: Verdict
     simulated: int
     """Ranks that were simulated; the others are of the same classes."""
-    calls: int
     steps: int
     seconds: float
     tried: tuple[Tried, ...] = ()
@@ -89,8 +89,17 @@ def preflight(request: Request, say: Say | None = None) -> Preflight:
     Raises:
         DtkError: the job or script cannot be simulated.
     """
-    if request.script is not None:
-        return _judged(script_job(request), request, say)
+    if (script := request.script) is not None:
+        world_size = request.world_size
+        assert world_size is not None
+        play = play_script(script, request.script_arguments, request.local_size)
+        job = Job(
+            source=f"preflight of {script}, {world_size} ranks",
+            world_size=world_size,
+            body=partial(simulate_rank, world_size=world_size, steps=request.steps, limit_s=request.limit_s, play=play),
+            reads=True,
+        )
+        return _judged(job, request, say)
     composed = planned_job(list(request.overrides), request.config_dir, request.world_size)
     if is_remote(composed.config.launcher):  # It says itself how many ranks a node has.
         local_size = ranks_per_node(composed.config.launcher, composed.config.strategy)
@@ -107,12 +116,17 @@ def _judged(job: Job, request: Request, say: Say | None) -> Preflight:
     verdict = judge(records, job.plain, job.source, made_up=collected.made_up)
     tried: tuple[Tried, ...] = ()
     if request.what_if and job.config is not None and verdict.ends:
-        tried = try_all(job.config, job.plain, records, collected, request.local_size, request.limit_s, reads=job.reads)
-    calls = sum(sum(event >= 0 for event in program.steps()) for program in collected.programs)
-    seconds = time.monotonic() - began_s
-    simulated = len(collected.records)
+        tried = WhatIf(
+            config=job.config,
+            plain=job.plain,
+            records=records,
+            collected=collected,
+            local_size=request.local_size,
+            limit_s=request.limit_s,
+            reads=job.reads,
+        ).try_all()
     steps = job.config.train.steps if job.config is not None else request.steps
-    return Preflight(job, verdict, simulated, calls, steps, seconds, tried)
+    return Preflight(job, verdict, len(collected.records), steps, time.monotonic() - began_s, tried)
 
 
 def preflight_run(composed: Composed, world_size: int, local_size: int) -> Preflight:
@@ -150,21 +164,8 @@ def _settled(composed: Composed, world_size: int, title: str, request: Request) 
     )
 
 
-def script_job(request: Request) -> Job:
-    """Return the job of a plain script."""
-    script, world_size = request.script, request.world_size
-    assert script is not None and world_size is not None
-    play = play_script(script, request.script_arguments, request.local_size)
-    return Job(
-        source=f"preflight of {script}, {world_size} ranks",
-        world_size=world_size,
-        body=lambda exchange: simulate_rank(exchange, world_size, request.steps, request.limit_s, play),
-        reads=True,
-    )
-
-
 def simulate_all(job: Job, request: Request, say: Say | None) -> tuple[Collected, dict[int, Record]]:
-    """Every rank of the job, simulated or standing for another.
+    """Return the records of all ranks of the job, simulated or standing for another.
 
     Raises:
         DtkError: classes were asked for, and ranks do not stand for each other.
@@ -177,11 +178,7 @@ def simulate_all(job: Job, request: Request, say: Say | None) -> tuple[Collected
     chosen = sorted(set(stands_for.values()))
     collected = Collected()
     processes = max(1, min(PROCESSES, len(os.sched_getaffinity(0))))
-
-    def progress(done: int) -> None:
-        if say:
-            say(f"{done} of {len(chosen)} ranks simulated")
-
+    progress = (lambda done: say(f"{done} of {len(chosen)} ranks simulated")) if say else None
     live = job.reads and len(chosen) == world_size <= MOST_LIVE_RANKS
     simulate(chosen, job.body, collected, processes, request.limit_s, progress, live=live)
     if not live:

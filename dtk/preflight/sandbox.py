@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -34,12 +34,8 @@ from dtk.simulate.group import stand_in
 
 _PLUMBING = tuple(str(Path(__file__).parents[1] / part) for part in ("preflight", "simulate"))
 """Frames of these are not the user's call site either."""
-
-
 MAX_ERRORS = 64 << 10
 """Characters of standard error that are kept of a rank."""
-
-
 _open = ExitStack()
 """What stays open until the process ends."""
 
@@ -55,7 +51,7 @@ class StalledError(BaseException):
 class GoneError(BaseException):
     """The rank ended itself: a signal's name, or an exit code."""
 
-    def __init__(self, signal_name: str, code: int) -> None:
+    def __init__(self, signal_name: str, code: int = 0) -> None:
         super().__init__(signal_name or code)
         self.signal_name = signal_name
         self.code = code
@@ -80,20 +76,25 @@ def simulate_rank(
     simulated = simulated_rank.current = SimulatedRank(exchange, world_size, steps)
     torch.set_num_threads(1)
     _install(simulated)
-    errors = _quiet()
+    # A rank's output would appear once per rank; its errors are kept as its log would keep them.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    errors = sys.stderr = _Errors()
     _no_way_out()
     signal.signal(signal.SIGALRM, _stalled)
     signal.setitimer(signal.ITIMER_REAL, limit_s)
     end = _play(simulated, play)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    tape = simulated.tape
-    made = tuple(simulated.made)
+    tape, made = simulated.tape, tuple(simulated.made)
     groups = tuple(tape.groups)
     return Record(exchange.rank, tape.program(), groups, end, errors.getvalue(), made, simulated.rounds)
 
 
 def _play(simulated: SimulatedRank, play: Callable[[SimulatedRank], None]) -> End:
     """How the rank ended."""
+    code = 0
     try:
         play(simulated)
     except EnoughError:
@@ -105,21 +106,15 @@ def _play(simulated: SimulatedRank, play: Callable[[SimulatedRank], None]) -> En
             return End(step=simulated.step)
         return End("stalled", stack=_stack(error)[1:], step=simulated.step)  # Without the clock's own frame.
     except GoneError as error:
-        if error.signal_name:
-            return End("killed", signal=error.signal_name, step=simulated.step)
-        return End("exited", code=error.code, step=simulated.step)
+        kind: Literal["killed", "exited"] = "killed" if error.signal_name else "exited"
+        return End(kind, signal=error.signal_name, code=error.code, step=simulated.step)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
-        return (
-            End("exited", code=code, step=simulated.step)
-            if code or simulated.step < simulated.steps
-            else End(step=simulated.step)
-        )
     except BaseException as error:
         traceback.print_exception(error)  # To the rank's own standard error, as a real process does.
         return End("raised", error=_rank_error(error, simulated.exchange.rank), step=simulated.step)
     early = simulated.step < simulated.steps
-    return End("exited" if early else "finished", step=simulated.step)
+    return End("exited" if code or early else "finished", code=code, step=simulated.step)
 
 
 def _install(simulated: SimulatedRank) -> None:
@@ -146,7 +141,7 @@ def _install(simulated: SimulatedRank) -> None:
     module.init_process_group = dist.init_process_group = init_process_group
 
 
-class _Kept(io.StringIO):
+class _Errors(io.StringIO):
     """Standard error of a rank, up to a limit."""
 
     def write(self, text: str) -> int:
@@ -154,36 +149,24 @@ class _Kept(io.StringIO):
         return super().write(text) if self.tell() < MAX_ERRORS else len(text)
 
 
-def _quiet() -> _Kept:
-    """Discard a rank's output, which would appear once per rank, and keep its errors as its log would."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
-    errors = sys.stderr = _Kept()
-    return errors
-
-
 def _no_way_out() -> None:
     """Make calls that would end the process end the rank instead, so that its calls are kept."""
-    kill, end, fail, me = os.kill, os._exit, os.abort, os.getpid()
+    kill, me = os.kill, os.getpid()
 
     def kill_other(pid: int, number: int) -> None:
         if pid == me == os.getpid() and number:
-            raise GoneError(signal.Signals(number).name, 0)
+            raise GoneError(signal.Signals(number).name)
         kill(pid, number)
 
-    def leave(code: int) -> NoReturn:
-        if os.getpid() != me:  # A process that the rank started.
-            end(code)
-        raise GoneError("", code)
+    def ends_rank(end: Callable[..., NoReturn], signal_name: str) -> Callable[..., NoReturn]:
+        def ended(*code: int) -> NoReturn:
+            if os.getpid() != me:  # A process that the rank started.
+                end(*code)
+            raise GoneError(signal_name, *code)
 
-    def abort() -> NoReturn:
-        if os.getpid() != me:
-            fail()
-        raise GoneError("SIGABRT", 0)
+        return ended
 
-    os.kill, os._exit, os.abort = kill_other, leave, abort  # type: ignore[assignment]
+    os.kill, os._exit, os.abort = kill_other, ends_rank(os._exit, ""), ends_rank(os.abort, "SIGABRT")  # type: ignore[assignment]
 
 
 def _stalled(number: int, frame: FrameType | None) -> None:
@@ -202,4 +185,4 @@ def _rank_error(error: BaseException, rank: int) -> RankError:
 def _stack(error: BaseException) -> tuple[Frame, ...]:
     """Where an exception was raised, the innermost frame first."""
     frames = traceback.extract_tb(error.__traceback__)
-    return tuple(Frame(one.filename, one.lineno or 0, one.name) for one in reversed(frames))
+    return tuple(Frame(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(frames))

@@ -3,6 +3,8 @@
 A work has harmless values at once. Where ranks are simulated together, it gets its true ones when it is waited for.
 """
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,7 +37,7 @@ class SimulatedRank:
         """Every group that was made after the default one: ranks and description."""
         self.expected: dict[Key, list[Expected]] = {}
         """By group: results that are not there yet, in the order of their calls."""
-        self._counts: dict[Key, int] = {}
+        self._counts: Counter[Key] = Counter()
         """Sends and receives so far, by way."""
 
     def send(self, group: str, receiver: int, tag: int, tensors: list[Tensor]) -> None:
@@ -53,31 +55,31 @@ class SimulatedRank:
         return [Expected(self.exchange, key, (sender,), tensors)] if carried else []
 
     def _numbered(self, way: Key) -> Key:
-        number = self._counts[way] = self._counts.get(way, 0) + 1
-        return (*way, number)
+        self._counts[way] += 1
+        return (*way, self._counts[way])
 
 
 current: SimulatedRank | None = None
 """The rank that is simulated in this process."""
 
 
+@dataclass(slots=True, eq=False)
 class Expected:
     """A result that is asked for when somebody waits."""
 
-    def __init__(self, exchange: Exchange, key: Key, needed: tuple[int, ...], outputs: list[Tensor]) -> None:
-        self._exchange = exchange
-        self._key = key
-        self._needed = needed
-        self._outputs = outputs
-        self.here = False
-        """Whether it was fetched."""
+    exchange: Exchange
+    key: Key
+    needed: tuple[int, ...]
+    outputs: list[Tensor]
+    here: bool = False
+    """Whether it was fetched."""
 
     def fetch(self) -> None:
         """Put the values in their places."""
         self.here = True
-        answer = self._exchange.ask(self._key, self._needed)
+        answer = self.exchange.ask(self.key, self.needed)
         if answer is not None:
-            fill(self._outputs, answer)
+            fill(self.outputs, answer)
 
 
 class Issued(dist.Work):

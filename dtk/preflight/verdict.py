@@ -83,22 +83,21 @@ def judge(records: Mapping[int, Record], plain: Mapping[str, object], source: st
             if record.end.kind == "stalled":
                 waiting[rank] = text
         stands.setdefault(text, []).append(rank)
-    parts = sorted(stands.items(), key=lambda item: -len(item[1]))[:MOST_PLACES]
+    parts = [
+        f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(tuple(ranks))} {text}"
+        for text, ranks in sorted(stands.items(), key=lambda item: -len(item[1]))[:MOST_PLACES]
+    ]
     notes = (NOTE.format("hang" if waiting else "fail"), *((MADE_UP,) if made_up else ()), *report.notes)
     report = dataclasses.replace(report, run_folder=None, notes=notes)
-    return Verdict(outcome, report, "; ".join(f"{_ranks(ranks)} {text}" for text, ranks in parts), waiting)
+    return Verdict(outcome, report, "; ".join(parts), waiting)
 
 
 def _end(end: End) -> str:
     """How a rank ended that waits for nobody; of an exception the user's own line, if it went through one."""
     if end.error is not None:
         frames = end.error.frames
-        frame = next((one for one in frames if not is_library(one.file)), next(iter(frames), None))
+        frame = next((frame for frame in frames if not is_library(frame.file)), next(iter(frames), None))
         return f"raised {end.error.type}" + (f" at {Path(frame.file).name}:{frame.line}" if frame else "")
     if end.kind == "killed":
         return f"was killed by {end.signal}"
     return "stands still outside any call" if end.kind == "stalled" else "ended"
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {format_ranks(tuple(ranks))}"

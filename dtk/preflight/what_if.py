@@ -57,86 +57,69 @@ class Tried:
     """Why it was not tried."""
 
 
-def try_all(
-    config: Config,
-    plain: Mapping[str, object],
-    records: Mapping[int, Record],
-    collected: Collected,
-    local_size: int,
-    limit_s: float,
-    *,
-    reads: bool = False,
-) -> tuple[Tried, ...]:
-    """Try every mishap on rank 1, or on the only rank.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """A job that ends by itself, in which something is to go wrong on rank 1, or on the only rank."""
 
-    Args:
-        config: as it was simulated, STEPS steps at least.
-        plain: as the user configured it.
-        records: of all ranks; the job ends.
-        collected: of the simulated ones.
-        local_size: ranks per node.
-        limit_s: of one rank.
-        reads: whether the model may read what collectives return.
-    """
-    rank = min(1, len(records) - 1)
-    together = reads and len(records) == len(collected.records) <= MOST_LIVE_RANKS
-    return tuple(_try(one, config, plain, records, collected, rank, local_size, limit_s, together) for one in MISHAPS)
+    config: Config
+    """As it was simulated, STEPS steps at least."""
+    plain: Mapping[str, object]
+    """As the user configured it."""
+    records: Mapping[int, Record]
+    """Of all ranks."""
+    collected: Collected
+    """Of the simulated ones."""
+    local_size: int
+    limit_s: float
+    """Of one rank."""
+    reads: bool = False
+    """Whether the model may read what collectives return."""
 
+    def try_all(self) -> tuple[Tried, ...]:
+        """Try every mishap."""
+        return tuple(self._try(mishap) for mishap in MISHAPS)
 
-def _try(
-    mishap: Mishap,
-    config: Config,
-    plain: Mapping[str, object],
-    records: Mapping[int, Record],
-    collected: Collected,
-    rank: int,
-    local_size: int,
-    limit_s: float,
-    together: bool,
-) -> Tried:
-    if mishap.fault == "unused_parameters" and config.model.architecture == "custom":
-        return Tried(mishap, rank, hangs=False, skipped="which branch of your model, only you can say")
-    world_size, steps = len(records), config.train.steps
-    faulty = config
-    if mishap.fault != RESUME:
-        faulty = dataclasses.replace(config, fault=RankFault(name=mishap.fault, rank=rank, step=mishap.step))  # type: ignore[arg-type]
-    play = play_job(faulty, local_size, resumes=rank if mishap.fault == RESUME else -1)
-    simulated = partial(simulate_rank, world_size=world_size, steps=steps, limit_s=limit_s)
-    usual = play_job(config, local_size)
-    if together:
-        whole = Collected()
-        body: Body = lambda one: simulated(one, play=play if one.rank == rank else usual)  # noqa: E731
-        simulate(records, body, whole, 2, limit_s, live=True)
-        return _tried(mishap, rank, judge(whole.records, plain, mishap.title, made_up=whole.made_up))
-    spreads = mishap.fault == "nan_on_one_rank"
-    found = Collected(known=dict(collected.known), watches=spreads)
-    simulate([rank], partial(simulated, play=play), found, 1, limit_s)
-    changed = {**records, **found.records}
-    if spreads:
-        others = [one for one in collected.records if one != rank]
-        spread = Collected(known=dict(collected.known))
-        simulate(others, partial(simulated, play=usual), spread, 2, limit_s, spoiled=found.spread)
-        changed |= _alike(records, spread.records)
-    return _tried(mishap, rank, judge(changed, plain, mishap.title))
-
-
-def _alike(records: Mapping[int, Record], changed: Mapping[int, Record]) -> dict[int, Record]:
-    """Return the new records of the simulated ranks and of those they stand for, as equal programs stay equal."""
-    became = {id(records[rank].program): record for rank, record in changed.items()}
-    return {
-        rank: changed.get(rank) or _as(record, became[id(record.program)])
-        for rank, record in records.items()
-        if rank in changed or id(record.program) in became
-    }
-
-
-def _as(record: Record, other: Record) -> Record:
-    """Return the record of a rank with the program and the end of the rank that stands for it."""
-    return dataclasses.replace(record, program=other.program, end=other.end, rounds=other.rounds)
+    def _try(self, mishap: Mishap) -> Tried:
+        config, records, known = self.config, self.records, self.collected.known
+        faulty_rank = min(1, len(records) - 1)
+        if mishap.fault == "unused_parameters" and config.model.architecture == "custom":
+            return Tried(mishap, faulty_rank, hangs=False, skipped="which branch of your model, only you can say")
+        resumes, faulty = -1, config
+        if mishap.fault == RESUME:
+            resumes = faulty_rank
+        else:
+            fault = RankFault(name=mishap.fault, rank=faulty_rank, step=mishap.step)  # type: ignore[arg-type]
+            faulty = dataclasses.replace(config, fault=fault)
+        run = partial(simulate_rank, world_size=len(records), steps=config.train.steps, limit_s=self.limit_s)
+        sound = partial(run, play=play_job(config, self.local_size))
+        failing = partial(run, play=play_job(faulty, self.local_size, resumes=resumes))
+        if self.reads and len(records) == len(self.collected.records) <= MOST_LIVE_RANKS:
+            whole = Collected()
+            body: Body = lambda exchange: (failing if exchange.rank == faulty_rank else sound)(exchange)  # noqa: E731
+            simulate(records, body, whole, 2, self.limit_s, live=True)
+            verdict = judge(whole.records, self.plain, mishap.title, made_up=whole.made_up)
+            return _tried(mishap, faulty_rank, verdict)
+        spreads = mishap.fault == "nan_on_one_rank"
+        found = Collected(known=dict(known), watches=spreads)
+        simulate([faulty_rank], failing, found, 1, self.limit_s)
+        changed = {**records, **found.records}
+        if spreads:
+            others = [rank for rank in self.collected.records if rank != faulty_rank]
+            spread = Collected(known=dict(known))
+            simulate(others, sound, spread, 2, self.limit_s, spoiled=found.spread)
+            # Also of those that they stand for, as equal programs stay equal.
+            became = {id(records[rank].program): record for rank, record in spread.records.items()}
+            for rank, record in records.items():
+                if other := became.get(id(record.program)):
+                    changed[rank] = dataclasses.replace(
+                        record, program=other.program, end=other.end, rounds=other.rounds
+                    )
+            changed |= {**spread.records, **found.records}
+        return _tried(mishap, faulty_rank, judge(changed, self.plain, mishap.title))
 
 
 def _tried(mishap: Mishap, rank: int, verdict: Verdict) -> Tried:
-    waiting = [one for one, standing in verdict.outcome.standings.items() if standing.pending is not None]
+    waiting = [other for other, standing in verdict.outcome.standings.items() if standing.pending is not None]
     if verdict.report is None or not waiting:
         return Tried(mishap, rank, hangs=False)
     roots = verdict.report.root_causes

@@ -7,6 +7,7 @@ could know is zero. Tensors without data are left alone.
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -78,30 +79,33 @@ class MirrorGroup(_Group):  # type: ignore[misc]
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce as if all ranks held the same: sums are multiplied by world_size, averages and extremes stay."""
         self._tell("all_reduce", tensors)
-        for tensor in _listed(tensors):
+        for tensor in listed(tensors):
             _reduce(tensor, opts, self.size())
-        return _done(_listed(tensors))
+        return _done(listed(tensors))
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         """Give the root the reduced values; the other ranks keep theirs."""
         self._tell("reduce", tensors)
-        for tensor in _listed(tensors) if opts.rootRank == self.rank() else ():
+        for tensor in listed(tensors) if opts.rootRank == self.rank() else ():
             _reduce(tensor, opts, self.size())
-        return _done(_listed(tensors))
+        return _done(listed(tensors))
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         """Keep this rank's values as those of the root; zero the tensors of objects that another rank would send."""
         self._tell("broadcast", tensors)
-        if opts.rootRank != self.rank() and _sends_objects():
-            for tensor in _listed(tensors):
-                _zero(tensor)
-        return _done(_listed(tensors))
+        frame: Any = sys._getframe(1) if opts.rootRank != self.rank() else None
+        while frame is not None and frame.f_globals.get("__name__", "").startswith(("torch.", "dtk.record.")):
+            if frame.f_code.co_name == "broadcast_object_list":  # Sizes are never written on ranks that receive them.
+                for tensor in listed(tensors):
+                    _zero(tensor)
+            frame = frame.f_back
+        return _done(listed(tensors))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Every part is a copy of ours."""
-        self._tell("all_gather", [part for parts in outputs for part in parts])
+        self._tell("all_gather", flat(outputs))
         return self._copies(outputs, inputs)
 
     allgather_coalesced = allgather
@@ -110,7 +114,7 @@ class MirrorGroup(_Group):  # type: ignore[misc]
         for parts, tensor in zip(outputs, inputs, strict=True):
             for part in parts:
                 _copy(part, tensor)
-        return _done([part for parts in outputs for part in parts])
+        return _done(flat(outputs))
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         """`output` holds world_size copies of `tensor`."""
@@ -123,31 +127,29 @@ class MirrorGroup(_Group):  # type: ignore[misc]
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """`all_gather_single` of each pair."""
-        for output, tensor in zip(outputs, inputs, strict=True):
-            self.all_gather_single(output, tensor)
-        return _done(list(outputs))
+        return self._each(self.all_gather_single, outputs, inputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give the root copies of this rank's values."""
-        self._tell("gather", [part for parts in outputs for part in parts] or inputs)
-        return self._copies(outputs, inputs) if outputs else _done(_listed(inputs))
+        self._tell("gather", flat(outputs) or inputs)
+        return self._copies(outputs, inputs) if outputs else _done(listed(inputs))
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give the root its own part, and the other ranks zeros."""
         self._tell("scatter", outputs)
         for i, output in enumerate(outputs):
             _copy(output, inputs[i][self.rank()]) if inputs else _zero(output)
-        return _done(_listed(outputs))
+        return _done(listed(outputs))
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Reduce this rank's part of the input, as if all ranks held the same."""
-        self._tell("reduce_scatter", [part for parts in inputs for part in parts])
+        self._tell("reduce_scatter", flat(inputs))
         for output, parts in zip(outputs, inputs, strict=True):
             _copy(output, parts[self.rank()])
             _reduce(output, opts, self.size())
-        return _done(_listed(outputs))
+        return _done(listed(outputs))
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         """As `reduce_scatter`, of one tensor in equal parts."""
@@ -161,9 +163,7 @@ class MirrorGroup(_Group):  # type: ignore[misc]
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """`reduce_scatter_single` of each pair."""
-        for output, tensor in zip(outputs, inputs, strict=True):
-            self.reduce_scatter_single(output, tensor, opts)
-        return _done(list(outputs))
+        return self._each(partial(self.reduce_scatter_single, opts=opts), outputs, inputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -182,21 +182,24 @@ class MirrorGroup(_Group):  # type: ignore[misc]
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """As `all_to_all_single`, part by part."""
+        return self._each(self.all_to_all_single, outputs, inputs)
+
+    def _each(self, call: Callable[[Tensor, Tensor], Any], outputs: Any, inputs: Any) -> Any:
         for output, tensor in zip(outputs, inputs, strict=True):
-            self.all_to_all_single(output, tensor)
+            call(output, tensor)
         return _done(list(outputs))
 
     def send(self, tensors: Any, destination: int, tag: int) -> Any:
         """Has arrived."""
         self._tell("send", tensors)
-        return _done(_listed(tensors))
+        return _done(listed(tensors))
 
     def recv(self, tensors: Any, source: int, tag: int) -> Any:
         """Zeros."""
         self._tell("recv", tensors)
-        for tensor in _listed(tensors):
+        for tensor in listed(tensors):
             _zero(tensor)
-        return _done(_listed(tensors))
+        return _done(listed(tensors))
 
     def recv_anysource(self, tensors: Any, tag: int) -> Any:
         """Zeros, from the next rank."""
@@ -206,7 +209,7 @@ class MirrorGroup(_Group):  # type: ignore[misc]
     def _tell(self, op: str, tensors: Any) -> None:
         heard = type(self).heard
         if heard is not None:
-            heard(op, self, _listed(tensors))
+            heard(op, self, listed(tensors))
 
     def barrier(self, opts: Any = None) -> Any:
         """Nobody to wait for."""
@@ -245,18 +248,14 @@ class MirrorGroup(_Group):  # type: ignore[misc]
         return self.store
 
 
-def _sends_objects() -> bool:
-    """Whether torch broadcasts objects: their sizes are never written on the ranks that receive."""
-    frame: Any = sys._getframe(2)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(("torch.", "dtk.record.")):
-        if frame.f_code.co_name == "broadcast_object_list":
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _listed(tensors: Any) -> list[Tensor]:
+def listed(tensors: Any) -> list[Tensor]:
+    """Return one tensor, or several, as a list."""
     return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def flat(lists: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    """Return the tensors of all lists."""
+    return [tensor for tensors in lists for tensor in tensors]
 
 
 def _done(tensors: list[Tensor]) -> Any:
