@@ -45,9 +45,8 @@ def whole_dimension(config: Config, world_size: int) -> str:
         world_size: ranks over all nodes.
     """
     mesh = config.strategy.states_mesh(config.mesh(world_size))
-    for name in ("pp", "cp", "tp"):
-        if mesh.size(name) == world_size > 1:
-            return name
+    if mesh.tp == world_size > 1:  # The states' mesh has no cp, and a pipeline is not simulated.
+        return "tp"
     if mesh.ep_holds_copies:
         return "dp_replicate"
     if not config.strategy.traits.shards_parameters:

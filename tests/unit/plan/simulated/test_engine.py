@@ -12,7 +12,7 @@ from dtk.parallel import regions
 from dtk.plan.formulas.closed_form import closed_form
 from dtk.plan.job import planned_job
 from dtk.plan.simulated import engine
-from dtk.plan.simulated.depth import depths, extended
+from dtk.plan.simulated.depth import depths
 from dtk.plan.simulated.engine import simulate
 from dtk.strategies.dp import DPConfig
 
@@ -104,15 +104,6 @@ def test_gpt2_by_the_straight_line(monkeypatch, recompute):
     ).config
     assert depths(config) == (12,)
     line_equals_direct(config, (4, 8), monkeypatch)
-
-
-def test_depths_keep_the_remainder_of_a_period():
-    assert depths(job(4, "strategy=fsdp", "model.layers=50")) == (4, 8)
-    assert depths(job(4, "strategy=fsdp", "model.layers=12")) == (12,)
-    assert depths(job(4, "strategy=ddp", "model.layers=50")) == (50,)
-    paired = job(4, "strategy=fsdp", "model.layers=99", "strategy.blocks_per_unit=2")
-    assert depths(paired) == (9, 17)
-    assert extended((4, 8), [{"a": 10, "b": 4}, {"a": 30}], 20) == {"a": 90, "b": 0}
 
 
 def test_hsdp_of_one_rank_per_shard_group():

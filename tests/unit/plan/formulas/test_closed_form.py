@@ -1,6 +1,5 @@
 """The closed form: shapes of the modules, figures known from measurements, what adds up, speed without torch."""
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import pytest
 from dtk.config.schema import CustomModelConfig, SGDConfig
 from dtk.errors import DtkError
 from dtk.plan.formulas.closed_form import closed_form
-from dtk.plan.formulas.shape import model_shape
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.single import SingleConfig
@@ -19,21 +17,6 @@ from dtk.strategies.zero2 import Zero2Config
 from tests.unit.plan.closed_form_jobs import ENCODER, LLAMA, STRATEGIES, TINY, gpt, job
 
 MIB = 2**20
-
-
-@pytest.mark.parametrize("config", [TINY, LLAMA, dataclasses.replace(LLAMA, tie_weights=True), ENCODER])
-def test_shapes_are_those_of_the_modules(config):
-    import torch
-
-    from dtk.models.build import build_model
-
-    with torch.device("meta"):
-        model = build_model(config, [])
-    shape = model_shape(config)
-    assert shape.shapes == [tuple(p.shape) for p in model.parameters()]
-    names = [name for name, _ in model.named_parameters()]
-    assert names[: len(shape.before)] == [name for name, _ in shape.before]
-    assert [n for n in names if n.startswith("blocks.1.")] == [f"blocks.1.{name}" for name, _ in shape.block]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +125,7 @@ print(json.dumps([most_calls, "torch" in sys.modules]))
 
 
 def test_a_trillion_parameters_on_4096_ranks_take_little_work_and_no_torch():
-    root = Path(__file__).resolve().parents[3]
+    root = Path(__file__).resolve().parents[4]
     done = subprocess.run([sys.executable, "-c", WORK], capture_output=True, text=True, timeout=60, cwd=root)
     assert done.returncode == 0, done.stderr
     most_calls, torch_imported = json.loads(done.stdout)

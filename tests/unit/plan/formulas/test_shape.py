@@ -1,0 +1,78 @@
+"""Shapes of parameters as written down, against the modules of dtk.models and their parts under tensor parallelism."""
+
+import dataclasses
+from math import prod
+
+import pytest
+import torch
+
+from dtk.config.schema import CustomModelConfig, MoEConfig
+from dtk.errors import DtkError
+from dtk.models.build import build_model
+from dtk.plan.formulas.shape import block_of, cut, elements, model_shape, partial
+from tests.unit.plan.closed_form_jobs import ENCODER, LLAMA, TINY
+
+MODELS = {"gpt": TINY, "llama": LLAMA, "encoder": ENCODER, "tied": dataclasses.replace(LLAMA, tie_weights=True)}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_names_and_shapes_are_those_of_the_module(name: str) -> None:
+    with torch.device("meta"):
+        module = build_model(MODELS[name], [])
+    shape = model_shape(MODELS[name])
+    theirs = [(key, tuple(value.shape)) for key, value in module.named_parameters()]
+    assert shape.shapes == [size for _, size in theirs]
+    assert shape.parameters == sum(p.numel() for p in module.parameters())
+    blocks = [key for key, _ in theirs if block_of(key) is not None]
+    assert {block_of(key) for key in blocks} == set(range(shape.layers))
+    assert [key.split(".", 2)[2] for key in blocks if block_of(key) == 0] == [key for key, _ in shape.block]
+    assert [key for key, _ in theirs if block_of(key) is None] == [key for key, _ in shape.root]
+
+
+def test_a_model_that_no_formula_knows_is_one_line() -> None:
+    for config in (CustomModelConfig(_target_="mine.Model", name="mine"), MoEConfig(name="experts")):
+        with pytest.raises(DtkError, match="the closed form does not know model="):
+            model_shape(config)
+
+
+def test_declared_shapes_are_those_of_the_strategies() -> None:
+    shape = model_shape(TINY)
+    declared = shape.declared
+    assert declared.parameters == shape.shapes
+    assert len(declared.blocks) == TINY.layers
+    assert elements(shape.block) == sum(map(prod, declared.blocks[0]))
+    assert sum(map(prod, declared.rest)) == elements(shape.root)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_the_parts_of_a_cut_add_up(name: str, tp: int) -> None:
+    whole = model_shape(MODELS[name])
+    part = cut(whole, tp)
+    replicated = [key for key, size in whole.block if dict(part.block)[key] == size]
+    if tp == 1:
+        assert part is whole
+        return
+    assert all("norm" in key or key in ("attention.projection.bias", "mlp.down.bias") for key in replicated)
+    for key, size in whole.block:
+        if key not in replicated:
+            assert tp * prod(dict(part.block)[key]) == prod(size), key
+    assert dict(part.block)["mlp.up.weight"] == (whole.block[-4 if name in ("gpt", "encoder") else -2][1][0] // tp, 128)
+    assert dict(part.block)["mlp.down.weight"][1] * tp == dict(whole.block)["mlp.down.weight"][1]
+
+
+def test_the_table_is_cut_along_the_vocabulary_and_an_encoders_head_is_whole() -> None:
+    assert dict(cut(model_shape(TINY), 2).before)["token_embedding.weight"] == (TINY.vocab_size // 2, TINY.width)
+    head = dict(cut(model_shape(ENCODER), 2).after)["head.weight"]
+    assert head == (ENCODER.classes, ENCODER.width)
+
+
+def test_gradients_of_a_part_of_the_sequence_are_those_of_what_is_not_cut() -> None:
+    shape = model_shape(TINY)
+    # Norms (two per block and the last one), the position table, biases behind a row-cut layer.
+    norms = 2 * (2 * TINY.layers + 1)
+    biases = 2 * TINY.layers
+    found = partial(shape, 1)
+    assert len(found) == norms + biases + 1
+    assert (TINY.context_length, TINY.width) in found
+    assert partial(shape, 3)[0] == (-(-found[0][0] // 3), *found[0][1:])

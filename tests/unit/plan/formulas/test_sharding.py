@@ -1,0 +1,133 @@
+"""What fully_shard holds at each moment: gathers ahead, reshard, reductions, offload; sizes worked by hand."""
+
+from math import prod
+from typing import Any
+
+import pytest
+
+from dtk.config.schema import AdamWConfig
+from dtk.plan.formulas.ledger import Ledger
+from dtk.plan.formulas.shape import elements, model_shape
+from dtk.plan.formulas.sharding import ROOT, Sharded, shard_units
+from dtk.plan.formulas.states import shard_elements
+from dtk.strategies.fsdp import FSDPConfig
+from tests.unit.plan.closed_form_jobs import TINY, gpt, job
+
+RANKS = 4
+SHAPE = model_shape(TINY)
+BLOCK = elements(SHAPE.block)
+"""Elements of a block: all rows divide by the ranks."""
+
+
+def held(unit_size: int = 1, precision: str = "float32", optimizer: Any = None, **strategy: Any) -> Sharded:
+    section = FSDPConfig(blocks_per_unit=unit_size, **strategy)
+    config = job(RANKS, section, precision=precision, optimizer=optimizer)
+    units = shard_units(SHAPE.block, TINY.layers, unit_size)
+    made = Sharded(config, SHAPE, RANKS, Ledger(), False, shards=RANKS, units=units)
+    made.settle()
+    return made
+
+
+def test_states_are_a_shard_each() -> None:
+    made = held()
+    part = shard_elements(SHAPE.shapes, RANKS)
+    assert made.ledger.in_use["parameters"] == 4 * part
+    assert made.ledger.in_use["optimizer states"] == 2 * 4 * part + 4 * len(SHAPE.shapes)
+    assert made.host_bytes == 0
+
+
+def test_offloaded_states_are_on_the_host() -> None:
+    made = held(cpu_offload=True)
+    part = shard_elements(SHAPE.shapes, RANKS)
+    assert made.ledger.total_bytes == 0
+    # Parameters, two moments with a counter each, gradients; the fused update needs nothing more.
+    assert made.host_bytes == 4 * part + 2 * 4 * part + 4 * len(SHAPE.shapes) + 4 * part
+    in_backward = held(cpu_offload=True, optimizer=AdamWConfig(in_backward=True))
+    assert in_backward.host_bytes == made.host_bytes - 4 * part
+
+
+def gathered(made: Sharded) -> set[int]:
+    return set(made.gathered) | set(made.arriving)
+
+
+def test_forward_keeps_one_unit_and_the_root_and_backward_asks_ahead() -> None:
+    made = held()
+    made.begin_forward()
+    for unit in range(TINY.layers):
+        made.before_forward(unit)
+        assert gathered(made) == {ROOT, unit}
+        made.after_forward(unit)
+    made.end_forward()
+    assert gathered(made) == {ROOT}
+    made.before_root_backward()
+    assert gathered(made) == {ROOT, TINY.layers - 1}
+    made.before_backward(TINY.layers - 1)
+    assert gathered(made) == {ROOT, TINY.layers - 1, TINY.layers - 2}
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_a_depth_is_asked_for_in_forward_too(depth: int) -> None:
+    made = held(prefetch_depth=depth)
+    made.begin_forward()
+    made.before_forward(0)
+    assert gathered(made) == {ROOT, *range(min(depth + 1, TINY.layers))}
+
+
+def test_without_reshard_units_stay_until_backward() -> None:
+    made = held(reshard_after_forward=False)
+    made.begin_forward()
+    for unit in range(TINY.layers):
+        made.before_forward(unit)
+        made.after_forward(unit)
+    made.end_forward()
+    assert set(made.gathered) == {ROOT, *range(TINY.layers)}
+    assert made.ledger.in_use["gathered parameters"] == 4 * SHAPE.parameters
+    assert made.whole_bytes(accumulated=False) == 4 * SHAPE.parameters
+    assert made.whole_bytes(accumulated=True) == 2 * 4 * SHAPE.parameters
+    assert held().whole_bytes(accumulated=False) == 0
+
+
+def backward(made: Sharded, last: bool) -> None:
+    """The gradients of one unit, and its reduction."""
+    made.last = last
+    made.begin_forward()
+    made.before_forward(0)
+    for name, shape in SHAPE.block:
+        size = 4 * prod(shape)
+        made.gradient(f"blocks.0.{name}", made.ledger.allocate("gradients", size))
+    made.after_backward(0)
+
+
+def test_gradients_wait_whole_and_are_reduced_in_the_last_micro_batch() -> None:
+    made = held()
+    backward(made, last=False)
+    assert made.ledger.in_use["gradients"] == 4 * BLOCK and not made.reduced
+    backward(made, last=True)
+    assert made.ledger.in_use["gradients"] == 4 * BLOCK // RANKS
+    assert made.ledger.in_use["buckets"] == 4 * BLOCK, "kept until the next reduction begins"
+    assert len(made.piled()) == 1
+    made.end_backward()
+    assert made.ledger.in_use["buckets"] == 0
+    made.update()
+    assert made.ledger.in_use["gradients"] == 0
+
+
+def test_gradients_in_16_bits_wait_and_end_in_float32() -> None:
+    made = held(precision="bfloat16")
+    backward(made, last=False)
+    first = made.ledger.in_use["gradients"]
+    assert first == 2 * 4 * BLOCK, "what came in 16 bits waits in the type of the reduction, twice as large"
+    backward(made, last=True)
+    assert made.ledger.in_use["gradients"] == 4 * BLOCK // RANKS
+
+
+def test_an_update_in_backward_or_on_the_host_keeps_no_shard() -> None:
+    for made in (held(optimizer=AdamWConfig(in_backward=True)), held(cpu_offload=True)):
+        backward(made, last=True)
+        assert made.ledger.in_use["gradients"] == 0 and not made.reduced
+
+
+def test_units_of_blocks() -> None:
+    block = model_shape(gpt(layers=5)).block
+    assert shard_units(block, 5, 0) == []
+    assert [len(unit) // len(block) for unit in shard_units(block, 5, 2)] == [2, 2, 1]
