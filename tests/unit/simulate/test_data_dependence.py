@@ -15,7 +15,7 @@ from dtk.plan.job import planned_job
 from dtk.plan.simulated.engine import simulate
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-HERE = "tests.unit.plan.test_simulated_own_models"
+HERE = "tests.unit.simulate.test_data_dependence"
 
 
 class Reads(nn.Module):

@@ -1,0 +1,91 @@
+"""dtk's transformers on a tape: sizes between the parts, every parameter used, nothing left when all is walked back."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from dtk.plan.formulas.activations import Numbers
+from dtk.plan.formulas.ledger import Ledger
+from dtk.plan.formulas.shape import cut, model_shape
+from dtk.plan.formulas.tape import Tape
+from dtk.plan.formulas.transformer import Model
+from tests.unit.plan.closed_form_jobs import ENCODER, LLAMA, TINY
+
+BATCH, SEQUENCE = 2, 16
+MODELS = {
+    "gpt": dataclasses.replace(TINY, layers=1),
+    "dropout": dataclasses.replace(TINY, layers=1, dropout=0.1),
+    "llama": dataclasses.replace(LLAMA, layers=1),
+    "tied": dataclasses.replace(LLAMA, layers=1, tie_weights=True),
+    "encoder": dataclasses.replace(ENCODER, layers=1),
+}
+
+
+def model(name: str, tp: int = 1, **values: Any) -> Model:
+    shape = cut(model_shape(MODELS[name]), tp)
+    sizes = {"batch": BATCH, "sequence": SEQUENCE, "stream_bytes": 4, "compute_bytes": 4, "on_cuda": False, "tp": tp}
+    return Model(Numbers(shape, **{**sizes, **values}), Tape(Ledger()))
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("on_cuda", [False, True])
+@pytest.mark.parametrize("compute_bytes", [4, 2])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_parameter_gets_a_gradient_of_its_size_and_nothing_is_left(
+    name: str, compute_bytes: int, on_cuda: bool, tp: int
+) -> None:
+    made = model(name, tp, compute_bytes=compute_bytes, on_cuda=on_cuda)
+    ledger = made.tape.ledger
+    x = made.embed()
+    out = made.block(x, "blocks.0.")
+    x.drop()
+    loss = made.cross_entropy(made.head(out))
+    made.end_autocast()
+    made.tape.seed(loss, ledger.allocate("logits", loss.size_bytes))
+    loss.drop()
+    gradients: dict[str, int] = {}
+
+    def listener(parameter: str, buffer: Any) -> None:
+        assert parameter not in gradients, "one gradient each, also of what is used twice"
+        gradients[parameter] = buffer.size_bytes
+        buffer.drop()
+
+    made.tape.backward(listener)
+    sizes = {parameter: 4 * size for parameter, size in _elements(made).items()}
+    assert gradients == sizes
+    assert ledger.total_bytes == 0 and not made.tape.gradients
+
+
+def _elements(made: Model) -> dict[str, int]:
+    shape = made.numbers.shape
+    named = [*shape.root, *((f"blocks.0.{name}", size) for name, size in shape.block)]
+    return {name: size[0] * (size[1] if len(size) > 1 else 1) for name, size in named}
+
+
+@pytest.mark.parametrize("name", ["gpt", "llama"])
+def test_logits_are_one_per_token_and_word(name: str) -> None:
+    made = model(name)
+    x = made.embed()
+    assert x.size_bytes == 4 * BATCH * SEQUENCE * MODELS[name].width
+    out = made.block(x, "blocks.0.")
+    assert out.size_bytes == x.size_bytes
+    assert made.head(out).size_bytes == 4 * BATCH * SEQUENCE * MODELS[name].vocab_size
+
+
+def test_an_encoder_answers_once_per_sample() -> None:
+    made = model("encoder")
+    assert made.head(made.embed()).size_bytes == 4 * BATCH * ENCODER.classes
+
+
+def test_a_rank_of_tp_keeps_less() -> None:
+    def block_bytes(tp: int, **values: Any) -> int:
+        made = model("gpt", tp, **values)
+        x = made.embed()
+        before = made.tape.ledger.total_bytes
+        made.block(x, "blocks.0.").drop()
+        return made.tape.ledger.total_bytes - before
+
+    whole, cut_stream, cut_sequence = block_bytes(1), block_bytes(4, sequence_parallel=False), block_bytes(4)
+    assert cut_stream < 0.6 * whole
+    assert cut_sequence < cut_stream
