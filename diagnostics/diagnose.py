@@ -12,8 +12,10 @@ from diagnostics.analysis.standing import standing as stands
 from diagnostics.analysis.step_profile.account import Account
 from diagnostics.causes.registry import Registry, collect
 from diagnostics.causes.suspicions import of_memory, suspicions
+from diagnostics.contract.causes import AnyCause
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Stated, Status, Worded, text_of
+from diagnostics.evidence.budget import budget, failure
 from diagnostics.evidence.coverage import damaged, unused
 from diagnostics.evidence.limits import Limits, reading
 from diagnostics.evidence.model import Evidence, Problem, RankError, shortened
@@ -38,6 +40,7 @@ _TROUBLE = frozenset({
     "checkpoint_key",
 })  # fmt: skip
 """Kinds of log lines (`evidence/logs/patterns.yaml`) that a job in good health does not write."""
+FAILED = "this detector failed on this evidence"
 _ORDER: dict[Status, int] = {"confirmed": 0, "undecided": 1, "ruled_out": 2}
 
 
@@ -76,8 +79,9 @@ def diagnose(path: Path, options: Options | None = None, source: str = "") -> Re
     if why := unused(evidence):
         more = f" (and {len(why) - 1} more files)" if len(why) > 1 else ""
         raise DiagnosticsError(f"nothing in {path} can be used: {why[0].file}: {why[0].what}{more}")
-    placed = settings.place(evidence, settings.mark_planted(evidence, findings))
-    return conclude(evidence, trees, placed, measures, source or str(path))
+    with budget(evidence.limits, evidence.disk_bytes):
+        placed = settings.place(evidence, settings.mark_planted(evidence, findings))
+        return conclude(evidence, trees, placed, measures, source or str(path))
 
 
 def conclude(
@@ -156,17 +160,12 @@ def decide(
     for cause in registry.causes:
         tell(f"deciding: {cause.id}")
         try:
-            if cause.facts not in facts:
-                facts[cause.facts] = cause.facts(evidence)
-                if callable(measured := getattr(facts[cause.facts], "measures", None)):
-                    measures.update(measured())
-            decided = list(cause.decide(facts[cause.facts]))
-            if not decided or any(finding.cause != cause.id for finding in decided):
-                raise ValueError("it gave no finding of its own")
+            with budget(evidence.limits, evidence.disk_bytes):
+                decided = _decided(cause, evidence, facts, measures)
         except Exception as error:
-            problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            evidence.problems.append(Problem("cause", cause.id, f"deciding it failed ({problem})"))
-            decided = [Finding(cause=cause.id, status="undecided", facts=Stated(f"Deciding it failed: {problem}"))]
+            why = f"{FAILED}: {failure(error)}"
+            evidence.problems.append(Problem("cause", cause.id, why))
+            decided = [Finding(cause=cause.id, status="undecided", facts=Stated(f"{why[:1].upper()}{why[1:]}"))]
         findings += decided
     for detector in registry.detectors:
         tell(f"deciding: {detector.name}")
@@ -176,21 +175,44 @@ def decide(
     return findings, measures
 
 
+def _decided(
+    cause: AnyCause, evidence: Evidence, facts: dict[Callable[[Evidence], object], object], measures: dict[str, object]
+) -> list[Finding]:
+    """Return the findings of one cause. Facts that could not be built are not built again for the next one."""
+    if cause.facts not in facts:
+        try:
+            facts[cause.facts] = cause.facts(evidence)
+            if callable(measured := getattr(facts[cause.facts], "measures", None)):
+                measures.update(measured())
+        except Exception as error:
+            facts[cause.facts] = error
+    if isinstance(built := facts[cause.facts], Exception):
+        raise built
+    decided = list(cause.decide(built))
+    if not decided or any(finding.cause != cause.id for finding in decided):
+        raise ValueError("it gave no finding of its own")
+    for finding in decided:
+        text_of(finding)  # A sentence that cannot be made is the cause's failure, not the report's.
+    return decided
+
+
 def run_detector(detector: Detector, evidence: Evidence) -> Detection:
     """One detector's findings; whatever it does, every cause of it is decided afterwards."""
-    problem = ""
+    why = f"{detector.name} did not decide it"
     try:
-        detection = detector.detect(evidence)
-        if not isinstance(detection, Detection) or not all(
-            isinstance(finding, Finding) for finding in detection.findings
-        ):
-            raise TypeError("it returned no Detection with findings")
+        with budget(evidence.limits, evidence.disk_bytes):
+            detection = detector.detect(evidence)
+            if not isinstance(detection, Detection):
+                raise TypeError("it returned no Detection")
+            if not all(isinstance(finding, Finding) for finding in detection.findings):
+                raise TypeError("it returned no findings")
+            for finding in detection.findings:
+                text_of(finding)
     except Exception as error:
-        problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        evidence.problems.append(Problem("detector", detector.name, f"it failed ({problem}); its causes are undecided"))
+        why = f"{FAILED}: {failure(error)}"
+        evidence.problems.append(Problem("detector", detector.name, f"{why}; its causes are undecided"))
         detection = Detection([])
     decided = {finding.cause for finding in detection.findings}
-    why = f"the detector {detector.name} failed: {problem}" if problem else f"{detector.name} did not decide it"
     detection.findings += [
         Finding(cause=cause, status="undecided", facts=Stated(why)) for cause in detector.causes if cause not in decided
     ]

@@ -12,12 +12,12 @@ from math import prod
 from typing import Any
 
 from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, dtype, operation, text_of
+from diagnostics.evidence.ring.groups import MAX_MEMBERS, MOST_RANKS
 from diagnostics.evidence.values import integer
 
 DEFAULT_GROUP = "default_pg"
 _P2P = re.compile(r"(?:^|:)(send|recv)\s+(\d+|\?)\s*(?:->|<-)\s*(\d+|\?)", re.ASCII)
 _NUMBERED = re.compile(r"\d{1,9}", re.ASCII)
-_MAX_RANKS = 1 << 22
 _Config = dict[str, tuple[str, tuple[int, ...]]]
 """Group name -> (desc, ranks); gloo's single entry has the name `""`."""
 _CACHE: dict[bytes, tuple[str, Described]] = {}
@@ -37,11 +37,7 @@ def dump(value: dict[str, Any], rank: int | None, file: str) -> Dump:
     if raw is not None and not isinstance(raw, list):
         raise ValueError(f"its entries are a {type(raw).__name__} where a list belongs")
     entries = raw or []
-    config: _Config = {}
-    configured = value.get("pg_config")
-    for key, group in configured.items() if isinstance(configured, dict) else ():
-        if isinstance(group, dict):
-            config[str(group.get("name", key))] = (str(group.get("desc", "")), _ranks(group.get("ranks")))
+    config = _config(value.get("pg_config"))
     groups: dict[int, GroupKey] = {}
     keys: dict[tuple[str, str, str], GroupKey] = {}
     members: dict[GroupKey, tuple[int, ...]] = {}
@@ -72,13 +68,27 @@ def dump(value: dict[str, Any], rank: int | None, file: str) -> Dump:
     )
 
 
+def _config(raw: Any) -> _Config:
+    """Read the groups; ValueError where they have more members together than the groups of any rank."""
+    config: _Config = {}
+    left = MAX_MEMBERS
+    for key, group in raw.items() if isinstance(raw, dict) else ():
+        if isinstance(group, dict):
+            ranks = group.get("ranks")
+            left -= ranks.count(",") if isinstance(ranks, str) else len(ranks or ())
+            if left < 0:
+                raise ValueError(f"groups of over {MAX_MEMBERS:,} members together; no rank has so many")
+            config[str(group.get("name", key))] = (str(group.get("desc", "")), _ranks(ranks))
+    return config
+
+
 def _ranks(raw: Any) -> tuple[int, ...]:
     """`"[0, 1]"` or a list."""
     if isinstance(raw, str):
         found = [int(part) for part in re.findall(r"\d{1,9}", raw)]
     else:
         found = [rank for rank in raw if isinstance(rank, int)] if isinstance(raw, list | tuple) else []
-    return tuple(sorted({rank for rank in found if 0 <= rank < _MAX_RANKS}))
+    return tuple(sorted({rank for rank in found if 0 <= rank < MOST_RANKS}))
 
 
 def _outside(groups: dict[int, GroupKey]) -> list[tuple[int, int]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.invocation import command
 from diagnostics.evidence import run_folder, safe_pickle
+from diagnostics.evidence.budget import budget, disk_bytes, failure
 from diagnostics.evidence.job import world_size
 from diagnostics.evidence.job.assign_ranks import adopt, adopt_listed, adopt_single, assign_ranks, launched
 from diagnostics.evidence.job.attempts import set_aside
@@ -35,6 +36,7 @@ QUIET_S = 2.0
 EVERY_S = 0.5
 NAMED = 8
 """Files without evidence that are named; the others are counted."""
+FAILED = "the reader failed"
 LONG_HEAD_BYTES = 1 << 20
 """Of a JSON object whose beginning tells nothing: exporters put tables of their own before the events of a trace."""
 MAX_FOREIGN_PICKLE_BYTES = 16 << 20
@@ -73,7 +75,8 @@ def gather(path: Path, limits: Limits, progress: Callable[[str], None] | None = 
     else:
         walk = Walk(root, limits, evidence.problems, seen=Counter({target.suffix.lower() or "without an ending": 1}))
         gathering.take(target)
-    gathering.finish()
+    with budget(limits, evidence.disk_bytes):
+        gathering.finish()
     _refuse_nothing(path, evidence, walk.seen, gathering.counts[LOG], gathering.empty)
     gathering.tell_foreign()
     return evidence
@@ -173,20 +176,25 @@ class _Gathering:
         file = self.evidence.relative(path)
         self.files.append(file)
         kind = "file"
+        size_bytes = disk_bytes(path)
+        self.evidence.disk_bytes += size_bytes
         try:
-            start = head(path)
-            reader = reader_of(path, start)
-            if reader == "none" and start.startswith(b"{"):
-                start = head(path, LONG_HEAD_BYTES)
+            with budget(self.evidence.limits, size_bytes):
+                start = head(path)
                 reader = reader_of(path, start)
-            if isinstance(reader, Reader):
-                kind = reader.kind
-                self._read(reader, Source(path, file, start, self.evidence.limits, owner(Path(file))))
-            else:
-                self._cannot_read(path, file, reader, start)
+                if reader == "none" and start.startswith(b"{"):
+                    start = head(path, LONG_HEAD_BYTES)
+                    reader = reader_of(path, start)
+                if isinstance(reader, Reader):
+                    kind = reader.kind
+                    self._read(reader, Source(path, file, start, self.evidence.limits, owner(Path(file))))
+                else:
+                    self._cannot_read(path, file, reader, start)
         except (OSError, ValueError) as problem:
             what = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
             self._problem(kind, file, what or type(problem).__name__)
+        except Exception as problem:
+            self._problem(kind, file, f"{FAILED} on this file: {failure(problem)}")
 
     def _read(self, reader: Reader, source: Source) -> None:
         self.owners.add(source.owner)

@@ -4,6 +4,7 @@ Evidence comes from anywhere. A reader that goes through this module cannot be m
 than the limits say, whatever the file claims about itself.
 """
 
+import errno
 import json
 import os
 import re
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from diagnostics.contract.files import open_regular
 
@@ -42,6 +43,10 @@ class Limits:
     """Files looked at below PATH."""
     spans: int = 4_000_000
     """Device events kept of one trace or Nsight export; beyond, its window ends there."""
+    seconds: int = 60
+    """Processor time that one file or one cause may take; `budget` adds some for each MiB of evidence."""
+    memory_bytes: int = 1 << 30
+    """Memory that it may take, likewise."""
 
     def scaled(self, factor: float) -> "Limits":
         """All limits times `factor`; the depth at most `MOST_DEPTH`, or as it was."""
@@ -87,8 +92,14 @@ def is_deeper(head: bytes, limits: Limits) -> bool:
     return False
 
 
-def blocks(path: Path, limits: Limits, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
+def blocks(path: Path, limits: Limits, block_bytes: int = BLOCK_BYTES, text: bool = False) -> Iterator[bytes]:
     """Yield the bytes of a file in blocks of about `block_bytes`, decompressed if gzip (any number of members).
+
+    Args:
+        path: a regular file.
+        limits: on untrusted files.
+        block_bytes: how much is held at once.
+        text: leave out the holes of a sparse file, which hold no lines, however long they are.
 
     Raises:
         OSError: it cannot be read.
@@ -100,7 +111,7 @@ def blocks(path: Path, limits: Limits, block_bytes: int = BLOCK_BYTES) -> Iterat
         head = file.read(2)
         file.seek(0)
         size = max(1, os.fstat(file.fileno()).st_size)
-        plain = iter(lambda: file.read(block_bytes), b"")
+        plain = _written(file, block_bytes) if text else iter(lambda: file.read(block_bytes), b"")
         for block in _gunzip(file, limits, block_bytes) if head == _GZIP else plain:
             total += len(block)
             if total > limits.stream_bytes:
@@ -110,6 +121,17 @@ def blocks(path: Path, limits: Limits, block_bytes: int = BLOCK_BYTES) -> Iterat
             yield block
 
 
+def _written(file: BinaryIO, block_bytes: int) -> Iterator[bytes]:
+    while block := file.read(block_bytes):
+        yield block
+        if hasattr(os, "SEEK_DATA") and block.count(0) == len(block):
+            try:
+                file.seek(file.tell(), os.SEEK_DATA)
+            except OSError as problem:
+                if problem.errno == errno.ENXIO:  # Nothing but a hole up to the end; else there are no holes here.
+                    return
+
+
 def lines_of(path: Path, limits: Limits) -> Iterator[bytes]:
     """Yield the lines of a file of records without their ends; of one that is too long only a part, which is no record.
 
@@ -117,7 +139,7 @@ def lines_of(path: Path, limits: Limits) -> Iterator[bytes]:
         OSError, ValueError: as `blocks`.
     """
     rest = b""
-    for block in blocks(path, limits):
+    for block in blocks(path, limits, text=True):
         *complete, rest = (rest + block).split(b"\n")
         yield from complete
         rest = rest[: limits.line_bytes]

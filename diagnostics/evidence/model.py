@@ -171,6 +171,8 @@ class Evidence:
     inside: dict[str, set[int]] = field(default_factory=dict)
     """Kind -> ranks that its files turned out to be of once they were read; names alone may not tell."""
     problems: list[Problem] = field(default_factory=list)
+    disk_bytes: int = 0
+    """What all files take on disk; 0 of evidence that was made in memory."""
     doubt: str = ""
     """Why the dumps may not be of one job, so that ranks cannot be compared; empty where nothing speaks for it."""
 

@@ -2,16 +2,24 @@
 
 import ipaddress
 import os
+import secrets
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 import pytest
 
+from dtk.commands.main import _COMMANDS
+from tests.unit.sweep.files import GRID, write
+
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = ("model=gpt2_tiny", "train.steps=3", "launcher.nproc=2", "checkpoint=off")
+JOB = ("model=gpt2_tiny", "train.steps=3", "checkpoint=off")
+SMALL = (*JOB, "launcher.nproc=2")
 COMMANDS = {
     "run": ("run", "strategy=ddp", *SMALL),
     "run with restarts": ("run", "strategy=fsdp", "launcher.max_restarts=1", *SMALL),
@@ -19,38 +27,145 @@ COMMANDS = {
     "doctor": ("doctor", "--only", "collectives_gloo"),
     "calibrate": ("plan", "--calibrate"),
     "preflight": ("preflight", "strategy=ddp", "model=gpt2_tiny", "launcher.world_size=2"),
+    "watch": ("watch", "--", sys.executable, "spawn.py"),
 }
+EXTENDED = {
+    "run preflight=on": ("run", "preflight=on", "strategy=fsdp", *SMALL),
+    "run -m": ("run", "-m", "strategy=ddp,zero1", *SMALL),
+    "run tracker=tensorboard": ("run", "tracker=tensorboard", "strategy=ddp", *SMALL),
+    "run tracker=wandb": ("run", "tracker=wandb", "tracker.mode=offline", "strategy=ddp", *SMALL),
+    "run export": ("run", "strategy=fsdp", "model=gpt2_tiny", "train.steps=2", "launcher.nproc=2", "checkpoint.export=true"),
+    "bench --ab": ("bench", "comm", "--op=all_reduce", "--max-size=4K", "--repeats=1", "--ab", "auto", "low_memory",
+                   "launcher.nproc=2"),
+    "doctor, all of it": ("doctor",),
+    "plan by simulation": ("plan", "strategy=fsdp", "model=gpt2_tiny", "launcher.world_size=2", "--engine=both"),
+    "preflight --script": ("preflight", "--script", "script.py", "--world-size=2"),
+    "tune": ("tune", "bucket", "strategy=ddp", "--values=5,25", "--repeats=1", "--steps=2", *SMALL),
+    "sweep": ("sweep", "sweep.yaml", "launcher.nproc=2"),
+    "rerun": ("rerun", "last", "fault=none", "train.steps=2"),
+    "diagnose": ("diagnose", "last", "--verify-fix"),
+    "demo": ("demo", "--no-open"),
+}  # fmt: skip
+OF_A_RUN = ("rerun", "diagnose")
+"""These need a run that has failed."""
+SILENT = ("simulation", "preflight")
+"""One process that opens no socket at all."""
+WITHOUT_PROCESSES = {
+    "ls": ["ls"], "show": ["show", "last", "--why", "train.steps"], "compare": ["compare", "last", "last"],
+    "nccl": ["nccl", "list"], "plan": ["plan", "model=gpt2_tiny", "--engine=closed_form"],
+    "attach": ["attach", "--help"], "rm": ["rm", "last", "--yes"],
+}  # fmt: skip
+"""They start nothing and bind nothing, so a look into the interpreter shows it; `attach` looks at a job from outside
+and has tests of its own (tests/cli/test_attach.py), with jobs that listen for themselves."""
+SCRIPT = """\
+import os, sys, time
+import torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def train(rank):
+    dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/meet", rank=rank, world_size=2)
+    dist.all_reduce(torch.ones(8))
+    time.sleep(2)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    mp.spawn(train, nprocs=2)
+"""
+RANKS = """\
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(8))
+"""
+AUDIT = """\
+import sys
+from dtk.commands.main import main
+FORBIDDEN = ("socket.bind", "subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec")
+def hook(event, arguments):
+    if event in FORBIDDEN and "git" not in str(arguments):
+        print("AUDIT", event, arguments, file=sys.stderr)
+sys.addaudithook(hook)
+sys.exit(main(sys.argv[1:]))
+"""
 
 
-def listening(process: psutil.Process) -> set[tuple[str, int]]:
-    """Addresses and ports that a process and its descendants listen on."""
-    found = set()
-    for one in [process, *process.children(recursive=True)]:
-        try:
-            connections = one.net_connections(kind="inet")
-        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-            continue
-        found |= {(c.laddr.ip, c.laddr.port) for c in connections if c.status == psutil.CONN_LISTEN}
-    return found
+class Watched:
+    """The processes that carry a mark in their environment: also those that left the tree of the command."""
+
+    def __init__(self) -> None:
+        self.mark = f"DTK_TEST_LISTENING_{secrets.token_hex(8)}"
+        self.ours: dict[int, bool] = {}
+        self.seen: set[tuple[str, int]] = set()
+
+    def look(self) -> None:
+        """Note the addresses and ports that they listen on."""
+        for process in psutil.process_iter():
+            try:
+                if not self.ours.get(process.pid):  # A process that has only been forked has its parent's for a while.
+                    self.ours[process.pid] = self.mark in process.environ()
+                if self.ours[process.pid]:
+                    connections = process.net_connections(kind="inet")
+                    self.seen |= {(c.laddr.ip, c.laddr.port) for c in connections if reachable(c)}
+            except psutil.Error:
+                continue
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_only_loopback_is_listened_on(name: str, tmp_path: Path) -> None:
+def reachable(connection: "psutil._common.pconn") -> bool:
+    """Whether it waits for whoever comes: a TCP socket that listens, a UDP socket without a peer."""
+    waits = connection.type == socket.SOCK_DGRAM and not connection.raddr
+    return bool(connection.laddr) and (waits or connection.status == psutil.CONN_LISTEN)
+
+
+def watched(words: Sequence[str], folder: Path, codes: tuple[int, ...] = (0,)) -> set[tuple[str, int]]:
+    """Run a command and return what its processes listened on."""
     environment = {key: value for key, value in os.environ.items() if not key.endswith("_SOCKET_IFNAME")}
-    environment |= {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path)}
-    with (tmp_path / "output.log").open("w") as output:
+    if words[0] == "watch":
+        environment["GLOO_SOCKET_IFNAME"] = "lo"  # Where the script's own groups listen is the script's business.
+    watching = Watched()
+    environment |= {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder), watching.mark: "1", "OMP_NUM_THREADS": "1"}
+    with (folder / "output.log").open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dtk", *COMMANDS[name]], cwd=tmp_path, env=environment, stdout=output, stderr=output
+            [sys.executable, "-m", "dtk", *words], cwd=folder, env=environment, stdout=output, stderr=output
         )
-        seen: set[tuple[str, int]] = set()
-        watched = psutil.Process(process.pid)
-        ends_s = time.monotonic() + 150
+        ends_s = time.monotonic() + 200
         while process.poll() is None and time.monotonic() < ends_s:
-            seen |= listening(watched)
+            watching.look()
             time.sleep(0.05)
         process.kill()
-    text = (tmp_path / "output.log").read_text()
-    assert process.wait() == 0, text
-    assert seen or name == "preflight", "no listening socket was seen at all: the test looks at the wrong processes"
+    assert process.wait() in codes, (folder / "output.log").read_text()
+    return watching.seen
+
+
+def prepare(folder: Path) -> None:
+    (folder / "spawn.py").write_text(SCRIPT)
+    (folder / "script.py").write_text(RANKS)
+    write(folder, {**GRID, "command": [*GRID["command"], "checkpoint=off"]})
+
+
+@pytest.mark.parametrize(
+    "name", [*COMMANDS, *(pytest.param(name, marks=pytest.mark.extended) for name in EXTENDED)]
+)
+def test_only_loopback_is_listened_on(name: str, tmp_path: Path) -> None:
+    if "wandb" in name and find_spec("wandb") is None:
+        pytest.skip("the extra wandb is not installed")
+    prepare(tmp_path)
+    if name in OF_A_RUN:
+        watched(("run", "fault=extra_collective", "strategy=ddp", "watch.stall_timeout_s=5", *SMALL), tmp_path, (1,))
+    seen = watched((COMMANDS | EXTENDED)[name], tmp_path, (0, 1) if name in OF_A_RUN else (0,))
+    assert seen or any(word in name for word in SILENT), "no socket was seen: the test looks at the wrong processes"
     open_to_all = {address for address in seen if not ipaddress.ip_address(address[0]).is_loopback}
-    assert not open_to_all, text
+    assert not open_to_all, (tmp_path / "output.log").read_text()
+
+
+@pytest.mark.extended
+def test_commands_that_read_runs_start_nothing_and_bind_nothing(tmp_path: Path) -> None:
+    watched(("run", "strategy=single", *JOB), tmp_path)
+    for words in WITHOUT_PROCESSES.values():
+        done = subprocess.run(
+            [sys.executable, "-c", AUDIT, *words], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0 and "AUDIT" not in done.stderr, (words, done.stdout, done.stderr)
+
+
+def test_every_command_is_looked_at() -> None:
+    named = {words[0] for words in (*COMMANDS.values(), *EXTENDED.values())} | set(WITHOUT_PROCESSES) | {"run"}
+    assert {module.__name__.rpartition(".")[2] for module in _COMMANDS} <= named

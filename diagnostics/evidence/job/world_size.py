@@ -7,10 +7,9 @@ from typing import Any
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.evidence.ring.groups import MOST_RANKS
 from diagnostics.evidence.values import integer
 
-MAX_WORLD = 1_000_000
-"""A larger number in a file is no number of ranks: the largest training jobs have some 100,000."""
 ALL_RANKS = -1
 """Key of `Evidence.environment` for variables of the whole job."""
 _VARIABLES = re.compile(r"^(?:NCCL|TORCH|GLOO|CUDA|PYTORCH|OMP|RCCL|HIP)[A-Z0-9_]*$")
@@ -26,7 +25,7 @@ class Claims:
 
     def add(self, size: int, file: str) -> None:
         """Add a world size that a file states."""
-        if 0 < size <= MAX_WORLD:
+        if 0 < size <= MOST_RANKS:
             self.sizes[size].append(file)
 
     def add_of_rank(self, size: int, file: str) -> None:
@@ -49,7 +48,7 @@ def settle(evidence: Evidence, claims: Claims) -> None:
         elif fact.kind == "nccl_init" and isinstance(nranks, int):
             weakest = max(weakest, nranks)  # a communicator may be of a sub-group
     topology = evidence.run.manifest.get("topology") if evidence.run is not None else None
-    stated = integer(topology.get("world_size"), 1, MAX_WORLD + 1) if isinstance(topology, dict) else None
+    stated = integer(topology.get("world_size"), 1, MOST_RANKS + 1) if isinstance(topology, dict) else None
     if stated is not None:
         claims.add(stated, "manifest.json")
     if len(claims.sizes) > 1:
@@ -65,7 +64,7 @@ def settle(evidence: Evidence, claims: Claims) -> None:
         what = f"files of different jobs are mixed: {' and '.join(parts)}"
         evidence.problems.append(Problem("file", ".", what))
     evidence.world_size = stated or (next(iter(claims.sizes)) if len(claims.sizes) == 1 else None)
-    if not claims.sizes and weakest <= MAX_WORLD:
+    if not claims.sizes and weakest <= MOST_RANKS:
         evidence.world_size = weakest or None
     _beyond(evidence)
 

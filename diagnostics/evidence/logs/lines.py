@@ -122,7 +122,7 @@ class LineReader:
             OSError, ValueError: as `limits.blocks`; what came before was yielded.
         """
         number, rest, skipping = 1, b"", False
-        for block in _utf8(blocks(self.path, self.limits)):
+        for block in _utf8(blocks(self.path, self.limits, text=True)):
             data = rest + block
             if skipping:
                 end = data.find(b"\n")

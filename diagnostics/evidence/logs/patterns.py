@@ -28,7 +28,7 @@ class Pattern:
     @cached_property
     def regex(self) -> re.Pattern[str]:
         """The expression."""
-        return re.compile(self.text)
+        return re.compile(self.text, re.ASCII)  # What libraries write; other digits would make no number.
 
 
 def _table() -> Iterator[Pattern]:

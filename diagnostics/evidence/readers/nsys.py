@@ -25,8 +25,12 @@ _Launches = dict[tuple[int, int], tuple[int, int, int]]
 _STEPS_PER_CHECK = 1_000_000
 _CHECKS = 5_000
 """Instructions of sqlite's machine that a query may take: a view with a recursive query ends there."""
-_CELL_BYTES = 1 << 20
+_CELL_BYTES = 64 << 10
 """Longest text of a cell: a generated column is as long as it likes. Demangled names stay below 64 KiB."""
+_MOST_DEVICES = 64
+"""Of one node: 8 GPUs cut into 7 parts each are 56. Marks count once for each."""
+_BATCH = 256
+"""Rows that are held at once."""
 _ROW_BYTES, _ROWS_FREE = 8, 100_000
 _DIRECTION = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 _MEMORY = {0: "Pageable", 1: "Pinned", 2: "Device"}
@@ -121,7 +125,7 @@ class _Reader:
     def _rows(self, query: str) -> Iterator[tuple[Any, ...]]:
         cursor = self.connection.execute(f"{query} LIMIT {self.file.limits.spans}")
         left = self.rows_left
-        while rows := cursor.fetchmany(min(4096, max(1, left))):
+        while rows := cursor.fetchmany(min(_BATCH, max(1, left))):
             left -= len(rows)
             if left < 0:
                 raise ValueError("refused: a query gives more rows than the file holds")
@@ -129,8 +133,8 @@ class _Reader:
 
     def _trace(self, device: int) -> Trace:
         if device not in self.traces_by_device:
-            if len(self.traces_by_device) >= 1024:
-                raise ValueError("over 1,024 devices")
+            if len(self.traces_by_device) >= _MOST_DEVICES:
+                raise ValueError(f"over {_MOST_DEVICES} devices: no node has so many")
             self.traces_by_device[device] = trace = Trace(file=self.file.file, names=self.listed)
             self.lanes[device] = Lanes(trace.lanes)
         return self.traces_by_device[device]

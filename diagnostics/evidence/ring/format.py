@@ -7,7 +7,7 @@ is there also after SIGKILL or an abort in native code, so a record may be torn:
 import struct
 from dataclasses import dataclass
 
-from diagnostics.evidence.ring.groups import MAX_MEMBERS, group_key, parse_ranks
+from diagnostics.evidence.ring.groups import MAX_MEMBERS, MOST_RANKS, group_key, parse_ranks
 
 MAGIC = b"dtk-ring"
 VERSION = 1
@@ -153,6 +153,8 @@ def parse(data: bytes) -> RingDump:
         raise ValueError(f"ring of version {version}; this reads version {VERSION}")
     if groups > MAX_GROUPS or slots > MAX_SLOTS:
         raise ValueError(f"ring of {groups} groups and {slots} records; no rank writes so many")
+    if not rank < world <= MOST_RANKS:
+        raise ValueError(f"ring of rank {rank:,} of {world:,}; no job has such ranks")
     if len(data) != (size_bytes := file_bytes(groups, slots, table_bytes)):
         raise ValueError(f"ring of {len(data)} bytes where its header says {size_bytes}")
     texts = _texts(data[len(data) - table_bytes :])
@@ -218,8 +220,10 @@ def _groups(data: bytes, count: int, texts: list[str]) -> dict[int, RingGroup]:
         if not ranks:
             continue
         if ranks not in members:
-            members[ranks] = parse_ranks(_text(texts, ranks), left)
-            left -= len(members[ranks])
+            members[ranks] = parse_ranks(_text(texts, ranks))
+        left -= len(members[ranks])
+        if left < 0:
+            raise ValueError(f"groups of over {MAX_MEMBERS:,} members together; no rank has so many")
         title, ours = _text(texts, name), members[ranks]
         key = group_key(title, ours, generation)
         by_index[index] = RingGroup(title, _text(texts, desc), ours, key, generation, started, finished)

@@ -4,8 +4,10 @@ import hashlib
 import itertools
 import re
 
+MOST_RANKS = 1_000_000
+"""A larger number in a file is no number of ranks: the largest training jobs have some 100,000."""
 MAX_MEMBERS = 1 << 22
-"""Of all groups of a ring together; with more it is not from dtk."""
+"""Of all groups of one rank together, each time that a group names them; with more it is no job's file."""
 _RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?:/(\d{1,7}))?", re.ASCII)
 
 
@@ -22,7 +24,7 @@ def parse_ranks(text: str, limit: int = MAX_MEMBERS) -> tuple[int, ...]:
         if match is None:
             return ()
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        if step < 1 or (last - first) // step + len(ranks) >= limit:
+        if step < 1 or last >= MOST_RANKS or (last - first) // step + len(ranks) >= limit:
             return ()
         ranks.extend(range(first, last + 1, step))
     return tuple(ranks)

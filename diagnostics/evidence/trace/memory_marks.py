@@ -149,7 +149,7 @@ def is_worth_reading(path: Path, limits: Limits) -> bool:
     """
     tail = b""
     try:
-        for block in blocks(path, limits):
+        for block in blocks(path, limits, text=True):
             if _WORTH.search(tail + block):
                 return True
             tail = block[-16:]

@@ -197,7 +197,7 @@ class _Stream:
     """The blocks of a file; damage ends it and is remembered."""
 
     def __init__(self, path: Path, limits: Limits) -> None:
-        self._blocks = blocks(path, limits, _BLOCK_BYTES)
+        self._blocks = blocks(path, limits, _BLOCK_BYTES, text=True)
         self._pushed: list[bytes] = []
         self.problem = ""
 

@@ -160,3 +160,14 @@ def test_no_depth_and_no_scale_ends_otherwise_than_in_a_line(tmp_path, depth, sc
             over = [int(found) for one in said for found in re.findall(r"nested over (\d+) levels", one)]
             assert all(limit < depth and limit <= MOST_DEPTH for limit in over), "it says what is true"
             (tmp_path / name).unlink()
+
+
+def test_lines_behind_a_hole_are_read_and_the_hole_is_not(tmp_path):
+    path = tmp_path / "sparse.log"
+    with path.open("wb") as file:
+        file.write(b"first\n")
+        file.seek(1 << 36)
+        file.write(b"\nlast\n")
+        file.truncate(1 << 40)
+    read = b"".join(blocks(path, Limits(), text=True))
+    assert read.startswith(b"first\n") and b"\nlast\n" in read and len(read) < 64 << 20

@@ -1,0 +1,96 @@
+"""What one reader or one cause may take of the machine, and the line for a report when it fails.
+
+`limits` bounds what a file holds. What is made of it can be larger by any factor (a figure in it that counts ranks,
+a join, a list that is shared), so time and memory are bounded as well, by the bytes that the evidence takes on disk.
+"""
+
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from diagnostics.contract.errors import DiagnosticsError
+from diagnostics.evidence.limits import Limits
+
+SECONDS_PER_MIB = 4
+"""A gzip trace of 60 times its size on disk is read in 1.5 s a MiB, a flight dump in 0.07 s (docs/benchmarks.md)."""
+MEMORY_PER_BYTE = 64
+_INLINE_BYTES = 64 << 10
+"""File systems put small files where they count no blocks."""
+CHECK_S = 0.2
+"""Of processor time."""
+
+
+class OverBudgetError(DiagnosticsError, ValueError):
+    """A reader or a cause takes more than its budget."""
+
+    def __init__(self) -> None:
+        super().__init__("it takes more time or memory than evidence of this size may", "raise it with --limit-scale")
+
+
+_open: list[tuple[float, int]] = []
+"""Processor time of this process and its resident bytes at which each open budget ends; the innermost last."""
+
+
+@contextmanager
+def budget(limits: Limits, size_bytes: int) -> Iterator[None]:
+    """Bound what runs inside; only in the main thread, and where the system has timers of processor time.
+
+    Args:
+        limits: the part that does not depend on the size.
+        size_bytes: of the evidence on disk; evidence that was made in memory (0) is trusted.
+
+    Raises:
+        OverBudgetError: inside, from any line of Python.
+    """
+    if not (size_bytes and hasattr(signal, "setitimer")) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if signal.getsignal(signal.SIGPROF) is not _look:  # It stays: a signal may arrive after the timer was stopped.
+        signal.signal(signal.SIGPROF, _look)
+    end_s = time.process_time() + limits.seconds + SECONDS_PER_MIB * size_bytes / 2**20
+    _open.append((end_s, resident_bytes() + limits.memory_bytes + MEMORY_PER_BYTE * size_bytes))
+    signal.setitimer(signal.ITIMER_PROF, CHECK_S, CHECK_S)
+    try:
+        yield
+    finally:
+        _open.pop()
+        if not _open:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _look(number: int, frame: object) -> None:
+    if _open and (time.process_time() > _open[-1][0] or resident_bytes() > _open[-1][1]):
+        raise OverBudgetError
+
+
+def resident_bytes() -> int:
+    """Memory of this process; 0 where the system does not tell in /proc."""
+    try:
+        return int(Path("/proc/self/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, AttributeError, ValueError):
+        return 0
+
+
+def disk_bytes(path: Path) -> int:
+    """Return what a file takes on disk: a hole takes nothing, whatever the size says. 0 where it cannot be read."""
+    try:
+        about = path.stat()
+    except OSError:
+        return 0
+    blocks_bytes = getattr(about, "st_blocks", about.st_size) * 512
+    return min(about.st_size, max(blocks_bytes, _INLINE_BYTES))
+
+
+def failure(error: Exception) -> str:
+    """Return what went wrong in one line; of what nobody expected, a line for a bug report."""
+    text = " ".join(str(error).split())[:200]
+    if isinstance(error, OverBudgetError) or error.__traceback__ is None:
+        return text
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    at = f"{'/'.join(Path(place.filename).parts[-3:])}:{place.lineno}"
+    return f"{type(error).__name__}: {text} at {at}; please report this line"
