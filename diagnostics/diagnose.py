@@ -1,5 +1,6 @@
 """The pipeline: gather the evidence, let every detector decide, choose the root causes, make the report."""
 
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -185,6 +186,7 @@ def _decided(
             if callable(measured := getattr(facts[cause.facts], "measures", None)):
                 measures.update(measured())
         except Exception as error:
+            traceback.clear_frames(error.__traceback__)  # It may be memory that ran out.
             facts[cause.facts] = error
     if isinstance(built := facts[cause.facts], Exception):
         raise built

@@ -24,7 +24,7 @@ def grow() -> None:
 
 
 def test_a_loop_without_end_is_ended() -> None:
-    with pytest.raises(OverBudgetError, match="more time or memory .* raise it with --limit-scale"), budget(SHORT, 1):
+    with pytest.raises(OverBudgetError, match="more time or memory than"), budget(SHORT, 1):
         spin()
 
 
