@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Where, text_of
+from diagnostics.contract.findings import EvidenceItem, Finding, Where, text_of
 from diagnostics.contract.formatting import ranks_text
 from diagnostics.evidence.model import shortened
 from diagnostics.report import document as doc
@@ -75,14 +75,19 @@ def _first_screen(report: Report, brief: bool) -> tuple[doc.Block, ...]:
         return (doc.Fields(tuple(rest)),) if rest else ()
     root, *others = report.root_causes
     fixes, places = text_of(root).remedies, wording.sides(root)
-    answer = [_one_line("blame", wording.blame(root))]
+    answer = [doc.Field("blame", wording.blame(root), brief=wording.blame(root))]
     if places:
         ranks, where = places[0]
         suffers = set(ranks) & set(root.victims)  # Nothing tells where the rank to blame is.
         text, shorter = wording.place_of(ranks, where)
         answer.append(doc.Field("victim" if suffers else "where", text, brief=shorter))
     if fixes:
-        answer.append(doc.Field("fix", _fix(fixes[0]), "good"))
+        best, gain = fixes[0], ""  # What it saves; of a setting for which no figure is known, why.
+        if best.saves:
+            gain = f" (saves {best.saves})"
+        elif best.kind == "override" and best.why:
+            gain = f" ({best.why})"
+        answer.append(doc.Field("fix", best.change + gain, "good"))
     answer.append(doc.Field("what", text_of(root).summary))
     answer.append(doc.Field("cause", f"{root.cause}{_sure(root)}", beside_answer=True))
     if wording.cost(root.cost):
@@ -103,10 +108,6 @@ def _first_screen(report: Report, brief: bool) -> tuple[doc.Block, ...]:
     return doc.present(doc.Fields(tuple(answer)), beside, doc.Fields((*details, *rest)))
 
 
-def _one_line(label: str, text: str) -> doc.Field:
-    return doc.Field(label, text, brief=text)
-
-
 def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     """Return what was ruled out, what could not be decided, and what was wrong with the evidence."""
     rows = [*standing.rows(report)]
@@ -115,9 +116,8 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     if report.root_causes:
         rows.append(doc.Field("rest", _counts(report), "soft"))
     suspicions = [decided.finding for decided in report.findings if is_suspicion(decided.finding)]
-    rows += [
-        doc.Field("maybe", f"{_named(report, one)}: {text_of(one).summary}", "warn") for one in suspicions[:_BRIEF]
-    ]
+    for suspicion in suspicions[:_BRIEF]:
+        rows.append(doc.Field("maybe", f"{_named(report, suspicion)}: {text_of(suspicion).summary}", "warn"))
     unsure = report.root_causes and report.root_causes[0].confidence < _HIGH
     if unsure or (report.outcome == "undecided" and report.waiting is None and not report.suspicions):
         own = text_of(report.root_causes[0]).missing if report.root_causes else ""
@@ -157,41 +157,51 @@ def _about(report: Report) -> tuple[doc.Block, ...]:
 
 
 def _sections(report: Report) -> tuple[doc.Block, ...]:
-    near = families(report)
+    kinds, (near, others) = families(report), undecided(report)
     drawn = {kind: drawing(report) for kind, drawing in _DRAWN.items()}
+    followed = tuple(
+        f"{report.title(one.finding.cause)} ({ranks_text(one.finding.ranks) or 'no rank'}), "
+        f"{one.finding.cause}: {text_of(one.finding).summary}"
+        for one in report.findings
+        if one.explained_by
+    )
+    lacks = tuple(f"{what} (for {', '.join(ids)})" for what, ids in [*missing(near), *missing(others)])
+    record = doc.Section("Undecided, and what would record what is missing", (doc.Items(lacks),)) if lacks else None
     causes = [_cause(report, root, number) for number, root in enumerate(report.root_causes)]
     return doc.present(
         [doc.Only(PAGES, tuple(causes[:1])), *causes[1:]],
-        [block for kind, block in drawn.items() if block and kind in near],
-        _consequences(report),
+        [block for kind, block in drawn.items() if block and kind in kinds],
+        doc.Section("Consequences, not causes", (doc.Items(followed),)) if followed else None,
         _tree(report),
-        [block for kind, block in drawn.items() if block and kind not in near],
+        [block for kind, block in drawn.items() if block and kind not in kinds],
         doc.Only(PAGES, (_every_cause(report),)),
-        doc.Only(("terminal",), doc.present(_missing(report))),
+        doc.Only(("terminal",), doc.present(record)),
         _coverage(report.coverage),
     )
 
 
 def _cause(report: Report, root: Finding, number: int) -> doc.Section:
-    rows = [doc.Field("ranks", wording.blame(root))]
-    cost = wording.cost(root.cost)
-    for label, text in (("cost", cost), ("measured", text_of(root).measured), ("confidence", f"{root.confidence:.0%}")):
-        if text:
-            rows.append(doc.Field(label, text))
-    places = wording.sides(root)
+    text, cost, places = text_of(root), wording.cost(root.cost), wording.sides(root)
+    rows = {
+        "ranks": wording.blame(root),
+        "cost": cost,
+        "measured": text.measured,
+        "confidence": f"{root.confidence:.0%}",
+    }
     more = len(places) - SIDES_SHOWN
-    fixes = [doc.Fix(one.change, one.why, one.saves, one.kind) for one in text_of(root).remedies]
+    fixes = [doc.Fix(remedy.change, remedy.why, remedy.saves, remedy.kind) for remedy in text.remedies]
     seen = [
-        (doc.Span(_source(one), "code"), f" {one.detail} ", doc.Span(f"({one.kind})", "soft")) for one in root.evidence
+        (doc.Span(_source(item), "code"), f" {item.detail} ", doc.Span(f"({item.kind})", "soft"))
+        for item in root.evidence
     ]
     title = report.title(root.cause) if number else "What happened"
     return doc.Section(
         (f"{title} ", doc.Span(root.cause, "code")),
         doc.present(
-            doc.Paragraph(text_of(root).summary),
+            doc.Paragraph(text.summary),
             doc.Cards(tuple(_card(root, *place) for place in places[:SIDES_SHOWN])) if places else None,
             doc.remark(f"and {more} more places, in report.json") if more > 0 else None,
-            doc.Fields(tuple(rows)),
+            doc.Fields(tuple(doc.Field(label, value) for label, value in rows.items() if value)),
             doc.Section("How to fix it", tuple(fixes), 3) if fixes else None,
             doc.Section("Evidence", (doc.Items(tuple(seen)),), 3) if seen else None,
         ),
@@ -210,16 +220,6 @@ def _card(root: Finding, ranks: tuple[int, ...], where: Where) -> doc.Card:
     )
 
 
-def _consequences(report: Report) -> doc.Section | None:
-    followed = [
-        f"{report.title(one.finding.cause)} ({ranks_text(one.finding.ranks) or 'no rank'}), "
-        f"{one.finding.cause}: {text_of(one.finding).summary}"
-        for one in report.findings
-        if one.explained_by
-    ]
-    return doc.Section("Consequences, not causes", (doc.Items(tuple(followed)),)) if followed else None
-
-
 def _tree(report: Report) -> doc.Section:
     titles = {branch.id: branch.title for branch in report.tree.children}
     confirmed = [cut for cut in report.cut_sets if cut.status == "confirmed"][:CUT_SETS_SHOWN]
@@ -229,10 +229,7 @@ def _tree(report: Report) -> doc.Section:
         "Fault tree",
         doc.present(
             doc.Only(("terminal",), (doc.remark("[x] confirmed, [?] undecided, [ ] ruled out"),)),
-            doc.Only(
-                ("html",),
-                (doc.remark("Confirmed branches are open. The arrow keys walk through the tree."),),
-            ),
+            doc.on_page(doc.remark("Confirmed branches are open. The arrow keys walk through the tree.")),
             doc.Tree(_node(report.tree)),
             doc.Section("Minimal cut sets that are confirmed", (doc.Items(tuple(sets)),), 3) if sets else None,
             doc.on_page(doc.remark(f"{possible} more are undecided.")) if possible else None,
@@ -314,12 +311,6 @@ def _causes(report: Report, causes: Sequence[Decided]) -> doc.Table | None:
     return doc.Table(("status", "cause", "ranks", "what was seen"), tuple(rows), 4, "records") if rows else None
 
 
-def _missing(report: Report) -> doc.Section | None:
-    near, others = undecided(report)
-    items = tuple(f"{what} (for {', '.join(causes)})" for what, causes in [*missing(near), *missing(others)])
-    return doc.Section("Undecided, and what would record what is missing", (doc.Items(items),)) if items else None
-
-
 def _coverage(coverage: Sequence[Coverage]) -> doc.Section | None:
     rows, counts = [], []
     for one in coverage:
@@ -344,13 +335,6 @@ def _named(report: Report, finding: Finding) -> str:
 
 def _sure(finding: Finding) -> str:
     return "" if finding.confidence >= 1 else f", {finding.confidence:.0%} sure"
-
-
-def _fix(remedy: Remedy) -> str:
-    """Return what to change and what it saves; of a setting for which no figure is known, why."""
-    if remedy.saves:
-        return f"{remedy.change} (saves {remedy.saves})"
-    return f"{remedy.change} ({remedy.why})" if remedy.kind == "override" and remedy.why else remedy.change
 
 
 def _source(item: EvidenceItem) -> str:

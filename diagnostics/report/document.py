@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from diagnostics.contract.formatting import sentence
+
 Form = Literal["terminal", "markdown", "html"]
 Tone = Literal["", "good", "bad", "warn", "soft", "strong", "code"]
 """How a text is emphasised: a colour in a terminal, a class on a page; `code` is also marked in Markdown."""
@@ -40,11 +42,9 @@ def plain(text: Text) -> str:
 
 
 def capitalised(text: Text) -> tuple[Span, ...]:
-    """Return a heading with a capital at its beginning; a name such as `world_size` stays as it is typed."""
+    """Return a heading with a capital at its beginning; a name in the tone `code` stays as it is typed."""
     first, *others = spans(text) or (Span(""),)
-    if "_" in first.text.partition(" ")[0]:
-        return (first, *others)
-    return (Span(first.text[:1].upper() + first.text[1:], first.tone), *others)
+    return (first if first.tone == "code" else Span(sentence(first.text), first.tone), *others)
 
 
 @dataclass(frozen=True, slots=True)

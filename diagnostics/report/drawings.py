@@ -46,7 +46,11 @@ def timeline(report: Report) -> doc.Only | None:
         return None
     cells = {rank: {call.position: call for call in calls} for rank, calls in sorted(lines.ranks.items())}
     positions = sorted({at for calls in cells.values() for at in calls})
-    majority = {at: _majority([calls.get(at) for calls in cells.values()], at == position) for at in positions}
+    majority: dict[int, tuple[str, ...]] = {}  # What more than half of the ranks issued that issued something.
+    for at in positions:
+        counts = Counter(filter(None, (_compared(calls.get(at), at == position) for calls in cells.values())))
+        (best, count), *_ = counts.most_common(1) or [((), 0)]
+        majority[at] = best if 2 * count > counts.total() else ()
     rows = [
         (
             doc.Cell(f"{rank}{' *' if rank in blamed else ''}"),
@@ -63,16 +67,6 @@ def timeline(report: Report) -> doc.Only | None:
     blocks = (doc.remark(legend), doc.Table(header, tuple(rows), len(header), "dense", focus))
     title = f"Last collectives of group {lines.group}" if lines.group else "Last collectives"
     return doc.on_page(doc.Section(title, blocks))
-
-
-def _majority(calls: Sequence[Call | None], here: bool) -> tuple[str, ...]:
-    """Return what more than half of the ranks issued that issued something."""
-    counts: dict[tuple[str, ...], int] = {}
-    for call in calls:
-        if key := _compared(call, here):
-            counts[key] = counts.get(key, 0) + 1
-    best = max(counts, key=counts.__getitem__, default=())
-    return best if best and counts[best] * 2 > sum(counts.values()) else ()
 
 
 def _compared(call: Call | None, here: bool) -> tuple[str, ...]:
@@ -215,10 +209,11 @@ def _areas(rank: int, stack: MemoryStack) -> doc.Plot:
         lower = tuple(edges[n] for edges in sums)
         curves.append(doc.Curve(hint, points, colour, lower=lower, faint=name in stack.unused))
     totals = tuple((row[0], stack.in_tensors(row)) for row in stack.rows)
-    marks = [
-        doc.Mark(f"step {step}", x=time, tone="step", hint=f"step {step} begins")
-        for time, step in _spread([pair for pair in stack.steps if start <= pair[0] <= end], end - start)
-    ]
+    marks: list[doc.Mark] = []
+    for time, step in stack.steps:  # Those that stand far enough from each other for their names.
+        far = not marks or time - (marks[-1].x or 0.0) >= (end - start) / _STEPS
+        if start <= time <= end and far:
+            marks.append(doc.Mark(f"step {step}", x=time, tone="step", hint=f"step {step} begins"))
     if capacity is not None:
         marks.append(doc.Mark(f"the device has {bytes_text(capacity)}", y=capacity))
     if stack.failed is not None:
@@ -226,8 +221,8 @@ def _areas(rank: int, stack: MemoryStack) -> doc.Plot:
     peak = f"peak {bytes_text(stack.peak.bytes)}"
     hint = ", ".join(filter(None, (peak, stack.peak.place)))
     marks.append(doc.Mark(peak, stack.peak.time, stack.peak.bytes, "peak", hint))
-    step = _round((end - start) / _TICKS)
-    ticks = tuple(n * step for n in range(ceil(start / step), floor(end / step) + 1))
+    distance = _round((end - start) / _TICKS)
+    ticks = tuple(n * distance for n in range(ceil(start / distance), floor(end / distance) + 1))
     return doc.Plot(
         f"Memory of rank {rank} over time. {_described(stack)}",
         doc.Axis(stack.time_text, start, end, ticks=ticks),
@@ -237,15 +232,6 @@ def _areas(rank: int, stack: MemoryStack) -> doc.Plot:
         legend=False,
         height=320.0,
     )
-
-
-def _spread(steps: Sequence[tuple[float, int]], length: float) -> list[tuple[float, int]]:
-    """Return the steps that stand far enough from each other for their names."""
-    kept: list[tuple[float, int]] = []
-    for time, step in steps:
-        if not kept or time - kept[-1][0] >= length / _STEPS:
-            kept.append((time, step))
-    return kept
 
 
 def _moments(stack: MemoryStack) -> tuple[doc.Block, ...]:
@@ -325,4 +311,4 @@ def _round(value: float) -> float:
     """Return the least round number that is not below."""
     value = max(value, _LEAST)
     power = 10.0 ** floor(log(value, 10))
-    return power * next(one for one in _ROUND if one * power >= value * (1 - 1e-9) or one == _ROUND[-1])
+    return power * next(n for n in _ROUND if n * power >= value * (1 - 1e-9) or n == _ROUND[-1])

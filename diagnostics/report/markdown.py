@@ -57,7 +57,12 @@ def _block(block: doc.Block) -> str:
             saves = f" (saves {text(block.saves)})" if block.saves else ""
             return f"- **fix**{f' ({block.kind})' if block.kind else ''}: {code(block.change)}{why}{saves}"
         case doc.Table():
-            return _table(block)
+            rows = [[text(name) for name in block.header]]
+            for row in block.rows:
+                cells = [[_inline(line, in_table=True) for line in (c.text, *c.below)] for c in map(doc.cell_of, row)]
+                rows.append(["; ".join(filter(None, lines)) for lines in cells])
+            head, *body = ["| " + " | ".join(cell or " " for cell in row) + " |" for row in rows]
+            return "\n".join([head, "|" + " --- |" * len(block.header), *body])
         case doc.Cards():
             lines = [", ".join(map(_inline, reversed(card.lines))) for card in block.cards]
             return "\n".join(f"- **{text(card.title)}**: {line}" for card, line in zip(block.cards, lines, strict=True))
@@ -69,15 +74,6 @@ def _block(block: doc.Block) -> str:
             return "\n\n".join([f"{'#' * block.level} {_inline(doc.capitalised(block.title))}", *_blocks(block.blocks)])
         case _:
             return ""
-
-
-def _table(block: doc.Table) -> str:
-    rows = [[text(name) for name in block.header]]
-    for row in block.rows:
-        lines = [(cell.text, *cell.below) for cell in map(doc.cell_of, row)]
-        rows.append(["; ".join(filter(None, (_inline(line, in_table=True) for line in cell))) for cell in lines])
-    head, *body = ["| " + " | ".join(cell or " " for cell in row) + " |" for row in rows]
-    return "\n".join([head, "|" + " --- |" * len(block.header), *body])
 
 
 def _node(node: doc.Node, depth: int) -> str:

@@ -1,8 +1,10 @@
 """What a report says as a whole: its headline, the kind of trouble it is about, and what is left open."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from diagnostics.contract.findings import Finding, Status, text_of
+from diagnostics.contract.formatting import counted
 from diagnostics.report import standing
 from diagnostics.report.model import Decided, Report
 from diagnostics.tree.arbitrate import SURE
@@ -56,12 +58,9 @@ def headline(report: Report) -> str:
     return "something went wrong, or too little was left behind to say; no cause is confirmed"
 
 
-def count(report: Report) -> dict[Status, int]:
+def count(report: Report) -> Counter[Status]:
     """Return the number of findings of each status."""
-    table: dict[Status, int] = {"confirmed": 0, "undecided": 0, "ruled_out": 0}
-    for decided in report.findings:
-        table[decided.finding.status] += 1
-    return table
+    return Counter(decided.finding.status for decided in report.findings)
 
 
 def is_suspicion(finding: Finding) -> bool:
@@ -93,11 +92,13 @@ def families(report: Report) -> frozenset[str]:
 
 def undecided(report: Report) -> tuple[list[Decided], list[Decided]]:
     """Return the undecided causes: those of the kind of trouble that was found, and all others."""
-    near = families(report)
-    every = [decided for decided in report.findings if decided.finding.status == "undecided"]
-    return [decided for decided in every if family(decided.finding.cause) in near], [
-        decided for decided in every if family(decided.finding.cause) not in near
-    ]
+    kinds = families(report)
+    near: list[Decided] = []
+    others: list[Decided] = []
+    for decided in report.findings:
+        if decided.finding.status == "undecided":
+            (near if family(decided.finding.cause) in kinds else others).append(decided)
+    return near, others
 
 
 def others_text(others: Sequence[Decided]) -> str:
@@ -106,7 +107,7 @@ def others_text(others: Sequence[Decided]) -> str:
         return ""
     kinds = sorted({_FAMILIES.get(name, name) for name in (family(one.finding.cause) for one in others)})
     named = " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
-    return f"{len(others)} {'cause' if len(others) == 1 else 'causes'} of {named} could not be decided"
+    return f"{counted(len(others), 'cause')} of {named} could not be decided"
 
 
 def missing(causes: Sequence[Decided]) -> list[tuple[str, list[str]]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from diagnostics.analysis.standing import Progress, Standing, Waiting
+from diagnostics.analysis.standing import Standing, Waiting
 from diagnostics.contract.formatting import counted, ranks_spoken, ranks_text, seconds_text, sentence, verb
 from diagnostics.evidence.model import shortened
 from diagnostics.report.document import Field
@@ -49,8 +49,12 @@ def _stands(standing: Standing) -> Iterator[Field]:
         yield Field("waits", _waits(wait))
     if len(standing.waits) > _SHOWN:
         yield Field("", f"and {len(standing.waits) - _SHOWN} more calls, in report.json")
-    for one in standing.others[:_SHOWN]:
-        yield Field("others", _progress(one))
+    for other in standing.others[:_SHOWN]:
+        then = (
+            f", enqueued #{other.enqueued:,}" if other.completed != other.enqueued else " and called nothing after it"
+        )
+        who = sentence(ranks_spoken(other.ranks))
+        yield Field("others", f"{who}: completed #{other.completed:,} of group {other.group}{then}")
     if standing.silent:
         left = verb(standing.silent, "leaves", "leave")
         yield Field("silent", f"{ranks_spoken(standing.silent)} {left} no line")
@@ -99,10 +103,3 @@ def _waits(wait: Waiting) -> str:
     if wait.first:
         parts.append("the first of its group")
     return ", ".join(parts)
-
-
-def _progress(one: Progress) -> str:
-    who = sentence(ranks_spoken(one.ranks))
-    if one.completed == one.enqueued:
-        return f"{who}: completed #{one.completed:,} of group {one.group} and called nothing after it"
-    return f"{who}: completed #{one.completed:,} of group {one.group}, enqueued #{one.enqueued:,}"

@@ -43,7 +43,12 @@ def bars(chart: Bars) -> Markup:
             parts.append(el("rect", hint, x=_percent(start), y=0, width=_percent(width), height=_BAR, class_=kind))
             start += width
         if bar.interval is not None:
-            parts += _whisker(*(100 * max(0.0, bound) / widest for bound in bar.interval))
+            low, high = (100 * max(0.0, bound) / widest for bound in bar.interval)
+            for a, b, top, bottom in (
+                (low, high, _BAR / 2, _BAR / 2), (low, low, 3, _BAR - 3), (high, high, 3, _BAR - 3)
+            ):  # fmt: skip
+                line = el("line", x1=_percent(a), x2=_percent(b), y1=top, y2=bottom, class_="whisker")
+                parts.append(line)
         drawing = el("svg", *parts, class_="bar", height=_BAR, aria_hidden="true")
         rows.append(el("div", el("span", bar.name), drawing, el("span", bar.end), class_="row"))
     names = legend(chart.parts, colours) if len(chart.parts) > 1 else None
@@ -72,7 +77,14 @@ def plot(chart: Plot) -> Markup:
     parts += [el("text", text, x=0, y=f"{y - 3:.1f}") for text, y in levels]
     parts += _ticks(chart.x, place)
     drawing = el("svg", *parts, class_="plot", height=f"{chart.height:.0f}", role="img", aria_label=chart.label)
-    keys = [el("span", _key(curve), curve.name) for curve in chart.curves]
+    keys = []
+    for curve in chart.curves:
+        key = el("i", class_=_colour(curve))
+        if not curve.lower:
+            kind, dashes = f"curve {_colour(curve)}", _STROKES[curve.stroke]
+            stroke = el("line", x1=0, x2=22, y1=5, y2=5, class_=kind, stroke_dasharray=dashes)
+            key = el("svg", stroke, viewBox="0 0 22 10", class_="key", aria_hidden="true")
+        keys.append(el("span", key, curve.name))
     return el("figure", el("div", *keys, class_="legend") if chart.legend else None, drawing)
 
 
@@ -85,18 +97,17 @@ class _Places:
     def x(self, value: float) -> float:
         """Return per cent from the left; the middle when there is only one value."""
         axis = self.chart.x
-        if axis.low == axis.high:
-            return 50.0
-        return _SIDE + _share(min(max(value, axis.low), axis.high), axis) * (100 - 2 * _SIDE)
+        return 50.0 if axis.low == axis.high else _SIDE + _share(value, axis) * (100 - 2 * _SIDE)
 
     def y(self, value: float) -> float:
         """Return pixels from the top; what lies outside stands at the edge."""
-        axis, height = self.chart.y, self.chart.height
-        return height - _BOTTOM - _share(min(max(value, axis.low), axis.high), axis) * (height - _BOTTOM - _TOP)
+        height = self.chart.height
+        return height - _BOTTOM - _share(value, self.chart.y) * (height - _BOTTOM - _TOP)
 
 
 def _share(value: float, axis: Axis) -> float:
-    """Return how far a value stands between the ends of its axis, 0 to 1."""
+    """Return how far a value stands between the ends of its axis, 0 to 1; what lies outside stands at an end."""
+    value = min(max(value, axis.low), axis.high)
     if axis.log:
         return math.log(value / axis.low) / math.log(axis.high / axis.low)
     return (value - axis.low) / (axis.high - axis.low)
@@ -176,20 +187,6 @@ def _mark(mark: Mark, place: _Places) -> Markup:
     height, anchor = f"{max(y - 6, 11.0):.1f}", "end" if left else "start"
     text = el("text", mark.text, x=at, dx=-8 if left else 8, y=height, text_anchor=anchor, class_="strong")
     return join(line, point, text)
-
-
-def _whisker(start: float, end: float) -> list[Markup]:
-    middle = _BAR / 2
-    lines = ((start, end, middle, middle), (start, start, 3, _BAR - 3), (end, end, 3, _BAR - 3))
-    return [el("line", x1=_percent(a), x2=_percent(b), y1=c, y2=d, class_="whisker") for a, b, c, d in lines]
-
-
-def _key(curve: Curve) -> Markup:
-    if curve.lower:
-        return el("i", class_=_colour(curve))
-    dashes = _STROKES[curve.stroke]
-    line = el("line", x1=0, x2=22, y1=5, y2=5, class_=f"curve {_colour(curve)}", stroke_dasharray=dashes)
-    return el("svg", line, viewBox="0 0 22 10", class_="key", aria_hidden="true")
 
 
 def _colour(curve: Curve) -> str:

@@ -110,7 +110,9 @@ def _plots(report: BenchReport) -> doc.Only | None:
                 results = [result for result in report.results if result.side == side.name]
                 curves.append(_curve(report, results, operation, side.name, n))
             drawing = _plot(curves, f"Bus bandwidth of {operation} over message size")
-            pictures = doc.present(pictures, doc.Section(operation, (drawing,), 3) if drawing else None)
+            pictures = doc.present(
+                pictures, doc.Section(doc.Span(operation, "code"), (drawing,), 3) if drawing else None
+            )
     if not pictures:
         return None
     axes = doc.remark("Both axes are logarithmic. The line through a point is its interval.")

@@ -24,7 +24,7 @@ _AGREE_ON_STEPS = Remedy(
 )
 
 
-def conditional(stall: Stall) -> list[Finding]:
+def conditional(stall: Stall, cause: str) -> list[Finding]:
     """Return findings on calls that only some ranks make.
 
     Such a call is missed in a cycle of waits, is made by few ranks, or is made after others ended.
@@ -38,7 +38,7 @@ def conditional(stall: Stall) -> list[Finding]:
     return findings
 
 
-def uneven(stall: Stall) -> list[Finding]:
+def uneven(stall: Stall, cause: str) -> list[Finding]:
     """Ranks that ended in order a round of the loop before or after the others."""
     left, job = stall.departure, stall.job
     exited = _exited(stall)
@@ -49,12 +49,12 @@ def uneven(stall: Stall) -> list[Finding]:
     if isinstance(left, RoundUnknown):
         facts = worded(_round_unknown_text, case=left)
         victims = exited.victims
-        return [Finding(cause=_UNEVEN, status="undecided", facts=facts, confidence=0.0, victims=victims)]
+        return [Finding(cause=cause, status="undecided", facts=facts, confidence=0.0, victims=victims)]
     evidence = tuple(end.evidence for end in exited.endings[:6])
     if isinstance(left, EarlierStep):
         return [
             Finding(
-                cause=_UNEVEN,
+                cause=cause,
                 status="confirmed",
                 facts=worded(_earlier_step_text, case=left),
                 confidence=0.9,
@@ -70,7 +70,7 @@ def uneven(stall: Stall) -> list[Finding]:
         return []
     return [
         Finding(
-            cause=_UNEVEN,
+            cause=cause,
             status="confirmed",
             facts=worded(_between_rounds_text, case=left),
             confidence=0.85 if left.last.site is not None and left.size > 1 else 0.7,
@@ -86,7 +86,7 @@ def uneven(stall: Stall) -> list[Finding]:
     ]
 
 
-def root_differs(stall: Stall) -> list[Finding]:
+def root_differs(stall: Stall, cause: str) -> list[Finding]:
     """Rooted operations whose root the ranks do not agree on."""
     job, findings = stall.job, []
     for case in stall.roots_differ:
@@ -95,7 +95,7 @@ def root_differs(stall: Stall) -> list[Finding]:
         stuck = dict.fromkeys(case.waiting[:2], f"#{case.operation.seq} did not complete")
         findings.append(
             Finding(
-                cause="hang.signature_mismatch",
+                cause=cause,
                 status="confirmed",
                 facts=worded(_root_differs_text, case=case),
                 confidence=0.7 if case.deviating is not None else 0.6,
@@ -111,7 +111,7 @@ def root_differs(stall: Stall) -> list[Finding]:
     return findings
 
 
-def ddp_unused(stall: Stall) -> list[Finding]:
+def ddp_unused(stall: Stall, cause: str) -> list[Finding]:
     """DDP itself printed that gradients were missing."""
     job, case = stall.job, stall.ddp_unused
     if case is None:
@@ -119,7 +119,7 @@ def ddp_unused(stall: Stall) -> list[Finding]:
     places = [(end.rank, frame, end.what) for end in case.endings if (frame := line(end)) is not None]
     return [
         Finding(
-            cause="hang.unused_parameters",
+            cause=cause,
             status="confirmed",
             facts=worded(_ddp_unused_text, case=case, is_dtk_run=job.is_dtk_run),
             confidence=0.95,

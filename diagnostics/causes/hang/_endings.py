@@ -35,7 +35,16 @@ def _ended_first_text(
     at = f" ({file_name(own.file)}:{own.line})" if own and own != gave_up_at else _parts.after(case.last, names)
     step = f" in step {finding.step}" if finding.step is not None else ""
     while_others = " while others still waited" if first.in_order else ""
-    summary = f"{who} {_ended(case.kind, first, names)}{at}{step}{while_others}."
+    ended = f"raised {first.what}"
+    if case.kind == "oom":
+        ended = f"ran out of memory: {first.what}"
+    elif case.kind == "killed":
+        ended = f"{verb(names, 'was', 'were')} killed by {first.what}" if first.signal else f"vanished: {first.what}"
+    elif first.in_order:
+        ended = "ended in order with exit code 0"
+    elif first.only_exit_code:
+        ended = f"ended with {first.what} without a traceback"
+    summary = f"{who} {ended}{at}{step}{while_others}."
     victims = tuple(rank for rank in finding.victims if rank not in names)
     if case.model == "rank 0":
         summary += f" All of {ranks_spoken(names)} raised the same: it is the model of rank 0 that differs."
@@ -130,18 +139,6 @@ def _finding(stall: Stall, case: FirstEndings) -> Finding:
 
 def _place(ending: Ending) -> tuple[Where, ...]:
     return _parts.where(ending.rank if ending.rank != UNNAMED else None, line(ending), ending.what)
-
-
-def _ended(kind: Kind, first: Ending, ranks: tuple[int, ...]) -> str:
-    if kind == "oom":
-        return f"ran out of memory: {first.what}"
-    if kind == "killed":
-        if first.signal:
-            return f"{verb(ranks, 'was', 'were')} killed by {first.what}"
-        return f"vanished: {first.what}"
-    if first.in_order:
-        return "ended in order with exit code 0"
-    return f"ended with {first.what} without a traceback" if first.only_exit_code else f"raised {first.what}"
 
 
 def remedies(

@@ -1,6 +1,6 @@
 """Parts of findings about hangs: source lines, groups, evidence from dumps. Made of what it is handed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.printed import RECORDER as PRINTED
@@ -42,7 +42,7 @@ def dumps(survey: Survey, details: Mapping[int, str]) -> tuple[EvidenceItem, ...
     )
 
 
-def lines(facts: "list[LogFact] | tuple[LogFact, ...]") -> tuple[EvidenceItem, ...]:
+def lines(facts: Sequence[LogFact]) -> tuple[EvidenceItem, ...]:
     """Lines of logs."""
     return tuple(EvidenceItem("log", fact.file, fact.text, fact.line) for fact in facts)
 
@@ -72,9 +72,11 @@ def surest(findings: list[Finding]) -> list[Finding]:
     for finding in findings:
         if finding.ranks not in best or finding.confidence > best[finding.ranks].confidence:
             best[finding.ranks] = finding
-    return [one for one in best.values() if not any(_settles(other, one) for other in best.values())]
-
-
-def _settles(finding: Finding, tie: Finding) -> bool:
-    confirmed = finding.status == tie.status == "confirmed" and finding.confidence >= tie.confidence
-    return confirmed and bool(finding.ranks) and set(finding.ranks) < set(tie.ranks) and not tie.victims
+    confirmed = [finding for finding in best.values() if finding.status == "confirmed" and finding.ranks]
+    settled = [
+        tie.ranks
+        for tie in confirmed
+        for finding in confirmed
+        if not tie.victims and set(finding.ranks) < set(tie.ranks) and finding.confidence >= tie.confidence
+    ]
+    return [finding for finding in best.values() if finding.ranks not in settled]

@@ -1,14 +1,14 @@
 """A cause of hangs that is not confirmed: ruled out by what was measured, or open for lack of evidence."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from diagnostics.analysis.stall.departure import EndedInRound
 from diagnostics.analysis.stall.endings import Missing
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.last_seen import LastSeen
-from diagnostics.causes.hang._asymmetric import ruled_out
-from diagnostics.causes.hang._parts import RECORD, after, last_places
+from diagnostics.causes.hang._asymmetric import disagreements, ruled_out
+from diagnostics.causes.hang._parts import RECORD, after, last_places, surest
 from diagnostics.causes.hang._relations import ASYMMETRIC, FAILED
 from diagnostics.contract.findings import Figures, Finding
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
@@ -92,6 +92,21 @@ def unconfirmed(stall: Stall, cause: str) -> Finding:
         return _ruled_out(cause, "What was confirmed explains the waiting.", measured, ranks=ranks)
     text = "{who} {waits}, and the evidence does not show for whom."
     return _open(cause, text, about=waiting, victims=waiting)
+
+
+def decided_by(cause: str, *sources: Callable[[Stall, str], list[Finding]]) -> Callable[[Stall], list[Finding]]:
+    """Return how a cause of ranks that disagree is decided.
+
+    Args:
+        cause: its id.
+        sources: of findings about it, beside the first divergence of the ranks' calls.
+    """
+
+    def decide(stall: Stall) -> list[Finding]:
+        findings = [finding for source in (disagreements, *sources) for finding in source(stall, cause)]
+        return surest(findings) or [unconfirmed(stall, cause)]
+
+    return decide
 
 
 def _open(

@@ -102,23 +102,20 @@ def _drifted_text(finding: Finding, case: WatchdogDrift | WatchdogSites) -> Text
 
 
 def _unclear_text(finding: Finding, group: GroupLog) -> Text:
-    return Text(summary=_why_unclear(group), missing=_DUMPS)
-
-
-def _why_unclear(group: GroupLog) -> str:
-    ranks = ranks_spoken(group.waits)
-    if group.mixed:
-        return f"The timeouts of {ranks} cannot be of one process group, so they are not compared."
-    waits = sorted(group.waits.values(), key=lambda wait: (wait.seq, wait.rank))
+    ranks, waits = ranks_spoken(group.waits), sorted(group.waits.values(), key=lambda wait: (wait.seq, wait.rank))
     first, last = waits[0], waits[-1]
-    if first.seq != last.seq:
-        return (
-            f"Rank {first.rank} waits in #{first.seq} of {_named(group)}, which rank {last.rank} completed before "
-            f"it came to #{last.seq}: a device that does not complete, or calls that did not fit before."
+    if group.mixed:
+        why = f"The timeouts of {ranks} cannot be of one process group, so they are not compared."
+    elif first.seq != last.seq:
+        why = (
+            f"Rank {first.rank} waits in #{first.seq} of {_named(group)}, which rank {last.rank} completed before it "
+            f"came to #{last.seq}: a device that does not complete, or calls that did not fit before."
         )
-    if len({(wait.name, wait.numel) for wait in waits}) == 1:
-        return f"{sentence(ranks)} wait in the same call: {first.text}, #{first.seq} of {_named(group)}."
-    return f"{sentence(ranks)} wait at #{first.seq} in calls that may differ by rank: {first.op}, {last.op}."
+    elif len({(wait.name, wait.numel) for wait in waits}) == 1:
+        why = f"{sentence(ranks)} wait in the same call: {first.text}, #{first.seq} of {_named(group)}."
+    else:
+        why = f"{sentence(ranks)} wait at #{first.seq} in calls that may differ by rank: {first.op}, {last.op}."
+    return Text(summary=why, missing=_DUMPS)
 
 
 def findings(stall: Stall, cause: str) -> list[Finding]:
@@ -169,8 +166,8 @@ def _confirmed(case: WatchdogDecided, cause: str) -> Finding:
         case WatchdogDrift():
             facts = worded(_drifted_text, case=case)
             position, places = case.call.seq, _where(case.call)
-            known = [case.group.counters[rank].fact for rank in case.members if rank in case.group.counters]
-            evidence = [_line(case.call), *_parts.lines(known[:3])]
+            counters = [case.group.counters[rank].fact for rank in case.members if rank in case.group.counters]
+            evidence = [_line(case.call), *_parts.lines(counters[:3])]
         case WatchdogSites():
             facts, evidence = worded(_drifted_text, case=case), []
             shown = sorted(case.sites.items(), key=lambda item: item[0] not in case.culprits)

@@ -1,22 +1,10 @@
 """Ranks issued different operations at the same position of a group."""
 
-from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.hang import _asymmetric, _parts, _stacks, _watchdog
+from diagnostics.analysis.stall.explain import explain
+from diagnostics.causes.hang import _stacks, _watchdog
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, OTHER_CALLS
-from diagnostics.causes.hang._unconfirmed import unconfirmed
+from diagnostics.causes.hang._unconfirmed import decided_by
 from diagnostics.contract.causes import Cause, ExplainedBy
-from diagnostics.contract.findings import Finding
-
-
-def decide(stall: Stall) -> list[Finding]:
-    """Decide from the first divergence of the ranks' calls."""
-    findings = [
-        *_asymmetric.disagreements(stall, "hang.collective_mismatch"),
-        *_watchdog.findings(stall, "hang.collective_mismatch"),
-        *_stacks.findings(stall, "hang.collective_mismatch"),
-    ]
-    return _parts.surest(findings) or [unconfirmed(stall, "hang.collective_mismatch")]
-
 
 CAUSE = Cause(
     id="hang.collective_mismatch",
@@ -24,7 +12,7 @@ CAUSE = Cause(
     outcome="hung",
     branch="hang.asymmetric",
     facts=explain,
-    decide=decide,
+    decide=decided_by("hang.collective_mismatch", _watchdog.findings, _stacks.findings),
     decided_from="dumps or rings of two ranks or more, else NCCL's watchdog lines or DETAIL's message",
     remedy="let all ranks call the same collective at that line",
     explained_by=(

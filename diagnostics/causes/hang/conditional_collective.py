@@ -1,23 +1,10 @@
 """A collective that only some ranks issue."""
 
-from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.hang import _asymmetric, _asymmetric_waits, _parts, _stacks, _watchdog
+from diagnostics.analysis.stall.explain import explain
+from diagnostics.causes.hang import _asymmetric_waits, _stacks, _watchdog
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, LATE
-from diagnostics.causes.hang._unconfirmed import unconfirmed
+from diagnostics.causes.hang._unconfirmed import decided_by
 from diagnostics.contract.causes import Cause, ExplainedBy
-from diagnostics.contract.findings import Finding
-
-
-def decide(stall: Stall) -> list[Finding]:
-    """Decide from the first divergence of the ranks' calls, and from what their waiting and their ends show."""
-    findings = [
-        *_asymmetric.disagreements(stall, "hang.conditional_collective"),
-        *_watchdog.findings(stall, "hang.conditional_collective"),
-        *_stacks.findings(stall, "hang.conditional_collective"),
-        *_asymmetric_waits.conditional(stall),
-    ]
-    return _parts.surest(findings) or [unconfirmed(stall, "hang.conditional_collective")]
-
 
 CAUSE = Cause(
     id="hang.conditional_collective",
@@ -25,7 +12,9 @@ CAUSE = Cause(
     outcome="hung",
     branch="hang.asymmetric",
     facts=explain,
-    decide=decide,
+    decide=decided_by(
+        "hang.conditional_collective", _watchdog.findings, _stacks.findings, _asymmetric_waits.conditional
+    ),
     decided_from="dumps or rings, stacks",
     remedy="take the collective out of the `if rank == ...`",
     explained_by=(

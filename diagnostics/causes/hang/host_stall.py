@@ -44,7 +44,13 @@ def _late_host_text(finding: Finding, case: HostStall) -> Text:
             summary += f" {failed} ended with exit code 1, {own} or after a timeout."
         if case.may_be_unrecorded:
             summary += " It may also be in a send or recv, which gloo's recorder does not show."
-    look = f"look at what {ranks_spoken(ranks)} did {_since(case)}"
+    group = case.operation.key.label
+    since = f"before position {case.operation.seq} of group {group}" if case.operation.seq > 1 else "at start-up"
+    if case.last is not None:
+        since = f"after {case.last.cited()}"
+    elif case.issued > 0:
+        since = f"after position {case.issued} of group {group}"
+    look = f"look at what {ranks_spoken(ranks)} did {since}"
     waiting = counted(len(case.waiting), "rank")
     return Text(
         summary=summary,
@@ -54,16 +60,6 @@ def _late_host_text(finding: Finding, case: HostStall) -> Text:
         ),
         remedies=(Remedy("code", fix(at, look), _OTHERS_WAIT),),
     )
-
-
-def _since(case: HostStall) -> str:
-    """Where to begin to look: behind the last call, or before the position that was not reached."""
-    group = case.operation.key.label
-    if case.last is not None:
-        return f"after {case.last.cited()}"
-    if case.issued > 0:
-        return f"after position {case.issued} of group {group}"
-    return f"before position {case.operation.seq} of group {group}" if case.operation.seq > 1 else "at start-up"
 
 
 def _outside_text(finding: Finding, case: HostOutside) -> Text:

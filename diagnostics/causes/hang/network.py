@@ -31,26 +31,26 @@ def _words(finding: Finding, case: NeverCompletes) -> Text:
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide from dumps of all ranks that agree, and from errors of the transport in logs."""
-    return [_finding(stall, case) for case in stall.never_complete] or [unconfirmed(stall, "hang.network")]
-
-
-def _finding(stall: Stall, case: NeverCompletes) -> Finding:
     job = stall.job
-    return Finding(
-        cause="hang.network",
-        status="confirmed",
-        facts=worded(_words, case=case),
-        confidence=0.9 if case.transport else 0.75,
-        victims=case.ranks,
-        group=_parts.group(job.survey, case.operation.key),
-        position=case.operation.seq,
-        where=_parts.where(case.ranks[0], case.call),
-        cost=job.cost(),
-        evidence=(
-            *_parts.dumps(job.survey, dict.fromkeys(case.ranks[:2], f"waits in {case.call.text}")),
-            *_parts.lines(case.transport[:3]),
-        ),
-    )
+    findings = [
+        Finding(
+            cause="hang.network",
+            status="confirmed",
+            facts=worded(_words, case=case),
+            confidence=0.9 if case.transport else 0.75,
+            victims=case.ranks,
+            group=_parts.group(job.survey, case.operation.key),
+            position=case.operation.seq,
+            where=_parts.where(case.ranks[0], case.call),
+            cost=job.cost(),
+            evidence=(
+                *_parts.dumps(job.survey, dict.fromkeys(case.ranks[:2], f"waits in {case.call.text}")),
+                *_parts.lines(case.transport[:3]),
+            ),
+        )
+        for case in stall.never_complete
+    ]
+    return findings or [unconfirmed(stall, "hang.network")]
 
 
 CAUSE = Cause(

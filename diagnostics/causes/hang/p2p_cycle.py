@@ -38,16 +38,13 @@ def _no_other_half_text(finding: Finding, case: PointToPoint) -> Text:
             f"A one-sided call: {chain}, which never posts the other half. {sentence(ranks_spoken(rest))} "
             f"{verb(rest, 'waits', 'wait')} in {case.elsewhere[0][1].cited()} instead."
         )
-        remedy = _post_the_other_half(case)
+        rank, call = case.calls[0]
+        half = f"send to rank {rank}" if call.p2p == "recv" else f"receive from rank {rank}"
+        before = "".join(f" before {peer_call.cited()}" for peer_call in case.peers.values())
+        place = call.place if call.site else "this call"
+        change = f"let rank {call.peer} {half}{before}, or take out the {call.p2p} at {place}"
+        remedy = Remedy("code", change, _HALVES)
     return Text(summary=summary, measured=f"cycle of {len(case.cycle.ranks)} ranks", remedies=(remedy,))
-
-
-def _post_the_other_half(case: PointToPoint) -> Remedy:
-    rank, call = case.calls[0]
-    half = f"send to rank {rank}" if call.p2p == "recv" else f"receive from rank {rank}"
-    before = "".join(f" before {peer_call.cited()}" for peer_call in case.peers.values())
-    place = call.place if call.site else "this call"
-    return Remedy("code", f"let rank {call.peer} {half}{before}, or take out the {call.p2p} at {place}", _HALVES)
 
 
 def _nobody_posts_text(finding: Finding, case: UnrecordedTransfer) -> Text:

@@ -1,9 +1,9 @@
 """Ranks issued the same operation with another shape, dtype, root, ReduceOp or other split sizes."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.hang import _asymmetric, _asymmetric_waits, _parts, _watchdog
+from diagnostics.causes.hang import _asymmetric_waits, _parts, _watchdog
 from diagnostics.causes.hang._relations import FAILED, OTHER_CALLS
-from diagnostics.causes.hang._unconfirmed import unconfirmed
+from diagnostics.causes.hang._unconfirmed import decided_by
 from diagnostics.contract.causes import Cause, ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
 from diagnostics.evidence.model import LogFact, shortened
@@ -23,24 +23,13 @@ def _sizes_printed_text(finding: Finding, facts: tuple[LogFact, ...]) -> Text:
     )
 
 
-def decide(stall: Stall) -> list[Finding]:
-    """Decide from the first divergence of the ranks' calls, and from what their waiting and their ends show."""
-    findings = [
-        *_asymmetric.disagreements(stall, "hang.signature_mismatch"),
-        *_sizes_differ(stall),
-        *_watchdog.findings(stall, "hang.signature_mismatch"),
-        *_asymmetric_waits.root_differs(stall),
-    ]
-    return _parts.surest(findings) or [unconfirmed(stall, "hang.signature_mismatch")]
-
-
-def _sizes_differ(stall: Stall) -> list[Finding]:
+def _sizes_differ(stall: Stall, cause: str) -> list[Finding]:
     case = stall.sizes
     if case is None or case.divergence is not None:
         return []
     return [
         Finding(
-            cause="hang.signature_mismatch",
+            cause=cause,
             status="confirmed",
             facts=worded(_sizes_printed_text, facts=case.facts),
             confidence=0.75,
@@ -57,7 +46,7 @@ CAUSE = Cause(
     outcome="hung",
     branch="hang.asymmetric",
     facts=explain,
-    decide=decide,
+    decide=decided_by("hang.signature_mismatch", _sizes_differ, _watchdog.findings, _asymmetric_waits.root_differs),
     decided_from="dumps or rings, else NCCL's watchdog lines; for sizes also DETAIL's message and gloo's abort",
     remedy="make shape, dtype, root, ReduceOp and splits equal; pad or gather sizes first",
     explained_by=(

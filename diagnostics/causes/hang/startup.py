@@ -2,10 +2,11 @@
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.standing import Waiting, standing
+from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._relations import FAILED, REFUSED
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, ExplainedBy
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Remedy, Text, worded
+from diagnostics.contract.findings import Cost, Finding, Group, Remedy, Text, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence
 
 _CONFIDENCE = 0.75
@@ -13,7 +14,6 @@ _CONFIDENCE = 0.75
 
 
 def _words(finding: Finding, wait: Waiting) -> Text:
-    wait = wait
     return Text(
         summary=(
             f"{sentence(ranks_spoken(wait.ranks))}, all of the group, wait in its first collective ({wait.op}), "
@@ -36,7 +36,7 @@ def _words(finding: Finding, wait: Waiting) -> Text:
 def decide(stall: Stall) -> list[Finding]:
     """Decide from the lines of the watchdogs of all ranks of a group."""
     seen = None if stall.job.finished() or stall.job.any_calls() else standing(stall.job.evidence)
-    wait = next((one for one in seen.waits if one.first and one.whole_group), None) if seen else None
+    wait = next((wait for wait in seen.waits if wait.first and wait.whole_group), None) if seen else None
     if wait is None:
         return [unconfirmed(stall, "hang.startup")]
     lines = [fact for fact in stall.job.evidence.facts if fact.kind == "watchdog_timeout" and fact.rank in wait.ranks]
@@ -50,7 +50,7 @@ def decide(stall: Stall) -> list[Finding]:
             group=Group(wait.group, wait.ranks),
             position=wait.seq,
             cost=Cost(wait.waited_s, "s blocked") if wait.waited_s else None,
-            evidence=tuple(EvidenceItem("log", fact.file, fact.text, fact.line) for fact in lines[:2]),
+            evidence=_parts.lines(lines[:2]),
         )
     ]
 

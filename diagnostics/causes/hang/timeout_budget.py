@@ -2,9 +2,10 @@
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.standing import standing
+from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
+from diagnostics.contract.findings import Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import ranks_spoken, seconds_text, sentence
 from diagnostics.evidence.model import LogFact
 
@@ -41,21 +42,15 @@ def _words(finding: Finding, work: LogFact, took_s: float, timeout_s: float) -> 
     )
 
 
-def _seconds(clock: str) -> float:
-    """`1:02:03` -> 3723."""
-    total = 0.0
-    for part in clock.split(":"):
-        total = 60 * total + int(part or 0)
-    return total
-
-
 def decide(stall: Stall) -> list[Finding]:
     """Decide from a progress bar of such work that was under way when the first timeout was reported."""
     facts = stall.job.evidence.facts
     work = next((fact for fact in facts if fact.kind == "host_progress"), None)
     timeouts = [fact for fact in facts if fact.kind in _TIMEOUTS]
     limits_ms = [value for fact in timeouts if isinstance(value := fact.fields.get("timeout_ms"), int)]
-    took_s = _seconds(str(work.fields["elapsed"])) if work else 0.0
+    took_s = 0.0
+    for part in str(work.fields["elapsed"]).split(":") if work else ():  # 1:02:03
+        took_s = 60 * took_s + int(part or 0)
     timeout_s = min(limits_ms, default=float("inf")) / 1000
     if work is None or stall.job.finished() or took_s < _SHARE * timeout_s:
         return [unconfirmed(stall, ID)]
@@ -72,7 +67,7 @@ def decide(stall: Stall) -> list[Finding]:
             confidence=0.85,
             ranks=ranks,
             victims=tuple(sorted(waiting - set(ranks))),
-            evidence=tuple(EvidenceItem("log", one.file, one.text, one.line) for one in (work, *timeouts[:2])),
+            evidence=_parts.lines((work, *timeouts[:2])),
         )
     ]
 

@@ -147,7 +147,7 @@ def _is_large(site: Site, peak: int | None) -> bool:
 
 CAUSE = Cause(
     id=ID,
-    title="world_size copies of a full tensor are gathered",
+    title="every rank gathers world_size copies of a full tensor",
     outcome="at_risk",
     branch="memory.gathers",
     facts=read,

@@ -60,7 +60,7 @@ def document(report: PlanReport, *, page: str = "") -> doc.Document:
         title=f"Plan: {heading}",
         badge=_BADGES[plan.fits],
         answer=doc.Span(answer, "strong" if plan.fits is None else _BADGES[plan.fits][1]),
-        heading=heading,
+        heading=(doc.Span(plan.model, "code"), heading.removeprefix(plan.model)),
         lead=doc.present(
             doc.on_page(doc.Paragraph(answer), *((doc.Paragraph(typed),) if typed else ())), _about(report, heading)
         ),

@@ -209,7 +209,9 @@ def test_forms_have_only_what_is_for_them() -> None:
 
 def test_headings_have_a_capital_and_names_stay_as_they_are_typed() -> None:
     assert plain(capitalised(("many buckets ", Span("overlap.x", "code")))) == "Many buckets overlap.x"
-    assert plain(capitalised("world_size differs")) == "world_size differs"
+    assert plain(capitalised("worldwide ranks")) == "Worldwide ranks"
+    assert plain(capitalised((Span("gpt2", "code"), " on 2 ranks"))) == "gpt2 on 2 ranks"
+    assert plain(capitalised("")) == ""
 
 
 def test_bars_are_as_long_as_their_values_and_intervals_are_drawn_across_them() -> None:

@@ -1,0 +1,116 @@
+"""How ranks, counts, bytes and seconds are written."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnostics.contract.formatting import (
+    RUNS_SHOWN,
+    Bytes,
+    bytes_text,
+    clean,
+    counted,
+    file_name,
+    numbers_text,
+    ranks_spoken,
+    ranks_text,
+    seconds_text,
+    sentence,
+    verb,
+)
+
+RANKS = st.sets(st.integers(0, 60))
+
+
+def ranks_in(text: str) -> set[int]:
+    """Read the ranks back from a text such as `ranks 0-2, 5 and 7`."""
+    found: set[int] = set()
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text.partition(" more")[0]):
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ranks", "listed", "spoken"),
+    [
+        ([], "", "no rank"),
+        ([3], "rank 3", "rank 3"),
+        ([1, 0], "ranks 0-1", "ranks 0 and 1"),
+        ([0, 1, 3], "ranks 0-1, 3", "ranks 0, 1 and 3"),
+        ([*range(7), 9, 9], "ranks 0-6, 9", "ranks 0-6 and 9"),
+    ],
+)
+def test_ranks(ranks: list[int], listed: str, spoken: str) -> None:
+    assert (ranks_text(ranks), ranks_spoken(ranks)) == (listed, spoken)
+
+
+def test_many_ranks_are_cut() -> None:
+    assert numbers_text(range(0, 40, 2)).endswith("20, 22, and 8 more")
+    assert ranks_spoken(range(0, 40, 2)).endswith("20, 22 and 8 more")
+
+
+@given(RANKS)
+@settings(max_examples=100)
+def test_no_rank_is_lost_or_added(ranks: set[int]) -> None:
+    left_out = re.search(r"and (\d+) more", numbers_text(ranks))
+    shown = ranks_in(numbers_text(ranks).partition(", and")[0])
+    assert shown <= ranks and len(ranks) - len(shown) == (int(left_out[1]) if left_out else 0)
+    runs = sum(rank - 1 not in ranks for rank in ranks)
+    assert bool(left_out) == (runs > RUNS_SHOWN)
+
+
+@given(RANKS.filter(lambda ranks: 0 < len(ranks) <= RUNS_SHOWN))
+@settings(max_examples=50)
+def test_the_spoken_and_the_listed_form_name_the_same_ranks(ranks: set[int]) -> None:
+    assert ranks_in(ranks_spoken(ranks)) == ranks_in(ranks_text(ranks)) == ranks
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1 KiB"), (3.28 * 2**30, "3.28 GiB"), (-1536, "-1.5 KiB"),
+     (1012 * 1024, "1012 KiB"), (2**60, "1024 PiB")],
+)  # fmt: skip
+def test_bytes(value: float, text: str) -> None:
+    assert bytes_text(value) == text
+
+
+def test_a_number_of_bytes_formats_itself() -> None:
+    assert f"{Bytes(3 << 20)} and {Bytes(3 << 20):,}" == "3 MiB and 3 MiB"
+    assert Bytes(3) + 1 == 4
+
+
+@pytest.mark.parametrize(
+    ("value_s", "text"),
+    [(1.24, "1.24 s"), (0.0183, "18.3 ms"), (42e-6, "42 us"), (1240.0, "1,240 s"), (0.0, "0 s"), (1e-13, "0 s"),
+     (-2.5, "-2.5 s"), (0.9999, "1,000 ms"), (5e-9, "5.0e-09 s")],
+)  # fmt: skip
+def test_seconds(value_s: float, text: str) -> None:
+    assert seconds_text(value_s) == text
+
+
+def test_words_agree_with_the_number() -> None:
+    assert [counted(number, "rank") for number in (0, 1, 2, 1000)] == ["0 ranks", "1 rank", "2 ranks", "1,000 ranks"]
+    assert [verb(ranks, "waits", "wait") for ranks in ((3,), (3, 3), (1, 2), ())] == ["waits", "waits", "wait", "wait"]
+
+
+def test_a_sentence_begins_with_a_capital_and_keeps_the_rest() -> None:
+    assert [sentence(text) for text in ("rank 3 waits", "NCCL", "")] == ["Rank 3 waits", "NCCL", ""]
+
+
+@pytest.mark.parametrize("path", ["train.py", "/job/src/train.py", "C:\\job\\src\\train.py", "a\\b/train.py"])
+def test_the_folders_of_a_file_are_dropped(path: str) -> None:
+    assert file_name(path) == "train.py"
+
+
+@given(st.text(max_size=60))
+@settings(max_examples=100)
+def test_what_is_shown_holds_no_control_character(text: str) -> None:
+    assert clean(text).isprintable()
+
+
+def test_control_sequences_are_made_visible_and_secrets_are_masked() -> None:
+    assert clean("a\x1b[31mb\nc") == "a\\x1b[31mb\\nc"
+    assert clean("api_key=abcdef0123456789") == "api_key=***"
+    assert clean(None) == "None"

@@ -1,0 +1,44 @@
+"""Traits of a run's strategy: those that the manifest states, else those of the name; never a guess."""
+
+import pytest
+
+from diagnostics.contract.strategy_traits import UNKNOWN, strategy_traits
+
+ZERO3 = {"sharded": ["parameters", "gradients", "optimizer_state"], "replicated_over": None, "gradients_in": "units"}
+
+
+def config(name: object) -> dict[str, object]:
+    return {"strategy": {"name": name}}
+
+
+def test_the_manifest_says_what_the_strategy_is_like() -> None:
+    traits = strategy_traits({"strategy_traits": {**ZERO3, "keeps_gathered": True}}, config("mine"))
+    assert traits.is_known and traits.name == "mine" and traits.shards_parameters and not traits.shards_optimizer_only
+    assert (traits.gradients_in, traits.replicated_over, traits.keeps_gathered) == ("units", None, True)
+
+
+def test_a_run_from_before_traits_were_recorded_is_looked_up_by_name() -> None:
+    assert strategy_traits({}, config("ddp")).replicated_over == "dp"
+    assert strategy_traits({}, config("zero1")).shards_optimizer_only
+    assert strategy_traits({}, config("fsdp")).shards_parameters
+
+
+def test_of_a_name_that_nobody_knows_nothing_follows() -> None:
+    traits = strategy_traits({}, config("mine"))
+    assert traits.name == "mine" and not traits.is_known and not traits.sharded
+
+
+@pytest.mark.parametrize("value", [{}, {"strategy": "ddp"}, config(""), config(3), config(None), config(["ddp"])])
+def test_a_configuration_without_a_name_is_unknown(value: dict[str, object]) -> None:
+    assert strategy_traits({"strategy_traits": ZERO3}, value) is UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [{"sharded": "parameters"}, {"sharded": [3, None]}, {"replicated_over": 3, "gradients_in": ["units"]},
+     {"keeps_gathered": "yes", "keeps_gradients": 1}, {"needs_less_memory": ""}],
+)  # fmt: skip
+def test_traits_of_another_type_are_passed_over(recorded: dict[str, object]) -> None:
+    traits = strategy_traits({"strategy_traits": recorded}, config("ddp"))
+    assert traits.is_known and not traits.sharded and traits.replicated_over is None and traits.gradients_in is None
+    assert not traits.keeps_gathered and not traits.keeps_gradients and traits.needs_less_memory is None
