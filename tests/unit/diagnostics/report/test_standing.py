@@ -9,7 +9,7 @@ from diagnostics.diagnose import diagnose
 from diagnostics.report import html, jsonform, markdown, terminal
 from diagnostics.report.diagnosis import document
 from tests.unit.diagnostics.analysis.stall.test_watchdog import hung, in_group
-from tests.unit.diagnostics.report.test_json import SCHEMA
+from tests.unit.diagnostics.report.test_jsonform import SCHEMA
 
 LOG = in_group(0, "15", 0, seq=434159, numel=2) + in_group(2, "15", 2, seq=434159, numel=2)
 

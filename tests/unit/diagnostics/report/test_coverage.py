@@ -1,0 +1,69 @@
+"""What evidence there was, of which ranks: absent ranks are named, harmless problems are notes."""
+
+from pathlib import Path
+from typing import Any
+
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, Problem, RankError
+from diagnostics.evidence.readers.trace import TraceFile
+from diagnostics.report.coverage import PROBLEMS, coverage
+from diagnostics.report.model import Coverage
+
+
+def evidence(**more: Any) -> Evidence:
+    return Evidence(root=Path("job"), limits=Limits(), **more)
+
+
+def traced(*ranks: int, **more: Any) -> Evidence:
+    made = evidence(**more)
+    made.files["trace"] = [TraceFile(Path(f"{rank}.json"), f"{rank}.json", rank, made.limits) for rank in ranks]
+    return made
+
+
+def line(lines: tuple[Coverage, ...], kind: str) -> Coverage:
+    (found,) = (one for one in lines if one.kind == kind)
+    return found
+
+
+def test_of_nothing_there_is_no_line() -> None:
+    assert coverage(evidence(), 0) == ()
+
+
+def test_ranks_without_a_trace_are_named_first() -> None:
+    problem = Problem("trace", "3.json", "damaged")
+    found = line(coverage(traced(0, 2, problems=[problem]), 4), "trace")
+    assert (found.ranks_present, found.ranks_expected) == (2, 4)
+    assert found.absent == found.problems[0] and found.absent.startswith("ranks 1, 3: no ")
+    assert found.problems[1] == "3.json: damaged"
+
+
+def test_a_file_that_was_not_read_counts_for_no_rank() -> None:
+    unread = Problem("trace", "1.json", "larger than the limit", unread=True)
+    found = line(coverage(traced(0, 1, problems=[unread]), 2), "trace")
+    assert found.ranks_present == 1 and found.absent.startswith("rank 1: ")
+
+
+def test_more_ranks_than_expected_are_no_problem() -> None:
+    found = line(coverage(traced(0, 1, 2), 2), "trace")
+    assert (found.ranks_present, found.ranks_expected, found.problems) == (3, 3, ())
+
+
+def test_what_is_harmless_is_a_note() -> None:
+    notes = [
+        Problem("flight", "", "older format", harmless=True),
+        Problem("flight", "b", "x"),
+        Problem("flight", "a", "y"),
+    ]
+    found = line(coverage(evidence(problems=notes), 0), "flight")
+    assert (found.problems, found.notes) == (("a: y", "b: x"), ("older format",))
+
+
+def test_errors_need_not_be_of_every_rank() -> None:
+    found = line(coverage(evidence(errors=[RankError(1, "logs/1", 3, "ValueError", "bad")]), 4), "error")
+    assert (found.ranks_present, found.ranks_expected, found.absent) == (1, 1, "")
+
+
+def test_many_problems_are_counted() -> None:
+    problems = [Problem("log", f"{n:04}", "damaged") for n in range(PROBLEMS + 5)]
+    found = line(coverage(evidence(problems=problems), 0), "log")
+    assert len(found.problems) == PROBLEMS + 1 and found.problems[-1] == "and 5 more"
