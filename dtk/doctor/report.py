@@ -97,7 +97,7 @@ def document(report: Report, *, verbose: bool = False) -> doc.Document:
     several = len(report.nodes) > 1
     blocks: list[doc.Block] = []
     for node in report.nodes:
-        title = f"node {node.number}: {node.host}" if several else node.host
+        title = f"Node {node.number}: {node.host}" if several else f"Host {node.host}"
         if node.status not in ("warning", "failure") and len(report.nodes) > FULL_TABLES and not verbose:
             text = f"{title}: all {len(node.made)} checks are ok or do not apply"
             blocks.append(doc.Paragraph(doc.Span(text, "strong")))

@@ -1,10 +1,6 @@
 """What is recommended for machines of many kinds, by facts as the kernel and NVML give them."""
 
 import dataclasses
-import json
-import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -95,9 +91,6 @@ def test_only_presets_that_exist_are_recommended():
     assert names <= set(read_presets())
 
 
-# --- facts of the kernel
-
-
 def device(root, path, **files):
     folder = root / path
     folder.mkdir(parents=True)
@@ -139,92 +132,3 @@ def test_the_kernels_folders_are_read(efa_node):
     ours = dataclasses.replace(machine, gpus=(H100,) * 8, gpu_reason="")
     (advice,), _ = recommend(ours, 2)
     assert advice.because == ("EC2 p5.48xlarge with 2 EFA devices (rdmap0s6, rdmap1s6)",)
-
-
-@pytest.mark.parametrize(
-    ("vendor", "tag", "cloud"),
-    [
-        ("Google", "", "gcp"),
-        ("Microsoft Corporation", "7783-7084-3265-9085-8269-3286-77", "azure"),
-        ("Oracle Corporation", "OracleCloud.com", "oci"),
-        ("Supermicro", "x", ""),
-    ],
-)
-def test_clouds_by_dmi(vendor, tag, cloud, tmp_path):
-    device(tmp_path, "class/dmi/id", sys_vendor=vendor, product_name="x", chassis_asset_tag=tag)
-    assert read_machine({}, tmp_path, tmp_path).cloud == cloud
-
-
-def test_an_empty_sys_is_a_machine_of_which_nothing_is_known(tmp_path):
-    machine = read_machine({}, tmp_path, tmp_path)
-    assert (machine.rdma, machine.interfaces, machine.cloud, machine.container) == ((), (), "", False)
-    assert machine.shm_bytes is None
-
-
-# --- facts of NVML: a libnvidia-ml.so.1 of two GPUs behind the real pynvml
-
-NVML = r"""
-#include <string.h>
-#include <stdlib.h>
-typedef int ret;
-static const char *set(const char *name, const char *other) { const char *t = getenv(name); return t ? t : other; }
-ret nvmlInitWithFlags(unsigned int flags) { return atoi(set("STUB_INIT", "0")); }
-ret nvmlShutdown(void) { return 0; }
-const char *nvmlErrorString(ret r) { return r == 3 ? "Not Supported" : r == 9 ? "Driver Not Loaded" : "error"; }
-ret nvmlSystemGetDriverVersion(char *text, unsigned int n) { strncpy(text, set("STUB_DRIVER", "570.10"), n); return 0; }
-ret nvmlDeviceGetCount_v2(unsigned int *n) { *n = 2; return 0; }
-ret nvmlDeviceGetHandleByIndex_v2(unsigned int i, void **device) { *device = (void *)(long)(i + 1); return 0; }
-ret nvmlDeviceGetName(void *d, char *text, unsigned int n) {
-  strncpy(text, set("STUB_NAME", "NVIDIA A100-SXM4"), n); return 0;
-}
-ret nvmlDeviceGetNvLinkState(void *d, unsigned int link, unsigned int *up) {
-  int links = atoi(set("STUB_LINKS", "12"));
-  if (links < 0) return 3;
-  *up = d == (void *)2 || link != 3; /* one link of the first GPU is down */
-  return (int)link < links ? 0 : 2;
-}
-ret nvmlDeviceGetP2PStatus(void *a, void *b, int what, int *status) { *status = atoi(set("STUB_P2P", "0")); return 0; }
-"""
-LOOK = (
-    "import dataclasses, json; from dtk.nccl.machine import read_machine; "
-    "print(json.dumps(dataclasses.asdict(read_machine({}))))"
-)
-
-
-@pytest.fixture(scope="module")
-def stub_driver(tmp_path_factory):
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler to build the stub of libnvidia-ml.so.1 with")
-    folder = tmp_path_factory.mktemp("nvml")
-    (folder / "nvml.c").write_text(NVML)
-    command = [compiler, "-shared", "-fPIC", "-w", "-o", folder / "libnvidia-ml.so.1", folder / "nvml.c"]
-    subprocess.run(command, check=True)
-    return folder
-
-
-def look(folder, **stub):
-    environment = {"LD_LIBRARY_PATH": str(folder), "PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path), **stub}
-    done = subprocess.run([sys.executable, "-c", LOOK], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_links_and_pairs_by_nvml(stub_driver):
-    machine = look(stub_driver)
-    assert machine["gpus"] == [
-        {"name": "NVIDIA A100-SXM4", "nvlinks": 11},
-        {"name": "NVIDIA A100-SXM4", "nvlinks": 12},
-    ]
-    assert (machine["driver"], machine["p2p"], machine["gpu_reason"]) == ("570.10", True, "")
-
-
-def test_cards_without_links(stub_driver):
-    machine = look(stub_driver, STUB_LINKS="-1", STUB_P2P="1", STUB_NAME="NVIDIA GeForce RTX 4090")
-    assert [gpu["nvlinks"] for gpu in machine["gpus"]] == [0, 0]
-    assert machine["p2p"] is False
-
-
-def test_a_driver_that_is_not_loaded(stub_driver):
-    machine = look(stub_driver, STUB_INIT="9")
-    assert machine["gpus"] == [] and machine["gpu_reason"] == "NVML: Driver Not Loaded"

@@ -1,0 +1,57 @@
+"""Figures that follow from measured times: bandwidths, verdicts over noise, the JSON."""
+
+import json
+
+import pytest
+
+from diagnostics.analysis.statistics import Estimate
+from dtk.bench.bandwidth import OPERATIONS
+from dtk.bench.model import Gain, Side, as_json
+from tests.unit.bench.samples import compared, report, result
+
+
+def test_a_longer_time_is_a_lower_bandwidth() -> None:
+    one = result("auto", "all_reduce", 1 << 20)
+    rate, time_s = one.algbw(), one.time_s
+    assert time_s.low is not None and time_s.high is not None and rate.low is not None and rate.high is not None
+    assert rate.low < rate.median < rate.high
+    assert rate.low == pytest.approx((1 << 20) / time_s.high / 1e9)
+    assert one.busbw(4).median == pytest.approx(rate.median * 2 * 3 / 4)
+    assert one.busbw(1).median == 0.0
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [
+        (Estimate(1.2, 1.1, 1.3, 5), "faster"),
+        (Estimate(0.8, 0.7, 0.9, 5), "slower"),
+        (Estimate(1.2, 0.9, 1.5, 5), "cannot be told from noise"),
+        (Estimate(9.0, None, None, 2), "cannot be told from noise"),
+    ],
+)
+def test_a_gain_needs_an_interval_beside_one(ratio: Estimate, verdict: str) -> None:
+    assert Gain("all_reduce", 1024, ratio).verdict == verdict
+
+
+def test_the_users_own_variables_win() -> None:
+    side = Side("tcp", {"NCCL_DEBUG": "WARN", "NCCL_IB_SL": "1"}, {"NCCL_DEBUG": "INFO"})
+    assert side.effective == {"NCCL_DEBUG": "INFO", "NCCL_IB_SL": "1"}
+    assert Side("auto").effective == {}
+
+
+def test_one_wrong_element_is_a_wrong_report() -> None:
+    import dataclasses
+
+    bad = dataclasses.replace(result("auto", "all_reduce", 1024), wrong_elements=1)
+    unknown = dataclasses.replace(bad, wrong_elements=None)
+    assert report(results=(bad,)).wrong
+    assert not report(results=(unknown,)).wrong and not report().wrong
+
+
+def test_json_has_the_rates_and_their_definitions() -> None:
+    data = json.loads(json.dumps(as_json(compared())))
+    assert data["schema"] == "dtk.bench.comm/1" and set(data["in_place"]) == set(OPERATIONS)
+    first = data["results"][0]
+    assert first["algbw_gb_per_s"]["median"] == pytest.approx(first["size_bytes"] / first["time_s"]["median"] / 1e9)
+    assert [gain["told"] for gain in data["gains"]][-1] == "faster"
+    assert data["failure"] is None and "all_reduce 2 (n - 1) / n" in data["definitions"]["busbw"]

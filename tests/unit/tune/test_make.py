@@ -1,0 +1,92 @@
+"""From probes to a verdict: gains in pairs, memory told from other failures, nothing claimed that noise could be."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from diagnostics.report.jsonform import text
+from diagnostics.report.terminal import render
+from dtk.commands.main import main
+from dtk.tune import micro
+from dtk.tune.make import STOPPED, _Job, _searched
+from dtk.tune.model import as_json
+from dtk.tune.probe import Probe
+from dtk.tune.report import document
+from tests.unit.tune.probes import OOM, Place, asked_for, probe, sizes, trials, turned
+
+
+def test_a_gain_beyond_noise_is_taken() -> None:
+    """The machine slows down from round to round; within each, 100 MiB is a fifth faster."""
+    made = turned(
+        trials(
+            b25=[probe(1000.0), probe(800.0), probe(600.0)],
+            b1=[probe(995.0), probe(810.0), probe(598.0)],
+            b100=[probe(1200.0), probe(961.0), probe(719.0)],
+        )
+    )
+    assert made.take is not None and made.take.override == "strategy.bucket_cap_mb=100"
+    assert made.verdict.startswith("take strategy.bucket_cap_mb=100: 1.20x the tokens/s of strategy.bucket_cap_mb=25")
+    shown = render(document(made), columns=None, colour=False)
+    assert "run strategy=ddp strategy.bucket_cap_mb=100\n" in shown
+    assert "no gain that can be told from noise" in shown or "no loss that can be told from noise" in shown
+    data = json.loads(text(as_json(made)))
+    assert data["take"] == "strategy.bucket_cap_mb=100" and data["candidates"][0]["gain"] is None
+    assert data["candidates"][2]["gain"]["low"] > 1
+
+
+def test_noise_is_no_gain() -> None:
+    made = turned(trials(b25=[probe(1000.0), probe(800.0)] * 2, b1=[probe(1300.0), probe(700.0)] * 2))
+    assert made.take is None
+    assert made.verdict == "no gain that can be told from noise: keep strategy.bucket_cap_mb=25"
+    two = turned(trials(b25=[probe(1000.0)] * 2, b1=[probe(1500.0)] * 2))
+    assert two.take is None and two.rows[1].gain_told == "too few repeats to tell"
+    assert two.verdict == "too few repeats to tell; 3 make an interval: --repeats 3"
+    alone = turned(trials(b25=[OOM], b1=[probe(1500.0)] * 3))
+    assert alone.take is None and alone.verdict == "nothing could be compared with strategy.bucket_cap_mb=25"
+
+
+def test_slower_is_not_taken_and_a_failure_does_not_cost_the_rest() -> None:
+    slower = [probe(500.0), probe(501.0), probe(499.0)]
+    made = turned(
+        trials(b25=[probe(1000.0), probe(999.0), probe(1001.0)], b1=slower, b9=[probe(state="hung", reason="a stall")])
+    )
+    assert [one.gain_told for one in made.rows] == ["", "slower", ""]
+    assert made.rows[2].ended == "hung: a stall" and made.take is None and made.measured
+
+
+def test_a_search_that_was_stopped_recommends_nothing() -> None:
+    made = sizes(m1=[probe(100.0)], m2=[probe(200.0)])
+    made.stopped = STOPPED
+    request = asked_for("micro_batch_size")
+    report = _searched(made, [1, 2, 4], request, _Job(None, Place()))  # type: ignore[arg-type]
+    assert report.take is None and report.verdict == "stopped before the search had ended: nothing is recommended"
+    shown = render(document(report), columns=None, colour=False)
+    assert "take" not in shown and "dtk run" not in shown
+    made.stopped = ""
+    assert _searched(made, [1, 2, 4], request, _Job(None, Place())).take == micro.candidate(2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_called_one(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second probe is interrupted; the first one's figure is shown, and no more made of it."""
+    count = 0
+
+    def run(overrides: list[str], config_dir: object, home: object) -> Probe:
+        nonlocal count
+        count += 1
+        if count == 2:
+            os.kill(os.getpid(), number)
+            time.sleep(5)
+        return probe(100.0)
+
+    monkeypatch.setattr("dtk.tune.trials.probe", run)
+    job = ["experiment=smoke", "strategy=single", "train.global_batch_size=8", f"runs_folder={tmp_path}"]
+    assert main(["tune", "micro_batch_size", *job, "--json"]) == 130
+    made = json.loads(capsys.readouterr().out)
+    assert made["take"] is None and made["notes"] == ["stopped by a signal"] and len(made["candidates"]) == 1

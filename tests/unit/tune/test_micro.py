@@ -1,0 +1,83 @@
+"""The largest micro-batch size that fits, and which of those that fit is taken."""
+
+from pathlib import Path
+
+import pytest
+
+from dtk.tune import micro
+from dtk.tune.probe import Probe
+from dtk.tune.trials import Trials
+from tests.unit.tune.probes import OOM, probe, sizes
+
+
+def test_the_fastest_micro_batch_or_a_smaller_one_that_is_as_fast() -> None:
+    clear = sizes(
+        m1=[probe(100.0), probe(101.0), probe(99.0)],
+        m4=[probe(300.0), probe(301.0), probe(299.0)],
+        m8=[probe(200.0), probe(201.0), probe(199.0)],
+        m16=[OOM],
+    )
+    rows, fastest = micro.rows(clear)
+    taken = micro.choose(rows, fastest)
+    assert taken == fastest == micro.candidate(4)
+    told = micro.verdict(rows, taken, fastest, 32, up=False)
+    assert told == "take train.micro_batch_size=4; train.micro_batch_size=8 is the largest that fits"
+    assert [one.ended for one in rows] == ["finished"] * 3 + ["out of memory"]
+    alike = sizes(
+        m2=[probe(300.0), probe(290.0), probe(310.0)],
+        m4=[probe(301.0), probe(311.0), probe(292.0)],
+        m1=[probe(100.0), probe(101.0), probe(99.0)],
+    )
+    rows, fastest = micro.rows(alike)
+    assert fastest == micro.candidate(4)
+    taken = micro.choose(rows, fastest)
+    assert taken == micro.candidate(2), "as fast as noise can tell, and leaves more memory"
+    told = micro.verdict(rows, taken, fastest, 4, up=False)
+    assert told.endswith(
+        "the largest valid one, and it fits, train.micro_batch_size=4 has no gain that can be told from noise"
+    )
+
+
+def test_nothing_fits() -> None:
+    rows, fastest = micro.rows(sizes(m1=[OOM]))
+    assert micro.choose(rows, fastest) is None
+    assert micro.verdict(rows, None, fastest, 8, up=False) == "not even the smallest micro-batch fits"
+
+
+def searched(
+    fits_up_to: int, monkeypatch: pytest.MonkeyPatch, sizes: list[int]
+) -> tuple[Trials, int | None, list[int]]:
+    """Search over `sizes` on a machine where micro-batches above a size run out of memory."""
+    asked: list[int] = []
+
+    def run(overrides: list[str], config_dir: object, home: object) -> Probe:
+        asked.append(int(overrides[-1].partition("=")[2]))
+        return probe(100.0) if asked[-1] <= fits_up_to else OOM
+
+    monkeypatch.setattr("dtk.tune.trials.probe", run)
+    made = Trials([], None, Path(), lambda text: None, float("inf"))
+    return made, micro.find_largest(made, sizes), asked
+
+
+@pytest.mark.parametrize(("limit", "largest"), [(0, None), (1, 1), (3, 2), (8, 8), (11, 8), (100, 16)])
+def test_the_largest_that_fits_is_found_with_few_probes(
+    monkeypatch: pytest.MonkeyPatch, limit: int, largest: int | None
+) -> None:
+    made, found, asked = searched(limit, monkeypatch, [1, 2, 4, 8, 16])
+    assert found == largest and len(asked) == len(set(asked)) <= 5
+    assert micro.fitting(made) == sorted(size for size in asked if size <= limit)
+
+
+def test_a_failure_that_is_not_memory_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dtk.tune.trials.probe", lambda *_: probe(state="hung", reason="rank 1 waits"))
+    made = Trials([], None, Path(), lambda text: None, float("inf"))
+    with pytest.raises(micro.ProbeFailedError, match=r"train\.micro_batch_size=1 hung: rank 1 waits"):
+        micro.find_largest(made, [1, 2])
+
+
+def test_what_was_found_when_the_time_was_up_is_said_to_be_that() -> None:
+    rows, fastest = micro.rows(sizes(m1=[probe(100.0)], m2=[probe(200.0)]))
+    assert fastest == micro.candidate(2)
+    text = micro.verdict(rows, fastest, fastest, 16, up=True)
+    assert text == "take train.micro_batch_size=2; train.micro_batch_size=2 is the largest found before the time was up"
+    assert micro.verdict([], None, None, 16, up=True) == "nothing was tried"

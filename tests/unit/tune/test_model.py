@@ -1,0 +1,68 @@
+"""Rows of a search: gains in pairs, what noise allows to say, and the JSON."""
+
+import json
+
+import pytest
+
+from diagnostics.analysis.statistics import Estimate
+from dtk.tune.candidates import Candidate
+from dtk.tune.model import NO_GAIN, Row, TuneReport, as_json, clearly_fastest, row_of
+from tests.unit.tune.probes import OOM, probe
+
+A, B = Candidate("train.micro_batch_size", "1", present=True), Candidate("train.micro_batch_size", "2")
+
+
+def row(gain: Estimate | None, candidate: Candidate = B, ended: str = "finished") -> Row:
+    return Row(candidate, ended, False, None, None, gain, ())
+
+
+@pytest.mark.parametrize(
+    ("gain", "told"),
+    [
+        (None, ""),
+        (Estimate(1.5, None, None, 2), "too few repeats to tell"),
+        (Estimate(1.1, 0.9, 1.3, 5), NO_GAIN),
+        (Estimate(0.9, 0.8, 1.1, 5), "no loss that can be told from noise"),
+        (Estimate(1.1, 1.05, 1.2, 5), "faster"),
+        (Estimate(0.9, 0.85, 0.95, 5), "slower"),
+    ],
+)
+def test_a_gain_says_no_more_than_noise_allows(gain: Estimate | None, told: str) -> None:
+    assert row(gain).gain_told == told
+
+
+def test_gains_are_over_the_repeats_that_both_have() -> None:
+    ours = {1: probe(200.0), 2: probe(400.0), 3: probe(900.0)}
+    theirs = {1: probe(100.0), 2: probe(200.0), 3: OOM}
+    made = row_of(B, ours, theirs)
+    assert made.gain is not None and (made.gain.median, made.gain.count) == (2.0, 2)
+    assert made.tokens_per_s is not None and made.tokens_per_s.median == 400.0
+    assert made.finished and len(made.runs) == 3
+    assert row_of(A, theirs, None).gain is None
+
+
+def test_the_first_probe_that_did_not_finish_is_how_it_ended() -> None:
+    made = row_of(B, {1: probe(100.0), 2: OOM, 3: probe(state="failed", reason="ValueError")}, {1: OOM})
+    assert (made.ended, made.out_of_memory, made.finished) == ("out of memory", True, False)
+    assert made.gain is None and made.peak_memory_bytes is not None
+    assert row_of(B, {}, None).tokens_per_s is None
+
+
+def test_the_fastest_beyond_noise() -> None:
+    slow, fast = row(Estimate(1.1, 1.05, 1.2, 5)), row(Estimate(1.3, 1.2, 1.4, 5), A)
+    unsure, died = row(Estimate(9.0, 0.5, 20.0, 5)), row(Estimate(2.0, 1.9, 2.1, 5), ended="out of memory")
+    assert clearly_fastest([slow, fast, unsure, died]) is fast
+    assert clearly_fastest([unsure, died]) is None
+
+
+def test_json_names_what_to_type() -> None:
+    rows = (row_of(A, {1: probe(100.0)}, None), row_of(B, {1: probe(150.0)}, {1: probe(100.0)}))
+    report = TuneReport(
+        topic="micro_batch_size", job=("strategy=ddp",), terms=(), world_size=2, device="cpu", rows=rows,
+        reference=A, take=B, verdict="take it",
+    )  # fmt: skip
+    data = json.loads(json.dumps(as_json(report)))
+    assert (data["take"], data["reference"]) == ("train.micro_batch_size=2", "train.micro_batch_size=1")
+    assert [one["override"] for one in data["candidates"]] == ["train.micro_batch_size=1", "train.micro_batch_size=2"]
+    assert data["candidates"][0]["present"] is True and data["candidates"][1]["told"] == "too few repeats to tell"
+    assert data["failure"] is None and "rows" not in data and report.measured
