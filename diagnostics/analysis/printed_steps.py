@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from diagnostics.contract.formatting import counted
 from diagnostics.evidence.logs.steps import Series, Steps
 from diagnostics.evidence.model import Evidence, RankError
 
@@ -15,6 +16,8 @@ WINDOW = 20
 """Steps before a jump by which it is measured."""
 LEAST_AFTER = 10
 """Steps for which a figure has to stay where it went: a spike that training recovers from is none of these."""
+_HIDDEN = 3
+"""Steps with a norm that is not finite and a loss of exactly 0; a single one is a skipped step of float16."""
 RATIO = 1.5
 """Of the loss after a jump to the one before. A new batch, data set or learning rate moves it by less."""
 SIGMAS = 10.0
@@ -58,10 +61,16 @@ class PrintedSteps:
         """Return what the steps show where nothing is wrong in them; empty without any."""
         logs = [one.series for one in self.logs if one.series is not None]
         losses = [loss for series in logs for loss in (series.loss[0], series.loss[-1]) if math.isfinite(loss)]
-        if not losses:
+        scales = [scale for log in self.logs for scale in log.steps.overflow_scales]
+        parts = [f"{self.count:,} printed steps, loss {losses[0]:.4g} to {losses[-1]:.4g}"] if losses else []
+        if scales:
+            scale = f", now {scales[-1]:,.0f}" if math.isfinite(scales[-1]) else ""
+            parts.append(f"{counted(len(scales), 'step')} skipped to find float16's loss scale{scale}")
+        if not parts:
             return ""
-        course = f"loss {losses[0]:.4g} to {losses[-1]:.4g}"
-        return f"{self.count:,} printed steps, {course}, and nothing wrong in them; what else happened is not recorded"
+        broken = any(log.series is not None and log.series.is_non_finite() for log in self.logs)
+        wrong = "figures that are not finite among them" if broken else "nothing wrong in them"
+        return f"{', '.join(parts)}, and {wrong}; what else happened is not recorded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +130,10 @@ def non_finite_to_the_end(log: Printed) -> tuple[str, int, int] | None:
         told = [
             bool(bits & bit) and not math.isfinite(value) for value, bits in zip(values, series.printed, strict=True)
         ]
-        if (run := _trailing(told)) >= LEAST_AFTER // 2:
+        run = _trailing(told)
+        # Hugging Face's trainer prints 0 in place of a loss that is not finite.
+        hidden = run >= _HIDDEN and not any(series.loss[-_HIDDEN:])
+        if run >= LEAST_AFTER // 2 or hidden:
             return name, series.lines[-run], run
     return None
 

@@ -11,8 +11,8 @@ from diagnostics.evidence.model import Frame, LogFact
 
 _FILES_SHOWN = 6
 RECORD = (
-    "dtk watch -- torchrun ..., which records the calls of all ranks (in a run of dtk record.level=light); under NCCL "
-    "also TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_"
+    "dtk watch -- COMMAND, which records the calls of all ranks; under NCCL also "
+    "TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_ COMMAND"
 )
 """What records the calls of all ranks."""
 

@@ -12,7 +12,7 @@ from diagnostics.causes.hang._parts import RECORD, after, last_places, surest
 from diagnostics.causes.hang._relations import ASYMMETRIC, FAILED
 from diagnostics.contract.findings import Figures, Finding
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
-from diagnostics.evidence.endings import first_is_unknown
+from diagnostics.evidence.endings import UNNAMED, first_is_unknown
 
 _LAUNCHER_LOG = "the launcher's log, which names exit codes and signals"
 _ERROR_FILES = "the ranks' logs or error files: torchrun --log-dir, TORCHELASTIC_ERROR_FILE"
@@ -231,6 +231,10 @@ def _of_ending(stall: Stall, cause: str) -> Finding:
                 "Every known ending ({ranks}) is that of a rank that lost a peer or was stopped; which rank failed "
                 "first is not known."
             )
+            if UNNAMED in job.endings:
+                text = (
+                    "The log shows one rank, without naming it, that lost a peer; which rank failed first is not known."
+                )
             return _open(cause, text, about=sorted(job.endings))
     summary, measured = "No rank ended this way before the others.", "0 of {world} ranks; {count} endings known"
     return _ruled_out(cause, summary, measured, world=max(job.world(), 1), count=len(job.endings))

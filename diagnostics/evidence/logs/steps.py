@@ -8,6 +8,7 @@ from array import array
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, repeat
+from math import isfinite
 
 MAX_POINTS = 200_000
 """Steps of one log that are kept; the rest is only counted."""
@@ -52,8 +53,8 @@ FORMATS: dict[str, bytes] = {
 }
 """Trainer -> a step of it. The last is torchtitan's, DeepSpeed's, nanoGPT's and that of many scripts."""
 OVERFLOW = (
-    rb"(?:OVERFLOW!<to Attempted loss scale: ><N>(?:, reducing to (?P<a><N>))?|[gG]radient overflow"
-    rb"<to (?:reducing loss scale to|setting loss scale to):? ?>(?P<b><N>))"
+    rb"(?:(?:OVERFLOW!|Overflow detected\.)<to Attempted loss scale: ><N>(?:, reducing to (?P<a><N>))?"
+    rb"|[gG]radient overflow<to (?:reducing loss scale to|setting loss scale to):? ?>(?P<b><N>))"
 )
 """DeepSpeed's, apex's and fairseq's line about a step that was skipped because a gradient overflowed in float16."""
 
@@ -77,6 +78,11 @@ class Series:
     printed: "array[int]" = field(default_factory=lambda: array("b"))
     """Bits: 1 = a loss was printed, 2 = a norm."""
 
+    def is_non_finite(self) -> bool:
+        """Whether a loss or a norm was printed that is not finite."""
+        rows = zip(self.loss, self.norm, self.printed, strict=True)
+        return any((bits & 1 and not isfinite(loss)) or (bits & 2 and not isfinite(norm)) for loss, norm, bits in rows)
+
 
 @dataclass(slots=True)
 class Steps:
@@ -93,8 +99,10 @@ class Steps:
         return max((series.lines[-1] for series in self.series.values()), default=0)
 
     def __bool__(self) -> bool:
-        """Whether there are enough of them to say anything."""
-        return bool(self.overflow_lines) or any(len(series.lines) >= LEAST for series in self.series.values())
+        """Whether there are enough of them to say anything; a figure that is not finite says it alone."""
+        return bool(self.overflow_lines) or any(
+            len(series.lines) >= LEAST or series.is_non_finite() for series in self.series.values()
+        )
 
     def feed(self, data: bytes, number: int) -> None:
         """Read whole lines of which the first is `number`."""

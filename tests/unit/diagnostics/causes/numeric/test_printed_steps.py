@@ -90,6 +90,25 @@ def test_gradients_that_stay_non_finite(tmp_path: Path, trainer: str) -> None:
     assert causes(tmp_path, log(trainer, falling(32), [*[1.0] * 15, "inf", *[1.0] * 16])) == []
 
 
+def test_zeros_in_place_of_a_loss_beside_norms_that_are_not_finite(tmp_path: Path) -> None:
+    text = log("hf", [2.3, 2.2, 2.1, 0.0, 0.0, 0.0], [1.0, 1.1, "nan", "nan", "nan", "nan"])
+    assert causes(tmp_path, text) == ["numeric.non_finite"]
+    assert causes(tmp_path, log("hf", [2.3, 2.2, 0.0, 0.0], [1.0, "inf", "inf", 0.4])) == []
+
+
+def test_what_skipped_steps_alone_show(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(deepspeed([2**n for n in range(24, 20, -1)]))
+    report = diagnose(tmp_path)
+    assert report.outcome == "undecided"
+    assert report.standing.startswith("4 steps skipped to find float16's loss scale, now 1,048,576, and nothing wrong")
+
+
+def test_the_older_words_of_an_overflow() -> None:
+    steps = Steps()
+    steps.feed(b"[Rank 0] Overflow detected. Skipping step. Attempted loss scale: 64.0, reducing to 32.0\n", 1)
+    assert (list(steps.overflow_lines), list(steps.overflow_scales)) == ([1], [32.0])
+
+
 def deepspeed(scales: list[int]) -> str:
     what = "[INFO] [loss_scaler.py:181:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: "
     return "".join(f"{what}{scale}, reducing to {max(scale // 2, 1)}\n" for scale in scales)
