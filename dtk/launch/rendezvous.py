@@ -79,6 +79,6 @@ def _runs(fact: LogFact, here: str) -> bool:
         return True
     try:
         os.kill(fact.fields["pid"], 0)
-    except (OSError, TypeError):
+    except (OSError, TypeError, OverflowError):  # The file may hold anything.
         return False
     return True

@@ -1,13 +1,26 @@
 """Any text of the user's stays one argument or one value, as the shell and the YAML parser themselves read it."""
 
+import re
 import shlex
 import subprocess
+from collections.abc import Callable
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtk.console.script_text import as_yaml, kubernetes_argument, sbatch_option, shell
+from dtk.console.script_text import (
+    as_yaml,
+    check_line,
+    check_memory,
+    check_time,
+    check_variable,
+    kubernetes_argument,
+    sbatch_option,
+    sbatch_word,
+    shell,
+)
 from dtk.errors import DtkError
 
 HOSTILE = [
@@ -42,13 +55,13 @@ def test_bash_reads_the_arguments_that_were_quoted(arguments: list[str]) -> None
     assert done.stdout == "".join(f"{argument}\0" for argument in arguments).encode()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.text("abc_", min_size=1, max_size=5), st.one_of(texts, st.lists(texts)), max_size=5))
 def test_a_yaml_parser_reads_the_values_that_were_written(values: dict[str, object]) -> None:
     assert yaml.safe_load(as_yaml(values)) == values
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(texts)
 def test_an_option_of_sbatch_is_one_word_of_one_line_or_refused(text: str) -> None:
     try:
@@ -66,3 +79,51 @@ def test_an_option_of_sbatch_is_one_word_of_one_line_or_refused(text: str) -> No
 @given(texts)
 def test_kubernetes_expands_no_name_in_an_argument(text: str) -> None:
     assert kubernetes_argument(text).replace("$$", "") == text.replace("$", "")
+
+
+@pytest.mark.parametrize(
+    ("check", "good", "bad", "message"),
+    [
+        (lambda text: check_line(text, "k"), "a b", "a\nb", "k has a line break or a control character in it"),
+        (lambda text: check_line(text, "k"), "ä€", "a\x85b", "k has a line break or a control character in it"),
+        (
+            lambda text: check_time(text, "t"),
+            "8:00:00",
+            "8h",
+            "t=8h is no time limit - use minutes, t=8:00:00 or t=2-12",
+        ),
+        (lambda text: check_time(text, "t"), "2-12", "8:99", "t=8:99 is no time limit"),
+        (lambda text: check_time(text, "t"), "90", "", "t= is no time limit"),
+        (lambda text: check_variable(text, "k"), "_A1", "1A", 'k names the variable "1A": letters, digits and _ only'),
+        (lambda text: check_variable(text, "k"), "HOME", "A=B", 'k names the variable "A=B"'),
+        (
+            lambda text: check_memory(text, re.compile(r"\d+G"), "200G"),
+            "900G",
+            "900GB",
+            "launcher.memory_per_node=900GB is no memory - use launcher.memory_per_node=200G",
+        ),
+    ],
+)
+def test_values_that_a_script_could_not_hold_are_one_line(
+    check: Callable[[str], str], good: str, bad: str, message: str
+) -> None:
+    assert check(good) == good
+    with pytest.raises(DtkError) as caught:
+        check(bad)
+    assert str(caught.value).startswith(message)
+
+
+def test_options_of_the_users_are_whole_lines() -> None:
+    assert sbatch_word("--constraint=h100", "launcher.extra") == "#SBATCH --constraint=h100"
+    assert sbatch_word("--exclusive", "launcher.extra") == "#SBATCH --exclusive"
+    assert sbatch_word("--comment=a b", "launcher.extra") == '#SBATCH --comment="a b"'
+    for wrong in ("-C h100", "constraint=h100", "--Constraint=h100", "--", "--a\n#SBATCH --b"):
+        with pytest.raises(DtkError):
+            sbatch_word(wrong, "launcher.extra")
+
+
+def test_words_that_yaml_reads_as_something_else_are_quoted() -> None:
+    text = as_yaml({"a": "yes", "b": "no", "c": "plain", "d": "1e3", "e": "line\nline\n", "f": ["x"], "g": ["x"]})
+    assert 'a: "yes"' in text and 'b: "no"' in text and "c: plain" in text and 'd: "1e3"' in text
+    assert "e: |\n  line\n  line\n" in text and "&" not in text and "*" not in text
+    assert as_yaml({"a": "x"}, {"b": "y"}).count("---") == 2

@@ -1,7 +1,8 @@
 import pytest
+from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from dtk.errors import DtkError
-from dtk.launch.cluster import adopt_slurm, detected, first_host, local_size, started_by
+from dtk.launch.cluster import Shared, adopt_slurm, detected, first_host, local_size, share, started_by
 
 
 @pytest.mark.parametrize(
@@ -59,3 +60,44 @@ def test_who_was_detected_on_how_many_nodes(environment, ranks, here, told):
 def test_slurm_without_a_node_list_is_one_line():
     with pytest.raises(DtkError, match="MASTER_ADDR"):
         adopt_slurm({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"})
+
+
+SHARED = Shared("/runs/a", "{}", "cpu", "gloo", 0)
+
+
+def stores() -> tuple[HashStore, PrefixStore]:
+    outer = HashStore()
+    return outer, PrefixStore("attempt_0", outer)
+
+
+def test_what_rank_0_decides_all_ranks_return():
+    _, store = stores()
+    assert share(store, 0, lambda: SHARED) == SHARED
+    assert share(store, 1, lambda: pytest.fail("only rank 0 decides")) == SHARED
+
+
+def test_an_error_of_rank_0_is_raised_on_every_rank():
+    def refuse() -> Shared:
+        raise DtkError("no", "because", "so")
+
+    _, store = stores()
+    for rank in (0, 1):
+        with pytest.raises(DtkError, match="no: because - so"):
+            share(store, rank, refuse)
+
+
+def test_after_a_restart_the_run_goes_on_in_its_folder(monkeypatch):
+    outer, store = stores()
+    share(store, 0, lambda: SHARED)
+    again = PrefixStore("attempt_1", outer)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert share(again, 0, lambda: pytest.fail("it was decided before")) == SHARED
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    other = Shared("/runs/b", "{}", "cpu", "gloo", 0)
+    assert share(PrefixStore("other", outer), 0, lambda: other) == other, "another job in the same store"
+
+
+def test_a_restart_before_anything_was_decided_decides(monkeypatch):
+    _, store = stores()
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert share(store, 0, lambda: SHARED) == SHARED

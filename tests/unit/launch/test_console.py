@@ -1,0 +1,114 @@
+"""What the person at the terminal sees of a run: lines, the live line, the failure, and the ranks' logs."""
+
+import io
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnostics.contract.artifacts import Failure, RunPaths, write_json
+from dtk.launch.console import Console, Follower
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_in_a_file_every_step_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console()
+    console.progress("step 1/100 loss 2.0")
+    console.line("a word in between", 31)
+    console.progress("step 2/100 \x1b[2J loss 1.9")
+    out = capsys.readouterr().out
+    assert out.splitlines()[:2] == ["step 1/100 loss 2.0", "a word in between"] and "\x1b" not in out
+
+
+def test_on_a_terminal_steps_share_a_line_and_tenths_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", "30")
+    console = Console()
+    for step in range(1, 21):
+        console.progress(f"step {step}/20 {'x' * 40}")
+    shown = terminal.getvalue()
+    assert shown.count("\n") == 10, "every second of twenty steps completes a tenth"
+    assert {len(part.rstrip("\n")) for part in shown.split("\r\x1b[2K")[1:]} == {29}, "cut to the width"
+    console.progress("step 21/20")
+    console.line("end", 32)
+    assert terminal.getvalue().endswith("step 21/20\n\x1b[1;32mend\x1b[0m\n")
+
+
+def test_a_failure_names_who_where_whom_and_which_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    failure = Failure(
+        rank=3, reason="ValueError: bad", step=7, region="backward", log="logs/x.log", victims=list(range(4, 24))
+    )
+    Console().failure(failure, "failed", RunPaths(tmp_path / "runs" / "a"))
+    assert capsys.readouterr().out.splitlines() == [
+        "FAILED: rank 3 was first",
+        "  what   ValueError: bad",
+        "  where  step 7, region backward",
+        "  then   ranks 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19 ... ended because of it",
+        "  log    runs/a/logs/x.log",
+    ]
+    Console().failure(Failure(rank=-1, reason="nobody in particular"), "hung", RunPaths(tmp_path))
+    lines = capsys.readouterr().out.splitlines()
+    assert (
+        lines[0] == "HUNG" and lines[2].endswith("before the first step, or unknown (record=off)") and len(lines) == 3
+    )
+
+
+def test_a_terminal_that_is_closed_costs_the_output_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        Console().line("to nobody")
+        Console().line("to nobody again")
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def test_the_logs_of_the_ranks_are_followed_line_by_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths, ticks = RunPaths(tmp_path), []
+    follower = Follower(paths, Console(), 2, 0, lambda: ticks.append(1))
+    write(paths.logs(0, 0) / "stdout.log", "step 1/2 loss 3\nhalf a li")
+    write(paths.logs(0, 1) / "stderr.log", "a library's warning\ndtk: warning: slow disk\n")
+    follower._poll()
+    assert capsys.readouterr().out == "step 1/2 loss 3\n[rank 1] warning: slow disk\n"
+    write(paths.logs(0, 0) / "stdout.log", "ne\n")
+    follower._poll()
+    assert capsys.readouterr().out == "half a line\n"
+
+
+def test_a_restart_is_told_with_the_failure_before_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = RunPaths(tmp_path)
+    follower = Follower(paths, Console(), 1, 0, lambda: None)
+    write(paths.logs(0, 0) / "stdout.log", "last words\n")
+    write_json(paths.error(0, 0), {"rank": 0, "type": "ValueError", "message": "bad", "time_s": 1.0})
+    write(paths.logs(1, 0) / "stdout.log", "step 1/2 again\n")
+    follower._poll()
+    assert capsys.readouterr().out.splitlines() == [
+        "last words",
+        "attempt 0 failed: rank 0: ValueError: bad",
+        "restarting: attempt 1",
+        "step 1/2 again",
+    ]
+    assert follower.attempt == 1
+
+
+def test_what_comes_last_is_still_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = RunPaths(tmp_path)
+    with Follower(paths, Console(), 1, 0, lambda: None):
+        write(paths.logs(0, 0) / "stdout.log", "the end\n")
+    assert capsys.readouterr().out == "the end\n"

@@ -1,0 +1,34 @@
+"""Steps that follow from epochs, and inputs that cannot be used, before any rank starts."""
+
+from pathlib import Path
+
+import pytest
+
+from dtk.config.batch import settle
+from dtk.config.compose import compose
+from dtk.errors import DtkError
+from dtk.launch.inputs import check_parts, settle_epochs
+
+TINY = ["model=gpt2_tiny", "strategy=ddp", "data=synthetic", "data.samples=100", "data.validation_fraction=0.2"]
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [("1", 10), ("0.5", 5), ("1.01", 11), ("0.001", 1), ("3", 30)])
+def test_epochs_become_whole_steps(epochs: str, steps: int) -> None:
+    composed = settle_epochs(compose([*TINY, f"train.epochs={epochs}", "train.global_batch_size=8"]))
+    assert composed.config.train.steps == composed.plain["train"]["steps"] == steps
+
+
+def test_without_epochs_nothing_changes() -> None:
+    composed = compose(TINY)
+    assert settle_epochs(composed) is composed
+
+
+def test_what_the_data_is() -> None:
+    data = check_parts(settle(compose(TINY), 2).config, 2)
+    assert data["name"] == "synthetic"
+
+
+def test_data_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    typed = ["model=gpt2_tiny", "data=text", f"data.path={tmp_path}/none"]
+    with pytest.raises(DtkError, match="none"):
+        check_parts(settle(compose(typed), 1).config, 1)

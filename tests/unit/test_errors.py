@@ -1,0 +1,46 @@
+"""One line for every problem of the user's, with what to do next."""
+
+import copy
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dtk.errors import DtkError, OwnRankError, refused
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (DtkError("what"), "what"),
+        (DtkError("what", "why"), "what: why"),
+        (DtkError("what", fix="fix"), "what - fix"),
+        (DtkError("what", "why", "fix"), "what: why - fix"),
+        (DtkError("what\n  it is", "why\t", "fix"), "what it is: why - fix"),
+    ],
+)
+def test_the_parts_of_a_message(error: DtkError, line: str) -> None:
+    assert str(error) == line
+
+
+@settings(max_examples=60)
+@given(st.text(max_size=30), st.text(max_size=30), st.text(max_size=30))
+def test_a_message_is_one_printable_line_whatever_a_name_holds(what: str, why: str, fix: str) -> None:
+    line = str(DtkError(what, why, fix))
+    assert len(line.splitlines()) <= 1 and "\x1b" not in line
+
+
+def test_an_error_crosses_processes_whole() -> None:
+    error = copy.copy(OwnRankError("what", "why", "fix"))  # By `__reduce__`, as pickle does it.
+    assert type(error) is OwnRankError and (error.what, error.why, error.fix) == ("what", "why", "fix")
+
+
+def test_what_the_system_refuses_has_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(DtkError) as caught, refused("cannot read it", "choose another"):
+        (tmp_path / "none").read_text(encoding="utf-8")
+    assert str(caught.value) == "cannot read it: No such file or directory - choose another"
+    with pytest.raises(DtkError, match="cannot read it: told by nobody"), refused("cannot read it"):
+        raise OSError("told by nobody")
+    with pytest.raises(ValueError, match="a defect"), refused("cannot read it"):
+        raise ValueError("a defect")

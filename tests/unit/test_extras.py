@@ -1,0 +1,32 @@
+"""Whether the part of dtk that trains is installed, and whether torch can be imported."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dtk import extras
+from dtk.errors import DtkError
+from dtk.extras import import_torch, install, require_training
+
+
+def test_what_is_installed_here_is_enough() -> None:
+    require_training("dtk plan needs")
+
+
+def test_what_is_missing_is_one_line_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "NEEDED", (*extras.NEEDED, "no_such_module_anywhere"))
+    with pytest.raises(DtkError) as caught:
+        require_training("dtk plan needs")
+    assert str(caught.value) == f"dtk plan needs the training extra - {install('train')}"
+    assert "[train]" in install("train")
+
+
+def test_a_broken_torch_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch.py").write_text("raise OSError('libcudart.so: not found\\n  at all')\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    with pytest.raises(DtkError) as caught:
+        import_torch()
+    assert str(caught.value).startswith("torch cannot be imported: OSError: libcudart.so: not found at all - ")
+    assert caught.value.fix.endswith("doctor --only versions looks closer")
