@@ -1,0 +1,79 @@
+"""The answer of a preflight in one line, its document, and its JSON, from records that are judged for real."""
+
+import json
+from typing import Any
+
+import pytest
+
+from diagnostics.report import html, jsonform, terminal
+from dtk.preflight.calls import End, Group, Record
+from dtk.preflight.report import ASSUMED, LIMITS, answer, as_json, document
+from dtk.preflight.run import Job, Preflight
+from dtk.preflight.verdict import judge
+from dtk.preflight.what_if import MISHAPS, Tried
+from tests.unit.preflight.programs import Step, blocking, record
+
+WORLD = Group("0", (0, 1), "default_pg")
+STEP: Step = ("call", 0, "all_reduce", 8)
+
+
+def found(last: int = 2, steps: int = 2, note: str = "", tried: tuple[Tried, ...] = ()) -> Preflight:
+    """Rank 0 makes two calls, rank 1 makes `last`."""
+    records = {
+        rank: Record(rank, record(rank, [WORLD], blocking(*[STEP] * calls)).program, (WORLD,), End())
+        for rank, calls in ((0, 2), (1, last))
+    }
+    job = Job("preflight of a test, 2 ranks", 2, lambda exchange: records[exchange.rank], note=note)
+    return Preflight(job, judge(records, {}, job.source), 2, steps, 1.25, tried)
+
+
+def shown(made: Preflight, **values: Any) -> str:
+    return terminal.render(document(made, **values), columns=None, colour=False)
+
+
+def test_a_job_that_ends_says_what_that_is_based_on() -> None:
+    assert answer(found()) == (
+        "would end: every rank finishes (2 ranks, all simulated; 2 steps, 8 calls and waits; 1.2 s)"
+    )
+    assert "to its own end" in answer(found(steps=0))
+    page = html.render(document(found(note="The model's widths are reduced.")))
+    for text in (ASSUMED.split(":")[0], LIMITS.split(":")[0], "What was changed"):
+        assert text in page
+    assert "page" in shown(found(), page="/tmp/x.html") and "/tmp/x.html" in shown(found(), page="/tmp/x.html")
+
+
+def test_some_ranks_stand_for_the_others() -> None:
+    made = found()
+    few = Preflight(made.job, made.verdict, 1, 2, 1.0)
+    assert "1 of them simulated, one of each class" in answer(few)
+
+
+def test_a_job_that_would_hang_says_where() -> None:
+    made = found(last=1)
+    assert answer(made).startswith("would hang: rank 0 in all_reduce at train.py:12; rank 1 ended (")
+    assert answer(made) in shown(made)
+    assert "hang." in shown(made)
+
+
+TRIED = (
+    Tried(MISHAPS[0], 1, hangs=True, cause="hang.uneven_iterations", where="all_reduce at /job/train.py:12"),
+    Tried(MISHAPS[1], 1, hangs=False, skipped="which branch of your model, only you can say"),
+    Tried(MISHAPS[3], 1, hangs=False),
+)
+
+
+@pytest.mark.parametrize("last", [1, 2])
+def test_mishaps_are_rows_whatever_the_job_does(last: int) -> None:
+    text = shown(found(last, tried=TRIED))
+    assert "What if, on rank 1 alone" in text
+    for row in ("hang.uneven_iterations", "not tried: which branch", "it raises an exception", "would end"):
+        assert row in text
+    assert "all_reduce at /job/train.py:12" in text
+
+
+def test_json_is_complete() -> None:
+    made = json.loads(jsonform.text(as_json(found(last=1, tried=TRIED))))
+    assert (made["schema"], made["ends"], made["hangs"], made["world_size"]) == ("dtk.preflight/1", False, True, 2)
+    assert made["stands"].startswith("rank 0 in all_reduce") and made["report"]["root_causes"]
+    assert [row["hangs"] for row in made["what_if"]] == [True, None, False]
+    assert as_json(found())["report"] is None

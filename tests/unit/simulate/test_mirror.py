@@ -1,0 +1,156 @@
+"""A process group of one rank: what each call leaves in its tensors, what is heard of it, what stays untouched."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from dtk.simulate.mirror import MirrorGroup, flat, listed
+
+RANK, SIZE = 1, 4
+
+
+class Options:
+    """What torch hands over with a call."""
+
+    def __init__(self, op: Any = dist.ReduceOp.SUM, root: int = 0) -> None:
+        self.reduceOp = op
+        self.rootRank = root
+
+
+def group() -> tuple[MirrorGroup, list[tuple[str, list[int]]]]:
+    """A group and what is heard: operation and elements of its buffers."""
+    heard: list[tuple[str, list[int]]] = []
+
+    def hear(op: str, _: MirrorGroup, buffers: list[torch.Tensor]) -> None:
+        heard.append((op, [buffer.numel() for buffer in buffers]))
+
+    kind = type("Listening", (MirrorGroup,), {"heard": staticmethod(hear)})
+    return kind(None, RANK, SIZE), heard
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        (dist.ReduceOp.SUM, [8.0, 12.0]),
+        (dist.ReduceOp.AVG, [2.0, 3.0]),
+        (dist.ReduceOp.MAX, [2.0, 3.0]),
+        (dist.ReduceOp.PRODUCT, [16.0, 81.0]),
+    ],
+)
+def test_reductions_are_of_equal_values(op: Any, expected: list[float]) -> None:
+    mirror, heard = group()
+    tensor = torch.tensor([2.0, 3.0])
+    assert mirror.allreduce([tensor], Options(op)).wait()
+    assert tensor.tolist() == expected
+    assert heard == [("all_reduce", [2])]
+
+
+def test_flags_are_not_multiplied() -> None:
+    mirror, _ = group()
+    flag = torch.tensor([True])
+    mirror.allreduce([flag], Options())
+    assert flag.tolist() == [True]
+
+
+def test_only_the_root_gets_a_reduced_value() -> None:
+    mirror, _ = group()
+    here, there = torch.ones(1), torch.ones(1)
+    mirror.reduce([here], Options(root=RANK))
+    mirror.reduce([there], Options(root=0))
+    assert (here.item(), there.item()) == (4.0, 1.0)
+
+
+def test_gathers_hold_copies_of_this_rank() -> None:
+    mirror, heard = group()
+    parts = [torch.zeros(2) for _ in range(SIZE)]
+    mirror.allgather([parts], [torch.tensor([1.0, 2.0])])
+    whole = torch.zeros(8)
+    mirror.all_gather_single(whole, torch.tensor([1.0, 2.0]))
+    assert torch.cat(parts).tolist() == whole.tolist() == [1.0, 2.0] * SIZE
+    pair = [torch.zeros(4), torch.zeros(4)]
+    mirror.all_gather_single_coalesced(pair, [torch.ones(1), torch.full((1,), 5.0)])
+    assert [tensor.tolist() for tensor in pair] == [[1.0] * 4, [5.0] * 4]
+    assert heard == [("all_gather", [2] * 4), *[("all_gather", [n]) for n in (8, 4, 4)]]
+
+
+def test_a_gather_into_a_part_of_the_output_reads_it_first() -> None:
+    mirror, _ = group()
+    whole = torch.arange(8.0)
+    mirror.all_gather_single(whole, whole[2:4])
+    assert whole.tolist() == [2.0, 3.0] * SIZE
+
+
+def test_scattered_sums_are_of_this_ranks_part() -> None:
+    mirror, heard = group()
+    output, other = torch.zeros(2), torch.zeros(2)
+    mirror.reduce_scatter_single(output, torch.arange(8.0), Options())
+    mirror.reduce_scatter([other], [list(torch.arange(8.0).split(2))], Options(dist.ReduceOp.AVG))
+    assert (output.tolist(), other.tolist()) == ([8.0, 12.0], [2.0, 3.0])
+    several = [torch.zeros(1), torch.zeros(1)]
+    mirror.reduce_scatter_single_coalesced(several, [torch.arange(4.0), torch.ones(4)], Options())
+    assert [tensor.item() for tensor in several] == [4.0, 4.0]
+    assert [op for op, _ in heard] == ["reduce_scatter"] * 4
+
+
+def test_the_root_scatters_its_parts_and_the_others_get_zeros() -> None:
+    mirror, _ = group()
+    mine, unknown = torch.ones(1), torch.ones(1)
+    mirror.scatter([mine], [[torch.full((1,), float(rank)) for rank in range(SIZE)]])
+    mirror.scatter([unknown], [])
+    assert (mine.item(), unknown.item()) == (1.0, 0.0)
+
+
+def test_the_root_gathers_copies() -> None:
+    mirror, heard = group()
+    parts = [torch.zeros(1) for _ in range(SIZE)]
+    mirror.gather([parts], [torch.ones(1)])
+    mirror.gather([], [torch.ones(1)])
+    assert torch.cat(parts).tolist() == [1.0] * SIZE
+    assert heard == [("gather", [1] * SIZE), ("gather", [1])]
+
+
+def test_every_rank_sends_what_we_keep_for_ourselves_where_sizes_allow() -> None:
+    mirror, _ = group()
+    same, longer = torch.zeros(4), torch.ones(5)
+    mirror.all_to_all_single(same, torch.arange(4.0))
+    mirror.all_to_all_single(longer, torch.arange(4.0))
+    assert (same.tolist(), longer.tolist()) == ([0.0, 1.0, 2.0, 3.0], [0.0] * 5)
+    outputs = [torch.zeros(1) for _ in range(SIZE)]
+    mirror.alltoall(outputs, [torch.full((1,), float(rank)) for rank in range(SIZE)])
+    assert torch.cat(outputs).tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_transfers_end_at_once() -> None:
+    mirror, heard = group()
+    received = torch.ones(2)
+    assert mirror.send([torch.ones(3)], 2, 0).wait()
+    mirror.recv([received], 2, 0)
+    assert received.tolist() == [0.0, 0.0]
+    anyone = mirror.recv_anysource([received], 0)
+    assert anyone.wait() and anyone._source_rank() == RANK + 1
+    assert heard == [("send", [3]), ("recv", [2]), ("recv", [2])]
+
+
+def test_tensors_without_data_are_left_alone() -> None:
+    mirror, heard = group()
+    tensor = torch.empty(3, device="meta")
+    mirror.allreduce([tensor], Options())
+    mirror.all_gather_single(torch.empty(12, device="meta"), tensor)
+    mirror.reduce_scatter_single(tensor, torch.empty(12, device="meta"), Options())
+    mirror.recv([tensor], 0, 0)
+    assert [op for op, _ in heard] == ["all_reduce", "all_gather", "reduce_scatter", "recv"]
+
+
+def test_a_finished_work_has_its_tensors() -> None:
+    mirror, _ = group()
+    tensor = torch.ones(1)
+    assert mirror.allreduce(tensor, Options()).get_future().wait()[0] is tensor
+    assert mirror.barrier().wait()
+
+
+def test_tensors_as_lists() -> None:
+    one, two = torch.ones(1), torch.ones(2)
+    assert listed(one)[0] is one and listed((one, two))[1] is two
+    assert [tensor.numel() for tensor in flat([[one, two], [], [one]])] == [1, 2, 1]
