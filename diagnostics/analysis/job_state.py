@@ -24,14 +24,9 @@ STALL_S = 10.0
 """A call that has waited for less is no hang while the run goes on. Balanced steps and checkpoints of the fault runs
 (`benchmarks/healthy.py`) keep ranks waiting for at most a few seconds."""
 _HANG_FACTS = {
-    "watchdog_timeout",
-    "gloo_timeout",
-    "desync_report",
-    "monitored_barrier",
-    "monitor_stuck",
-    "gloo_mismatch",
+    "watchdog_timeout", "gloo_timeout", "desync_report", "monitored_barrier", "monitor_stuck", "gloo_mismatch",
     watch.VERDICT,
-}
+}  # fmt: skip
 _ENDED_BADLY = {"failed", "hung", "oom"}
 
 
@@ -219,6 +214,4 @@ def _waited_before(job: JobState, rank: int, end: Ending) -> bool:
         return False
     record = job.survey.ranks[rank]
     ended_s = job.survey.clocks.true_s(rank, end.time_s) if end.time_s else record.time_s
-    if ended_s is None:
-        return end.only_exit_code and record.stuck_dump
-    return ended_s - began_s >= STALL_S
+    return end.only_exit_code and record.stuck_dump if ended_s is None else ended_s - began_s >= STALL_S

@@ -1,7 +1,6 @@
 """What NCCL's InfiniBand transport and network drivers say about links. Holds no cause."""
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from diagnostics.evidence.model import Evidence, LogFact
@@ -27,23 +26,20 @@ class LinkFaults:
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """(host, address of its peer), the most frequent first."""
-        return tuple(_common((_host(fact), _address(fact)) for fact in self.completions))
+        return tuple(
+            pair for pair, _ in Counter((_host(fact), _address(fact)) for fact in self.completions).most_common()
+        )
 
     @property
     def common(self) -> str:
         """The device, port, host or peer that all lines share; empty where there is none, or but one line."""
         facts = (*self.completions, *self.ports)
-        shared = [
-            next(iter(values))
-            for values in (
-                {str(fact.fields.get("device", "")) for fact in facts},
-                {str(fact.fields.get("local_gid", "")) for fact in facts},
-                {_address(fact) for fact in facts},
-                {_host(fact) for fact in facts},
-            )
-            if len(values) == 1
+        parts = [
+            (str(fact.fields.get("device", "")), str(fact.fields.get("local_gid", "")), _address(fact), _host(fact))
+            for fact in facts
         ]
-        return next((value for value in shared if value), "") if len(facts) > 1 else ""
+        shared = (set(values).pop() for values in zip(*parts) if len(set(values)) == 1)
+        return next(filter(None, shared), "") if len(facts) > 1 else ""
 
 
 def link_faults(evidence: Evidence) -> LinkFaults:
@@ -54,10 +50,6 @@ def link_faults(evidence: Evidence) -> LinkFaults:
     failed = [fact for fact in completions if fact.fields.get("status") in RETRY_EXCEEDED]
     followed = [fact for fact in completions if fact not in failed]
     return LinkFaults(tuple(failed), tuple(ports), tuple(down), tuple(followed))
-
-
-def _common(values: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [value for value, _ in Counter(values).most_common()]
 
 
 def _host(fact: LogFact) -> str:

@@ -50,19 +50,18 @@ def looks(evidence: Evidence) -> dict[int, Seen]:
     paths: dict[int, list[list[Frame]]] = {}
     for dump in evidence.stacks:
         if dump.rank is not None and (main := main_thread(dump)) is not None:
-            paths.setdefault(dump.rank, []).append([one for one in main.frames if not is_native(one)])
-    found = {}
+            paths.setdefault(dump.rank, []).append([frame for frame in main.frames if not is_native(frame)])
+    seen = {}
     for fact in evidence.facts:
         if fact.kind == KIND and fact.rank is not None:
-            windows = [(one[1], other[0]) for one, other in pairwise(fact.fields["looks"])]
-            same = [one == other for one, other in pairwise(paths.get(fact.rank, []))]
+            windows = [(before[1], after[0]) for before, after in pairwise(fact.fields["looks"])]
+            same = [before == after for before, after in pairwise(paths.get(fact.rank, []))]
             same = same if len(same) == len(windows) else [not paths.get(fact.rank)] * len(windows)
             shares = [(end.cpu_s - start.cpu_s) / max(end.time_s - start.time_s, 0.001) for start, end in windows]
             idle = [share < IDLE and fixed for share, fixed in zip(shares, same, strict=True)]
-            still = [
-                fixed and end.switches == start.switches for fixed, (start, end) in zip(idle, windows, strict=True)
-            ]
-            found[fact.rank] = Seen(
+            waits = [end.switches == start.switches for start, end in windows]
+            still = [fixed and waited for fixed, waited in zip(idle, waits, strict=True)]
+            seen[fact.rank] = Seen(
                 fact.file,
                 fact.fields["last"],
                 _trailing(windows, still),
@@ -72,7 +71,7 @@ def looks(evidence: Evidence) -> dict[int, Seen]:
                 fact.fields["call"],
                 fact.fields["counters"],
             )
-    return found
+    return seen
 
 
 def summary(evidence: Evidence) -> str:

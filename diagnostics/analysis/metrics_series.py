@@ -74,38 +74,40 @@ def read_metrics(path: Path, limits: Limits) -> Metrics:
         OSError: it cannot be read.
         ValueError: it is over a limit; damaged.
     """
-    found = Metrics()
-    before: dict[str, int] = {}
+    metrics = Metrics()
+    finite_at: dict[str, int] = {}
     for number, line in enumerate(lines_of(path, limits), 1):
-        record = _record(line)
-        step = record.get("step")
-        if isinstance(step, int):
-            _take(found, record, step, number, before)
-    return found
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict) and isinstance(record.get("step"), int):
+            _take(metrics, record, number, finite_at)
+    return metrics
 
 
-def _take(found: Metrics, record: dict[str, Any], step: int, number: int, before: dict[str, int]) -> None:
-    trained = _figure(record, "loss") is not None
-    if trained and found.last_step is not None and step <= found.last_step:
+def _take(metrics: Metrics, record: dict[str, Any], number: int, finite_at: dict[str, int]) -> None:
+    """Add one record, the line of which has this number; `finite_at`: figure -> last step in which it was finite."""
+    step, loss = record["step"], _figure(record, "loss")
+    if loss is not None and metrics.last_step is not None and step <= metrics.last_step:
         # Restarted from a checkpoint: these steps replace the ones before.
-        found.bad, found.recovered, found.lowest, found.last_finite = {}, False, math.inf, None
-        before.clear()
+        metrics.bad, metrics.recovered, metrics.lowest, metrics.last_finite = {}, False, math.inf, None
+        finite_at.clear()
     for figure in FIGURES:
         value = _figure(record, figure)
         if value is None:
             continue
         if math.isfinite(value):
-            before[figure] = step
-        elif figure not in found.bad:
-            found.bad[figure] = BadFigure(figure, word(value), step, number, before.get(figure))
-    loss = _figure(record, "loss")
+            finite_at[figure] = step
+        elif figure not in metrics.bad:
+            metrics.bad[figure] = BadFigure(figure, word(value), step, number, finite_at.get(figure))
     if loss is not None:
-        found.records += 1
-        found.last_step = step
-        finite = math.isfinite(loss)
-        found.recovered = found.recovered or (finite and "loss" in found.bad)
-        if finite and "loss" not in found.bad:
-            found.lowest, found.last_finite = min(found.lowest, loss), loss
+        metrics.records += 1
+        metrics.last_step = step
+        if math.isfinite(loss) and "loss" in metrics.bad:
+            metrics.recovered = True
+        elif math.isfinite(loss):
+            metrics.lowest, metrics.last_finite = min(metrics.lowest, loss), loss
 
 
 def _figure(record: dict[str, Any], name: str) -> float | None:
@@ -121,11 +123,3 @@ def _figure(record: dict[str, Any], name: str) -> float | None:
 def word(value: float) -> str:
     """Return a non-finite value as text."""
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-
-
-def _record(line: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -55,7 +55,7 @@ class PrintedSteps:
     @property
     def count(self) -> int:
         """Steps of all logs."""
-        return sum(len(one.series.lines) for one in self.logs if one.series is not None)
+        return sum(len(log.series.lines) for log in self.logs if log.series is not None)
 
     def about(self) -> str:
         """Return what the steps show where nothing is wrong in them; empty without any."""
@@ -115,9 +115,8 @@ def skipped_to_the_end(log: Printed) -> Skipped | None:
         return Skipped(log.file, steps.overflow_lines[low[0]], len(low), steps.overflow_scales[-1])
     if series is None:
         return None
-    run = _trailing(
-        [bool(skip > 0) and not bits & 1 for skip, bits in zip(series.skipped, series.printed, strict=True)]
-    )
+    rows = zip(series.skipped, series.printed, strict=True)
+    run = _trailing([bool(skip > 0) and not bits & 1 for skip, bits in rows])
     return Skipped(log.file, series.lines[-run], run, series.scale[-1]) if run >= LEAST_AFTER else None
 
 
@@ -127,10 +126,8 @@ def non_finite_to_the_end(log: Printed) -> tuple[str, int, int] | None:
     if series is None:
         return None
     for name, values, bit in (("loss", series.loss, 1), ("grad_norm", series.norm, 2)):
-        told = [
-            bool(bits & bit) and not math.isfinite(value) for value, bits in zip(values, series.printed, strict=True)
-        ]
-        run = _trailing(told)
+        rows = zip(values, series.printed, strict=True)
+        run = _trailing([bool(bits & bit) and not math.isfinite(value) for value, bits in rows])
         # Hugging Face's trainer prints 0 in place of a loss that is not finite.
         hidden = run >= _HIDDEN and not any(series.loss[-_HIDDEN:])
         if run >= LEAST_AFTER // 2 or hidden:
@@ -143,23 +140,27 @@ def jump(log: Printed) -> Jump | None:
     series = log.series
     if series is None:
         return None
-    points = [n for n in range(max(0, len(series.lines) - MOST), len(series.lines)) if math.isfinite(series.loss[n])]
-    points = points[_begin([series.step[n] for n in points]) :]
+    points: list[int] = []
+    largest = -math.inf
+    for n in range(max(0, len(series.lines) - MOST), len(series.lines)):
+        if math.isfinite(series.loss[n]):
+            if series.step[n] < _FROM_START * largest:  # Another run in the same log has a high loss again.
+                points, largest = [], series.step[n]
+            points.append(n)
+            largest = max(largest, series.step[n])
     if len(points) < WINDOW + LEAST_AFTER:
         return None
     loss = [series.loss[n] for n in points]
     at = _parting(loss)
     before, after = loss[at - WINDOW : at], loss[at:]
     low, high = statistics.median(before), statistics.median(after)
-    noise = 1.4826 * statistics.median(abs(one - low) for one in before)
+    noise = 1.4826 * statistics.median(abs(value - low) for value in before)
     if low <= 0 or high < RATIO * low or high - low < SIGMAS * max(noise, 1e-3 * low):
         return None
     if statistics.quantiles(after, n=10)[0] < (low + high) / 2:
         return None
-    norms = [
-        [series.norm[n] for n in side if math.isfinite(series.norm[n])]
-        for side in (points[at - WINDOW : at], points[at:])
-    ]
+    sides = (points[at - WINDOW : at], points[at:])
+    norms = [[series.norm[n] for n in side if math.isfinite(series.norm[n])] for side in sides]
     both = (statistics.median(norms[0]), statistics.median(norms[1])) if all(norms) else None
     here = points[at]
     return Jump(log.file, series.lines[here], series.step[here], low, high, both, len(after))
@@ -167,16 +168,6 @@ def jump(log: Printed) -> Jump | None:
 
 def _trailing(flags: Sequence[bool]) -> int:
     return next((n for n, flag in enumerate(reversed(flags)) if not flag), len(flags))
-
-
-def _begin(steps: Sequence[float]) -> int:
-    """Return where the last run in the log begins: one from scratch has a high loss again."""
-    begin, largest = 0, -math.inf
-    for n, step in enumerate(steps):
-        if step < _FROM_START * largest:
-            begin, largest = n, step
-        largest = max(largest, step)
-    return begin
 
 
 def _parting(loss: Sequence[float]) -> int:

@@ -68,8 +68,8 @@ def called(file: str, inside: Iterable[Frame], function: str, before_s: float | 
     if tree is None or any(frame.file != file for frame in frames):
         return "unknown"
     lines = {node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call) and function == _name(node)}
-    said = {place(file, (frame.line for frame in frames), line, before_s) for line in lines}
-    return said.pop() if len(said) == 1 and "no loop" not in said else "unknown"
+    places = {place(file, (frame.line for frame in frames), line, before_s) for line in lines}
+    return places.pop() if len(places) == 1 and "no loop" not in places else "unknown"
 
 
 def conditional(frame: Frame, before_s: float | None) -> bool:
@@ -137,15 +137,15 @@ def _spans(node: ast.AST, line: int) -> bool:
 
 def _innermost(root: ast.AST, kinds: tuple[type[ast.AST], ...], lines: list[int]) -> ast.AST | None:
     """Return the smallest node of these kinds that spans all lines, ignoring functions nested in `root`."""
-    found: list[ast.AST] = []
+    around: list[ast.AST] = []
     todo = list(ast.iter_child_nodes(root))
     while todo:
         node = todo.pop()
         if isinstance(node, kinds) and all(_spans(node, line) for line in lines):
-            found.append(node)
+            around.append(node)
         if kinds is _FUNCTIONS or not isinstance(node, _FUNCTIONS):
             todo += ast.iter_child_nodes(node)
-    return min(found, key=lambda node: (node.end_lineno or 0) - node.lineno, default=None)  # type: ignore[attr-defined]
+    return min(around, key=lambda node: (node.end_lineno or 0) - node.lineno, default=None)  # type: ignore[attr-defined]
 
 
 def _leaves(loop: ast.AST, line: int) -> bool:

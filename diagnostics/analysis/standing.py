@@ -125,12 +125,8 @@ class Standing:
     def behind(self) -> tuple[int, ...]:
         """Ranks that completed all that they called and did not make the call that others wait in."""
         at = {wait.group: wait.seq for wait in self.waits if wait.seq is not None}
-        return tuple(
-            rank
-            for one in self.others
-            if at.get(one.group, -1) - 1 == one.completed == one.enqueued
-            for rank in one.ranks
-        )
+        behind = [one.ranks for one in self.others if at.get(one.group, -1) - 1 == one.completed == one.enqueued]
+        return tuple(rank for ranks in behind for rank in ranks)
 
     @property
     def apart(self) -> tuple[Waiting, ...]:
@@ -155,12 +151,19 @@ def standing(evidence: Evidence) -> Standing | None:
     waits, others = [], []
     for group in groups:
         waits += _waits(evidence, group)
-        others += _others(group)
+        behind: dict[tuple[int, int], list[int]] = {}
+        for rank, counters in group.counters.items():
+            if rank not in group.waits and counters.work is None:
+                behind.setdefault((counters.completed, counters.enqueued), []).append(rank)
+        label = group.desc or group.name
+        others += [Progress(tuple(sorted(ranks)), label, *counts) for counts, ranks in sorted(behind.items())]
     waits = _named(waits) + _without_position(evidence)
     world = evidence.world_size or max((wait.members or 0 for wait in waits if wait.group == "default_pg"), default=0)
     spoke = {fact.rank for fact in evidence.facts} | {error.rank for error in evidence.errors}
     connects = [fact for fact in evidence.facts if fact.kind == "nccl_connect"]
     stuck = [fact.fields.get("stuck_s") for fact in evidence.facts if fact.kind == "monitor_stuck"]
+    absent = {rank for fact in evidence.facts if fact.kind == "monitored_barrier" for rank in fact.fields["ranks"]}
+    broken = {fact.rank for fact in evidence.facts if fact.kind == "side_error" and fact.rank is not None}
     return Standing(
         waits=tuple(sorted(waits, key=lambda wait: (-len(wait.ranks), wait.seq or 0))),
         others=tuple(others),
@@ -170,21 +173,12 @@ def standing(evidence: Evidence) -> Standing | None:
         stuck_s=max((float(value) for value in stuck if isinstance(value, int)), default=0.0),
         refused=any("refused" in str(fact.fields.get("why")) for fact in connects),
         loopback=any(_LOOPBACK.match(str(fact.fields.get("peer"))) for fact in connects),
-        broken=tuple(
-            sorted(
-                {fact.rank for fact in evidence.facts if fact.kind == "side_error" and fact.rank is not None}
-                - {rank for wait in waits for rank in wait.ranks}
-            )
-        ),
+        broken=tuple(sorted(broken - {rank for wait in waits for rank in wait.ranks})),
         failure=next(
             (reasons[kind] for kind in ("nccl_last_error", "nccl_result", "dist_backend_error") if kind in reasons), ""
         ),
         failed=tuple(sorted({fact.rank for fact in gave_up if fact.rank is not None})),
-        absent=tuple(
-            sorted(
-                {rank for fact in evidence.facts if fact.kind == "monitored_barrier" for rank in fact.fields["ranks"]}
-            )
-        ),
+        absent=tuple(sorted(absent)),
         lost=_CPP_FILE.sub("", victims[0].message.partition("\n")[0]) if victims else "",
         losers=tuple(sorted({error.rank for error in victims if error.rank is not None})),
         results=frozenset(str(fact.fields["result"]) for fact in gave_up if fact.kind == "nccl_result"),
@@ -239,14 +233,6 @@ def _named(waits: list[Waiting]) -> list[Waiting]:
         named = [replace(one, ranks=ranks) if ranks and one is same[0] else one for one in named]
         named += [] if ranks else [wait]
     return named
-
-
-def _others(group: GroupLog) -> list[Progress]:
-    alike: dict[tuple[int, int], list[int]] = {}
-    for rank, counters in group.counters.items():
-        if rank not in group.waits and counters.work is None:
-            alike.setdefault((counters.completed, counters.enqueued), []).append(rank)
-    return [Progress(tuple(sorted(ranks)), group.desc or group.name, *key) for key, ranks in sorted(alike.items())]
 
 
 def _without_position(evidence: Evidence) -> list[Waiting]:

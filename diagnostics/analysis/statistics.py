@@ -65,8 +65,13 @@ def estimate(values: Sequence[float]) -> Estimate:
         raise ValueError("no value to estimate from")
     middle, count = median(values), len(values)
     if count >= FREE_OF_ASSUMPTIONS:
-        ordered, out = sorted(values), _left_out(count)
-        return Estimate(middle, ordered[out], ordered[-1 - out], count)
+        # Values at each end that the interval can do without: a sign test read backwards. P(fewer than `out` of count
+        # fair coins) must stay within what the level leaves on one side.
+        ordered, out, below = sorted(values), 0, 0.5**count
+        while below <= (1 - LEVEL) / 2:
+            out += 1
+            below += math.comb(count, out) * 0.5**count
+        return Estimate(middle, ordered[out - 1], ordered[-out], count)
     if count < FEWEST or min(values) <= 0:
         return Estimate(middle, None, None, count)
     logs = [math.log(value) for value in values]
@@ -88,17 +93,6 @@ def ratio(after: Sequence[float], before: Sequence[float]) -> Estimate:
         ValueError: no pair.
     """
     return estimate([a / b for a, b in zip(after, before)])
-
-
-def _left_out(count: int) -> int:
-    """Values at each end that an interval by order statistics can do without: a sign test read backwards."""
-    below, out = 0.0, 0
-    # P(fewer than out + 1 of count fair coins) must stay within what the level leaves on one side.
-    while True:
-        below += math.comb(count, out) * 0.5**count
-        if below > (1 - LEVEL) / 2:
-            return out - 1
-        out += 1
 
 
 def _exp(value: float) -> float:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import merge
+from itertools import pairwise
 from math import inf
 from operator import itemgetter
 
@@ -62,45 +63,43 @@ class _Sorter:
         self._backward = sorted(curve.backward)
         self._backward_starts = [start for start, _ in self._backward]
 
-    def next_step_us(self, one: Allocation) -> float:
+    def next_step_us(self, block: Allocation) -> float:
         """When the step after the allocation's own begins: what lives then has outlived its step."""
-        span = self._steps.get(one.step) if one.step is not None else None
+        span = self._steps.get(block.step) if block.step is not None else None
         at = bisect_right(self._step_starts, span.start_us) if span is not None else len(self._step_starts)
         return self._step_starts[at] if at < len(self._step_starts) else inf
 
-    def category(self, one: Allocation, *, outlived: bool) -> str:
+    def category(self, block: Allocation, *, outlived: bool) -> str:
         """Return what the allocation is for.
 
         Args:
-            one: an allocation of the curve.
-            outlived: whether asked of a moment in a later step than its own.
+            block: an allocation of the curve.
+            outlived: whether it is to be told for a moment in a later step than its own.
         """
-        communicates = one.phase in ("gather", "reduce")
-        if one.gathered:
+        communicates = block.phase in ("gather", "reduce")
+        if block.gathered:
             return COLLECTED
-        if one.phase == "optimizer":
-            span = self._steps.get(one.step) if one.step is not None else None
-            stays = one.end_us is None or (span is not None and one.end_us > span.end_us)
+        if block.phase == "optimizer":
+            span = self._steps.get(block.step) if block.step is not None else None
+            stays = block.end_us is None or (span is not None and block.end_us > span.end_us)
             return OPTIMIZER if stays else TEMPORARIES
-        if one.sent:
+        if block.sent:
             return BUCKETS
-        if one.backend:
-            return _BY_PHASE[one.phase] if communicates else COPIES
+        if block.backend:
+            return _BY_PHASE[block.phase] if communicates else COPIES
         if outlived:
-            if one.phase in ("backward", "reduce") and one.end_us is not None:
+            if block.phase in ("backward", "reduce") and block.end_us is not None:
                 return GRADIENTS
-            return _BY_PHASE[one.phase] if communicates else KEPT
-        if self._logits_bytes and self._logits_bytes <= one.size_bytes < self._logits_bytes + _ROUND:
+            return _BY_PHASE[block.phase] if communicates else KEPT
+        if self._logits_bytes and self._logits_bytes <= block.size_bytes < self._logits_bytes + _ROUND:
             return LOGITS
-        if one.phase in ("backward", "reduce") and self._outlives_backward(one):
-            return GRADIENTS
-        return ACTIVATIONS if one.phase == "backward" else _BY_PHASE.get(one.phase, OTHER)
-
-    def _outlives_backward(self, one: Allocation) -> bool:
-        """Gradients of parameters live on into clipping and the optimizer; those of activations do not."""
-        at = bisect_right(self._backward_starts, one.start_us) - 1
-        end_us = self._backward[at][1] if at >= 0 and one.start_us <= self._backward[at][1] else None
-        return one.end_us is None or (end_us is not None and one.end_us > end_us)
+        if block.phase in ("backward", "reduce"):
+            # Gradients of parameters live on into clipping and the optimizer; those of activations do not.
+            at = bisect_right(self._backward_starts, block.start_us) - 1
+            pass_end_us = self._backward[at][1] if at >= 0 and block.start_us <= self._backward[at][1] else inf
+            if block.end_us is None or block.end_us > pass_end_us:
+                return GRADIENTS
+        return ACTIVATIONS if block.phase == "backward" else _BY_PHASE.get(block.phase, OTHER)
 
 
 def peak(job: JobMemory, rank: RankMemory) -> Peak | None:
@@ -110,9 +109,9 @@ def peak(job: JobMemory, rank: RankMemory) -> Peak | None:
         return None
     sorter = _Sorter(curve, job.size.logits_bytes)
     sizes: Counter[str] = Counter()
-    for one in curve.at_peak:
-        sizes[sorter.category(one, outlived=sorter.next_step_us(one) <= curve.peak_us)] += one.size_bytes
-    measured = sum(sizes.values())
+    for block in curve.at_peak:
+        sizes[sorter.category(block, outlived=sorter.next_step_us(block) <= curve.peak_us)] += block.size_bytes
+    measured = sizes.total()
     before = curve.peak_bytes - measured if curve.baseline_bytes is not None else job.before_window(rank)
     parts = shared_out(before or 0, job.size.states())
     sizes.update(parts)
@@ -152,20 +151,23 @@ def sweep(curve: Curve, before_bytes: int, states: States | None, logits_bytes: 
     ends: list[_Move] = []
     outlived: list[_Move] = []
     sorter = _Sorter(curve, logits_bytes)
-    for one in curve.allocations:
-        end_us, later_us, size = inf if one.end_us is None else one.end_us, sorter.next_step_us(one), one.size_bytes
-        if end_us <= one.start_us:
+    for block in curve.allocations:
+        end_us, size = inf if block.end_us is None else block.end_us, block.size_bytes
+        later_us = sorter.next_step_us(block)
+        if end_us <= block.start_us:
             continue  # shorter than the clock can tell
-        place = last = AT[KIND_OF[sorter.category(one, outlived=False)]]
+        place = last = AT[KIND_OF[sorter.category(block, outlived=False)]]
         if later_us < end_us:  # in the next step it is for something else: gradients, or kept
-            last = AT[KIND_OF[sorter.category(one, outlived=True)]]
-        starts.append((one.start_us, 3, ((place, size),)))
+            last = AT[KIND_OF[sorter.category(block, outlived=True)]]
+        starts.append((block.start_us, 3, ((place, size),)))
         if last != place:
             outlived.append((later_us, 1, ((place, -size), (last, size))))
         if end_us < inf:
             ends.append((end_us, 0, ((last, -size),)))
     at = itemgetter(0, 1)
-    moves = (sorted(ends, key=at), _released(curve, before_bytes, states), sorted(outlived, key=at), _reserved(curve))
+    held = pairwise(curve.reserved)
+    reserved: list[_Move] = [(time_us, 2, ((AT[RESERVED], new - old),)) for (_, old), (time_us, new) in held]
+    moves = (sorted(ends, key=at), _released(curve, before_bytes, states), sorted(outlived, key=at), reserved)
     for time_us, _, changes in merge(*moves, starts, key=at):
         stack.move(time_us, changes)
     return [((time_us - curve.start_us) / 1e6, sizes) for time_us, sizes in stack.finish()]
@@ -186,8 +188,3 @@ def _released(curve: Curve, before_bytes: int, states: States | None) -> Iterato
         new = _levels(left, states)
         yield time_us, 0, tuple((at, new[at] - old[at]) for at in range(len(KINDS)) if new[at] != old[at])
         old = new
-
-
-def _reserved(curve: Curve) -> Iterator[_Move]:
-    for (_, old), (time_us, new) in zip(curve.reserved, curve.reserved[1:], strict=False):
-        yield time_us, 2, ((AT[RESERVED], new - old),)

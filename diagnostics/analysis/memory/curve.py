@@ -4,7 +4,7 @@ allocated, and what stays behind after each step. Decides nothing.
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from diagnostics.evidence.model import Frame
@@ -78,8 +78,8 @@ class Curve:
         Without buffers that outlive a step by design, and without gathered outputs, which are told apart.
         """
         result: dict[int, Counter[str]] = {number: Counter() for number, _ in self.steps}
-        for one in self.outlive() if result else ():
-            result[one.step or 0][one.region] += one.size_bytes
+        for block in self.outlive() if result else ():
+            result[block.step or 0][block.region] += block.size_bytes
         return result
 
     def between_backwards(self) -> list[int]:
@@ -89,21 +89,21 @@ class Curve:
         """
         ends = [end for _, end in self.backward]
         sums = [0] * max(0, len(ends) - 1)
-        for one in self.allocations:
-            if one.end_us is None and 0 < (n := bisect_right(ends, one.start_us)) < len(ends):
-                sums[n - 1] += one.size_bytes
+        for block in self.allocations:
+            if block.end_us is None and 0 < (n := bisect_right(ends, block.start_us)) < len(ends):
+                sums[n - 1] += block.size_bytes
         return sums
 
     def outlive(self) -> list[Allocation]:
         """Return the allocations that `retained` counts, largest first. Without marked steps, return all that stay."""
         steps = {number for number, _ in self.steps}
-        kept = [one for one in self._staying() if not steps or one.step in steps]
-        return sorted(kept, key=lambda one: -one.size_bytes)
-
-    def _staying(self) -> Iterator[Allocation]:
-        for one in self.allocations:
-            if one.end_us is None and not (one.gathered or one.lent or one.phase in _HELD_A_WHILE):
-                yield one
+        staying = [
+            block
+            for block in self.allocations
+            if block.end_us is None and not (block.gathered or block.lent or block.phase in _HELD_A_WHILE)
+            if not steps or block.step in steps
+        ]
+        return sorted(staying, key=lambda block: -block.size_bytes)
 
 
 def build(marks: TraceMarks) -> Curve | None:
@@ -113,7 +113,9 @@ def build(marks: TraceMarks) -> Curve | None:
         return None
     is_cut, first = len(marks.events) == MAX_EVENTS, ordered[0]
     baseline = max(0, first.total_allocated_bytes - first.bytes) if first.device_type != _CPU else None
-    curve = Curve(first.device_type, baseline, steps=marks.steps, backward=_backward(marks), is_cut=is_cut)
+    named = [(span.start_us, span.end_us) for span in marks.spans if span.name == "backward"]
+    backwards = named or [(span.start_us, span.end_us) for span in marks.backward]  # autograd's own events
+    curve = Curve(first.device_type, baseline, steps=marks.steps, backward=backwards, is_cut=is_cut)
     curve.start_us, curve.end_us = first.ts_us, ordered[-1].ts_us
     spans, backend = OpenSpans(marks.spans), OpenSpans(marks.backend)
     backward_ends = [span.end_us for span in marks.backward]
@@ -122,9 +124,9 @@ def build(marks: TraceMarks) -> Curve | None:
     for event in ordered:
         level += event.bytes
         if event.bytes > 0:
-            if (gone := live.pop(event.address, None)) is not None:  # Released on a thread that tells nothing.
-                gone.end_us = event.ts_us
-                level -= gone.size_bytes
+            if (released := live.pop(event.address, None)) is not None:  # On a thread that tells nothing.
+                released.end_us = event.ts_us
+                level -= released.size_bytes
             at = bisect_left(backward_ends, event.ts_us)
             backward = marks.backward[at] if at < len(backward_ends) else None
             live[event.address] = made = _allocation(event, spans.at(event.ts_us), backward)
@@ -134,25 +136,19 @@ def build(marks: TraceMarks) -> Curve | None:
             if level > curve.peak_bytes:
                 curve.peak_bytes, curve.peak_us, curve.peak_thread = level, event.ts_us, event.thread
                 curve.peak_step, curve.peak_region = made.step, made.region
-        elif (gone := live.pop(event.address, None)) is not None:
-            gone.end_us = event.ts_us
+        elif (released := live.pop(event.address, None)) is not None:
+            released.end_us = event.ts_us
         elif event.bytes:
             curve.released.append((event.ts_us, -event.bytes))
         held = event.total_reserved_bytes
         if event.device_type != _CPU and (curve.reserved[-1][1] if curve.reserved else 0) != held:
             curve.reserved.append((event.ts_us, held))
-    curve.at_peak = [
-        one
-        for one in curve.allocations
-        if one.start_us <= curve.peak_us and (one.end_us is None or one.end_us > curve.peak_us)
-    ]
+    curve.at_peak = _alive(curve.allocations, curve.peak_us)
     return curve
 
 
-def _backward(marks: TraceMarks) -> list[tuple[float, float]]:
-    """By the region of that name; else by autograd's own events."""
-    named = [(span.start_us, span.end_us) for span in marks.spans if span.name == "backward"]
-    return named or [(span.start_us, span.end_us) for span in marks.backward]
+def _alive(blocks: list[Allocation], at_us: float) -> list[Allocation]:
+    return [block for block in blocks if block.start_us <= at_us and (block.end_us is None or block.end_us > at_us)]
 
 
 def _of_device(events: list[MemoryEvent]) -> list[MemoryEvent]:
@@ -164,9 +160,9 @@ def _of_device(events: list[MemoryEvent]) -> list[MemoryEvent]:
     if not most:
         return []
     chosen = max(most, key=lambda key: (key[0] != _CPU, most[key], -key[1]))
-    kept = [event for event in events if (event.device_type, event.device_id) == chosen]
-    kept.sort(key=lambda event: event.ts_us)
-    return kept
+    return sorted(
+        (event for event in events if (event.device_type, event.device_id) == chosen), key=lambda event: event.ts_us
+    )
 
 
 class OpenSpans:
@@ -196,7 +192,13 @@ def _allocation(event: MemoryEvent, spans: list[Span], backward: Span | None) ->
     """
     names = [span.name for span in spans]
     step = next((span for span in spans if span.name.startswith(STEP)), None)
-    if not (phase := _named(names)):
+    # The most specific phase that the open annotations name counts.
+    named = (
+        phase
+        for phase, words in _PHASES
+        if any(name == word if word in _EXACT else word in name for word in words for name in names)
+    )
+    if not (phase := next(named, "")):
         if backward is not None and backward.start_us <= event.ts_us:
             phase = "backward"
         elif step is None:
@@ -223,31 +225,21 @@ _PHASES = (
 _EXACT = frozenset({"data", "optimizer"})
 
 
-def _named(names: list[str]) -> str:
-    """Return the most specific phase that the open annotations name, or an empty text."""
-    for phase, words in _PHASES:
-        for name in names:
-            if any(name == word if word in _EXACT else word in name for word in words):
-                return phase
-    return ""
-
-
 def without_backend(curve: Curve) -> Curve:
     """Return the curve with its peak computed without the memory that gloo allocates inside its collectives."""
-    own = _released([one for one in curve.allocations if not one.backend])
-    moves = [(one.start_us, one.size_bytes, one) for one in own]
-    moves += [(one.end_us, -one.size_bytes, one) for one in own if one.end_us is not None]
+    own = _released([block for block in curve.allocations if not block.backend])
+    moves = [(block.start_us, block.size_bytes, block) for block in own]
+    moves += [(block.end_us, -block.size_bytes, block) for block in own if block.end_us is not None]
     level = most = 0
     last: Allocation | None = None
-    for _, change, one in sorted(moves, key=lambda move: move[:2]):
+    for _, change, block in sorted(moves, key=lambda move: move[:2]):
         level += change
         if level > most:
-            most, last = level, one
+            most, last = level, block
     if last is None:
         return curve
-    peak_us = last.start_us
-    alive = [one for one in own if one.start_us <= peak_us and (one.end_us is None or one.end_us > peak_us)]
-    return replace(curve, peak_bytes=most, peak_us=peak_us, peak_step=last.step, at_peak=alive)
+    at_peak = _alive(own, last.start_us)
+    return replace(curve, peak_bytes=most, peak_us=last.start_us, peak_step=last.step, at_peak=at_peak)
 
 
 def _released(allocations: list[Allocation]) -> list[Allocation]:
@@ -257,11 +249,11 @@ def _released(allocations: list[Allocation]) -> list[Allocation]:
     """
     younger: dict[tuple[str, int], float] = {}
     result = []
-    for one in reversed(allocations):
-        if one.phase == "gather" and one.lent:
-            key = (one.region, one.size_bytes)
-            if one.end_us is None and key in younger:
-                one = replace(one, end_us=younger[key])
-            younger[key] = one.start_us
-        result.append(one)
+    for block in reversed(allocations):
+        if block.phase == "gather" and block.lent:
+            key = (block.region, block.size_bytes)
+            if block.end_us is None and key in younger:
+                block = replace(block, end_us=younger[key])
+            younger[key] = block.start_us
+        result.append(block)
     return result[::-1]

@@ -13,7 +13,7 @@ from diagnostics.analysis.memory import units
 from diagnostics.analysis.memory.units import Move, Phase, Whole
 from diagnostics.evidence.calls import Call, GroupKey, is_library, settle
 from diagnostics.evidence.model import Frame
-from diagnostics.evidence.ring.format import RingDump, RingRecord
+from diagnostics.evidence.ring.format import RingDump
 from diagnostics.evidence.trace.events import DTYPE_BYTES
 
 Kind = Literal["unit", "user", "object", "state_dict", "library", "unknown"]
@@ -104,7 +104,7 @@ def of_calls(
 ) -> Traffic:
     """By the frames of a flight dump; without frames a gather whose size is reduced as well is a unit's."""
     traffic = Traffic()
-    reduced = {sum(one.wire.amounts) for one in calls if one.wire.op in _REDUCTIONS}
+    reduced = {sum(call.wire.amounts) for call in calls if call.wire.op in _REDUCTIONS}
     likely = _group_size(calls, reduced) or world_size or 1
     for call in calls:
         wire = call.wire
@@ -118,13 +118,17 @@ def of_calls(
         if wire.op not in GATHERS or not elements * item:
             continue
         kind, is_list = _caller(call)
-        phase, ahead = _phase(call)
+        frames = call.frames if isinstance(call.frames, list | tuple) else ()
+        names = {str(raw.get("name", "")) for raw in frames if isinstance(raw, dict)}
         guessed = kind == "unknown" and elements * ranks in reduced and elements >= LEAST_UNIT
         kind = "unit" if guessed else kind
         settled = settle(call)  # which takes the frames away
         kind = "object" if settled.user_op in _OBJECT_CALLS else kind
         full, op = elements * item * ranks, settled.user_op or wire.op
         if kind == "unit":
+            backward = not names.isdisjoint(_IN_BACKWARD)
+            phase: Phase = "backward" if backward else "forward" if names else ""
+            ahead = backward and not names.isdisjoint(_PREFETCHES)
             traffic.moves.append(Move("gather", elements * ranks, full, phase, ahead))
         gather = Gather(kind, full, ranks, file, "flight", is_list, op=op, step=call.step, region=call.region)
         traffic.gathers.append(replace(gather, site=settled.site, guessed=guessed))
@@ -134,29 +138,19 @@ def of_calls(
 
 def _group_size(calls: Sequence[Call], reduced: set[int]) -> int | None:
     """Of a sharded group that the dump does not describe: each unit's whole size is reduced, its part gathered."""
-    parts = Counter(sum(one.wire.amounts) for one in calls if one.wire.op in GATHERS)
-    units = {part: count for part, count in parts.items() if part >= LEAST_UNIT}
+    gathered = (sum(call.wire.amounts) for call in calls if call.wire.op in GATHERS)
+    parts = Counter(size for size in gathered if size >= LEAST_UNIT)
     votes: Counter[int] = Counter()
-    for part, count in units.items():
+    for part, count in parts.items():
         votes.update({whole // part: count for whole in reduced if whole % part == 0 and whole > part})
-    best, count = max(votes.items(), key=lambda one: (one[1], -one[0]), default=(0, 0))
-    return best if 2 * count > sum(units.values()) else None
+    best, count = max(votes.items(), key=lambda vote: (vote[1], -vote[0]), default=(0, 0))
+    return best if 2 * count > parts.total() else None
 
 
 def _only_units(traffic: Traffic) -> None:
     """Reductions count as a unit's where one of that size is gathered: gloo shows reduce_scatter as all_reduce."""
-    sizes = {one.unit for one in traffic.moves if one.what == "gather"}
-    traffic.moves = [one for one in traffic.moves if one.unit in sizes]
-
-
-def _phase(call: Call) -> tuple[Phase, bool]:
-    """Of a unit's gather, and whether it was prefetched in backward."""
-    frames = call.frames if isinstance(call.frames, list | tuple) else ()
-    names = {str(raw.get("name", "")) for raw in frames if isinstance(raw, dict)}
-    if not names:
-        return "", False
-    backward = not names.isdisjoint(_IN_BACKWARD)
-    return ("backward" if backward else "forward"), backward and not names.isdisjoint(_PREFETCHES)
+    sizes = {move.unit for move in traffic.moves if move.what == "gather"}
+    traffic.moves = [move for move in traffic.moves if move.unit in sizes]
 
 
 def _caller(call: Call) -> tuple[Kind, bool]:
@@ -197,8 +191,10 @@ def of_ring(ring: RingDump, file: str) -> Traffic:
         is_object = record.user_op in _OBJECT_CALLS
         if (base not in GATHERS and not is_object) or record.numel * item <= 0:
             continue
-        kind = _ring_kind(record, is_object, _is_unit(record, elements, reduced))
-        if kind == "unit":
+        is_unit = elements in reduced and elements >= LEAST_UNIT and record.op != "all_gather" and not is_object
+        by_library = not record.file or is_library(record.file)
+        kind: Kind = "object" if is_object else "unit" if is_unit else "library" if by_library else "user"
+        if is_unit:
             traffic.moves.append(Move("gather", elements, elements * item))
         traffic.gathers.append(
             Gather(
@@ -212,20 +208,8 @@ def of_ring(ring: RingDump, file: str) -> Traffic:
                 step=record.step,
                 region=record.region,
                 site=Frame(record.file, record.line, record.function) if record.file else None,
-                guessed=kind == "unit",
+                guessed=is_unit,
             )
         )
     _only_units(traffic)
     return traffic
-
-
-def _is_unit(record: RingRecord, elements: int, reduced: set[int]) -> bool:
-    return elements in reduced and elements >= LEAST_UNIT and record.op != "all_gather"
-
-
-def _ring_kind(record: RingRecord, is_object: bool, is_unit: bool) -> Kind:
-    if is_object:
-        return "object"
-    if is_unit:
-        return "unit"
-    return "library" if not record.file or is_library(record.file) else "user"

@@ -28,15 +28,15 @@ def growth(points: Sequence[tuple[int, int]]) -> Growth | None:
     if len(points) < 8:
         return None
     stride = -(-len(points) // MAX_POINTS)
-    kept = list(points[::stride])
-    half = len(kept) // 2
-    parts = [value for _, value in _eighths(kept)]
-    rises = sum(after > before for before, after in pairwise(parts))
+    thinned = points[::stride]
+    half, width = len(thinned) // 2, len(thinned) / 8
+    eighths = [thinned[int(n * width) : max(int((n + 1) * width), int(n * width) + 1)] for n in range(8)]
+    medians = [median(value for _, value in part) for part in eighths if part]
     return Growth(
-        per_step_bytes=slope(kept),
-        first_half=slope(kept[: half + 1]),
-        second_half=slope(kept[half:]),
-        rising=rises / (len(parts) - 1),
+        per_step_bytes=slope(thinned),
+        first_half=slope(thinned[: half + 1]),
+        second_half=slope(thinned[half:]),
+        rising=sum(after > before for before, after in pairwise(medians)) / (len(medians) - 1),
         steps=points[-1][0] - points[0][0],
     )
 
@@ -50,9 +50,3 @@ def slope(points: Sequence[tuple[int, int]]) -> float:
         if points[n + half][0] > points[n][0]
     ]
     return median(slopes) if slopes else 0.0
-
-
-def _eighths(points: Sequence[tuple[int, int]]) -> list[tuple[int, float]]:
-    width = len(points) / 8
-    parts = [points[int(n * width) : max(int((n + 1) * width), int(n * width) + 1)] for n in range(8)]
-    return [(part[0][0], median(value for _, value in part)) for part in parts if part]

@@ -77,20 +77,16 @@ class RankMemory:
 
     def user_gathers(self) -> list[Gather]:
         """Return gathers that are not a sharded unit's, from the evidence that knows most about each."""
-        for traffic in (self.ring, self.flight, self.trace):
-            calls = [call for call in traffic.gathers if call.kind in ("user", "object")] if traffic else []
-            if calls:
-                return calls
-        return []
+        every = [traffic.gathers for traffic in (self.ring, self.flight, self.trace) if traffic]
+        own = ([call for call in gathers if call.kind in ("user", "object")] for gathers in every)
+        return next(filter(None, own), [])
 
     def unit_gathers(self, sharded: bool) -> list[Gather]:
         """Return gathers of sharded units: by annotation or frames; if the job is known as `sharded`, also by size."""
-        for traffic in (self.trace, self.ring, self.flight):
-            calls = [call for call in traffic.gathers if call.kind == "unit"] if traffic else []
-            calls = [call for call in calls if sharded or not call.guessed]
-            if calls:
-                return calls
-        return []
+        every = [traffic.gathers for traffic in (self.trace, self.ring, self.flight) if traffic]
+        units = ([call for call in gathers if call.kind == "unit"] for gathers in every)
+        certain = ([call for call in calls if sharded or not call.guessed] for calls in units)
+        return next(filter(None, certain), [])
 
     def scattered(self) -> set[int]:
         """Return full sizes, in bytes, that are reduced and scattered as well as gathered."""
@@ -158,9 +154,9 @@ class JobMemory:
 
     def peak_bytes(self, rank: RankMemory) -> int | None:
         """Peak of tensors on this rank's device: by its curve, the allocator's own figure, the snapshot."""
-        sizes = [self._curve_peak(rank), *(step.peak_allocated_bytes or 0 for step in rank.steps)]
-        sizes += [device.peak_bytes for device in rank.snapshot.devices.values()] if rank.snapshot else []
-        return max(sizes) or None
+        devices = rank.snapshot.devices.values() if rank.snapshot else ()
+        in_steps = (step.peak_allocated_bytes or 0 for step in rank.steps)
+        return max(self._curve_peak(rank), *in_steps, *(device.peak_bytes for device in devices), 0) or None
 
     def _curve_peak(self, rank: RankMemory) -> int:
         if rank.curve is None:

@@ -39,10 +39,10 @@ def measures(job: JobMemory) -> dict[str, Any]:
     model, states = job.size, job.size.states()
     plan = planned(job)
     resident = {n: max((step.rss_bytes or 0 for step in rank.steps), default=0) for n, rank in job.ranks.items()}
-    highest = sorted(job.ranks.values(), key=lambda one: (-(job.peak_bytes(one) or resident[one.rank]), one.rank))
-    stacked = {one.rank for one in highest[:MAX_STACKED]}
-    shown = sorted(highest[:MAX_RANKS], key=lambda one: one.rank)
-    ranks = {str(one.rank): _rank(job, one, one.rank in stacked) for one in shown}
+    highest = sorted(job.ranks.values(), key=lambda rank: (-(job.peak_bytes(rank) or resident[rank.rank]), rank.rank))
+    stacked = {rank.rank for rank in highest[:MAX_STACKED]}
+    shown = sorted(highest[:MAX_RANKS], key=lambda rank: rank.rank)
+    ranks = {str(rank.rank): _rank(job, rank, rank.rank in stacked) for rank in shown}
     return {
         "world_size": model.world_size,
         "parameter_bytes": model.parameter_bytes,

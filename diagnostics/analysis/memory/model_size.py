@@ -113,14 +113,18 @@ def read(evidence: Evidence) -> ModelSize:
     item = item if traits.shards_parameters else 4
     layers, width = _count(run.get("model.layers")), _count(run.get("model.width"))
     block = 12 * width * width + 13 * width if layers and width and run.get("model.architecture") == "gpt" else None
+    states = {"adamw": 2, "sgd": 1 if run.get("optimizer.momentum") else 0}.get(str(run.get("optimizer.name", "")))
+    vocab, micro = _count(run.get("model.vocab_size")), _count(run.get("train.micro_batch_size"))
+    length = _count(run.get("data.sequence_length"))
+    logits = vocab * micro * length // _parts_of_sequences(run) if vocab and micro and length else None
     return replace(
         size,
         parameter_bytes=4 * count,
         gather_bytes=item * count,
-        optimizer_bytes=_optimizer(run, 4 * count),
+        optimizer_bytes=None if states is None else states * 4 * count,
         source=source,
         block_bytes=None if block is None else block * item,
-        logits_bytes=_logits(run),
+        logits_bytes=None if logits is None else 4 * logits,
     )
 
 
@@ -129,23 +133,15 @@ def _parameters(run: RunEvidence) -> tuple[int | None, str]:
     if counted:
         return counted, "summary.json"
     kind = run.get("model.architecture")
-    names = ("layers", "width", "vocab_size", "context_length")
-    layers, width, vocab, context = (_count(run.get(f"model.{name}")) for name in names)
+    names = ("layers", "width", "vocab_size", "context_length", "heads", "kv_heads", "ffn_width")
+    layers, width, vocab, context, heads, kv_heads, ffn = (_count(run.get(f"model.{name}")) for name in names)
     if kind == "gpt" and layers and width and vocab and context:
         return 12 * layers * width**2 + 13 * layers * width + (vocab + context + 2) * width, "the configuration"
-    if kind == "llama" and layers and width and vocab:
-        return _llama(run, layers, width, vocab), "the configuration"
+    if kind == "llama" and layers and width and vocab and heads and kv_heads and ffn:
+        attention = 2 * width * width + 2 * width * (width // heads) * kv_heads
+        embeddings = vocab * width * (1 if run.get("model.tie_weights") else 2)
+        return layers * (attention + 3 * width * ffn + 2 * width) + embeddings + width, "the configuration"
     return None, ""
-
-
-def _llama(run: RunEvidence, layers: int, width: int, vocab: int) -> int | None:
-    heads, kv_heads = _count(run.get("model.heads")), _count(run.get("model.kv_heads"))
-    ffn = _count(run.get("model.ffn_width"))
-    if not heads or not kv_heads or not ffn:
-        return None
-    attention = 2 * width * width + 2 * width * (width // heads) * kv_heads
-    embeddings = vocab * width * (1 if run.get("model.tie_weights") else 2)
-    return layers * (attention + 3 * width * ffn + 2 * width) + embeddings + width
 
 
 def _shards(run: RunEvidence, traits: StrategyTraits, world_size: int | None, parts: int) -> tuple[int | None, int]:
@@ -160,21 +156,6 @@ def _shards(run: RunEvidence, traits: StrategyTraits, world_size: int | None, pa
         copies = replicas or (world_size // (shards * parts * _parts_of_sequences(run)) if shards else 1)
     replicas = max(copies, 1) * parts
     return max(1, world_size // replicas), replicas
-
-
-def _optimizer(run: RunEvidence, parameter_bytes: int) -> int | None:
-    name = str(run.get("optimizer.name", ""))
-    if name == "adamw":
-        return 2 * parameter_bytes
-    if name == "sgd":
-        return parameter_bytes if run.get("optimizer.momentum") else 0
-    return None
-
-
-def _logits(run: RunEvidence) -> int | None:
-    vocab, micro = _count(run.get("model.vocab_size")), _count(run.get("train.micro_batch_size"))
-    length = _count(run.get("data.sequence_length"))
-    return 4 * vocab * micro * length // _parts_of_sequences(run) if vocab and micro and length else None
 
 
 def _parts_of_sequences(run: RunEvidence) -> int:

@@ -97,17 +97,12 @@ class RanOut:
 def ran_out(evidence: Evidence) -> list[RanOut]:
     """Return one record for each rank that is known to have run out, by rank; the message with most figures counts."""
     records: dict[int | None, RanOut] = {}
-    for record in [*map(_of_fact, evidence.facts), *map(_of_error, evidence.errors)]:
-        if record is None:
-            continue
+    facts = (_of_fact(fact) for fact in evidence.facts if fact.kind in ("cuda_oom", "cpu_oom"))
+    for record in filter(None, (*facts, *map(_of_error, evidence.errors))):
         other = records.get(record.rank, record)
         better, worse = (record, other) if _figures(record) > _figures(other) else (other, record)
-        records[record.rank] = replace(
-            better,
-            step=better.step or worse.step,
-            site=better.site or worse.site,
-            placing=better.placing or worse.placing,
-        )
+        step, site, placing = better.step or worse.step, better.site or worse.site, better.placing or worse.placing
+        records[record.rank] = replace(better, step=step, site=site, placing=placing)
     if len(records) > 1:
         records.pop(None, None)
     return [records[rank] for rank in sorted(records, key=lambda rank: -1 if rank is None else rank)]
@@ -117,9 +112,7 @@ def _figures(record: RanOut) -> int:
     return sum(getattr(record, name) is not None for name in _FIGURES.values())
 
 
-def _of_fact(fact: LogFact) -> RanOut | None:
-    if fact.kind not in ("cuda_oom", "cpu_oom"):
-        return None
+def _of_fact(fact: LogFact) -> RanOut:
     item = EvidenceItem("log", fact.file, shortened(fact.text, 300), fact.line)
     return _decoded(fact.rank, fact.kind.partition("_")[0], fact.fields, item)
 
@@ -140,9 +133,9 @@ def _of_error(error: RankError) -> RanOut | None:
         return None
     item = EvidenceItem("error", error.file, shortened(f"{error.type}: {text}", 300), error.line or None)
     site = next((frame for frame in error.frames if "/torch/" not in frame.file), None)
-    placing = next((one for frame in error.frames if _PLACING.search(one := f"{frame.file} {frame.function}")), "")
+    placing = (frame.function for frame in error.frames if _PLACING.search(f"{frame.file} {frame.function}"))
     record = _decoded(error.rank, device, fields, item)
-    return replace(record, step=error.step, site=site, placing=placing.rpartition(" ")[2])
+    return replace(record, step=error.step, site=site, placing=next(placing, ""))
 
 
 def _decoded(rank: int | None, device: str, fields: Mapping[str, object], item: EvidenceItem) -> RanOut:

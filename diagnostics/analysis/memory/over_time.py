@@ -10,7 +10,7 @@ from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.evidence.memory.levels import AT, KINDS, MAX_ROWS, UNKNOWN, Row, highest, total
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.readers.snapshot import DeviceMemory
-from diagnostics.evidence.readers.timeline import StepMemory, thinned
+from diagnostics.evidence.readers.timeline import thinned
 from diagnostics.evidence.trace.memory_marks import MAX_EVENTS
 
 TENSORS, WINDOW, PROCESS = "tensors", "tensors allocated in the profiled window", "the process (resident set)"
@@ -62,10 +62,8 @@ class OverTime:
 
 def over_time(job: JobMemory, rank: RankMemory) -> OverTime | None:
     """Of trace and snapshot the one that saw more bytes; else totals."""
-    candidates = [one for one in (_of_trace(job, rank), _of_snapshot(rank)) if one is not None]
-    if candidates:
-        return max(candidates, key=lambda one: total(one.peak))
-    return _of_timeline(rank)
+    candidates = filter(None, (_of_trace(job, rank), _of_snapshot(rank)))
+    return max(candidates, key=lambda stack: total(stack.peak), default=None) or _of_timeline(rank)
 
 
 def of_samples(samples: Sequence[tuple[float, int]], file: str) -> OverTime | None:
@@ -88,16 +86,10 @@ def _of_trace(job: JobMemory, rank: RankMemory) -> OverTime | None:
     result = OverTime(TENSORS if before is not None else WINDOW, "trace", rank.trace_file, rows, peak)
     result.step, result.site = curve.peak_step, curve.peak_site
     result.region = "" if curve.peak_region in NOWHERE else curve.peak_region
-    result.steps = [
-        (max(0.0, (span.start_us - curve.start_us) / 1e6), number) for number, span in curve.steps[:MAX_STEPS]
-    ]
-    result.computed = tuple(
-        dict.fromkeys(
-            categories.KIND_OF[name]
-            for name in categories.shared_out(before or 0, states)
-            if name != categories.UNKNOWN
-        )
-    )
+    starts = ((span.start_us - curve.start_us, number) for number, span in curve.steps[:MAX_STEPS])
+    result.steps = [(max(0.0, start_us / 1e6), number) for start_us, number in starts]
+    computed = [name for name in categories.shared_out(before or 0, states) if name != categories.UNKNOWN]
+    result.computed = tuple(dict.fromkeys(categories.KIND_OF[name] for name in computed))
     if before is None:
         result.notes.append(_NOT_BEFORE)
     if curve.is_cut:
@@ -106,8 +98,9 @@ def _of_trace(job: JobMemory, rank: RankMemory) -> OverTime | None:
 
 
 def _of_snapshot(rank: RankMemory) -> OverTime | None:
-    devices = [one for one in rank.snapshot.devices.values() if one.history is not None] if rank.snapshot else []
-    largest: DeviceMemory | None = max(devices, key=lambda one: one.peak_bytes, default=None)
+    devices = list(rank.snapshot.devices.values()) if rank.snapshot else []
+    recorded = (device for device in devices if device.history is not None)
+    largest: DeviceMemory | None = max(recorded, key=lambda device: device.peak_bytes, default=None)
     history = largest.history if largest is not None else None
     if largest is None or history is None or history.peak is None:
         return None
@@ -125,31 +118,20 @@ def _of_timeline(rank: RankMemory) -> OverTime | None:
     steps = rank.steps
     if not steps:
         return None
-    exact = all(one.allocated_bytes is not None for one in steps)
-    kept = _thinned(steps, exact)
-    rows = [(one.time_s - steps[0].time_s, _sizes(one, exact)) for one in kept]
+    exact = all(step.allocated_bytes is not None for step in steps)
+    sizes = [((step.allocated_bytes if exact else step.rss_bytes) or 0) for step in steps]
+    rows, times = [], []
+    for n, size in thinned(list(enumerate(sizes)), MAX_ROWS):
+        reserved = max(0, (steps[n].reserved_bytes or 0) - size) if exact else 0
+        times.append((steps[n].time_s - steps[0].time_s, steps[n].step))
+        rows.append((times[-1][0], _unknown(size, reserved)))
     peak = highest(rows)
     if peak is None:
         return None
     result = OverTime(TENSORS if exact else PROCESS, "timeline", rank.timeline_file, rows, peak)
-    result.step = kept[rows.index(peak)].step
-    result.steps = [(one.time_s - steps[0].time_s, one.step) for one in kept]
+    result.step, result.steps = times[rows.index(peak)][1], times
     result.notes.append(_ONLY_TOTALS if exact else _WHOLE_PROCESS)
     return result
-
-
-def _thinned(steps: list[StepMemory], exact: bool) -> list[StepMemory]:
-    """Return the steps with the highest memory of each stretch."""
-    sizes = [((one.allocated_bytes if exact else one.rss_bytes) or 0) for one in steps]
-    kept = thinned([(n, size) for n, size in enumerate(sizes)], MAX_ROWS)
-    return [steps[n] for n, _ in kept]
-
-
-def _sizes(one: StepMemory, exact: bool) -> tuple[int, ...]:
-    if not exact:
-        return _unknown(one.rss_bytes or 0, 0)
-    allocated = one.allocated_bytes or 0
-    return _unknown(allocated, max(0, (one.reserved_bytes or 0) - allocated))
 
 
 def _unknown(size: int, reserved: int) -> tuple[int, ...]:

@@ -7,13 +7,13 @@ line is that of a function's head. Decides nothing.
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
+from math import inf
 
 from diagnostics.analysis.memory.curve import Allocation, Curve, OpenSpans
 from diagnostics.analysis.memory.gathers import GATHERS, TRANSPARENT, Gather, Kind, Traffic, UnitUse
 from diagnostics.analysis.memory.units import Move, Phase
-from diagnostics.evidence.model import Frame
 from diagnostics.evidence.readers.trace import TraceFile
 from diagnostics.evidence.stacks.dumps import is_users
 from diagnostics.evidence.trace.host_place import stacks_at
@@ -85,30 +85,30 @@ def _unit(span: Span) -> str:
 
 def mark_outputs(curve: Curve, gathers: Iterable[Gather]) -> None:
     """Mark the allocations that gathers of the user's code write into: same size, made shortly before the call."""
-    starts = [one.start_us for one in curve.allocations]
+    starts = [block.start_us for block in curve.allocations]
     for call in gathers:
         if call.kind not in ("user", "library") or call.start_us is None:
             continue
         ends = bisect_right(starts, call.start_us)
         before = curve.allocations[max(0, ends - _LOOK_BACK) : ends]
-        alive = [one for one in before if one.end_us is None or one.end_us > call.start_us]
+        alive = [block for block in before if block.end_us is None or block.end_us > call.start_us]
         made_by_call = curve.allocations[ends : ends + _LOOK_AHEAD] if call.kind == "library" else []
-        longest = sorted(made_by_call, key=lambda one: -(one.end_us or float("inf")))  # the backend's copy goes first
-        for one in _output([*longest, *reversed(alive)], call):
-            one.gathered = True
+        longest = sorted(made_by_call, key=lambda block: -(block.end_us or inf))  # the backend's copy goes first
+        for block in _output([*longest, *reversed(alive)], call):
+            block.gathered = True
 
 
 def mark_lent(curve: Curve, calls: Iterable[TraceCall]) -> None:
     """Mark the buffers that collectives read or write: of their sizes, the youngest ones alive at the call."""
-    starts = [one.start_us for one in curve.allocations]
+    starts = [block.start_us for block in curve.allocations]
     for call in calls:
         ends = bisect_right(starts, call.start_us)
         for wanted in {call.in_bytes, call.out_bytes or 0}:
-            for one in reversed(curve.allocations[max(0, ends - _LOOK_BACK) : ends]):
-                alive = one.end_us is None or one.end_us > call.start_us
-                if alive and not one.gathered and not one.lent and _fits(one.size_bytes, wanted):
-                    one.lent = True
-                    one.sent = call.op == "reduce_scatter" and wanted == call.in_bytes
+            for block in reversed(curve.allocations[max(0, ends - _LOOK_BACK) : ends]):
+                alive = block.end_us is None or block.end_us > call.start_us
+                if alive and not block.gathered and not block.lent and _fits(block.size_bytes, wanted):
+                    block.lent = True
+                    block.sent = call.op == "reduce_scatter" and wanted == call.in_bytes
                     break
 
 
@@ -138,27 +138,22 @@ def add_sites(handle: TraceFile, traffic: Traffic, curve: Curve | None) -> None:
         curve: of the same trace; changed in place.
     """
     gathers = traffic.gathers
-    chosen = [n for n, one in enumerate(gathers) if one.kind == "user" and one.full_bytes >= LEAST_BYTES][:MAX_GATHERS]
+    large = [n for n, call in enumerate(gathers) if call.kind == "user" and call.full_bytes >= LEAST_BYTES]
+    chosen = large[:MAX_GATHERS]
     moments = [(gathers[n].start_us or 0.0, traffic.threads[n]) for n in chosen]
-    kept = curve.outlive()[:MAX_KEPT] if curve is not None else []
-    moments += [(one.start_us, one.thread) for one in kept]
+    staying = curve.outlive()[:MAX_KEPT] if curve is not None else []
+    moments += [(block.start_us, block.thread) for block in staying]
     if curve is not None:
         moments.append((curve.peak_us, curve.peak_thread))
     stacks = stacks_at(handle.path, handle.limits, moments)
     for n, stack in zip(chosen, stacks, strict=False):
-        gathers[n] = _called(gathers[n], stack)
+        if (site := next(filter(is_users, stack), None)) is not None:
+            between = stack[: list(stack).index(site)]
+            # Not the user's when other code than torch's own wrappers lies in between.
+            direct = all(frame.file.endswith(TRANSPARENT) or frame.file.startswith("<") for frame in between)
+            gathers[n] = replace(gathers[n], kind="user" if direct else "unknown", site=site, at_head=True)
     if curve is not None:
         curve.peak_site = next(filter(is_users, stacks[-1]), None)
-        for one, stack in zip(kept, stacks[len(chosen) :], strict=False):
+        for block, stack in zip(staying, stacks[len(chosen) :], strict=False):
             if (site := next(filter(is_users, stack), None)) is not None:
-                curve.kept_sites.setdefault(one.region, Counter())[site] += one.size_bytes
-
-
-def _called(gather: Gather, stack: Sequence[Frame]) -> Gather:
-    """With the function that called it; not the user's when other code than torch's own wrappers lies in between."""
-    direct = True
-    for frame in stack:
-        if is_users(frame):
-            return replace(gather, kind="user" if direct else "unknown", site=frame, at_head=True)
-        direct = direct and (frame.file.endswith(TRANSPARENT) or frame.file.startswith("<"))
-    return gather
+                curve.kept_sites.setdefault(block.region, Counter())[site] += block.size_bytes

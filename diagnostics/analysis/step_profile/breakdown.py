@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import compress
-from operator import itemgetter
 
 from diagnostics.analysis.step_profile.classify import Work
 from diagnostics.analysis.step_profile.intervals import Cover, Interval, Ruler, holes, intersect, subtract, total, union
@@ -96,10 +95,8 @@ class Compatible:
 
     def json(self) -> dict[str, float | str]:
         """As the report has it."""
-        shares = {
-            f"{name}_percent": round(getattr(self, name), 2) for name in self.__dataclass_fields__ if name != "window"
-        }
-        return {**shares, "window": self.window}
+        shares = ("overlap", "idle", "compute", "non_compute")
+        return {f"{name}_percent": round(getattr(self, name), 2) for name in shares} | {"window": self.window}
 
 
 def compatible(trace: Trace, work: Work) -> Compatible | None:
@@ -114,13 +111,14 @@ def compatible(trace: Trace, work: Work) -> Compatible | None:
     limit = steps[-1] if len(steps) > 1 else None
     calls = [(call.start, call.end) for call in work.calls if limit is None or 0 <= call.issued < limit]
     computes = [one[:2] for one in work.compute if limit is None or 0 <= one[3] < limit]
-    copies = [(start, end) for start, end, launch in _copies(trace) if limit is None or 0 <= launch < limit]
+    rows = compress(zip(trace.device.start, trace.device.end, trace.launch), trace.is_memory)
+    copies = [(start, end) for start, end, launch in rows if limit is None or 0 <= launch < limit]
     if trace.fractional:
         calls, computes, copies = (list(map(_whole_us, spans)) for spans in (calls, computes, copies))
-    communication, compute, rows = union(calls), union(computes), calls + computes + copies
+    communication, compute, spans = union(calls), union(computes), calls + computes + copies
     if not communication:
         return None
-    wall = max(map(itemgetter(1), rows)) - min(map(itemgetter(0), rows))
+    wall = max(end for _, end in spans) - min(start for start, _ in spans)
     idle = wall - total(union(communication + compute + copies))
     computing = total(compute)
     return Compatible(
@@ -130,11 +128,6 @@ def compatible(trace: Trace, work: Work) -> Compatible | None:
         non_compute=100 * (wall - computing - idle) / wall,
         window="without the last marked step, as HTA" if limit is not None else "whole file",
     )
-
-
-def _copies(trace: Trace) -> Iterable[tuple[int, int, int]]:
-    """Start, end and launch of copies and fills."""
-    return compress(zip(trace.device.start, trace.device.end, trace.launch), trace.is_memory)
 
 
 def _whole_us(span: Interval) -> Interval:

@@ -64,7 +64,7 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
         return [host.gap(start, until, until, -1) or Gap(start, until, "host") for start, until in stretches]
     waits = _Waits(trace)
     launches = sorted(zip(trace.device.start, trace.launch, trace.launcher, trace.returned))
-    starts = [one[0] for one in launches]
+    starts = [row[0] for row in launches]
     result = []
     for start, until in stretches:
         n = bisect_right(starts, until - 1)
@@ -168,15 +168,10 @@ class _Waits:
         n = bisect_right(self._ends, start - _NEAR_NS)
         while n < len(self._ends) and self._ends[n] <= launch:
             i = self._order[n]
-            if syncs.start[i] <= start and syncs.end[i] - syncs.start[i] >= DEVICE_NS:
-                return self._operation(i) or self._trace.names[syncs.name[i]]
+            began = syncs.start[i]
+            if began <= start and syncs.end[i] - began >= DEVICE_NS:
+                at = bisect_right(self._op_starts, began)
+                around = (op for op in self._ops[max(0, at - 8) : at] if op[1] >= began and op[3] == syncs.lane[i])
+                return self._trace.names[next((op[2] for op in around), syncs.name[i])]
             n += 1
-        return ""
-
-    def _operation(self, sync: int) -> str:
-        start, lane = self._trace.syncs.start[sync], self._trace.syncs.lane[sync]
-        n = bisect_right(self._op_starts, start)
-        for op in self._ops[max(0, n - 8) : n]:
-            if op[1] >= start and op[3] == lane:
-                return self._trace.names[op[2]]
         return ""

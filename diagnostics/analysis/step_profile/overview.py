@@ -12,7 +12,6 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
-from multiprocessing.context import BaseContext
 from statistics import median
 from typing import Any, Literal
 
@@ -105,7 +104,7 @@ class Overview:
 
     def per_batch_ms(self, amount: Callable[[MicroBatch], float]) -> float:
         """Return the typical ms per step of an amount of ns per micro-batch."""
-        return self.typical_ms(lambda one: sum(map(amount, self.units.batches[one.rank])))
+        return self.typical_ms(lambda profile: sum(map(amount, self.units.of_rank[profile.rank])))
 
     def typical_count(self, amount: Callable[[RankProfile], int]) -> float:
         """Return the median over ranks of a count per step."""
@@ -119,10 +118,8 @@ class Overview:
     def crowded(self) -> tuple[int, int] | None:
         """Ranks and the fewer cores of a CPU that they share; None where each has its own, or nothing tells."""
         manifest = {} if self.run is None or self.on_device else self.run.manifest
-        parts = [manifest.get(name) for name in ("topology", "hardware")]
-        nproc, cores = (
-            part.get(key) if isinstance(part, dict) else None for part, key in zip(parts, ("nproc", "cores"))
-        )
+        keys = (("topology", "nproc"), ("hardware", "cores"))
+        nproc, cores = (part.get(key) if isinstance(part := manifest.get(name), dict) else None for name, key in keys)
         return (nproc, cores) if isinstance(nproc, int) and isinstance(cores, int) and nproc > cores else None
 
     @property
@@ -155,7 +152,7 @@ class Overview:
 def overview(evidence: Evidence) -> Overview:
     """Read and profile all traces of the evidence; what cannot be read becomes one of its problems."""
     problems = evidence.problems
-    profiles = _unique(_profiles(_files(evidence, problems), problems), problems)
+    profiles = _unique(_profiles(evidence, problems), problems)
     traced = bool(evidence.traces or evidence.nsys)
     if traced:
         evidence.inside["trace" if evidence.traces else "nsys"] = {profile.rank for profile in profiles}
@@ -214,25 +211,20 @@ def _part(part: Breakdown) -> dict[str, float]:
     return {name: round(times[name], 4) for name in ("communication_ms", "overlapped_ms", "exposed_ms")}
 
 
-def _files(evidence: Evidence, problems: list[Problem]) -> list[TraceFile | NsysFile]:
-    """Traces, else Nsight exports: those number devices, and beside ranks that are known that would be a guess."""
-    if not evidence.traces:
-        return [*evidence.nsys]
-    what = "a Nsight export does not tell the ranks of its devices: not used beside traces"
-    problems += [Problem("nsys", one.file, what) for one in evidence.nsys]
-    return [*evidence.traces]
-
-
-def _profiles(files: list[TraceFile | NsysFile], problems: list[Problem]) -> list[RankProfile]:
+def _profiles(evidence: Evidence, problems: list[Problem]) -> list[RankProfile]:
+    """Of traces, else of Nsight exports: those number devices, which beside known ranks would be a guess."""
+    if evidence.traces:
+        what = "a Nsight export does not tell the ranks of its devices: not used beside traces"
+        problems += [Problem("nsys", export.file, what) for export in evidence.nsys]
+    files: list[TraceFile | NsysFile] = [*evidence.traces] or [*evidence.nsys]
     profiles: list[RankProfile] = []
     for file, result in zip(files, _spread(files)):
         kind = "nsys" if isinstance(file, NsysFile) else "trace"
         if isinstance(result, str):
             problems.append(Problem(kind, file.file, result, unread=True))
             continue
-        for one in result:
-            problems.extend(Problem(kind, file.file, what) for what in one.problems)
-            profiles.append(one)
+        profiles += result
+        problems += [Problem(kind, file.file, what) for one in result for what in one.problems]
     return profiles
 
 
@@ -241,18 +233,14 @@ def _spread(files: list[TraceFile | NsysFile]) -> Iterable[list[RankProfile] | s
     workers = min(len(files), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     if workers < 2 or sum(map(_size, files)) < _LARGE_BYTES:
         return map(read_one, files)
+    # A worker starts as a copy of this process, which imports nothing again, where that is safe: a thread may hold a
+    # lock that a copy would never see free.
+    alone = sys.platform == "linux" and threading.active_count() == 1
     try:
-        with ProcessPoolExecutor(workers, mp_context=_context()) as pool:
+        with ProcessPoolExecutor(workers, mp_context=get_context("fork" if alone else "spawn")) as pool:
             return list(pool.map(read_one, files))
     except (BrokenProcessPool, OSError, RuntimeError):  # a place that allows no processes
         return map(read_one, files)
-
-
-def _context() -> BaseContext:
-    """How a worker starts: as a copy of this process, which imports nothing again, where that is safe."""
-    # A thread may hold a lock that a copy would never see free.
-    alone = sys.platform == "linux" and threading.active_count() == 1
-    return get_context("fork" if alone else "spawn")
 
 
 def _size(file: TraceFile | NsysFile) -> int:

@@ -6,6 +6,7 @@ it. Backward is what autograd's operations launch. Judges nothing.
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 from diagnostics.analysis.step_profile import names
@@ -79,8 +80,8 @@ def window(trace: Trace, work: Work) -> Interval:
     hosts = _marked(trace)
     if hosts:
         return hosts[0][1][0], hosts[-1][1][1]
-    spans = [(one[0], one[1]) for one in work.compute] + [(call.start, call.end) for call in work.calls]
-    return min((s for s, _ in spans), default=0), max((e for _, e in spans), default=0)
+    spans = [row[:2] for row in work.compute] + [(call.start, call.end) for call in work.calls]
+    return min((start for start, _ in spans), default=0), max((end for _, end in spans), default=0)
 
 
 def _marked(trace: Trace) -> list[tuple[int, Interval]]:
@@ -134,22 +135,14 @@ def _find_backwards(trace: Trace, work: Work, steps: list[Step]) -> None:
         limit = starts[n + 1] if n + 1 < len(steps) else step.host[1] + 1
         inside = [time for time in forwards if step.host[0] <= time < limit]
         rows = sorted(launched[n])
-        runs = _runs(rows, inside)
         others = [row[0] for row in rows if not row[1]]
-        step.backwards = [_backward(run, others, limit, everywhere) for run in runs]
+        step.backwards = [_backward(run, others, limit, everywhere) for run in _runs(rows, inside)]
         step.autograd = frozenset(rulers) - mixed
         if step.backwards:
             last = step.backwards[-1].host[1]
             step.optimizer_ns = next((time for time in optimizers if last <= time < limit), None)
-            step.updated = _updated(step.backwards, optimizers, limit)
-
-
-def _updated(backwards: list[Backward], optimizers: list[int], limit: int) -> int:
-    """Of one step's backward passes those behind which the optimizer is entered."""
-    begins = [one.host[0] for one in backwards] + [limit]
-    return sum(
-        bisect_left(optimizers, begins[n]) < bisect_left(optimizers, begins[n + 1]) for n in range(len(backwards))
-    )
+            entered = [bisect_left(optimizers, begin) for begin in (*(one.host[0] for one in step.backwards), limit)]
+            step.updated = sum(before < after for before, after in pairwise(entered))
 
 
 def _autograd(trace: Trace) -> dict[int, Ruler]:
@@ -173,10 +166,7 @@ def _forward_marks(trace: Trace) -> list[int]:
         text = trace.names[name]
         if names.FORWARD.match(text):
             starts.setdefault(text, []).append(trace.marks.start[i])
-    if not starts:
-        return []
-    _, times = max((len(times), times) for times in starts.values())
-    return sorted(times)
+    return sorted(max(((len(times), times) for times in starts.values()), default=(0, []))[1])
 
 
 def _runs(launched: list[tuple[int, bool, int, int]], forwards: list[int]) -> list[list[tuple[int, bool, int, int]]]:
@@ -184,18 +174,18 @@ def _runs(launched: list[tuple[int, bool, int, int]], forwards: list[int]) -> li
     ahead = sum(end - start for _, backward, start, end in launched if not backward)
     runs: list[list[tuple[int, bool, int, int]]] = []
     between = 0
-    for one in launched:
-        if not one[1]:
-            between += one[3] - one[2]
+    for row in launched:
+        launch, backward, start, end = row
+        if not backward:
+            between += end - start
             continue
-        new = not runs
         if runs and forwards:
-            new = bisect_right(forwards, one[0]) > bisect_right(forwards, runs[-1][-1][0])
-        elif runs:
-            new = between > _SEPARATES * ahead
-        if new:
+            is_new = bisect_right(forwards, launch) > bisect_right(forwards, runs[-1][-1][0])
+        else:
+            is_new = not runs or between > _SEPARATES * ahead
+        if is_new:
             runs.append([])
-        runs[-1].append(one)
+        runs[-1].append(row)
         between = 0
     return runs
 
@@ -211,5 +201,5 @@ def _backward(run: list[tuple[int, bool, int, int]], others: list[int], limit: i
     first = autograd.start_of(run[0][0])
     return Backward(
         host=(run[0][0] if first is None else first, max(run[-1][0], min(last or 0, border - 1))),
-        device=(min(one[2] for one in run), max(one[3] for one in run)),
+        device=(min(row[2] for row in run), max(row[3] for row in run)),
     )

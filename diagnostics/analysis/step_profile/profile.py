@@ -153,9 +153,12 @@ def profile(trace: Trace) -> RankProfile:
         first, last = (bisect_left(gaps, border, key=_start) for border in step.device)
         mark_pauses(gaps[first:last], trace)
     calls = _calls(trace, work, covers, steps, gaps)
-    blocking, long_kernels = _blocking(trace)
-    search = [name for name, text in enumerate(trace.names) if names.UNUSED_SEARCH.search(text)]
-    ops = trace.ops
+    # Whether the launch of each long kernel returned only when the kernel was over.
+    device, ops = trace.device, trace.ops
+    kernels = zip(device.start, device.end, trace.is_memory, trace.returned)
+    long = [(end, returned) for start, end, memory, returned in kernels if end - start >= _LONG_NS and not memory]
+    blocking = [returned >= end - _CLOCKS_NS for end, returned in long]
+    search = {name for name, text in enumerate(trace.names) if names.UNUSED_SEARCH.search(text)}
     return RankProfile(
         file=trace.file,
         rank=-1 if trace.rank is None else trace.rank,
@@ -168,8 +171,8 @@ def profile(trace: Trace) -> RankProfile:
         window=covers.breakdown(begin, end),
         outside=max(0, begin - steps[0].host[0]) + max(0, steps[-1].host[1] - end) if trace.on_device else 0,
         busy_devices=_busy_devices(trace),
-        by_group=_parts(work.calls, calls, [one.message.group or "(unknown)" for one in calls], covers, (begin, end)),
-        by_phase=_parts(work.calls, calls, [one.phase or "(unknown)" for one in calls], covers, (begin, end)),
+        by_group=_parts(calls, [call.message.group or "(unknown)" for call in calls], covers, (begin, end)),
+        by_phase=_parts(calls, [call.phase or "(unknown)" for call in calls], covers, (begin, end)),
         hta=compatible(trace, work),
         copies=copy_profiles(trace, work, covers),
         calls=calls,
@@ -178,9 +181,9 @@ def profile(trace: Trace) -> RankProfile:
         unknown=dict(work.unknown.most_common(20)),
         fused=dict(work.fused.most_common(20)),
         kernels=len(work.compute),
-        kernel_ns=sum(one[1] - one[0] for one in work.compute),
-        blocking=blocking,
-        long_kernels=long_kernels,
+        kernel_ns=sum(row[1] - row[0] for row in work.compute),
+        blocking=sum(blocking) / len(blocking) if blocking else 0.0,
+        long_kernels=len(blocking),
         search_ns=sum(e - s for s, e, n in zip(ops.start, ops.end, ops.name) if n in search) if search else 0,
         devices=trace.devices,
         compiled=any(map(names.COMPILED.search, trace.names)),
@@ -212,8 +215,7 @@ def _calls(trace: Trace, work: Work, covers: Covers, steps: list[Step], gaps: li
     exposed = charge(covers.exposed, ((call.start, call.end) for call in work.calls))
     starts = [step.device[0] for step in steps]
     hosts = [step.host[0] for step in steps]
-    compute = _Launched(work)
-    gap_starts = [gap.start for gap in gaps]
+    compute_starts = [row[0] for row in work.compute]
     facts: list[CallProfile] = []
     before = starts[0]
     for call, alone in zip(work.calls[:MAX_CALLS], exposed):
@@ -225,7 +227,8 @@ def _calls(trace: Trace, work: Work, covers: Covers, steps: list[Step], gaps: li
         step = steps[n]
         phase, micro = step.phase(call.issued, call.thread)
         overlapped = covers.overlapped.within(call.start, call.end)
-        gap, idled = _idle_between(gaps, gap_starts, before, call.start)
+        first, last = bisect_right(gaps, before, key=_start) - 1, bisect_right(gaps, call.start, key=_start)
+        idle = [gap for gap in gaps[max(0, first) : last] if gap.end > before and gap.start < call.start]
         facts.append(
             CallProfile(
                 step=n,
@@ -240,9 +243,9 @@ def _calls(trace: Trace, work: Work, covers: Covers, steps: list[Step], gaps: li
                 on_compute=call.lane == work.compute_lane,
                 waited=trace.on_device
                 and overlapped <= _AT_ONCE * call.duration
-                and compute.same_phase_after(call, step, phase, micro),
-                gap=gap,
-                idled=idled,
+                and _same_phase_after(work, compute_starts, call, step, (phase, micro)),
+                gap=max(idle, key=lambda gap: gap.length, default=None),
+                idled=sum(gap.length for gap in idle),
                 busy=covers.compute.within(before, call.start),
                 why=call.why,
             )
@@ -251,28 +254,12 @@ def _calls(trace: Trace, work: Work, covers: Covers, steps: list[Step], gaps: li
     return facts
 
 
-class _Launched:
-    """Compute by start, to find what follows a call."""
-
-    def __init__(self, work: Work) -> None:
-        self._compute = work.compute
-        self._starts = [one[0] for one in work.compute]
-
-    def same_phase_after(self, call: Call, step: Step, phase: Phase, micro: int) -> bool:
-        """Whether the compute that follows belongs to the phase and micro-batch of the call."""
-        n = bisect_right(self._starts, call.start)
-        while n < len(self._starts) and self._starts[n] < call.end - call.duration // 10:
-            n += 1
-        if n >= len(self._starts) or self._compute[n][3] >= call.end or self._starts[n] > call.end + _RELEASED_NS:
-            return False  # it was not launched yet, or something else held it
-        return step.phase(*self._compute[n][3:5]) == (phase, micro) if phase else True
-
-
-def _idle_between(gaps: list[Gap], starts: list[int], begin: int, end: int) -> tuple[Gap | None, int]:
-    """Return the longest stretch without work between two times, and the length of all of them."""
-    first = max(0, bisect_right(starts, begin) - 1)
-    inside = [gap for gap in gaps[first : bisect_right(starts, end)] if gap.end > begin and gap.start < end]
-    return max(inside, key=lambda gap: gap.length, default=None), sum(gap.length for gap in inside)
+def _same_phase_after(work: Work, starts: list[int], call: Call, step: Step, phase: tuple[Phase, int]) -> bool:
+    """Whether the compute that follows, of which `starts` are the starts, is of the call's phase and micro-batch."""
+    n = bisect_left(starts, max(call.start + 1, call.end - call.duration // 10))
+    if n >= len(starts) or work.compute[n][3] >= call.end or starts[n] > call.end + _RELEASED_NS:
+        return False  # it was not launched yet, or something else held it
+    return not phase[0] or step.phase(*work.compute[n][3:5]) == phase
 
 
 def _busy_devices(trace: Trace) -> dict[str, int]:
@@ -284,28 +271,15 @@ def _busy_devices(trace: Trace) -> dict[str, int]:
     return {device: total(union(own)) for device, own in spans.items()}
 
 
-def _blocking(trace: Trace) -> tuple[float, int]:
-    """Return the share of the kernels that take over 50 us whose launch waited for them, and the number of those."""
-    device = trace.device
-    held = [
-        returned >= end - _CLOCKS_NS
-        for start, end, memory, returned in zip(device.start, device.end, trace.is_memory, trace.returned)
-        if end - start >= _LONG_NS and not memory
-    ]
-    return (sum(held) / len(held) if held else 0.0), len(held)
-
-
-def _parts(
-    calls: list[Call], facts: list[CallProfile], keys: list[str], covers: Covers, span: Interval
-) -> dict[str, Breakdown]:
+def _parts(calls: list[CallProfile], keys: list[str], covers: Covers, span: Interval) -> dict[str, Breakdown]:
     """Communication by a property of the calls; exposed and overlapped times add up to the rank's."""
     exposed: Counter[str] = Counter()
     overlapped: Counter[str] = Counter()
     length: Counter[str] = Counter()
     until = span[0]
-    for call, fact, name in zip(calls, facts, keys):
+    for call, name in zip(calls, keys):
         since = max(call.start, until)
-        exposed[name] += fact.exposed
+        exposed[name] += call.exposed
         overlapped[name] += covers.overlapped.within(since, call.end)
         length[name] += max(0, call.end - since)
         until = max(until, call.end)

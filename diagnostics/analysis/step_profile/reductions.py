@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Generic, TypeVar
 
 from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile
 
@@ -69,46 +70,48 @@ def tiny(calls: Sequence[CallProfile], brief_ns: int) -> int:
     )
 
 
-@dataclass(slots=True)
-class Reductions:
-    """Those of all ranks."""
+Part = TypeVar("Part")
 
-    steps: dict[int, list[StepReductions]]
-    """Rank -> its steps in which backward is visible."""
+
+@dataclass(slots=True)
+class PerRank(Generic[Part]):
+    """The parts of each rank's time: its steps, or its micro-batches."""
+
+    of_rank: dict[int, list[Part]]
+    """Rank -> its parts, by time."""
 
     def __bool__(self) -> bool:
-        """Return whether backward is visible anywhere."""
-        return any(self.steps.values())
+        """Return whether any rank has a part."""
+        return any(self.of_rank.values())
 
-    def typical(self, amount: Callable[[StepReductions], float]) -> float:
-        """Median over the steps of a rank, then over ranks."""
-        ranks = [median(map(amount, steps)) for steps in self.steps.values() if steps]
+    def typical(self, amount: Callable[[Part], float]) -> float:
+        """Median over the parts of a rank, then over ranks; 0 without any."""
+        ranks = [median(map(amount, parts)) for parts in self.of_rank.values() if parts]
         return median(ranks) if ranks else 0.0
 
     @property
-    def sample(self) -> StepReductions:
-        """One step in the middle of a rank, to name sizes and counts."""
-        steps = next(steps for steps in self.steps.values() if steps)
-        return steps[len(steps) // 2]
+    def sample(self) -> Part:
+        """One in the middle of a rank, to name sizes and counts."""
+        parts = next(parts for parts in self.of_rank.values() if parts)
+        return parts[len(parts) // 2]
+
+
+Reductions = PerRank[StepReductions]
+"""Those of all ranks, by steps in which backward is visible."""
 
 
 def find_reductions(profiles: Sequence[RankProfile]) -> Reductions:
-    """Return those of all ranks."""
-    return Reductions({profile.rank: _of_rank(profile) for profile in profiles})
-
-
-def _of_rank(profile: RankProfile) -> list[StepReductions]:
-    """Return the reductions of every step of a rank in which backward is visible."""
-    steps = [
-        StepReductions(step.micros, step.backward[-1] if step.backward else (0, 0), step.updated)
-        for step in profile.steps
-    ]
-    for call in profile.calls:
-        size = call.message.size_bytes
-        if call.message.op not in _OPS or 0 < size <= _SCALAR_BYTES or call.message.group == "control":
-            continue
-        if call.phase == "backward" and not (call.waited or call.on_compute):
-            steps[call.step].inside.append(call)
-        elif call.phase == "after":
-            steps[call.step].after.append(call)
-    return [step for step in steps if step.micros]
+    """Return the reductions of every step of each rank in which backward is visible."""
+    result: Reductions = PerRank({})
+    for profile in profiles:
+        steps = [StepReductions(step.micros, (step.backward or [(0, 0)])[-1], step.updated) for step in profile.steps]
+        for call in profile.calls:
+            size = call.message.size_bytes
+            if call.message.op not in _OPS or 0 < size <= _SCALAR_BYTES or call.message.group == "control":
+                continue
+            if call.phase == "backward" and not (call.waited or call.on_compute):
+                steps[call.step].inside.append(call)
+            elif call.phase == "after":
+                steps[call.step].after.append(call)
+        result.of_rank[profile.rank] = [step for step in steps if step.micros]
+    return result

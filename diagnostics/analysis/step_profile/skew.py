@@ -123,11 +123,8 @@ def _why(calls: dict[int, CallProfile], late: tuple[int, ...], lead: int) -> tup
     """Return what took the late ranks longer than the others since the previous collective."""
     others = [call for rank, call in calls.items() if rank not in late]
     theirs = [calls[rank] for rank in late]
-    idled = median_low([one.idled for one in others])
-    busy = median_low([one.busy for one in others])
-    for one in theirs:
-        if one.gap is not None and one.idled - idled >= _MOST * lead:
-            return one.gap.reason, one.gap.detail
-    if any(one.busy - busy >= _MOST * lead for one in theirs):
-        return "compute", ""
-    return "", ""
+    idled, busy = median_low([call.idled for call in others]), median_low([call.busy for call in others])
+    for call in theirs:
+        if call.gap is not None and call.idled - idled >= _MOST * lead:
+            return call.gap.reason, call.gap.detail
+    return ("compute" if any(call.busy - busy >= _MOST * lead for call in theirs) else ""), ""

@@ -1,10 +1,10 @@
 """The gathers and reductions of sharded parameters, by micro-batch. No verdicts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
 
 from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile
+from diagnostics.analysis.step_profile.reductions import PerRank
 
 GOOD_UNITS = 8
 """Units of a model, from which on cutting it finer hides little more (FSDP's guidance: one unit per block or two)."""
@@ -29,35 +29,22 @@ class MicroBatch:
 
 
 @dataclass(slots=True)
-class Units:
-    """Those of all ranks."""
+class Units(PerRank[MicroBatch]):
+    """Those of all ranks, by micro-batch."""
 
     sharded: bool
     """Whether there are all_gathers and reduce_scatters at all."""
     phases: bool
     """Whether the trace shows when forward and backward run."""
-    batches: dict[int, list[MicroBatch]]
-    """Rank -> its micro-batches, by time."""
-
-    def typical(self, amount: Callable[[MicroBatch], float]) -> float:
-        """Median over the micro-batches of a rank, then over ranks."""
-        ranks = [median(map(amount, batches)) for batches in self.batches.values() if batches]
-        return median(ranks) if ranks else 0.0
-
-    @property
-    def sample(self) -> MicroBatch:
-        """One in the middle of a rank, to name sizes and counts."""
-        batches = next(batches for batches in self.batches.values() if batches)
-        return batches[len(batches) // 2]
 
 
 def find_units(profiles: Sequence[RankProfile]) -> Units:
     """Return those of all ranks."""
     calls = [call for profile in profiles for call in profile.calls]
     return Units(
+        {profile.rank: _of_rank(profile) for profile in profiles},
         sharded={"all_gather", "reduce_scatter"} <= {call.message.op for call in calls},
         phases=any(call.phase for call in calls),
-        batches={profile.rank: _of_rank(profile) for profile in profiles},
     )
 
 

@@ -206,7 +206,7 @@ def no_units(view: Overview) -> Finding | None:
         return ruled_out("parameters are not sharded: no all_gather with reduce_scatter")
     if not units.phases:
         return phases_unknown()
-    if not any(batch.gathers for batches in units.batches.values() for batch in batches):
+    if not any(batch.gathers for batches in units.of_rank.values() for batch in batches):
         return ruled_out("0 gathers in a forward pass")
     return None
 
