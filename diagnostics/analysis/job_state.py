@@ -132,12 +132,6 @@ class JobState:
         beat = run.heartbeats.get(rank) if run is not None else None
         return max((step for step in (*steps, beat.step if beat else None) if step is not None), default=None)
 
-    def region_of(self, rank: int) -> str:
-        """Return the last region of dtk's loop that a rank of a dtk run was in, or an empty text if none was marked."""
-        run = self.evidence.run
-        beat = run.heartbeats.get(rank) if run is not None else None
-        return beat.region or "" if beat is not None else ""
-
     def behind(self) -> list[int]:
         """Ranks whose rings end before those of others in the same group; none while the run goes on."""
         if self.state == "running":

@@ -179,11 +179,7 @@ def _parting(loss: Sequence[float]) -> int:
         rise = lowest - max(smooth[n - 5 : n - 1])
         if n <= len(loss) - LEAST_AFTER and rise > best:
             best, at = rise, n
-    while at > WINDOW and loss[at - 1] > (loss[at - 2] + lowest_of(loss[at:])) / 2:
-        at -= 1  # Smoothing moved the edge by a step.
+    # Smoothing moved the edge by a step. The lowest value behind it counts, but for one outlier.
+    while at > WINDOW and loss[at - 1] > (loss[at - 2] + sorted(loss[at : at + WINDOW])[:2][-1]) / 2:
+        at -= 1
     return at
-
-
-def lowest_of(values: Sequence[float]) -> float:
-    """Return the lowest value, but for one outlier."""
-    return sorted(values[:WINDOW])[min(1, len(values) - 1)]

@@ -112,16 +112,6 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
     )
 
 
-def explain_exit(minority: Call, majority: Call) -> Explanation | None:
-    """Explain a call of the minority against a call of the loop that the majority is in; None when it does not fit.
-
-    Args:
-        minority: a call that the loop does not make in every round.
-        majority: the call of the loop.
-    """
-    return _left_loop(minority, majority, [majority], majority_goes_on=True)
-
-
 def or_main_rank_only(explanation: Explanation) -> Explanation:
     """Name a call within the loop as the other possibility where only a group's first rank seems to have left the loop.
 
@@ -243,7 +233,7 @@ def _predicted(expected: Call, got: Call, before: list[Call]) -> Explanation | N
         return None
     body = before[-prediction.round :]
     if at_line(deviating) not in {at_line(call) for call in body} and contexts[0] != contexts[1]:
-        return _left_loop(deviating, ahead, body, majority_goes_on)
+        return left_loop(deviating, ahead, body, majority_goes_on=majority_goes_on)
     ways = {True: _way(before, expected, got), False: _way(before, got, expected)}
     rounds = {drop: bool(way) and _whole_rounds(way, before, expected, got) for drop, way in ways.items()}
     drop = majority_goes_on
@@ -270,8 +260,15 @@ def _way(past: list[Call], start: Call, end: Call) -> tuple[Call, ...]:
     return best
 
 
-def _left_loop(deviating: Call, ahead: Call, body: list[Call], majority_goes_on: bool) -> Explanation | None:
-    """One side makes the loop's next call, the other a call that the loop does not make in every round."""
+def left_loop(deviating: Call, ahead: Call, body: list[Call], *, majority_goes_on: bool) -> Explanation | None:
+    """Explain a call that a loop does not make in every round against the loop's next one; None when it does not fit.
+
+    Args:
+        deviating: the call of the side that is not in the loop, or in a branch of it.
+        ahead: the loop's next call, which the other side makes.
+        body: the calls of one round of the loop.
+        majority_goes_on: whether `ahead` is the majority's.
+    """
     expected, got = (ahead, deviating) if majority_goes_on else (deviating, ahead)
     if loop_exit.source_says(ahead, body) == "outside":
         return None  # The same function, called behind the loop: nobody is in the loop any more.

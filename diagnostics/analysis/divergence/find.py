@@ -6,12 +6,13 @@ largest sides again, and explains the difference. Ties stay ties unless the call
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from diagnostics.analysis.divergence.evidence_terms import support
 from diagnostics.analysis.divergence.explanation import Explanation, Kind, explain, or_main_rank_only, origin
 from diagnostics.analysis.divergence.identity import differing_parts
-from diagnostics.analysis.histories.align import GroupTable, Survey
+from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.evidence.calls import Call, GroupKey
 
@@ -129,15 +130,6 @@ def count_votes(key: GroupKey, position: int, issued: Mapping[Any, Iterable[int]
     return Vote(key, position, tuple(sides), tuple(rank for rank in members if rank not in present))
 
 
-def first_vote(survey: Survey, key: GroupKey, table: GroupTable) -> Vote | None:
-    """Return the vote at the first position where a group's ranks differ; None when they agree everywhere."""
-    for position in sorted(table.deviations):
-        issued = table.issued_at(position)
-        if len(issued) > 1:
-            return count_votes(key, position, issued, survey.members(key))
-    return None
-
-
 def between(
     vote: Vote, calls_of: CallsOf, ended: Iterable[int] = (), steps: Mapping[int, bool] | None = None
 ) -> Divergence | None:
@@ -198,7 +190,10 @@ def find(
         steps: see `between`.
     """
     ended = set(ended)
-    votes = [vote for key, table in sorted(survey.groups.items()) if (vote := first_vote(survey, key, table))]
+    votes = []
+    for key, table in sorted(survey.groups.items()):
+        differing = ((at, issued) for at in sorted(table.deviations) if len(issued := table.issued_at(at)) > 1)
+        votes += [count_votes(key, *first, survey.members(key)) for first in islice(differing, 1)]
     votes.sort(key=lambda vote: _last_seen_s(survey, vote))
     divergences = [case for vote in votes[:MAX_GROUPS] if (case := between(vote, calls_of, ended, steps))]
     left = sorted(divergences, key=lambda case: (case.time_s, case.key, case.vote.position))

@@ -64,13 +64,19 @@ def compare_programs(programs: Iterable[Program]) -> Divergence | None:
     Returns:
         None when the largest sides are equally large, or when the difference is of another kind.
     """
-    sides = _sides(programs)
+    by_calls: dict[tuple[object, ...], _Side] = {}
+    for program in sorted(programs, key=lambda program: program.ranks):
+        paths = program.path_calls()
+        side = by_calls.setdefault((paths, program.iterations), _Side((), program.calls, paths, program.iterations))
+        ranks = tuple(sorted((*side.ranks, *program.ranks)))
+        by_calls[paths, program.iterations] = replace(side, ranks=ranks)
+    sides = sorted(by_calls.values(), key=lambda side: (-len(side.ranks), side.ranks))
     if not 1 < len(sides) <= MOST_PROGRAMS:
         return None
     majority = sides[0]
     tie = len(sides[1].ranks) == len(majority.ranks)
-    ranks = {rank for side in sides for rank in side.ranks}
-    if tie and len(ranks) > 2:
+    everyone = {rank for side in sides for rank in side.ranks}
+    if tie and len(everyone) > 2:
         return None
     compared = [result for side in sides[1:] if (result := _compare(majority, side, tie=tie)) is not None]
     if not compared:
@@ -80,22 +86,12 @@ def compare_programs(programs: Iterable[Program]) -> Divergence | None:
     alike = [other for _, other in compared if (other.kind, other.majority.site, other.minority.site) == lines]
     culprits = tuple(sorted(rank for divergence in alike for rank in divergence.culprits))
     if tie:
-        return replace(first, culprits=tuple(sorted(ranks)), vote=replace(first.vote, sides=(majority.ranks, culprits)))
-    if 2 * len(culprits) >= len(ranks):
+        vote = replace(first.vote, sides=(majority.ranks, culprits))
+        return replace(first, culprits=tuple(sorted(everyone)), vote=vote)
+    if 2 * len(culprits) >= len(everyone):
         return None
-    vote = replace(first.vote, sides=(tuple(sorted(ranks - {*culprits})), culprits))
+    vote = replace(first.vote, sides=(tuple(sorted(everyone - {*culprits})), culprits))
     return replace(first, culprits=culprits, vote=vote)
-
-
-def _sides(programs: Iterable[Program]) -> list[_Side]:
-    """Ranks by what they call, the most first."""
-    sides: dict[tuple[object, ...], _Side] = {}
-    for program in sorted(programs, key=lambda program: program.ranks):
-        paths = program.path_calls()
-        side = sides.setdefault((paths, program.iterations), _Side((), program.calls, paths, program.iterations))
-        ranks = tuple(sorted((*side.ranks, *program.ranks)))
-        sides[paths, program.iterations] = replace(side, ranks=ranks)
-    return sorted(sides.values(), key=lambda side: (-len(side.ranks), side.ranks))
 
 
 def _compare(majority: _Side, minority: _Side, *, tie: bool) -> tuple[int, Divergence] | None:

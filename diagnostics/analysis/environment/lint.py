@@ -3,8 +3,8 @@
 from typing import Any
 
 from diagnostics.analysis.environment.catalogue import Version
-from diagnostics.analysis.environment.rules_conflicts import check_conflicts
-from diagnostics.analysis.environment.rules_hardware import check_hardware
+from diagnostics.analysis.environment.rules_conflicts import RULES as CONFLICT_RULES
+from diagnostics.analysis.environment.rules_hardware import RULES as HARDWARE_RULES
 from diagnostics.analysis.environment.rules_names import check_name
 from diagnostics.analysis.environment.rules_values import check_value
 from diagnostics.analysis.environment.situation import Lint, situation
@@ -29,10 +29,7 @@ def lint(
         hardware: facts of the node, see `situation.situation`; {} = unknown.
     """
     where = situation(variables, nccl_version, nnodes, hardware)
-    found: list[Lint] = []
+    lints = {found for rule in (*CONFLICT_RULES, *HARDWARE_RULES) for found in rule(where)}
     for name, text in variables.items():
-        found += check_name(name, where)
-        found += check_value(name, text, where)
-    found += check_conflicts(where)
-    found += check_hardware(where)
-    return sorted(set(found), key=lambda one: (_ORDER[one.severity], one.variable, one.cause_id, one.message))
+        lints |= {*check_name(name, where), *check_value(name, text, where)}
+    return sorted(lints, key=lambda found: (_ORDER[found.severity], found.variable, found.cause_id, found.message))

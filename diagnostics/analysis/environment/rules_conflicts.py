@@ -16,12 +16,6 @@ MAX_SOCKETS = 64
 """Threads times sockets per thread that NCCL takes for one connection."""
 
 
-def check_conflicts(where: Situation) -> Iterator[Lint]:
-    """All rules that hold on any machine."""
-    for rule in (_numbers, _ib_off, _algorithm_off, _switched_off, _same_setting_twice, _log_file, _risks, _debugging):
-        yield from rule(where)
-
-
 def _switched_off(where: Situation) -> Iterator[Lint]:
     """Settings of what another setting switches off."""
     if where.number("NCCL_P2P_DISABLE") == 1 and where.get("NCCL_P2P_LEVEL"):
@@ -158,3 +152,5 @@ _SYNONYMS = (
     ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
 )
 """(the name that counts, its older name)."""
+RULES = (_numbers, _ib_off, _algorithm_off, _switched_off, _same_setting_twice, _log_file, _risks, _debugging)
+"""All rules that hold on any machine."""

@@ -12,10 +12,7 @@ from diagnostics.analysis.environment.situation import Lint, Situation, assign, 
 WRONG = "env.wrong_interface"
 
 
-def check_hardware(where: Situation) -> Iterator[Lint]:
-    """All rules that need facts of the machine."""
-    for rule in (_links_off, _interfaces, _hcas):
-        yield from rule(where)
+def _missing(where: Situation) -> Iterator[Lint]:
     for name in sorted(where.missing_files & set(where.variables)):
         message = f"the file {where.get(name)} does not exist"
         yield Lint("error", name, message, "mount or copy it, or unset the variable", "env.invalid_value")
@@ -101,3 +98,7 @@ def _absent(chosen: values.Names, here: tuple[str, ...]) -> tuple[str, ...]:
 
 def _some(names: tuple[str, ...]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+RULES = (_links_off, _interfaces, _hcas, _missing)
+"""All rules that need facts of the machine."""

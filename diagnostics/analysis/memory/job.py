@@ -4,7 +4,7 @@ The causes of memory are decided from it. Gathers are the same on all ranks of a
 the first ranks are read. Decides nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -18,9 +18,10 @@ from diagnostics.contract.findings import EvidenceItem, Where
 from diagnostics.contract.formatting import bytes_text
 from diagnostics.evidence.calls import CallFile
 from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.readers.snapshot import Snapshot, SnapshotFile
 from diagnostics.evidence.readers.timeline import MAX_STEPS as MAX_STEPS_OF_RANK
-from diagnostics.evidence.readers.timeline import StepMemory, Timeline
+from diagnostics.evidence.readers.timeline import StepMemory, Timeline, TimelineFile
 from diagnostics.evidence.readers.trace import TraceFile
 from diagnostics.evidence.trace.memory_marks import is_worth_reading, read_marks
 
@@ -32,7 +33,8 @@ _LEAST_STEPS = 64
 PREDICTED_RANKS = 64
 """Size of the job of which a small one is a trial."""
 _OPTIMIZER = "Optimizer.step#"
-H = TypeVar("H", bound=CallFile | SnapshotFile | TraceFile)
+H = TypeVar("H", bound=CallFile | SnapshotFile | TimelineFile | TraceFile)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +235,15 @@ class JobMemory:
 def read(evidence: Evidence) -> JobMemory:
     """Read what there is; what cannot be read is a problem under coverage."""
     job = JobMemory(evidence, model_size.read(evidence), ran_out=ran_out(evidence))
-    for add in (_timelines, _snapshots, _traces, _flights, _rings):
-        add(job)
+    _timelines(job)
+    for snapshot_file, snapshot in _loaded(job, _first(evidence.snapshots), SnapshotFile.load, "snapshot"):
+        rank = _of(job, snapshot_file.rank or 0)
+        rank.snapshot, rank.snapshot_file = snapshot, snapshot_file.file
+    _traces(job)
+    _flights(job)
+    for ring_file, ring in _loaded(job, _first(evidence.rings), RingFile.read):
+        number = ring.rank if ring_file.rank is None else ring_file.rank
+        _of(job, number).ring = gathers.of_ring(ring, ring_file.file)
     job.ranks = dict(sorted(job.ranks.items()))
     for rank in job.ranks.values():
         optimizer = "adamw" if "adam" in rank.optimizer.lower() else ""
@@ -250,34 +259,30 @@ def _of(job: JobMemory, rank: int) -> RankMemory:
 
 def _first(handles: Iterable[H]) -> list[H]:
     """Return the handles of the first ranks. Handles without a rank in their name come last, sorted by file."""
-    return sorted(handles, key=lambda one: (one.rank is None, one.rank or 0, one.file))[:MAX_FILES]
+    return sorted(handles, key=lambda handle: (handle.rank is None, handle.rank or 0, handle.file))[:MAX_FILES]
+
+
+def _loaded(job: JobMemory, handles: Iterable[H], load: Callable[[H], T], kind: str = "") -> Iterator[tuple[H, T]]:
+    """Yield what can be read; the rest is a problem of this kind, or (empty) one that other causes' readers tell."""
+    for handle in handles:
+        try:
+            content = load(handle)
+        except (OSError, ValueError) as problem:
+            job.evidence.problems += [Problem(kind, handle.file, str(problem), unread=True)] if kind else []
+            continue
+        yield handle, content
 
 
 def _timelines(job: JobMemory) -> None:
     evidence = job.evidence
     most = min(MAX_STEPS_OF_RANK, max(_LEAST_STEPS, MAX_STEPS // max(1, len(evidence.timelines))))
-    for handle in sorted([*evidence.timelines, *evidence.telemetry], key=lambda one: (one.rank or 0, one.file)):
-        try:
-            timeline = handle.load(most)
-        except (OSError, ValueError) as problem:
-            evidence.problems.append(Problem("timeline", handle.file, str(problem), unread=True))
-            continue
+    handles = sorted([*evidence.timelines, *evidence.telemetry], key=lambda handle: (handle.rank or 0, handle.file))
+    for handle, timeline in _loaded(job, handles, lambda handle: handle.load(most), "timeline"):
         if timeline.steps and handle.rank is not None:
             rank = _of(job, handle.rank)
             rank.timeline, rank.timeline_file = timeline, handle.file
         elif timeline.host_used or timeline.devices:
             job.nodes[handle.rank or 0] = timeline
-
-
-def _snapshots(job: JobMemory) -> None:
-    for handle in _first(job.evidence.snapshots):
-        try:
-            snapshot = handle.load()
-        except (OSError, ValueError) as problem:
-            job.evidence.problems.append(Problem("snapshot", handle.file, str(problem), unread=True))
-            continue
-        rank = _of(job, handle.rank or 0)
-        rank.snapshot, rank.snapshot_file = snapshot, handle.file
 
 
 def _traces(job: JobMemory) -> None:
@@ -307,11 +312,7 @@ def _traces(job: JobMemory) -> None:
 def _flights(job: JobMemory) -> None:
     handles = [*job.evidence.flight, *job.evidence.simulated]
     at_least = max((handle.rank or 0 for handle in handles), default=0) + 1
-    for handle in _first(handles):
-        try:
-            dumps = handle.load()
-        except (OSError, ValueError):
-            continue  # the causes of hangs say so
+    for handle, dumps in _loaded(job, _first(handles), lambda handle: handle.load()):
         for dump in dumps:
             number = dump.rank if dump.rank is not None else handle.rank
             if number is None:
@@ -321,12 +322,3 @@ def _flights(job: JobMemory) -> None:
             callers_known = rank.flight is not None and any(call.kind != "unknown" for call in rank.flight.gathers)
             if not callers_known and (rank.flight is None or len(traffic.gathers) >= len(rank.flight.gathers)):
                 rank.flight = traffic
-
-
-def _rings(job: JobMemory) -> None:
-    for handle in _first(job.evidence.rings):
-        try:
-            ring = handle.read()
-        except (OSError, ValueError):
-            continue  # the causes of hangs say so
-        _of(job, ring.rank if handle.rank is None else handle.rank).ring = gathers.of_ring(ring, handle.file)

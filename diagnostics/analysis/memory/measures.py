@@ -126,8 +126,7 @@ def _sampled(job: JobMemory) -> dict[str, Any]:
     """Where no rank left anything: what telemetry saw of the processes, which is no peak of tensors."""
     samples = {rank: of_samples(rss, "") for node in job.nodes.values() for rank, rss in node.rank_rss.items()}
     stacks = dict(islice(((rank, stack) for rank, stack in samples.items() if stack is not None), MAX_RANKS))
-    highest = sorted(stacks, key=lambda rank: (-total(stacks[rank].peak), rank))[:MAX_STACKED]
     records = {str(rank): _curve(stacks[rank]) for rank in sorted(stacks)}
-    for rank in highest:
+    for rank in sorted(stacks, key=lambda rank: (-total(stacks[rank].peak), rank))[:MAX_STACKED]:
         records[str(rank)]["over_time"] = _stack(job, RankMemory(-1), stacks[rank])
     return records

@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
+from diagnostics.analysis.divergence.find import SAME_MOMENT_S
 from diagnostics.analysis.job_state import JobState
 from diagnostics.evidence.calls import Call
-
-SAME_MOMENT_S = 0.05
-"""Two recorders note the same call at nearly the same time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,9 @@ def late_hosts(job: JobState, explained: Collection[int]) -> HostStall | RanAhea
     first = idle[0]
     line = job.survey.ranks[first].lines.get(operation.key)
     standing = activity.doing(stacks[first], taken_s(job, stacks[first])) if first in stacks else activity.NOWHERE
-    if job.region_of(first) == "data" and standing.frame is not None and standing.doing != "data loader":
+    beat = job.evidence.run.heartbeats.get(first) if job.evidence.run is not None else None
+    in_data = beat is not None and beat.region == "data"
+    if in_data and standing.frame is not None and standing.doing != "data loader":
         standing = replace(standing, doing="data loader", words=f"in the data loader, {standing.words}")
     return HostStall(
         tuple(idle),

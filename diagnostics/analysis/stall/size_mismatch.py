@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from diagnostics.analysis.divergence.evidence_terms import position
-from diagnostics.analysis.divergence.explanation import Explanation, explain_exit
+from diagnostics.analysis.divergence.explanation import Explanation, left_loop
 from diagnostics.analysis.divergence.find import Divergence, Vote
 from diagnostics.analysis.divergence.identity import at_line, differing_parts, in_backward
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
@@ -56,7 +56,8 @@ def _divergences(job: JobState, ended: set[int | None]) -> Iterator[Divergence]:
         if len({call.site for call in inside.values()}) != 1 or at_line(minority) in before:
             continue
         majority_rank, majority = min(inside.items())
-        explanation = explain_exit(minority, _one_line(majority, minority))
+        loop_call = _one_line(majority, minority)
+        explanation = left_loop(minority, loop_call, [loop_call], majority_goes_on=True)
         if swallowed:
             explanation = Explanation("insert", "behind", (majority, minority), (position("peers came later"),))
         if explanation is not None:

@@ -155,10 +155,16 @@ def _take(
     stacks: list[LogFact],
 ) -> None:
     """Put one timeout into its group."""
-    seq, rank = fact.fields.get("seq"), fact.rank
+    seq, rank, fields = fact.fields.get("seq"), fact.rank, fact.fields
     if not isinstance(seq, int) or rank is None:
         return
-    wait = _wait(fact, rank, seq, stacks)
+    numel, group_rank = fields.get("numel_in"), fields.get("group_rank", fields.get("pg_rank"))
+    numel, group_rank = (value if isinstance(value, int) else None for value in (numel, group_rank))
+    # The user's line is in the first stack that torch printed behind the timeout of this rank.
+    behind = [other for other in stacks if (other.rank, other.file) == (rank, fact.file) and other.line > fact.line]
+    at = min(behind, key=lambda other: other.line).fields if behind else {}
+    site = Frame(str(at["file"]), int(at["line"]), str(at["function"])) if at else None
+    wait = Wait(rank, seq, str(fields.get("op")), numel, group_rank, fact, site)
     name, call = _name(fact), (rank, seq, wait.op, wait.numel)
     if name:
         known.add(call)
@@ -171,19 +177,9 @@ def _take(
     first = group.waits.setdefault(rank, wait)
     # A rank number that only the line itself states is one of the group.
     if (first.seq, first.op, first.numel) != (seq, wait.op, wait.numel) or (
-        fact.fields.get("only_in_group") and not group.default
+        fields.get("only_in_group") and not group.default
     ):
         groups[name] = replace(group, mixed=True)
-
-
-def _wait(fact: LogFact, rank: int, seq: int, stacks: list[LogFact]) -> Wait:
-    numel, group_rank = fact.fields.get("numel_in"), fact.fields.get("group_rank", fact.fields.get("pg_rank"))
-    numel, group_rank = (value if isinstance(value, int) else None for value in (numel, group_rank))
-    # The user's line is in the first stack that torch printed behind the timeout of this rank.
-    behind = [other for other in stacks if (other.rank, other.file) == (rank, fact.file) and other.line > fact.line]
-    fields = min(behind, key=lambda other: other.line).fields if behind else {}
-    site = Frame(str(fields["file"]), int(fields["line"]), str(fields["function"])) if fields else None
-    return Wait(rank, seq, str(fact.fields.get("op")), numel, group_rank, fact, site)
 
 
 def _is_one_hang(group: GroupLog) -> bool:
