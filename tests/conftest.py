@@ -6,10 +6,10 @@ A shell that starts the tests in the background has them ignore Ctrl-C; the comm
 import gc
 import signal
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # A busy machine makes no test fail: what is slow is seen in the durations.
-settings.register_profile("dtk", deadline=None)
+settings.register_profile("dtk", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dtk")
 gc.set_threshold(100_000)
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -178,23 +178,16 @@ def build(evidence: Evidence) -> JobState:
     hang = any(fact.kind in _HANG_FACTS for fact in evidence.facts)
     others_wait = bool(waits.of_rank) or bool(evidence.stacks) or hang
     job = JobState(evidence, reading, waits, settle_exit_codes(endings, others_wait))
-    job.after_stall = _after_stall(job)
-    job.endings |= {rank: replace(end, kind="timed_out") for rank, end in job.after_stall.items()}
-    return job
-
-
-def _after_stall(job: JobState) -> dict[int, Ending]:
-    """Return the endings that explain nothing, because the rank had already waited for others long before.
-
-    A job's own watchdog ends all ranks with the same exit code. One such exit therefore shows what the others are.
-    """
     late = {rank: end for rank, end in job.endings.items() if end.gone and _waited_before(job, rank, end)}
-    late |= after_timeout(job.evidence, job.endings)
+    late |= after_timeout(evidence, job.endings)
+    # A job's own watchdog ends all ranks with the same exit code. One such exit therefore shows what the others are.
     exits = {rank: end for rank, end in job.endings.items() if end.only_exit_code and end.kind == "exited"}
     codes = {end.exit_code for end in late.values() if end.only_exit_code}
     if len(exits) == job.world() > 1 and len({end.exit_code for end in exits.values()}) == 1:
         codes |= {end.exit_code for end in exits.values()}
-    return late | {rank: end for rank, end in exits.items() if end.exit_code in codes}
+    job.after_stall = late | {rank: end for rank, end in exits.items() if end.exit_code in codes}
+    job.endings |= {rank: replace(end, kind="timed_out") for rank, end in job.after_stall.items()}
+    return job
 
 
 def _waited_before(job: JobState, rank: int, end: Ending) -> bool:

@@ -202,8 +202,8 @@ def _waits(evidence: Evidence, group: GroupLog) -> list[Waiting]:
             alike.setdefault(there[0] if len(there) == 1 else (counters.work, "", None), []).append(rank)
             facts[rank] = counters.fact
     label = "" if group.mixed or group.name == UNNAMED else group.desc or group.name
-    sizes = [size for fact in facts.values() if (size := _members(fact))]
-    members = sizes[0] if sizes else evidence.world_size if group.default else None
+    sizes = filter(None, map(_members, facts.values()))
+    members = next(sizes, evidence.world_size if group.default else None)
     made = []
     for (seq, op, numel), ranks in sorted(alike.items()):
         known = [group.counters[rank] for rank in sorted(ranks) if rank in group.counters]

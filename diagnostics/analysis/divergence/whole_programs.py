@@ -105,7 +105,15 @@ def _compare(majority: _Side, minority: _Side, *, tie: bool) -> tuple[int, Diver
             return None
         deviation: Deviation = "drop" if minority.iterations < majority.iterations else "insert"
         return _divergence(deviation, "round", first, majority, minority)
-    if first.kind == "arguments" or _moved(changes, majority, minority):
+
+    def run(change: Change) -> tuple[PathCall, ...]:
+        paths, start = (minority.paths, change.there) if change.kind == "insert" else (majority.paths, change.at)
+        return paths[start : start + change.count]
+
+    # Calls made in another order, or one in place of another, show as calls dropped here and inserted there.
+    is_replaced = any((change.at, change.there) == first.end for change in changes[1:2])
+    is_moved = any(change.kind != first.kind and run(change) == run(first) for change in changes[1:])
+    if first.kind == "arguments" or is_replaced or is_moved:
         return None
     expected = majority.calls[min(first.at, len(majority.calls) - 1)]
     if first.kind == "drop" and in_backward(expected):
@@ -115,18 +123,6 @@ def _compare(majority: _Side, minority: _Side, *, tie: bool) -> tuple[int, Diver
     side, peers, start = (minority, majority, first.there) if first.kind == "insert" else (majority, minority, first.at)
     whole = not tie and _whole_rounds(side, start, first.count, peers)
     return _divergence(first.kind, "round" if whole else "within", first, majority, minority)
-
-
-def _moved(changes: list[Change], majority: _Side, minority: _Side) -> bool:
-    """Whether calls were made in another order, or one in place of another: dropped here, inserted there."""
-
-    def run(change: Change) -> tuple[PathCall, ...]:
-        paths, start = (minority.paths, change.there) if change.kind == "insert" else (majority.paths, change.at)
-        return paths[start : start + change.count]
-
-    first, *others = changes
-    replaced = any((change.at, change.there) == first.end for change in others[:1])
-    return replaced or any(change.kind != first.kind and run(change) == run(first) for change in others)
 
 
 def _whole_rounds(side: _Side, start: int, count: int, peers: _Side) -> bool:

@@ -82,17 +82,14 @@ def _algorithm_off(where: Situation) -> Iterator[Lint]:
             yield Lint("warning", "NCCL_ALGO", message, f"unset {switch}, or leave the algorithm out", FIGHT)
 
 
-def _same_setting_twice(where: Situation) -> Iterator[Lint]:
-    """Two names of one setting with different values."""
+def _shared(where: Situation) -> Iterator[Lint]:
+    """Two names of one setting with different values, and one file of many processes."""
     for name, other in [*((new, old) for old, new in catalogue().legacy.items()), *_SYNONYMS]:
         mine, theirs = where.get(name), where.get(other)
         if mine and theirs and mine.lower() != theirs.lower():
             message = f"{name}={mine} and {other}={theirs} are one setting; the first counts"
             yield Lint("warning", other, message, unset(other), FIGHT)
 
-
-def _log_file(where: Situation) -> Iterator[Lint]:
-    """One file for many processes."""
     file = where.get("NCCL_DEBUG_FILE")
     if file and "%p" not in file and where.get("NCCL_DEBUG") and (where.nproc or 0) > 1:
         stem, dot, suffix = file.rpartition(".")
@@ -152,5 +149,5 @@ _SYNONYMS = (
     ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
 )
 """(the name that counts, its older name)."""
-RULES = (_numbers, _ib_off, _algorithm_off, _switched_off, _same_setting_twice, _log_file, _risks, _debugging)
+RULES = (_numbers, _ib_off, _algorithm_off, _switched_off, _shared, _risks, _debugging)
 """All rules that hold on any machine."""

@@ -3,6 +3,7 @@
 By type of the catalogue; one function each. Knows no other variable.
 """
 
+import re
 from collections.abc import Callable, Iterator
 
 from diagnostics.analysis.environment import values
@@ -19,6 +20,7 @@ _BLANKS_THEMSELVES = frozenset({"interface", "hca", "gloo_interface"})
 _BLANKS_ALLOWED = frozenset({"NCCL_DEBUG_TIMESTAMP_FORMAT"})
 _NUMBERS = frozenset({"int", "torch_int"})
 """Types whose reader skips blanks."""
+_BRACKETS = re.compile(r"\[[^\[\]]*\]?")
 _PORTS = range(1, 65536)
 _DIGITS = 20
 """Of a port that are read and shown."""
@@ -130,6 +132,12 @@ def _is(words: list[str]) -> str:
 
 
 def _interfaces(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
+    if variable.type == "gloo_interface":
+        if any(sign in text for sign in "^=") or text != text.strip():
+            message = f"gloo takes exact names, comma separated: {text!r} is NCCL's syntax and matches no interface"
+            fix = f"{variable.name}=<name of the interface>"
+            yield Lint("error", variable.name, message, fix, "env.wrong_interface")
+        return
     listed = values.names(text, hca=variable.type == "hca")
     if not listed.names or any(name[0] in "^=" or " " in name or name != name.strip() for name in listed.names):
         message = f"{text!r} does not name what it seems to: `^` and `=` stand once, before all names, and spaces count"
@@ -156,31 +164,14 @@ def _torch_int(variable: Variable, text: str, where: Situation) -> Iterator[Lint
         yield Lint("warning", variable.name, f"{value} is not allowed", f"use {_choice(variable)}", INVALID)
 
 
-def _gloo_interfaces(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
-    if any(sign in text for sign in "^=") or text != text.strip():
-        message = f"gloo takes exact names, comma separated: {text!r} is NCCL's syntax and matches no interface"
-        yield Lint("error", variable.name, message, f"{variable.name}=<name of the interface>", "env.wrong_interface")
-
-
 def _allocator(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
-    keys = catalogue().allocator_keys
-    for key in _allocator_keys(text):
-        meant = None if key in keys else nearest(key, list(keys), CLOSE)
+    """Keys of `key:value,key:[value,...]`, without what stands in brackets."""
+    known = catalogue().allocator_keys
+    keys = [part.partition(":")[0].strip() for part in _BRACKETS.sub("", text).split(",")]
+    for key in keys:
+        meant = nearest(key, list(known), CLOSE) if key and key not in known else None
         if meant:
             yield Lint("error", variable.name, f"torch raises on the key {key!r}", f"did you mean {meant}?", INVALID)
-
-
-def _allocator_keys(text: str) -> list[str]:
-    """Keys of `key:value,key:[value,...]`, without what stands in brackets."""
-    depth, part, parts = 0, "", []
-    for sign in text:
-        depth += {"[": 1, "]": -1}.get(sign, 0)
-        if sign == "," and depth == 0:
-            parts.append(part)
-            part = ""
-        else:
-            part += sign
-    return [part.partition(":")[0].strip() for part in [*parts, part] if part.strip()]
 
 
 _CHECKS: dict[str, Callable[[Variable, str, Situation], Iterator[Lint]]] = {
@@ -192,7 +183,7 @@ _CHECKS: dict[str, Callable[[Variable, str, Situation], Iterator[Lint]]] = {
     "hca": _interfaces,
     "address": _address,
     "torch_int": _torch_int,
-    "gloo_interface": _gloo_interfaces,
+    "gloo_interface": _interfaces,
     "allocator": _allocator,
 }
 _RAISES, _PATH = "torch raises on {text!r}", "NCCL takes {first!r} as part of the file name"

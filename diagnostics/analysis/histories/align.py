@@ -7,7 +7,6 @@ one small integer, and what deviates: memory does not grow with ranks times entr
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
 
 from diagnostics.analysis.histories.arrivals import Arrivals
 from diagnostics.analysis.histories.clocks import Clocks
@@ -36,17 +35,16 @@ class GroupTable:
 
     def add(self, rank: int, seqs: "array[int]", numbers: "array[int]") -> None:
         """Compare one rank's positions, ascending, with the base."""
-        deviations = 0
-        for start, end in _runs(seqs):
-            chunk = self.base.get(seqs[start] >> _CHUNK_BITS)
+        deviations = end = 0
+        while end < len(seqs):
+            start, first, number_of_chunk = end, seqs[end] & _MASK, seqs[end] >> _CHUNK_BITS
+            end = bisect_left(seqs, (number_of_chunk + 1) << _CHUNK_BITS, start, min(start + _CHUNK, len(seqs)))
+            chunk = self.base.get(number_of_chunk)
             if chunk is None:
-                chunk = self.base[seqs[start] >> _CHUNK_BITS] = array("I", bytes(4 * _CHUNK))
-            first = seqs[start] & _MASK
-            if (
-                end - start == seqs[end - 1] - seqs[start] + 1
-                and chunk[first : first + end - start] == numbers[start:end]
-            ):
-                continue  # As nearly always: no gap, and the same as the others.
+                chunk = self.base[number_of_chunk] = array("I", bytes(4 * _CHUNK))
+            has_no_gap = end - start == seqs[end - 1] - seqs[start] + 1
+            if has_no_gap and chunk[first : first + end - start] == numbers[start:end]:
+                continue  # As nearly always: the same as the others.
             for at in range(start, end):
                 seq, number = seqs[at], numbers[at]
                 base = chunk[seq & _MASK]
@@ -65,16 +63,6 @@ class GroupTable:
             chunk = self.base.get(seq >> _CHUNK_BITS)
             issued[chunk[seq & _MASK] if chunk is not None else 0] = sorted(covering - deviating)
         return issued
-
-
-def _runs(seqs: "array[int]") -> Iterator[tuple[int, int]]:
-    """Slices of ascending positions of which each lies in one chunk."""
-    start, size = 0, len(seqs)
-    while start < size:
-        chunk = seqs[start] >> _CHUNK_BITS
-        end = bisect_left(seqs, (chunk + 1) << _CHUNK_BITS, start, min(start + _CHUNK, size))
-        yield start, end
-        start = end
 
 
 class Survey:

@@ -31,7 +31,7 @@ class Clocks:
         record = digest.record
         if record is None:
             return
-        times = {key: _times(digest, key) for key in digest.positions if _is_waited_for(record.lines.get(key), key)}
+        times = {key: _times(digest, key, record.lines.get(key)) for key in digest.positions}
         bounds = [offset(self._seen.get(key, {}), own) for key, own in times.items()]
         best = min(filter(None, bounds), key=lambda bound: bound.width_s, default=None)
         ahead_s = best.value_s if best is not None and best.apart_s() > LEAST_S else 0.0
@@ -60,14 +60,11 @@ class Clocks:
             yield self.ahead_s[ranks[0]], ranks
 
 
-def _is_waited_for(line: Line | None, key: GroupKey) -> bool:
-    if key.recorder == "gloo":
-        return True
-    return key.recorder == SNAPSHOTS and line is not None and line.last is not None and line.last.completion_known
-
-
-def _times(digest: Digest, key: GroupKey) -> dict[int, float]:
+def _times(digest: Digest, key: GroupKey, line: Line | None) -> dict[int, float]:
     """Position -> when the rank made the call, of calls in which every rank waits for every other one."""
+    in_ring = key.recorder == SNAPSHOTS and line is not None and line.last is not None and line.last.completion_known
+    if key.recorder != "gloo" and not in_ring:
+        return {}
     joined = [all(wire.op not in ROOTED for wire in signature) for signature in digest.signatures]
     rows = zip(*digest.positions[key].arrays(), strict=True)
     return {seq: at_s for seq, number, at_s in rows if at_s and joined[number]}

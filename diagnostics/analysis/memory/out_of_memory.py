@@ -7,7 +7,7 @@ from typing import Any
 
 from diagnostics.contract.findings import EvidenceItem
 from diagnostics.evidence.logs.fields import oom_parts, size_bytes
-from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, shortened
+from diagnostics.evidence.model import Evidence, Frame, RankError, shortened
 
 _CUDA_TYPES = ("OutOfMemoryError", "torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
 _FIGURES = {
@@ -97,8 +97,12 @@ class RanOut:
 def ran_out(evidence: Evidence) -> list[RanOut]:
     """Return one record for each rank that is known to have run out, by rank; the message with most figures counts."""
     records: dict[int | None, RanOut] = {}
-    facts = (_of_fact(fact) for fact in evidence.facts if fact.kind in ("cuda_oom", "cpu_oom"))
-    for record in filter(None, (*facts, *map(_of_error, evidence.errors))):
+    in_logs = []
+    for fact in evidence.facts:
+        if fact.kind in ("cuda_oom", "cpu_oom"):
+            item = EvidenceItem("log", fact.file, shortened(fact.text, 300), fact.line)
+            in_logs.append(_decoded(fact.rank, fact.kind.partition("_")[0], fact.fields, item))
+    for record in filter(None, (*in_logs, *map(_of_error, evidence.errors))):
         other = records.get(record.rank, record)
         better, worse = (record, other) if _figures(record) > _figures(other) else (other, record)
         step, site, placing = better.step or worse.step, better.site or worse.site, better.placing or worse.placing
@@ -110,11 +114,6 @@ def ran_out(evidence: Evidence) -> list[RanOut]:
 
 def _figures(record: RanOut) -> int:
     return sum(getattr(record, name) is not None for name in _FIGURES.values())
-
-
-def _of_fact(fact: LogFact) -> RanOut:
-    item = EvidenceItem("log", fact.file, shortened(fact.text, 300), fact.line)
-    return _decoded(fact.rank, fact.kind.partition("_")[0], fact.fields, item)
 
 
 def _of_error(error: RankError) -> RanOut | None:

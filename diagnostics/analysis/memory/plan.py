@@ -27,7 +27,12 @@ def planned(job: JobMemory) -> dict[str, Any]:
 
     `text` says how the peak differs by more than `TELLING`, `missing` why it cannot be compared.
     """
-    plan = _plan(job)
+    run = job.evidence.run
+    stored = run.plan if run is not None else {}
+    memory = stored.get("memory") if str(stored.get("schema", "")).startswith(SCHEMA) else None
+    at_peak = memory.get("at_peak_bytes") if isinstance(memory, dict) else None
+    at_peak = at_peak if isinstance(at_peak, dict) else {}
+    plan = {str(name): size for name, size in at_peak.items() if type(size) is int and 0 < size < MOST_BYTES}
     if not plan:
         return {}
     total = sum(plan.values())
@@ -60,17 +65,6 @@ def planned(job: JobMemory) -> dict[str, Any]:
         why = ", ".join(_difference(job, name, plan.get(name, 0), parts.get(name, 0)) for name in largest)
         record["text"] = f"planned {bytes_text(total)}, was {bytes_text(was)}{left_out}{': ' if why else ''}{why}"
     return record
-
-
-def _plan(job: JobMemory) -> dict[str, int]:
-    """Categories at the planned peak, bytes; empty when there is no plan or it is none."""
-    run = job.evidence.run
-    plan = run.plan if run is not None else {}
-    memory = plan.get("memory") if str(plan.get("schema", "")).startswith(SCHEMA) else None
-    parts = memory.get("at_peak_bytes") if isinstance(memory, dict) else None
-    if not isinstance(parts, dict):
-        return {}
-    return {str(name): size for name, size in parts.items() if type(size) is int and 0 < size < MOST_BYTES}
 
 
 def _difference(job: JobMemory, name: str, planned_bytes: int, was_bytes: int) -> str:

@@ -99,9 +99,13 @@ def departure(job: JobState, ended: tuple[int, ...]) -> Departure:
             prediction = predict(tokens, on_path(more.extra[0]))
             if prediction is not None and prediction.whole:
                 return replace(more, new_line=False, by_chance=0, kind="another round")
-    by_step = _earlier_step(job, ended)
-    if by_step is not None:
-        return by_step
+    own = max((job.step_of(rank) or 0 for rank in ended), default=0)
+    peers = {rank: job.step_of(rank) or 0 for rank in job.survey.ranks if rank not in ended}
+    most = max(peers.values(), default=0)
+    if 0 < own < most:
+        ahead = min(rank for rank, step in peers.items() if step == most)
+        call = next(iter(job.survey.ranks[ahead].pending()), job.survey.ranks[ahead].last)
+        return EarlierStep(own, ahead, most, call, tuple(sorted(peers)), last_seen(job, ended[0]))
     stops = [_ended_in_round(job, rank) for rank in ended if rank in job.survey.ranks]
     cases = [stop for stop in stops if stop is not None]
     between = [stop for stop in cases if not stop.over]
@@ -154,17 +158,6 @@ def _fitting_by_chance(
     if not (new and by_chance) or 2 * len(fits) > len(other):  # Ranks that share no path cannot be compared by it.
         return None
     return MoreCalls(waiting, ended, tuple(ours[len(theirs) :]), theirs[-1], ours[-1], 0, True, by_chance)
-
-
-def _earlier_step(job: JobState, ended: tuple[int, ...]) -> EarlierStep | None:
-    own = max((job.step_of(rank) or 0 for rank in ended), default=0)
-    peers = {rank: job.step_of(rank) or 0 for rank in job.survey.ranks if rank not in ended}
-    if not own or not peers or max(peers.values()) <= own:
-        return None
-    ahead = min(rank for rank, step in peers.items() if step == max(peers.values()))
-    pending = job.survey.ranks[ahead].pending()
-    call = pending[0] if pending else job.survey.ranks[ahead].last
-    return EarlierStep(own, ahead, peers[ahead], call, tuple(sorted(peers)), last_seen(job, ended[0]))
 
 
 def _ended_in_round(job: JobState, rank: int) -> EndedInRound | None:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from statistics import median
@@ -231,7 +232,11 @@ def _profiles(evidence: Evidence, problems: list[Problem]) -> list[RankProfile]:
 def _spread(files: list[TraceFile | NsysFile]) -> Iterable[list[RankProfile] | str]:
     """One result per file, in their order; over the cores when there is much to read."""
     workers = min(len(files), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    if workers < 2 or sum(map(_size, files)) < _LARGE_BYTES:
+    total_bytes = 0
+    for file in files:
+        with suppress(OSError):
+            total_bytes += file.path.stat().st_size * (_GZIP_RATIO if file.path.suffix == ".gz" else 1)
+    if workers < 2 or total_bytes < _LARGE_BYTES:
         return map(read_one, files)
     # A worker starts as a copy of this process, which imports nothing again, where that is safe: a thread may hold a
     # lock that a copy would never see free.
@@ -241,13 +246,6 @@ def _spread(files: list[TraceFile | NsysFile]) -> Iterable[list[RankProfile] | s
             return list(pool.map(read_one, files))
     except (BrokenProcessPool, OSError, RuntimeError):  # a place that allows no processes
         return map(read_one, files)
-
-
-def _size(file: TraceFile | NsysFile) -> int:
-    try:
-        return file.path.stat().st_size * (_GZIP_RATIO if file.path.suffix == ".gz" else 1)
-    except OSError:
-        return 0
 
 
 def read_one(file: TraceFile | NsysFile) -> list[RankProfile] | str:

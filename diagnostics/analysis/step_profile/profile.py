@@ -264,11 +264,9 @@ def _same_phase_after(work: Work, starts: list[int], call: Call, step: Step, pha
 
 def _busy_devices(trace: Trace) -> dict[str, int]:
     spans: dict[str, list[Interval]] = {str(trace.lanes[lane].owner): [] for lane in set(trace.device.lane)}
-    if len(spans) < 2:
-        return {}
-    for start, end, lane in zip(trace.device.start, trace.device.end, trace.device.lane):
+    for start, end, lane in zip(trace.device.start, trace.device.end, trace.device.lane) if len(spans) > 1 else ():
         spans[str(trace.lanes[lane].owner)].append((start, end))
-    return {device: total(union(own)) for device, own in spans.items()}
+    return {device: total(union(own)) for device, own in spans.items()} if len(spans) > 1 else {}
 
 
 def _parts(calls: list[CallProfile], keys: list[str], covers: Covers, span: Interval) -> dict[str, Breakdown]:

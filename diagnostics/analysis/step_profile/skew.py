@@ -113,18 +113,14 @@ def _late(calls: dict[int, CallProfile]) -> Late | None:
     if lead <= _CLOSE * ordered[-1][0]:
         return None
     ranks = tuple(sorted(rank for _, rank in ordered[:-cut]))
-    reason, detail = _why(calls, ranks, lead)
+    # What took the late ranks longer than the others since the previous collective is the reason.
+    others = [call for rank, call in calls.items() if rank not in ranks]
+    idled, busy = median_low([call.idled for call in others]), median_low([call.busy for call in others])
+    gaps = [calls[rank].gap for rank in ranks if calls[rank].idled - idled >= _MOST * lead]
+    if gap := next(filter(None, gaps), None):
+        reason, detail = str(gap.reason), gap.detail
+    else:
+        reason, detail = "compute" if any(calls[rank].busy - busy >= _MOST * lead for rank in ranks) else "", ""
     sample = next(iter(calls.values()))
     message = sample.message
     return Late(sample.step, message.op, message.size_bytes, message.group, ranks, lead, reason, detail)
-
-
-def _why(calls: dict[int, CallProfile], late: tuple[int, ...], lead: int) -> tuple[str, str]:
-    """Return what took the late ranks longer than the others since the previous collective."""
-    others = [call for rank, call in calls.items() if rank not in late]
-    theirs = [calls[rank] for rank in late]
-    idled, busy = median_low([call.idled for call in others]), median_low([call.busy for call in others])
-    for call in theirs:
-        if call.gap is not None and call.idled - idled >= _MOST * lead:
-            return call.gap.reason, call.gap.detail
-    return ("compute" if any(call.busy - busy >= _MOST * lead for call in theirs) else ""), ""
