@@ -1,0 +1,155 @@
+"""How one history differs from another: the edit, where it stands, and what speaks for it."""
+
+from dataclasses import replace
+
+import pytest
+
+from diagnostics.analysis.divergence.evidence_terms import position, support
+from diagnostics.analysis.divergence.explanation import (
+    KINDS,
+    Explanation,
+    explain,
+    left_loop,
+    or_main_rank_only,
+    origin,
+    program_order,
+)
+from diagnostics.evidence.calls import Call
+from tests.unit.diagnostics.analysis.calls import call, frame, history
+
+LOOP = (10, 20, 30)
+
+
+def explained(majority: list[Call], minority: list[Call], at: int) -> tuple[str, str, list[str]]:
+    found = explain(majority, minority, at)
+    return found.kind, found.place, [term.name for term in found.terms]
+
+
+@pytest.mark.parametrize(
+    ("minority", "at", "kind", "place"),
+    [
+        ((*LOOP, 10, 30, *LOOP, *LOOP), 5, "left_out", "within"),
+        ((*LOOP, 10, 25, 20, 30, *LOOP, *LOOP), 5, "added", "within"),
+        ((*LOOP, 10, 25, 30, *LOOP, *LOOP), 5, "other_operation", "within"),
+        ((*LOOP, 20, 10, 30, *LOOP, *LOOP), 4, "other_operation", "within"),
+    ],
+)
+def test_an_edit_behind_which_all_later_calls_agree(minority: tuple[int, ...], at: int, kind: str, place: str) -> None:
+    majority, other = history(*LOOP * 4), history(*minority)
+    assert explained(majority, other, at)[:2] == (kind, place)
+    found = explain(majority, other, at)
+    assert found.aligned and found.terms[0].name == "later calls agree" and found.confidence > 0.9
+
+
+def test_whole_rounds_are_another_number_of_iterations() -> None:
+    inner = (1, 2, 2, 2, 3)
+    majority, fewer, more = (
+        history(*times) for times in (inner * 3, (*inner, 1, 2, 2, 3, *inner), (*inner, 1, *[2] * 5, 3, *inner))
+    )
+    assert explained(majority, fewer, 9)[:2] == ("fewer_iterations", "round")
+    assert explained(majority, more, 10)[:2] == ("more_iterations", "round")
+
+
+def test_a_call_from_the_same_line_has_other_arguments() -> None:
+    majority, minority = [call(1, size=8)], [call(1, size=9)]
+    assert explained(majority, minority, 1) == ("other_arguments", "within", ["same line"])
+    root = [call(1, op="broadcast", wire={"root": 0})], [call(1, 12, "broadcast", wire={"root": 1})]
+    assert explained(*root, 1) == ("other_arguments", "within", ["same line"])
+
+
+def test_where_one_line_is_unknown_only_the_two_calls_count() -> None:
+    assert explained([call(1)], [call(1, None, size=9)], 1) == ("other_arguments", "within", ["line unknown"])
+    assert explained([call(1)], [call(1, None, "barrier", None)], 1)[0] == "other_operation"
+
+
+def test_the_same_calls_again_within_one_step_are_another_boundary_of_accumulation() -> None:
+    """Two micro-batches a step: the minority goes through a third one while its peers update."""
+    majority = [*history(1, 1, step=0), call(3, 9, "all_gather", step=0)]
+    minority = [*history(1, 1, step=0), *history(1, start=3, step=0)]
+    assert explained(majority, minority, 3) == ("more_iterations", "round", ["same calls again in the step"])
+
+
+def test_the_past_of_the_minority_predicts_which_side_goes_on_as_before() -> None:
+    """Both stand at position 8; the loop's next call is that of line 20."""
+    past = history(*LOOP, *LOOP, 10)
+    behind = call(8, 31, "barrier", None)
+    kind, place, names = explained([*past, call(8, 20, size=20)], [*past, behind], 8)
+    assert (kind, place) == ("fewer_iterations", "behind") and "next line" in names
+    kind, place, _ = explained([*past, behind], [*past, call(8, 20, size=20)], 8)
+    assert (kind, place) == ("more_iterations", "behind")
+
+
+def test_a_call_between_the_lines_of_the_loop_is_in_a_branch_of_it() -> None:
+    past = history(*LOOP, *LOOP, 10)
+    inside = call(8, 15, "broadcast", 3)
+    assert explained([*past, call(8, 20, size=20)], [*past, inside], 8)[:2] == ("added", "within")
+    assert explained([*past, inside], [*past, call(8, 20, size=20)], 8)[:2] == ("left_out", "within")
+
+
+def test_in_straight_code_who_stands_further_down_has_passed_the_earlier_line() -> None:
+    majority = [call(1, 5, size=1), call(2, 10, "all_gather", 2)]
+    minority = [call(1, 5, size=1), call(2, 40, "barrier", None)]
+    assert explained(majority, minority, 2) == ("left_out", "within", ["past that line"])
+    assert explained(minority, majority, 2) == ("other_operation", "within", ["neither came to the other"])
+
+
+def test_a_single_position_shows_nothing_but_the_two_calls() -> None:
+    assert explained([call(7, 10)], [call(7, 50, "barrier", None)], 7) == (
+        "other_operation", "within", ["single position"],
+    )  # fmt: skip
+
+
+def test_gradients_that_are_not_ready() -> None:
+    def bucket(seq: int, size: int) -> Call:
+        return call(seq, 40, size=size, function="backward", step=1)
+
+    past = [bucket(1, 100), bucket(2, 101)]
+    found = explain([*past, bucket(3, 102)], [*past, call(3, 50, "all_gather", 1, step=1)], 3)
+    assert (found.kind, found.place, found.self_evident) == ("gradients_not_ready", "backward", True)
+
+
+def test_the_place_where_two_histories_really_parted() -> None:
+    """Calls of equal sizes from other lines fit for a while: a run of them was left out earlier."""
+
+    def at(seq: int, line: int, size: int = 8) -> Call:
+        return call(seq, line, size=size)
+
+    majority = [at(1, 1), at(2, 10), at(3, 20), at(4, 30), at(5, 40, 9), at(6, 50)]
+    minority = [at(1, 1), at(2, 20), at(3, 30), at(4, 40, 9), at(5, 50)]
+    assert origin(majority, minority, 4) == 2
+    other = [at(1, 1), at(2, 11), at(3, 21), at(4, 31), at(5, 41)]
+    assert origin(majority, other, 4) == 4, "nothing lines up again"
+    same = history(1, 2, 3)
+    assert origin(same, same, 3) == 3
+
+
+def test_program_order_is_that_of_the_innermost_function_that_both_share() -> None:
+    outer = frame(90)
+    assert program_order((frame(3, "f"), outer), (frame(5, "f"), outer)) == -1
+    assert program_order((frame(5, "f"), outer), (frame(3, "f"), outer)) == 1
+    assert program_order((frame(3, "f"), frame(91)), (frame(5, "g"), outer)) == 1
+    assert program_order((frame(3, "f"), outer), (frame(5, "g"), outer)) == 0
+    assert program_order((), (outer,)) == 0
+
+
+def test_rank_0_alone_may_have_left_the_loop_or_be_in_a_branch_of_it() -> None:
+    behind = Explanation("insert", "behind", (call(1),), (position("any call"), position("barrier")))
+    assert or_main_rank_only(behind).alternatives == ("added",)
+    for told in (
+        replace(behind, terms=(position("next line"),)),
+        replace(behind, deviation="drop"),
+        replace(behind, place="within", terms=(support("same line"),)),
+    ):
+        assert or_main_rank_only(told) is told
+
+
+def test_a_call_against_the_loops_next_one() -> None:
+    loop = call(4, 20, size=3)
+    found = left_loop(call(4, 21, "barrier", None), loop, [loop], majority_goes_on=True)
+    assert found is not None and (found.kind, found.place) == ("fewer_iterations", "behind")
+    assert left_loop(call(4, 18, size=3), loop, [loop], majority_goes_on=True) is None, "it replaces the loop's call"
+
+
+def test_every_kind_is_in_the_table() -> None:
+    assert KINDS["drop", "within"] == "left_out" and KINDS["insert", "behind"] == "fewer_iterations"
+    assert Explanation("swap", "within", (), (support("same line"),)).kind == "other_operation"

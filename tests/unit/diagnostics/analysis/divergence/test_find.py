@@ -1,0 +1,142 @@
+"""Which ranks' calls differ, where first: votes, ties, and the divergences of a job."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnostics.analysis.divergence.find import UNCLEAR_CONFIDENCE, Vote, between, count_votes, find
+from diagnostics.analysis.histories.one_rank import SNAPSHOTS
+from diagnostics.evidence.calls import Call, GroupKey
+from tests.unit.diagnostics.analysis.calls import DEFAULT, START_S, call, history, survey
+
+OTHER = GroupKey("nccl", "1", "tp")
+LOOP = (10, 20, 30)
+
+
+def everybody(ranks: object) -> set[int]:
+    return set(range(8))
+
+
+def found(ranks: dict[int, list[Call]], **more: object) -> list[tuple[str, tuple[int, ...], int]]:
+    job = survey(ranks, len(ranks))
+
+    def calls_of(rank: int, key: GroupKey) -> list[Call]:
+        return [one for one in ranks[rank] if one.key == key]
+
+    cases = find(job, calls_of, everybody, **more)  # type: ignore[arg-type]
+    return [(case.kind, case.culprits, case.position) for case in cases]
+
+
+def test_sides_are_counted_the_largest_first() -> None:
+    vote = count_votes(DEFAULT, 4, {"a": [3, 1], "b": [0, 2, 5], "c": [6]}, range(8))
+    assert vote == Vote(DEFAULT, 4, ((0, 2, 5), (1, 3), (6,)), (4, 7))
+    assert (vote.tie, vote.minority, vote.present) == (False, (1, 3, 6), (0, 1, 2, 3, 5, 6))
+    assert vote.side_of(3) == (1, 3) and vote.side_of(7) == (7,)
+
+
+def test_at_a_tie_all_are_the_minority() -> None:
+    vote = count_votes(DEFAULT, 1, {"a": [2, 3], "b": [0, 1]}, range(4))
+    assert vote.tie and vote.sides == ((0, 1), (2, 3)) and vote.minority == (0, 1, 2, 3)
+
+
+@settings(max_examples=50)
+@given(st.dictionaries(st.integers(0, 9), st.integers(0, 3), min_size=1))
+def test_every_rank_is_on_one_side(said: dict[int, int]) -> None:
+    issued = {token: [rank for rank in said if said[rank] == token] for token in set(said.values())}
+    vote = count_votes(DEFAULT, 1, issued, range(10))
+    assert sorted(vote.present + vote.silent) == list(range(10))
+    assert [len(side) for side in vote.sides] == sorted(map(len, issued.values()), reverse=True)
+    assert set(vote.minority) <= set(vote.present)
+
+
+def test_the_one_that_left_a_call_out_is_blamed() -> None:
+    loop = history(*LOOP * 4)
+    ranks = {rank: history(*LOOP * 4) for rank in range(4)}
+    ranks[2] = history(*LOOP, 10, *LOOP[2:], *LOOP, *LOOP)
+    assert found(ranks) == [("left_out", (2,), 5)]
+    assert found(dict.fromkeys(range(3), loop)) == []
+
+
+def test_of_two_ranks_neither_stands_out() -> None:
+    two = {0: [call(1, 1, size=1), call(2, 5)], 1: [call(1, 1, size=1), call(2, 9, "all_gather")]}
+    ((_, culprits, position),) = found(two)
+    assert (culprits, position) == ((0, 1), 2)
+
+
+def test_a_rank_that_ended_in_order_ran_fewer_iterations() -> None:
+    ranks = {rank: [call(1, 5, size=1), call(2, 10)] for rank in range(3)}
+    ranks[1] = [call(1, 5, size=1), call(2, 10, size=4)]
+    assert found(ranks)[0][0] != "fewer_iterations"
+    assert found(ranks, ended=[1]) == [("fewer_iterations", (1,), 2)]
+
+
+def test_of_two_groups_the_earlier_divergence_counts() -> None:
+    def rank(first: int, second: int) -> list[Call]:
+        return [call(1, 5, size=first), call(1, 7, size=second, key=OTHER, at_s=START_S + 5)]
+
+    assert found({0: rank(1, 1), 1: rank(1, 1), 2: rank(2, 2)}) == [("other_arguments", (2,), 1)]
+
+
+def test_a_divergence_that_the_first_cannot_have_touched_is_kept() -> None:
+    pairs = {name: GroupKey("nccl", name, "") for name in "12"}
+
+    def rank(name: str, size: int, at_s: float) -> list[Call]:
+        return [call(1, 5, size=size, key=pairs[name], at_s=START_S + at_s)]
+
+    ranks = {0: rank("1", 1, 1), 1: rank("1", 1, 1), 2: rank("1", 2, 1)}
+    ranks |= {3: rank("2", 1, 9), 4: rank("2", 1, 9), 5: rank("2", 3, 9)}
+    job = survey(ranks, 6)
+    cases = find(job, lambda one, key: ranks[one], set)
+    assert [case.culprits for case in cases] == [(2,), (5,)]
+    reached = find(job, lambda one, key: ranks[one], everybody)
+    assert [case.culprits for case in reached] == [(2,)]
+
+
+def test_the_ring_that_recorded_the_same_call_gives_its_positions() -> None:
+    ring = GroupKey(SNAPSHOTS, "0", "default_pg")
+
+    def rank(size: int) -> list[Call]:
+        return [call(3, 5, size=size), call(7, 5, size=size, key=ring, at_s=START_S + 3, step=2)]
+
+    ranks = {0: rank(1), 1: rank(1), 2: rank(9)}
+    job = survey({one: [own[0]] for one, own in ranks.items()}, 3)
+    for one, own in survey({one: [own[1]] for one, own in ranks.items()}, 3).ranks.items():
+        job.ranks[one].lines |= own.lines
+    both = survey({one: [own[1]] for one, own in ranks.items()}, 3)
+    job.groups |= both.groups
+    (case,) = find(job, lambda one, key: [own for own in ranks[one] if own.key == key], everybody)
+    assert (case.key, case.position, case.minority.step, case.culprits) == (ring, 7, 2, (2,))
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_side_without_a_call_at_the_position_cannot_be_compared(lost: int) -> None:
+    vote = count_votes(DEFAULT, 2, {"a": [0], "b": [1]}, (0, 1))
+    calls = {0: [call(2, 5)], 1: [call(2, 6, size=9)]}
+    assert between(vote, lambda rank, _: calls[rank]) is not None
+    assert between(vote, lambda rank, _: [] if rank == lost else calls[rank]) is None
+
+
+def test_parts_of_a_coalesced_block_are_no_divergence() -> None:
+    vote = count_votes(DEFAULT, 2, {"a": [0], "b": [1]}, (0, 1))
+    assert between(vote, lambda rank, _: [call(2, 5 + rank)]) is None
+
+
+def test_a_rank_that_stopped_early_is_to_blame_at_a_tie_as_well() -> None:
+    past = history(*LOOP, *LOOP, 10)
+    calls = {0: [*past, call(8, 20, size=20)], 1: [*past, call(8, 31, "barrier", None)]}
+    vote = count_votes(DEFAULT, 8, {"a": [0], "b": [1]}, (0, 1))
+    case = between(vote, lambda rank, _: calls[rank], steps={1: True})
+    assert case is not None and (case.kind, case.culprits, case.tie) == ("fewer_iterations", (1,), False)
+    case = between(vote, lambda rank, _: calls[rank])
+    assert case is not None and case.tie and case.culprits == (0, 1) and case.confidence <= 0.8
+    assert case.peers == () and case.time_s == START_S + 8
+
+
+def test_rank_0_alone_leaves_both_kinds_open() -> None:
+    past = history(*LOOP, *LOOP, 10, callers=())
+    calls = {rank: [*past, call(8, 20, size=20)] for rank in (1, 2)}
+    calls[0] = [*past, call(8, 60, "barrier", None)]
+    vote = count_votes(DEFAULT, 8, {"a": [1, 2], "b": [0]}, range(3))
+    case = between(vote, lambda rank, _: calls[rank])
+    assert case is not None and case.culprits == (0,)
+    assert case.explanation.alternatives and case.confidence == UNCLEAR_CONFIDENCE

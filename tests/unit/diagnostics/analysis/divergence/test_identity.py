@@ -1,0 +1,60 @@
+"""When two calls are the same call."""
+
+import pytest
+
+from diagnostics.analysis.divergence.identity import (
+    PARTS,
+    at_line,
+    differing_parts,
+    in_backward,
+    on_path,
+    replaces,
+    shared_path,
+)
+from diagnostics.evidence.calls import Wire
+from tests.unit.diagnostics.analysis.calls import call, frame
+
+WIRE = Wire("all_reduce", (8,), ("float32",), 0, "SUM")
+OTHER = Wire("reduce", (9,), ("bfloat16",), 1, "MAX")
+UNKNOWN = Wire("", (), (), None, "")
+
+
+@pytest.mark.parametrize("part", range(len(PARTS)))
+def test_each_part_that_both_know_and_that_differs_is_named(part: int) -> None:
+    other = WIRE._replace(**{WIRE._fields[part]: OTHER[part]})
+    assert differing_parts(WIRE, other) == differing_parts(other, WIRE) == (PARTS[part],)
+    unknown = WIRE._replace(**{WIRE._fields[part]: UNKNOWN[part]})
+    assert differing_parts(WIRE, unknown) == differing_parts(unknown, WIRE) == ()
+
+
+def test_all_parts_in_their_order() -> None:
+    assert differing_parts(WIRE, OTHER) == PARTS
+    assert differing_parts(WIRE, WIRE) == ()
+
+
+def test_two_ways_to_one_line_are_two_calls_by_path_and_one_by_line() -> None:
+    one, other = call(1, callers=[frame(1, "train")]), call(2, callers=[frame(2, "evaluate")])
+    assert at_line(one) == at_line(other) and on_path(one) != on_path(other)
+    assert at_line(one) != at_line(call(1, size=9))
+
+
+def test_a_backward_pass_is_told_by_region_or_by_the_innermost_frames() -> None:
+    assert in_backward(call(1, region="backward/bucket 3"))
+    assert in_backward(call(1, function="hook", callers=[frame(5, "run_backward")]))
+    far = [frame(number, "wrapper") for number in range(6)] + [frame(9, "backward")]
+    assert not in_backward(call(1, callers=far))
+    assert not in_backward(call(1, region="forward"))
+
+
+def test_the_frames_that_all_paths_begin_with() -> None:
+    main, train, test = frame(1), frame(2, "train"), frame(3, "test")
+    assert shared_path([[main, train], [main, train, test], [main, train]]) == [main, train]
+    assert shared_path([[main, train], [main, test]]) == [main]
+    assert shared_path([[main], []]) == [] == shared_path([])
+
+
+def test_two_calls_of_one_function_with_the_same_tensors_replace_each_other() -> None:
+    assert replaces(call(1, 10, "all_reduce"), call(1, 12, "reduce"))
+    assert not replaces(call(1, 10, "all_reduce"), call(1, 12, "all_reduce", 9))
+    assert not replaces(call(1, 10), call(1, 12, function="log"))
+    assert not replaces(call(1, None), call(1, None))
