@@ -151,12 +151,7 @@ def standing(evidence: Evidence) -> Standing | None:
     waits, others = [], []
     for group in groups:
         waits += _waits(evidence, group)
-        behind: dict[tuple[int, int], list[int]] = {}
-        for rank, counters in group.counters.items():
-            if rank not in group.waits and counters.work is None:
-                behind.setdefault((counters.completed, counters.enqueued), []).append(rank)
-        label = group.desc or group.name
-        others += [Progress(tuple(sorted(ranks)), label, *counts) for counts, ranks in sorted(behind.items())]
+        others += _others(group)
     waits = _named(waits) + _without_position(evidence)
     world = evidence.world_size or max((wait.members or 0 for wait in waits if wait.group == "default_pg"), default=0)
     spoke = {fact.rank for fact in evidence.facts} | {error.rank for error in evidence.errors}
@@ -233,6 +228,14 @@ def _named(waits: list[Waiting]) -> list[Waiting]:
         named = [replace(one, ranks=ranks) if ranks and one is same[0] else one for one in named]
         named += [] if ranks else [wait]
     return named
+
+
+def _others(group: GroupLog) -> list[Progress]:
+    alike: dict[tuple[int, int], list[int]] = {}
+    for rank, counters in group.counters.items():
+        if rank not in group.waits and counters.work is None:
+            alike.setdefault((counters.completed, counters.enqueued), []).append(rank)
+    return [Progress(tuple(sorted(ranks)), group.desc or group.name, *key) for key, ranks in sorted(alike.items())]
 
 
 def _without_position(evidence: Evidence) -> list[Waiting]:

@@ -109,7 +109,7 @@ def test_members_are_those_declared_then_those_known_by_name_then_those_seen() -
 
 
 def test_the_largest_declaration_and_the_largest_world_count() -> None:
-    found = survey({7: [call(1)]}, None, members={DEFAULT: (0,)}, world_size=4)
+    found = survey({7: [call(1)]}, 4, members={DEFAULT: (0,)})
     assert found.world() == 8, "at least as many as were seen"
     assert Survey().world() == 0
 
