@@ -1,12 +1,15 @@
 """Calls, frames and the histories of ranks in memory, for tests of what is concluded from them."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import digest
+from diagnostics.analysis.job_state import JobState, build
 from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire
-from diagnostics.evidence.model import Frame
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, Frame, LogFact
 from tests.unit.diagnostics.analysis.divergence.programs import Memory
 
 DEFAULT = GroupKey("nccl", "0", "default_pg")
@@ -51,3 +54,24 @@ def survey(ranks: Mapping[int, list[Call]], world_size: int | None = None, **dum
         result.take(digest(rank, [Memory(own, own.file, rank)], None))
     result.close()
     return result
+
+
+def job(ranks: Mapping[int, list[Call]], world_size: int | None = None, **evidence: Any) -> JobState:
+    """The state of a job of which each rank left one dump of torch's recorder, written because something was wrong."""
+    dumps = [
+        Dump(rank, f"rank_{rank}", calls[0].key.recorder if calls else "nccl", calls) for rank, calls in ranks.items()
+    ]
+    members = evidence.pop("members", {})
+    for dump in dumps:
+        dump.members = {key: own for key, own in members.items() if dump.rank in own}
+    files = {"simulation": [Memory(dump, dump.file, dump.rank) for dump in dumps]}
+    return build(Evidence(Path(), Limits(), files=files, world_size=world_size, **evidence))
+
+
+def waiting(seq: int, line: int = 10, key: GroupKey = DEFAULT, **more: Any) -> list[Call]:
+    """Calls up to a position, of which the last one did not complete."""
+    return [call(at, line, key=key, done=at < seq, **more) for at in range(1, seq + 1)]
+
+
+def fact(kind: str, rank: int | None = None, line: int = 1, text: str = "", **fields: Any) -> LogFact:
+    return LogFact(kind, rank, "train.log", line, text, fields)

@@ -1,0 +1,85 @@
+"""Collectives that all issued and none completes, roots that differ, and start-ups that never completed."""
+
+import pytest
+
+from diagnostics.analysis.stall.blameless import Startup, StartupFailed, lasted_s, never_complete, roots_differ, startup
+from diagnostics.evidence.calls import GroupKey
+from diagnostics.evidence.model import LogFact
+from diagnostics.evidence.readers.start import KIND
+from tests.unit.diagnostics.analysis.calls import call, fact, job, waiting
+
+GLOO = GroupKey("gloo", "0", "default_pg")
+
+
+def test_a_collective_that_all_are_in_and_none_completes() -> None:
+    state = job({rank: waiting(3) for rank in range(3)}, 3, facts=[fact("nccl_ib_error", 1), fact("nccl_net", 0)])
+    (case,) = never_complete(state, ())
+    assert case.ranks == (0, 1, 2) and case.operation.seq == 3 and not case.first
+    assert [one.kind for one in case.transport] == ["nccl_ib_error"]
+    (first,) = never_complete(job({rank: waiting(1) for rank in range(3)}, 3), ())
+    assert first.first
+
+
+@pytest.mark.parametrize("ranks", [(0, 1), (0,)])
+def test_while_somebody_is_missing_nothing_is_said_of_the_network(ranks: tuple[int, ...]) -> None:
+    assert never_complete(job({rank: waiting(3) for rank in ranks}, 3), ()) == []
+
+
+def test_what_is_explained_and_what_the_recorder_cannot_tell_is_left_out() -> None:
+    assert never_complete(job({rank: waiting(3) for rank in range(2)}, 2), {1}) == []
+    unknown = {rank: waiting(3, completion_known=False) for rank in range(2)}
+    assert never_complete(job(unknown, 2), ()) == []
+
+
+def broadcast(rank_done: bool, root: int | None = None) -> list:
+    return [call(1, op="broadcast", key=GLOO, done=rank_done, wire={"root": root})]
+
+
+def test_a_broadcast_that_some_completed_shows_ranks_with_different_roots() -> None:
+    ranks = {0: broadcast(True), 1: broadcast(False), 2: broadcast(True), 3: broadcast(False)}
+    (case,) = roots_differ(job(ranks, 4), ())
+    assert (case.waiting, case.complete, case.members) == ((1, 3), (0, 2), (0, 1, 2, 3))
+    assert case.deviating == 3, "gloo's tree: rank 3 with another root leaves 1 and 3 stuck"
+    assert roots_differ(job(ranks, 4), {1}) == []
+
+
+def test_a_recorded_root_or_an_operation_without_one_is_another_matter() -> None:
+    assert roots_differ(job({0: broadcast(True, 0), 1: broadcast(False, 0)}, 2), ()) == []
+    ranks = {0: [call(1, key=GLOO)], 1: [call(1, key=GLOO, done=False)]}
+    assert roots_differ(job(ranks, 2), ()) == []
+
+
+def start(rank: int, state: str, alive_s: float = 60.0, worked_s: float = 0.0, world: int = 3) -> LogFact:
+    times = {"since_s": 0.0, "alive_s": alive_s, "worked_s": worked_s}
+    return fact(KIND, rank, nranks=world, state=state, **times)
+
+
+def test_ranks_that_wait_for_one_that_does_not_move() -> None:
+    case = startup(job({}, facts=[start(0, "meets"), start(1, "meets"), start(2, "started")]))
+    assert isinstance(case, Startup)
+    assert (case.waiting, case.missing, case.stuck, case.waited_s) == ((0, 1), (2,), (2,), 60.0)
+
+
+def test_a_rank_that_works_on_its_way_is_late_and_one_without_a_trace_is_only_missing() -> None:
+    late = startup(job({}, facts=[start(0, "meets"), start(1, "meets"), start(2, "started", worked_s=58.0)]))
+    gone = startup(job({}, facts=[start(0, "meets"), start(1, "meets")]))
+    for case in (late, gone):
+        assert isinstance(case, Startup) and case.missing == (2,) and case.stuck == ()
+
+
+def test_a_start_that_has_hardly_begun_is_not_stuck() -> None:
+    facts = [start(0, "meets", alive_s=2.0), start(1, "meets", alive_s=2.0), start(2, "started", alive_s=2.0)]
+    case = startup(job({}, facts=facts))
+    assert isinstance(case, Startup) and case.stuck == ()
+
+
+def test_errors_of_the_store() -> None:
+    case = startup(job({}, facts=[fact("store_timeout", 1), fact("nccl_net", 0)]))
+    assert isinstance(case, StartupFailed) and [one.kind for one in case.facts] == ["store_timeout"]
+    assert startup(job({}, facts=[fact("nccl_net", 0)])) is None
+    assert startup(job({0: [call(1)]}, facts=[fact("store_timeout", 1)])) is None, "a collective was issued"
+
+
+def test_how_long_a_rank_gave_signs_of_life() -> None:
+    assert lasted_s(start(0, "meets", alive_s=9.0, worked_s=4.0), "worked_s") == 5.0
+    assert lasted_s(start(0, "meets", alive_s=3.0, worked_s=4.0), "worked_s") == 0.0

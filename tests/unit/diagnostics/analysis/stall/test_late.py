@@ -1,0 +1,95 @@
+"""Ranks that others wait for: a host that stands still, a device that does not complete, few that ran ahead."""
+
+from diagnostics.analysis.stall.late import HostStall, RanAhead, device_stall, lagging, late_hosts, taken_s
+from diagnostics.analysis.wait_graph.graph import Operation
+from diagnostics.evidence.calls import GroupKey
+from diagnostics.evidence.model import Frame, RankError, Stacks, Thread
+from tests.unit.diagnostics.analysis.calls import DEFAULT, call, history, job, waiting
+
+SLEEP = Frame("/job/data.py", 7, "wait_for_batch")
+
+
+def stacks(rank: int, *frames: Frame, time_s: float | None = 1e9) -> Stacks:
+    return Stacks(rank, f"stacks_{rank}", (Thread("MainThread", frames),), time_s)
+
+
+def done(count: int) -> list:
+    return [call(seq) for seq in range(1, count + 1)]
+
+
+def test_the_rank_that_never_came_is_late_and_its_stack_says_where_it_is() -> None:
+    state = job({0: waiting(3), 1: waiting(3), 2: waiting(3), 3: done(2)}, 4, stacks=[stacks(3, SLEEP)])
+    case = late_hosts(state, ())
+    assert isinstance(case, HostStall)
+    assert (case.ranks, case.waiting, case.issued, case.stack_file) == ((3,), (0, 1, 2), 2, "stacks_3")
+    assert case.operation == Operation(DEFAULT, 3) and case.standing.frame == SLEEP
+    assert case.last is not None and case.last.seq == 2 and not case.failed
+    without = late_hosts(job({0: waiting(3), 1: waiting(3), 2: waiting(3), 3: done(2)}, 4), ())
+    assert isinstance(without, HostStall) and not without.known and without.stack_file == ""
+
+
+def test_what_is_explained_is_not_late() -> None:
+    state = job({0: waiting(3), 1: done(2)}, 2)
+    assert late_hosts(state, {1}) is None
+    assert late_hosts(job({0: waiting(3), 1: waiting(3)}, 2), ()) is None
+    assert late_hosts(job({0: waiting(3)}, 2), ()) is None, "a rank without a dump is missing, not late"
+
+
+def test_of_several_calls_that_of_most_missed_ranks_counts() -> None:
+    small = GroupKey("nccl", "1", "tp")
+    ranks = {0: waiting(2, key=small), 1: waiting(4), 2: done(3), 3: done(3)}
+    case = late_hosts(job(ranks, 4, members={small: (0, 2)}), ())
+    assert isinstance(case, HostStall) and case.operation == Operation(DEFAULT, 4) and case.ranks == (2, 3)
+
+
+def test_few_that_wait_while_most_agree_outside_ran_ahead() -> None:
+    case = late_hosts(job({0: waiting(3), **{rank: done(2) for rank in (1, 2, 3)}}, 4), ())
+    assert isinstance(case, RanAhead)
+    assert (case.ranks, case.others) == ((0,), (1, 2, 3)) and not case.may_be_unrecorded
+    assert case.last is not None and case.last.seq == 2
+    apart = late_hosts(job({0: waiting(3), 1: done(2), 2: done(1), 3: done(2)}, 4), ())
+    assert isinstance(apart, HostStall), "the others do not agree"
+
+
+def test_a_device_that_does_not_complete_what_others_completed() -> None:
+    stuck = [call(1), *(call(seq, done=False) for seq in (2, 3, 4))]
+    state = job({0: done(4), 1: done(4), 2: stuck, 3: done(4)}, 4)
+    case = device_stall(state, ())
+    assert case is not None
+    assert (case.ranks, case.completed, case.enqueued) == ((2,), 1, 4)
+    assert (case.peers, case.peers_completed, case.operation.seq) == ((0, 1, 3), 4, 2)
+    assert lagging(state) == [2]
+    assert device_stall(job({0: done(4), 1: done(4)}, 2), ()) is None
+
+
+def test_half_of_the_members_are_no_exception() -> None:
+    stuck = [call(1), call(2, done=False)]
+    state = job({0: done(2), 1: done(2), 2: stuck, 3: list(stuck)}, 4)
+    assert lagging(state) == [2, 3]
+    assert device_stall(job({0: done(2), 1: done(2), 2: stuck}, 3), {2}) is None
+
+
+def test_gloo_does_not_show_what_a_device_completed() -> None:
+    gloo = GroupKey("gloo", "0", "default_pg")
+    stuck = [call(1, key=gloo), call(2, key=gloo, done=False)]
+    state = job({0: history(10, 20, key=gloo), 1: history(10, 20, key=gloo), 2: stuck}, 3)
+    assert lagging(state) == [] and device_stall(state, ()) is None
+
+
+def test_a_rank_that_ended_with_exit_code_1_is_told() -> None:
+    error = RankError(1, "torchrun.log", 3, "", "", exit_code=1)
+    state = job({0: waiting(3), 1: done(2)}, 2, errors=[error])
+    case = late_hosts(state, ())
+    if case is not None:
+        assert isinstance(case, HostStall) and case.failed == (1,)
+    else:
+        assert state.endings[1].gone
+
+
+def test_when_a_stack_was_taken(tmp_path) -> None:
+    state = job({0: waiting(1)}, 2)
+    assert taken_s(state, stacks(0, SLEEP, time_s=7.0)) == 7.0
+    assert taken_s(state, stacks(0, SLEEP, time_s=None)) is None
+    (tmp_path / "stacks_0").write_text("")
+    state.evidence.root = tmp_path
+    assert taken_s(state, stacks(0, SLEEP, time_s=None)) == (tmp_path / "stacks_0").stat().st_mtime
