@@ -6,11 +6,11 @@ from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.model import Frame, RankError, Stacks, Thread
 from tests.unit.diagnostics.analysis.calls import DEFAULT, call, history, job, waiting
 
-SLEEP = Frame("/job/data.py", 7, "wait_for_batch")
+SLEEP = (Frame("/venv/lib/python3.11/threading.py", 320, "wait"), Frame("/job/data.py", 7, "wait_for_batch"))
 
 
 def stacks(rank: int, *frames: Frame, time_s: float | None = 1e9) -> Stacks:
-    return Stacks(rank, f"stacks_{rank}", (Thread("MainThread", frames),), time_s)
+    return Stacks(rank, f"stacks_{rank}", (Thread("MainThread", frames, main=True),), time_s)
 
 
 def done(count: int) -> list:
@@ -18,11 +18,11 @@ def done(count: int) -> list:
 
 
 def test_the_rank_that_never_came_is_late_and_its_stack_says_where_it_is() -> None:
-    state = job({0: waiting(3), 1: waiting(3), 2: waiting(3), 3: done(2)}, 4, stacks=[stacks(3, SLEEP)])
+    state = job({0: waiting(3), 1: waiting(3), 2: waiting(3), 3: done(2)}, 4, stacks=[stacks(3, *SLEEP)])
     case = late_hosts(state, ())
     assert isinstance(case, HostStall)
     assert (case.ranks, case.waiting, case.issued, case.stack_file) == ((3,), (0, 1, 2), 2, "stacks_3")
-    assert case.operation == Operation(DEFAULT, 3) and case.standing.frame == SLEEP
+    assert case.operation == Operation(DEFAULT, 3) and case.standing.frame == SLEEP[1] and case.known
     assert case.last is not None and case.last.seq == 2 and not case.failed
     without = late_hosts(job({0: waiting(3), 1: waiting(3), 2: waiting(3), 3: done(2)}, 4), ())
     assert isinstance(without, HostStall) and not without.known and without.stack_file == ""
@@ -88,8 +88,8 @@ def test_a_rank_that_ended_with_exit_code_1_is_told() -> None:
 
 def test_when_a_stack_was_taken(tmp_path) -> None:
     state = job({0: waiting(1)}, 2)
-    assert taken_s(state, stacks(0, SLEEP, time_s=7.0)) == 7.0
-    assert taken_s(state, stacks(0, SLEEP, time_s=None)) is None
+    assert taken_s(state, stacks(0, *SLEEP, time_s=7.0)) == 7.0
+    assert taken_s(state, stacks(0, *SLEEP, time_s=None)) is None
     (tmp_path / "stacks_0").write_text("")
     state.evidence.root = tmp_path
-    assert taken_s(state, stacks(0, SLEEP, time_s=None)) == (tmp_path / "stacks_0").stat().st_mtime
+    assert taken_s(state, stacks(0, *SLEEP, time_s=None)) == (tmp_path / "stacks_0").stat().st_mtime
