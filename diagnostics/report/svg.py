@@ -95,9 +95,8 @@ class _Places:
         self.chart = chart
 
     def x(self, value: float) -> float:
-        """Return per cent from the left; the middle when there is only one value."""
-        axis = self.chart.x
-        return 50.0 if axis.low == axis.high else _SIDE + _share(value, axis) * (100 - 2 * _SIDE)
+        """Return per cent from the left."""
+        return _SIDE + _share(value, self.chart.x) * (100 - 2 * _SIDE)
 
     def y(self, value: float) -> float:
         """Return pixels from the top; what lies outside stands at the edge."""
@@ -106,8 +105,13 @@ class _Places:
 
 
 def _share(value: float, axis: Axis) -> float:
-    """Return how far a value stands between the ends of its axis, 0 to 1; what lies outside stands at an end."""
+    """Return how far a value stands between the ends of its axis, 0 to 1; what lies outside stands at an end.
+
+    On an axis of one value it is the middle.
+    """
     value = min(max(value, axis.low), axis.high)
+    if axis.low == axis.high:
+        return 0.5
     if axis.log:
         return math.log(value / axis.low) / math.log(axis.high / axis.low)
     return (value - axis.low) / (axis.high - axis.low)

@@ -1,0 +1,123 @@
+"""Charts: every place is inside the drawing, values keep their order, and each part says what it is."""
+
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnostics.report import svg
+from diagnostics.report.document import Axis, Bar, Bars, Curve, Dot, Mark, Plot, axis
+
+FINITE = st.floats(-1e6, 1e6).map(lambda value: round(value, 3))
+
+
+def numbers(markup: str, attribute: str) -> list[float]:
+    return [float(value.rstrip("%")) for value in re.findall(rf' {attribute}="(-?[\d.]+)%?"', markup)]
+
+
+def plot(*curves: Curve, marks: tuple[Mark, ...] = (), log: bool = False, low: float = 0.0, high: float = 10.0) -> Plot:
+    x = Axis("{:g}".format, low, high, log, (low, (low + high) / 2, high))
+    return Plot("Loss", x, Axis("{:g}".format, low, high, log), curves, marks)
+
+
+@given(st.lists(st.tuples(FINITE, FINITE), min_size=2, max_size=6))
+@settings(max_examples=25)
+def test_points_are_inside_and_keep_their_order(points: list[tuple[float, float]]) -> None:
+    points.sort()
+    chart = Plot(
+        "p", axis(str, [x for x, _ in points]), axis(str, [y for _, y in points]), (Curve("c", tuple(points)),)
+    )
+    (drawn,) = re.findall(r'<polyline points="([^"]+)"', svg.plot(chart))
+    places = [tuple(map(float, place.split(","))) for place in drawn.split()]
+    assert all(0 <= x <= 1000 and 0 <= y <= chart.height for x, y in places)
+    assert all(before[0] <= after[0] for before, after in pairwise(places))
+    highest, lowest = max(points, key=lambda point: point[1]), min(points, key=lambda point: point[1])
+    assert places[points.index(highest)][1] <= places[points.index(lowest)][1], "up is more"
+
+
+def test_equal_values_are_drawn_in_the_middle() -> None:
+    chart = Plot("p", axis(str, [0.0, 1.0]), axis(str, [7.0, 7.0]), (Curve("c", ((0.0, 7.0), (1.0, 7.0))),))
+    assert 'points="40.0,145.0 960.0,145.0"' in svg.plot(chart)
+
+
+def test_one_value_stands_in_the_middle() -> None:
+    chart = Plot("p", Axis(str, 3.0, 3.0), Axis(str, 0.0, 1.0), (Curve("c", ((3.0, 0.5),)),))
+    assert 'points="500.0,' in svg.plot(chart)
+
+
+def test_what_lies_outside_stands_at_the_edge() -> None:
+    drawn = svg.plot(plot(Curve("c", ((-5.0, -9.0), (20.0, 99.0)))))
+    (points,) = re.findall(r'<polyline points="([^"]+)"', drawn)
+    assert points == "40.0,272.0 960.0,18.0"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "levels"),
+    [
+        (1.0, 100.0, [1, 2, 5, 10, 20, 50, 100]),
+        (1.0, 1e6, [1, 10, 100, 1e3, 1e4, 1e5, 1e6]),
+        (2.2, 4.4, [2.2, 2.61626, 3.11127, 3.69994, 4.4]),
+    ],
+)
+def test_a_logarithmic_axis_has_round_levels_where_two_fit(low: float, high: float, levels: list[float]) -> None:
+    drawn = svg.plot(plot(log=True, low=low, high=high))
+    assert [float(text) for text in re.findall(r'<text x="0" y="[\d.]+">([^<]+)<', drawn)] == levels
+
+
+def test_a_linear_axis_has_five_levels_and_ticks_where_they_are_given() -> None:
+    drawn = svg.plot(plot())
+    assert re.findall(r'<text x="0" y="[\d.]+">([^<]+)<', drawn) == ["0", "2.5", "5", "7.5", "10"]
+    assert re.findall(r'text-anchor="(\w+)">([^<]+)<', drawn) == [("start", "0"), ("middle", "5"), ("end", "10")]
+
+
+def test_on_a_phone_there_are_few_ticks() -> None:
+    x = Axis("{:g}".format, 0.0, 9.0, False, tuple(map(float, range(10))))
+    drawn = svg.plot(Plot("p", x, Axis(str, 0.0, 1.0), ()))
+    ticks = re.findall(r'text-anchor="\w+"( class="spare")?>\d<', drawn)
+    assert len(ticks) == 10 and sum(not spare for spare in ticks) <= 4
+
+
+def test_an_area_lies_between_its_curve_and_its_lower_edge() -> None:
+    (points,) = re.findall(
+        r'<polygon points="([^"]+)"', svg.plot(plot(Curve("c", ((0.0, 10.0), (10.0, 5.0)), lower=(0.0, 5.0))))
+    )
+    ys = [float(place.split(",")[1]) for place in points.split()]
+    assert ys == [18.0, 145.0, 145.0, 272.0], "forwards above, backwards below"
+
+
+def test_marks_dots_and_intervals_are_drawn_with_their_hints() -> None:
+    marks = (Mark("limit", y=5.0), Mark("step 3", x=2.0, tone="step"), Mark("peak 7", 4.0, 7.0, "peak", "peak at 4"))
+    curve = Curve(
+        "c", ((0.0, 1.0), (4.0, 7.0)), dots=(Dot(4.0, 7.0, "the highest", (6.0, 8.0)),), stroke="dashed", strong=True
+    )
+    drawn = svg.plot(plot(curve, marks=marks))
+    for hint in (
+        "<title>limit</title>",
+        "<title>step 3</title>",
+        "<title>peak at 4</title>",
+        "<title>the highest</title>",
+    ):
+        assert hint in drawn
+    assert drawn.index("peak at 4") > drawn.index("the highest"), "a peak lies on top"
+    assert 'stroke-dasharray="7 4"' in drawn and "strong" in drawn and drawn.count("<circle") == 2
+
+
+def test_bars_share_one_scale_and_their_parts_follow_each_other() -> None:
+    bars = (Bar("a", (1.0, 3.0), ("one", "three"), "4"), Bar("b", (2.0, 0.0), ("two", "none"), "2"))
+    drawn = svg.bars(Bars("label", bars, ("first", "second")))
+    assert numbers(drawn, "width") == [25.0, 75.0, 50.0, 0.0] and numbers(drawn, "x") == [0.0, 25.0, 0.0, 50.0]
+    assert "<title>a, second: three</title>" in drawn and "legend" in drawn
+
+
+def test_a_bar_with_an_interval_makes_room_for_it() -> None:
+    drawn = svg.bars(Bars("label", (Bar("a", (5.0,), ("five",), "5", (4.0, 10.0), 3),)))
+    assert numbers(drawn, "width") == [50.0] and numbers(drawn, "x2") == [100.0, 40.0, 100.0]
+    assert 'class="k3"' in drawn and "legend" not in drawn
+
+
+def test_bars_without_length_or_below_zero_are_empty() -> None:
+    drawn = svg.bars(Bars("label", (Bar("a", (0.0, -2.0), ("0", "-2"), ""),), ("x", "y")))
+    assert numbers(drawn, "width") == [0.0, 0.0]
+    assert svg.bars(Bars("label", ())).startswith("<figure")
