@@ -80,8 +80,5 @@ def _loaded(entry: EntryPoint, problems: list[Problem]) -> Iterator[Detector]:
                 raise TypeError("its causes are no tuple of ids")
             yield detector
     except Exception as error:
-        problems.append(Problem("detector", f"{entry.name} ({entry.value})", _one_line(error)))
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        problems.append(Problem("detector", f"{entry.name} ({entry.value})", why))

@@ -34,13 +34,8 @@ def _words(
 ) -> Text:
     """Say what does not fit, and how to make it fit.
 
-    Args:
-        finding: whose evidence is counted.
-        error: the text of the loader.
-        missing: keys.
-        unexpected: keys.
-        prefix: in front of every key of the checkpoint, or (with a minus) of the model.
-        sizes: key, its size in the checkpoint, in the model.
+    `prefix` is in front of every key of the checkpoint, or (with a minus) of the model. `sizes` are triples: a key, its
+    size in the checkpoint, in the model.
     """
     parts = [f"{missing} keys are missing"] if missing else []
     parts += [f"{unexpected} unexpected"] if unexpected else []

@@ -22,18 +22,8 @@ LEAST_SHARE = 0.02
 """Of the peak: what costs less is not reported."""
 UNITS_IN_USE = 2
 """Units that are gathered at once with prefetch: the one in use and the next."""
-WASTE = (
-    ExplainedBy(
-        (
-            "memory.full_gather",
-            "memory.no_reshard",
-            "memory.replicated_gather",
-            "memory.full_state_dict",
-            "memory.leak",
-        ),
-        when=("ranks", "victims"),
-    ),
-)
+_WASTES = ("full_gather", "no_reshard", "replicated_gather", "full_state_dict", "leak")
+WASTE = (ExplainedBy(tuple(f"memory.{name}" for name in _WASTES), when=("ranks", "victims")),)
 """What is wasted explains that the rest does not fit."""
 _NOT_RECORDED = table_beside(__file__)
 ON_CPU = "the run is on CPU: there is neither a caching allocator nor a device"

@@ -10,7 +10,6 @@ from diagnostics.causes.memory._shared import where
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import Bytes, bytes_text
-from diagnostics.evidence.model import Evidence
 
 ID = "memory.fragmentation"
 LEAST_UNUSED = 0.3
@@ -66,11 +65,9 @@ class Unused:
         if self.requested_bytes is not None:
             summary = (
                 f"On {who} a request of {bytes_text(self.requested_bytes)} failed while {unused} of the {reserved} "
-            )
-            summary += (
                 "that PyTorch holds was free, in pieces that are too small. What the rest of the step needs beyond "
+                "that is not known."
             )
-            summary += "that is not known."
         else:
             summary = f"On {who} PyTorch holds {reserved}, of which {unused} is unused, and had to give memory back "
             summary += f"{self.retries} times to go on."
@@ -87,7 +84,13 @@ class Unused:
 
 def decide(job: JobMemory) -> list[Finding]:
     """Compare what is reserved and unused with the request that failed."""
-    records = [*_of_messages(job), *_of_recordings(job)]
+    records = [
+        Unused(end.rank, end.unused_bytes, end.reserved_bytes, end.item, True, end.requested_bytes, limit)
+        for end in job.ran_out
+        if end.unused_bytes is not None and end.reserved_bytes is not None
+        for limit in [end.limit_bytes or end.total_bytes]
+    ]
+    records += _of_recordings(job)
     if not records:
         return shared.absent(ID, shared.ON_CPU) if job.on_cpu else shared.not_recorded(ID, job, "allocator")
     guilty = [record for record in records if record.is_cause]
@@ -101,10 +104,14 @@ def decide(job: JobMemory) -> list[Finding]:
         return shared.ruled_out(ID, summary, "{unused} of {reserved} reserved is in no tensor", **figures)
     settings = [value for own in job.evidence.environment.values() for value in own.values()]
     is_expandable = any("expandable_segments:True" in value for value in settings)
+    # The job's own messages show which variable its torch reads.
+    texts = [error.message for error in job.evidence.errors] + [fact.text for fact in job.evidence.facts]
+    named = [name for name in _VARIABLES if any(f"{name}=" in text for text in texts)]
+    variable = named[0] if len(named) == 1 else ""
     return shared.confirmed(
         ID,
         job,
-        replace(worst, variable=_variable(job.evidence), is_expandable=is_expandable),
+        replace(worst, variable=variable, is_expandable=is_expandable),
         confidence=0.7,
         ranks=sorted({record.rank for record in guilty if record.rank is not None}),
         where=worst.where,
@@ -113,26 +120,11 @@ def decide(job: JobMemory) -> list[Finding]:
     )
 
 
-def _variable(evidence: Evidence) -> str:
-    """Return the allocator variable that the job's torch reads, taken from its messages."""
-    texts = [error.message for error in evidence.errors] + [fact.text for fact in evidence.facts]
-    named = [name for name in _VARIABLES if any(f"{name}=" in text for text in texts)]
-    return named[0] if len(named) == 1 else ""
-
-
-def _of_messages(job: JobMemory) -> Iterator[Unused]:
-    for one in job.ran_out:
-        if one.unused_bytes is not None and one.reserved_bytes is not None:
-            limit = one.limit_bytes or one.total_bytes
-            requested = one.requested_bytes
-            yield Unused(one.rank, one.unused_bytes, one.reserved_bytes, one.item, True, requested, limit)
-
-
 def _of_recordings(job: JobMemory) -> Iterator[Unused]:
     for rank in job.ranks.values():
         snapshot = rank.snapshot
         for device in snapshot.devices.values() if snapshot is not None else ():
-            failures = [one for one in snapshot.out_of_memory if one.device == device.device] if snapshot else []
+            failures = [end for end in snapshot.out_of_memory if end.device == device.device] if snapshot else []
             largest = bytes_text(device.largest_free_bytes)
             detail = f"{device.segments} segments, {device.free_blocks} free blocks, the largest {largest}"
             item = EvidenceItem("snapshot", rank.snapshot_file, detail)

@@ -31,16 +31,7 @@ def _words(
 ) -> Text:
     """Say who gathers how much, and how to gather less.
 
-    Args:
-        finding: of one call that gathers the whole model.
-        call: that call.
-        whole_bytes: of all parameters.
-        by_units: only the units tell the size of the model.
-        saved_bytes: by gathering less at once.
-        peak_bytes: of the rank with the highest peak.
-        prediction: on more ranks.
-        is_dtk: overrides apply.
-        no_blocks: each block was to be a unit, and dtk found no blocks in the user's own model.
+    `by_units`: only the units tell the size of the model. `no_blocks`: dtk found no blocks in the user's own model.
     """
     at, saves = shared.spot(call.site, call.at_head), shared.of_peak(saved_bytes, peak_bytes)
     part, gathered = shared.percent(call.full_bytes / whole_bytes), bytes_text(call.full_bytes)
@@ -94,7 +85,11 @@ def decide(job: JobMemory) -> list[Finding]:
         alike = [(call, rank) for call, rank in gathers if call.full_bytes == largest.full_bytes]
         call = next((call for call, _ in alike if call.site is not None), largest)
         ranks = job.ranks_of((rank for _, rank in alike), call.ranks)
-        saved, by_units = _saved(job, call), job.size.source == FROM_UNITS
+        saved, by_units = call.full_bytes, job.size.source == FROM_UNITS
+        run, block = job.evidence.run, job.size.block_bytes
+        layers = run.get("model.layers") if run is not None else None
+        if call.kind != "user" and block and isinstance(layers, int):  # Wrapping saves all but the units in use.
+            saved = max(0, (layers - shared.UNITS_IN_USE) * block)
         item = EvidenceItem(call.evidence, call.file, f"all_gather of {bytes_text(call.full_bytes)}")
         return shared.confirmed(
             ID,
@@ -147,15 +142,6 @@ def _parameter_gathers(job: JobMemory, rank: RankMemory) -> list[Gather]:
         ]
         calls = [*calls, *([call for call in users if call.site is not None] or users)]
     return calls
-
-
-def _saved(job: JobMemory, call: Gather) -> int:
-    """Bytes that wrapping each block saves: all but the root unit and two blocks; an extra gather saves itself."""
-    run, block = job.evidence.run, job.size.block_bytes
-    layers = run.get("model.layers") if run is not None else None
-    if call.kind != "user" and block and isinstance(layers, int):
-        return max(0, (layers - shared.UNITS_IN_USE) * block)
-    return call.full_bytes
 
 
 CAUSE = Cause(

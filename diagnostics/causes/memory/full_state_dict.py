@@ -1,5 +1,6 @@
 """`memory.full_state_dict`: a checkpoint brings the whole model (or more) to the memory of each rank at once."""
 
+from collections.abc import Sequence
 from itertools import accumulate
 
 from diagnostics.analysis.memory.gathers import Gather
@@ -46,7 +47,9 @@ def decide(job: JobMemory) -> list[Finding]:
     """Add up what is gathered outside the steps, and what of it is alive at one moment."""
     whole = job.size.gather_bytes
     for rank in job.ranks.values():
-        calls = _outside_gathers(rank)
+        # One gather for each parameter, by DTensor or by the state-dict functions.
+        traced, dumped = (traffic.gathers if traffic is not None else [] for traffic in (rank.trace, rank.flight))
+        calls = [call for call in traced if call.kind == "library"] or _of_state_dict(dumped)
         times = len({call.step for call in calls}) or 1
         total = sum(call.full_bytes for call in calls) // times
         if not whole or total < shared.ALMOST_ALL * whole or len(calls) < 2 * times:
@@ -58,7 +61,8 @@ def decide(job: JobMemory) -> list[Finding]:
             summary = "Parameters are gathered outside the step, but freed one by one."
             measured = "{gathers} gathers, at most {alive} of {whole} alive together"
             return shared.ruled_out(ID, summary, measured, gathers=len(calls), alive=Bytes(alive), whole=Bytes(whole))
-        call = next((call for call in calls if call.site is not None), None) or _with_line(job) or calls[0]
+        dumps = [call for rank in job.ranks.values() if rank.flight for call in _of_state_dict(rank.flight.gathers)]
+        call = next((call for call in (*calls, *dumps) if call.site is not None), calls[0])
         ranks = job.ranks_of(job.ranks, calls[0].ranks)
         item = EvidenceItem(call.evidence, call.file, f"{len(calls)} gathers of {bytes_text(total)} together")
         return shared.confirmed(
@@ -88,11 +92,8 @@ def decide(job: JobMemory) -> list[Finding]:
     return shared.not_recorded(ID, job, "collectives")
 
 
-def _outside_gathers(rank: RankMemory) -> list[Gather]:
-    """One gather for each parameter, by DTensor or by the state-dict functions."""
-    if rank.trace is not None and (calls := [call for call in rank.trace.gathers if call.kind == "library"]):
-        return calls
-    return [call for call in rank.flight.gathers if call.kind == "state_dict"] if rank.flight is not None else []
+def _of_state_dict(calls: Sequence[Gather]) -> list[Gather]:
+    return [call for call in calls if call.kind == "state_dict"]
 
 
 def _alive_together(rank: RankMemory) -> int:
@@ -103,12 +104,6 @@ def _alive_together(rank: RankMemory) -> int:
             moves += [(one.start_us, one.size_bytes)]
             moves += [(one.end_us, -one.size_bytes)] if one.end_us is not None else []
     return max(accumulate(change for _, change in sorted(moves)), default=0)
-
-
-def _with_line(job: JobMemory) -> Gather | None:
-    """Return a gather of a state dict whose line is known from a flight-recorder dump."""
-    calls = (call for rank in job.ranks.values() for call in (rank.flight.gathers if rank.flight else ()))
-    return next((call for call in calls if call.site is not None and call.kind == "state_dict"), None)
 
 
 CAUSE = Cause(

@@ -15,16 +15,7 @@ LEAST_OUTSIDE = 0.15
 def _words(
     finding: Finding, rank: int | None, outside_bytes: int, other_bytes: int, total_bytes: int, requested_bytes: int
 ) -> Text:
-    """Say who holds how much of a device outside this process's PyTorch, and how to get it back.
-
-    Args:
-        finding: of the device.
-        rank: that ran out there; None = not known.
-        outside_bytes: that PyTorch's allocator of this process does not hold.
-        other_bytes: of them in other processes.
-        total_bytes: of the device.
-        requested_bytes: by the request that failed.
-    """
+    """Say who holds how much of a device outside this process's PyTorch, `other_bytes` of it in other processes."""
     outside, total = bytes_text(outside_bytes), bytes_text(total_bytes)
     holder = "this process outside PyTorch (NCCL, CUDA libraries)"
     change = "NCCL_BUFFSIZE=1048576 NCCL_MAX_CTAS=8, and fewer process groups"

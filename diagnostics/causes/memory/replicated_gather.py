@@ -71,7 +71,8 @@ def decide(job: JobMemory) -> list[Finding]:
     """Weigh the gathers of the user's code by their outputs and by what of them is kept."""
     peak = job.peak() or job.size.parameter_bytes
     worst = max(_sites(job), key=lambda site: (site.retained_bytes, site.call.full_bytes), default=None)
-    if worst is not None and _is_large(worst, peak):
+    least = max(LEAST_SHARE * peak, LEAST_BYTES) if peak else LEAST_UNWEIGHED_BYTES
+    if worst is not None and (worst.per_step_bytes >= least / 4 or _weighs(worst.call, peak, least)):
         call, cost = worst.call, max(worst.call.full_bytes, worst.retained_bytes)
         ranks = job.ranks_of(worst.ranks, call.ranks)
         item = EvidenceItem(call.evidence, call.file, f"{worst.calls} x {call.op} of {bytes_text(call.full_bytes)}")
@@ -133,16 +134,14 @@ def _retain(rank: RankMemory, sites: list[Site]) -> None:
         largest.per_step_bytes = max(largest.per_step_bytes, min(steps.values()))
 
 
-def _is_large(site: Site, peak: int | None) -> bool:
-    """Whether outputs are kept, or a single one weighs.
+def _weighs(call: Gather, peak_bytes: int | None, least_bytes: float) -> bool:
+    """Whether a single output is large, and is copies.
 
     Into one tensor it may be what a parallel layer computes with, so there the line must be known as well as the
     peak; a list of tensors and objects are copies by nature.
     """
-    call = site.call
-    least = max(LEAST_SHARE * peak, LEAST_BYTES) if peak else LEAST_UNWEIGHED_BYTES
-    copies = call.is_list or call.kind == "object" or (peak is not None and call.site is not None)
-    return site.per_step_bytes >= least / 4 or (copies and call.full_bytes >= least)
+    is_copies = call.is_list or call.kind == "object" or (peak_bytes is not None and call.site is not None)
+    return is_copies and call.full_bytes >= least_bytes
 
 
 CAUSE = Cause(

@@ -91,15 +91,8 @@ def _own_loss_text(
 ) -> Text:
     """Say whose own loss broke first, and whether the others' did.
 
-    Args:
-        finding: of a step.
-        value: NaN or an infinity.
-        ranks: whose losses were the first figures that were not finite.
-        world_size: of the job.
-        alone: other ranks' losses were finite, or there are none.
-        silent: ranks without a record.
-        recovered: finite again later, under loss scaling.
-        settings: of the run.
+    `alone`: other ranks' losses were finite, or there are none. `silent`: ranks without a record. `recovered`: finite
+    again later, under loss scaling.
     """
     step = finding.step
     summary = f"The losses of all ranks became {value} at step {step} at once: no single rank began it."
@@ -121,16 +114,7 @@ def _own_loss_text(
 def _gradient_text(
     finding: Finding, *, value: str, parameter: str, affected: int, seen: int, settings: Settings
 ) -> Text:
-    """Say which gradient broke first, where all losses were finite.
-
-    Args:
-        finding: of a step.
-        value: NaN or an infinity.
-        parameter: the first that is affected; empty = not recorded, or none.
-        affected: parameters.
-        seen: parameters whose gradients were looked at; 0 = the step was not logged.
-        settings: of the run.
-    """
+    """Say which gradient broke first, where all losses were finite; without a step that was logged, `seen` is 0."""
     where = "in a step that was not logged, so the parameter is not known"
     if parameter:
         where = f"first in {parameter} ({affected} of {seen} parameters)"

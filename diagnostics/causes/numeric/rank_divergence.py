@@ -19,16 +19,7 @@ MAX_SHOWN = 8
 
 
 def _words(finding: Finding, is_tie: bool, equal_step: int | None, parameter: str, affected: int, seen: int) -> Text:
-    """Say which ranks drifted apart when, and what to look for.
-
-    Args:
-        finding: of replicas that differ.
-        is_tie: as many ranks on either side.
-        equal_step: the last comparison before it that found no difference.
-        parameter: the first that differs; empty = not recorded.
-        affected: parameters that differ.
-        seen: parameters that were compared.
-    """
+    """Say which ranks drifted apart when, and what to look for; at `equal_step` they were equal for the last time."""
     since = f"not later than step {finding.step}"
     if equal_step is not None:
         since = f"between step {equal_step} and step {finding.step}"
@@ -61,7 +52,11 @@ def decide(figures: Figures) -> list[Finding]:
     if run is None:
         why = "No record compares the parameters of the ranks."
         return [undecided(ID, why, "a dtk run compares replicas by itself (record.replica_hash_every)")]
-    drifted = [(rank, event) for rank, event in _events(run, "replica_divergence") if _is_whole(event)]
+    drifted = [
+        (rank, event)
+        for rank, event in _events(run, "replica_divergence")
+        if isinstance(event.get("step"), int) and _are_ranks(event.get("ranks")) and _are_ranks(event.get("group"))
+    ]  # A damaged file may hold others.
     if drifted:
         return [_drifted(evidence, run, drifted)]
     if equal := _equal_steps(run):
@@ -88,12 +83,8 @@ def _equal_steps(run: RunEvidence) -> list[int]:
     return [event["step"] for _, event in _events(run, "replicas_equal") if isinstance(event.get("step"), int)]
 
 
-def _is_whole(event: dict[str, Any]) -> bool:
-    """Whether the event has the fields of one; it may be of a damaged file."""
-    lists = (event.get("ranks"), event.get("group"))
-    return isinstance(event.get("step"), int) and all(
-        isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks) for ranks in lists
-    )
+def _are_ranks(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(rank, int) for rank in value)
 
 
 def _drifted(evidence: Evidence, run: RunEvidence, drifted: list[tuple[int, dict[str, Any]]]) -> Finding:

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Concatenate, Literal, ParamSpec
 
 from diagnostics.analysis.step_profile.overview import SHARE, Overview, Unusable, overview
 from diagnostics.analysis.step_profile.profile import CallProfile
+from diagnostics.contract import findings
 from diagnostics.contract.causes import Cause, ExplainedBy
-from diagnostics.contract.findings import Cost, EvidenceItem, Figures, Finding, Remedy, Text, Where
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Text, Where
 
 ALL_RANKS = "a profiler trace of every rank (dtk: `record=full`)"
 _NO_TRACE = "`record=full` (a dtk run), or `torch.profiler.profile` with `record_shapes=True` on every rank"
@@ -179,14 +181,10 @@ def judged(
     )
 
 
-def ruled_out(sentence: str, **figures: object) -> Finding:
-    """Return that it is not the cause, with the figures that say so."""
-    return Finding(cause="", status="ruled_out", facts=Figures(sentence, figures))
-
-
-def undecided(sentence: str, missing: str, **figures: object) -> Finding:
-    """Return that the evidence cannot decide it, and what would record what is missing."""
-    return Finding(cause="", status="undecided", confidence=0.0, facts=Figures(sentence, figures, missing))
+ruled_out = partial(findings.ruled_out, "")
+"""Returns that it is not the cause; `step_cause` adds its id."""
+undecided = partial(findings.undecided, "")
+"""Returns that the evidence does not decide it; `step_cause` adds the cause's id."""
 
 
 def no_collectives(view: Overview) -> Finding | None:

@@ -47,14 +47,7 @@ class Schedule:
 
 
 def _words(cost: shared.StepCost, *, schedule: Schedule, in_buckets: bool, batch: int) -> shared.Words:
-    """Put it into words.
-
-    Args:
-        cost: of a step.
-        schedule: how good it is.
-        in_buckets: whether gradients travel in DDP's buckets.
-        batch: global batch size of a dtk run.
-    """
+    """Put it into words; `batch` is the global batch size of a dtk run."""
     beyond = shared.figure(max(0.0, schedule.transfer_ms - schedule.compute_ms))
     return shared.Words(
         seen=str(schedule),

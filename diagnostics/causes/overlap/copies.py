@@ -11,13 +11,7 @@ _ASYNCHRONOUS = "a copy from or to pageable memory holds the host, and goes thro
 
 
 def _words(cost: shared.StepCost, *, copies: CopyProfile, offloads: bool) -> shared.Words:
-    """Put it into words.
-
-    Args:
-        cost: of a step.
-        copies: of the direction and memory with most of the time.
-        offloads: the run keeps parameters in host memory.
-    """
+    """Put it into words; `copies` are of the direction and memory with most of the time."""
     to_device, memory = copies.kind
     direction = "from the host to the device" if to_device else "from the device to the host"
     if memory == "pageable" and to_device:

@@ -11,13 +11,7 @@ _HOST_SHARE = 0.15
 
 
 def _words(cost: shared.StepCost, *, compiled: bool | None, with_stack: bool) -> shared.Words:
-    """Put it into words.
-
-    Args:
-        cost: of a step.
-        compiled: whether the model is compiled; None = not known.
-        with_stack: the profiler recorded stacks, which slows the host down.
-    """
+    """Put it into words; recording stacks (`with_stack`) slows the host down."""
     graphs, why = (
         "capture CUDA graphs; use fused optimizers; pin the process",
         "fewer launches, by a host that runs ahead",

@@ -14,14 +14,7 @@ _HIDDEN = "{hidden:.0%} of the gathers in forward run beside compute"
 
 
 def _words(cost: shared.StepCost, *, phases: tuple[str, ...], hidden: float, depth: int) -> shared.Words:
-    """Put it into words.
-
-    Args:
-        cost: of a step.
-        phases: in which gathers do not run ahead.
-        hidden: share of the gathers in forward beside compute.
-        depth: to advise for `strategy.prefetch_depth`.
-    """
+    """Put it into words; `hidden` is the share of the gathers in forward beside compute, `depth` the one to advise."""
     where = " and ".join(phases)
     return shared.Words(
         seen=_HIDDEN.format(hidden=hidden),
@@ -46,16 +39,16 @@ def decide(view: Overview) -> Finding:
     phases = tuple(name for name, share in hidden.items() if share <= _NOT_AHEAD)
     if not phases:
         return shared.ruled_out(_HIDDEN, hidden=hidden["forward"])
-    gain, new_depth = view.per_batch_ms(lambda batch: _to_hide(batch, phases)), 2 if depth == 1 else 1
+
+    def to_hide(batch: MicroBatch) -> float:
+        """Return the ns of these phases' gathers that could run beside compute; the first of a phase never can."""
+        chosen = (batch.gathers[1:] if "forward" in phases else []) + (batch.again[1:] if "backward" in phases else [])
+        free = batch.compute - sum(call.overlapped for call in batch.calls)
+        return min(sum(call.exposed_transfer for call in chosen), max(0, free))
+
+    gain, new_depth = view.per_batch_ms(to_hide), 2 if depth == 1 else 1
     facts = shared.costly(view, gain, _words, phases=phases, hidden=hidden["forward"], depth=new_depth)
     return shared.judged(view, facts, _HIDDEN.format(hidden=hidden_share(units.sample.gathers[1:])))
-
-
-def _to_hide(batch: MicroBatch, phases: tuple[str, ...]) -> float:
-    """Return the ns of these phases' gathers that could run beside compute; the first of a phase never can."""
-    chosen = (batch.gathers[1:] if "forward" in phases else []) + (batch.again[1:] if "backward" in phases else [])
-    free = batch.compute - sum(call.overlapped for call in batch.calls)
-    return min(sum(call.exposed_transfer for call in chosen), max(0, free))
 
 
 CAUSE = shared.step_cause(

@@ -47,14 +47,7 @@ _KINDS: dict[HostWork, tuple[str, str, str]] = {
 
 
 def _words(cost: StepCost, *, kind: HostWork, longest_ms: float, within: str) -> Words:
-    """Put it into words.
-
-    Args:
-        cost: of a step.
-        kind: what the host does; empty = none of the kinds that have a name.
-        longest_ms: of the pauses.
-        within: the innermost operation or annotation around most of that time; empty = nothing is recorded.
-    """
+    """Put it into words; `within` is the innermost operation or annotation around most of the pauses."""
     purpose, change, why = _KINDS.get(kind, ("", "", "launches go on only when it is over"))
     doing = f" {purpose} ({within})" if purpose else f", most of the time within {within}" if within else ""
     if not change:

@@ -16,14 +16,7 @@ _FORWARD, _BACKWARD = 1 / 3, 2 / 3
 
 
 def _words(cost: shared.StepCost, *, gathers: int, size_bytes: int, blocks_unknown: bool) -> shared.Words:
-    """Put it into words.
-
-    Args:
-        cost: of a step.
-        gathers: in a forward pass.
-        size_bytes: of them; 0 = unknown.
-        blocks_unknown: each block was to be a unit, and dtk found no blocks in the user's own model.
-    """
+    """Put it into words; without `size_bytes` (0) the size of the gathers is not known."""
     size = " of " + bytes_text(size_bytes) if size_bytes else ""
     wrap = "call `fully_shard` on every block before the root (FSDP1: an `auto_wrap_policy`)"
     return shared.Words(

@@ -41,14 +41,7 @@ _WAITING = "waiting {ms} ms of {step_ms} ms a step, "
 
 
 def _words(cost: shared.StepCost, *, reason: str = "", within: str = "", ranks: tuple[int, ...] = ()) -> shared.Words:
-    """Put the late ranks into words.
-
-    Args:
-        cost: of a step.
-        reason: a key of `_REASONS`; empty = the trace does not tell.
-        within: what the host stands in.
-        ranks: to blame.
-    """
+    """Put the late ranks into words; `within` is what their host stands in, and an empty `reason` is not known."""
     several = len(ranks) > 1
     why = f"it {_REASONS[reason]}" if reason else "what it does longer cannot be told from the trace"
     why += f" ({within})" if within and reason in ("data", "sync", "pause") else ""
@@ -106,12 +99,9 @@ def decide(view: Overview) -> Finding:
     elif not culprits:
         if total < _WANDERING * view.step_ms:
             return shared.ruled_out(_WAITING + "a different rank each time", ms=shared.figure(total), step_ms=step_ms)
-        rank, share = _latest(priced)
-        facts, shown = (
-            shared.costly(view, total, _wandering, waiting_ms=waiting),
-            f"rank {rank} comes last most, for {share:.0%}",
-        )
-        shown = f"{shown} of the lateness"
+        rank, ns = max(_shares(priced).items(), key=lambda item: (item[1], -item[0]))
+        shown = f"rank {rank} comes last most, for {ns / sum(ns for _, ns in priced):.0%} of the lateness"
+        facts = shared.costly(view, total, _wandering, waiting_ms=waiting)
         return shared.judged(view, facts, shown, ranks=(), victims=view.ranks, confidence=0.7, of_transfer=False)
     own = sum(ns for _, ns in theirs) / MS / steps
     if view.on_device and (len({late.step for late, _ in theirs}) < _MOST * steps or not view.worth(own)):
@@ -160,12 +150,6 @@ def _shares(priced: list[tuple[Late, int]]) -> Counter[int]:
         for rank in late.ranks:
             by_rank[rank] += ns
     return by_rank
-
-
-def _latest(priced: list[tuple[Late, int]]) -> tuple[int, float]:
-    """Return the rank that is late most, and its share of the lateness."""
-    rank, ns = max(_shares(priced).items(), key=lambda item: (item[1], -item[0]))
-    return rank, ns / sum(ns for _, ns in priced)
 
 
 def _culprits(view: Overview, priced: list[tuple[Late, int]]) -> tuple[int, ...]:

@@ -24,8 +24,8 @@ from diagnostics.runs.processes import process_start
 def run(folder: Path, name: str, started: str = "2026-01-05T10:00:00+00:00", **status: Any) -> RunPaths:
     """Write the status of a run."""
     paths = RunPaths(folder / name)
-    record = {"state": "finished", "started": started, "updated": started, "schema_version": SCHEMA_VERSION, "attempt": 0,
-              "failure": None, **status}  # fmt: skip
+    record = {"state": "finished", "started": started, "updated": started, "schema_version": SCHEMA_VERSION,
+              "attempt": 0, "failure": None, **status}  # fmt: skip
     write_json(paths.status, record)
     return paths
 
@@ -85,7 +85,8 @@ def test_figures_come_from_the_summary_and_else_from_the_last_record(tmp_path: P
 @pytest.mark.parametrize(
     ("content", "state"),
     [("{", "damaged"), ("[]", "damaged"), ('{"state": "asleep"}', "damaged"), ('{"state": 3}', "damaged"),
-     ('{"state": "finished", "schema_version": 99}', "newer"), ('{"state": "finished", "failure": {"x": 1}}', "damaged")],
+     ('{"state": "finished", "schema_version": 99}', "newer"),
+     ('{"state": "finished", "failure": {"x": 1}}', "damaged")],
 )  # fmt: skip
 def test_a_damaged_status_is_told(tmp_path: Path, content: str, state: str) -> None:
     (tmp_path / "a").mkdir()

@@ -1,4 +1,4 @@
-"""The built-in trees: every cause is a leaf of one tree, below the branch that it names, with its relations as rules."""
+"""The built-in trees: every cause is a leaf of one tree, below its branch, with its relations as rules."""
 
 from dataclasses import replace
 
