@@ -127,3 +127,10 @@ def test_words_that_yaml_reads_as_something_else_are_quoted() -> None:
     assert 'a: "yes"' in text and 'b: "no"' in text and "c: plain" in text and 'd: "1e3"' in text
     assert "e: |\n  line\n  line\n" in text and "&" not in text and "*" not in text
     assert as_yaml({"a": "x"}, {"b": "y"}).count("---") == 2
+
+
+@pytest.mark.parametrize("value", ["yes", "1e3", "0x1f", "1:30", "~", "null", "- a", "a: b", "#x", " x", "%d", "\ttab"])
+def test_yaml_keeps_text_as_text_for_old_and_new_readers(value: str) -> None:
+    written = as_yaml({"key": value})
+    assert yaml.safe_load(written) == {"key": value}
+    assert '"' in written or written == "key: yes\n" or re.fullmatch(r"key: [a-z]+\n", written) is None

@@ -1,8 +1,13 @@
 """Jobs to render: composed as a user would, with everything that changes from day to day fixed."""
 
 import dataclasses
+import shutil
+import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from diagnostics.contract.artifacts import RunPaths
 from dtk.config.batch import settle
@@ -25,9 +30,12 @@ ABOUT = {
 TINY = ["model=gpt2_tiny", "nccl.variables={NCCL_DEBUG: WARN}", "train.global_batch_size=32"]
 
 
+_composed = cache(lambda *overrides: compose([*TINY, *overrides]))
+
+
 def job(*overrides: str, runs: str = "/runs", run_id: str = RUN_ID, **put: Any) -> Submission:
     """One submission. `put` are keys (`launcher__extra`) set to what Hydra's grammar would not let through."""
-    composed = compose([*TINY, *overrides])
+    composed = _composed(*overrides)
     plain = {**composed.plain, "runs_folder": runs}
     for key, value in put.items():
         section, _, name = key.partition("__")
@@ -93,3 +101,33 @@ JOBS = {
 """Name of the golden file -> overrides."""
 HOSTILE = "$(touch /tmp/owned) `id` \"; rm -rf x; ' #{${HOME}} %j \\ &|<>*"
 """Text that every reader on the way would like to do something with."""
+
+
+def hostile(*overrides: str, **put: Any) -> Submission:
+    """Return a submission whose folder and variables hold what a shell would like to do something with."""
+    variables = {"NCCL_SOCKET_IFNAME": HOSTILE}
+    return job(*overrides, runs="/shared/it's $HOME `x` %j;$(id)", nccl__variables=variables, **put)
+
+
+def shellcheck(script: str, tmp_path: Path) -> None:
+    """Let shellcheck read a script, where it is installed."""
+    program = shutil.which("shellcheck")
+    if program is None:
+        pytest.skip("shellcheck is not installed")
+    path = tmp_path / "script.sh"
+    path.write_text(script, encoding="utf-8")
+    # What is in single quotes is to be expanded by nobody.
+    done = subprocess.run(
+        [program, "--shell=bash", "--exclude=SC2016", str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def in_bash(script: str, tmp_path: Path, **variables: str) -> str:
+    """Run a script and return its output."""
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **variables}
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
