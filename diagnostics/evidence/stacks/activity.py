@@ -5,6 +5,7 @@ Says `user code` wherever nothing shows what it waits for. Knows no verdict.
 
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 from diagnostics.evidence.model import Frame, Stacks, Thread
@@ -99,56 +100,31 @@ def doing(stacks: Stacks, taken_s: float | None = None) -> Standing:
     if thread is None or not thread.frames:
         return NOWHERE
     frame = where(stacks)
-    native, python = _split(thread)
-    found = _by_frames(_inner(python))
-    loader = any(_LOADER.search(_place(one)) for one in python[:_LOOK])
-    if found is None or (loader and found[0] != "data loader"):
-        found = _by_call(native, python, stacks.time_s or taken_s) or found
+    python = [frame for frame in thread.frames if not is_native(frame)]
+    # Library frames inside the user's innermost one, whose own name says nothing: any may be called `read`.
+    inner = [_place(frame) for frame in takewhile(lambda frame: not (frame.line and is_users(frame)), python[:_LOOK])]
+    rules = ((kind, words or _WORDS[kind]) for kind, words, rule in _RULES if any(map(rule.search, inner)))
+    found: tuple[Doing, str] | None = next(rules, None)
+    in_loader = any(_LOADER.search(_place(frame)) for frame in python[:_LOOK])
+    if found is None or (in_loader and found[0] != "data loader"):
+        found = _by_call(thread, python, stacks.time_s or taken_s) or found
     kind, words = found or ("user code", _WORDS["user code"])
-    if loader and kind != "data loader":  # Without workers the user's dataset runs in the main thread.
+    if in_loader and kind != "data loader":  # Without workers the user's dataset runs in the main thread.
         words = f"{_WORDS['data loader']}{f', {words}' if found else ''}"
         kind = "data loader"
     return Standing(kind, words, frame, _ASIDES.get(kind, ""))
 
 
-def _by_frames(inner: list[Frame]) -> tuple[Doing, str] | None:
-    places = [_place(one) for one in inner]
-    for kind, words, pattern in _RULES:
-        if any(pattern.search(place) for place in places):
-            return kind, words or _WORDS[kind]
-    return None
-
-
-def _by_call(native: list[Frame], python: list[Frame], taken_s: float | None) -> tuple[Doing, str] | None:
-    """Return the call into C that the innermost frame is in."""
-    known = [blocks for one in native if (blocks := blocking_calls.native(one.function)) is not None]
-    if known:
-        return known[-1]
-    said = waiting(python[0], taken_s) if python and not native else None
-    return (said.kind, f"{said.words}: {said.call}") if said is not None else None
+def _by_call(thread: Thread, python: list[Frame], taken_s: float | None) -> tuple[Doing, str] | None:
+    """Return the call into C that the innermost frame is in: by C's frames, else by the source line."""
+    native = list(takewhile(is_native, thread.frames))
+    calls = [blocks for frame in native if (blocks := blocking_calls.native(frame.function)) is not None]
+    if calls:
+        return calls[-1]
+    line = waiting(python[0], taken_s) if python and not native else None
+    return (line.kind, f"{line.words}: {line.call}") if line is not None else None
 
 
 def _place(frame: Frame) -> str:
     """py-spy prints `Queue.get` where faulthandler prints `get`."""
     return f"{frame.file.replace(chr(92), '/')}:{frame.function.rpartition('.')[2]}"
-
-
-def _split(thread: Thread) -> tuple[list[Frame], list[Frame]]:
-    """C's frames inside the innermost one of Python, and all of Python's."""
-    python = [frame for frame in thread.frames if not is_native(frame)]
-    native: list[Frame] = []
-    for frame in thread.frames:
-        if not is_native(frame):
-            break
-        native.append(frame)
-    return native, python
-
-
-def _inner(python: list[Frame]) -> list[Frame]:
-    """Library frames inside the user's innermost one, whose own name says nothing: any may be called `read`."""
-    inner: list[Frame] = []
-    for frame in python[:_LOOK]:
-        if frame.line and is_users(frame):
-            break
-        inner.append(frame)
-    return inner

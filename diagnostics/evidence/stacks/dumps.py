@@ -65,7 +65,11 @@ class Assembler:
             return True
         thread = FAULT_THREAD.match(text) or SPY_THREAD.match(text)
         if thread:
-            self._begin(thread)
+            self._end_thread()
+            self.spy = thread.re is SPY_THREAD
+            is_current = not self.spy and thread["kind"].startswith("Current")
+            self.name = thread["name"] or ("current" if is_current else "")
+            self.current, self.blanks = [], 0
             return True
         return self.current is not None and self._frame(text)
 
@@ -75,13 +79,6 @@ class Assembler:
         if self.threads:
             self.done.append((_with_main(self.threads), self.time_s, self.local_rank))
         self.threads, self.time_s, self.local_rank = [], None, None
-
-    def _begin(self, match: re.Match[str]) -> None:
-        self._end_thread()
-        self.spy = match.re is SPY_THREAD
-        kind = "" if self.spy else match["kind"]
-        self.name = match["name"] or ("" if self.spy else "current" if kind.startswith("Current") else "")
-        self.current, self.blanks = [], 0
 
     def _end_thread(self) -> None:
         if self.current is not None and len(self.threads) < MAX_THREADS:
@@ -142,16 +139,12 @@ def where(stacks: Stacks) -> Frame | None:
 
 def is_users(frame: Frame) -> bool:
     """Whether a frame is the user's own."""
-    return not (is_native(frame) or is_library(frame.file) or _is_installed(frame.file))
+    # py-spy shortens the paths of modules: `multiprocessing/connection.py`.
+    top, _, inside = frame.file.replace("\\", "/").partition("/")
+    is_known = top.removesuffix(".py") in sys.stdlib_module_names or (bool(inside) and top in _PACKAGES)
+    return not (is_native(frame) or is_library(frame.file) or is_known)
 
 
 def is_native(frame: Frame) -> bool:
     """Whether a frame is one of C, which py-spy sees (`py-spy dump --native`)."""
     return bool(_NATIVE.search(frame.file)) or (not frame.line and not frame.file.endswith(".py"))
-
-
-def _is_installed(file: str) -> bool:
-    """Whether a path as py-spy shortens it (`multiprocessing/connection.py`) is that of a known module."""
-    file = file.replace("\\", "/")
-    top, _, inside = file.partition("/")
-    return bool(top) and (top.removesuffix(".py") in sys.stdlib_module_names or (bool(inside) and top in _PACKAGES))

@@ -9,6 +9,7 @@ import ast
 import os
 import threading
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -48,13 +49,10 @@ def _read(file: str) -> tuple[bytes, float] | None:
     found: list[tuple[bytes, float]] = []
 
     def read() -> None:
-        try:
-            with open_regular(file) as handle:
-                about = os.fstat(handle.fileno())
-                if about.st_size <= MAX_BYTES:
-                    found.append((handle.read(about.st_size), about.st_mtime))
-        except (OSError, ValueError):
-            pass
+        with suppress(OSError, ValueError), open_regular(file) as handle:
+            about = os.fstat(handle.fileno())
+            if about.st_size <= MAX_BYTES:
+                found.append((handle.read(about.st_size), about.st_mtime))
 
     thread = threading.Thread(target=read, name="source", daemon=True)
     thread.start()

@@ -14,7 +14,7 @@ from pathlib import PurePath
 
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.stacks.blocking_calls import CALLS, LOCK, MAKERS, METHODS, QUICK, QUICK_METHODS, Kind
-from diagnostics.evidence.stacks.source_file import Source, source
+from diagnostics.evidence.stacks.source_file import source
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,7 @@ def waiting(frame: Frame, taken_s: float | None) -> Waiting | None:
     text = source(frame.file)
     if text is None or (taken_s is not None and text.changed_s > taken_s):
         return None
-    return _Line(_module(text), frame.line).waits(frame.function)
-
-
-@lru_cache(maxsize=4)
-def _module(text: Source) -> "_Module":
-    return _Module(text.tree)
+    return _Line(_module(text.tree), frame.line).waits(frame.function)
 
 
 class _Module:
@@ -68,22 +63,19 @@ class _Module:
             self._define(node)
         for node in nodes:
             for target, value in _bindings(node):
-                self.made.setdefault(_short(target), set()).add(self._made_by(value))
+                kind = MAKERS.get(self.dotted(value.func), "") if isinstance(value, ast.Call) else ""
+                self.made.setdefault(_short(target), set()).add(kind)
 
     def _define(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):
-            for one in node.names:
-                self.imported[one.asname or one.name.partition(".")[0]] = (
-                    one.name if one.asname else one.name.partition(".")[0]
-                )
+            for alias in node.names:
+                name = alias.name if alias.asname else alias.name.partition(".")[0]
+                self.imported[alias.asname or name] = name
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for one in node.names:
-                self.imported[one.asname or one.name] = f"{node.module}.{one.name}"
+            for alias in node.names:
+                self.imported[alias.asname or alias.name] = f"{node.module}.{alias.name}"
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             self.own.add(node.name)
-
-    def _made_by(self, value: ast.expr | None) -> str:
-        return MAKERS.get(self.dotted(value.func), "") if isinstance(value, ast.Call) else ""
 
     def dotted(self, function: ast.expr) -> str:
         """`fcntl.flock`, `open`; empty for what is neither imported nor built in."""
@@ -102,6 +94,9 @@ class _Module:
         """Kind of an object, by all that is assigned to its name in the file; empty when that leaves a doubt."""
         kinds = self.made.get(_short(value), set())
         return next(iter(kinds)) if len(kinds) == 1 else ""
+
+
+_module = lru_cache(maxsize=4)(_Module)
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
@@ -124,9 +119,9 @@ def _parts(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr,
     if isinstance(target, ast.Name | ast.Attribute):
         yield target, value
     elif isinstance(target, ast.Tuple | ast.List | ast.Starred):
-        for one in ast.walk(target):
-            if isinstance(one, ast.Name | ast.Attribute):
-                yield one, None
+        for part in ast.walk(target):
+            if isinstance(part, ast.Name | ast.Attribute):
+                yield part, None
 
 
 def _short(target: ast.expr) -> str:
@@ -151,9 +146,13 @@ class _Line:
         name = function.rpartition(".")[2]
         if (getattr(scope, "name", "") or "<module>") != name or isinstance(scope, ast.Lambda):
             return None
-        for node in _inside(scope):
-            self._look(node)
-        kinds = {(one.kind, one.words) for one in self.found}
+        todo: list[ast.AST] = [scope]
+        while todo:  # All nodes of the function without those of functions within it.
+            inside = [node for node in ast.iter_child_nodes(todo.pop()) if not isinstance(node, _SCOPES)]
+            todo += inside
+            for node in inside:
+                self._look(node)
+        kinds = {(call.kind, call.words) for call in self.found}
         return self.found[0] if len(kinds) == 1 and not self.doubtful else None
 
     def _look(self, node: ast.AST) -> None:
@@ -169,9 +168,8 @@ class _Line:
 
     def _call(self, function: ast.expr) -> None:
         dotted = self.module.dotted(function)
-        known = CALLS.get(dotted)
-        if known is not None:
-            self.found.append(Waiting(*known, f"{dotted}()"))
+        if dotted in CALLS:
+            self.found.append(Waiting(*CALLS[dotted], f"{dotted}()"))
         elif isinstance(function, ast.Attribute) and not dotted:
             self._object(function.value, function.attr, f"{ast.unparse(function)}()", named=function.attr == "acquire")
         elif dotted not in QUICK and not (isinstance(function, ast.Name) and function.id in self.module.own):
@@ -182,11 +180,11 @@ class _Line:
 
         With `named`, an object of unknown type counts as a lock if its name or the method indicates one.
         """
-        known = METHODS.get(self.module.kind_of(value), {}).get(method)
-        if known is None and named and (method == "acquire" or _NAMED_LOCK.search(_short(value).lstrip("."))):
-            known = LOCK
-        if known is not None:
-            self.found.append(Waiting(*known, text if len(text) <= 60 else f"{method}()" if method else "with"))
+        blocks = METHODS.get(self.module.kind_of(value), {}).get(method)
+        if blocks is None and named and (method == "acquire" or _NAMED_LOCK.search(_short(value).lstrip("."))):
+            blocks = LOCK
+        if blocks is not None:
+            self.found.append(Waiting(*blocks, text if len(text) <= 60 else f"{method}()" if method else "with"))
         elif method not in QUICK_METHODS:
             self.doubtful = True
 
@@ -205,13 +203,3 @@ def _innermost(tree: ast.Module, line: int) -> _Scope:
             else:
                 todo.append(node)
     return scope
-
-
-def _inside(scope: _Scope) -> Iterator[ast.AST]:
-    """All nodes of a function without those of functions within it."""
-    todo: list[ast.AST] = [scope]
-    while todo:
-        for node in ast.iter_child_nodes(todo.pop()):
-            if not isinstance(node, _SCOPES):
-                yield node
-                todo.append(node)

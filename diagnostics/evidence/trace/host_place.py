@@ -44,9 +44,7 @@ def stacks_at(path: Path, limits: Limits, moments: Sequence[tuple[float, int]]) 
                 if time_us > until:
                     break
                 names_at[at].append((event.ts, event.name))
-    return [[one for _, name in sorted(names, reverse=True) if (one := _frame(name)) is not None] for names in names_at]
-
-
-def _frame(name: str) -> Frame | None:
-    match = _NAME.fullmatch(name)
-    return Frame(match[1], int(match[2]), match[3]) if match is not None else None
+    return [
+        [Frame(m[1], int(m[2]), m[3]) for _, name in sorted(names, reverse=True) if (m := _NAME.fullmatch(name))]
+        for names in names_at
+    ]

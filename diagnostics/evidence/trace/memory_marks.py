@@ -3,10 +3,10 @@ regions and sharded units, in one pass. Knows no verdict.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -141,6 +141,10 @@ class _Args(msgspec.Struct, gc=False):
     group_size: Any = msgspec.field(name="Group size", default=None)
 
 
+_ARGS, _ALLOCATION = msgspec.json.Decoder(_Args), msgspec.json.Decoder(MemoryEvent)
+_Decoded = TypeVar("_Decoded", _Args, MemoryEvent)
+
+
 def is_worth_reading(path: Path, limits: Limits) -> bool:
     """Whether a trace mentions allocations or gathers at all; a search in the bytes, far cheaper than decoding.
 
@@ -167,24 +171,28 @@ def read_marks(path: Path, limits: Limits) -> TraceMarks:
     """
     marks = TraceMarks()
     scan = Scan(path, limits, HostEvent)
-    decode = msgspec.json.Decoder(_Args).decode
-    allocated = msgspec.json.Decoder(MemoryEvent).decode
     calls: dict[str, list[TraceCall]] = {"linked": [], "op": []}
     backward: list[Span] = []
     for batch in scan.batches():
         for event in batch:
             cat, name = event.cat, event.name
             if name == _MEMORY:
-                _allocation(event, allocated, marks.events)
+                is_wanted = len(marks.events) < MAX_EVENTS and abs(event.ts) < _LAST_US
+                if is_wanted and (made := _decoded(_ALLOCATION, event)) is not None:
+                    made.ts_us, made.thread = event.ts, event.thread
+                    marks.events.append(made)
             elif event.ph != "X":
                 continue
             elif cat in ("user_annotation", "cpu_op", "Operator"):
                 if name.startswith(BACKWARD):
                     _append(backward, event, BACKWARD)
                 elif name == _GRADIENT:
-                    _gradient(event, decode, marks.gradient_bytes)
+                    args = _decoded(_ARGS, event) if len(marks.gradient_bytes) < MAX_SPANS else None
+                    if args and isinstance(args.dims, list) and isinstance(args.types, list):
+                        marks.gradient_bytes.add(_bytes(args.dims, args.types, 0))
                 elif name.startswith(_OPS):
-                    _call(event, decode, calls)
+                    if (args := _decoded(_ARGS, event)) is not None:
+                        _call(event, args, calls)
                     if name.startswith("c10d::"):
                         _append(marks.backend, event, name)
                 elif name.startswith("gloo:"):
@@ -193,18 +201,20 @@ def read_marks(path: Path, limits: Limits) -> TraceMarks:
                     _append(marks.spans, event, name)
             elif cat == FUNCTION:
                 marks.has_functions = True
-    _settle(marks, scan, backward, calls["linked"] or calls["op"])
+    marks.rank, marks.world_size, marks.problem = scan.rank, scan.world_size, scan.problem
+    for spans in (marks.spans, marks.backend):
+        spans.sort(key=lambda span: (span.start_us, -span.end_us))
+    marks.backward = _merged(backward)
+    marks.calls = sorted(calls["linked"] or calls["op"], key=lambda call: call.start_us)
     return marks
 
 
-def _allocation(event: HostEvent, decode: Callable[[msgspec.Raw], MemoryEvent], events: list[MemoryEvent]) -> None:
-    if len(events) < MAX_EVENTS and abs(event.ts) < _LAST_US:
-        try:
-            made = decode(event.args)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return
-        made.ts_us, made.thread = event.ts, event.thread
-        events.append(made)
+def _decoded(decoder: msgspec.json.Decoder[_Decoded], event: HostEvent) -> _Decoded | None:
+    """Return the arguments of an event, or None if they are damaged."""
+    try:
+        return decoder.decode(event.args)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _append(spans: list[Span], event: HostEvent, name: str) -> None:
@@ -212,19 +222,10 @@ def _append(spans: list[Span], event: HostEvent, name: str) -> None:
         spans.append(Span(name, event.ts, event.ts + max(0, event.dur), event.thread))
 
 
-def _settle(marks: TraceMarks, scan: Scan[HostEvent], backward: list[Span], calls: list[TraceCall]) -> None:
-    marks.rank, marks.world_size = scan.rank, scan.world_size
-    marks.problem = scan.problem
-    marks.spans.sort(key=lambda span: (span.start_us, -span.end_us))
-    marks.backend.sort(key=lambda span: (span.start_us, -span.end_us))
-    marks.backward = _merged(backward)
-    marks.calls = sorted(calls, key=lambda call: call.start_us)
-
-
 def _merged(spans: Iterable[Span]) -> list[Span]:
     """Stretches of autograd: what is apart by less than a millisecond belongs together."""
     result: list[Span] = []
-    for span in sorted(spans, key=lambda one: one.start_us):
+    for span in sorted(spans, key=lambda span: span.start_us):
         last = result[-1] if result else None
         if last is not None and span.start_us - last.end_us < 1000:
             result[-1] = Span(last.name, last.start_us, max(last.end_us, span.end_us), last.thread)
@@ -233,25 +234,12 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
     return result
 
 
-def _call(event: HostEvent, decode: Any, calls: dict[str, list[TraceCall]]) -> None:
-    try:
-        args = decode(event.args)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return
-    linked = event.name == "record_param_comms"
-    call = _linked(event, args) if linked else _operator(event, args)
-    kept = calls["linked" if linked else "op"]
-    if call is not None and len(kept) < MAX_CALLS:
-        kept.append(call)
-
-
-def _gradient(event: HostEvent, decode: Any, sizes: set[int]) -> None:
-    try:
-        args = decode(event.args)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return
-    if isinstance(args.dims, list) and isinstance(args.types, list) and len(sizes) < MAX_SPANS:
-        sizes.add(_bytes(args.dims, args.types, 0))
+def _call(event: HostEvent, args: "_Args", calls: dict[str, list[TraceCall]]) -> None:
+    is_linked = event.name == "record_param_comms"
+    call = _linked(event, args) if is_linked else _operator(event, args)
+    of_form = calls["linked" if is_linked else "op"]
+    if call is not None and len(of_form) < MAX_CALLS:
+        of_form.append(call)
 
 
 def _linked(event: HostEvent, args: _Args) -> TraceCall | None:

@@ -6,18 +6,11 @@ Knows the versions' differences; joins device work to its launch by the correlat
 import re
 from array import array
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.trace.events import (
-    KINDS,
-    Args,
-    Event,
-    Message,
-    message_of_args,
-    message_of_shapes,
-    ranks_of,
-)
+from diagnostics.evidence.trace.events import KINDS, Args, Event, Message, message_of_args, message_of_shapes, ranks_of
 from diagnostics.evidence.trace.host_work import host_work
 from diagnostics.evidence.trace.index import MAX_NAMES, Lanes, Names, places
 from diagnostics.evidence.trace.model import GroupInfo, Trace
@@ -102,7 +95,7 @@ class _Builder:
                 try:
                     table = tables[event.cat]
                 except KeyError:
-                    table = tables[event.cat] = self._handlers(event.cat)
+                    table = tables[event.cat] = {} if KINDS.get(event.cat.lower()) else None
                 if table is None:
                     continue
                 try:
@@ -125,10 +118,6 @@ class _Builder:
             trace.problems.append(f"{scan.damaged:,} events could not be decoded{deep}")
         self._header(scan)
 
-    def _handlers(self, cat: str) -> _Handlers | None:
-        """By name, what takes an event of this category; None when nothing ever does."""
-        return {} if KINDS.get(cat.lower()) else None
-
     def _handler(self, event: Event, table: _Handlers) -> _Found | None:
         """Return the handler for an event of this category and name, and remember it."""
         kind, name = KINDS[event.cat.lower()], event.name
@@ -145,7 +134,8 @@ class _Builder:
             self.skipped_ops += 1
             handler = None
         else:
-            handler = {"kernel": self._kernel, "memory": self._memory, "op": self._op, "mark": self._mark}[kind]
+            own: dict[str, Callable[[Event, int], None]] = {"op": self._op, "mark": self._mark}
+            handler = own.get(kind) or partial(self._kernel, memory=int(kind == "memory"))
         taker = None if handler is None else (handler, -1 if handler == self._launch else self._names[name])
         if len(table) < MAX_NAMES:
             table[name] = taker
@@ -154,11 +144,10 @@ class _Builder:
     def finish(self) -> Trace:
         """Link device work to its launch, and settle the window."""
         trace = self.trace
-        start, lane = self._launch_start, self._launch_lane
+        start, lane, returned = self._launch_start, self._launch_lane, self._launch_end
         launches = places(self._launched, self._correlation)
         trace.launch = array("q", (start[i] if i >= 0 else -1 for i in launches))
         trace.launcher = array("i", (lane[i] if i >= 0 else -1 for i in launches))
-        returned = self._launch_end
         trace.returned = array("q", (returned[i] if i >= 0 else -1 for i in launches))
         all_spans = [spans for spans in (trace.device, trace.ops, trace.marks) if len(spans)]
         trace.first_ns = min((min(spans.start) for spans in all_spans), default=0)
@@ -172,18 +161,15 @@ class _Builder:
         trace.base_ns = base if isinstance(base, int) else 0
         trace.backend = str(info.get("backend", ""))
         trace.devices = bool(header.get("deviceProperties"))
-        trace.settings = {
-            key: header[key] for key in ("with_stack", "profile_memory", "record_shapes") if key in header
-        }
+        keys = ("with_stack", "profile_memory", "record_shapes")
+        trace.settings = {key: header[key] for key in keys if key in header}
         groups = info.get("pg_config")
-        for one in groups if isinstance(groups, list) else ():
-            if isinstance(one, dict) and "pg_name" in one:
-                ranks = one.get("ranks")
+        for group in groups if isinstance(groups, list) else ():
+            if isinstance(group, dict) and "pg_name" in group:
+                ranks, declared, name = group.get("ranks"), group.get("pg_size"), str(group["pg_name"])
                 members = tuple(r for r in ranks if integer(r, 0) is not None) if isinstance(ranks, list) else ()
-                declared = one.get("pg_size")
                 size = declared if isinstance(declared, int) else len(members)
-                name = str(one["pg_name"])
-                trace.groups[name] = GroupInfo(name, str(one.get("pg_desc", "")), members, size)
+                trace.groups[name] = GroupInfo(name, str(group.get("pg_desc", "")), members, size)
 
     def _times(self, event: Event) -> tuple[int, int]:
         ts, dur = event.ts, event.dur
@@ -215,9 +201,6 @@ class _Builder:
         self._correlation.append(correlation)
         if self.all_ops is None:
             self.all_ops = False
-
-    def _memory(self, event: Event, name: int) -> None:
-        self._kernel(event, name, 1)
 
     def _launch(self, event: Event, name: int) -> None:
         args = event.args
