@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType
 
@@ -49,24 +50,20 @@ class Activity:
 
         Waiting for a core counts: on a machine with too few of them a rank that computes gets only a share of one.
         """
-        try:
+        with suppress(OSError, ValueError):
             on_core_ns, waiting_ns = (self._task / "schedstat").read_text(encoding="utf-8").split()[:2]
             return (int(on_core_ns) + int(waiting_ns)) / 1e9
-        except (OSError, ValueError):
-            pass
-        try:
+        with suppress(OSError, ValueError, IndexError):
             fields = (self._task / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        except (OSError, ValueError, IndexError):
-            return 0.0
+        return 0.0
 
     def _read_bytes(self) -> int:
         """Return the bytes that the main thread has read and written so far; 0 if the system does not report them."""
-        try:
+        with suppress(OSError, ValueError, IndexError):
             lines = (self._task / "io").read_text(encoding="utf-8").splitlines()[:2]
             return sum(int(line.split()[1]) for line in lines)
-        except (OSError, ValueError, IndexError):
-            return 0
+        return 0
 
 
 def _stack() -> list[tuple[CodeType, int]]:

@@ -42,11 +42,8 @@ class Attachment:
     """What is installed in this rank."""
 
     def __init__(self, paths: RunPaths, rank: int, world_size: int, attempt: int, stall_timeout_s: float) -> None:
-        self.paths = paths
-        self.rank = rank
-        self.world_size = world_size
-        self.attempt = attempt
-        self.stall_timeout_s = stall_timeout_s
+        self.paths, self.stall_timeout_s = paths, stall_timeout_s
+        self.rank, self.world_size, self.attempt = rank, world_size, attempt
         self._calls: CollectiveLog | None = None
         self._watch: Watch | None = None
         self._store: Store | None = None
@@ -121,13 +118,12 @@ class Attachment:
         if self._failed or not isinstance(error, Exception):
             return
         self._failed = True
-        record = failure_record(error, self.rank, self.attempt)
-        parts: dict[str, Callable[[], object]] = {
-            "error.json": partial(write_json, self.paths.error(self.attempt, self.rank), record)
-        }
+        with guarded("error.json"):
+            record = failure_record(error, self.rank, self.attempt)
+            write_json(self.paths.error(self.attempt, self.rank), record)
         if self._watch is not None:
-            parts["watch"] = partial(self._watch.close, failed=True)
-        run_all(parts)
+            with guarded("watch"):
+                self._watch.close(failed=True)
         bounded("failure dumps", partial(flight.dump, self.paths.flight(self.rank)), FAILED_S)
 
 

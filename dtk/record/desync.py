@@ -80,17 +80,8 @@ def first_difference(histories: Mapping[int, History]) -> int | None:
 
 def place_of(record: RingRecord, rank: int, step: int | None) -> Place:
     """Return where a rank is inside a call."""
-    call = call_of(record)
-    return Place(
-        rank,
-        call.text,
-        _site(call),
-        record.group.key,
-        step=step,
-        region=record.region or None,
-        group_name=call.key.label,
-        members=format_ranks(record.group.ranks),
-    )
+    call, members = call_of(record), format_ranks(record.group.ranks)
+    return Place(rank, call.text, _site(call), record.group.key, step, record.region or None, call.key.label, members)
 
 
 def called_at(ring: RingDump, group: str, position: int) -> Called | None:

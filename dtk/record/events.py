@@ -30,13 +30,13 @@ class Spans:
         self._lines = lines
         self._step: int | None = None
         self._open: dict[int, float] = {}
-        self._closed: list[tuple[Region, float, float]] = []
+        self._closed: list[dict[str, Any]] = []
 
     def begin_step(self, step: int | None) -> None:
         """Write what the last step left; None = the run ends."""
-        closed, self._closed = self._closed, []
-        if closed:
-            self._lines.append(*(self._record(span) for span in closed))
+        records, self._closed = self._closed, []
+        if records:
+            self._lines.append(*records)
         self._step = step
 
     def enter(self, region: Region) -> None:
@@ -47,19 +47,8 @@ class Spans:
         """Close the span and keep it."""
         began_s = self._open.pop(id(region), None)
         if began_s is not None:
-            ended_s = time.time()
-            self._closed.append((region, began_s, ended_s))
-
-    def _record(self, span: tuple[Region, float, float]) -> dict[str, Any]:
-        region, began_s, ended_s = span
-        record: dict[str, Any] = {
-            "kind": "span",
-            "name": region.name,
-            "step": self._step,
-            "time_s": began_s,
-            "duration_ms": (ended_s - began_s) * 1e3,
-            **region.place,
-        }
-        if region.op is None:
-            return record
-        return {**record, "op": region.op, "size_bytes": region.size_bytes, "group": region.group}
+            record = {"kind": "span", "name": region.name, "step": self._step, "time_s": began_s}
+            record |= {"duration_ms": (time.time() - began_s) * 1e3, **region.place}
+            if region.op is not None:
+                record |= {"op": region.op, "size_bytes": region.size_bytes, "group": region.group}
+            self._closed.append(record)

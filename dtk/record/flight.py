@@ -4,6 +4,7 @@ Sources: PyTorch's ring of the last collectives per process (`FlightRecorder.hpp
 are private API, so each is looked up and guarded. Host rings (gloo) and NCCL's are separate.
 """
 
+import faulthandler
 import json
 import os
 import pickle
@@ -22,7 +23,6 @@ from typing import Any
 from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths, read_heartbeat
 from diagnostics.contract.files import replacing
 from dtk.config.schema import RecordConfig
-from dtk.record import stacks
 from dtk.record.guard import guarded
 
 ENTRIES_PER_GROUP = 64
@@ -132,9 +132,21 @@ def group_status() -> dict[str, Any]:
     return {name: _load(function(includeCollectives=False)).get("pg_status") for name, function in _dumps().items()}
 
 
+def dump_stacks(path: Path) -> None:
+    """Write the Python stacks of all threads of this process, the newest frame of each first.
+
+    Raises:
+        OSError: the folder is full or read-only.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        print(f"# stacks at {time.time():.3f} s since 1970", file=file, flush=True)
+        faulthandler.dump_traceback(file, all_threads=True)
+
+
 def last_dumps(paths: RunPaths, rank: int, black_box: "BlackBox | None") -> dict[str, Callable[[], None]]:
     """Return what explains a hang or a failure, by topic: each writes a file, and the longest is the last."""
-    dumps: dict[str, Callable[[], None]] = {"stacks": partial(stacks.dump_stacks, paths.stacks(rank))}
+    dumps: dict[str, Callable[[], None]] = {"stacks": partial(dump_stacks, paths.stacks(rank))}
     if black_box is not None:
         dumps["black box"] = black_box.snapshot
     return {**dumps, "flight recorder": partial(dump, paths.flight(rank))}
@@ -151,9 +163,7 @@ class BlackBox:
     def __init__(self, paths: RunPaths, rank: int, attempt: int, every_s: float) -> None:
         self.path = paths.black_box(rank)
         self.heartbeat = paths.heartbeat(rank)
-        self.rank = rank
-        self.attempt = attempt
-        self.every_s = every_s
+        self.rank, self.attempt, self.every_s = rank, attempt, every_s
         self.cost_s = 0.0
         """CPU time that the entries took last."""
         self._status: dict[str, Any] = {}
@@ -216,12 +226,8 @@ class BlackBox:
     def _write(self, status: dict[str, Any]) -> None:
         beat = read_heartbeat(self.heartbeat)
         record = {
-            "schema_version": SCHEMA_VERSION,
-            "rank": self.rank,
-            "attempt": self.attempt,
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "time_s": time.time(),
+            **{"schema_version": SCHEMA_VERSION, "rank": self.rank, "attempt": self.attempt},
+            **{"pid": os.getpid(), "host": socket.gethostname(), "time_s": time.time()},
             "step": beat.step if beat else None,
             "region": beat.region if beat else None,
             "entries_age_s": time.monotonic() - self._rings_s,

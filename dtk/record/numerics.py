@@ -62,8 +62,15 @@ class Numerics:
         if not self._on or self._reported[1]:
             return
         self._note(1, step, norm)
-        if (wait or norm.device.type == "cpu") and (first := int(self._first[1])):
-            self._tell_gradient(first, step, model)
+        if not (wait or norm.device.type == "cpu") or not (first := int(self._first[1])):
+            return
+        self._reported[1] = True
+        # One pass over the gradients; only those of the very step say where it began.
+        gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None and first == step}
+        bad = [name for name, gradient in gradients.items() if not bool(_local(gradient).isfinite().all())]
+        about = {"figure": "grad_norm", "value": _word(float(self._values[1])), "parameter": bad[0] if bad else None}
+        counts = {"parameters_affected": len(bad), "parameters_seen": len(gradients)}
+        self._recorder.event("non_finite", step=first, **about, **counts)
 
     def after_step(self, step: int, loss: Tensor, model: nn.Module, wait: bool, last: bool) -> None:
         """Take this rank's own loss, and compare the replicas when they are due.
@@ -93,15 +100,6 @@ class Numerics:
         first.masked_fill_(new, step)
         value.copy_(torch.where(new, figure, value))
 
-    def _tell_gradient(self, first: int, step: int, model: nn.Module) -> None:
-        """One pass over the gradients; only those of the very step say where it began."""
-        self._reported[1] = True
-        gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None and first == step}
-        bad = [name for name, gradient in gradients.items() if not bool(_local(gradient).isfinite().all())]
-        about = {"figure": "grad_norm", "value": _word(float(self._values[1])), "parameter": bad[0] if bad else None}
-        counts = {"parameters_affected": len(bad), "parameters_seen": len(gradients)}
-        self._recorder.event("non_finite", step=first, **about, **counts)
-
     def _compare(self, step: int, model: nn.Module) -> None:
         """Exchange a number per rank and dimension; on the first difference find the parameter, and stop comparing."""
         names = [name for name, _ in model.named_parameters()]
@@ -109,10 +107,8 @@ class Numerics:
         alike: dict[str, list[int]] = {}
         with guarded("replicas"):
             parameters = list(model.parameters())
-            alike = {
-                dimension: [i for i, p in enumerate(parameters) if is_replicated_over(p, dimension)]
-                for dimension in self._replicas
-            }
+            for dimension in self._replicas:
+                alike[dimension] = [i for i, p in enumerate(parameters) if is_replicated_over(p, dimension)]
             sums = fingerprints([_local(parameter.detach()) for parameter in parameters])
             if not bool((self._first > 0).any()):
                 mine = {dimension: combined(sums[indices]) for dimension, indices in alike.items()}

@@ -37,13 +37,12 @@ class ProfilerWindow:
     def begin_step(self, step: int) -> None:
         """Open or close the window if it is time; inside, mark the step as torch's own tools expect."""
         self._seen += 1
-        index = self._seen
-        if index == self.start and self.steps > 0:
+        if self._seen == self.start and self.steps > 0:
             self._open()
         if self._profiler is None:
             return
         self._unmark()
-        if index >= self.start + self.steps:
+        if self._seen >= self.start + self.steps:
             self._close()
         else:
             self._mark = torch.autograd.profiler.record_function(f"ProfilerStep#{step}")

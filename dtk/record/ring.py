@@ -36,9 +36,7 @@ class Ring:
 
     def __init__(self, path: Path, rank: int, world_size: int, attempt: int) -> None:
         self.path = path
-        self.rank = rank
-        self.world_size = world_size
-        self.attempt = attempt
+        self.rank, self.world_size, self.attempt = rank, world_size, attempt
         self.issued = 0
         """Calls recorded so far."""
         self.returned = 0

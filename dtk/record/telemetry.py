@@ -74,20 +74,11 @@ class Telemetry:
             return nvml, [], f"NVML: {error}"
 
     def _about(self, devices: list[Device], reason: str) -> dict[str, Any]:
-        gpu = [
-            {"index": d.index, "uuid": d.uuid, "name": d.name, "signals": d.signals, "unsupported": d.unsupported}
-            for d in devices
-        ]
-        about = {
-            "kind": "about",
-            "schema_version": SCHEMA_VERSION,
-            "time_s": time.time(),
-            "host": socket.gethostname(),
-            "cores": psutil.cpu_count(),
-            "every_s": self.every_s,
-            "gpu": gpu or None,
-        }
-        return about if gpu else {**about, "gpu_reason": reason}
+        names = ("index", "uuid", "name", "signals", "unsupported")
+        gpu = [{name: getattr(device, name) for name in names} for device in devices]
+        about = {"kind": "about", "schema_version": SCHEMA_VERSION, "time_s": time.time()}
+        about |= {"host": socket.gethostname(), "cores": psutil.cpu_count(), "every_s": self.every_s}
+        return about | ({"gpu": gpu} if gpu else {"gpu": None, "gpu_reason": reason})
 
 
 class Host:
