@@ -68,7 +68,7 @@ def read(folder: Path, limits: Limits, problems: list[Problem]) -> RunEvidence:
     return RunEvidence(
         root=folder,
         status=status,
-        config=_mapping(paths.config, problems, lambda path: _yaml(path, limits)),
+        config=_mapping(paths.config, problems, partial(_yaml, limits=limits)),
         manifest=_mapping(paths.manifest, problems, read_json),
         summary=_mapping(paths.summary, problems, read_json),
         plan=_mapping(paths.plan, problems, read_json),

@@ -74,10 +74,8 @@ class Walk:
                         self._problem(path, "a folder in the place of a file")
                 elif kind == "file":
                     if self.seen.total() >= self.limits.files:
-                        what = (
-                            f"over {self.limits.files:,} files; the rest was not looked at; raise it with --limit-scale"
-                        )
-                        self.problems.append(Problem("file", ".", what))
+                        most = f"over {self.limits.files:,} files"
+                        self._problem(self.root, f"{most}; the rest was not looked at; raise it with --limit-scale")
                         return
                     self.seen[path.suffix.lower() or "without an ending"] += 1
                     if not is_ruled_out(path):
@@ -88,7 +86,12 @@ class Walk:
         """`folder`, `file`, or `""` for what is left out."""
         try:
             if entry.is_symlink():
-                self._link(path)
+                # A link that stays within the folder is no loss: its target is found without it.
+                try:
+                    if not path.resolve(strict=True).is_relative_to(self.root):
+                        self._problem(path, "a link that leads out of the folder: not followed")
+                except (OSError, RuntimeError):
+                    self._problem(path, "a link that leads nowhere")
                 return ""
             if entry.is_dir(follow_symlinks=False):
                 name = str(path.relative_to(self.root))
@@ -102,19 +105,6 @@ class Walk:
         except OSError as problem:
             self._problem(path, f"cannot be read: {problem.strerror or problem}")
             return ""
-
-    def _link(self, path: Path) -> None:
-        """Report a link that leads out of the folder or nowhere.
-
-        The target of any other link is found without it.
-        """
-        try:
-            target = path.resolve(strict=True)
-        except (OSError, RuntimeError):
-            self._problem(path, "a link that leads nowhere")
-            return
-        if not target.is_relative_to(self.root):
-            self._problem(path, "a link that leads out of the folder: not followed")
 
     def _problem(self, path: Path, what: str) -> None:
         self.problems.append(Problem("file", str(path.relative_to(self.root)), what))

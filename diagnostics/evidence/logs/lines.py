@@ -131,15 +131,12 @@ class LineReader:
                     continue
                 data, skipping, number = data[end + 1 :], False, number + 1
             end = data.rfind(b"\n") + 1
-            if end == 0 and len(data) <= self.limits.line_bytes:
-                rest = data
-                continue
-            if end == 0:  # one line, longer than any that is looked at
+            if end == 0 and len(data) > self.limits.line_bytes:  # one line, longer than any that is looked at
                 yield from self._among(data[: self.limits.line_bytes], number)
-                rest, skipping = b"", True
-                continue
-            yield from self._among(data[:end], number)
-            number += data.count(b"\n", 0, end)
+                data, skipping = b"", True
+            elif end:
+                yield from self._among(data[:end], number)
+                number += data.count(b"\n", 0, end)
             rest = data[end:]
         if rest and not skipping:
             yield from self._among(rest, number)

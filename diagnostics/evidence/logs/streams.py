@@ -4,7 +4,7 @@ A traceback behind which the same writer goes on with its steps was handled: it 
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.launcher import by_launcher, fatal_error, launcher_only
@@ -80,8 +80,7 @@ class Streams:
                 self.finish()
                 self.streams.clear()
             stream = self.streams[line.stream] = _Stream(rank=rank)
-        spawned = tracebacks.SPAWNED.match(line.text)
-        if spawned:
+        if spawned := tracebacks.SPAWNED.match(line.text):
             stream.spawned, stream.traceback = int(spawned[1]), tracebacks.Assembler()  # That of the parent repeats it.
             self._follow(4)
         fatal = fatal_error(line.text, rank, self.read.file, line.number)
@@ -140,9 +139,8 @@ class Streams:
             return
         at = f"{error.frames[0].file}:{error.frames[0].line}" if error.frames else ""
         fields = {"type": error.type, "message": error.message[:TEXT], "at": at, "frames": error.frames}
-        self.read.facts.append(
-            LogFact(kind, rank, self.read.file, line, f"{error.type}: {error.message}"[:TEXT], fields)
-        )
+        text = f"{error.type}: {error.message}"[:TEXT]
+        self.read.facts.append(LogFact(kind, rank, self.read.file, line, text, fields))
 
     def _keep(self, stream: _Stream, end: bool = False) -> None:
         """Take over what a stream has completed."""
@@ -155,10 +153,9 @@ class Streams:
                 self.read.stacks.append(Stacks(rank, self.read.file, threads, time_s))
         if stream.fatal is not None and (done or end):
             dying = [thread for threads, _, _ in done for thread in threads if thread.name == "current" or thread.main]
-            main = min(dying, key=lambda thread: thread.name != "current", default=None)
-            frames = main.frames if main else ()
-            fatal, stream.fatal = stream.fatal, None
-            self._error(RankError(fatal.rank, fatal.file, fatal.line, "", fatal.message, frames, fatal.signal))
+            thread = min(dying, key=lambda thread: thread.name != "current", default=None)
+            self._error(replace(stream.fatal, frames=thread.frames if thread else ()))
+            stream.fatal = None
         for raised in stream.traceback.take(end):
             rank = stream.rank if stream.spawned is None else stream.spawned
             stream.spawned = None

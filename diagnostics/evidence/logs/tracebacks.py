@@ -108,15 +108,13 @@ class Assembler:
 
     def _inside(self, text: str) -> None:
         self.length += 1
-        frame = FRAME.match(text)
-        if frame:
+        if frame := FRAME.match(text):
             if len(self.frames) < MAX_FRAMES:
                 self.frames.append(Frame(frame[1], int(frame[2]), frame[3].strip()))
             return
         depth = len(text) - len(text.lstrip(" |"))
         if not text.strip() or depth > self.indent or _NO_FRAME.match(text):
-            if self.length > _MAX_LINES:
-                self.inside = False
+            self.inside = self.length <= _MAX_LINES
             return
         if _REMOTE.match(text):
             self.first = Raised("RayTaskError", "", tuple(reversed(self.frames)), self.aside, remote=True)
@@ -124,23 +122,19 @@ class Assembler:
             return
         end = _END.match(text)
         self.inside = False
-        if end is None or not self.frames:
-            return
-        raised = Raised(
-            end[1].rpartition(".")[2], (end[2] or "").strip()[:MAX_MESSAGE], tuple(reversed(self.frames)), self.aside
-        )
-        self._ended(raised)
+        if end is not None and self.frames:
+            message = (end[2] or "").strip()[:MAX_MESSAGE]
+            self._ended(Raised(end[1].rpartition(".")[2], message, tuple(reversed(self.frames)), self.aside))
 
     def _ended(self, raised: Raised) -> None:
-        self.quiet = 0
-        self.message_open = True
+        self.quiet, self.message_open = 0, True
         if self.first is None:
             self.first = raised
         elif self.nested:  # the worker's own exception is the cause, the reader's frames lie around it
             raised.frames = (*raised.frames, *self.first.frames)[:MAX_FRAMES]
             raised.remote = self.first.remote
             self.first = raised
-        elif self.handled and not _consequence(raised, self.first):
+        elif self.handled and not _is_consequence(raised, self.first):
             self.first = raised
         else:
             self.message_open = False
@@ -168,10 +162,10 @@ class Assembler:
         self.chained = self.handled = self.nested = self.aside = False
 
 
-def _consequence(later: Raised, earlier: Raised) -> bool:
+def _is_consequence(later: Raised, earlier: Raised) -> bool:
     """Whether an exception that was raised while another was handled is no news beside it."""
-    kinds = [kind_of_exception(one.type, one.message, one.frames) for one in (later, earlier)]
-    return kinds[1] == "oom" or (is_victim(kinds[0]) and not is_victim(kinds[1]))
+    after, before = (kind_of_exception(raised.type, raised.message, raised.frames) for raised in (later, earlier))
+    return before == "oom" or (is_victim(after) and not is_victim(before))
 
 
 def parse(text: str) -> Raised | None:
@@ -185,9 +179,6 @@ def parse(text: str) -> Raised | None:
 
 def parse_stack(text: str) -> tuple[Frame, ...]:
     """Return the frames of a traceback, innermost first. The text has them outermost first and may be cut off."""
-    frames = [
-        Frame(match[1], int(match[2]), match[3].strip())
-        for line in text.splitlines()[:_MAX_LINES]
-        if (match := FRAME.match(line))
-    ]
+    matches = filter(None, map(FRAME.match, text.splitlines()[:_MAX_LINES]))
+    frames = [Frame(match[1], int(match[2]), match[3].strip()) for match in matches]
     return tuple(reversed(frames[-MAX_FRAMES:]))

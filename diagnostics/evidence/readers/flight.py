@@ -46,18 +46,14 @@ class FlightFile(Handle):
             if not value.keys() & {"version", "entries", "pg_config", "pg_status"}:
                 raise ValueError("no dump of a flight recorder")
             return [flight_entries.dump(value, self.rank, self.file)]
-        dumps = []
-        for name in sorted(recorders):
-            if isinstance(recorders[name], dict):
-                dump = flight_entries.dump(recorders[name], self.rank, self.file)
-                dump.black_box = True
-                dump.time_s = seconds(value.get("time_s"))
-                dump.step = integer(value.get("step"))
-                dump.attempt = integer(value.get("attempt"))
-                dump.region = str(value.get("region") or "")
-                if dump.rank is None:
-                    dump.rank = integer(value.get("rank"))
-                dumps.append(dump)
+        rank = integer(value.get("rank")) if self.rank is None else self.rank
+        dumps = [
+            flight_entries.dump(ring, rank, self.file) for _, ring in sorted(recorders.items()) if type(ring) is dict
+        ]
+        for dump in dumps:
+            dump.black_box, dump.time_s = True, seconds(value.get("time_s"))
+            dump.step, dump.attempt = integer(value.get("step")), integer(value.get("attempt"))
+            dump.region = str(value.get("region") or "")
         return dumps
 
 

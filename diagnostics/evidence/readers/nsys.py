@@ -61,9 +61,8 @@ class NsysFile(Handle):
 
     def _ask(self, question: "Callable[[_Reader], _Answer]") -> _Answer:
         try:
-            with closing(
-                sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-            ) as connection:
+            uri = f"{self.path.resolve().as_uri()}?mode=ro&immutable=1"
+            with closing(sqlite3.connect(uri, uri=True)) as connection:
                 return question(_Reader(connection, self))
         except (sqlite3.Error, OverflowError, TypeError, UnicodeDecodeError) as problem:
             raise ValueError(f"damaged sqlite: {problem}") from problem
@@ -131,14 +130,6 @@ class _Reader:
                 raise ValueError("refused: a query gives more rows than the file holds")
             yield from rows
 
-    def _trace(self, device: int) -> Trace:
-        if device not in self.traces_by_device:
-            if len(self.traces_by_device) >= _MOST_DEVICES:
-                raise ValueError(f"over {_MOST_DEVICES} devices: no node has so many")
-            self.traces_by_device[device] = trace = Trace(file=self.file.file, names=self.listed)
-            self.lanes[device] = Lanes(trace.lanes)
-        return self.traces_by_device[device]
-
     def _name(self, text: object) -> int:
         name = str(text or "")
         if name not in self.names:
@@ -149,7 +140,12 @@ class _Reader:
 
     def _add(self, row: tuple[Any, ...], launches: _Launches, memory: int) -> int:
         start, end, device, stream, correlation, process, name = row
-        trace = self._trace(device)
+        if device not in self.traces_by_device:
+            if len(self.traces_by_device) >= _MOST_DEVICES:
+                raise ValueError(f"over {_MOST_DEVICES} devices: no node has so many")
+            self.traces_by_device[device] = Trace(file=self.file.file, names=self.listed)
+            self.lanes[device] = Lanes(self.traces_by_device[device].lanes)
+        trace = self.traces_by_device[device]
         launch, returned, thread = launches.get(((process or 0) >> 24, correlation), (-1, -1, -1))
         trace.device.add(start, max(start, end), self._name(name), self.lanes[device][device, stream])
         trace.is_memory.append(memory)

@@ -101,13 +101,7 @@ def call_of(record: RingRecord) -> Call:
     kind = dtype(record.dtype)
     root = None if record.is_p2p else record.root
     uneven = record.is_p2p or op in _UNEVEN or record.amount < 0
-    wire = Wire(
-        op=op,
-        amounts=() if uneven else (record.amount,),
-        dtypes=(kind,) if kind else (),
-        root=root,
-        reduce_op=record.reduce_op,
-    )
+    wire = Wire(op, () if uneven else (record.amount,), (kind,) if kind else (), root, record.reduce_op)
     p2p = _SENDS.get(record.op, "")
     return Call(
         key=_key(record.group),

@@ -123,7 +123,7 @@ def _snapshot(value: dict[str, Any]) -> Snapshot:
     for number, events in enumerate(traces if isinstance(traces, list) else ()):
         if isinstance(events, list) and events:
             device = devices.setdefault(number, DeviceMemory(number))
-            _history(events, device, blocks.get(number, {}), marks.get(number, []))
+            _set_history(events, device, blocks.get(number, {}), marks.get(number, []))
             for event in (event for event in _dicts(events[::-1]) if event.get("action") == "oom"):  # Newest first.
                 asked_bytes, free_bytes = values.size(event.get("size")) or 0, values.size(event.get("device_free"))
                 ran_out.append(OutOfMemory(number, asked_bytes, free_bytes, site_of(event.get("frames"))))
@@ -158,7 +158,7 @@ def _segment(
         address += size
 
 
-def _history(events: list[Any], device: DeviceMemory, blocks: _Blocks, marks: list[Annotation]) -> None:
+def _set_history(events: list[Any], device: DeviceMemory, blocks: _Blocks, marks: list[Annotation]) -> None:
     """Set the device's memory history: what the bytes were for over time, and where the peak was."""
     history = memory_history.read(list(_dicts(events)), blocks, device.reserved_bytes, marks)
     if history.peak is None:

@@ -135,18 +135,13 @@ def file_bytes(groups: int, slots: int, table_bytes: int) -> int:
     return GROUPS_AT + groups * GROUP.size + slots * RECORD.size + table_bytes
 
 
-def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is a ring."""
-    return head.startswith(MAGIC)
-
-
 def parse(data: bytes) -> RingDump:
     """All records of a ring file that are whole.
 
     Raises:
         ValueError: it is no ring, of a newer version, cut off, or contradicts itself.
     """
-    if not recognise(data) or len(data) < GROUPS_AT:
+    if not data.startswith(MAGIC) or len(data) < GROUPS_AT:
         raise ValueError("not a ring of collectives, or cut off in its header")
     _, version, rank, world, attempt, pid, groups, slots, table_bytes, _, host = HEADER.unpack_from(data)
     if version != VERSION:
@@ -176,18 +171,13 @@ def parse(data: bytes) -> RingDump:
 
 def _texts(table: bytes) -> list[str]:
     """Interned texts; index 0 is the empty one."""
-    texts = [""]
-    if len(table) < TABLE_HEAD.size:
-        return texts
-    end = min(TABLE_HEAD.unpack_from(table)[0], len(table))
-    at = TABLE_HEAD.size
+    texts, at = [""], TABLE_HEAD.size
+    end = min(TABLE_HEAD.unpack_from(table)[0], len(table)) if len(table) >= at else 0
     while at + TEXT_HEAD.size <= end:
-        size = TEXT_HEAD.unpack_from(table, at)[0]
-        at += TEXT_HEAD.size
-        if at + size > end:
-            break
-        texts.append(table[at : at + size].decode("utf-8", "replace"))
-        at += size
+        begin = at + TEXT_HEAD.size
+        at = begin + TEXT_HEAD.unpack_from(table, at)[0]
+        if at <= end:
+            texts.append(table[begin:at].decode("utf-8", "replace"))
     return texts
 
 

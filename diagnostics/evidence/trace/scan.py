@@ -16,6 +16,7 @@ from diagnostics.evidence import values
 from diagnostics.evidence.limits import Limits, blocks
 
 T = TypeVar("T")
+_DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _START = re.compile(rb"[\xef\xbb\xbf \t\r\n]*(.?)", re.DOTALL)
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _KEY_BYTES = 256
@@ -148,10 +149,10 @@ class Scan(Generic[T]):
         for raw in events:
             try:
                 result.append(self._one.decode(raw))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except _DAMAGE:
                 try:
                     result.append(self._one.decode(_NOT_JSON.sub(rb"\g<1>0", raw)))
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+                except _DAMAGE as problem:
                     self.damaged += 1
                     self.deep += isinstance(problem, RecursionError)
         return result
@@ -234,6 +235,6 @@ def _mapping(text: bytes) -> dict[str, Any]:
     """Decode a JSON object. The result is empty if the text is not one."""
     try:
         value = msgspec.json.decode(_NOT_JSON.sub(rb"\g<1>0", text))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _DAMAGE:
         return {}
     return value if isinstance(value, dict) else {}
