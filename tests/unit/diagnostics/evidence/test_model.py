@@ -1,0 +1,77 @@
+"""Values that readers share: the rank in a file's name, a configuration's keys, short texts."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, RunEvidence, rank_in_name, shortened
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("comm_lib_trace_rank_12", 12),
+        ("node-7_tr_3.json", 3),
+        ("llama_rank_7b_3.pickle", 3),
+        ("rank_00005.blackbox.json", 5),
+        ("Rank3.pt.trace.json.gz", 3),
+        ("frank_9.pickle", 9),
+        ("dump.pickle", None),
+        ("rank3/dump.pickle", 3),
+        ("rank3/dump_8.pickle", 8),
+        ("node4/dump.pickle", None),
+    ],
+)
+def test_the_rank_that_a_name_states(name, rank):
+    assert rank_in_name(Path("/job") / name) == rank
+
+
+@given(st.integers(0, 9_999_999))
+@settings(max_examples=50)
+def test_any_rank_is_found_behind_the_word(rank):
+    assert rank_in_name(Path(f"/job/20260101_rank_{rank}_v2.json")) == rank
+
+
+@given(st.text(max_size=60), st.integers(4, 80))
+@settings(max_examples=80)
+def test_a_shortened_text_keeps_to_its_limit(text, limit):
+    short = shortened(text, limit)
+    assert len(short) <= limit
+    assert short == text or (short.endswith("...") and text.startswith(short[:-3]))
+
+
+def run(config):
+    return RunEvidence(Path("/run"), None, config, {}, {}, {}, {}, {})
+
+
+def test_a_key_of_the_configuration():
+    evidence = run({"strategy": {"name": "ddp", "bucket_cap_mb": 25}, "fault": "none"})
+    assert evidence.get("strategy.bucket_cap_mb") == 25
+    assert evidence.get("strategy.reduce_dtype") is None
+    assert evidence.get("strategy.name.first", "absent") == "absent", "a text has no keys"
+    assert evidence.get("fault.name", 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "planted"),
+    [({"fault": {"name": "kill"}}, "kill"), ({"fault": {"name": "none"}}, ""), ({"fault": {"name": 3}}, ""), ({}, "")],
+)
+def test_the_fault_that_was_planted(config, planted):
+    assert run(config).planted == planted
+
+
+def test_paths_are_printed_relative_to_the_root(tmp_path):
+    evidence = Evidence(tmp_path, Limits())
+    assert evidence.relative(tmp_path / "flight" / "rank_0.pickle") == "flight/rank_0.pickle"
+    assert evidence.relative(Path("/elsewhere/x")) == "/elsewhere/x"
+
+
+def test_files_of_a_kind_can_be_added_to():
+    evidence = Evidence(Path("/"), Limits())
+    evidence.traces.append("one")
+    assert evidence.files == {"trace": ["one"]}
+    assert evidence.traces == ["one"]
+    assert evidence.flight == evidence.rings == evidence.simulated == []
