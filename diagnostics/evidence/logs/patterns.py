@@ -4,13 +4,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
-import yaml
-
+from diagnostics.contract.files import table_beside
 from diagnostics.evidence.logs.fields import SIZE
-
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class Pattern:
 
 def _table() -> Iterator[Pattern]:
     """Yield the patterns in the order of the file; `%NAME%` stands for a fragment, `%WORD%` for the word."""
-    table = yaml.load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"), _LOADER)  # noqa: S506
+    table = table_beside(__file__)
     fragments = {"SIZE": SIZE, **{name: "".join(parts) for name, parts in table["fragments"].items()}}
     for line in table["lines"]:
         for word in line["words"]:

@@ -1,4 +1,4 @@
-"""What the main thread of a stack is doing: by its frames, by C's frames, else by the source line it stands at.
+"""What the main thread of a stack is doing: by its frames (`activity.yaml`), C's frames, else its source line.
 
 Says `user code` wherever nothing shows what it waits for. Knows no verdict.
 """
@@ -6,8 +6,9 @@ Says `user code` wherever nothing shows what it waits for. Knows no verdict.
 import re
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Literal
+from typing import Any, Literal
 
+from diagnostics.contract.files import table_beside
 from diagnostics.evidence.model import Frame, Stacks, Thread
 from diagnostics.evidence.stacks import blocking_calls
 from diagnostics.evidence.stacks.dumps import is_native, is_users, main_thread, where
@@ -32,58 +33,10 @@ class Standing:
     """What else this may be, for sentences: a clause behind `words`."""
 
 
-_WORDS: dict[Doing, str] = {
-    "collective": "in a call of torch.distributed that its recorder does not show",
-    "data loader": "in the data loader",
-    "file I/O": "in file I/O",
-    "lock": "waiting for a lock or a queue",
-    "process": "waiting for another process",
-    "network": "waiting for a network connection",
-    "compile": "compiling",
-    "debugger": "in a debugger",
-    "sleep": "sleeping",
-    "device": "waiting for the device",
-    "stopped": "stopped",
-    "computing": "computing",
-    "user code": "in user code or a C call of it",
-    "unknown": "in unknown",
-}
-_ASIDES: dict[Doing, str] = {
-    "debugger": "which waits for input",
-    "user code": "which leaves no frame: a lock, a file, a sleep, or computing",
-}
+_TABLE: dict[str, Any] = table_beside(__file__)
+_WORDS: dict[Doing, str] = _TABLE["words"]
+_RULES = tuple((rule["kind"], rule.get("words", ""), re.compile("".join(rule["pattern"]))) for rule in _TABLE["rules"])
 NOWHERE = Standing("unknown", _WORDS["unknown"], None)
-_PATTERNS: tuple[tuple[Doing, str, str], ...] = (
-    ("debugger", "", r"(?:^|/)(?:pdb|bdb|ipdb/\w+|debugpy/.*)\.py:"),
-    ("data loader", "", r"torch/utils/data/(?:dataloader|_utils/)|:_try_get_data$|:_next_data$"),
-    ("compile", "", r"torch/_(?:dynamo|inductor|functorch/_aot)|triton/(?:compiler|runtime/(?:jit|build))"),
-    (
-        "collective",
-        "",
-        r"distributed/(?:distributed_c10d|_functional_collectives|c10d_logger|rendezvous|_symmetric_memory)"
-        r"|nn/parallel/distributed\.py:_pre_forward$|distributed/algorithms/join",
-    ),
-    ("lock", "waiting for a lock file", r"(?:^|/)(?:filelock|portalocker|fasteners)/"),
-    ("lock", "waiting for a result of a thread or process pool", r"concurrent/futures/_base\.py:result$"),
-    ("process", "waiting for data of another process", r"multiprocessing/(?:connection|queues)\.py:"),
-    ("process", "waiting for a process to end", r"multiprocessing/popen_\w+\.py:|(?:^|/)subprocess\.py:"),
-    ("lock", "waiting for a queue", r"(?:^|/)queue\.py:(?:get|put|join)$"),
-    ("lock", "waiting for a thread to end", r"threading\.py:(?:join|_wait_for_tstate_lock)$"),
-    ("lock", "", r"threading\.py:(?:acquire|wait|wait_for|__enter__)$|:flock$|:lockf$|synchronize\.py:"),
-    ("network", "", r"(?:^|/)(?:socket|ssl|http/client|urllib/request|asyncio/\w+)\.py:|(?:requests|urllib3)/"),
-    (
-        "file I/O",
-        "",
-        r"torch/serialization\.py|distributed/checkpoint/filesystem"
-        r"|/(?:gzip|shutil|pathlib|tempfile|fsspec|zipfile|tarfile)|<frozen (?:genericpath|posixpath|os)>"
-        r"|(?:^|/)(?:io|codecs|bz2|lzma|_pyio|genericpath)\.py:|safetensors|pyarrow"
-        r"|:(?:read|readinto|write|open|fsync|stat|listdir)$",
-    ),
-    ("sleep", "", r":sleep$"),
-    ("device", "", r"torch/(?:cuda|xpu|accelerator)/\w+\.py:synchronize$"),
-)
-"""Kind, how it is said where that is special, and a pattern of `file:function`. The first that fits a frame counts."""
-_RULES = tuple((kind, words, re.compile(pattern)) for kind, words, pattern in _PATTERNS)
 _LOADER = re.compile(r"torch/utils/data/(?:dataloader|_utils/)")
 _LOOK = 12
 """Innermost frames that say what the thread is about; the training loop lies outside of them."""
@@ -112,7 +65,7 @@ def doing(stacks: Stacks, taken_s: float | None = None) -> Standing:
     if in_loader and kind != "data loader":  # Without workers the user's dataset runs in the main thread.
         words = f"{_WORDS['data loader']}{f', {words}' if found else ''}"
         kind = "data loader"
-    return Standing(kind, words, frame, _ASIDES.get(kind, ""))
+    return Standing(kind, words, frame, _TABLE["asides"].get(kind, ""))
 
 
 def _by_call(thread: Thread, python: list[Frame], taken_s: float | None) -> tuple[Doing, str] | None:
