@@ -350,17 +350,12 @@ def _item(fact: LogFact) -> EvidenceItem:
     return EvidenceItem("log", fact.file, shortened(fact.text, 200), fact.line)
 
 
-_SRUN: dict[str, tuple[Kind, str]] = {
-    "Out Of Memory": ("oom", "SIGKILL"),
-    "Killed": ("killed", "SIGKILL"),
-    "Segmentation fault": ("killed", "SIGSEGV"),
-    "Bus error": ("killed", "SIGBUS"),
-    "Illegal instruction": ("killed", "SIGILL"),
-    "Floating point exception": ("killed", "SIGFPE"),
-    "Aborted": ("aborted", "SIGABRT"),
-    "Terminated": ("stopped", "SIGTERM"),
-}
-"""How srun writes that a task ended."""
+SIGNAL_TEXTS = {
+    "Killed": "SIGKILL", "Segmentation fault": "SIGSEGV", "Bus error": "SIGBUS", "Illegal instruction": "SIGILL",
+    "Floating point exception": "SIGFPE", "Floating-point exception": "SIGFPE", "Aborted": "SIGABRT",
+    "Terminated": "SIGTERM",
+}  # fmt: skip
+"""How the C library names a signal, and with it srun and Python."""
 _KILLED_FOR_CGROUP = "the kernel killed it because its job had used up the memory of its cgroup"
 _SRUN_CODE = re.compile(r"Exited with exit code ([1-9]\d{0,2})\b")
 
@@ -372,14 +367,11 @@ def of_srun(fact: LogFact) -> list[Ending]:
     if match := _SRUN_CODE.match(text):
         code = int(match[1])
         return [Ending(rank, kind_of_exit_code(code), f"exit code {code}", item, exit_code=code) for rank in ranks]
-    entry = next((entry for start, entry in _SRUN.items() if text.startswith(start)), None)
-    if entry is None:
-        return []
-    kind, signal = entry
-    if kind != "oom":
-        return [Ending(rank, kind, signal, item, signal=signal) for rank in ranks]
-    what = f"{_KILLED_FOR_CGROUP} (Out Of Memory)"
-    return [Ending(rank, kind, what, item, signal=signal, detail="cgroup") for rank in ranks]
+    if text.startswith("Out Of Memory"):
+        what = f"{_KILLED_FOR_CGROUP} (Out Of Memory)"
+        return [Ending(rank, "oom", what, item, signal="SIGKILL", detail="cgroup") for rank in ranks]
+    signal = next((signal for name, signal in SIGNAL_TEXTS.items() if text.startswith(name)), None)
+    return [Ending(rank, kind_of_signal(signal), signal, item, signal=signal) for rank in ranks if signal]
 
 
 def by_kernel(ending: Ending, fact: LogFact) -> Ending:

@@ -225,8 +225,7 @@ class CollectiveLog:
         """Record that the main thread was seen in this frame, unless it is inside a call."""
         if frame is None or threading.main_thread().ident in self.open:
             return
-        chosen = self._frames.users(frame)
-        if chosen is None:
+        if (chosen := self._frames.users(frame)) is None:
             return
         text = frames.place(chosen)
         if text in self._sampled or len(self._sampled) < SAMPLED:

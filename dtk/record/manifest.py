@@ -169,13 +169,12 @@ def _hash(changes: bytes, root: Path, new: list[bytes]) -> str:
 
 def versions() -> dict[str, str | None]:
     """Python and packages, without importing them; null = not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    installed: dict[str, str | None] = {"python": platform.python_version()}
     for package in ("dtk-train", *PACKAGES):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+        installed[package] = None
+        with suppress(importlib.metadata.PackageNotFoundError):
+            installed[package] = importlib.metadata.version(package)
+    return installed
 
 
 def hardware() -> dict[str, Any]:
@@ -192,13 +191,8 @@ def hardware() -> dict[str, Any]:
         model = re.search(r"^model name\s*:\s*(.+)$", CPU_INFO.read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
         model = None
-    return {
-        "platform": platform.platform(),
-        "cpu": model[1] if model else platform.processor() or platform.machine(),
-        "cores": cores,
-        "memory_bytes": memory_bytes,
-        **_gpus(),
-    }
+    cpu = model[1] if model else platform.processor() or platform.machine()
+    return {"platform": platform.platform(), "cpu": cpu, "cores": cores, "memory_bytes": memory_bytes, **_gpus()}
 
 
 def network() -> dict[str, list[str] | None]:
@@ -207,10 +201,9 @@ def network() -> dict[str, list[str] | None]:
         interfaces: list[str] | None = sorted(path.name for path in INTERFACES.iterdir())
     except OSError:
         return {"interfaces": None, "infiniband": None}
-    try:
+    devices: list[str] = []
+    with suppress(OSError):  # The folder is there once a driver is loaded.
         devices = sorted(path.name for path in RDMA.iterdir())
-    except OSError:
-        devices = []  # The folder is there once a driver is loaded.
     return {"interfaces": interfaces, "infiniband": devices}
 
 

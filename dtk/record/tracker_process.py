@@ -40,8 +40,7 @@ class Wandb:
         except Exception as error:
             if settings["mode"] != "auto":
                 raise
-            text = " ".join(f"dtk: wandb: {type(error).__name__}: {error}; tracking offline".split())
-            print(text, file=sys.stderr, flush=True)
+            say(f"wandb: {type(error).__name__}: {error}; tracking offline")
             wandb.teardown()  # Its service holds the run's id for the attempt that failed.
             self._run = self._init(wandb, settings, "offline")
 
@@ -90,6 +89,11 @@ class Tensorboard:
     def finish(self, exit_code: int) -> None:
         """Send what is left."""
         self._writer.close()
+
+
+def say(text: str) -> None:
+    """Print one line on standard error."""
+    print(" ".join(f"dtk: {text}".split()), file=sys.stderr, flush=True)
 
 
 def scalars(record: dict[str, Any]) -> dict[str, float]:
@@ -166,7 +170,7 @@ def end_after(rank: int) -> None:
     while os.getppid() == rank:
         time.sleep(POLL_S)
     time.sleep(FINISH_S)
-    print(f"dtk: tracker: not done {FINISH_S:g} s after the run; ended", file=sys.stderr, flush=True)
+    say(f"tracker: not done {FINISH_S:g} s after the run; ended")
     if os.getpgrp() == os.getpid():  # Its own session, as dtk starts it.
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
@@ -179,8 +183,7 @@ def main() -> int:
     try:
         follow(sys.stdin)
     except Exception as error:
-        text = " ".join(f"dtk: tracker: {type(error).__name__}: {error}".split())
-        print(text, file=sys.stderr, flush=True)
+        say(f"tracker: {type(error).__name__}: {error}")
         return 1
     return 0
 

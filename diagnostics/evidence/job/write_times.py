@@ -57,7 +57,7 @@ def refuse_mixed(evidence: Evidence, handles: Iterable[Any], standing: Iterable[
     _windows(evidence, [*traces, *nsys])
     everything = sorted([*traces, *nsys, *flight], key=attrgetter("at_s", "file"))
     if everything and everything[-1].at_s - everything[0].at_s > JOB_S:
-        _refuse(evidence, everything[0], everything[-1], _days(everything[0], everything[-1]))
+        _refuse(evidence, everything[0], everything[-1])
 
 
 def _trace(handle: Any) -> Moment | None:
@@ -92,14 +92,11 @@ def _windows(evidence: Evidence, moments: Sequence[Moment]) -> None:
             continue
         earlier, later = ({m.pid for m in part if m.pid is not None} for part in (ordered[: n + 1], ordered[n + 1 :]))
         if not earlier & later:
-            _refuse(evidence, one, other, _days(one, other))
+            _refuse(evidence, one, other)
 
 
-def _days(one: Moment, other: Moment) -> str:
-    return f"were recorded {(other.at_s - one.at_s) / 86_400:,.0f} days apart"
-
-
-def _refuse(evidence: Evidence, one: Moment, other: Moment, why: str) -> None:
+def _refuse(evidence: Evidence, one: Moment, other: Moment, why: str = "") -> None:
+    why = why or f"were recorded {(other.at_s - one.at_s) / 86_400:,.0f} days apart"
     kinds = one.kind if one.kind == other.kind else f"{one.kind} and {other.kind}"
     files = " and ".join((one.file, other.file))
     raise DiagnosticsError(

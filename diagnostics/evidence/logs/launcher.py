@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from diagnostics.evidence.endings import signal_of
+from diagnostics.evidence.endings import SIGNAL_TEXTS, signal_of
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.model import Frame, RankError
 
@@ -20,21 +20,13 @@ _LAUNCHER_FILE = re.compile(
     r"(?:^|/)torch/distributed/(?:run|launch)\.py$|(?:^|/)torch/distributed/(?:launcher|elastic/(?:agent|rendezvous))/"
 )
 _FATAL = re.compile(r"^Fatal Python error: (?P<what>.{1,200})$")
-_FATAL_SIGNALS = {
-    "Aborted": "SIGABRT",
-    "Segmentation fault": "SIGSEGV",
-    "Bus error": "SIGBUS",
-    "Floating point exception": "SIGFPE",
-    "Floating-point exception": "SIGFPE",
-    "Illegal instruction": "SIGILL",
-}
 
 
 def fatal_error(text: str, rank: int | None, file: str, line: int) -> RankError | None:
     """Return the error of the interpreter's last line in a log, such as `Fatal Python error: Aborted`."""
     if (match := _FATAL.match(text)) is None:
         return None
-    return RankError(rank, file, line, "", text.strip(), signal=_FATAL_SIGNALS.get(match["what"].strip()))
+    return RankError(rank, file, line, "", text.strip(), signal=SIGNAL_TEXTS.get(match["what"].strip()))
 
 
 def launcher_only(kind: str) -> bool:

@@ -132,9 +132,7 @@ def where(stacks: Stacks) -> Frame | None:
     This is the main thread's innermost frame outside torch, installed packages and the interpreter.
     """
     thread = main_thread(stacks)
-    if thread is None:
-        return None
-    return next((frame for frame in thread.frames if is_users(frame)), None)
+    return next(filter(is_users, thread.frames), None) if thread is not None else None
 
 
 def is_users(frame: Frame) -> bool:

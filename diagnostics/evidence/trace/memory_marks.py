@@ -247,11 +247,9 @@ def _linked(event: HostEvent, args: _Args) -> TraceCall | None:
     ins, outs, item = values.size(args.in_elements), values.size(args.out_elements), DTYPE_BYTES.get(args.dtype.lower())
     if not args.collective or ins is None or outs is None or item is None:
         return None
-    name = args.collective
-    return TraceCall(
-        operation(name), ins * item, outs * item or None, values.size(args.group_size) or None, event.ts, event.thread,
-        name in ("allgather", "all_gather"),
-    )  # fmt: skip
+    ranks, is_list = values.size(args.group_size) or None, args.collective in ("allgather", "all_gather")
+    op, out_bytes = operation(args.collective), outs * item or None
+    return TraceCall(op, ins * item, out_bytes, ranks, event.ts, event.thread, is_list)
 
 
 def _operator(event: HostEvent, args: _Args) -> TraceCall | None:
@@ -263,8 +261,7 @@ def _operator(event: HostEvent, args: _Args) -> TraceCall | None:
     if functional:
         size = _bytes(dims, types, 0)
         ranks = values.size(_at(args.concrete, 1)) if functional[1] != "all_reduce" else None
-        op = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter"}
-        word = op.get(functional[1], functional[1])
+        word = operation(functional[1])
         out = size * ranks if word == "all_gather" and ranks else size if word == "all_reduce" else None
         return TraceCall(word, size, out, ranks, event.ts, event.thread, False, True) if size else None
     name = event.name.removeprefix("c10d::").strip("_")
