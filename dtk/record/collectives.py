@@ -209,6 +209,11 @@ class CollectiveLog:
                 self._plans.clear()
             text = self.ring.text
             reduce_op = "" if call.reduce_op is None else reduce_name(call.reduce_op)
+            # A hash of what all ranks must agree on: the same in every process.
+            numbers = (call.amount,) if call.amount >= 0 else ()
+            dtypes = (str(dtype),) if kind.typed else ()
+            wire = Wire(kind.wire, numbers, dtypes, None if root == NO_PEER else root, reduce_op)
+            digest = hashlib.blake2b(repr(tuple(wire)).encode(), digest_size=8).digest()
             plan = self._plans[key] = _Plan(
                 op=text(kind.op),
                 user_op=text(user_op),
@@ -217,7 +222,7 @@ class CollectiveLog:
                 inputs=text(_short([list(t.shape) for t in inputs]) if inputs else ""),
                 outputs=text(_short([list(t.shape) for t in outputs]) if outputs else ""),
                 numel=sum(t.numel() for t in inputs or outputs),
-                signature=_signature(kind, call.amount, reduce_op, dtype, root),
+                signature=int.from_bytes(digest, "little") or 1,
             )
         return plan
 
@@ -246,13 +251,6 @@ class CollectiveLog:
             with self.lock:
                 index = self._sites[key] = self.ring.text(frames.place(chosen))
         return index
-
-
-def _signature(kind: Kind, amount: int, reduce_op: str, dtype: Any, root: int) -> int:
-    """Return a hash of what all ranks must agree on: the same in every process."""
-    dtypes = (str(dtype),) if kind.typed else ()
-    wire = Wire(kind.wire, (amount,) if amount >= 0 else (), dtypes, None if root == NO_PEER else root, reduce_op)
-    return int.from_bytes(hashlib.blake2b(repr(tuple(wire)).encode(), digest_size=8).digest(), "little") or 1
 
 
 def _shapes(tensors: Any) -> Any:

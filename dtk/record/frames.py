@@ -29,7 +29,11 @@ class Frames:
             if is_plumbing is None:
                 if len(cache) > _CACHE:
                     cache.clear()
-                is_plumbing = cache[code] = _is_plumbing(frame)
+                # Of torch, of dtk, of the interpreter, or of what torch.compile generated.
+                file, module = code.co_filename, str(frame.f_globals.get("__name__"))
+                is_stdlib = file.startswith(_STDLIB) and "-packages" not in file
+                is_plumbing = is_stdlib or file.startswith((*PLUMBING, "<")) or module.startswith("torch.")
+                cache[code] = is_plumbing
             if not is_plumbing:
                 return frame
             if fallback is None and not code.co_filename.startswith((*PLUMBING[:2], "<")):
@@ -41,11 +45,3 @@ class Frames:
 def place(frame: FrameType) -> str:
     """`file:line<tab>function`, as the ring keeps it."""
     return f"{frame.f_code.co_filename}:{frame.f_lineno}\t{frame.f_code.co_qualname}"
-
-
-def _is_plumbing(frame: FrameType) -> bool:
-    """Whether a frame is torch's, dtk's own, the interpreter's, or one of code that torch.compile generated."""
-    file = frame.f_code.co_filename
-    if file.startswith((*PLUMBING, "<")) or (file.startswith(_STDLIB) and "-packages" not in file):
-        return True
-    return str(frame.f_globals.get("__name__")).startswith("torch.")

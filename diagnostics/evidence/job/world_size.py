@@ -66,16 +66,9 @@ def settle(evidence: Evidence, claims: Claims) -> None:
     evidence.world_size = stated or (next(iter(claims.sizes)) if len(claims.sizes) == 1 else None)
     if not claims.sizes and weakest <= MOST_RANKS:
         evidence.world_size = weakest or None
-    _beyond(evidence)
-
-
-def _beyond(evidence: Evidence) -> None:
-    """Ranks that a job of this size cannot have."""
-    if evidence.world_size is None:
-        return
     handles: list[Any] = [*evidence.flight, *evidence.rings, *evidence.traces, *evidence.snapshots]
     for handle in handles:
-        if handle.rank is not None and handle.rank >= evidence.world_size:
+        if handle.rank is not None and evidence.world_size is not None and handle.rank >= evidence.world_size:
             what = f"rank {handle.rank} in a job of {evidence.world_size} ranks: of another job, or the name misleads"
             evidence.problems.append(Problem("file", handle.file, what))
 

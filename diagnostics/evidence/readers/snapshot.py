@@ -123,7 +123,14 @@ def _snapshot(value: dict[str, Any]) -> Snapshot:
     for number, events in enumerate(traces if isinstance(traces, list) else ()):
         if isinstance(events, list) and events:
             device = devices.setdefault(number, DeviceMemory(number))
-            _set_history(events, device, blocks.get(number, {}), marks.get(number, []))
+            history = memory_history.read(
+                list(_dicts(events)), blocks.get(number, {}), device.reserved_bytes, marks.get(number, [])
+            )
+            if history.peak is not None:
+                device.history = history
+                device.curve = [(row[0], total(row)) for row in history.rows]
+                device.peak_bytes = max(device.allocated_bytes, total(history.peak))
+                device.peak_site = site_of((history.peak_event or {}).get("frames"))
             for event in (event for event in _dicts(events[::-1]) if event.get("action") == "oom"):  # Newest first.
                 asked_bytes, free_bytes = values.size(event.get("size")) or 0, values.size(event.get("device_free"))
                 ran_out.append(OutOfMemory(number, asked_bytes, free_bytes, site_of(event.get("frames"))))
@@ -156,18 +163,6 @@ def _segment(
             device.free_blocks += 1
             device.largest_free_bytes = max(device.largest_free_bytes, size)
         address += size
-
-
-def _set_history(events: list[Any], device: DeviceMemory, blocks: _Blocks, marks: list[Annotation]) -> None:
-    """Set the device's memory history: what the bytes were for over time, and where the peak was."""
-    history = memory_history.read(list(_dicts(events)), blocks, device.reserved_bytes, marks)
-    if history.peak is None:
-        return
-    device.history = history
-    device.curve = [(row[0], total(row)) for row in history.rows]
-    device.peak_bytes = max(device.allocated_bytes, total(history.peak))
-    if history.peak_event is not None:
-        device.peak_site = site_of(history.peak_event.get("frames"))
 
 
 def _annotations(value: object) -> dict[int, list[Annotation]]:

@@ -127,22 +127,16 @@ class Scan(Generic[T]):
         for start, end in _ends(framed):
             last = start + 1  # behind the event's brace: what separates it from the next is overwritten for a while
             kept, framed[last] = framed[last], 0x5D
+            text = memoryview(framed)[: last + 1]
             try:
-                return self._decode(memoryview(framed)[: last + 1]), bytes(memoryview(framed)[end:]), False
+                try:
+                    events = self._many.decode(text)
+                except msgspec.ValidationError:  # Events of another type count as damaged.
+                    events = self._singly([bytes(raw) for raw in self._raw.decode(text)])
+                return events, bytes(memoryview(framed)[end:]), False
             except (msgspec.DecodeError, RecursionError):
                 framed[last] = kept
         return self._exact(rest + block)
-
-    def _decode(self, text: memoryview) -> list[T]:
-        """Return the events of a JSON list. Events of another type count as damaged.
-
-        Raises:
-            msgspec.DecodeError: it is no JSON.
-        """
-        try:
-            return self._many.decode(text)
-        except msgspec.ValidationError:
-            return self._singly([bytes(raw) for raw in self._raw.decode(text)])
 
     def _singly(self, events: list[bytes]) -> list[T]:
         result = []
