@@ -100,6 +100,8 @@ class Standing:
     """Ranks whose lines say so."""
     results: frozenset[str] = frozenset()
     """NCCL's names of it, such as `ncclSystemError`."""
+    failed_silently: tuple[int, ...] = ()
+    """Ranks that ended with exit code 1, as Python does after any exception, without a line that says why."""
     absent: tuple[int, ...] = ()
     """Ranks that did not come to a monitored barrier."""
     lost: str = ""
@@ -143,7 +145,8 @@ def standing(evidence: Evidence) -> Standing | None:
     kinds = frozenset(fact.kind for fact in evidence.facts)
     aborted = {error.rank for error in evidence.errors if error.signal == "SIGABRT" and error.rank is not None}
     victims = [error for error in evidence.errors if error.type and _lost_a_peer(error)]
-    if not kinds & (_OPENS | _FAILED) and not aborted and not victims:
+    silent = {one.rank for one in evidence.errors if one.exit_code == 1 and one.rank is not None and not one.type}
+    if not kinds & (_OPENS | _FAILED) and not aborted and not victims and not silent:
         return None
     gave_up = [fact for fact in evidence.facts if fact.kind in _FAILED]
     reasons = {fact.kind: str(fact.fields.get("error") or fact.fields.get("result")) for fact in reversed(gave_up)}
@@ -164,6 +167,7 @@ def standing(evidence: Evidence) -> Standing | None:
         others=tuple(others),
         silent=tuple(rank for rank in range(world) if rank not in spoke),
         aborted=tuple(sorted(aborted)) if not waits else (),
+        failed_silently=tuple(sorted(silent)) if not waits else (),
         kinds=kinds,
         stuck_s=max((float(value) for value in stuck if isinstance(value, int)), default=0.0),
         refused=any("refused" in str(fact.fields.get("why")) for fact in connects),

@@ -16,6 +16,7 @@ from diagnostics.evidence.endings import (
     Ending,
     by_kernel,
     ends_a_rank,
+    kind_of_exception,
     of_error,
     of_fact,
     of_srun,
@@ -27,6 +28,7 @@ _MISMATCH_FACTS = {"gloo_mismatch", "collective_mismatch_text"}
 _RAISED_OOM = re.compile(r"(?:[\w.]+\.)?(?:OutOfMemoryError|RuntimeError): CUDA out of memory")
 """How the interpreter prints an exception that nobody caught."""
 _CLOSED_FACTS = {"gloo_closed", "gloo_reset"}
+_FAILED_FACTS = _CLOSED_FACTS | {"dist_backend_error"}
 
 
 def rank_endings(evidence: Evidence) -> dict[int, Ending]:
@@ -155,8 +157,8 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     if not unnamed:
         own = [*_of_memory(evidence, rank), *_of_workers(evidence, rank)][:1]
     if not (own or endings):
-        own = [ending for ending in unnamed if ending.victim][:1]
-    return {**endings, rank: own[0]} if len(own) == 1 else endings
+        own = [ending for ending in unnamed or _of_libraries(evidence) if ending.victim][:1]
+    return {**endings, own[0].rank: own[0]} if len(own) == 1 else endings
 
 
 def _unhandled(evidence: Evidence) -> Iterator[LogFact]:
@@ -186,6 +188,15 @@ def _of_workers(evidence: Evidence, rank: int) -> Iterator[Ending]:
         if fact.kind == "worker_died":
             item = EvidenceItem("log", fact.file, shortened(fact.text, 200), fact.line)
             yield Ending(rank, "killed", str(fact.fields["detail"]), item)
+
+
+def _of_libraries(evidence: Evidence) -> Iterator[Ending]:
+    """Yield what single lines of NCCL and gloo say of a rank that failed, where no exception is around them."""
+    for fact in _unhandled(evidence):
+        if fact.kind in _FAILED_FACTS:
+            rank = UNNAMED if fact.rank is None else fact.rank
+            kind = kind_of_exception("DistBackendError", fact.text)
+            yield Ending(rank, kind, shortened(fact.text, 200), EvidenceItem("log", fact.file, fact.text, fact.line))
 
 
 def peer_vanished(evidence: Evidence, endings: Mapping[int, Ending]) -> bool:

@@ -27,6 +27,8 @@ def headline(standing: Standing) -> str:
     if standing.lost:
         who = ranks_spoken(standing.losers) if standing.losers else "a rank that the lines do not name"
         return f"{who} lost a peer ({shortened(standing.lost, 120)}), and no line says which rank ended first"
+    if standing.failed_silently:
+        return f"{ranks_spoken(standing.failed_silently)} ended with exit code 1, and no line says why"
     return "the transport reported errors; no cause is confirmed"
 
 
@@ -67,8 +69,8 @@ def decide(report: Report, standing: Standing | None) -> str:
     """Return what the user can run or collect to decide it."""
     if report.suspicions:
         return report.suspicions[0].decide
-    if standing is not None and standing.aborted:
-        ranks = ranks_spoken(standing.aborted)
+    if standing is not None and (silent := standing.aborted or standing.failed_silently):
+        ranks = ranks_spoken(silent)
         return f"the stderr of {ranks}, which names the reason: torchrun --log-dir=logs --redirects=3 ..."
     if standing is not None and standing.failure:
         return "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET COMMAND: NCCL then says which call failed, and why"

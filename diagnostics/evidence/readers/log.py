@@ -124,14 +124,14 @@ class _Scan:
     def _last_error(self, line: Line, rank: int | None) -> None:
         """NCCL's own words, behind `Last error:` or in the line after it."""
         if self.last_error and line.text.strip():
-            self.last_error = False
             self._add("nccl_last_error", rank, line, {"error": line.text.strip()[:TEXT]})
+        self.last_error = False  # It may be empty.
         if line.text.startswith("Last error:"):
             rest = line.text.removeprefix("Last error:").strip()
             if rest:
                 self._add("nccl_last_error", rank, line, {"error": rest[:TEXT]})
             else:
-                self.last_error, self.following = True, max(self.following, 3)
+                self.last_error, self.following = True, max(self.following, 1)
 
     def _match(self, patterns: list[Pattern], line: Line, rank: int | None) -> bool:
         for pattern in patterns:

@@ -95,3 +95,17 @@ def test_why_nccl_gave_up(tmp_path: Path) -> None:
     last = "[rank2]: Last error:\n[rank2]: socketStartConnect: Connect to 127.0.0.1<45069> failed : refused\n"
     found = read(tmp_path, text + last)
     assert found.failure.startswith("socketStartConnect") and found.loopback and found.refused
+
+
+def test_an_empty_last_error_is_none(tmp_path: Path) -> None:
+    text = "ncclSystemError: System call failed.\nLast error:\n\n    return pg.recv([tensor], source, tag)\n"
+    assert read(tmp_path, text).failure == "ncclSystemError"
+
+
+def test_ranks_that_ended_without_a_word(tmp_path: Path) -> None:
+    rows = "".join(
+        f"[{n}]:\n  time      : 2024-03-05_07:01:51\n  host      : a\n  rank      : {n} (local_rank: {n})\n"
+        f"  exitcode  : 1 (pid: {70 + n})\n  error_file: <N/A>\n"
+        for n in range(3)
+    )
+    assert read(tmp_path, rows).failed_silently == (0, 1, 2)

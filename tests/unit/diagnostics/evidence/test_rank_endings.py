@@ -204,3 +204,16 @@ def test_a_worker_of_ray_that_died_is_a_rank_without_a_name() -> None:
     died = evidence(facts=(LogFact("worker_died", None, "log", 7, "A worker died", {"detail": "End of file"}),))
     endings = add_unnamed(died, rank_endings(died), [])
     assert [(rank, end.kind, end.what) for rank, end in endings.items()] == [(UNNAMED, "killed", "End of file")]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("DistBackendError: NCCL error in: a.cpp:1, remote process exited or there was a network error", "lost_peer"),
+        ("DistBackendError: NCCL error in: a.cpp:1, invalid usage, NCCL version 2.21.5", None),
+    ],
+)
+def test_a_line_of_nccl_without_its_exception_is_a_victims(text: str, kind: str | None) -> None:
+    told = evidence(facts=(LogFact("dist_backend_error", 3, "log", 7, text, {}),))
+    endings = add_unnamed(told, rank_endings(told), [])
+    assert {rank: end.kind for rank, end in endings.items()} == ({3: kind} if kind else {})

@@ -18,7 +18,7 @@ ITEM = EvidenceItem("log", "a.log", "text", 1)
 def job(size: ModelSize, *peaks: int) -> JobMemory:
     ranks = {}
     for rank, peak in enumerate(peaks):
-        step = StepMemory(1, 0.0, None, None, peak_allocated_bytes=peak, allocated_bytes=peak, reserved_bytes=peak)
+        step = StepMemory(1, 0.0, None, peak_allocated_bytes=peak, allocated_bytes=peak, reserved_bytes=peak)
         ranks[rank] = RankMemory(rank, timeline=Timeline([step]), timeline_file=f"rank_{rank}.jsonl")
     return JobMemory(Evidence(root=None, limits=Limits()), size, ranks)
 
