@@ -71,23 +71,18 @@ def measure(team: Team, spec: Spec, sides: Sequence[Side], repeats: int, say: Sa
     for number, side in product(range(1, rounds + 1), sides):
         label = f"round {number} of {rounds}, {side.name}: " if len(sides) == 2 else ""
         launches.append(Launch(side.name))
-        failure = _follow(team, spec, side, launches[-1], lambda text, label=label: say(label + text))  # type: ignore[misc]
+        say(f"{label}starting {counted(team.world_size, 'rank')}")
+        try:
+            with team.start(spec, side.variables) as children:
+                failure = _watch(team, spec, children, launches[-1], lambda text, label=label: say(label + text))  # type: ignore[misc]
+        except KeyboardInterrupt:
+            failure = STOPPED
+        finally:
+            team.over()
         if failure:
             break
     report = _report(team.world_size, spec, sides, launches)
     return dataclasses.replace(report, failure=failure, seconds=time.monotonic() - began_s)
-
-
-def _follow(team: Team, spec: Spec, side: Side, launch: Launch, say: Say) -> str:
-    """One launch to its end; returns why it ended early, or nothing."""
-    say(f"starting {counted(team.world_size, 'rank')}")
-    try:
-        with team.start(spec, side.variables) as children:
-            return _watch(team, spec, children, launch, say)
-    except KeyboardInterrupt:
-        return STOPPED
-    finally:
-        team.over()
 
 
 def _watch(team: Team, spec: Spec, children: Children, launch: Launch, say: Say) -> str:

@@ -21,6 +21,11 @@ def document(report: BenchReport, *, page: str = "") -> doc.Document:
         page: path of the page to name at the end of the terminal's text.
     """
     versions = [f"{name} {report.about[name]}" for name in ("host", "torch", "nccl") if report.about.get(name)]
+    badge: tuple[str, doc.Tone] = ("RESULTS VERIFIED", "good")
+    if report.failure or report.wrong:
+        badge = ("ENDED EARLY" if report.failure else "WRONG RESULTS", "bad")
+    elif all(result.wrong_elements is None for result in report.results):
+        badge = ("NOT VERIFIED", "warn")
     alarms = [f"ended early: {report.failure}"] if report.failure else []
     alarms += ["WRONG RESULTS: see the last column"] if report.wrong else []
     verdict = doc.Paragraph(doc.Span(_verdict(report), "strong")) if len(report.sides) == 2 else None
@@ -32,7 +37,7 @@ def document(report: BenchReport, *, page: str = "") -> doc.Document:
     about = tuple(doc.Field("best", text) for text in _best(report))
     return doc.Document(
         title=f"Collectives: {_title(report)}",
-        badge=_badge(report),
+        badge=badge,
         answer=doc.Span(_title(report), "strong"),
         heading=_title(report),
         lead=doc.present(
@@ -50,15 +55,6 @@ def document(report: BenchReport, *, page: str = "") -> doc.Document:
         ),
         footer="Made by dtk bench comm. The same as data: dtk bench comm with --json.",
     )
-
-
-def _badge(report: BenchReport) -> tuple[str, doc.Tone]:
-    if report.failure:
-        return "ENDED EARLY", "bad"
-    if report.wrong:
-        return "WRONG RESULTS", "bad"
-    unknown = all(result.wrong_elements is None for result in report.results)
-    return ("NOT VERIFIED", "warn") if unknown else ("RESULTS VERIFIED", "good")
 
 
 def _title(report: BenchReport) -> str:

@@ -14,7 +14,7 @@ from dtk.compare.load import load
 from dtk.compare.model import Check, Comparison, RunRecord, Variant
 from dtk.compare.notes import notes
 from dtk.compare.scaling import grows_with_ranks, scaling
-from dtk.compare.surroundings import surroundings
+from dtk.compare.surroundings import surrounded
 from dtk.compare.why import verdicts
 
 
@@ -69,16 +69,9 @@ def _measured(run: RunRecord, options: Options) -> RunRecord:
     if not compares(run, options.warmup_steps):
         return run
     begin_s, end_s = steps.timespan_s(run, options.warmup_steps)
-    around = surroundings(run.path, begin_s, end_s, options.limits)
+    run = surrounded(run, begin_s, end_s, steps.step_time_s(run, options.warmup_steps), options.limits)
     breakdown, causes = traces.explain(run.path, options.limits, options.progress)
-    return replace(
-        run,
-        energy_j=sum(around.watts.values()) * steps.step_time_s(run, options.warmup_steps) if around.watts else None,
-        disturbances=tuple(around.disturbances),
-        clocks_mhz=around.clocks_mhz,
-        breakdown=breakdown,
-        causes=causes,
-    )
+    return replace(run, breakdown=breakdown, causes=causes)
 
 
 def _gate(compared: Sequence[Variant], options: Options) -> list[Check]:

@@ -56,6 +56,10 @@ def load(folder: Path, limits: Limits) -> RunRecord:
         raise _damaged(folder, f"metrics.jsonl: {logged.problem}")
     if logged.absent and state == "finished" and mapping(read.config.get("record")).get("level") not in ("off", False):
         raise _damaged(folder, "metrics.jsonl is missing or empty")
+    traffic, listed = [], read.plan.get("traffic")
+    for record in listed if isinstance(listed, list) else ():
+        with suppress(msgspec.ValidationError):
+            traffic.append(msgspec.convert(record, Traffic, strict=False))
     world_size = mapping(read.manifest.get("topology")).get("world_size")
     return RunRecord(
         path=folder,
@@ -66,8 +70,8 @@ def load(folder: Path, limits: Limits) -> RunRecord:
         manifest=read.manifest,
         parity=parity,
         figures=mapping(read.summary.get("figures")),
-        traffic=_traffic(read.plan),
-        planned=isinstance(read.plan.get("traffic"), list),
+        traffic=tuple(traffic),
+        planned=isinstance(listed, list),
         windows=logged.windows,
         world_size=world_size if isinstance(world_size, int) and world_size > 0 else 1,
         damage=tuple(_damage(paths.plan, problems, logged)),
@@ -100,12 +104,3 @@ def _refuse(folder: Path, problems: list[Problem], records: tuple[Mapping[str, A
             raise DiagnosticsError(f"{folder} was written by a newer dtk", "upgrade dtk to compare it")
         if problem.file in _NEEDED and problem.reason == "damaged":
             raise _damaged(folder, f"{problem.file}: {problem.what}")
-
-
-def _traffic(plan: Mapping[str, Any]) -> tuple[Traffic, ...]:
-    found = []
-    records = plan.get("traffic")
-    for record in records if isinstance(records, list) else ():
-        with suppress(msgspec.ValidationError):
-            found.append(msgspec.convert(record, Traffic, strict=False))
-    return tuple(found)

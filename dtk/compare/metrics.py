@@ -5,6 +5,7 @@ Bounded; opens regular files only, so that nothing waits for a writer.
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,15 +89,18 @@ def _windows(found: list[tuple[Window, bool]]) -> tuple[Window, ...]:
         # The first step of an attempt is always logged, so its window is that step alone.
         first = last.get(line.attempt, line.last - 1)
         last[line.attempt] = line.last
+        samples = None
+        if not torn:  # Where a record before it is lost, it is not known of which steps its samples are.
+            with suppress(ValueError, TypeError):
+                samples = int(line.samples_hash, 16) & _MASK  # type: ignore[arg-type]
         if line.last > first:
-            # Where a record before it is lost, it is not known of which steps its samples are.
             windows.append(
                 msgspec.structs.replace(
                     line,
                     first=first,
                     began_step=starts[line.attempt] - 1,
                     step_time_s=line.step_time_s if (line.step_time_s or 0.0) > 0 else None,
-                    samples=None if torn else _hash(line.samples_hash),
+                    samples=samples,
                 )
             )
     return tuple(windows)
@@ -114,13 +118,6 @@ def _line(text: bytes) -> Window | None:
         except (ValueError, RecursionError, msgspec.ValidationError):
             return None
     return line if 0 <= line.last < 1 << 62 else None
-
-
-def _hash(text: str | None) -> int | None:
-    try:
-        return None if text is None else int(text, 16) & _MASK
-    except ValueError:
-        return None
 
 
 def _finite(text: str) -> float | None:

@@ -63,7 +63,10 @@ def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tol
         _equal("fault", "injected fault", runs, lambda run: run.get("fault.name", "none")),
     ]
     if not weak:
-        found[2:2] = [_tokens(runs), _samples(runs, reference)]
+        tokens = _equal("tokens", "global tokens per step", runs, _tokens)
+        if tokens.status == "same":
+            tokens = replace(tokens, detail=f"{int(tokens.detail):,}")
+        found[2:2] = [tokens, _samples(runs, reference)]
         found.append(_losses(runs, reference, tolerance))
     if len(runs) > 1:
         return found
@@ -155,15 +158,10 @@ def _schedule(run: RunRecord) -> Mapping[str, Any]:
     return section if section.get("name") == "constant" else {**section, "train.steps": run.get("train.steps")}
 
 
-def _tokens(runs: Sequence[tuple[str, RunRecord]]) -> Check:
+def _tokens(run: RunRecord) -> int | None:
     """As trained, not as configured."""
-
-    def per_step(run: RunRecord) -> int | None:
-        last = run.windows[-1]
-        return None if last.tokens is None else last.tokens // max(last.last, 1)
-
-    check = _equal("tokens", "global tokens per step", runs, per_step)
-    return replace(check, detail=f"{int(check.detail):,}") if check.status == "same" else check
+    last = run.windows[-1]
+    return None if last.tokens is None else last.tokens // max(last.last, 1)
 
 
 def _samples(runs: Sequence[tuple[str, RunRecord]], reference: RunRecord) -> Check:

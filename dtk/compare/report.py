@@ -14,7 +14,7 @@ from dtk.compare.formatting import (
     value_text,
 )
 from dtk.compare.model import Cell as Measured
-from dtk.compare.model import Check, Comparison, Doubt, Figure, Scaled, Status, Variant, mapping
+from dtk.compare.model import Comparison, Doubt, Figure, Scaled, Status, Variant, mapping
 
 POINTS_DRAWN = 400
 OUTCOMES = {"oom": "OOM", "hung": "HUNG", "failed": "FAILED", "lost": "LOST", "no steps": "no steps"}
@@ -33,6 +33,12 @@ def document(comparison: Comparison) -> doc.Document:
     tone: doc.Tone = "good" if comparison.comparable else "bad"
     colours = {variant.label: n % doc.COLOURS for n, variant in enumerate(comparison.variants)}
     by_key = {figure.key: figure for figure in comparison.figures}
+    rows = tuple((check.title, _STATUSES[check.status], check.detail) for check in comparison.checks)
+    parity = doc.Table(("condition", "status", "found"), rows, 3)
+    names = tuple(
+        doc.Field(variant.label, tuple(span for run in variant.runs for span in (doc.Span(run.name, "code"), " ")))
+        for variant in comparison.variants
+    )
     notes = tuple(doc.Span(note, "warn" if isinstance(note, Doubt) else "") for note in comparison.notes)
     return doc.Document(
         title=f"Comparison: {', '.join(variant.label for variant in comparison.variants)}",
@@ -48,9 +54,9 @@ def document(comparison: Comparison) -> doc.Document:
             _breakdown(comparison),
             _losses(comparison, colours),
             _scaling(comparison.scaling) if comparison.scaling else None,
-            doc.Section("Runs", (doc.table(_overview(comparison), 2), doc.on_page(doc.Fields(_run_names(comparison))))),
+            doc.Section("Runs", (doc.table(_overview(comparison), 2), doc.on_page(doc.Fields(names)))),
             _figures(comparison.figures) if comparison.figures else None,
-            _parity(comparison.checks) if comparison.checks else None,
+            doc.Section("Parity: did they do the same work?", (parity,)) if comparison.checks else None,
             doc.Section("Notes", (doc.Items(notes),)) if notes else None,
         ),
         footer="Made by dtk compare. The same as data: dtk compare with --json.",
@@ -69,20 +75,14 @@ def headline(comparison: Comparison) -> str:
         return f"one variant, {len(only.compared):,} repeats of {only.label}: there is no other to compare it with"
     if len(comparison.compared) < 2:
         return f"only {comparison.compared[0].label} has figures: there is nothing to compare it with"
-    best = _fastest(comparison)
-    fastest = f"{best} is the fastest" if best else "no variant is clearly the fastest"
+    fastest = "no variant is clearly the fastest"
+    cells = [cell for figure in comparison.figures if figure.key == "step_time_s" for cell in figure.cells]
+    times = sorted(((c.estimate, c.variant) for c in cells if c.estimate), key=lambda pair: pair[0].median)
+    if len(times) > 1 and len({cell.batch for cell in cells if cell.estimate}) == 1:
+        (first, variant), (second, _) = times[:2]
+        if first.high is not None and second.low is not None and first.high < second.low:  # Noise hides no other one.
+            fastest = f"{variant} is the fastest"
     return f"comparable: the runs did the same work; {fastest}"
-
-
-def _fastest(comparison: Comparison) -> str:
-    """Return the variant with the shortest step, if all are of one batch and noise cannot hide another one."""
-    figure = next((figure for figure in comparison.figures if figure.key == "step_time_s"), None)
-    times = [(cell.estimate, cell) for cell in (figure.cells if figure else ()) if cell.estimate is not None]
-    if len(times) < 2 or len({cell.batch for _, cell in times}) > 1:
-        return ""
-    (first, cell), (second, _) = sorted(times, key=lambda pair: pair[0].median)[:2]
-    apart = first.high is not None and second.low is not None and first.high < second.low
-    return cell.variant if apart else ""
 
 
 def _about(comparison: Comparison) -> str:
@@ -216,13 +216,6 @@ def runs_text(variant: Variant) -> str:
     return f"{good} of {every}, {outcome}" if good or every > 1 else outcome
 
 
-def _run_names(comparison: Comparison) -> tuple[doc.Field, ...]:
-    return tuple(
-        doc.Field(variant.label, tuple(span for run in variant.runs for span in (doc.Span(run.name, "code"), " ")))
-        for variant in comparison.variants
-    )
-
-
 def _figures(figures: Sequence[Figure]) -> doc.Section:
     """Return every figure of every variant: median, interval over repeats, ratio to the first."""
     rows: list[tuple[str, ...]] = [("figure", "variant", "median", "95 % interval", "ratio to the first")]
@@ -242,8 +235,3 @@ def _median(cell: Measured | None, figure: Figure) -> str:
         return "-"
     shown = value_text(cell.estimate.median, figure.unit)
     return shown.removesuffix(f" {figure.unit}") if figure.title == figure.unit else shown
-
-
-def _parity(checks: Sequence[Check]) -> doc.Section:
-    rows = tuple((check.title, _STATUSES[check.status], check.detail) for check in checks)
-    return doc.Section("Parity: did they do the same work?", (doc.Table(("condition", "status", "found"), rows, 3),))

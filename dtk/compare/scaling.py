@@ -1,6 +1,6 @@
 """Runs of one variant on several numbers of ranks: how much of the ranks' speed is left. Pure arithmetic."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from dtk.compare.group import flat
@@ -32,7 +32,13 @@ def scaling(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[Scal
                 series.setdefault((_without_batch(variant), batch(variant)), []).append(variant)
         for members in series.values():
             if len({member.any.world_size for member in members}) == len(members) > 1:
-                found += _points(kind, sorted(members, key=lambda member: member.any.world_size), speeds)
+                members.sort(key=lambda member: member.any.world_size)
+                words = [member.label.split(" ") for member in members]
+                name = " ".join(word for word in words[0] if all(word in other for other in words))
+                per_rank = [speeds[member.label] / member.any.world_size for member in members]
+                for member, speed in zip(members, per_rank, strict=True):
+                    size, tokens_per_s = member.any.world_size, speeds[member.label]
+                    found.append(Scaled(name, kind, size, tokens_per_s, speed / per_rank[0]))
     return found
 
 
@@ -41,16 +47,6 @@ def grows_with_ranks(variants: Sequence[Variant]) -> bool:
     sizes, batches = {v.any.world_size for v in variants}, {v.any.batch[0] for v in variants}
     series = {(_without_batch(variant), _per_rank(variant)) for variant in variants}
     return len(series) == 1 and len(sizes) == len(batches) == len(variants) > 1
-
-
-def _points(kind: Kind, members: Sequence[Variant], speeds: Mapping[str, float]) -> list[Scaled]:
-    words = [member.label.split(" ") for member in members]
-    name = " ".join(word for word in words[0] if all(word in other for other in words))
-    per_rank = [speeds[member.label] / member.any.world_size for member in members]
-    return [
-        Scaled(name, kind, member.any.world_size, speeds[member.label], speed / per_rank[0])
-        for member, speed in zip(members, per_rank, strict=True)
-    ]
 
 
 def _without_batch(variant: Variant) -> tuple[Any, ...]:

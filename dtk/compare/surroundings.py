@@ -4,17 +4,15 @@ Reads telemetry/*.jsonl, of the measured steps only. Where nothing was sampled n
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
 from diagnostics.evidence.limits import Limits, lines_of
 from diagnostics.runs.records import number, objects
 from dtk.compare.formatting import percent_text
-from dtk.compare.model import Disturbance
+from dtk.compare.model import Disturbance, RunRecord
 
 SLOWED = frozenset({"hardware_slowdown", "software_thermal", "hardware_thermal", "hardware_power_brake"})
 """Reasons for lower clocks that say that something is wrong (nvml.h, nvmlClocksEventReasons)."""
@@ -29,49 +27,39 @@ STOLEN_PERCENT = 5.0
 """CPU that the hypervisor gave to other machines."""
 
 
-@dataclass(slots=True)
-class Surroundings:
-    """Of one run, over its measured steps."""
-
-    watts: dict[str, float] = field(default_factory=dict)
-    """Device -> mean power."""
-    clocks_mhz: float | None = None
-    """Median SM clock of all devices."""
-    disturbances: list[Disturbance] = field(default_factory=list)
-
-
-def surroundings(folder: Path, begin_s: float, end_s: float, limits: Limits) -> Surroundings:
-    """Return what was sampled between two points in time, on all nodes.
+def surrounded(run: RunRecord, begin_s: float, end_s: float, step_time_s: float, limits: Limits) -> RunRecord:
+    """Return the run with what was sampled between two points in time, on all nodes.
 
     Args:
-        folder: the run's.
+        run: gets energy_j, clocks_mhz and disturbances.
         begin_s: seconds since 1970.
         end_s: seconds since 1970.
+        step_time_s: seconds of a step, over which the mean power makes its energy.
         limits: of files.
     """
-    found = Surroundings()
     clocks: list[float] = []
-    for path in sorted((folder / "telemetry").glob("node_*.jsonl"))[: limits.files]:
-        samples = [sample for sample in _samples(path, limits) if begin_s <= sample["time_s"] <= end_s]
+    watts: list[float] = []
+    disturbances: list[Disturbance] = []
+    for path in sorted((run.path / "telemetry").glob("node_*.jsonl"))[: limits.files]:
+        samples: list[dict[str, Any]] = []
+        if path.is_file() and not path.is_symlink():
+            with suppress(OSError, ValueError):  # What was read stands; the diagnosis names damaged files.
+                for value in objects(lines_of(path, limits)):
+                    time_s = number(value.get("time_s")) if value.get("kind") == "sample" else None
+                    if time_s is not None and begin_s <= time_s <= end_s:
+                        samples.append(value)
         node = "" if path.name == "node_00000.jsonl" else f" of {path.stem.replace('_0000', ' ')}"
-        found.disturbances += _host(samples, node)
-        for name, device in _devices(samples).items():
-            found.disturbances += _throttled(f"GPU {device[0].get('index')}{node}", device)
+        disturbances += _host(samples, node)
+        for device in _devices(samples).values():
+            disturbances += _throttled(f"GPU {device[0].get('index')}{node}", device)
             clocks += _numbers(device, "sm_clock_mhz")
-            power = _power(device)
-            if power is not None:
-                found.watts[f"{path.name}/{name}"] = power
-    found.clocks_mhz = median(clocks) if clocks else None
-    return found
-
-
-def _samples(path: Path, limits: Limits) -> Iterator[dict[str, Any]]:
-    if path.is_symlink() or not path.is_file():
-        return
-    with suppress(OSError, ValueError):  # What was read stands; the diagnosis names damaged files.
-        for value in objects(lines_of(path, limits)):
-            if value.get("kind") == "sample" and number(value.get("time_s")) is not None:
-                yield value
+            watts += [power for power in (_power(device),) if power is not None]
+    return replace(
+        run,
+        energy_j=sum(watts) * step_time_s if watts else None,
+        clocks_mhz=median(clocks) if clocks else None,
+        disturbances=tuple(disturbances),
+    )
 
 
 def _devices(samples: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:

@@ -62,7 +62,10 @@ def _reasons(
     if not _lost_in_noise(ratio, alike):
         parts.append(_time(run, other))
         parts.append(_avoids(variant, beside, cells) if ratio.median > 1 + _EQUAL else "")
-    parts.append(_memory(variant, first, cells))
+    peaks = [cells.get("peak_memory_bytes", {}).get(beside.label) for beside in (variant, first)]
+    mine, theirs = (None if cell is None or cell.estimate is None else cell.estimate.median for cell in peaks)
+    if mine is not None and theirs is not None and abs(mine / theirs - 1) >= _EQUAL:
+        parts.append(f"peak memory {bytes_text(mine)} instead of {bytes_text(theirs)}")
     parts += [f"diagnosis: {cause}" for cause in run.causes[:_CAUSES]]
     return [part for part in parts if part]
 
@@ -157,12 +160,3 @@ def _avoids(variant: Variant, beside: Sequence[Variant], cells: Values) -> str:
         return ""
     peak_bytes, label, ops = min(better)
     return f"{label} needs {bytes_text(peak_bytes)} and avoids the {ops}"
-
-
-def _memory(variant: Variant, first: Variant, cells: Values) -> str:
-    """Describe a difference in peak memory, such as `peak memory 6.1 GiB instead of 9.8 GiB`."""
-    peaks = cells.get("peak_memory_bytes", {})
-    mine, theirs = (peaks[beside.label].estimate if beside.label in peaks else None for beside in (variant, first))
-    if mine is None or theirs is None or abs(mine.median / theirs.median - 1) < _EQUAL:
-        return ""
-    return f"peak memory {bytes_text(mine.median)} instead of {bytes_text(theirs.median)}"

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
+from importlib.util import find_spec
 from typing import Any
 
 from dtk.doctor.model import Check, Finding, Result, failure, judged, not_applicable, warning
@@ -124,7 +125,7 @@ def present(scope: Scope) -> Result:
     gpus, findings, reason = find(scope)
     nvml, _ = scope.nvml()
     if nvml is None:
-        return _without_nvml(scope, reason)
+        return _without_nvml(reason)
     if not gpus and not findings:
         return not_applicable(reason)
     names = sorted({gpu.name for gpu in gpus})
@@ -145,13 +146,13 @@ def present(scope: Scope) -> Result:
     )
 
 
-def _without_nvml(scope: Scope, reason: str) -> Result:
+def _without_nvml(reason: str) -> Result:
     """No NVML is normal without a GPU, and a fault where the kernel has a device."""
     if "mismatch" in reason.lower():
         what = "the driver was updated under a running kernel module: reboot the node"
         return judged([failure(reason, what, "sudo reboot")])
     if nvidia_devices():
-        if not scope.is_installed("pynvml"):
+        if find_spec("pynvml") is None:
             text = f"{reason}, and an NVIDIA device is here"
             return judged([warning(text, "install it", "pip install nvidia-ml-py")])
         what = "see what the driver says; in a container: docker run --gpus all"

@@ -159,17 +159,6 @@ def neighbours(node: int, nodes: Sequence[int]) -> list[int]:
     return list(dict.fromkeys([*following, *([nodes[0]] if node != nodes[0] else [])]))
 
 
-def unreached(addresses: Mapping[int, tuple[str, int]]) -> dict[int, str]:
-    """Nodes that cannot be connected to, with the reason."""
-    failed = {}
-    for node, (host, port) in addresses.items():
-        try:
-            socket.create_connection((host, port), timeout=CONNECT_S).close()
-        except OSError as error:
-            failed[node] = f"{host} port {port}: {error.strerror or error}"
-    return failed
-
-
 def answer_reach(store: Store, node: int, nodes: Sequence[int], master: tuple[str, int]) -> None:
     """Listen, connect to the neighbours and report which were not reached; the leader of every node calls this."""
     try:
@@ -180,15 +169,17 @@ def answer_reach(store: Store, node: int, nodes: Sequence[int], master: tuple[st
         return
     with server:
         store.set(f"reach/at/{node}", json.dumps({"at": [address, server.getsockname()[1]]}))
-        addresses: dict[int, tuple[str, int]] = {}
         failed: dict[int, str] = {}
         for other in neighbours(node, nodes):
             answer = json.loads(arrived(store, f"reach/at/{other}", ANSWER_S) or '{"error": "it does not answer"}')
-            if "at" in answer:
-                addresses[other] = (answer["at"][0], answer["at"][1])
-            else:
+            if "at" not in answer:
                 failed[other] = str(answer["error"])
-        failed |= unreached(addresses)
+                continue
+            host, port = answer["at"]
+            try:
+                socket.create_connection((host, port), timeout=CONNECT_S).close()
+            except OSError as error:
+                failed[other] = f"{host} port {port}: {error.strerror or error}"
         store.set(f"reach/failed/{node}", json.dumps(failed))
         for other in nodes:  # The others may still be about to connect.
             arrived(store, f"reach/failed/{other}", ANSWER_S + CONNECT_S * NEIGHBOURS)

@@ -60,10 +60,19 @@ def run(
         made = examine([check for check in checks if check.topic != "collectives" or scope.nodes < 2], scope, begin)
         record = {"made": [as_plain(check) for check in made], "variables": node_checks.variables()}
         store.set(f"node/{here.node}", json.dumps(record))
-    nodes, variables = _gather(store, here, roster, everything_s)
-    answering = [node.number for node in nodes]
+    nodes: list[Node] = []
+    variables: dict[int, dict[str, str]] = {}
     if here.rank:
         answering = json.loads(_value_of_rank_0(store, "go", 2 * everything_s))
+    else:
+        ends_s = time.monotonic() + everything_s
+        for number, host in sorted((int(number), host) for number, host in roster["nodes"].items()):
+            if (text := arrived(store, f"node/{number}", ends_s - time.monotonic())) is not None:
+                record = json.loads(text)
+                nodes.append(Node(number, host, tuple(from_plain(plain) for plain in record["made"])))
+                variables[number] = record["variables"]
+        answering = [node.number for node in nodes]
+        store.set("go", json.dumps(answering))
     collectives = any(check.topic == "collectives" for check in checks)
     between = _between(store, here, roster, answering, names, scope, collectives)
     if here.rank == 0 and "agreement" in names and len(nodes) > 1:
@@ -143,25 +152,6 @@ def _roster(store: PrefixStore, here: Place, seconds: float) -> dict[str, Any]:
     return roster
 
 
-def _gather(
-    store: PrefixStore, here: Place, roster: dict[str, Any], seconds: float
-) -> tuple[list[Node], dict[int, dict[str, str]]]:
-    """On rank 0: what each node found; the others are told to go on."""
-    if here.rank:
-        return [], {}
-    nodes, variables = [], {}
-    ends_s = time.monotonic() + seconds
-    for number in sorted(map(int, roster["nodes"])):
-        text = arrived(store, f"node/{number}", ends_s - time.monotonic())
-        if text is not None:
-            record = json.loads(text)
-            made = tuple(from_plain(plain) for plain in record["made"])
-            nodes.append(Node(number, roster["nodes"][str(number)], made))
-            variables[number] = record["variables"]
-    store.set("go", json.dumps([node.number for node in nodes]))
-    return nodes, variables
-
-
 def _between(
     store: PrefixStore,
     here: Place,
@@ -193,7 +183,14 @@ def _between(
         node_checks.answer_reach(store, here.node, answering, here.master)
         if here.rank == 0:
             make("reach", lambda: node_checks.reach(store, answering))
-    for backend in _backends(store, here, scope) if collectives and several else ():
+    backends: list[str] = []
+    if collectives and several:  # gloo, and NCCL when rank 0's node has GPUs for it; the same for all.
+        if here.rank == 0:
+            facts = scope.torch().facts
+            own = ["gloo", "nccl"] if facts.get("nccl") and facts.get("devices") else ["gloo"]
+            store.set("backends", json.dumps(own))
+        backends = json.loads(_value_of_rank_0(store, "backends", 4 * scope.timeout_s + LAST_S))
+    for backend in backends:
         began = time.monotonic()
         outputs = _try(store, here, backend, scope.timeout_s)
         if here.rank == 0:
@@ -201,15 +198,6 @@ def _between(
             result = judge(outputs, backend, several_nodes=True, hosts=hosts)
             results.append(Made(f"collectives_{backend}", "nodes", result, time.monotonic() - began))
     return results
-
-
-def _backends(store: PrefixStore, here: Place, scope: Scope) -> list[str]:
-    """gloo, and NCCL when rank 0's node has GPUs for it; the same for all."""
-    if here.rank == 0:
-        facts = scope.torch().facts
-        nccl = bool(facts.get("nccl") and facts.get("devices"))
-        store.set("backends", json.dumps(["gloo", "nccl"] if nccl else ["gloo"]))
-    return list(json.loads(_value_of_rank_0(store, "backends", 4 * scope.timeout_s + LAST_S)))
 
 
 def _try(store: PrefixStore, here: Place, backend: str, timeout_s: float) -> list[ChildOutput]:

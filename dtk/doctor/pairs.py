@@ -53,17 +53,12 @@ def p2p(scope: Scope) -> Result:
         return not_applicable("this driver does not tell")
     linked = sum(nvlink for _, nvlink in pairs.values())
     fine = f"{len(pairs)} pairs with peer access" + (f", {linked} by NVLink" if linked else ", by PCIe")
-    lines = [f"GPU {a}-{b}  {_way(*status)}" for (a, b), status in pairs.items()][:LISTED]
+    lines = []
+    for (i, j), (read, nvlink) in list(pairs.items())[:LISTED]:
+        way = "unknown" if read is None else "NVLink" if nvlink else "PCIe"
+        lines.append(f"GPU {i}-{j}  {f'no peer access: {STATUS.get(read, read)}' if read else way}")
     measures = {"pairs": [{"gpus": list(pair), "read": r, "nvlink": n} for pair, (r, n) in pairs.items()]}
     return judged(_judge_pairs(pairs), fine, details=lines, measures=measures)
-
-
-def _way(read: int | None, nvlink: bool) -> str:
-    if read is None:
-        return "unknown"
-    if read != OK:
-        return f"no peer access: {STATUS.get(read, f'status {read}')}"
-    return "NVLink" if nvlink else "PCIe"
 
 
 def _judge_pairs(pairs: dict[tuple[int, int], tuple[int | None, bool]]) -> Iterator[Finding]:

@@ -59,7 +59,3 @@ class Scope:
             if self._nvml is None:
                 self._nvml = open_nvml()
             return self._nvml
-
-    def is_installed(self, module: str) -> bool:
-        """Whether a module can be found; imports nothing."""
-        return find_spec(module) is not None

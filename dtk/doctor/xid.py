@@ -75,34 +75,30 @@ def read_log(path: Path) -> str:
 
 def parse(line: str) -> Event | None:
     """One line of /dev/kmsg (`6,1234,5678901,-;text`, time in us since boot) as an Xid, if it is one."""
-    found = XID.search(line)
-    if found is None:
+    match = XID.search(line)
+    if match is None:
         return None
     head = line.split(";", 1)[0].split(",")
     age_s = None
     if len(head) >= 3 and head[2].isdecimal():
         age_s = max(0.0, time.clock_gettime(time.CLOCK_MONOTONIC) - int(head[2]) / 1e6)
-    return Event(found[1].rpartition(".")[0] or found[1], int(found[2]), (found[3] or "").strip(), age_s)
+    return Event(match[1].rpartition(".")[0] or match[1], int(match[2]), (match[3] or "").strip(), age_s)
 
 
 def _finding(bus: str, code: int, events: list[Event]) -> Finding:
     """All events of one code on one device, as one finding."""
     own = [event for event in events if (event.bus, event.code) == (bus, code)]
-    last = own[-1].age_s
-    when = "" if last is None else f", the last {_ago(last)} ago"
+    last, when = own[-1].age_s, ""
+    if last is not None:
+        units = ((86400, "days"), (3600, "hours"), (60, "minutes"), (0.5, "s"))
+        size, unit = next((pair for pair in units if last >= 2 * pair[0]), (1, "s"))
+        when = f", the last {last / max(size, 1):.0f} {unit} ago"
     text = f"{bus}: Xid {code} ({XIDS[code].meaning if code in XIDS else 'see the catalogue'}) {len(own)} x{when}"
     if code in XIDS and XIDS[code].after == "program":
         what = "a program's fault more often than the device's: find the kernel"
         return warning(text, what, "CUDA_LAUNCH_BLOCKING=1 COMMAND")
     what = "collect the report for the vendor, drain the node and reboot it (docs.nvidia.com/deploy/xid-errors)"
     return graded(last is None or last < RECENT_S, text, what, "sudo nvidia-bug-report.sh")
-
-
-def _ago(seconds: float) -> str:
-    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 CHECKS = (

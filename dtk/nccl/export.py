@@ -6,7 +6,7 @@ Every form says in comments what the preset is and what it cannot express. Knows
 import re
 import shlex
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from dtk.console.script_text import as_yaml, kubernetes_argument
@@ -15,6 +15,7 @@ from dtk.nccl.presets import Preset
 from dtk.nccl.render import RUN, fill
 
 COLUMNS = 100
+FORMS = ("sh", "slurm", "k8s", "docker")
 _PLAIN = re.compile(r"[A-Za-z0-9_.,:/-]+")
 
 
@@ -46,17 +47,17 @@ def export(preset: Preset, form: str, config_values: Mapping[str, str], run: Pat
     typed = " ".join(["dtk nccl export", preset.name, *(f"{k}={v}" for k, v in config_values.items())])
     heading = [f"nccl={preset.name}: {preset.summary}", f"Made by: {typed} --format {form}"]
     heading += _folded(preset.about.get("advice", ""))
-    return FORMS[form](preset, heading, variables, run)
-
-
-def _shell(preset: Preset, heading: list[str], variables: dict[str, str], run: Path | None) -> str:
+    if form == "k8s":
+        return _kubernetes(heading, variables)
+    if form == "docker":
+        use = "Use: docker run --env-file nccl.env --shm-size=1g --ulimit memlock=-1 IMAGE ..."
+        lines = _comments([*heading, use, "A later -e NAME=VALUE on the command line wins."])
+        return "\n".join([*lines, *(f"{name}={value}" for name, value in variables.items())]) + "\n"
     start = ["#!/bin/sh", *_comments(["Source it before the job starts: . ./nccl.sh", *heading])]
+    if form == "slurm":
+        how = "For an sbatch script, before srun; srun hands the variables on."
+        start = ["#!/bin/bash", *_comments([how, *heading]), "#SBATCH --export=ALL"]
     return _script(start, preset, variables, run)
-
-
-def _slurm(preset: Preset, heading: list[str], variables: dict[str, str], run: Path | None) -> str:
-    start = ["#!/bin/bash", *_comments(["For an sbatch script, before srun; srun hands the variables on.", *heading])]
-    return _script([*start, "#SBATCH --export=ALL"], preset, variables, run)
 
 
 def _script(start: list[str], preset: Preset, variables: dict[str, str], run: Path | None) -> str:
@@ -73,7 +74,7 @@ def _script(start: list[str], preset: Preset, variables: dict[str, str], run: Pa
     return "\n".join(lines) + "\n"
 
 
-def _kubernetes(preset: Preset, heading: list[str], variables: dict[str, str], run: Path | None) -> str:
+def _kubernetes(heading: list[str], variables: dict[str, str]) -> str:
     """Render a part of a pod template, to be merged by container name with kustomize or kubectl patch."""
     container = {
         "name": "pytorch",
@@ -85,19 +86,9 @@ def _kubernetes(preset: Preset, heading: list[str], variables: dict[str, str], r
     return "\n".join(_comments([*heading, *notes])) + "\n" + as_yaml(spec)
 
 
-def _docker(preset: Preset, heading: list[str], variables: dict[str, str], run: Path | None) -> str:
-    use = "docker run --env-file nccl.env --shm-size=1g --ulimit memlock=-1 IMAGE ..."
-    lines = _comments([*heading, f"Use: {use}", "A later -e NAME=VALUE on the command line wins."])
-    return "\n".join([*lines, *(f"{name}={value}" for name, value in variables.items())]) + "\n"
-
-
 def _comments(lines: list[str]) -> list[str]:
     return [f"# {line}" for line in lines]
 
 
 def _folded(text: str) -> list[str]:
     return textwrap.wrap(" ".join(text.split()), COLUMNS, break_long_words=False, break_on_hyphens=False)
-
-
-Form = Callable[[Preset, list[str], dict[str, str], Path | None], str]
-FORMS: dict[str, Form] = {"sh": _shell, "slurm": _slurm, "k8s": _kubernetes, "docker": _docker}

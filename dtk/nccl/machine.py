@@ -90,6 +90,12 @@ def read_machine(environment: Mapping[str, str], sys: Path = SYS, root: Path = R
         root: of the file system.
     """
     gpus, reason, driver, p2p = _gpus()
+    rdma = []
+    for path in _entries(sys / "class" / "infiniband"):
+        ports = _entries(path / "ports")
+        layer = next(filter(None, (_line(port / "link_layer") for port in ports)), "")
+        active = any(_line(port / "state").endswith("ACTIVE") for port in ports)
+        rdma.append(Rdma(path.name, _driver(path), layer, active))
     dmi = sys / "class" / "dmi" / "id"
     cloud = next((cloud for name, cloud in _VENDORS.items() if _line(dmi / "sys_vendor").startswith(name)), "")
     containers = (root / ".dockerenv", root / "run" / ".containerenv")
@@ -102,7 +108,7 @@ def read_machine(environment: Mapping[str, str], sys: Path = SYS, root: Path = R
         gpu_reason=reason,
         driver=driver,
         p2p=p2p,
-        rdma=tuple(_rdma(path) for path in _entries(sys / "class" / "infiniband")),
+        rdma=tuple(rdma),
         interfaces=tuple(
             Interface(path.name, _driver(path), _line(path / "operstate") == "up")
             for path in _entries(sys / "class" / "net")
@@ -153,12 +159,6 @@ def _p2p(nvml: Any, handles: list[Any]) -> bool | None:
         )
     except nvml.NVMLError:
         return None
-
-
-def _rdma(path: Path) -> Rdma:
-    ports = _entries(path / "ports")
-    layer = next(filter(None, (_line(port / "link_layer") for port in ports)), "")
-    return Rdma(path.name, _driver(path), layer, any(_line(port / "state").endswith("ACTIVE") for port in ports))
 
 
 def _driver(path: Path) -> str:

@@ -183,33 +183,30 @@ def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -
             newer.append(about)
         elif [about.method, about.source, about.repeats] == wanted:
             say(f"going on with the sweep {about.id}, its points as they were then")
-            return _load(path.parent, about)
+            sweep = Sweep(path.parent, about)
+            _read(sweep)
+            sweep.lock()
+            return sweep
     if newer:
         raise DtkError(f"the sweep {newer[0].id} was written by a newer dtk", f"schema {newer[0].schema_version}")
     others = f"{len(folders)} there are of other commands" if folders else "there is none at all"
-    raise DtkError(
-        f"no sweep of this command in {typed(runs_folder / FOLDER)} to go on with",
-        others,
-        "type the same command as before with --resume, or start it without",
-    )
+    fix = "type the same command as before with --resume, or start it without"
+    raise DtkError(f"no sweep of this command in {typed(runs_folder / FOLDER)} to go on with", others, fix)
 
 
-def _load(root: Path, about: About) -> Sweep:
-    sweep = Sweep(root, about)
+def _read(sweep: Sweep) -> None:
+    """Read the points and runs.jsonl; a line that was torn when the process was killed says nothing.
+
+    Raises:
+        DtkError: a file is damaged.
+    """
+    log = sweep.root / "runs.jsonl"
     try:
-        for path in sorted((root / "points").glob("*.json")):
+        for path in sorted((sweep.root / "points").glob("*.json")):
             sweep.points.append(msgspec.convert(read_json(path, _LARGEST_BYTES), Point))
-        log = root / "runs.jsonl"
         lines = log.read_bytes().split(b"\n") if log.exists() else []
     except (OSError, ValueError) as error:
-        raise DtkError(f"the sweep {about.id} is damaged", str(error), "start it anew") from error
-    _replay(sweep, lines)
-    sweep.lock()
-    return sweep
-
-
-def _replay(sweep: Sweep, lines: list[bytes]) -> None:
-    """Read runs.jsonl; a line that was torn when the process was killed says nothing."""
+        raise DtkError(f"the sweep {sweep.about.id} is damaged", str(error), "start it anew") from error
     for event in objects(lines):
         try:
             key = (int(event["point"]), int(event["repeat"]))

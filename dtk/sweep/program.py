@@ -30,7 +30,11 @@ def fixed_overrides(content: dict[str, Any]) -> list[str]:
         raise DtkError("it has no command", "W&B would pass --key=value to a program", WRITE)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise DtkError("command is no list of words", fix=WRITE)
-    overrides = _after_program(words, content.get("program"))
+    named = [word if word != "${program}" else str(content.get("program")) for word in words]
+    start = next((at for at, pair in enumerate(pairwise(named)) if pair in (("-m", _PROGRAM), ("dtk", "run"))), None)
+    if start is None:
+        raise DtkError("command does not run dtk", "a point is a dtk run", WRITE)
+    overrides = named[start + 2 :]
     if overrides.count(CHOICES) != 1:
         what = f"command passes a point's parameters {overrides.count(CHOICES)} times"
         raise DtkError(what, f"{CHOICES} is what dtk run reads", WRITE)
@@ -41,12 +45,3 @@ def fixed_overrides(content: dict[str, Any]) -> list[str]:
         if parse(word).is_sweep_override():
             raise DtkError(f"command: {word} asks for several runs", fix="list the values under parameters")
     return fixed
-
-
-def _after_program(words: list[str], program: Any) -> list[str]:
-    """Return the words that follow `-m dtk.run` or `dtk run`."""
-    known = [word if word != "${program}" else str(program) for word in words]
-    for at, pair in enumerate(pairwise(known)):
-        if pair in (("-m", _PROGRAM), ("dtk", "run")):
-            return known[at + 2 :]
-    raise DtkError("command does not run dtk", "a point is a dtk run", WRITE)

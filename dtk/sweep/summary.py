@@ -60,7 +60,12 @@ def _rank(sweep: Sweep, metric: dict[str, Any]) -> None:
     last = _last_trials(sweep)
     for point in sweep.points:
         trials = [trial for trial in last if trial.point == point.index]
-        figures = [figure for trial in trials if (figure := _figure(trial, name)) is not None]
+        figures = []
+        for recorded in (look(trial, {}) for trial in trials):
+            # The final value, else the last one logged.
+            logged = [record[name] for record in recorded.history if name in record]
+            values = (recorded.summary.get(name), *logged[-1:])
+            figures += [float(value) for value in values if value is not None and value == value][:1]
         if figures:
             state = " ".join({trial.state for trial in trials} - {"finished"})
             label = f"{point.name or 'as it is'}{f'  ({state})' if state else ''}"
@@ -72,14 +77,6 @@ def _rank(sweep: Sweep, metric: dict[str, Any]) -> None:
         say(f"  {value:<12.6g} {label}")
     if len(ranked) > _MOST_RANKED:
         say(f"  and {counted(len(ranked) - _MOST_RANKED, 'point')} more")
-
-
-def _figure(trial: Trial, name: str) -> float | None:
-    """Return the final value of a figure in a run, else the last one logged."""
-    recorded = look(trial, {})
-    logged = [record[name] for record in recorded.history if name in record]
-    values = [value for value in (recorded.summary.get(name), *logged[-1:]) if value is not None and value == value]
-    return float(values[0]) if values else None
 
 
 def _last_trials(sweep: Sweep) -> list[Trial]:

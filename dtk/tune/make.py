@@ -5,6 +5,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,8 +136,10 @@ def _candidates(request: Request, job: _Job) -> list[Candidate]:
     if request.topic == "wrap":
         return units(job.config, request.values)
     if request.topic == "nccl":
-        if request.values:
-            _check_named(request, job)
+        from dtk.nccl.presets import find_preset
+
+        for name in request.values:  # Before the first probe costs its time.
+            _variables(find_preset(name, request.config_dir).config, job.config, job.placement.backend)
         usable = [] if request.values else usable_presets(job.config, job.placement.backend, request.config_dir)
         return preset_candidates(job.config.nccl.name, usable, request.values)
     return []
@@ -146,49 +149,34 @@ def usable_presets(config: Config, backend: str, config_dir: Path | None) -> lis
     """Presets for one node and the user's own that fit the backend, and differ here from each other."""
     from dtk.config.folders import conf_folder
     from dtk.nccl.presets import read_presets
-    from dtk.nccl.render import check_preset, render
-    from dtk.record.manifest import network
+    from dtk.nccl.render import render
 
-    interfaces, own = network()["interfaces"], conf_folder()
+    own = conf_folder()
     seen = [_felt(render(config.nccl, os.environ).variables, backend)]
     usable = []
     for name, preset in read_presets(config_dir).items():
         if name not in ONE_NODE and preset.path.is_relative_to(own):
             continue
-        section = _filled(preset.config, config)
-        try:
-            check_preset(section, backend, os.environ, interfaces)
-        except DtkError:
-            continue
-        variables = _felt(render(section, os.environ).variables, backend)
-        if variables not in seen:
-            seen.append(variables)
-            usable.append(name)
+        with suppress(DtkError):
+            variables = _felt(_variables(preset.config, config, backend), backend)
+            if variables not in seen:
+                seen.append(variables)
+                usable.append(name)
     return usable
 
 
-def _check_named(request: Request, job: _Job) -> None:
-    """Refuse presets that no probe could use, before the first one costs its time.
+def _variables(preset: NCCLConfig, config: Config, backend: str) -> dict[str, str]:
+    """Return the variables of a preset with the keys that the job sets.
 
     Raises:
-        DtkError: there is none by a name, or it does not fit the backend or this machine.
+        DtkError: it does not fit the backend or this machine.
     """
-    from dtk.nccl.presets import find_preset
-    from dtk.nccl.render import check_preset, render
+    from dtk.nccl.render import KEYS, check_preset, render
     from dtk.record.manifest import network
 
-    interfaces = network()["interfaces"]
-    for name in request.values:
-        section = _filled(find_preset(name, request.config_dir).config, job.config)
-        check_preset(section, job.placement.backend, os.environ, interfaces)
-        render(section, os.environ)
-
-
-def _filled(section: NCCLConfig, config: Config) -> NCCLConfig:
-    """Return a preset with the keys that the job sets."""
-    from dtk.nccl.render import KEYS
-
-    return replace(section, **{key: value for key in KEYS if (value := getattr(config.nccl, key)) is not None})
+    section = replace(preset, **{key: value for key in KEYS if (value := getattr(config.nccl, key)) is not None})
+    check_preset(section, backend, os.environ, network()["interfaces"])
+    return render(section, os.environ).variables
 
 
 def _felt(variables: dict[str, str], backend: str) -> dict[str, str]:

@@ -57,4 +57,3 @@ def test_without_torch_no_child_is_started(tmp_path, asked, monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     facts = Scope(tmp_path).torch()
     assert (facts.installed, facts.reason) == (False, "torch is not installed") and asked[1] == []
-    assert not Scope(tmp_path).is_installed("anything")
