@@ -53,7 +53,7 @@ def main(arguments: argparse.Namespace) -> int:
         return _hand_over(job, arguments)
     if arguments.dry_run:
         return _show(job)
-    sweep = local.go_on(job) if arguments.resume else local.begin(job)
+    sweep = local.opened(job, resume=arguments.resume)
     for text in job.file.fixed:
         if text not in local.without_tracker(job.file.fixed):
             say(f"{text} of the file is for W&B's agent and left out here; type it to have it")

@@ -23,10 +23,9 @@ WHEELS = {12: "cu126", 13: "cu130"}
 def cuda_driver(scope: Scope) -> Result:
     """Check torch's CUDA build against the driver and the devices."""
     nvml, reason = scope.nvml()
-    torch = scope.torch()
-    if not torch.facts:
-        return not_applicable(f"torch cannot say what it was built for: {torch.reason}")
-    facts = torch.facts
+    facts = scope.torch().facts
+    if not facts:
+        return not_applicable(f"torch cannot say what it was built for: {scope.torch().reason}")
     if nvml is None:
         return not_applicable(f"{NO_GPU} ({reason})")
     driver = nvml.nvmlSystemGetDriverVersion()
@@ -91,10 +90,9 @@ def _build_for(runs: tuple[int, int]) -> Remedy:
 
 def nccl(scope: Scope) -> Result:
     """NCCL in torch, and whether another one was put before it."""
-    torch = scope.torch()
-    if not torch.facts:
-        return not_applicable(f"torch cannot be asked: {torch.reason}")
-    facts = torch.facts
+    facts = scope.torch().facts
+    if not facts:
+        return not_applicable(f"torch cannot be asked: {scope.torch().reason}")
     if not facts["nccl"] and not facts["cuda_build"]:
         return not_applicable("this torch is built without CUDA; gloo is the backend")
     if not facts["nccl"] or facts.get("nccl_error"):

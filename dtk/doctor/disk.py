@@ -72,12 +72,10 @@ def fsync(scope: Scope) -> Result:
         return not_applicable(f"{place} cannot be written: {error.strerror or error}")
     middle, longest = statistics.median(times), max(times)
     text = f"1 MiB is safe after {middle * 1e3:.1f} ms (median of {len(times)}, longest {longest * 1e3:.0f} ms)"
-    findings = []
-    if middle > SLOW_FLUSH_S:
-        what = "put the runs on a local disk and copy them afterwards"
-        slow = f"slow: {text} on {filesystem(place) or 'this disk'}"
-        findings.append(warning(slow, what, "dtk run runs_folder=/local/disk/runs ..."))
-    return judged(findings, text, measures={"median_ms": round(middle * 1e3, 3), "longest_ms": round(longest * 1e3, 3)})
+    measures = {"median_ms": round(middle * 1e3, 3), "longest_ms": round(longest * 1e3, 3)}
+    slow = f"slow: {text} on {filesystem(place) or 'this disk'}"
+    fix = ("put the runs on a local disk and copy them afterwards", "dtk run runs_folder=/local/disk/runs ...")
+    return judged([warning(slow, *fix)] if middle > SLOW_FLUSH_S else [], text, measures=measures)
 
 
 CHECKS = (

@@ -35,10 +35,9 @@ def examine(checks: Sequence[Check], scope: Scope, begin: Callable[[Check], None
     made = []
     for check in checks:
         begin(check)
-        began = time.monotonic()
+        began_s = time.monotonic()
         limit_s = 2 * scope.timeout_s + SLACK_S if check.slow else min(QUICK_LIMIT_S, scope.timeout_s)
-        result = _limited(check, scope, limit_s)
-        made.append(Made(check.name, check.topic, result, time.monotonic() - began))
+        made.append(Made(check.name, check.topic, _limited(check, scope, limit_s), time.monotonic() - began_s))
     return made
 
 

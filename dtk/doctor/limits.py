@@ -62,21 +62,20 @@ def trial(folder: Path, size_bytes: int) -> str:
 def judge_memlock(rdma: Path) -> Result:
     """Judge this process's limit on locked memory by what the devices in `rdma` need."""
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    told = "unlimited" if soft == resource.RLIM_INFINITY else size(soft)
+    limit = "unlimited" if soft == resource.RLIM_INFINITY else size(soft)
     try:
         devices = sorted(path.name for path in rdma.iterdir())
     except OSError:
         devices = []
     if not devices:
-        return judged([], f"{told}; no RDMA device here, nothing needs more", common={"memlock": told})
+        return judged([], f"{limit}; no RDMA device here, nothing needs more", common={"memlock": limit})
     findings = []
     if soft != resource.RLIM_INFINITY:
-        fix = ("raise it before the job", "ulimit -l unlimited")
-        if soft >= hard != resource.RLIM_INFINITY:
-            fix = _for_all("memlock", "-1", "unlimited")
-        text = f"{told} of locked memory: RDMA ({', '.join(devices[:4])}) registers buffers of all ranks"
+        own = ("raise it before the job", "ulimit -l unlimited")
+        fix = _for_all("memlock", "-1", "unlimited") if soft >= hard != resource.RLIM_INFINITY else own
+        text = f"{limit} of locked memory: RDMA ({', '.join(devices[:4])}) registers buffers of all ranks"
         findings.append(graded(soft < RANKS_MEMLOCK_BYTES, text, *fix))
-    return judged(findings, f"{told}, RDMA devices: {', '.join(devices)}", common={"memlock": told})
+    return judged(findings, f"{limit}, RDMA devices: {', '.join(devices)}", common={"memlock": limit})
 
 
 def files(scope: Scope) -> Result:
@@ -85,9 +84,8 @@ def files(scope: Scope) -> Result:
     findings = []
     if soft < FILES:
         wanted = 65536 if hard == resource.RLIM_INFINITY else min(65536, hard)
-        fix = ("raise it before the job", f"ulimit -n {wanted}")
-        if hard < FILES:
-            fix = _for_all("nofile", "65536", "65536")
+        own = ("raise it before the job", f"ulimit -n {wanted}")
+        fix = _for_all("nofile", "65536", "65536") if hard < FILES else own
         text = f"{soft} open files a process: peers' sockets and data loader workers use them up"
         findings.append(graded(soft < FEW_FILES, text, *fix))
     measures = {"soft": soft, "hard": hard}
@@ -112,9 +110,8 @@ def judge_processes(pids_max: Path) -> Result:
     least = limits[which]
     findings = []
     if least < PROCESSES:
-        fix = ("start the container with more", "docker run --pids-limit=-1")
-        if which == "ulimit -u":
-            fix = ("raise it before the job", f"ulimit -u {2 * PROCESSES}")
+        own = ("raise it before the job", f"ulimit -u {2 * PROCESSES}")
+        fix = own if which == "ulimit -u" else ("start the container with more", "docker run --pids-limit=-1")
         text = f"{least} processes and threads ({which}): several ranks with their threads use them up"
         findings.append(warning(text, *fix))
     return judged(findings, f"{least:,} ({which})", measures={"limit": least})

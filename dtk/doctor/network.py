@@ -61,7 +61,7 @@ def _own_name(name: str, several_nodes: bool) -> tuple[list[Finding], list[str]]
         return [graded(several_nodes, text, "give it one", command)], []
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
     findings = []
-    if not any(_is_ours(address) for address in addresses):
+    if all(_unbound(address, 0) for address in addresses):
         text = f"the host name {name} is {', '.join(addresses)}, which is no address of this machine"
         what = "give the name an address of this machine"
         findings.append(graded(several_nodes, text, what, "hostname -I; sudoedit /etc/hosts"))
@@ -72,15 +72,15 @@ def _own_name(name: str, several_nodes: bool) -> tuple[list[Finding], list[str]]
     return findings, addresses
 
 
-def _is_ours(address: str) -> bool:
-    """Whether a socket can be bound to an address."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+def _unbound(address: str, port: int) -> str:
+    """Return why a socket cannot be bound to an address and a port; empty = it can."""
     try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.bind((address, 0))
-    except OSError:
-        return False
-    return True
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((address, port))
+    except OSError as error:
+        return _why(error)
+    return ""
 
 
 def _why(error: OSError) -> str:
@@ -128,11 +128,8 @@ def _about(path: Path) -> dict[str, int | None]:
     """Speed, MTU and counters of one interface; null where it does not tell."""
     names = {"speed_mbit_per_s": "speed", "mtu": "mtu"}
     names |= {f"{way}_{what}": f"statistics/{way}_{what}" for way in ("rx", "tx") for what in ("packets", "errors")}
-    found: dict[str, int | None] = {}
-    for key, file in names.items():
-        text = _read(path / file)
-        found[key] = int(text) if text and text.lstrip("-").isdigit() and int(text) >= 0 else None
-    return found
+    texts = {key: _read(path / file) or "" for key, file in names.items()}  # -1 = unknown.
+    return {key: int(text) if text.isdigit() else None for key, text in texts.items()}
 
 
 def _named(variable: str, flags: dict[str, int]) -> Iterator[Finding]:
@@ -169,12 +166,8 @@ def ports(scope: Scope) -> Result:
     valid = int(variable) if variable.isdecimal() and 0 < int(variable) < 65536 else None
     named = scope.port if scope.port is not None else valid
     port = PORT if named is None else named
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("", port))
-    except OSError as error:
-        text = f"port {port}{'' if named is None else ' that you named'} cannot be listened on: {_why(error)}"
+    if why := _unbound("", port):
+        text = f"port {port}{'' if named is None else ' that you named'} cannot be listened on: {why}"
         what = f"choose another one (torchrun --master-port {free_port()}), or see who listens"
         findings.append(graded(named is not None, text, what, f"ss -ltnp 'sport = :{port}'"))
     if scope.port is None and variable and valid is None:

@@ -46,8 +46,6 @@ def place() -> Place:
             serve=rank == 0 and not agent,
         )
     except (KeyError, ValueError) as error:
-        raise DtkError(
-            "RANK and WORLD_SIZE say that a launcher started this process",
-            f"its other variables are not whole ({error})",
-            "unset RANK WORLD_SIZE, or torchrun --nnodes=N --rdzv-endpoint=HOST:PORT -m dtk doctor",
-        ) from error
+        what = "RANK and WORLD_SIZE say that a launcher started this process"
+        fix = "unset RANK WORLD_SIZE, or torchrun --nnodes=N --rdzv-endpoint=HOST:PORT -m dtk doctor"
+        raise DtkError(what, f"its other variables are not complete ({error})", fix) from error

@@ -54,9 +54,7 @@ def topics() -> list[str]:
 def _names(texts: Iterable[str], option: str) -> set[str]:
     known = [*(check.name for check in CHECKS), *BETWEEN, *topics()]
     names = {name.strip() for text in texts for name in text.split(",")}
-    for name in sorted(names):
-        if name not in known:
-            raise DtkError(
-                f'{option}: there is no check "{name}"', fix=did_you_mean(name, known) or "dtk doctor --list names all"
-            )
+    for name in sorted(names.difference(known)):
+        fix = did_you_mean(name, known) or "dtk doctor --list names all"
+        raise DtkError(f'{option}: there is no check "{name}"', fix=fix)
     return names

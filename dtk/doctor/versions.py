@@ -9,7 +9,7 @@ import re
 import sys
 import sysconfig
 
-from dtk.doctor.model import Check, Finding, Remedy, Result, failure, judged, warning
+from dtk.doctor.model import Check, Finding, Remedy, Result, Status, failure, judged, warning
 from dtk.doctor.scope import Scope
 from dtk.extras import install
 
@@ -65,13 +65,9 @@ def judge_python(version: tuple[int, ...], debug: bool) -> Result:
         findings.append(failure(f"{name} is older than {least}", *fix))
     if debug:
         findings.append(warning(f"{name} is a debug build: everything on the host is slower"))
-    return judged(
-        findings,
-        f"{name} ({platform.python_implementation()}, {platform.machine()})",
-        details=[sys.executable],
-        measures={"version": dotted(version)},
-        common={"Python": dotted(version)},
-    )
+    text = f"{name} ({platform.python_implementation()}, {platform.machine()})"
+    own = dotted(version)
+    return judged(findings, text, details=[sys.executable], measures={"version": own}, common={"Python": own})
 
 
 def torch(scope: Scope) -> Result:
@@ -84,10 +80,7 @@ def torch(scope: Scope) -> Result:
         return judged([failure(text, "see the whole error", f"{sys.executable} -c 'import torch'")])
     facts = answer.facts
     version = str(facts["version"])
-    findings = []
-    if number(version) < MINIMUM["torch"]:
-        least = dotted(MINIMUM["torch"])
-        findings.append(Finding("failure", f"torch {version} is older than {least}", upgrade(f"torch>={least}")))
+    findings = _too_old("failure", "torch", version)
     if missing := "" if facts["gloo"] else "gloo" if facts["distributed"] else "torch.distributed":
         findings.append(Finding("failure", f"torch {version} was built without {missing}", upgrade("torch")))
     if facts["numpy_error"]:
@@ -95,13 +88,16 @@ def torch(scope: Scope) -> Result:
         text = f"torch {version} and NumPy {numpy or '(absent)'} do not fit: {facts['numpy_error']}"
         findings.append(Finding("failure", text, upgrade("torch numpy")))
     build = f"CUDA {facts['cuda_build']}" if facts["cuda_build"] else "ROCm" if facts["hip_build"] else "CPU only"
-    return judged(
-        findings,
-        f"torch {version}, {build}, NumPy {installed('numpy')}",
-        details=[str(facts["file"])],
-        measures={"version": version, "cuda_build": facts["cuda_build"]},
-        common={"torch": version},
-    )
+    text = f"torch {version}, {build}, NumPy {installed('numpy')}"
+    measures = {"version": version, "cuda_build": facts["cuda_build"]}
+    return judged(findings, text, details=[str(facts["file"])], measures=measures, common={"torch": version})
+
+
+def _too_old(status: Status, package: str, version: str) -> list[Finding]:
+    """Return a finding if a package is older than the training extra asks for."""
+    least = dotted(MINIMUM[package])
+    old = Finding(status, f"{package} {version} is older than {least}", upgrade(f"{package}>={least}"))
+    return [old] if number(version) < MINIMUM[package] else []
 
 
 def upgrade(packages: str) -> Remedy:
@@ -143,13 +139,10 @@ def extras(scope: Scope) -> Result:
             findings.append(warning(text, "complete it", install(extra)))
         else:
             whole.append(extra)
-    for package in MINIMUM:
-        have = installed(package)
-        if package not in ("torch", "hydra-core") and have and number(have) < MINIMUM[package]:
-            least = dotted(MINIMUM[package])
-            text = f"{package} {have} is older than {least}"
-            findings.append(Finding("warning", text, upgrade(f"{package}>={least}")))
-        elif package in ("numpy", "psutil", "nvidia-ml-py") and not have:
+    for package in ("numpy", "psutil", "nvidia-ml-py"):
+        if version := installed(package):
+            findings += _too_old("warning", package, version)
+        else:
             findings.append(warning(f"{package} is not installed", "install it", install("train")))
     for name in LOOKALIKES:
         if (version := installed(name)) and number(version) < (12,):

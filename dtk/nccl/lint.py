@@ -136,11 +136,8 @@ def _hardware(machine: Machine, variables: Mapping[str, str]) -> dict[str, Any]:
     facts: dict[str, Any] = {**network(), "missing_files": missing_files(variables)}
     facts["missing_folders"] = [name for name, text in variables.items() if text and _folder_missing(name, text)]
     if machine.gpus:
-        facts["nproc"] = len(machine.gpus)
-        facts["gpus"] = [{"name": gpu.name} for gpu in machine.gpus]
-    if machine.nvlink is not None:
-        facts["nvlink"] = machine.nvlink
-    return facts
+        facts |= {"nproc": len(machine.gpus), "gpus": [{"name": gpu.name} for gpu in machine.gpus]}
+    return facts if machine.nvlink is None else {**facts, "nvlink": machine.nvlink}
 
 
 def _folder_missing(name: str, text: str) -> bool:

@@ -66,8 +66,8 @@ def read_presets(config_dir: Path | None = None) -> dict[str, Preset]:
         DtkError: a file is damaged.
     """
     presets, problems = readable_presets(config_dir)
-    if problems:
-        raise next(iter(problems.values()))
+    for problem in problems.values():
+        raise problem
     return presets
 
 

@@ -9,6 +9,7 @@ import json
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -225,12 +226,6 @@ def _read(sweep: Sweep) -> None:
             trial.reason = str(event.get("reason", ""))
     for trial in sweep.trials:
         if trial.exit_code is None:  # The sweep was killed meanwhile; the run's own status knows.
-            trial.state = state_of(trial.run, "lost")
-
-
-def state_of(run: Path | None, otherwise: str) -> str:
-    """Return the state of a run folder, or `otherwise` if there is none to read."""
-    try:
-        return otherwise if run is None else str(read_status(RunPaths(run).status).state)
-    except (OSError, ValueError):
-        return otherwise
+            trial.state = "lost"
+            with suppress(OSError, ValueError):
+                trial.state = trial.state if trial.run is None else str(read_status(RunPaths(trial.run).status).state)

@@ -54,6 +54,11 @@ class Job:
         folder = None if self.config_dir is None else str(self.config_dir.absolute())
         return {"file": self.file.content, "overrides": self.extra, "config_dir": folder}
 
+    def spaces(self) -> dict[str, list[Any]]:
+        """Parameter -> the values that its space names, of those that name any."""
+        named = {key: sweep_file.values(space) for key, space in self.file.parameters.items()}
+        return {key: values for key, values in named.items() if values}
+
 
 def without_tracker(fixed: Sequence[str]) -> list[str]:
     """Return the file's overrides without the tracker, which is meant for W&B's agent."""
@@ -82,10 +87,9 @@ def check(job: Job) -> None:
     if job.cap is None:
         fix = "add run_cap: 20 to the file, or --count 20"
         raise DtkError(f"method: {job.file.method} never ends by itself", fix=fix)
-    spaces = {key: sweep_file.values(space) for key, space in job.file.parameters.items()}
-    first = {key: values[0] for key, values in spaces.items() if values}
+    first = {key: values[0] for key, values in job.spaces().items()}
     compose(job.overrides(first), job.config_dir)
-    for key, values in spaces.items():
+    for key, values in job.spaces().items():
         for value in values[1:]:
             compose(job.overrides({**first, key: value}), job.config_dir)
 
@@ -109,15 +113,14 @@ def grid_points(job: Job) -> list[Point]:
     return points
 
 
-def begin(job: Job) -> Sweep:
-    """Freeze what can be known now, then make the sweep's folder."""
-    points = grid_points(job) if job.file.method == "grid" else []
-    return create(runs_folder(job), job.file.method, job.file.path.stem, job.source(), job.repeats, points)
-
-
-def go_on(job: Job) -> Sweep:
-    """Resume the newest sweep of the same file and overrides."""
-    return find(runs_folder(job), job.file.method, job.source(), job.repeats)
+def opened(job: Job, *, resume: bool) -> Sweep:
+    """Resume the newest sweep of the same file and overrides, or freeze what can be known now and make a new one."""
+    first = {key: values[0] for key, values in job.spaces().items()}
+    points = [] if resume or job.file.method != "grid" else grid_points(job)
+    folder = Path(compose(job.overrides(first), job.config_dir).config.runs_folder)
+    if resume:
+        return find(folder, job.file.method, job.source(), job.repeats)
+    return create(folder, job.file.method, job.file.path.stem, job.source(), job.repeats, points)
 
 
 def run(job: Job, sweep: Sweep) -> int:
@@ -158,13 +161,6 @@ def _propose(job: Job, sweep: Sweep, runner: Runner) -> None:
         sweep.add(point)
         if not runner.once(point, 0):
             return
-
-
-def runs_folder(job: Job) -> Path:
-    """Where the runs will lie."""
-    spaces = {key: sweep_file.values(space) for key, space in job.file.parameters.items()}
-    first = {key: values[0] for key, values in spaces.items() if values}
-    return Path(compose(job.overrides(first), job.config_dir).config.runs_folder)
 
 
 def with_extra(job: Job) -> dict[str, Any]:

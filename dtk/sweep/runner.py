@@ -20,7 +20,7 @@ from dtk.errors import INTERRUPTED, USER_ERROR, DtkError
 from dtk.launch.prepare import place_point
 from dtk.launch.start import FAILED, run_point
 from dtk.launch.stopping import STOPPED
-from dtk.sweep.folder import Sweep, Trial, state_of
+from dtk.sweep.folder import Sweep, Trial
 from dtk.sweep.points import Point
 
 STOPPED_EARLY = "stopped early"
@@ -137,7 +137,7 @@ def _ending(run: Path | None, code: int) -> tuple[str, str]:
     if run is None:  # Handed to a cluster that makes the folder itself, or not launched.
         return ("refused", "preflight: it would hang") if code else ("queued", "")
     try:
-        reason = read_status(RunPaths(run).status).reason
+        status = read_status(RunPaths(run).status)
     except (OSError, ValueError):
-        reason = ""
-    return state_of(run, "failed" if code else "finished"), reason
+        return "failed" if code else "finished", ""
+    return str(status.state), status.reason

@@ -14,19 +14,9 @@ from diagnostics.analysis.statistics import FEWEST
 from diagnostics.contract.invocation import typed
 from dtk.config.schema import Config, NCCLConfig
 from dtk.errors import DtkError, refused
+from dtk.tune import candidates as choices
 from dtk.tune import micro
-from dtk.tune.candidates import (
-    BUCKET,
-    MICRO_BATCH_SIZE,
-    ONE_NODE,
-    PRESET,
-    WRAP,
-    Candidate,
-    buckets,
-    micro_batch_sizes,
-    units,
-)
-from dtk.tune.candidates import presets as preset_candidates
+from dtk.tune.candidates import Candidate
 from dtk.tune.model import NO_GAIN, TuneReport, clearly_fastest, row_of
 from dtk.tune.probe import terms
 from dtk.tune.trials import Trials
@@ -34,7 +24,12 @@ from dtk.tune.trials import Trials
 if TYPE_CHECKING:
     from dtk.config.placement import Placement
 
-TUNED = {"micro_batch_size": MICRO_BATCH_SIZE, "bucket": BUCKET, "wrap": WRAP, "nccl": PRESET}
+TUNED = {
+    "micro_batch_size": choices.MICRO_BATCH_SIZE,
+    "bucket": choices.BUCKET,
+    "wrap": choices.WRAP,
+    "nccl": choices.PRESET,
+}
 """Topic -> the key that is tuned."""
 STOPPED = "stopped by a signal"
 
@@ -72,7 +67,7 @@ def make(request: Request, say: Callable[[str], None]) -> TuneReport:
     began_s = time.monotonic()
     job = _checked(request)
     candidates = _candidates(request, job)
-    sizes = micro_batch_sizes(job.config, job.placement.nproc, request.most) if not candidates else []
+    sizes = choices.micro_batch_sizes(job.config, job.placement.nproc, request.most) if not candidates else []
     home = Path(tempfile.mkdtemp(prefix="dtk-tune-")) if request.keep is None else request.keep.absolute()
     with refused(f"cannot keep probes in {home}", "choose another folder"):
         home.mkdir(parents=True, exist_ok=True)
@@ -132,16 +127,16 @@ def _checked(request: Request) -> _Job:
 def _candidates(request: Request, job: _Job) -> list[Candidate]:
     """Return the candidates to try in turns; none for micro_batch_size, which is searched."""
     if request.topic == "bucket":
-        return buckets(job.config, request.values)
+        return choices.buckets(job.config, request.values)
     if request.topic == "wrap":
-        return units(job.config, request.values)
+        return choices.units(job.config, request.values)
     if request.topic == "nccl":
         from dtk.nccl.presets import find_preset
 
         for name in request.values:  # Before the first probe costs its time.
             _variables(find_preset(name, request.config_dir).config, job.config, job.placement.backend)
         usable = [] if request.values else usable_presets(job.config, job.placement.backend, request.config_dir)
-        return preset_candidates(job.config.nccl.name, usable, request.values)
+        return choices.presets(job.config.nccl.name, usable, request.values)
     return []
 
 
@@ -155,7 +150,7 @@ def usable_presets(config: Config, backend: str, config_dir: Path | None) -> lis
     seen = [_felt(render(config.nccl, os.environ).variables, backend)]
     usable = []
     for name, preset in read_presets(config_dir).items():
-        if name not in ONE_NODE and preset.path.is_relative_to(own):
+        if name not in choices.ONE_NODE and preset.path.is_relative_to(own):
             continue
         with suppress(DtkError):
             variables = _felt(_variables(preset.config, config, backend), backend)
@@ -218,24 +213,11 @@ def _in_turns(trials: Trials, candidates: Sequence[Candidate], request: Request,
     else:
         verdict = f"nothing could be compared with {present.override}"
     several = f"{len(rows) - 1} candidates: each interval is a 95 % one, so confirm a narrow gain by running it again"
-    return _made(
-        request,
-        job,
-        rows=rows,
-        reference=present,
-        take=None if best is None else best.candidate,
-        verdict=verdict,
-        notes=(several,) if len(rows) > 2 else (),
-    )
+    take, notes = None if best is None else best.candidate, (several,) if len(rows) > 2 else ()
+    return _made(request, job, rows=rows, reference=present, take=take, verdict=verdict, notes=notes)
 
 
 def _made(request: Request, job: _Job, **values: Any) -> TuneReport:
     """Return a report of this job with these values; `make` adds how the trials went."""
-    return TuneReport(
-        topic=request.topic,
-        job=request.overrides,
-        terms=(),
-        world_size=job.placement.nproc,
-        device=job.placement.device,
-        **values,
-    )
+    topic, typed_job, place = request.topic, request.overrides, job.placement
+    return TuneReport(topic=topic, job=typed_job, terms=(), world_size=place.nproc, device=place.device, **values)

@@ -117,7 +117,7 @@ def test_powers_of_two_are_doubled_and_then_bisected() -> None:
     assert asked == [1, 2, 4, 8, 16, 24, 48]
 
 
-def test_nothing_fits() -> None:
+def test_a_search_in_which_nothing_fits_asks_once() -> None:
     asked: list[int] = []
     assert largest([1, 2, 4], lambda size: bool(asked.append(size))) is None  # type: ignore[func-returns-value]
     assert asked == [1], "what does not fit at its smallest is not tried larger"
