@@ -60,19 +60,10 @@ def run(
         made = examine([check for check in checks if check.topic != "collectives" or scope.nodes < 2], scope, begin)
         record = {"made": [as_plain(check) for check in made], "variables": node_checks.variables()}
         store.set(f"node/{here.node}", json.dumps(record))
-    nodes: list[Node] = []
-    variables: dict[int, dict[str, str]] = {}
+    nodes, variables = ([], {}) if here.rank else _gathered(store, roster, everything_s)
+    answering = [node.number for node in nodes]
     if here.rank:
         answering = json.loads(_value_of_rank_0(store, "go", 2 * everything_s))
-    else:
-        ends_s = time.monotonic() + everything_s
-        for number, host in sorted((int(number), host) for number, host in roster["nodes"].items()):
-            if (text := arrived(store, f"node/{number}", ends_s - time.monotonic())) is not None:
-                record = json.loads(text)
-                nodes.append(Node(number, host, tuple(from_plain(plain) for plain in record["made"])))
-                variables[number] = record["variables"]
-        answering = [node.number for node in nodes]
-        store.set("go", json.dumps(answering))
     collectives = any(check.topic == "collectives" for check in checks)
     between = _between(store, here, roster, answering, names, scope, collectives)
     if here.rank == 0 and "agreement" in names and len(nodes) > 1:
@@ -86,6 +77,21 @@ def run(
         nodes += [Node(number, host, (Made("answer", "nodes", result, 0.0),)) for number, host in silent]
         report = Report(tuple(nodes), tuple(between), time.monotonic() - began)
     return report, lambda code: _leave(store, here, code, everything_s)
+
+
+def _gathered(
+    store: PrefixStore, roster: dict[str, Any], seconds: float
+) -> tuple[list[Node], dict[int, dict[str, str]]]:
+    """On rank 0: what each node found, and its variables; the others are told to go on."""
+    nodes, variables = [], {}
+    ends_s = time.monotonic() + seconds
+    for number, host in sorted((int(number), host) for number, host in roster["nodes"].items()):
+        if (text := arrived(store, f"node/{number}", ends_s - time.monotonic())) is not None:
+            record = json.loads(text)
+            nodes.append(Node(number, host, tuple(from_plain(plain) for plain in record["made"])))
+            variables[number] = record["variables"]
+    store.set("go", json.dumps([node.number for node in nodes]))
+    return nodes, variables
 
 
 def _meet(here: Place, seconds: float) -> PrefixStore:

@@ -119,11 +119,11 @@ def _read(path: Path, common: dict[tuple[str, str], dict[str, str]]) -> Preset:
     whole = {key: text for key, text in config.about.get(WHOLE, {}).items() if key in ABOUT}
     settings = []
     for name, value in config.variables.items():
-        said = {**whole, **config.about[name]} if name in config.about else common.get((name, value), whole)
+        texts_of = {**whole, **config.about[name]} if name in config.about else common.get((name, value), whole)
         variable = catalogue().nccl.get(name)  # Which releases read it, by the linter.
         read_by = f"NCCL {version_text(variable.since)} and newer" if variable and variable.since else ""
-        versions = config.about.get(name, {}).get("versions") or read_by or said.get("versions") or ELSEWHERE
-        texts = {key: said.get(key, "") for key in ABOUT if key != "versions"}
+        versions = config.about.get(name, {}).get("versions") or read_by or texts_of.get("versions") or ELSEWHERE
+        texts = {key: texts_of.get(key, "") for key in ABOUT if key != "versions"}
         settings.append(Setting(name=name, value=value, versions=versions, **texts))
     return Preset(path.stem, description(path), path, config, tuple(settings))
 
@@ -142,11 +142,11 @@ def _config(path: Path) -> NCCLConfig:
         config: NCCLConfig = section_from_plain(NCCLConfig, values, GROUP)
     except DtkError as error:
         raise DtkError(f"{path}: {error.what}", error.why, error.fix) from error
-    for name, said in config.about.items():
+    for name, texts in config.about.items():
         allowed = ABOUT_WHOLE if name == WHOLE else ABOUT
         if name != WHOLE and name not in config.variables:
             raise DtkError(f"{path}: about.{name} is about a variable that the preset does not set")
-        for key in said:
+        for key in texts:
             if key not in allowed:
                 raise DtkError(f"{path}: unknown key about.{name}.{key}", fix=f"keys: {', '.join(allowed)}")
     return config

@@ -55,7 +55,7 @@ class Rendered:
 
     def as_json(self) -> dict[str, Any]:
         """As the manifest keeps it."""
-        return {"preset": self.preset, "variables": self.variables, "kept": [asdict(one) for one in self.kept]}
+        return {"preset": self.preset, "variables": self.variables, "kept": [asdict(kept) for kept in self.kept]}
 
 
 def render(config: NCCLConfig, environment: Mapping[str, str], run: Path | None = None) -> Rendered:
@@ -99,11 +99,8 @@ def fill(config: NCCLConfig, name: str, text: str, run: Path | None) -> str | No
         if value is None and optional:
             return None
         if value is None and key != RUN:
-            raise DtkError(
-                f"nccl={config.name} needs nccl.{key}",
-                f"{name} names it, and it is not guessed",
-                f"nccl.{key}={_EXAMPLES.get(key, 'NUMBER')}, or set {name} yourself",
-            )
+            fix = f"nccl.{key}={_EXAMPLES.get(key, 'NUMBER')}, or set {name} yourself"
+            raise DtkError(f"nccl={config.name} needs nccl.{key}", f"{name} names it, and it is not guessed", fix)
     values = {key: str(getattr(config, key)) for key in KEYS} | ({} if run is None else {RUN: str(run.absolute())})
     return _BRACES.sub(lambda match: values.get(match[1], match[0]), text)
 
@@ -129,17 +126,14 @@ def check_preset(
     """
     check_address_range(config.address_range)
     if config.backend not in ("any", backend):
-        instead = "nccl=auto" + (" or nccl=cpu_gloo" if backend == "gloo" else "")
-        raise DtkError(
-            f"nccl={config.name} is for {_BACKENDS[config.backend]}, and these ranks talk over {_BACKENDS[backend]}",
-            fix=f"use {instead}",
-        )
+        own, ranks = _BACKENDS[config.backend], _BACKENDS[backend]
+        fix = "use nccl=auto" + (" or nccl=cpu_gloo" if backend == "gloo" else "")
+        raise DtkError(f"nccl={config.name} is for {own}, and these ranks talk over {ranks}", fix=fix)
     for key in ("interface", "hca"):
         value = getattr(config, key)
         if value is not None and not _LIST.fullmatch(value):
-            raise DtkError(
-                f"nccl.{key}={value!r} is no list of names", "the preset adds = and ^ itself", f"nccl.{key}=NAME,NAME"
-            )
+            fix = f"nccl.{key}=NAME,NAME"
+            raise DtkError(f"nccl.{key}={value!r} is no list of names", "the preset adds = and ^ itself", fix)
     for name in config.variables:
         if not _FAMILIES.fullmatch(name):
             raise DtkError(
@@ -151,11 +145,8 @@ def check_preset(
             raise DtkError(f"nccl.variables.{name} has a line break or a zero byte", "no variable can hold that")
     names = config.interface.split(",") if config.interface and "interface" in placeholders(config) else []
     if interfaces and (absent := [name for name in names if name not in interfaces]):
-        raise DtkError(
-            f"nccl.interface={config.interface}: this machine has no interface {', '.join(absent)}",
-            f"it has {', '.join(interfaces)}",
-            "name the one between the nodes",
-        )
+        what = f"nccl.interface={config.interface}: this machine has no interface {', '.join(absent)}"
+        raise DtkError(what, f"it has {', '.join(interfaces)}", "name the one between the nodes")
     try:
         render(config, environment)
     except DtkError as error:
@@ -180,6 +171,5 @@ def check_address_range(text: str | None) -> None:
     except ValueError:
         good = False
     if not good:
-        raise DtkError(
-            f"nccl.address_range={text!r} is no range of addresses", fix="write ADDRESS/BITS, like 10.1.0.0/16"
-        )
+        fix = "write ADDRESS/BITS, like 10.1.0.0/16"
+        raise DtkError(f"nccl.address_range={text!r} is no range of addresses", fix=fix)

@@ -1,6 +1,7 @@
 """The disk of the runs folder: full, read-only, slow, of somebody else."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -81,5 +82,6 @@ def test_a_disk_that_flushes_slowly(tmp_path):
     status, text, commands = ask(call, "disk", LD_PRELOAD=str(library))
     assert time.monotonic() - began > 0.9, "the shim was there"
     assert status == "warning"
-    assert text.startswith("slow: 1 MiB is safe after 15")
+    slow = re.match(r"slow: 1 MiB is safe after (\d+)\.\d ms", text)
+    assert slow and int(slow[1]) >= 150, text
     assert "runs_folder=" in commands[0]
