@@ -204,7 +204,7 @@ def _waits(evidence: Evidence, group: GroupLog) -> list[Waiting]:
     sizes = filter(None, map(_members, facts.values()))
     members = next(sizes, evidence.world_size if group.default else None)
     made = []
-    for (seq, op, numel), ranks in sorted(alike.items()):
+    for (seq, op, numel), ranks in sorted(alike.items(), key=lambda item: (item[0][:2], item[0][2] or 0, item[1])):
         known = [group.counters[rank] for rank in sorted(ranks) if rank in group.counters]
         timed = next((facts[rank] for rank in sorted(ranks) if rank in group.waits), facts[ranks[0]])
         made.append(

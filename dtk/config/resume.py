@@ -14,7 +14,7 @@ from dtk.config.checkpoint_files import refuse_damaged
 from dtk.config.compose import Composed
 from dtk.config.overrides import parse
 from dtk.config.stored import Stored, change, read_stored
-from dtk.config.trust import check_owner, refuse_stored_code
+from dtk.config.trust import check_entries, check_owner, refuse_stored_code
 from dtk.errors import DtkError
 
 FIXED = ("model", "data", "task", "seed", "train.global_batch_size")
@@ -51,6 +51,7 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
     paths = RunPaths(run)
     option = f"resume={paths.root}"
     check_owner(paths.root, option, trust=trust)
+    check_entries(paths.root, option, trust=trust)
     stored = read_stored(paths, option)
     with contextlib.suppress(OSError, ValueError, AttributeError):  # Not a record of a run that could still go on.
         status, manifest = read_status(paths.status), read_json(paths.manifest)

@@ -6,6 +6,7 @@ such settings count only when the user types them again.
 
 import os
 import pwd
+import re
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,6 +17,9 @@ from diagnostics.contract.secrets import MASK, masked
 from dtk.errors import DtkError
 
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
+_RANGE = re.compile(r"[0-9a-fA-F.:]+/\d{1,3}(?=,|$)")
+"""Of addresses, `10.1.0.0/16`: the one value with a slash that is no path. Transports load libraries from any other
+(NCCL_NET_PLUGIN, FI_PROVIDER_PATH, UCX_MODULE_DIR, HSA_TOOLS_LIB) or write there."""
 COMMANDS = (
     "launcher.setup", "launcher.python", "launcher.extra", "launcher.srun_extra", "launcher.image",
     "launcher.workdir", "launcher.secrets",
@@ -49,6 +53,28 @@ def check_owner(folder: Path, option: str, *, trust: bool) -> None:
         raise DtkError(what, "somebody may have changed it", f"chmod go-w, or {fix}")
 
 
+def check_entries(folder: Path, option: str, *, trust: bool) -> None:
+    """Refuse to write into a folder in which something leads elsewhere.
+
+    Args:
+        folder: the run folder.
+        option: what the user typed to name it, for the message.
+        trust: the user said `--trust`.
+
+    Raises:
+        DtkError: a link of it leads out of the folder, or a pipe or device stands in it.
+    """
+    root = folder.resolve()
+    for above, folders, files in () if trust else os.walk(root):
+        folders[:] = [name for name in folders if name not in ("wandb", "tensorboard")]  # These link to their caches.
+        for path in (Path(above) / name for name in (*folders, *files)):
+            link = path.is_symlink()
+            if path.resolve().is_relative_to(root) if link else path.is_file() or path.is_dir():
+                continue
+            what = f"{option}: {path.relative_to(root)} is {'a link out of the folder' if link else 'no regular file'}"
+            raise DtkError(what, "the run would write there", "remove it, or add --trust")
+
+
 def owner(folder: Path) -> str:
     """Return the name of the user who owns a folder, or the number where it has no name."""
     uid = folder.stat().st_uid
@@ -80,12 +106,11 @@ def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], type
             )
     before = _get(stored, "nccl.variables") or {}
     for name, value in (_get(plain, "nccl.variables") or {}).items():
-        library = name.endswith("_PLUGIN") and "/" in str(value)
-        written = name.endswith("_FILE") and "/" in str(value) and not str(value).startswith("{run}/")
+        inside = str(value).startswith("{run}/") and ".." not in str(value)
         key = f"nccl.variables.{name}"
-        if (library or written) and before.get(name) == value and not keys & {"nccl", key}:
-            what = f"{option}: its {key} names {'a library to load' if library else 'a file outside it'}"
-            raise DtkError(what, why, f"if it is right, type it again: '{key}={value}'")
+        if "/" in _RANGE.sub("", str(value)) and not inside and before.get(name) == value and not keys & {"nccl", key}:
+            what = f"{option}: its {key} names a path outside it: a library to load, or a file to write"
+            raise DtkError(what, why, f"if it is right, type it again: '{key}=\"{value}\"'")
 
 
 def refuse_masked(plain: Mapping[str, Any]) -> None:

@@ -49,18 +49,29 @@ def test_targets_that_the_folder_allows_do_not_count(folder: RunPaths) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("NCCL_NET_PLUGIN", "/tmp/evil.so"), ("NCCL_TUNER_PLUGIN", "./evil.so"), ("NCCL_DEBUG_FILE", "/home/me/.profile")],
+    [
+        ("NCCL_NET_PLUGIN", "/tmp/evil.so"),
+        ("NCCL_TUNER_PLUGIN", "./evil.so"),
+        ("NCCL_DEBUG_FILE", "/home/me/.profile"),
+        ("NCCL_DEBUG_FILE", "{run}/../../.profile"),
+        ("FI_PROVIDER_PATH", "/tmp/evil"),
+        ("UCX_MODULE_DIR", "/tmp/evil"),
+        ("HSA_TOOLS_LIB", "/tmp/evil.so"),
+        ("NVSHMEM_BOOTSTRAP_PLUGIN", "10.0.0.0/8/evil.so"),
+    ],
 )
 def test_libraries_and_files_of_the_folder_are_refused(folder: RunPaths, name: str, value: str) -> None:
     poison(folder, nccl={"variables": {name: value}})
     with pytest.raises(DtkError, match=rf"its nccl\.variables\.{name} names"):
         rerun(folder.root, [], None)
-    kept = rerun(folder.root, [f"nccl.variables.{name}={value}"], None)
+    kept = rerun(folder.root, [f'nccl.variables.{name}="{value}"'], None)
     assert kept.composed.config.nccl.variables[name] == value
 
 
 def test_what_dtk_itself_puts_into_a_folder_is_taken(folder: RunPaths) -> None:
-    poison(folder, nccl={"variables": {"NCCL_DEBUG_FILE": "{run}/nccl.%h.%p.log", "NCCL_NET_PLUGIN": "none"}})
+    variables = {"NCCL_DEBUG_FILE": "{run}/nccl.%h.%p.log", "NCCL_NET_PLUGIN": "none"}
+    ranges = {"NCCL_IB_ADDR_RANGE": "10.1.0.0/16", "GLOO_X": "fd00::/8,10.0.0.0/8"}
+    poison(folder, nccl={"variables": variables | ranges})
     assert rerun(folder.root, [], None).composed.config.nccl.variables["NCCL_NET_PLUGIN"] == "none"
 
 
@@ -90,3 +101,21 @@ def test_a_folder_of_another_user_needs_trust(folder: RunPaths) -> None:
     with pytest.raises(DtkError, match="belongs to"):
         check_owner(folder.root, "--rerun", trust=False)
     check_owner(folder.root, "--rerun", trust=True)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "logs", "checkpoints/.partial_step_4", "heartbeat/rank_00000.json"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_nothing_is_written_through_a_link_or_into_a_pipe(
+    folder: RunPaths, tmp_path: Path, name: str, kind: str
+) -> None:
+    path = folder.root / name
+    path.parent.mkdir(exist_ok=True)
+    (folder.root / "wandb").mkdir()
+    (folder.root / "wandb" / "debug.log").symlink_to(tmp_path / "cache.log")
+    (folder.root / "latest").symlink_to("status.json")
+    composed = compose([f"resume={folder.root}"], None, traced=True)
+    resume(composed, None)
+    path.symlink_to(tmp_path / "elsewhere") if kind == "link" else os.mkfifo(path)
+    with pytest.raises(DtkError, match=f"{name} is .* - remove it, or add --trust"):
+        resume(composed, None)
+    resume(composed, None, trust=True)
