@@ -1,0 +1,160 @@
+"""Whose a record is: local ranks made global, processes made ranks, the homeless adopted."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.evidence.job.assign_ranks import adopt, adopt_listed, adopt_single, assign_ranks, launched
+from diagnostics.evidence.job.owner import Owner
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread
+from diagnostics.evidence.reader import Contents
+
+
+def evidence(**fields):
+    return Evidence(Path("/job"), Limits(), **fields)
+
+
+def error(rank, file="train.log", line=1, type_="ValueError", **fields):
+    return RankError(rank, file, line, type_, "bad batch", **fields)
+
+
+def fact(rank, kind="gloo_closed", file="train.log", **fields):
+    return LogFact(kind, rank, file, 1, "", fields)
+
+
+def contents(*errors, facts=(), **fields):
+    return Contents(errors[0].file if errors else "x.log", errors=list(errors), facts=list(facts), **fields)
+
+
+def ranks(*read):
+    job = evidence()
+    assign_ranks(job, list(read))
+    return [one.rank for one in job.errors]
+
+
+def test_a_stated_rank_stays():
+    assert ranks((contents(error(3)), Owner(5)), (contents(error(None)), Owner())) == [3, None]
+
+
+def test_local_ranks_of_one_node_are_global():
+    assert ranks((contents(error(-3)), Owner()), (contents(error(None)), Owner(None, 1, 0, "a"))) == [2, 1]
+
+
+def test_local_ranks_of_two_nodes_are_not():
+    read = [(contents(error(None)), Owner(None, 1, 0, node)) for node in ("a", "b")]
+    assert ranks(*read) == [None, None]
+
+
+def test_a_list_of_failures_says_where_a_node_begins():
+    read = [(contents(error(None), offset=8), Owner(None, 1, 0, "a")), (contents(error(-1)), Owner(None, 0, 0, "b"))]
+    assert ranks(*read) == [9, None]
+
+
+def test_more_ranks_than_prefixes_mean_further_nodes():
+    one = contents(error(-1), facts=[fact(None, nranks=16)], local=8)
+    assert ranks((one, Owner())) == [None]
+    whole = contents(error(-1), facts=[fact(None, nranks=8)], local=8)
+    assert ranks((whole, Owner())) == [0]
+
+
+def test_only_the_newest_attempt_of_a_node_counts():
+    read = [(contents(error(0, file=f"{attempt}")), Owner(0, None, attempt, "a")) for attempt in (0, 2, 1)]
+    job = evidence()
+    assign_ranks(job, read)
+    assert [one.file for one in job.errors] == ["2"]
+
+
+def test_processes_of_the_largest_communicator_are_ranks():
+    lines = [fact(None, process="host:7"), fact(None, process="host:8"), fact(None, process="host:9")]
+    job = evidence()
+    own = contents(error(0), facts=lines, processes={"host:7": (4, 3), "host:8": (2, 1)})
+    assign_ranks(job, [(own, Owner()), (contents(error(0), processes={"host:8": (4, 2)}), Owner())])
+    assert [one.rank for one in job.facts] == [3, 2, None]
+
+
+def test_two_processes_of_one_rank_are_none():
+    own = contents(error(0), facts=[fact(None, process="a:1")], processes={"a:1": (4, 3), "b:1": (4, 3)})
+    job = evidence()
+    assign_ranks(job, [(own, Owner())])
+    assert job.facts[0].rank is None
+
+
+def test_ranks_that_a_launcher_made_folders_for():
+    owners = [Owner(None, rank, attempt, "a") for rank, attempt in ((0, 0), (1, 0), (0, 1), (3, 1))]
+    assert launched(owners, []) == {0, 3}, "of the last attempt"
+    assert launched(owners, [(contents(offset=8), Owner())]) == {8, 11}
+    assert launched([*owners, Owner(None, 0, 0, "b")], []) == frozenset()
+    assert launched([], []) == frozenset()
+    assert launched(owners, [(contents(offset=8), Owner()), (contents(offset=0), Owner())]) == frozenset()
+
+
+def listed(*more):
+    table = LogFact("torchrun_list", None, "train.log", 90, "", {"ranks": [0, 1]})
+    killed = error(1, line=91, type_="", signal="SIGTERM", exit_code=-15)
+    return evidence(facts=[table], errors=[error(0, line=91, type_="", exit_code=1), killed, *more])
+
+
+def test_the_one_exception_is_that_of_the_process_with_exit_code_1():
+    job = listed(error(None, line=40))
+    adopt_listed(job)
+    assert [(one.rank, one.type, one.exit_code) for one in job.errors] == [(0, "ValueError", 1), (1, "", -15)]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [error(None, line=40), error(None, line=50, type_="KeyError")],
+        [error(None, line=95)],
+        [error(None, file="other.log", line=40)],
+        [error(None, line=40), error(1, line=30, type_="KeyError")],
+    ],
+)
+def test_an_exception_that_may_be_of_another_stays_homeless(more):
+    """A second one, one behind the list, one of another log, a rank that has its own."""
+    job = listed(*more)
+    adopt_listed(job)
+    assert any(one.rank is None for one in job.errors)
+
+
+def test_the_last_words_of_an_abort_are_those_of_the_rank_that_died_by_it():
+    frames = (Frame("train.py", 3, "step"),)
+    words = error(None, line=10, type_="", signal="SIGABRT", frames=frames)
+    dump, foreign = Stacks(None, "train.log", (Thread("main", frames),)), Stacks(None, "b.log", ())
+    job = evidence(
+        errors=[error(2, file="list", type_="", signal="SIGABRT", exit_code=-6), words], stacks=[dump, foreign],
+        facts=[fact(None, "gloo_mismatch"), fact(None, "gloo_mismatch", "b.log"), fact(None, "gloo_closed")],
+    )  # fmt: skip
+    adopt(job)
+    assert [(one.rank, one.frames, one.exit_code) for one in job.errors] == [(2, frames, -6)]
+    assert [one.rank for one in job.stacks] == [2, None]
+    assert [one.rank for one in job.facts] == [2, None, None]
+
+
+def test_two_ranks_that_died_by_one_signal_adopt_nothing():
+    deaths = [error(rank, file="list", type_="", signal="SIGABRT") for rank in (1, 2)]
+    job = evidence(errors=[*deaths, error(None, type_="", signal="SIGABRT")])
+    adopt(job)
+    assert [one.rank for one in job.errors] == [1, 2, None]
+
+
+def test_a_log_of_a_single_process_is_that_of_rank_0():
+    job = evidence(errors=[error(None)], facts=[fact(None)])
+    adopt_single(job)
+    assert [one.rank for one in (*job.errors, *job.facts)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"world_size": 2},
+        {"facts": [fact(1)]},
+        {"facts": [fact(None, file="b.log")]},
+        {"stacks": [Stacks(3, "s", ())]},
+        {"errors": [error(None, type_="", signal="SIGKILL")]},
+    ],
+)
+def test_a_second_process_or_no_exception_leaves_it_homeless(more):
+    job = evidence(**{"errors": [error(None)], "facts": [fact(None)], **more})
+    adopt_single(job)
+    assert all(one.rank != 0 for one in job.errors)

@@ -1,0 +1,46 @@
+"""The stack of a collective that timed out, frame by frame."""
+
+import pytest
+
+from diagnostics.evidence.logs.collective import MAX_FRAMES, CollectiveStack
+
+TORCH = "/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
+
+
+def fed(*lines):
+    stack = CollectiveStack()
+    stack.begin(7, 3)
+    places = [stack.feed(line) for line in lines]
+    return stack, places
+
+
+def test_the_users_innermost_frame_and_the_call_within_it():
+    lines = [f"#0 all_reduce from {TORCH}:2501", f"#1 wrapper from {TORCH}:81", "#2 step from /job/train.py:12"]
+    stack, places = fed(*lines)
+    assert places == [None, None, {"function": "step", "file": "/job/train.py", "line": 12, "op": "all_reduce"}]
+    assert (stack.number, stack.rank) == (0, 3), "the stack is told once"
+
+
+@pytest.mark.parametrize("line", ["#2 step from /job/train.py:12", "loss 3.2", "#0 step from /job/train.py", ""])
+def test_a_line_out_of_turn_ends_it(line):
+    stack, places = fed(line)
+    assert places == [None]
+    assert stack.number == 0
+
+
+def test_a_second_head_begins_anew():
+    stack, _ = fed(f"#0 all_reduce from {TORCH}:1")
+    stack.begin(20, 1)
+    assert (stack.number, stack.rank, stack.op) == (20, 1, "")
+    assert stack.feed("#0 step from /job/train.py:3") == {
+        "function": "step",
+        "file": "/job/train.py",
+        "line": 3,
+        "op": "",
+    }
+
+
+def test_a_stack_without_end_has_one():
+    stack, places = fed(*(f"#{n} call from {TORCH}:{n}" for n in range(MAX_FRAMES + 2)))
+    assert stack.number == 0
+    assert not any(places)

@@ -1,0 +1,97 @@
+"""torchrun's list of failures, line by line, and the interpreter's last line."""
+
+import pytest
+
+from diagnostics.evidence.logs.launcher import FailureTable, fatal_error, launcher_only, signal_in
+from tests.unit.diagnostics.evidence.texts import TORCHRUN
+
+
+def table(text):
+    made = FailureTable()
+    for number, line in enumerate(text.splitlines(), 1):
+        made.feed(line, number)
+    return made
+
+
+def row(rank, code, traceback="", local=None):
+    return (
+        f"  time      : 2026-11-21_14:03:54\n  rank      : {rank} (local_rank: {rank if local is None else local})\n"
+        f"  exitcode  : {code} (pid: {4000 + rank})\n  error_file: <N/A>\n  traceback : {traceback}\n"
+    )
+
+
+def test_the_list_of_a_job():
+    errors = table(TORCHRUN).errors("job.log")
+    assert [(e.rank, e.signal, e.exit_code, e.type, e.message) for e in errors] == [
+        (8, "SIGTERM", -15, "", "killed by SIGTERM"),
+        (9, "SIGKILL", -9, "", "killed by SIGKILL"),
+        (10, None, 1, "ValueError", "bad batch"),
+    ]
+    assert errors[2].frames[0].file == "train.py"
+    assert {e.file for e in errors} == {"job.log"}
+    assert errors[0].time_s == errors[1].time_s is not None
+
+
+def test_ranks_processes_and_where_the_node_begins():
+    made = table(TORCHRUN)
+    assert made.listed() == {"ranks": [8, 9, 10], "pids": [7298, 7299, 7300], "rank_of": {7298: 8, 7299: 9, 7300: 10}}
+    assert made.offset() == 8
+
+
+def test_nodes_that_disagree_have_no_offset():
+    assert table(row(8, 1, local=0) + row(3, 1, local=3)).offset() is None
+    assert FailureTable().offset() is None
+    assert FailureTable().errors("f") == []
+
+
+def test_a_row_ends_with_the_first_other_line():
+    made = FailureTable()
+    lines = row(1, 1).splitlines()
+    assert [made.feed(line, n) for n, line in enumerate(lines)] == [True] * 5
+    assert not made.feed("------------", 6)
+    assert made.row is None
+    assert not made.feed("rank: 3", 7), "a row is indented"
+
+
+def test_numbers_that_are_none_leave_the_row_bare():
+    made = table("  rank      : many\n  exitcode  : 1 (pid: 7)\n")
+    assert made.rows == []
+    damaged = table("  time      : soon\n  rank      : 1 (local_rank: 1)\n  exitcode  : x\n").errors("f")
+    assert [(e.rank, e.exit_code, e.time_s, e.message) for e in damaged] == [(1, None, None, "exit code None")]
+
+
+def test_the_traceback_says_the_signal_where_the_exit_code_does_not():
+    (error,) = table(row(2, 1, "Signal 9 (SIGKILL) received by PID 4002")).errors("f")
+    assert (error.signal, error.exit_code) == ("SIGKILL", 1)
+
+
+def test_a_rank_that_is_listed_twice_on_one_line_is_one():
+    made = table(row(1, 1))
+    made.rows.append(made.rows[0])
+    assert len(made.errors("f")) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "signal"),
+    [
+        ("Fatal Python error: Segmentation fault", "SIGSEGV"),
+        ("Fatal Python error: Aborted", "SIGABRT"),
+        ("Fatal Python error: Floating-point exception", "SIGFPE"),
+        ("Fatal Python error: _Py_CheckFunctionResult: a function returned NULL", None),
+    ],
+)
+def test_the_interpreters_last_line(text, signal):
+    error = fatal_error(text, 2, "rank_2.log", 9)
+    assert (error.rank, error.line, error.type, error.message, error.signal) == (2, 9, "", text, signal)
+
+
+def test_other_lines_are_none():
+    assert fatal_error("ValueError: bad", 0, "f", 1) is None
+    assert fatal_error(" Fatal Python error: Aborted", 0, "f", 1) is None, "it stands at the beginning of a line"
+
+
+def test_whose_exception_it_is_and_which_signal_a_line_names():
+    assert launcher_only("ChildFailedError")
+    assert not launcher_only("ValueError")
+    assert signal_in("Signal 15 (SIGTERM) received by PID 7") == "SIGTERM"
+    assert signal_in("Signal 15 received") is None

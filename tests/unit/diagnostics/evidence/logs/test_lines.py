@@ -1,0 +1,116 @@
+"""Lines of a log: what launchers put in front of them, and which of them are cut out."""
+
+import codecs
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.logs.lines import LineReader, has_utf16_mark, is_labelled, split
+
+
+def parts(raw, labelled=False):
+    line = split(1, raw.encode(), labelled)
+    return line.text, line.stream, line.rank, line.local_rank
+
+
+@pytest.mark.parametrize(
+    ("raw", "text", "rank", "local_rank"),
+    [
+        ("[rank3]: loss 2", "loss 2", 3, None),
+        ("[rank3]:[W1] warning", "[W1] warning", 3, None),
+        ("[1,2]<stderr>: Traceback", "Traceback", 2, None),
+        ("[default5]:step 1", "step 1", None, 5),
+        ("[default5]:[rank13]: step 1", "step 1", 13, 5),
+        ("(Train pid=77, ip=10.0.0.1) go", "go", None, None),
+        ("(Train rank=4, pid=77) go", "go", 4, None),
+        ("2026-01-01T00:00:00.123456Z stderr F [rank1]: x", "x", 1, None),
+        ("node7 | progress 3% [rank2]: x", "x", 2, None),
+        ("3: loss", "3: loss", None, None),
+        ("plain", "plain", None, None),
+    ],
+)
+def test_prefixes(raw, text, rank, local_rank):
+    found = parts(raw)
+    assert (found[0], found[2], found[3]) == (text, rank, local_rank)
+
+
+def test_srun_labels_lines_where_all_of_them_have_one():
+    assert parts("3: [rank7]: x", labelled=True) == ("x", "3: [rank7]:", 7, None)
+    assert parts(" 3: x", labelled=True)[2] == 3
+    assert is_labelled(b"0: a\n1: b\n 2: c\n3: cut o")
+    assert not is_labelled(b"0: a\n1: b\nc\n2: d\n")
+    assert not is_labelled(b"0: a\n1: b\n2: c"), "too few to tell"
+
+
+def test_lines_of_one_writer_have_one_stream():
+    assert parts("[rank1]: a")[1] == parts("[rank1]: b")[1] == "[rank1]:"
+    assert parts("host | 3% [rank1]: a")[1] == parts("host | 7% [rank1]: b")[1], "a progress bar makes no new writer"
+
+
+@pytest.mark.parametrize("key", ["log", "message", "msg", "text"])
+def test_a_line_that_a_log_shipper_wrapped(key):
+    assert parts(json.dumps({"time": 3, key: "[rank1]: x\n"}))[0] == "x"
+
+
+@pytest.mark.parametrize("raw", ['{"loss": 2}', "{broken", '{"msg": 3}'])
+def test_other_objects_stay_as_they_are(raw):
+    assert parts(raw)[0] == raw
+
+
+def test_colours_and_what_was_drawn_over_are_gone():
+    assert parts("\x1b[31merror\x1b[0m here")[0] == "error here"
+    assert parts("  3%|#   |\r  9%|##  |\r[rank1]: done\r\n")[0] == "done"
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=100)
+def test_no_bytes_are_a_crash(raw):
+    line = split(4, raw)
+    assert line.number == 4
+    assert is_labelled(raw) in (True, False)
+
+
+def lines(path, data, words=(b"!",), wanted=lambda: False, **limits):
+    path.write_bytes(data)
+    every = []
+    reader = LineReader(path, Limits(**limits), words, wanted, lambda block, number: every.append((number, block)))
+    return list(reader.lines()), every
+
+
+def test_only_lines_with_a_word_are_cut_out(tmp_path):
+    found, _ = lines(tmp_path / "a", b"one\ntwo !\nthree\nfour ! !\n!")
+    assert found == [(2, b"two !"), (4, b"four ! !"), (5, b"!")]
+
+
+def test_a_consumer_in_the_middle_of_something_gets_each_line(tmp_path):
+    wants = iter([False, True, True, False, False])
+    found, _ = lines(tmp_path / "a", b"a\n!\nb\nc\nd\n!\n", wanted=lambda: next(wants, False))
+    assert found == [(2, b"!"), (3, b"b"), (4, b"c"), (6, b"!")]
+
+
+def test_a_line_that_is_too_long_is_cut_and_the_next_ones_are_whole(tmp_path):
+    long = b"! " + b"x" * (3 << 20)
+    found, every = lines(tmp_path / "a", b"a\n" + long + b"\n! b\n", line_bytes=64)
+    assert [(number, len(text)) for number, text in found] == [(2, 64), (3, 3)]
+    assert every[0][0] == 1
+
+
+@given(st.lists(st.sampled_from([b"a", b"! b", b"", b"c" * 40]), max_size=30), st.booleans())
+@settings(max_examples=60)
+def test_numbers_and_texts_are_those_of_the_file(tmp_path_factory, texts, ends):
+    data = b"\n".join(texts) + (b"\n" if ends else b"")
+    found, every = lines(tmp_path_factory.mktemp("log") / "a", data)
+    assert found == [(n, text) for n, text in enumerate(texts, 1) if b"!" in text]
+    assert b"".join(block for _, block in every) == data
+
+
+def test_utf16_and_marks_are_read_as_text(tmp_path):
+    text = "one\n! zwei ü\n"
+    for data in (text.encode("utf-16"), codecs.BOM_UTF8 + text.encode()):
+        assert lines(tmp_path / "a", data)[0] == [(2, "! zwei ü".encode())]
+    assert has_utf16_mark("x".encode("utf-16"))
+    assert not has_utf16_mark("x".encode("utf-32"))
+    assert not has_utf16_mark(b"x")

@@ -1,0 +1,102 @@
+"""Lines that trainers print of their steps, as columns."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnostics.evidence.logs import steps as module
+from diagnostics.evidence.logs.steps import LEAST, Steps
+
+NAN = math.nan
+
+
+def read(*blocks):
+    steps, number = Steps(), 1
+    for block in blocks:
+        steps.feed(block.encode(), number)
+        number += block.count("\n")
+    return steps
+
+
+def only(steps):
+    ((trainer, series),) = steps.series.items()
+    return trainer, series
+
+
+@pytest.mark.parametrize(
+    ("line", "trainer", "step", "loss", "norm", "scale"),
+    [
+        ("{'loss': 2.5, 'grad_norm': 1.5, 'epoch': 0.03}", "Hugging Face Trainer", 0.03, 2.5, 1.5, NAN),
+        ("{'loss': '2.5', 'grad_norm': 'nan', 'epoch': '0.5'}", "Hugging Face Trainer", 0.5, 2.5, NAN, NAN),
+        (
+            " iteration      7/  100 | lm loss: 2.5E+00 | loss scale: 65536.0 | grad norm: 1.500 | "
+            "number of skipped iterations:   0 |", "Megatron-LM", 7, 2.5, 1.5, 65536.0,
+        ),
+        ("epoch 001:  7 / 100 loss=2.5, num_updates=7, gnorm=1.5, loss_scale=128", "fairseq", 7, 2.5, 1.5, 128.0),
+        ("Epoch(train) [1][  7/100]  lr: 1e-2  eta: 0:01  loss: 2.5000  grad_norm: 1.5", "MMEngine", 7, 2.5, 1.5, NAN),
+        ("Iter [7/100] lr: 1e-2, eta: 0:01, loss: 2.5, grad_norm: 1.5", "mmcv", 7, 2.5, 1.5, NAN),
+        ("Epoch 0:  7%|#  | 7/100 [00:01<00:10, v_num=0, train_loss_step=2.5]", "Lightning", 7, 2.5, NAN, NAN),
+        ("step: 7  loss: 2.5  grad_norm: 1.5", "step and loss", 7, 2.5, 1.5, NAN),
+        ("iter 7: loss 2.5000, time 3ms", "step and loss", 7, 2.5, NAN, NAN),
+        ("step 7 | loss: inf", "step and loss", 7, math.inf, NAN, NAN),
+    ],
+)  # fmt: skip
+def test_a_step_of_each_trainer(line, trainer, step, loss, norm, scale):
+    found, series = only(read(f"start\n{line}\n"))
+    assert found == trainer
+    assert list(series.lines) == [2]
+    columns = [list(column) for column in (series.step, series.loss, series.norm, series.scale)]
+    for column, value in zip(columns, (step, loss, norm, scale), strict=True):
+        assert column == [value] or (math.isnan(value) and math.isnan(column[0]))
+
+
+@pytest.mark.parametrize("line", ["step 7 val loss 2.5", "eval loss 2.5", "loss", "step 7 lost 2.5", "{'loss': }"])
+def test_lines_that_are_no_steps(line):
+    assert not read(line + "\n").series
+
+
+@given(st.integers(0, 60), st.integers(1, 20))
+@settings(max_examples=60)
+def test_blocks_change_nothing(count, every):
+    lines = [f"step {n} loss {n}.5\n" if n % 3 else "noise\n" for n in range(count)]
+    whole = read("".join(lines))
+    parts = read(*("".join(lines[at : at + every]) for at in range(0, count, every)))
+    assert repr(whole) == repr(parts)
+    assert [line for series in parts.series.values() for line in series.lines] == [n + 1 for n in range(count) if n % 3]
+
+
+def test_one_trainer_prints_a_log():
+    steps = read("iter 1: loss 2.0\n", "{'loss': 9.0, 'epoch': 1}\n", "iter 2: loss 3.0\n")
+    assert list(only(steps)[1].loss) == [2.0, 3.0]
+    assert steps.last == 3
+
+
+def test_what_was_printed_is_told_apart_from_what_is_not_a_number():
+    _, series = only(read("step: 1 loss: nan norm: 2\nstep: 2 loss: 3\n"))
+    assert list(series.printed) == [3, 1]
+
+
+def test_skipped_steps_and_the_scale_that_they_led_to():
+    steps = read(
+        "x\n[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n"
+        "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 4096.0\nstep 3 loss 2.0\n"
+    )
+    assert list(steps.overflow_lines) == [2, 3]
+    assert list(steps.overflow_scales) == [32768.0, 4096.0]
+    assert list(only(steps)[1].lines) == [4]
+    assert steps, "a skipped step says something even alone"
+
+
+def test_it_takes_some_steps_to_say_anything():
+    assert not read("".join(f"step {n} loss 1.0\n" for n in range(LEAST - 1)))
+    assert read("".join(f"step {n} loss 1.0\n" for n in range(LEAST)))
+    assert Steps().last == 0
+
+
+def test_the_number_of_steps_has_an_end(monkeypatch):
+    monkeypatch.setattr(module, "MAX_POINTS", 5)
+    steps = read(*(f"step {n} loss 1.0\nGradient overflow: setting loss scale to 2.0\n" for n in range(9)))
+    assert len(only(steps)[1].lines) == 5
+    assert len(steps.overflow_lines) == len(steps.overflow_scales) == 5

@@ -1,0 +1,142 @@
+"""Tracebacks put together line by line, and which exception of a chain is kept."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnostics.evidence.logs.tracebacks import MAX_FRAMES, MAX_MESSAGE, Assembler, parse, parse_stack
+
+HEAD = "Traceback (most recent call last):\n"
+CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
+HANDLING = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+def trace(error, file="train.py", line=7):
+    return f'{HEAD}  File "{file}", line {line}, in step\n    loss.backward()\n    ^^^^^^^^\n{error}\n'
+
+
+def test_type_message_and_frames_innermost_first():
+    frames = '  File "main.py", line 2, in <module>\n    run()\n  File "train.py", line 7, in step\n'
+    text = f"{HEAD}{frames}my.pkg.BadBatch: no 3\n"
+    raised = parse(text)
+    assert (raised.type, raised.message) == ("BadBatch", "no 3")
+    assert [(f.file, f.line, f.function) for f in raised.frames] == [
+        ("train.py", 7, "step"),
+        ("main.py", 2, "<module>"),
+    ]
+
+
+def test_an_exception_without_a_message():
+    assert (parse(trace("KeyboardInterrupt")).type, parse(trace("KeyboardInterrupt")).message) == (
+        "KeyboardInterrupt",
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "loss 3", HEAD, HEAD + "ValueError: without frames\n", 'File "a", line 1, in f\n']
+)
+def test_what_is_no_traceback(text):
+    assert parse(text) is None
+
+
+def test_the_first_of_a_chain_is_kept_where_the_others_wrap_it():
+    raised = parse(trace("KeyError: 'x'", "data.py", 3) + CAUSE + trace("ValueError: bad batch"))
+    assert (raised.type, raised.frames[0].file) == ("KeyError", "data.py")
+    assert raised.message == "'x' (then ValueError: bad batch)"
+
+
+def test_the_last_is_kept_where_it_was_raised_while_others_were_handled():
+    raised = parse(trace("KeyError: 'x'") + HANDLING + trace("ValueError: bad batch"))
+    assert (raised.type, raised.message) == ("ValueError", "bad batch")
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "RuntimeError: cleaning up"),
+        (
+            "ValueError: bad batch",
+            "RuntimeError: [/gloo/transport/tcp/pair.cc:5] Connection closed by peer [1.1.1.1]:2",
+        ),
+    ],
+)
+def test_what_clearing_up_raised_is_no_news(first, then):
+    """Memory that ran out goes before all, an error of one's own before the loss of a peer."""
+    raised = parse(trace(first) + HANDLING + trace(then))
+    assert raised.type == first.partition(":")[0].rpartition(".")[2]
+    assert "(then RuntimeError" in raised.message
+
+
+def test_the_exception_of_a_data_loaders_worker_is_the_cause():
+    worker = 'Original Traceback (most recent call last):\n  File "data.py", line 9, in __getitem__\nIndexError: 12\n'
+    raised = parse(trace("IndexError: Caught IndexError in DataLoader worker process 0.") + worker)
+    assert (raised.type, raised.message) == ("IndexError", "12")
+    assert [frame.file for frame in raised.frames] == ["data.py", "train.py"], "the reader's frames lie around it"
+
+
+def test_lines_of_a_message_are_joined_until_the_log_goes_on():
+    text = (
+        trace("RuntimeError: Error(s) in loading state_dict:")
+        + "\tsize mismatch for w: [2] and [3].\nstep 8 loss 2.0\n"
+    )
+    assert parse(text).message == "Error(s) in loading state_dict:\nsize mismatch for w: [2] and [3]."
+    assert parse(trace("ValueError: a") + "epoch 3\n").message == "a"
+
+
+def test_a_group_of_exceptions_is_drawn_with_bars():
+    bars = "".join(f"  | {line}\n" for line in trace("ValueError: bad").splitlines())
+    raised = parse("  + Exception Group " + HEAD + bars)
+    assert (raised.type, raised.message) == ("ValueError", "bad")
+
+
+def test_two_tracebacks_of_one_stream_are_two_exceptions():
+    assembler = Assembler()
+    for line in (trace("ValueError: a") + "\n" + trace("KeyError: 'b'")).splitlines():
+        assembler.feed(line)
+    assert [raised.type for raised in assembler.take(end=True)] == ["ValueError", "KeyError"]
+    assert assembler.take(end=True) == []
+    assert not assembler.active
+
+
+def test_it_waits_for_a_chain_and_not_longer():
+    assembler = Assembler()
+    for line in trace("ValueError: a").splitlines():
+        assembler.feed(line)
+    assert assembler.active
+    assert assembler.take() == [], "another may be chained to it"
+    for line in ["", "", "", "step 8"]:
+        assembler.feed(line)
+    assert [raised.type for raised in assembler.take()] == ["ValueError"]
+
+
+def test_a_traceback_without_end_is_given_up():
+    frames = "".join(f'  File "a.py", line {n}, in f\n' for n in range(MAX_FRAMES + 5))
+    assert len(parse(HEAD + frames + "RecursionError: maximum\n").frames) == MAX_FRAMES
+    assembler = Assembler()
+    for line in [HEAD.strip(), *["    noise"] * 3000]:
+        assembler.feed(line)
+    assert not assembler.active
+    assert len(parse(trace("ValueError: " + "x" * 9000)).message) == MAX_MESSAGE
+
+
+@given(
+    st.lists(
+        st.sampled_from([*trace("ValueError: a").splitlines(), *CAUSE.splitlines(), "x", "  y", "| z"]), max_size=40
+    )
+)
+@settings(max_examples=100)
+def test_whatever_lines_come_exceptions_have_a_type_and_frames(lines):
+    assembler = Assembler()
+    for line in lines:
+        assembler.feed(line)
+    for raised in assembler.take(end=True):
+        assert raised.type
+        assert raised.frames
+        assert len(raised.message) <= MAX_MESSAGE
+
+
+def test_a_stack_that_was_cut_off():
+    cut = '  File "a.py", line 1, in f\n    g()\n  File "b.py", line 2, in g\n    h('
+    assert [frame.file for frame in parse_stack(cut)] == ["b.py", "a.py"]
+    assert parse_stack("nothing") == ()
