@@ -1,0 +1,69 @@
+"""Levels over time in a bounded number of rows that keep peaks and valleys."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnostics.evidence.memory.levels import AT, KINDS, MAX_ROWS, RESERVED, Stack, highest, total
+
+LAST = len(KINDS) - 1
+
+
+def rows(moves, end=100.0, start_levels=None, pinned=None):
+    stack = Stack(0.0, end, start_levels or [0] * len(KINDS), pinned)
+    for time, changes in moves:
+        stack.move(time, changes)
+    return stack.finish()
+
+
+MOVES = st.lists(
+    st.tuples(st.floats(0, 100), st.tuples(st.integers(0, LAST - 1), st.integers(0, 1000))), max_size=60
+).map(lambda moves: [(time, [change]) for time, change in sorted(moves)])
+
+
+@given(MOVES)
+@settings(max_examples=80)
+def test_the_highest_and_the_last_moment_stay(moves):
+    """Levels that only grow: the last is the highest."""
+    made = rows(moves)
+    assert total(made[-1]) == sum(change for _, ((_, change),) in moves) == total(highest(made))
+    assert [time for time, _ in made] == sorted(time for time, _ in made)
+    assert (made[0][0], made[-1][0]) == (0.0, 100.0)
+
+
+def test_many_moments_become_few_rows_with_their_peaks():
+    moves = [(n / 100, [(0, 7 if n % 2 else -7)]) for n in range(1, 10_000)]
+    made = rows(moves)
+    assert len(made) <= MAX_ROWS
+    assert {total(row) for row in made} == {0, 7}
+
+
+def test_one_moment_of_a_peak_is_not_lost():
+    moves = [(50.0, [(2, 100)]), (50.0001, [(2, -100)])]
+    made = rows(moves, end=1000.0)
+    assert total(highest(made)) == 100
+    assert highest(made)[1][2] == 100
+
+
+def test_a_known_peak_stays_even_where_another_is_higher():
+    moves = [(10.0, [(0, 5)]), (10.1, [(0, 9)]), (10.2, [(0, -14)])]
+    assert 10.0 in [time for time, _ in rows(moves, end=10_000.0, pinned=10.0)]
+    assert 10.0 not in [time for time, _ in rows(moves, end=10_000.0)]
+
+
+def test_a_quiet_time_keeps_its_two_ends():
+    made = rows([(10.0, [(1, 8)]), (90.0, [(1, -8)])])
+    assert [(time, sizes[1]) for time, sizes in made if sizes[1]] == [(10.0, 8), (90.0, 8)]
+
+
+def test_what_is_reserved_is_what_no_tensor_holds():
+    made = rows([(10.0, [(AT[RESERVED], 100)]), (20.0, [(0, 30)]), (30.0, [(0, 90)])])
+    assert list(dict.fromkeys(sizes[LAST] for time, sizes in made if time > 10.0 or sizes[LAST])) == [100, 70, 0], (
+        "never below zero"
+    )
+    assert total(made[-1]) == 120
+
+
+def test_times_out_of_the_window_count_at_its_ends():
+    made = rows([(-5.0, [(0, 4)]), (500.0, [(0, 3)])])
+    assert total(made[-1]) == 7
+    assert highest([]) is None
