@@ -1,0 +1,30 @@
+"""The host enqueued work that its device does not complete while the devices of others do."""
+
+from pathlib import Path
+
+from tests.unit.diagnostics.causes.hang.helpers import finding, job
+from tests.unit.diagnostics.hang.dumps import Op
+
+CAUSE = "hang.device_stall"
+PROGRAM = [Op(size=size, line=size, wait=False) for size in range(1, 9)]
+
+
+def test_the_device_that_completes_nothing_is_blamed(tmp_path: Path) -> None:
+    found = finding(tmp_path, job(*[PROGRAM] * 4, frozen=(2,)), CAUSE)
+    assert (found.status, found.ranks) == ("confirmed", (2,))
+    assert found.summary.startswith(
+        "The device of rank 2 does not complete what the others complete: rank 2 stands at "
+    )
+    assert "completed 1 of 8 enqueued, its peers completed 8" in found.measured
+    assert "Xid and ECC errors on the device of rank 2" in found.remedies[0].change
+    assert found.where[0].rank == 2 and found.where[0].does.endswith("which does not complete")
+
+
+def test_two_devices_are_in_the_plural(tmp_path: Path) -> None:
+    found = finding(tmp_path, job(*[PROGRAM] * 4, frozen=(1, 2)), CAUSE)
+    assert found.ranks == (1, 2) and found.summary.startswith("The devices of ranks 1 and 2 do not complete")
+
+
+def test_gloo_keeps_no_counters_to_decide_it_from(tmp_path: Path) -> None:
+    found = finding(tmp_path, job(*[PROGRAM] * 2, backend="gloo"), CAUSE)
+    assert found.status != "confirmed"

@@ -1,0 +1,30 @@
+"""Groups that are used in different orders, so that each side waits for the other."""
+
+from pathlib import Path
+
+from tests.unit.diagnostics.causes.hang.helpers import finding, job
+from tests.unit.diagnostics.hang.dumps import Op
+
+CAUSE = "hang.group_order"
+FIRST, SECOND = Op(group="1", line=11), Op(group="2", line=12)
+
+
+def test_a_circle_of_two_names_both_lines_and_calls_neither_wrong(tmp_path: Path) -> None:
+    found = finding(tmp_path, job([FIRST, SECOND], [SECOND, FIRST], groups={"1": [0, 1], "2": [0, 1]}), CAUSE)
+    assert (found.status, found.ranks, found.victims) == ("confirmed", (0, 1), ())
+    assert "rank 0 waits for rank 1 in " in found.summary and "rank 1 waits for rank 0 in " in found.summary
+    assert found.summary.endswith("Neither order is the wrong one by itself.")
+    assert found.measured == "cycle of 2 ranks over 2 operations"
+    assert found.remedies[0].change.endswith(": /job/train.py:11 and /job/train.py:12")
+
+
+def test_others_that_wait_behind_the_circle_are_victims(tmp_path: Path) -> None:
+    barrier = Op("barrier", line=30)
+    groups = {"1": [0, 1], "2": [0, 1]}
+    found = finding(tmp_path, job([FIRST, SECOND, barrier], [SECOND, FIRST, barrier], [barrier], groups=groups), CAUSE)
+    assert (found.ranks, found.victims) == ((0, 1), (2,))
+
+
+def test_one_order_on_all_ranks_is_none(tmp_path: Path) -> None:
+    found = finding(tmp_path, job([FIRST, SECOND], [FIRST, SECOND], groups={"1": [0, 1], "2": [0, 1]}), CAUSE)
+    assert found.status == "ruled_out"

@@ -1,0 +1,36 @@
+"""A send or receive that waits for a half that is never posted."""
+
+from pathlib import Path
+
+from tests.unit.diagnostics.causes.hang.helpers import STEP, finding, job
+from tests.unit.diagnostics.hang.dumps import Op
+
+CAUSE = "hang.p2p_cycle"
+
+
+def test_receives_in_a_ring(tmp_path: Path) -> None:
+    programs = [
+        [Op("recv", line=70, peer=(rank - 1) % 3), Op("send", line=71, peer=(rank + 1) % 3)] for rank in range(3)
+    ]
+    found = finding(tmp_path, job(*programs), CAUSE)
+    assert (found.status, found.ranks, found.confidence) == ("confirmed", (0, 1, 2), 0.95)
+    assert "wait for each other in a cycle: rank 0 receives from rank 2 (train.py:70)" in found.summary
+    assert found.measured == "cycle of 3 ranks" and "batch_isend_irecv, at train.py:70" in found.remedies[0].change
+
+
+def test_a_one_sided_receive_names_what_the_peer_does_instead(tmp_path: Path) -> None:
+    found = finding(tmp_path, job([*STEP, Op("recv", line=70, peer=1)], [*STEP, Op("barrier", line=30)]), CAUSE)
+    assert found.status == "confirmed" and found.summary.startswith("A one-sided call: rank 0 receives from rank 1")
+    assert (
+        "let rank 1 send to rank 0" in found.remedies[0].change and "take out the recv at" in found.remedies[0].change
+    )
+
+
+def test_halves_that_meet_are_none(tmp_path: Path) -> None:
+    found = finding(tmp_path, job([Op("send", line=7, peer=1)], [Op("recv", line=8, peer=0)]), CAUSE)
+    assert found.status == "ruled_out"
+
+
+def test_gloos_recorder_leaves_sends_out_so_it_stays_open(tmp_path: Path) -> None:
+    found = finding(tmp_path, job(STEP, STEP, backend="gloo"), CAUSE)
+    assert found.status == "undecided" and "gloo records no send or recv" in found.summary and found.missing

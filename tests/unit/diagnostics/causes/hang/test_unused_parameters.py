@@ -1,0 +1,38 @@
+"""Gradients that never become ready: a bucket is not reduced on some ranks."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.contract.findings import text_of
+from diagnostics.diagnose import diagnose
+from tests.unit.diagnostics.causes.examples import Example
+from tests.unit.diagnostics.causes.hang.examples import bucket_not_ready
+
+CAUSE = "hang.unused_parameters"
+DDP = (
+    "[rank{rank}]: RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. "
+    "This error indicates that your module has parameters that were not used in producing loss.\n"
+    "[rank{rank}]: Parameter indices which did not receive grad for rank {rank}: 2 3\n"
+)
+
+
+def test_the_rank_that_left_the_pass_is_blamed(tmp_path: Path) -> None:
+    Example(bucket_not_ready).write(tmp_path)
+    (root,) = diagnose(tmp_path).root_causes
+    text = text_of(root)
+    assert (root.cause, root.ranks) == (CAUSE, (1,))
+    assert text.summary.startswith(
+        "Rank 1 left the backward pass without all_reduce [300] float32 (#7, train.py:60), which rank 0"
+    )
+    assert "find_unused_parameters=True in DDP" in text.remedies[-1].change
+
+
+@pytest.mark.parametrize("ranks", [(1,), (0, 2)])
+def test_ddps_own_message_names_the_ranks(tmp_path: Path, ranks: tuple[int, ...]) -> None:
+    (tmp_path / "job.log").write_text("step 1 loss 2.0\n" + "".join(DDP.format(rank=rank) for rank in ranks))
+    report = diagnose(tmp_path)
+    (root,) = report.root_causes
+    assert (root.cause, root.ranks, report.outcome) == (CAUSE, ranks, "crashed")
+    assert "without a gradient for some parameters" in text_of(root).summary
+    assert [remedy.kind for remedy in text_of(root).remedies] == ["code"], "overrides are for runs of dtk"
