@@ -1,0 +1,78 @@
+"""`numeric.overflow` from steps that trainers skip, and from the error with which they give up."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.contract.findings import text_of
+from diagnostics.diagnose import diagnose
+from tests.unit.diagnostics.causes.examples import Example
+from tests.unit.diagnostics.causes.numeric.trainers import TRAINERS, causes, falling, log
+
+
+def deepspeed(scales: list[int]) -> str:
+    what = "[INFO] [loss_scaler.py:181:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: "
+    return "".join(f"{what}{scale}, reducing to {max(scale // 2, 1)}\n" for scale in scales)
+
+
+def apex(powers: range) -> str:
+    return "".join(
+        f"Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to {2.0**n}\n" for n in powers
+    )
+
+
+GAVE_UP = (
+    '[rank0]: Traceback (most recent call last):\n[rank0]:   File "/ds/loss_scaler.py", line 175, in update_scale\n'
+    "[rank0]: Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n"
+)
+SKIPS = "".join(
+    TRAINERS["megatron"](n, "", "inf")
+    .replace(" lm loss:  |", "")
+    .replace("skipped iterations:   0", "skipped iterations:   1")
+    + "\n"
+    for n in range(20)
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        deepspeed([2**n for n in range(16, -1, -1)]) + GAVE_UP,
+        deepspeed([4, 2, 1, 1, 1, 1]),
+        apex(range(15, -30, -1)),
+        log("megatron", falling(20), [1.0] * 20) + SKIPS,
+    ],
+)
+def test_overflow_without_end(tmp_path: Path, text: str) -> None:
+    assert causes(tmp_path, text) == ["numeric.overflow"]
+
+
+@pytest.mark.parametrize("text", [deepspeed([65536, 32768, 16384]), apex(range(15, 11, -1))])
+def test_finding_a_loss_scale_is_no_fault(tmp_path: Path, text: str) -> None:
+    assert causes(tmp_path, text + log("hf", falling(40), [1.0] * 40)) == []
+
+
+def test_what_skipped_steps_alone_show(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(deepspeed([2**n for n in range(24, 20, -1)]))
+    report = diagnose(tmp_path)
+    assert report.outcome == "undecided"
+    assert report.standing.startswith("4 steps skipped to find float16's loss scale, now 1,048,576, and nothing wrong")
+
+
+def test_the_error_of_the_trainer_names_the_ranks_that_gave_up(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("step 1 loss 2.0\n" + GAVE_UP)
+    (root,) = diagnose(tmp_path).root_causes
+    text = text_of(root)
+    assert (root.cause, root.ranks, root.victims, root.confidence) == ("numeric.overflow", (), (0,), 0.95)
+    assert "The trainer gave up: Current loss scale already at minimum" in text.summary
+    assert text.measured == "the loss scale is at its minimum" and "bfloat16" in text.remedies[0].change
+
+
+def test_printed_steps_that_go_on_rule_it_out(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(log("hf", falling(40), [1.0] * 40))
+    (found,) = (one.finding for one in diagnose(tmp_path).findings if one.finding.cause == "numeric.overflow")
+    assert found.status == "ruled_out"
+    assert text_of(found).measured == "40 printed steps, and none skipped until the log ends"
+
+
+EXAMPLES = {"numeric.overflow": Example(lambda: {"train.log": deepspeed([4, 2, 1, 1, 1, 1])})}

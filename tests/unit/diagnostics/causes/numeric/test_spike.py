@@ -1,0 +1,50 @@
+"""`numeric.spike` from the lines that trainers print of their steps."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.contract.findings import text_of
+from diagnostics.diagnose import diagnose
+from tests.unit.diagnostics.causes.examples import Example
+from tests.unit.diagnostics.causes.numeric.trainers import TRAINERS, causes, falling, log
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_loss_that_jumps_and_stays_there_is_a_spike(tmp_path: Path, trainer: str) -> None:
+    text = log(trainer, [*falling(40), *[7.5 + 0.01 * n for n in range(20)]], [1.0] * 40 + [40.0] * 20)
+    assert causes(tmp_path, text) == ["numeric.spike"]
+    (root,) = diagnose(tmp_path).root_causes
+    assert root.evidence[0].line == 41
+    assert root.confidence == (0.75 if trainer in ("nanogpt", "lightning") else 0.9)
+    assert "from 1.8" in text_of(root).summary
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [*falling(40), 9.0, 8.0, 4.0, *falling(30)],  # It came back.
+        [*falling(40), 9.0, 9.0],  # Too early to say.
+        [round(1.5 + 0.8 * ((n * 7919) % 13) / 13, 4) for n in range(80)],  # Noise.
+        [round(1.5 + 0.01 * n, 4) for n in range(80)],  # It rises slowly.
+        [0.02 * (((n * 7919) % 13) - 6) for n in range(80)],  # RL: around zero.
+        falling(80),
+    ],
+)
+def test_other_courses_are_none(tmp_path: Path, losses: list[object]) -> None:
+    assert causes(tmp_path, log("hf", losses, [1.0] * len(losses))) == []
+    report = diagnose(tmp_path)
+    assert report.outcome == "undecided"  # How the job ended is not in these lines.
+    assert "printed steps" in report.standing
+
+
+def test_a_run_from_scratch_in_the_same_log_is_no_spike(tmp_path: Path) -> None:
+    second = [round(10.0 - 0.01 * n, 3) for n in range(40)]
+    assert causes(tmp_path, log("hf", falling(90), [1.0] * 90) + log("hf", [*second], [1.0] * 40)) == []
+
+
+EXAMPLES = {
+    "numeric.spike": Example(
+        lambda: {"train.log": log("titan", [*falling(40), *[7.5] * 20], [*[1.0] * 40, *[40.0] * 20])}
+    ),
+}
