@@ -98,27 +98,6 @@ def test_two_processes_of_one_rank(tmp_path):
     assert text_of(root).summary == "Two processes joined as ranks 1 and 3."
 
 
-@pytest.mark.parametrize(
-    ("peer", "cause"),
-    [
-        ("169.254.7.9<21724>", "env.wrong_interface"),
-        ("[fe80::1%eth0]<21724>", "env.wrong_interface"),
-        ("10.3.4.5<1>", ""),
-    ],
-)
-def test_a_link_local_peer_is_the_wrong_interface(tmp_path, peer, cause):
-    line = f"n:77:90 [0] include/socket.h:390 NCCL WARN Connect to {peer} failed : Connection refused\n"
-    (tmp_path / "train.log").write_text("step 1 loss 2.0\n" + line)
-    assert [root.cause for root in diagnose(tmp_path).root_causes] == ([cause] if cause else [])
-
-
-def test_nccl_finds_no_interface(tmp_path):
-    line = "n:77:90 [0] bootstrap.cc:1 NCCL WARN Bootstrap : no socket interface found\n"
-    (tmp_path / "train.log").write_text("step 1 loss 2.0\n" + line)
-    (root,) = diagnose(tmp_path).root_causes
-    assert root.cause == "env.wrong_interface" and "found no interface that it may use" in text_of(root).summary
-
-
 @pytest.mark.parametrize("prefix", ["", "[rank1]: "])
 @pytest.mark.parametrize(
     ("text", "cause", "ranks"),
@@ -131,24 +110,3 @@ def test_words_in_a_log_without_the_head_of_a_warning(tmp_path, prefix, text, ca
     assert [one.cause for one in report.root_causes] == [cause]
     assert report.root_causes[0].ranks == (ranks or ((1,) if prefix else ()))
     assert len({(item.file, item.line) for item in report.root_causes[0].evidence}) == 1
-
-
-REFUSED = "h13:941:943 [0] include/socket.h:390 NCCL WARN Connect to 10.38.10.112<21724> failed : Connection refused\n"
-RETRIES = "h13:941:943 [0] NCCL INFO Call to connect returned Connection refused, retrying\n" * 5
-RAISED = (
-    '[rank3]: Traceback (most recent call last):\n[rank3]:   File "t.py", line 1, in <module>\n[rank3]: KeyError: 1\n'
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
-        (RETRIES + REFUSED, "env.wrong_interface"),
-        (REFUSED, ""),  # Once: the peer may be about to listen, or about to end.
-        (RAISED + RETRIES + REFUSED, "hang.rank_raised"),
-        ("h13:9:9 [0] NCCL WARN Net : Connection closed by remote peer h14<7>\n" + RETRIES + REFUSED, ""),
-    ],
-)
-def test_an_address_at_which_nobody_ever_listened_is_not_the_peers(tmp_path, text, cause):
-    (tmp_path / "train.log").write_text(text)
-    assert [root.cause for root in diagnose(tmp_path).root_causes] == ([cause] if cause else [])

@@ -169,32 +169,6 @@ def test_the_order_of_ranks_and_names_changes_nothing(order):
     assert decide(job(environment)) == decide(job(dict.fromkeys(range(3), names)))
 
 
-def test_an_interface_that_gloo_does_not_find():
-    missing = fact("interface_missing", "Unable to find address for: nope0", 1, name="nope0")
-    found = decide(job(facts=[missing]))["env.wrong_interface"]
-    assert (found.status, found.ranks) == ("confirmed", (1,))
-    assert "'nope0'" in text_of(found).summary
-
-
-def test_docker_chosen_between_nodes():
-    chosen = fact("nccl_bootstrap", "Bootstrap: Using docker0:172.17.0.1<0>", 0, interface="docker0")
-    many = decide(job(facts=[chosen], run=dtk_run(nodes=2)))["env.wrong_interface"]
-    assert (many.status, many.confidence) == ("confirmed", 0.9)
-    one = decide(job(facts=[chosen], run=dtk_run(nodes=1, hardware=RDMA)))["env.wrong_interface"]
-    assert one.status == "ruled_out", "within one node it does no harm"
-    failed = fact("nccl_connect", "connect to 172.17.0.1<4> failed : No route to host", 0, peer="172.17.0.1<4>")
-    guess = decide(job(facts=[chosen, failed]))["env.wrong_interface"]
-    assert (guess.status, guess.confidence) == ("confirmed", 0.8)
-
-
-def test_sockets_only_on_local_interfaces():
-    listed = fact("nccl_socket", "", 0, interfaces="[0]docker0:172.17.0.1<0> [1]veth12:fe80::1<0>")
-    failed = fact("nccl_connect", "", 0, peer="x<1>")
-    assert decide(job(facts=[listed, failed]))["env.wrong_interface"].status == "confirmed"
-    mixed = fact("nccl_socket", "", 0, interfaces="[0]eth0:10.0.0.1<0> [1]docker0:172.17.0.1<0>")
-    assert decide(job(facts=[mixed, failed]))["env.wrong_interface"].status == "undecided"
-
-
 def test_damaged_records_are_survived():
     run = dtk_run()
     run.manifest.update(environment=3, hardware=[1], topology="two")

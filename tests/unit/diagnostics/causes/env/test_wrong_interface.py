@@ -1,0 +1,76 @@
+"""The interface that the ranks communicate over: one that is absent, or that does not reach the other nodes."""
+
+import pytest
+
+from diagnostics.contract.findings import text_of
+from diagnostics.diagnose import diagnose
+from tests.unit.diagnostics.causes.env.evidence import decide, dtk_run, fact, job
+from tests.unit.diagnostics.causes.env.test_lint import RDMA
+
+
+def test_an_interface_that_gloo_does_not_find():
+    missing = fact("interface_missing", "Unable to find address for: nope0", 1, name="nope0")
+    found = decide(job(facts=[missing]))["env.wrong_interface"]
+    assert (found.status, found.ranks) == ("confirmed", (1,))
+    assert "'nope0'" in text_of(found).summary
+
+
+def test_docker_chosen_between_nodes():
+    chosen = fact("nccl_bootstrap", "Bootstrap: Using docker0:172.17.0.1<0>", 0, interface="docker0")
+    many = decide(job(facts=[chosen], run=dtk_run(nodes=2)))["env.wrong_interface"]
+    assert (many.status, many.confidence) == ("confirmed", 0.9)
+    one = decide(job(facts=[chosen], run=dtk_run(nodes=1, hardware=RDMA)))["env.wrong_interface"]
+    assert one.status == "ruled_out", "within one node it does no harm"
+    failed = fact("nccl_connect", "connect to 172.17.0.1<4> failed : No route to host", 0, peer="172.17.0.1<4>")
+    guess = decide(job(facts=[chosen, failed]))["env.wrong_interface"]
+    assert (guess.status, guess.confidence) == ("confirmed", 0.8)
+
+
+def test_sockets_only_on_local_interfaces():
+    listed = fact("nccl_socket", "", 0, interfaces="[0]docker0:172.17.0.1<0> [1]veth12:fe80::1<0>")
+    failed = fact("nccl_connect", "", 0, peer="x<1>")
+    assert decide(job(facts=[listed, failed]))["env.wrong_interface"].status == "confirmed"
+    mixed = fact("nccl_socket", "", 0, interfaces="[0]eth0:10.0.0.1<0> [1]docker0:172.17.0.1<0>")
+    assert decide(job(facts=[mixed, failed]))["env.wrong_interface"].status == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("peer", "cause"),
+    [
+        ("169.254.7.9<21724>", "env.wrong_interface"),
+        ("[fe80::1%eth0]<21724>", "env.wrong_interface"),
+        ("10.3.4.5<1>", ""),
+    ],
+)
+def test_a_link_local_peer_is_the_wrong_interface(tmp_path, peer, cause):
+    line = f"n:77:90 [0] include/socket.h:390 NCCL WARN Connect to {peer} failed : Connection refused\n"
+    (tmp_path / "train.log").write_text("step 1 loss 2.0\n" + line)
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ([cause] if cause else [])
+
+
+def test_nccl_finds_no_interface(tmp_path):
+    line = "n:77:90 [0] bootstrap.cc:1 NCCL WARN Bootstrap : no socket interface found\n"
+    (tmp_path / "train.log").write_text("step 1 loss 2.0\n" + line)
+    (root,) = diagnose(tmp_path).root_causes
+    assert root.cause == "env.wrong_interface" and "found no interface that it may use" in text_of(root).summary
+
+
+REFUSED = "h13:941:943 [0] include/socket.h:390 NCCL WARN Connect to 10.38.10.112<21724> failed : Connection refused\n"
+RETRIES = "h13:941:943 [0] NCCL INFO Call to connect returned Connection refused, retrying\n" * 5
+RAISED = (
+    '[rank3]: Traceback (most recent call last):\n[rank3]:   File "t.py", line 1, in <module>\n[rank3]: KeyError: 1\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (RETRIES + REFUSED, "env.wrong_interface"),
+        (REFUSED, ""),  # Once: the peer may be about to listen, or about to end.
+        (RAISED + RETRIES + REFUSED, "hang.rank_raised"),
+        ("h13:9:9 [0] NCCL WARN Net : Connection closed by remote peer h14<7>\n" + RETRIES + REFUSED, ""),
+    ],
+)
+def test_an_address_at_which_nobody_ever_listened_is_not_the_peers(tmp_path, text, cause):
+    (tmp_path / "train.log").write_text(text)
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ([cause] if cause else [])

@@ -1,0 +1,134 @@
+"""What the causes of a slow step share: when nothing is decided, what a cause costs, and whose words are shown."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnostics.analysis.step_profile.overview import Overview
+from diagnostics.analysis.step_profile.skew import Skew
+from diagnostics.causes.overlap import _shared as shared
+from diagnostics.contract.causes import Cause
+from diagnostics.contract.findings import Finding, text_of
+from tests.unit.diagnostics.causes.overlap.helpers import dtk_run
+
+
+class View:
+    """The figures of an overview that a finding is made of."""
+
+    def __init__(self, step_ms: float = 100.0, **more: Any) -> None:
+        self.step_ms, self.unit, self.ranks, self.split, self.run = step_ms, "step", (0, 1, 2), True, None
+        self.profiles = [Profile(0, "a.json"), Profile(1, "b.json"), Profile(2, "c.json")]
+        self.skew = Skew(complete=True)
+        for name, value in more.items():
+            setattr(self, name, value)
+
+    def worth(self, ms: float) -> bool:
+        return ms >= 0.02 * self.step_ms
+
+
+class Profile:
+    """One traced rank."""
+
+    def __init__(self, rank: int, file: str) -> None:
+        self.rank, self.file = rank, file
+
+
+def words(cost: shared.StepCost, *, count: int = 3) -> shared.Words:
+    return shared.Words(f"{count} buckets", f"{count} tiny buckets: {cost}.", "merge them", "fewer", "strategy.x=1")
+
+
+def judged(view: View, ms: float, **more: Any) -> Finding:
+    return shared.judged(view, shared.costly(view, ms, words, count=3), "a detail", **more)  # type: ignore[arg-type]
+
+
+def test_a_cost_that_is_worth_it_confirms() -> None:
+    finding = judged(View(), 41.0)
+    text = text_of(finding)
+    assert (finding.status, finding.ranks, finding.confidence) == ("confirmed", (0, 1, 2), 0.9)
+    assert finding.cost is not None and (finding.cost.value, finding.cost.unit) == (41.0, "ms per step")
+    assert text.summary == "3 tiny buckets: 41.0 ms of 100 ms a step." and text.measured == "41.0 ms of 100 ms a step"
+    assert [(item.file, item.detail) for item in finding.evidence] == [("a.json", "a detail")]
+    (remedy,) = text.remedies
+    assert (remedy.kind, remedy.change, remedy.saves) == ("code", "merge them", "at most 41.0 ms of 100 ms a step")
+
+
+def test_a_cost_below_the_share_rules_out_and_says_so() -> None:
+    finding = judged(View(), 1.9)
+    assert finding.status == "ruled_out"
+    assert text_of(finding).measured == "3 buckets: at most 1.90 ms of 100 ms a step, below 2%"
+
+
+def test_a_run_of_dtk_gets_the_override() -> None:
+    (remedy,) = text_of(judged(View(run=dtk_run({"strategy": {"name": "ddp"}})), 41.0)).remedies
+    assert (remedy.kind, remedy.change) == ("override", "strategy.x=1")
+
+
+@given(st.floats(-50, 500))
+@settings(max_examples=50)
+def test_a_cost_is_at_most_the_step_and_never_below_nothing(ms: float) -> None:
+    cost = shared.costly(View(), ms, words).cost  # type: ignore[arg-type]
+    assert 0.0 <= cost.ms <= cost.step_ms == 100.0
+
+
+def test_what_may_hold_waiting_as_well_is_less_sure() -> None:
+    finding = judged(View(split=False), 41.0)
+    assert finding.confidence == 0.7 and "waiting for late ranks is part of the cost" in finding.evidence[1].detail
+    assert judged(View(split=False), 41.0, of_transfer=False).confidence == 0.9
+
+
+def test_the_evidence_is_the_trace_of_the_rank_to_blame() -> None:
+    finding = judged(View(), 41.0, ranks=(2,), victims=(0, 1))
+    assert finding.evidence[0].file == "c.json" and (finding.ranks, finding.victims) == ((2,), (0, 1))
+    assert shared.others(View(), (2,)) == (0, 1)  # type: ignore[arg-type]
+
+
+def step_cause(despite_instrument: bool) -> Cause[Overview]:
+    return shared.step_cause(
+        id="overlap.x",
+        title="x",
+        branch="slow",
+        decide=lambda view: shared.ruled_out("never"),
+        decided_from="",
+        remedy="",
+        despite_instrument=despite_instrument,
+    )
+
+
+def empty(**more: Any) -> Overview:
+    nothing: Any = None
+    return replace(Overview([], nothing, nothing, nothing), **more)
+
+
+@pytest.mark.parametrize(
+    ("traced", "summary"), [(False, "There is no profiler trace."), (True, "No profiler trace could be used.")]
+)
+def test_without_a_trace_that_can_be_used_nothing_is_decided(traced: bool, summary: str) -> None:
+    cause = step_cause(False)
+    (finding,) = cause.decide(empty(traced=traced))
+    assert (finding.cause, finding.status, text_of(finding).summary) == ("overlap.x", "undecided", summary)
+    assert "record=full" in text_of(finding).missing
+
+
+def test_an_instrument_spoils_every_cause_but_its_own() -> None:
+    assert [reason.causes for reason in step_cause(False).explained_by] == [("overlap.instrumented",)]
+    assert step_cause(True).explained_by == ()
+
+
+def test_a_guard_answers_before_the_cause() -> None:
+    on_cpu = shared.on_cpu("there are no streams")
+    finding = on_cpu(View(on_device=False))  # type: ignore[arg-type]
+    assert finding is not None and text_of(finding).summary == "the work runs on CPU: there are no streams"
+    assert on_cpu(View(on_device=True)) is None  # type: ignore[arg-type]
+    assert shared.no_collectives(View(calls=[1])) is None  # type: ignore[arg-type]
+    none = shared.no_collectives(View(calls=[]))  # type: ignore[arg-type]
+    assert none is not None and none.status == "ruled_out"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(123.4, "123"), (12.34, "12.3"), (1.234, "1.23"), (0.0, "0.00"), (100, "100")]
+)
+def test_figures_have_three_digits(value: float, text: str) -> None:
+    assert shared.figure(value) == text
