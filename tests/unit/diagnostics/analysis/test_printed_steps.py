@@ -1,0 +1,127 @@
+"""Printed steps: overflow without end, figures that stay non-finite, and a loss that jumps."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnostics.analysis.printed_steps import (
+    LEAST_AFTER,
+    WINDOW,
+    Jump,
+    Printed,
+    jump,
+    non_finite_to_the_end,
+    skipped_to_the_end,
+)
+from diagnostics.evidence.logs.steps import Series, Steps
+
+NAN = math.nan
+
+
+def log(losses: list[float], steps: list[float] | None = None, **columns: list[float]) -> Printed:
+    """One line per step; a loss of None was not printed."""
+    series = Series()
+    for n, loss in enumerate(losses):
+        series.lines.append(n + 1)
+        series.step.append(n if steps is None else steps[n])
+        series.loss.append(loss)
+        norms = columns.get("norms")
+        series.norm.append(norms[n] if norms else NAN)
+        series.scale.append(columns.get("scales", [NAN] * len(losses))[n])
+        series.skipped.append(columns.get("skipped", [0.0] * len(losses))[n])
+        series.printed.append(columns.get("printed", [3 if norms else 1] * len(losses))[n])  # type: ignore[arg-type]
+    return Printed("train.log", Steps(series={"trainer": series}))
+
+
+def course(level: float, count: int, noise: float = 0.01, seed: int = 0) -> list[float]:
+    chance = random.Random(seed)
+    return [level + chance.uniform(-noise, noise) for _ in range(count)]
+
+
+def test_a_loss_that_goes_up_at_once_and_stays_there() -> None:
+    found = jump(log([*course(2.0, 40), *course(6.0, 20)]))
+    assert found is not None and (found.line, found.step, found.steps_after) == (41, 40, 20)
+    assert found.before == pytest.approx(2, abs=0.02) and found.after == pytest.approx(6, abs=0.02)
+    assert found.norms is None
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        course(2.0, 60),
+        [*course(2.0, 40), 9.0, *course(2.0, 19)],
+        [*course(2.0, 40), *course(6.0, LEAST_AFTER - 1)],
+        [*course(2.0, 40), *course(2.6, 20)],
+        [*course(2.0, 40, noise=1.5), *course(4.0, 20, noise=1.5, seed=1)],
+        [*course(2.0, WINDOW - 5), *course(6.0, LEAST_AFTER)],
+        [],
+    ],
+    ids=["flat", "a spike", "too short behind it", "less than half as much again", "noisy", "too short", "nothing"],
+)
+def test_no_jump(losses: list[float]) -> None:
+    assert jump(log(losses)) is None
+
+
+def test_gradient_norms_before_and_after() -> None:
+    losses = [*course(2.0, 40), *course(6.0, 20)]
+    found = jump(log(losses, norms=[*[1.0] * 40, *[50.0] * 20]))
+    assert found is not None and found.norms == (1.0, 50.0)
+
+
+def test_a_second_run_in_the_same_log_begins_with_a_high_loss_again() -> None:
+    losses = [*course(2.0, 40), *course(9.0, 40)]
+    assert jump(log(losses, steps=[*map(float, range(40)), *map(float, range(40))])) is None
+    assert jump(log(losses)) is not None
+
+
+@settings(max_examples=30)
+@given(st.integers(WINDOW + 5, 60), st.integers(LEAST_AFTER, 40), st.floats(1.7, 9.0), st.integers(0, 99))
+def test_a_planted_jump_is_found_at_its_step(before: int, after: int, factor: float, seed: int) -> None:
+    found = jump(log([*course(3.0, before, seed=seed), *course(3.0 * factor, after, seed=seed + 1)]))
+    assert isinstance(found, Jump) and found.line == before + 1
+
+
+@pytest.mark.parametrize(("count", "found"), [(LEAST_AFTER // 2, True), (LEAST_AFTER // 2 - 1, False)])
+def test_a_loss_that_is_not_finite_until_the_log_ends(count: int, found: bool) -> None:
+    case = non_finite_to_the_end(log([*course(2.0, 30), *[NAN] * count]))
+    assert case == (("loss", 31, count) if found else None)
+    assert non_finite_to_the_end(log([*[NAN] * 20, *course(2.0, 1)])) is None, "it recovered"
+
+
+def test_a_norm_that_is_not_finite_until_the_log_ends() -> None:
+    norms = [*[1.0] * 20, *[math.inf] * 8]
+    assert non_finite_to_the_end(log(course(2.0, 28), norms=norms)) == ("grad_norm", 21, 8)
+    assert non_finite_to_the_end(log(course(2.0, 28))) is None, "no norm was printed"
+    assert non_finite_to_the_end(Printed("x", Steps())) is None
+
+
+def test_steps_that_are_skipped_until_the_log_ends() -> None:
+    skipped = [*[0.0] * 20, *[1.0] * LEAST_AFTER]
+    printed = [*[1] * 20, *[0] * LEAST_AFTER]
+    case = skipped_to_the_end(log([2.0] * len(skipped), skipped=skipped, printed=printed, scales=[8.0] * 30))
+    assert case is not None and (case.line, case.count, case.scale) == (21, LEAST_AFTER, 8.0)
+    assert skipped_to_the_end(log([2.0] * 30, skipped=skipped, printed=[1] * 30)) is None, "losses were printed"
+    assert skipped_to_the_end(log([2.0] * 29, skipped=skipped[:29], printed=printed[:29])) is None
+
+
+def overflow(scales: list[float], steps: int = 0) -> Printed:
+    found = log([2.0] * steps)
+    for n, scale in enumerate(scales):
+        found.steps.overflow_lines.append(100 + n)
+        found.steps.overflow_scales.append(scale)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("scales", "found"), [([4, 2, 1, 1, 1], (102, 3)), ([4, 2, 1, 1], None), ([65536, 32768, 16384], None)]
+)
+def test_a_loss_scale_that_was_halved_to_its_end(scales: list[float], found: tuple[int, int] | None) -> None:
+    case = skipped_to_the_end(overflow(scales))
+    assert (None if case is None else (case.line, case.count)) == found
+
+
+def test_steps_that_went_on_behind_the_last_overflow() -> None:
+    assert skipped_to_the_end(overflow([1, 1, 1], steps=300)) is None
