@@ -1,0 +1,124 @@
+"""Communication apart from compute: by structure first, by name last."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.analysis.step_profile.classify import Call, classify
+from diagnostics.evidence.trace.events import Lane, Message
+from diagnostics.evidence.trace.model import Trace
+from tests.trace_generator import Simulator, Style
+from tests.unit.diagnostics.analysis.step_profile.profiles import MIB, traces
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
+
+
+def device(*kernels: tuple[str, int, int], lane: tuple[int, ...] = (), launches: tuple[int, ...] = ()) -> Trace:
+    """Kernels as (name, start, length); lane 0 computes, lane 1 communicates, lane 2 is a thread of the host."""
+    trace = Trace("t", names=[name for name, _, _ in kernels], lanes=[Lane(0, 7), Lane(0, 20), Lane(500, 11)])
+    for at, (_, start, length) in enumerate(kernels):
+        trace.device.add(start, start + length, at, lane[at] if lane else 0)
+        trace.is_memory.append(0)
+        trace.launch.append(launches[at] if launches else -1)
+        trace.launcher.append(2 if launches else -1)
+        trace.returned.append(-1)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (NCCL, "call"),
+        ("void at::native::vectorized_elementwise_kernel", "compute"),
+        ("ampere_bf16_s16816gemm_bf16", "compute"),
+        ("allreduce_fusion_kernel_oneshot_lamport", "fused"),
+        ("my_own_kernel", "compute"),
+        ("void deep_ep::internode::combine", "call"),
+    ],
+)
+def test_names_tell_where_nothing_else_does(name: str, kind: str) -> None:
+    work = classify(device((name, 0, 10)))
+    assert bool(work.calls) == (kind == "call") and bool(work.compute) == (kind != "call")
+    assert bool(work.fused) == (kind == "fused")
+    assert all((call.why, call.message.op) in {("name", "all_reduce"), ("name", "collective")} for call in work.calls)
+
+
+def test_a_collective_that_the_trace_links_counts_before_any_name() -> None:
+    trace = device(("my_own_kernel", 0, 10), ("ampere_gemm", 20, 10))
+    trace.messages = {0: Message("all_gather", 8, "float")}
+    work = classify(trace)
+    assert [(call.message.op, call.why) for call in work.calls] == [("all_gather", "args")]
+    assert len(work.compute) == 1
+
+
+@pytest.mark.parametrize(("lane", "is_call"), [(1, True), (0, False)])
+def test_a_marked_region_counts_for_work_on_another_stream_only(lane: int, is_call: bool) -> None:
+    trace = device(("ampere_gemm", 0, 50), ("my_own_kernel", 60, 10), lane=(0, lane), launches=(1, 55))
+    trace.names.append("all_reduce 4096 B dp")
+    trace.marks.add(50, 58, 2, 2)
+    work = classify(trace)
+    assert work.compute_lane == 0
+    assert [(call.message.size_bytes, call.message.group, call.why) for call in work.calls] == (
+        [(4096, "dp", "region")] if is_call else []
+    )
+
+
+def test_a_kernel_that_nothing_tells_on_a_stream_of_communication_is_doubtful() -> None:
+    work = classify(device((NCCL, 0, 10), ("my_own_kernel", 20, 10), ("ampere_gemm", 0, 90), lane=(1, 1, 0)))
+    assert work.unknown == {"my_own_kernel": 1} and len(work.compute) == 2
+
+
+def test_copies_are_memory() -> None:
+    trace = device(("Memcpy HtoD", 0, 10), ("ampere_gemm", 20, 10))
+    trace.is_memory[0] = 1
+    work = classify(trace)
+    assert work.memory == [(0, 10)] and len(work.compute) == 1
+
+
+@pytest.mark.parametrize("style", [Style(), Style(old=True), Style(shuffled=True)], ids=["new", "old", "shuffled"])
+def test_collectives_of_a_written_trace_in_their_order(tmp_path: Path, style: Style) -> None:
+    sim = Simulator(ranks=1)
+    for op, size in (("all_reduce", 4 * MIB), ("all_gather", 8 * MIB)):
+        sim.kernel(100.0)
+        sim.collective(op, size, 50.0)
+    (trace,) = traces(sim, tmp_path, style)
+    work = classify(trace)
+    assert len(work.calls) == 2 and len(work.compute) == 2 and not work.unknown
+    assert work.calls == sorted(work.calls, key=lambda call: call.start)
+    if not style.old:
+        assert [(call.message.op, call.message.size_bytes) for call in work.calls] == [
+            ("all_reduce", 4 * MIB), ("all_gather", 8 * MIB),
+        ]  # fmt: skip
+
+
+def cpu(*issues: tuple[str, int], ran: tuple[tuple[str, int, int, int], ...]) -> list[Call]:
+    """A run on CPU: what the host issued (name, time) and what gloo's threads ran (op, elements, start, end)."""
+    trace = Trace("t", lanes=[Lane(500, 11), Lane(500, 12)])
+    for name, start in issues:
+        trace.names.append(name)
+        (trace.marks if " B " in name else trace.ops).add(start, start + 1, len(trace.names) - 1, 0)
+    for op, elements, start, end in ran:
+        trace.names.append(f"gloo:{op}")
+        trace.mark_messages[len(trace.marks)] = Message(op, elements, "float")
+        trace.marks.add(start, end, len(trace.names) - 1, 1)
+    return classify(trace).calls
+
+
+def test_on_cpu_each_span_of_gloos_threads_has_an_issue_of_the_host() -> None:
+    first, second = cpu(
+        ("c10d::allreduce_", 5), ("c10d::allreduce_", 15),
+        ran=(("all_reduce", 8, 10, 30), ("all_reduce", 16, 30, 50)),
+    )  # fmt: skip
+    assert [(one.issued, one.message.size_bytes) for one in (first, second)] == [(5, 32), (15, 64)]
+
+
+def test_gloo_reduces_and_scatters_by_an_all_reduce_of_the_whole() -> None:
+    (one,) = cpu(("reduce_scatter 32 B dp", 5), ran=(("all_reduce", 8, 10, 30),))
+    assert (one.message.op, one.message.group, one.issued) == ("reduce_scatter", "dp", 5)
+    (other,) = cpu(("all_gather 32 B dp", 5), ran=(("all_reduce", 8, 10, 30),))
+    assert (other.message.op, other.issued) == ("all_reduce", -1)
+
+
+def test_what_was_issued_after_the_end_is_another_call() -> None:
+    (one,) = cpu(("c10d::allreduce_", 99), ran=(("all_reduce", 8, 10, 30),))
+    assert one.issued == -1

@@ -1,0 +1,87 @@
+"""All ranks together: which files count, what a step costs, and what cannot be concluded from."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnostics.analysis.step_profile.overview import Overview, overview, read_one
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, RunEvidence
+from diagnostics.evidence.readers.trace import TraceFile
+from tests.trace_generator import Simulator, write
+from tests.trace_scenarios import STEPS, ddp
+from tests.unit.diagnostics.analysis.step_profile.profiles import rank
+
+
+def evidence(folder: Path, simulator: Simulator, **more: Any) -> Evidence:
+    limits = Limits()
+    files = [TraceFile(path, path.name, None, limits) for path in write(simulator, folder)]
+    return Evidence(folder, limits, files={"trace": files}, **more)
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory: pytest.TempPathFactory) -> Overview:
+    return overview(evidence(tmp_path_factory.mktemp("ddp"), ddp(Simulator(ranks=2))))
+
+
+def test_ranks_steps_and_what_is_known_of_waiting(view: Overview) -> None:
+    assert (view.ranks, view.world_size, view.on_device, view.unusable) == ((0, 1), 2, True, "")
+    assert view.split and view.skew.matched == len(view.calls) // 2
+    assert view.unit == "step" and view.step_ms > 5
+    assert view.typical_count(lambda profile: len(profile.calls)) == 4
+    assert view.worth(view.step_ms) and not view.worth(0.01 * view.step_ms) and not view.worth(0.0)
+    assert view.per_step_ms(lambda profile: 3e6 * STEPS) == {0: 3.0, 1: 3.0} and view.declared("x") is None
+
+
+def test_measures_of_the_report(view: Overview) -> None:
+    measures = view.measures()["overlap"]
+    assert measures["steps"] == STEPS and measures["steps_marked"] and set(measures["ranks"]) == {0, 1}
+    one = measures["ranks"][0]
+    parts = one["compute_ms"] + one["exposed_ms"] + one["memory_ms"] + one["idle_ms"]
+    assert parts == pytest.approx(one["wall_ms"], abs=0.001) and len(one["steps"]) == STEPS
+    assert one["transfer_ms"] is not None and 0 <= one["overlap_percent"] <= 100
+
+
+def test_no_trace_an_unreadable_one_and_an_instrumented_one(tmp_path: Path) -> None:
+    assert overview(Evidence(tmp_path, Limits())).unusable == "no_trace"
+    (tmp_path / "bad.json").write_text("{")
+    broken = Evidence(tmp_path, Limits(), files={"trace": [TraceFile(tmp_path / "bad.json", "bad.json", 0, Limits())]})
+    assert overview(broken).unusable == "unreadable" and broken.problems[0].unread
+    blocked = evidence(tmp_path / "b", ddp(Simulator(ranks=1)), environment={-1: {"CUDA_LAUNCH_BLOCKING": "1"}})
+    assert overview(blocked).unusable == "instrumented"
+
+
+def test_of_two_windows_of_one_rank_the_later_one_is_used(tmp_path: Path) -> None:
+    first = evidence(tmp_path / "a", ddp(Simulator(ranks=1)))
+    later = ddp(Simulator(ranks=1))
+    for events in later.events:
+        for event in events:
+            event["ts"] += 1e6
+    second = evidence(tmp_path / "b", later)
+    both = Evidence(tmp_path, Limits(), files={"trace": [*first.traces, *second.traces]})
+    (only,) = overview(both).profiles
+    assert both.problems[0].harmless and "second trace of rank 0" in both.problems[0].what
+    assert only.steps[0].start + only.base_ns > overview(first).profiles[0].steps[0].start
+
+
+def test_what_cannot_be_read_is_a_text(tmp_path: Path) -> None:
+    assert "No such file" in str(read_one(TraceFile(tmp_path / "none.json", "none.json", 0, Limits())))
+
+
+@pytest.mark.parametrize(
+    ("manifest", "crowded"),
+    [
+        ({"topology": {"nproc": 4}, "hardware": {"cores": 2}}, (4, 2)),
+        ({"topology": {"nproc": 2}, "hardware": {"cores": 2}}, None),
+        ({"topology": "two", "hardware": {"cores": 2}}, None),
+        ({}, None),
+    ],
+)
+def test_more_ranks_than_cores(manifest: dict[str, Any], crowded: tuple[int, int] | None) -> None:
+    run = RunEvidence(Path(), None, {}, manifest, {}, {}, {}, {})
+    view = overview(Evidence(Path(), Limits(), run=run))
+    view.profiles = [rank(0, on_device=False)]
+    assert view.crowded == crowded
+    view.profiles = [rank(0)]
+    assert view.crowded is None, "an accelerator computes"
