@@ -1,0 +1,34 @@
+"""Sizes on the wire: never less than what is sent, the same for every bucket that holds the same parameters."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dtk.parallel.compression import BLOCK, BLOCK_BYTES, int8_blocks, kept, topk_bytes
+
+SIZES = st.lists(st.integers(1, 5000), min_size=1, max_size=6)
+
+
+@given(SIZES, st.integers(1, 8))
+@settings(max_examples=60, deadline=None)
+def test_blocks_hold_all_elements_and_divide_over_the_ranks(sizes: list[int], ranks: int) -> None:
+    blocks = int8_blocks(sizes, ranks)
+    assert blocks % ranks == 0 and blocks * BLOCK >= sum(sizes)
+    needed = sum(-(-size // BLOCK) for size in sizes)
+    assert needed <= blocks < needed + ranks, "filled up by less than one round"
+
+
+@given(SIZES, st.floats(1e-6, 1.0), st.integers(1, 8))
+@settings(max_examples=60, deadline=None)
+def test_topk_sends_at_least_one_element_of_each_parameter_and_at_most_all(
+    sizes: list[int], ratio: float, ranks: int
+) -> None:
+    assert all(1 <= kept(size, ratio) <= size for size in sizes)
+    split = sum(topk_bytes([size], ratio, ranks) for size in sizes)
+    assert topk_bytes(sizes, ratio, ranks) == split, "it does not depend on the buckets"
+    assert split <= 8 * ranks * sum(sizes)
+
+
+def test_by_hand() -> None:
+    assert (kept(1000, 0.01), kept(1001, 0.01), kept(3, 0.01)) == (10, 11, 1)
+    assert int8_blocks([256, 257], 2) == 4 and BLOCK_BYTES == 260
+    assert topk_bytes([1000, 3], 0.01, 4) == 4 * 8 * 11
