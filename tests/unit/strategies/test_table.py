@@ -1,0 +1,31 @@
+"""The table of strategies: every strategy and dimension, whole cells in any width."""
+
+import pytest
+
+from dtk.strategies.registry import CONFIG_TYPES
+from dtk.strategies.table import render
+
+
+@pytest.mark.parametrize("columns", [30, 60, 119, 120, 200])
+def test_every_row_is_there_and_fits(columns: int) -> None:
+    text = render(columns=columns)
+    assert all(name in text for name in (*CONFIG_TYPES, "parallel.tp=t", "parallel.pp=p"))
+    longest_label = len("  sent per rank and step ") + 20
+    assert max(map(len, text.splitlines())) <= max(columns, longest_label)
+
+
+def test_narrow_text_has_what_the_wide_table_leaves_out() -> None:
+    narrow = render(columns=80)
+    assert "use when" in narrow and CONFIG_TYPES["ddp"].row.use_when in narrow
+    assert "use when" not in render()
+
+
+def test_markdown_is_a_table() -> None:
+    lines = render("markdown").splitlines()
+    assert len({line.count("|") for line in lines}) == 1 and len(lines) == 2 + len(CONFIG_TYPES) + 4
+    assert lines[1] == "|---|---|---|---|---|---|"
+
+
+def test_another_form_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown form 'html'"):
+        render("html")
