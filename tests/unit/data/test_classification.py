@@ -46,6 +46,13 @@ def test_numeric_labels_keep_their_order(tmp_path: Path) -> None:
     assert dataset.describe()["labels"] == [str(i) for i in range(12)]
 
 
+@pytest.mark.parametrize("odd", ["--5", "5-", "1.5", "9" * 5000, "-"])
+def test_labels_of_which_one_is_no_number_are_sorted_as_names(tmp_path: Path, odd: str) -> None:
+    labels = ["10", "2", odd]
+    dataset = build_dataset(table(tmp_path / "t.csv", [(f"text {i}", labels[i % 3]) for i in range(12)]))
+    assert dataset.describe()["labels"] == sorted(labels)
+
+
 @given(
     labels=st.lists(st.integers(0, 5), min_size=1, max_size=200),
     variety=st.integers(1, 300),

@@ -1,7 +1,6 @@
 import json
 import socket
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dtk.data.network import bounded, unreachable
 from dtk.data.tokenizer import build_tokenizer, token_dtype
 from dtk.errors import DtkError
 from tests.work import calls_in
@@ -112,15 +110,3 @@ def test_gpt2_without_cache_and_network_fails_soon(
         tokenizer.encode(b"text")
     assert time.monotonic() - started < 5
     assert "\n" not in str(caught.value) and "TIKTOKEN_CACHE_DIR" in str(caught.value)
-
-
-def test_bounded_gives_result_error_or_timeout() -> None:
-    assert bounded(lambda: 3, 5) == 3
-    with pytest.raises(ZeroDivisionError):
-        bounded(lambda: 1 // 0, 5)
-    with pytest.raises(TimeoutError):
-        bounded(threading.Event().wait, 0.05)
-
-
-def test_unreachable_says_why() -> None:
-    assert "refused" in (unreachable("http://127.0.0.1:1/") or "").lower()

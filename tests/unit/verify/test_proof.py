@@ -1,15 +1,9 @@
 """The table before and after a remedy: what was measured under other terms is not compared."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from diagnostics.contract.findings import Remedy
-from diagnostics.runs.find import read_details
 from dtk.verify.proof import Figures, Proof, table
-from dtk.verify.verify import _ended, _terms
-from tests.unit.diagnostics.report.samples import finding, report
 
 REMEDY = Remedy("override", "fault=none", "it was planted")
 
@@ -33,13 +27,6 @@ def test_throughput_is_compared_under_the_same_terms(
     told = table(Proof("overlap.skew", REMEDY, figures(100.0, before), figures(250.0, after)))
     (line,) = (line for line in told.splitlines() if line.startswith("tokens/s"))
     assert line.split()[1:] == (["100.0", "250.0"] if comparable else ["not", "comparable", "not", "comparable"])
-
-
-def test_the_terms_are_those_of_the_runs_configuration(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("record: {level: full}\ntrain: {steps: 8}\n")
-    assert _terms(tmp_path) == ("full", 8)
-    (tmp_path / "config.yaml").write_text("record: [")
-    assert _terms(tmp_path) == ("", None)
 
 
 def run(
@@ -94,23 +81,3 @@ def test_why_throughput_is_not_compared() -> None:
     assert ["because", reason] in [line.split(maxsplit=1) for line in told.splitlines()]
     alike = Proof("overlap.skew", REMEDY, figures(100.0, ("full", 8)), figures(250.0, ("full", 8)))
     assert "not comparable" not in table(alike)
-
-
-@pytest.mark.parametrize(
-    ("state", "of_finding", "of_failure", "told"),
-    [
-        ("hung", 4, None, "hung in step 4"),
-        ("failed", None, 5, "failed in step 5"),
-        ("oom", None, None, "oom after step 3"),
-        ("finished", 4, None, "finished after step 3"),
-    ],
-)
-def test_a_step_is_called_as_in_the_diagnosis(
-    tmp_path: Path, state: str, of_finding: int | None, of_failure: int | None, told: str
-) -> None:
-    failure = {"rank": 1, "reason": "it raised", "step": of_failure} if of_failure else None
-    status = {"schema_version": 1, "state": state, "step": 3, "reason": "", "failure": failure}
-    (tmp_path / "status.json").write_text(json.dumps(status))
-    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 3, "loss": 1.0}) + "\n")
-    found = report(finding("hang.host_stall", ranks=(1,), step=of_finding))
-    assert _ended(read_details(tmp_path), found) == told

@@ -1,0 +1,85 @@
+"""The loop on one rank: the same numbers for every division of a batch, resumes to the last bit, and orderly ends."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dtk.config import schema
+from dtk.train.loop import Loop
+from tests.unit.train.conftest import Build, config
+
+TRAIN = config().train
+
+
+def losses(loop: Loop) -> list[float]:
+    loop.measures.start(loop.state.step)
+    found = []
+    while loop.state.step < loop.config.train.steps:
+        loop.advance()
+        found.append(loop.last["loss"])
+    loop.checkpoints.wait()
+    return found
+
+
+def test_accumulation_changes_nothing_and_the_loss_falls(build: Build) -> None:
+    data = schema.SyntheticData(sequence_length=8, vocab_size=17, samples=5)
+    at_once, one_by_one = (
+        losses(build(config(data=data, train=replace(TRAIN, steps=8, micro_batch_size=size)))) for size in (4, 1)
+    )
+    assert at_once == pytest.approx(one_by_one, rel=1e-5)
+    assert at_once[-1] < at_once[0]
+
+
+def test_a_resumed_run_goes_on_to_the_last_bit(build: Build, tmp_path: Path) -> None:
+    dropout = replace(config().model, dropout=0.2)
+    settings = config(model=dropout, checkpoint=schema.CheckpointConfig(every=2, at_end=False))
+    whole = losses(build(settings, folder=tmp_path / "whole"))
+    newest = sorted((tmp_path / "whole" / "checkpoints").glob("step_*"))[0]
+    again = build(settings, newest, tmp_path / "again")
+    assert again.state.step == 2 and losses(again) == whole[2:]
+
+
+def test_a_record_has_the_figures_of_its_step(build: Build) -> None:
+    loop = build(config(train=replace(TRAIN, steps=3, log_every=2, evaluate_every=0, clip_norm=0.01)))
+    assert loop.run()
+    assert loop.last["step"] == 3 and loop.last["grad_norm"] > 0.01, "the norm before clipping"
+    assert loop.last["lr"] == pytest.approx(1e-2) and len(loop.last["samples_hash"]) == 16
+    assert loop.last["validation_samples"] == loop.dataset.validation_size, "evaluated at the end"
+    assert [step for step, _ in loop.speeds] and loop.step_samples != 0
+
+
+def test_who_asks_to_stop_gets_a_checkpoint(build: Build, tmp_path: Path) -> None:
+    loop = build(config())
+    loop.stop.requested = True
+    assert loop.run() is False and loop.state.step == 1 and not loop.enough
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step_00000001"]
+    ended = build(config(), folder=tmp_path / "b")
+    assert ended.callbacks.training is not None
+    ended.callbacks.training.stop("enough")
+    assert ended.run() is True and ended.enough and ended.state.step == 1
+
+
+def test_an_overflow_skips_the_update_and_halves_the_scale(build: Build) -> None:
+    loop = build(config(precision=schema.PrecisionConfig(initial_loss_scale=2.0**120)))
+    before = [p.detach().clone() for p in loop.parts.model.parameters()]
+    loop.advance()
+    assert loop.state.loss_scale == 2.0**119
+    assert all(torch.equal(a, b) for a, b in zip(before, loop.parts.model.parameters(), strict=True))
+    fine = build(config(precision=schema.PrecisionConfig(initial_loss_scale=1024.0)))
+    plain = build(config())
+    assert losses(fine) == pytest.approx(losses(plain), rel=1e-5), "the scale is undone"
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [({"activation_checkpoint_every": 1}, True), ({"garbage_collect_every": 1}, True), ({"clip_norm": 0.001}, False)],
+)
+def test_settings_that_change_the_numbers_and_those_that_do_not(
+    build: Build, changes: dict[str, Any], same: bool
+) -> None:
+    reference = losses(build(config()))
+    changed = losses(build(config(train=replace(TRAIN, **changes))))
+    assert (changed == pytest.approx(reference, rel=1e-6)) == same
