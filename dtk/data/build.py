@@ -1,17 +1,7 @@
 """From the section `data` of the configuration to a dataset, and whether it fits the model."""
 
 from diagnostics.contract.invocation import command
-from dtk.config.schema import (
-    ClassificationData,
-    Config,
-    CustomData,
-    DataConfig,
-    HFData,
-    StdlibData,
-    SyntheticData,
-    TextData,
-    TokensData,
-)
+from dtk.config import schema
 from dtk.data.classification import classification_dataset
 from dtk.data.corpus import stdlib_corpus, text_corpus
 from dtk.data.custom import custom_dataset
@@ -24,7 +14,7 @@ from dtk.data.tokens import corpus_tokens, token_file
 from dtk.errors import DtkError
 
 
-def build_dataset(config: DataConfig, allow_targets: list[str] | None = None) -> Dataset:
+def build_dataset(config: schema.DataConfig, allow_targets: list[str] | None = None) -> Dataset:
     """Build the dataset of this configuration; tokenised text comes from the cache after the first time.
 
     Args:
@@ -39,26 +29,26 @@ def build_dataset(config: DataConfig, allow_targets: list[str] | None = None) ->
             f"data.sequence_length={config.sequence_length} data.validation_fraction={config.validation_fraction}",
             "a sample has at least one token, and a fraction is at least 0 and below 1",
         )
-    if isinstance(config, SyntheticData):
+    if isinstance(config, schema.SyntheticData):
         return synthetic_dataset(config)
-    if isinstance(config, CustomData):
+    if isinstance(config, schema.CustomData):
         return custom_dataset(config, allow_targets or [])
-    if isinstance(config, ClassificationData):
+    if isinstance(config, schema.ClassificationData):
         return classification_dataset(config)
-    if isinstance(config, StdlibData):
+    if isinstance(config, schema.StdlibData):
         tokens = corpus_tokens(stdlib_corpus(config.max_bytes), build_tokenizer(config.tokenizer))
-    elif isinstance(config, TextData):
+    elif isinstance(config, schema.TextData):
         tokens = corpus_tokens(text_corpus(config.path), build_tokenizer(config.tokenizer))
-    elif isinstance(config, HFData):
+    elif isinstance(config, schema.HFData):
         tokens = hf_tokens(config, build_tokenizer(config.tokenizer))
-    elif isinstance(config, TokensData):
+    elif isinstance(config, schema.TokensData):
         tokens = token_file(config)
     else:
         raise DtkError(f"unknown data {config.name!r}", fix=f"{command('run', '--help')} lists the choices")
     return language_dataset(config, tokens)
 
 
-def check_dataset(config: Config, dataset: Dataset) -> None:
+def check_dataset(config: schema.Config, dataset: Dataset) -> None:
     """Refuse data that does not fit the model or the batch; asked in the parent, before any rank starts.
 
     Raises:

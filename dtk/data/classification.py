@@ -38,44 +38,30 @@ class ClassificationDataset(Dataset):
     Args:
         rows: uint32 [samples, 2 + sequence_length], memory-mapped.
         classes: class of each stored label, int64 [labels].
-        train_ids, validation_ids: rows of each split.
+        split: numbers of the rows for training, and of those held out.
         about: for the manifest.
     """
 
     def __init__(
-        self,
-        rows: np.ndarray,
-        classes: np.ndarray,
-        train_ids: np.ndarray,
-        validation_ids: np.ndarray,
-        about: dict[str, Any],
+        self, rows: np.ndarray, classes: np.ndarray, split: tuple[np.ndarray, np.ndarray], about: dict[str, Any]
     ) -> None:
-        self.train_size = len(train_ids)
-        self.validation_size = len(validation_ids)
+        self.train_size, self.validation_size = map(len, split)
         self.vocab_size = about["vocab_size"]
         self.classes = len(classes)
         self.fixed_targets = 1
         self._rows = rows
         self._classes = classes
-        self._train_ids = train_ids
-        self._validation_ids = validation_ids
+        self._order = np.concatenate(split)
         self._about = about
 
-    def train(self, ids: np.ndarray) -> Batch:
+    def batch(self, numbers: np.ndarray) -> Batch:
         """Return inputs [batch, sequence_length] and targets [batch]."""
-        return self._batch(self._train_ids[ids])
-
-    def validation(self, ids: np.ndarray) -> Batch:
-        """Return inputs [batch, sequence_length] and targets [batch]."""
-        return self._batch(self._validation_ids[ids])
+        block = self._rows[self._order[numbers]]
+        return to_batch(block[:, _HEAD:], self._classes[block[:, 0]])
 
     def about(self) -> dict[str, Any]:
         """See `Dataset`; `labels` are the names of classes 0, 1, ..., where they are few."""
         return self._about
-
-    def _batch(self, rows: np.ndarray) -> Batch:
-        block = self._rows[rows]
-        return to_batch(block[:, _HEAD:], self._classes[block[:, 0]])
 
 
 def classification_dataset(config: ClassificationData) -> ClassificationDataset:
@@ -89,8 +75,8 @@ def classification_dataset(config: ClassificationData) -> ClassificationDataset:
     stored = _cached_rows(source, config, tokenizer)
     rows = stored.values.reshape(-1, _HEAD + config.sequence_length)
     names: list[str] = stored.about["labels"]
-    train_ids, validation_ids = split_by_class(rows[:, 0], rows[:, 1], config.validation_fraction)
-    if len(names) < 2 or (config.validation_fraction and not len(validation_ids)):
+    split = split_by_class(rows[:, 0], rows[:, 1], config.validation_fraction)
+    if len(names) < 2 or (config.validation_fraction and not len(split[1])):
         raise DtkError(
             f"{stored.about['source']} has {len(rows)} samples of {len(names)} classes",
             "it needs two classes, and two samples of one of them",
@@ -103,7 +89,7 @@ def classification_dataset(config: ClassificationData) -> ClassificationDataset:
     about = {"name": config.name, **stored.about, "tokens": len(rows) * config.sequence_length}
     about |= {"vocab_size": tokenizer.vocab_size + _ID_SHIFT, "classes": len(names)}
     about["labels"] = [names[i] for i in order] if len(names) <= 100 else None
-    return ClassificationDataset(rows, classes, train_ids, validation_ids, about)
+    return ClassificationDataset(rows, classes, split, about)
 
 
 def split_by_class(labels: np.ndarray, hashes: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:

@@ -45,21 +45,17 @@ class CustomDataset(Dataset):
         self._samples = samples
         self._collate = getattr(samples, "collate", default_collate)
 
-    def train(self, ids: np.ndarray) -> Batch:
-        """Return the batch of these training samples."""
-        return self._batch([self._samples[i] for i in self._numbers(ids)])
-
-    def validation(self, ids: np.ndarray) -> Batch:
-        """Return the batch of these held-out samples."""
-        return self._batch([self._samples[i] for i in self._numbers(ids + self.train_size)])
+    def batch(self, numbers: np.ndarray) -> Batch:
+        """Return the batch of these samples, in the order of the permutation."""
+        return self._collated([self._samples[i] for i in self._permuted(numbers)])
 
     def stream(self, ids: Iterable[np.ndarray]) -> Iterator[Batch]:
         """As `train`; with `data.workers` in processes that read ahead."""
         workers = self.config.workers
         if not workers:
             return super().stream(ids)
-        numbers = (self._numbers(of_batch) for of_batch in ids)
-        return iter(DataLoader(self._samples, batch_sampler=numbers, num_workers=workers, collate_fn=self._batch))  # type: ignore[arg-type]
+        numbers = (self._permuted(of_batch) for of_batch in ids)
+        return iter(DataLoader(self._samples, batch_sampler=numbers, num_workers=workers, collate_fn=self._collated))  # type: ignore[arg-type]
 
     def about(self) -> dict[str, Any]:
         """See `Dataset`; sha256 is that of the length and of a few samples."""
@@ -69,11 +65,10 @@ class CustomDataset(Dataset):
             digest.update(repr(self._samples[int(i)]).encode())
         return {"name": self.config.name, "source": self.config._target_, "bytes": None, "sha256": digest.hexdigest()}
 
-    def _numbers(self, ids: np.ndarray) -> list[int]:
-        numbers: list[int] = permute(ids, self.train_size + self.validation_size, "split").tolist()
-        return numbers
+    def _permuted(self, numbers: np.ndarray) -> list[int]:
+        return permute(numbers, self.train_size + self.validation_size, "split").tolist()  # type: ignore[no-any-return]
 
-    def _batch(self, samples: list[Any]) -> Batch:
+    def _collated(self, samples: list[Any]) -> Batch:
         try:
             batch = self._collate(samples)
         except (RuntimeError, TypeError) as error:

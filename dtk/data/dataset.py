@@ -1,6 +1,5 @@
 """What every dataset offers to training: samples by id, and a description for the manifest."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +33,7 @@ class Batch:
         return Batch(there(self.inputs), there(self.targets), self.counts)
 
 
-class Dataset(ABC):
+class Dataset:
     """Samples numbered 0..train_size-1 and, apart from these, 0..validation_size-1."""
 
     train_size: int
@@ -48,17 +47,21 @@ class Dataset(ABC):
     fixed_targets: int | None = None
     """Valid targets per sample where all samples have the same number, else None."""
 
-    @abstractmethod
     def train(self, ids: np.ndarray) -> Batch:
         """Training samples of these ids, int64 [batch]."""
+        return self.batch(ids)
 
     def stream(self, ids: Iterable[np.ndarray]) -> Iterator[Batch]:
         """Training samples of one micro-batch after the other; may read ahead of what is taken."""
         return map(self.train, ids)
 
-    @abstractmethod
     def validation(self, ids: np.ndarray) -> Batch:
         """Held-out samples of these ids, int64 [batch]."""
+        return self.batch(ids + self.train_size)
+
+    def batch(self, numbers: np.ndarray) -> Batch:
+        """Samples by number, int64 [batch]: those for training, then the held-out ones. Unless both above are given."""
+        raise NotImplementedError
 
     def about(self) -> dict[str, Any]:
         """Return where the samples come from: name, source, bytes, sha256, tokens, vocab_size, where it has them."""

@@ -17,14 +17,9 @@ from dtk.errors import DtkError
 from dtk.extras import install
 
 _FORMATS = {
-    ".jsonl": "json",
-    ".json": "json",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
+    ".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow",
     ".txt": "text",
-}
+}  # fmt: skip
 _ROWS = 1000
 
 
@@ -81,23 +76,17 @@ def _load(config: HFData) -> Any:
         raise DtkError("data=hf needs the package datasets", fix=install("hf")) from None
     datasets.disable_progress_bars()
     try:
-        return _load_path(datasets, path, config)
+        if path.is_file():
+            if path.suffix not in _FORMATS:
+                raise ValueError(f"a file must end in one of {', '.join(_FORMATS)}")
+            options = {"delimiter": "\t"} if path.suffix == ".tsv" else {}
+            files = {config.split.split("[")[0]: str(path)}
+            return datasets.load_dataset(_FORMATS[path.suffix], data_files=files, split=config.split, **options)
+        if (path / "dataset_dict.json").exists():
+            return datasets.load_from_disk(str(path))[config.split]
+        if (path / "state.json").exists():
+            return datasets.load_from_disk(str(path))
+        return datasets.load_dataset(str(path) if path.exists() else config.path, split=config.split)
     except Exception as error:  # the package raises its own, pyarrow's and the network's errors alike
         fix = "" if path.exists() else "without a network data.path must name a local folder or file"
         raise DtkError(f"can not load split {config.split!r} of {config.path}", str(error), fix) from None
-
-
-def _load_path(datasets: Any, path: Path, config: HFData) -> Any:
-    base_split = config.split.split("[")[0]
-    if path.is_file():
-        if path.suffix not in _FORMATS:
-            raise ValueError(f"a file must end in one of {', '.join(_FORMATS)}")
-        options = {"delimiter": "\t"} if path.suffix == ".tsv" else {}
-        return datasets.load_dataset(
-            _FORMATS[path.suffix], data_files={base_split: str(path)}, split=config.split, **options
-        )
-    if (path / "dataset_dict.json").exists():
-        return datasets.load_from_disk(str(path))[config.split]
-    if (path / "state.json").exists():
-        return datasets.load_from_disk(str(path))
-    return datasets.load_dataset(str(path) if path.exists() else config.path, split=config.split)

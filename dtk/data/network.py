@@ -8,6 +8,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -22,23 +23,18 @@ def bounded(work: Callable[[], T], limit_s: float) -> T:
     Raises:
         TimeoutError: it took longer than limit_s; its thread goes on unwatched.
     """
-    results: list[T] = []
-    errors: list[BaseException] = []
+    future: Future[T] = Future()
 
     def target() -> None:
         try:
-            results.append(work())
+            future.set_result(work())
         except BaseException as error:
-            errors.append(error)
+            future.set_exception(error)
 
-    thread = threading.Thread(target=target, name="dtk-bounded", daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    if errors:
-        raise errors[0]
-    if not results:
+    threading.Thread(target=target, name="dtk-bounded", daemon=True).start()
+    if not wait([future], limit_s).done:
         raise TimeoutError(f"no result within {limit_s:g} s")
-    return results[0]
+    return future.result()
 
 
 def unreachable(url: str) -> str | None:

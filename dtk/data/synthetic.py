@@ -20,23 +20,16 @@ class SyntheticDataset(Dataset):
         self.vocab_size = config.vocab_size
         self.fixed_targets = config.sequence_length
 
-    def train(self, ids: np.ndarray) -> Batch:
-        """Return inputs and targets [batch, sequence_length]."""
-        return self._batch(ids)
-
-    def validation(self, ids: np.ndarray) -> Batch:
-        """Return inputs and targets [batch, sequence_length]."""
-        return self._batch(ids + self.train_size)
-
     def about(self) -> dict[str, Any]:
         """See `Dataset`; there is no text, so bytes and sha256 are None."""
         tokens = self.config.samples * (self.config.sequence_length + 1)
         origin = {"name": self.config.name, "source": "random tokens (synthetic)", "bytes": None, "sha256": None}
         return {**origin, "tokens": tokens, "vocab_size": self.vocab_size, "synthetic": True}
 
-    def _batch(self, ids: np.ndarray) -> Batch:
+    def batch(self, numbers: np.ndarray) -> Batch:
+        """Return inputs and targets [batch, sequence_length]."""
         width = self.config.sequence_length + 1
-        positions = ids.astype(np.uint64)[:, None] * np.uint64(width) + np.arange(width, dtype=np.uint64)
+        positions = numbers.astype(np.uint64)[:, None] * np.uint64(width) + np.arange(width, dtype=np.uint64)
         block = mix64(positions + STEP) % np.uint64(self.vocab_size)
         return to_batch(block[:, :-1], block[:, 1:])
 

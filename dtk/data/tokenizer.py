@@ -29,17 +29,12 @@ _INSTALL = f"{install('hf')}, or use data.tokenizer=byte"
 class Tokenizer(Protocol):
     """What turns text into ids below `vocab_size`."""
 
-    @property
-    def identity(self) -> str:
-        """Says exactly which tokenizer this is; part of the key of cached tokens."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids."""
-
-    @property
-    def separator(self) -> int | None:
-        """Id written after each document; None when the vocabulary has none."""
+    identity: str
+    """Says exactly which tokenizer this is; part of the key of cached tokens."""
+    vocab_size: int
+    """Number of ids."""
+    separator: int | None
+    """Id written after each document; None when the vocabulary has none."""
 
     def encode(self, text: bytes) -> np.ndarray:
         """Ids of UTF-8 text, [tokens], of the type `token_dtype(vocab_size)`."""
@@ -50,7 +45,7 @@ class ByteTokenizer:
 
     identity = "byte"
     vocab_size = 256
-    separator = 0
+    separator: int | None = 0
 
     def encode(self, text: bytes) -> np.ndarray:
         """Ids, uint8 [bytes]; a view of `text`, no copy."""
@@ -62,7 +57,7 @@ class GPT2Tokenizer:
 
     identity = "gpt2"
     vocab_size = 50257
-    separator = 50256
+    separator: int | None = 50256
 
     def __init__(self) -> None:
         self._encoding: Any = None

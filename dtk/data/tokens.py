@@ -99,10 +99,7 @@ def token_file(config: TokensData) -> Tokens:
         ids = _map(path, size, config)
     except OSError as error:
         raise DtkError(f"can not read {path}", error.strerror or str(error)) from None
-    digest, whole = _check_ids(ids, config)
-    about = {"source": str(path), "bytes": size, "sha256": digest, "tokens": len(ids)}
-    if not whole:
-        about["sha256_of"] = f"size and {_CHECKED_CHUNKS} chunks of {_CHUNK_BYTES} bytes"
+    about = {"source": str(path), "bytes": size, "tokens": len(ids), **_checked(ids, config)}
     return Tokens(ids=ids, vocab_size=config.vocab_size, about=about)
 
 
@@ -151,8 +148,8 @@ def _wider(ids: np.ndarray, vocab_size: int) -> np.dtype[Any] | None:
     return None
 
 
-def _check_ids(ids: np.ndarray, config: TokensData) -> tuple[str, bool]:
-    """Hash of what was looked at, and whether that was everything."""
+def _checked(ids: np.ndarray, config: TokensData) -> dict[str, str]:
+    """Return the hash of what was looked at, and what that was where it was not everything."""
     step = _CHUNK_BYTES // ids.itemsize
     starts = np.arange(0, len(ids), step)
     whole = len(starts) <= _CHECKED_CHUNKS
@@ -170,4 +167,5 @@ def _check_ids(ids: np.ndarray, config: TokensData) -> tuple[str, bool]:
                 f"data.vocab_size={config.vocab_size}",
                 "raise data.vocab_size, or check data.dtype",
             )
-    return digest.hexdigest(), whole
+    chunks = f"size and {_CHECKED_CHUNKS} chunks of {_CHUNK_BYTES} bytes"
+    return {"sha256": digest.hexdigest(), **({} if whole else {"sha256_of": chunks})}

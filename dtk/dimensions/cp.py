@@ -31,7 +31,7 @@ class Part:
     method: Method
 
     def own(self, batch: Batch) -> Batch:
-        """Return the rank's part of whole sequences."""
+        """Return the rank's part of a batch of whole sequences."""
         return replace(batch, inputs=self._cut(batch.inputs, 1), targets=self._cut(batch.targets, 1))
 
     def positions(self, batch: Batch) -> Tensor:

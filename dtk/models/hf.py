@@ -8,6 +8,7 @@ not transformers.
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,35 +26,21 @@ from dtk.models.safetensors_file import write_safetensors
 from dtk.parallel.placement import local_piece
 
 _MODULES = {
-    "token_embedding": "wte",
-    "position_embedding": "wpe",
-    "final_norm": "ln_f",
-    "attention_norm": "ln_1",
-    "attention.qkv": "attn.c_attn",
-    "attention.projection": "attn.c_proj",
-    "mlp_norm": "ln_2",
-    "mlp.up": "mlp.c_fc",
+    "token_embedding": "wte", "position_embedding": "wpe", "final_norm": "ln_f", "attention_norm": "ln_1",
+    "attention.qkv": "attn.c_attn", "attention.projection": "attn.c_proj", "mlp_norm": "ln_2", "mlp.up": "mlp.c_fc",
     "mlp.down": "mlp.c_proj",
-}
+}  # fmt: skip
 _TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 """Hugging Face keeps these as Conv1D: [in, out] where nn.Linear has [out, in]."""
 _PREFIX = "transformer."
 _SIZES = {
-    "vocab_size": "vocab_size",
-    "n_positions": "context_length",
-    "n_embd": "width",
-    "n_layer": "layers",
+    "vocab_size": "vocab_size", "n_positions": "context_length", "n_embd": "width", "n_layer": "layers",
     "n_head": "heads",
-}
+}  # fmt: skip
 _FIXED: dict[str, Any] = {
-    "model_type": "gpt2",
-    "activation_function": "gelu_new",
-    "layer_norm_epsilon": 1e-5,
-    "n_inner": None,
-    "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False,
-    "tie_word_embeddings": True,
-}
+    "model_type": "gpt2", "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_inner": None,
+    "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "tie_word_embeddings": True,
+}  # fmt: skip
 """Settings of GPT2Config that change what the model computes; all but model_type may be absent."""
 
 
@@ -63,11 +50,10 @@ def check_gpt2(config: GPTConfig, folder: str | Path) -> None:
     Raises:
         DtkError: a missing or broken file, another architecture or size, missing tensors.
     """
-    _check_settings(config, Path(folder).expanduser())
     with torch.device("meta"):
         model = GPT(config)
-    with _open(folder) as file:
-        _check_tensors(model, file, folder)
+    with _opened(model, folder):
+        pass
 
 
 def load_gpt2(model: GPT, folder: str | Path) -> None:
@@ -81,9 +67,7 @@ def load_gpt2(model: GPT, folder: str | Path) -> None:
     Raises:
         DtkError: as `check_gpt2`.
     """
-    _check_settings(model.config, Path(folder).expanduser())
-    with _open(folder) as file:
-        names = _check_tensors(model, file, folder)
+    with _opened(model, folder) as (file, names):
         for name, parameter in model.named_parameters():
             local, piece = local_piece(parameter)
             if local.numel() == 0:
@@ -182,7 +166,14 @@ def _check_settings(config: GPTConfig, folder: Path) -> None:
             raise DtkError(f"{folder} holds a variant of GPT-2", why, "pick a plain GPT-2 folder")
 
 
-def _open(folder: str | Path) -> Any:
+@contextmanager
+def _opened(model: GPT, folder: str | Path) -> Iterator[tuple[Any, dict[str, str]]]:
+    """Open the weights of a folder; gives the file, and the name in it of every parameter.
+
+    Raises:
+        DtkError: as `check_gpt2`.
+    """
+    _check_settings(model.config, Path(folder).expanduser())
     path = Path(folder).expanduser() / "model.safetensors"
     if not path.is_file():
         split = (path.parent / "model.safetensors.index.json").is_file()
@@ -190,17 +181,14 @@ def _open(folder: str | Path) -> Any:
         fix = 'save it again by save_pretrained(folder, max_shard_size="100GB", safe_serialization=True)'
         raise DtkError(f"model.pretrained={folder} has no model.safetensors", why, fix)
     try:
-        return safe_open(path, framework="pt")
+        weights = safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
         raise DtkError(f"{path} is not a safetensors file", str(error), "copy it again: it may be cut off") from error
+    with weights as file:
+        yield file, _names_in(file, model, folder)
 
 
-def _check_tensors(model: GPT, file: Any, folder: str | Path) -> dict[str, str]:
-    """Name in the file of every parameter.
-
-    Raises:
-        DtkError: a tensor is missing or has another shape.
-    """
+def _names_in(file: Any, model: GPT, folder: str | Path) -> dict[str, str]:
     stored = set(file.keys())
     prefix = _PREFIX if f"{_PREFIX}wte.weight" in stored else ""
     names = {name: prefix + hf_name(name) for name, _ in model.named_parameters()}

@@ -158,14 +158,10 @@ class Head(Cuttable, nn.Linear):
         return F.linear(self.enter(x), held(self.weight))
 
 
-class Whole(nn.Linear):
+class Whole(Column):
     """Linear layer that every rank has whole and computes on whole activations."""
 
     role: ClassVar[Role] = "whole"
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [..., in] to [..., out]."""
-        return F.linear(x, held(self.weight), held(self.bias))
 
 
 class PositionEmbedding(nn.Embedding):

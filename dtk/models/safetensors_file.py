@@ -15,16 +15,9 @@ from torch import Tensor
 from diagnostics.contract.files import replacing
 
 _CODES = {
-    torch.float32: "F32",
-    torch.float64: "F64",
-    torch.complex64: "C64",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+    torch.float32: "F32", torch.float64: "F64", torch.complex64: "C64", torch.int64: "I64", torch.int32: "I32",
+    torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
 """The format's name of each type that is written."""
 
 
@@ -47,10 +40,9 @@ def write_safetensors(
         ValueError: a tensor that was not announced, has another shape, comes twice or never.
     """
     dtypes = dtypes or {}
-    header, offsets = _header(shapes, dtypes)
+    header, missing = _header(shapes, dtypes)
     with replacing(path) as aside, aside.open("wb") as file:
         file.write(header)
-        missing = dict(offsets)
         for name, tensor in tensors:
             if name not in missing or tuple(tensor.shape) != tuple(shapes[name]):
                 raise ValueError(f"tensor {name} {tuple(tensor.shape)} was not announced, or came before")

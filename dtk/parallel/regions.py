@@ -7,25 +7,22 @@ operation, bytes and group. With no observer installed both return one shared nu
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol
 
 
+@dataclass(slots=True, eq=False)
 class Region:
     """One open interval. `op`, `size_bytes` and `group` are set for communication only."""
 
-    __slots__ = ("group", "name", "op", "parent", "place", "size_bytes")
-
-    def __init__(
-        self, name: str, op: str | None, size_bytes: int, group: str, place: Mapping[str, int] | None = None
-    ) -> None:
-        self.name = name
-        self.place = place or {}
-        """What of the model and the batch it works on: `stage`, `micro_batch`."""
-        self.op = op
-        self.size_bytes = size_bytes
-        self.group = group
-        self.parent: Region | None = None
+    name: str
+    op: str | None = None
+    size_bytes: int = 0
+    group: str = ""
+    place: Mapping[str, int] = field(default_factory=dict)
+    """What of the model and the batch it works on: `stage`, `micro_batch`."""
+    parent: "Region | None" = None
 
     def __enter__(self) -> "Region":
         global _current
@@ -75,7 +72,7 @@ def region(name: str, **place: int) -> AbstractContextManager[object]:
         name: of the region.
         place: what it works on, where there are several: pipeline `stage`, `micro_batch`.
     """
-    return Region(name, None, 0, "", place) if _observers else _OFF
+    return Region(name, place=place) if _observers else _OFF
 
 
 def communication(op: str, size_bytes: int, group: str) -> AbstractContextManager[object]:

@@ -95,33 +95,27 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, T
 def _attend_backward(
     gradient: Tensor, q: Tensor, kv: Tensor, out: Tensor, lse: Tensor, *, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of queries, and of keys and values, in float32, as far as they come from these keys.
+    """Gradients of queries, and of keys and values [2, ...], in float32, as far as they come from these keys.
 
-    Args:
-        gradient: of `out`.
-        q: queries.
-        kv: keys and values, [2, batch, heads or fewer, keys, head width].
-        out: attention over all keys, and `lse` its log-sum-exp.
-        lse: float32 [batch, heads, queries].
-        causal: whether a query sees the keys up to its own place only.
+    `gradient` is that of `out`, the attention over all keys, and `lse` [batch, heads, queries] its log-sum-exp.
     """
     k, v = (_for_each_head(each, q) for each in kv)
     given = gradient.contiguous(), q, k, v
     if q.device.type == "cpu":
-        found = _aten._scaled_dot_product_flash_attention_for_cpu_backward(*given, out, lse, 0.0, causal)
+        gradients = _aten._scaled_dot_product_flash_attention_for_cpu_backward(*given, out, lse, 0.0, causal)
     elif not _suits_flash(q):
         lse = torch.nn.functional.pad(lse, (0, -lse.shape[2] % _ALIGNED))
         unused = torch.empty((), dtype=torch.int64, device=q.device)
-        found = _aten._scaled_dot_product_efficient_attention_backward(
+        gradients = _aten._scaled_dot_product_efficient_attention_backward(
             *given, None, out, lse, unused, unused, 0.0, [True, True, True, False], causal
         )[:3]
     else:
         lengths = q.shape[2], k.shape[2]
         state = torch.empty(2, dtype=torch.uint64, device=q.device)
-        found = _aten._scaled_dot_product_flash_attention_backward(
+        gradients = _aten._scaled_dot_product_flash_attention_backward(
             *given, out, lse.contiguous(), None, None, *lengths, 0.0, causal, state, state[:0]
         )
-    dq, dk, dv = (each.float() for each in found)
+    dq, dk, dv = (gradient.float() for gradient in gradients)
     dkv = torch.stack((dk, dv))
     shared = q.shape[1] // kv.shape[2]
     return dq, dkv.view(2, -1, kv.shape[2], shared, *dkv.shape[3:]).sum(3) if shared > 1 else dkv

@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from dtk.parallel.collectives import all_gather_single, reduce_scatter_single
 
 KINDS = (
     *("barrier", "broadcast", "all_reduce", "reduce", "all_gather", "reduce_scatter", "all_to_all"),
@@ -26,7 +29,7 @@ class Buffers:
 
     source: Tensor
     target: Tensor
-    call: Callable[[], None]
+    call: Callable[[], Any]
 
 
 def make(name: str, size_bytes: int, dtype: torch.dtype, device: torch.device) -> Buffers:
@@ -48,16 +51,17 @@ def make(name: str, size_bytes: int, dtype: torch.dtype, device: torch.device) -
     whole = None  # Of what the first rank alone gives out or gets.
     if dist.get_rank() == 0:
         whole = list((target if name == "gather" else source).chunk(ranks))
-    calls: dict[str, Callable[[], None]] = {
-        "barrier": lambda: _sync(dist.barrier()),
-        "broadcast": lambda: _sync(dist.broadcast(source, src=0)),
-        "all_reduce": lambda: _sync(dist.all_reduce(source)),
-        "reduce": lambda: _sync(dist.reduce(source, dst=0)),
-        "gather": lambda: _sync(dist.gather(source, whole, dst=0)),
-        "scatter": lambda: _sync(dist.scatter(target, whole, src=0)),
-        "all_gather": lambda: _sync(dist.all_gather_into_tensor(target, source)),
-        "reduce_scatter": lambda: _sync(dist.reduce_scatter_tensor(target, source)),
-        "all_to_all": lambda: _sync(dist.all_to_all_single(target, source)),
+    # Each waits as the library does: for the host under gloo, on the stream under NCCL.
+    calls: dict[str, Callable[[], Any]] = {
+        "barrier": dist.barrier,
+        "broadcast": lambda: dist.broadcast(source, src=0),
+        "all_reduce": lambda: dist.all_reduce(source),
+        "reduce": lambda: dist.reduce(source, dst=0),
+        "gather": lambda: dist.gather(source, whole, dst=0),
+        "scatter": lambda: dist.scatter(target, whole, src=0),
+        "all_gather": lambda: all_gather_single(target, source),
+        "reduce_scatter": lambda: reduce_scatter_single(target, source),
+        "all_to_all": lambda: dist.all_to_all_single(target, source),
         "send_recv": lambda: _exchange(source, target),
     }
     return Buffers(source, target, calls[name])
@@ -84,12 +88,7 @@ def wrong_elements(name: str, buffers: Buffers) -> int:
 
 
 def _expected(name: str, sent: Callable[[int], Tensor]) -> Tensor | None:
-    """Return the correct result of the operation on this rank, as whole numbers; None where it has none.
-
-    Args:
-        name: of the operation.
-        sent: rank -> what it puts into the operation.
-    """
+    """Return the correct result of an operation on this rank, into which each rank puts `sent`; None if it has none."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     if name == "barrier" or (name in ("reduce", "gather") and rank):
         return None
@@ -112,10 +111,4 @@ def _exchange(source: Tensor, target: Tensor) -> None:
     send = dist.P2POp(dist.isend, source, (rank + 1) % ranks)
     receive = dist.P2POp(dist.irecv, target, (rank - 1) % ranks)
     for work in dist.batch_isend_irecv([send, receive]):
-        _sync(work)
-
-
-def _sync(work: dist.Work | None) -> None:
-    """Wait as the library does: for the host under gloo, on the stream under NCCL."""
-    if work is not None:
         work.wait()

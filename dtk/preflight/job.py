@@ -153,15 +153,11 @@ class _Data(Dataset):
         self.validation_size = SAMPLES // 16 if config.data.validation_fraction else 0
         self.fixed_targets = None if self.classes else self.length
 
-    def train(self, ids: np.ndarray) -> Batch:
+    def batch(self, numbers: np.ndarray) -> Batch:
         """See `Dataset`."""
-        shape = (len(ids), self.length)
+        shape = (len(numbers), self.length)
         targets = torch.zeros(shape[:1] if self.classes else shape, dtype=torch.int64)
         return Batch(torch.zeros(shape, dtype=torch.int64), targets)
-
-    def validation(self, ids: np.ndarray) -> Batch:
-        """See `Dataset`."""
-        return self.train(ids)
 
     def about(self) -> dict[str, Any]:
         """See `Dataset`."""

@@ -52,9 +52,7 @@ class DDPConfig(StrategyConfig):
     )
     row = TableRow(
         "replicas; gradients averaged in buckets during backward",
-        "P",
-        "P",
-        "K",
+        *("P", "P", "K"),
         "all_reduce of each gradient bucket",
         "2 P (N-1)/N",
         "the whole training state fits on every device",

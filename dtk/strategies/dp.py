@@ -32,9 +32,7 @@ class DPConfig(StrategyConfig):
     )
     row = TableRow(
         "nn.DataParallel: threads over all CUDA devices of one process",
-        "P",
-        "P on the first device",
-        "K on the first device",
+        *("P", "P on the first device", "K on the first device"),
         "broadcast P, gather outputs, reduce P (inside one process)",
         "about 2 P through the first device",
         "never for new work: the historical baseline",

@@ -36,9 +36,7 @@ class FSDPConfig(StrategyConfig):
     )
     row = TableRow(
         "PyTorch's name for zero3: fully_shard per block",
-        "P/N",
-        "P/N",
-        "K/N",
+        *("P/N", "P/N", "K/N"),
         "2 A all_gathers (the root unit: A) and one reduce_scatter per unit",
         "2 A P (N-1)/N + P (N-1)/N",
         "the model does not fit on one device",

@@ -27,9 +27,7 @@ class HSDPConfig(FSDPConfig):
     )
     row = TableRow(
         "zero3 inside groups of S = dp_shard ranks, replicas between the groups",
-        "P/S",
-        "P/S",
-        "K/S",
+        *("P/S", "P/S", "K/S"),
         "as zero3 over dp_shard; one all_reduce of P/S per unit over dp_replicate",
         "as zero3 with N = S, and 2 P/S (R-1)/R with R = dp_replicate",
         "links inside a node are much faster than those between nodes",

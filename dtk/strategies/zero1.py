@@ -32,9 +32,7 @@ class Zero1Config(DDPConfig):
     )
     row = TableRow(
         "DDP with the optimizer state sharded by parameter",
-        "P",
-        "P",
-        "about K/N (whole parameters, so uneven)",
+        *("P", "P", "about K/N (whole parameters, so uneven)"),
         "all_reduce of each gradient bucket; N broadcasts of updated parameters",
         "2 P (N-1)/N + P (N-1)/N",
         "DDP almost fits and the optimizer state is what is too much",

@@ -17,9 +17,7 @@ class Zero2Config(FSDPConfig):
     traits = replace(FSDPConfig.traits, simplicity=4, keeps_gathered=True, needs_less_memory="zero3")
     row = TableRow(
         "gradients and optimizer state sharded; parameters kept from forward to backward",
-        "P/N (P from forward to backward)",
-        "P/N",
-        "K/N",
+        *("P/N (P from forward to backward)", "P/N", "K/N"),
         "A all_gathers and one reduce_scatter per unit",
         "A P (N-1)/N + P (N-1)/N",
         "the parameters fit on each device, gradients and state do not",

@@ -51,47 +51,9 @@ class Vocabulary:
     """Whether the loss is computed on each rank's part, and not on gathered logits."""
 
 
-def loss_sum(output: Any, targets: Tensor, vocabulary: Vocabulary | None = None) -> Tensor:
-    """Return the summed cross-entropy in float32, a scalar.
-
-    Args:
-        output: of the model: logits [batch, sequence, vocab] or [batch, classes], or what `logits_of` takes them from.
-        targets: int64 [batch, sequence] or [batch]; IGNORE does not count.
-        vocabulary: how the logits' last dimension is divided; None = the rank has all of it.
-
-    Raises:
-        DtkError: the output has no logits, or logits of another shape than the targets.
-    """
-    logits = logits_of(output)
-    if logits.shape[:-1] != targets.shape:
-        raise DtkError(
-            f"the model's logits are {list(logits.shape)}, the targets {list(targets.shape)}",
-            "logits have the shape of the targets and one more dimension, of the size of the vocabulary or the classes",
-            "change what the model's forward returns, or choose the data of its task (data=classification, data=text)",
-        )
-    if vocabulary is not None and not vocabulary.parallel:
-        logits = join(logits, logits.dim() - 1, vocabulary.axis)
-    flat = logits.reshape(-1, logits.shape[-1]).float()
-    if vocabulary is not None and vocabulary.parallel:
-        return cross_entropy_sum(flat, targets.reshape(-1), IGNORE, vocabulary.axis)
-    return F.cross_entropy(flat, targets.reshape(-1), ignore_index=IGNORE, reduction="sum")
-
-
 def auxiliary_loss(output: Any) -> Tensor | None:
     """Return what the model wants added to the summed cross-entropy in backward (`dtk.models.moe.Answer`), if any."""
     return getattr(output, "auxiliary", None)
-
-
-def correct_predictions(logits: Tensor, targets: Tensor, vocabulary: Vocabulary | None = None) -> Tensor:
-    """How many valid targets are the most likely class, a scalar int64; arguments as of `loss_sum`."""
-    valid = targets != IGNORE
-    largest, predicted = logits.max(-1)
-    if vocabulary is not None:
-        predicted = predicted + vocabulary.axis.rank * logits.shape[-1]
-        candidates = all_gather(torch.stack((largest.double(), predicted.double())).unsqueeze(0), 0, vocabulary.axis)
-        best = candidates[:, 0].argmax(0, keepdim=True)
-        predicted = candidates[:, 1].gather(0, best).squeeze(0).long()
-    return ((predicted == targets) & valid).sum()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +62,31 @@ class LanguageModeling(Task):
 
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
     vocabulary: Vocabulary | None = None
+    """How the logits' last dimension is divided; None = the rank has all of it."""
 
     def loss_sum(self, output: Any, targets: Tensor) -> Tensor:
-        """See `loss_sum`."""
-        return loss_sum(output, targets, self.vocabulary)
+        """Return the summed cross-entropy in float32, a scalar.
+
+        Args:
+            output: of the model: logits with one dimension more than the targets, or what `logits_of` takes them from.
+            targets: int64; IGNORE does not count.
+
+        Raises:
+            DtkError: the output has no logits, or logits of another shape than the targets.
+        """
+        logits, vocabulary = logits_of(output), self.vocabulary
+        if logits.shape[:-1] != targets.shape:
+            raise DtkError(
+                f"the model's logits are {list(logits.shape)}, the targets {list(targets.shape)}",
+                "logits have the shape of the targets and one more dimension, that of the vocabulary or the classes",
+                "change what the model's forward returns, or choose data of its task (data=classification, data=text)",
+            )
+        if vocabulary is not None and not vocabulary.parallel:
+            logits = join(logits, logits.dim() - 1, vocabulary.axis)
+        flat = logits.reshape(-1, logits.shape[-1]).float()
+        if vocabulary is not None and vocabulary.parallel:
+            return cross_entropy_sum(flat, targets.reshape(-1), IGNORE, vocabulary.axis)
+        return F.cross_entropy(flat, targets.reshape(-1), ignore_index=IGNORE, reduction="sum")
 
     def count(self, targets: Tensor) -> int:
         """Return how many are not IGNORE."""
@@ -111,8 +94,15 @@ class LanguageModeling(Task):
 
     def metrics(self, output: Any, targets: Tensor) -> Sums:
         """Return the share of targets that are the most likely class."""
-        correct = correct_predictions(logits_of(output), targets, self.vocabulary)
-        return {"accuracy": (correct, (targets != IGNORE).sum())}
+        logits, valid = logits_of(output), targets != IGNORE
+        largest, predicted = logits.max(-1)
+        if self.vocabulary is not None:
+            axis = self.vocabulary.axis
+            predicted = predicted + axis.rank * logits.shape[-1]
+            candidates = all_gather(torch.stack((largest.double(), predicted.double())).unsqueeze(0), 0, axis)
+            best = candidates[:, 0].argmax(0, keepdim=True)
+            predicted = candidates[:, 1].gather(0, best).squeeze(0).long()
+        return {"accuracy": (((predicted == targets) & valid).sum(), valid.sum())}
 
 
 class Classification(LanguageModeling):

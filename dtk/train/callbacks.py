@@ -115,21 +115,21 @@ class EarlyStopping(Callback):
         if patience < 1 or goal not in ("minimize", "maximize"):
             why = "patience is 1 or more, goal minimize or maximize"
             raise DtkError(f"EarlyStopping(patience={patience}, goal={goal})", why)
-        self.metric, self.patience, self.least, self.goal = metric, patience, least, goal
-        self.best = math.inf
-        self.waited = 0
+        self.metric, self.patience, self.least = metric, patience, least
+        self.sign = 1 if goal == "minimize" else -1
+        self.best, self.waited = math.inf, 0
 
     def after_evaluation(self, training: Training, step: int, figures: Mapping[str, float]) -> None:
         """Compare with the best so far. The figures are sums over all ranks, so all ranks decide alike."""
         if self.metric not in figures:
             raise DtkError(f"EarlyStopping: no evaluation has {self.metric}", fix=f"they have {', '.join(figures)}")
-        value = figures[self.metric] if self.goal == "minimize" else -figures[self.metric]
+        value = self.sign * figures[self.metric]
         if value < self.best - self.least:
             self.best, self.waited = value, 0
             return
         self.waited += 1
         if self.waited >= self.patience:
-            best = self.best if self.goal == "minimize" else -self.best
+            best = self.sign * self.best
             training.stop(f"{self.metric} has not improved on {best:.4f} in {self.patience} evaluations")
 
     def state(self) -> dict[str, Any]:

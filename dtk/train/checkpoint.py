@@ -62,25 +62,19 @@ class LoopState:
         }
 
 
+@dataclass
 class Checkpoints:
     """Writes and reads the checkpoints of one run; every method is called by all ranks."""
 
-    def __init__(
-        self,
-        config: CheckpointConfig,
-        paths: RunPaths,
-        context: Context,
-        recorder: Recorder,
-        info: dict[str, Any],
-        strategy: Strategy | None = None,
-    ) -> None:
-        self.config = config
-        self.paths = paths
-        self.context = context
-        self.recorder = recorder
-        self.info = info
-        self.strategy = strategy
-        """Its `rank_state` is kept too; None = it has none."""
+    config: CheckpointConfig
+    paths: RunPaths
+    context: Context
+    recorder: Recorder
+    info: dict[str, Any]
+    strategy: Strategy | None = None
+    """Its `rank_state` is kept too; None = it has none."""
+
+    def __post_init__(self) -> None:
         self.group = dist.new_group(backend="gloo", group_desc="checkpoint")
         self.pending: Future[Any] | None = None
         self.saved_step = -1

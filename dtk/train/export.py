@@ -22,8 +22,11 @@ from dtk.train.progress import say
 def export(config: Config, model: nn.Module, paths: RunPaths, context: Context) -> None:
     """Write `export/model.safetensors` and `config.json`; every rank must call it."""
     with region("export"):
-        entries = _entries(model, context)
-        tensors = _gathered(model, context, entries)
+        # Parameters and persistent buffers, under every name that a strict `load_state_dict` asks for; a module may add
+        # whatever it likes as its extra state.
+        state = {k: v.detach() for k, v in model.state_dict(keep_vars=True).items() if isinstance(v, Tensor)}
+        entries = _entries(state, context)
+        tensors = _gathered(state, context, entries)
         if context.rank == 0:
             shapes = {name: entry.shape for name, entry in entries.items()}
             dtypes = {name: entry.dtype for name, entry in entries.items()}
@@ -45,11 +48,11 @@ class _Entry:
     """The first rank of the first pipeline that has it: rank 0 unless the model is cut into stages."""
 
 
-def _entries(model: nn.Module, context: Context) -> dict[str, _Entry]:
+def _entries(state: Mapping[str, Tensor], context: Context) -> dict[str, _Entry]:
     """Return every tensor of the whole model by its name, in the order of the stages; the same on every rank."""
     pipeline = context.mesh.group("pp", 0)
     holder = pipeline[context.mesh.coordinate(context.rank)["pp"]]
-    own = {name: _Entry(tuple(v.shape), stored_dtype(v.dtype), holder) for name, v in _state(model)}
+    own = {name: _Entry(tuple(value.shape), stored_dtype(value.dtype), holder) for name, value in state.items()}
     if len(pipeline) == 1:
         return own
     of_rank: list[dict[str, _Entry]] = [{} for _ in range(context.world_size)]
@@ -61,16 +64,10 @@ def _entries(model: nn.Module, context: Context) -> dict[str, _Entry]:
     return entries
 
 
-def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and persistent buffers, under every name that a strict `load_state_dict` asks for."""
-    for name, value in model.state_dict(keep_vars=True).items():
-        if isinstance(value, Tensor):  # A module may add whatever it likes as its extra state.
-            yield name, value.detach()
-
-
-def _gathered(model: nn.Module, context: Context, entries: Mapping[str, _Entry]) -> Iterator[tuple[str, Tensor]]:
+def _gathered(
+    state: Mapping[str, Tensor], context: Context, entries: Mapping[str, _Entry]
+) -> Iterator[tuple[str, Tensor]]:
     """Each tensor whole and on the CPU, one at a time, in the same order on every rank; of other stages on rank 0."""
-    state = dict(_state(model))
     for name, entry in entries.items():
         value = state.get(name)
         if isinstance(value, DTensor):

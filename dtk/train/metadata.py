@@ -23,15 +23,10 @@ _DCP = {
     "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING",
 }  # fmt: skip
 _OTHERS = {
-    ("torch", "Size"),
-    ("torch.serialization", "_get_layout"),
+    ("torch", "Size"), ("torch.serialization", "_get_layout"), ("collections", "OrderedDict"),
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    ("pathlib", "PosixPath"),
-    ("pathlib", "WindowsPath"),
-    ("pathlib", "PurePosixPath"),
-    ("pathlib", "Path"),
-    ("collections", "OrderedDict"),
-}
+    *(("pathlib", name) for name in ("Path", "PosixPath", "WindowsPath", "PurePosixPath")),
+}  # fmt: skip
 
 
 class _Unpickler(pickle.Unpickler):
@@ -64,13 +59,13 @@ class Reader(FileSystemReader):
         """
         path = Path(self.path) / ".metadata"
         try:
-            found = _Unpickler(io.BytesIO(read_record(path, MAX_BYTES))).load()
+            index = _Unpickler(io.BytesIO(read_record(path, MAX_BYTES))).load()
         except (OSError, ValueError):
             raise
         except Exception as error:
             raise ValueError(f"damaged: {error or type(error).__name__}") from error
-        if not isinstance(found, Metadata):
-            raise ValueError(f"it holds a {type(found).__name__}")
-        found.storage_meta = found.storage_meta or dcp.StorageMeta()
-        found.storage_meta.load_id = self.load_id
-        return found
+        if not isinstance(index, Metadata):
+            raise ValueError(f"it holds a {type(index).__name__}")
+        index.storage_meta = index.storage_meta or dcp.StorageMeta()
+        index.storage_meta.load_id = self.load_id
+        return index

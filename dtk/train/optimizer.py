@@ -1,7 +1,7 @@
 """Optimizers: which parameters decay, how they are built, and the variant that updates inside backward."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,16 +19,8 @@ ELEMENTWISE = frozenset({
 """Of torch's optimizers those that update each element by itself; Adafactor and Muon look at whole matrices."""
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """An optimizer class with its arguments: called with parameter groups it builds one."""
-
-    cls: type[Optimizer]
-    arguments: dict[str, Any]
-
-    def __call__(self, groups: Any, **more: Any) -> Optimizer:
-        """Build the optimizer over parameter groups."""
-        return self.cls(groups, **{**self.arguments, **more})
+Recipe = Callable[..., Optimizer]
+"""An optimizer class with its arguments: called with parameter groups it builds one."""
 
 
 def recipe(
@@ -42,14 +34,15 @@ def recipe(
         DtkError: `fused=true` where torch has no fused kernel; a `_target_` that cannot be used.
     """
     if isinstance(config, CustomOptimizerConfig):
-        return Recipe(named_optimizer(config, allow_targets), {"lr": config.lr, **config.arguments})
+        return partial(named_optimizer(config, allow_targets), **{"lr": config.lr, **config.arguments})
     if isinstance(config, SGDConfig):
-        return Recipe(SGD, {"lr": config.lr, "momentum": config.momentum, "nesterov": config.nesterov})
+        return partial(SGD, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov)
     fusable = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
     if config.fused is True and not fusable:
         raise DtkError("optimizer.fused=true is not possible here", "torch fuses AdamW on CPU and CUDA only")
     fused = fusable if config.fused == "auto" else bool(config.fused)
-    return Recipe(AdamW, {"lr": config.lr, "betas": tuple(config.betas), "eps": config.eps, "fused": fused})
+    first, second = config.betas
+    return partial(AdamW, lr=config.lr, betas=(first, second), eps=config.eps, fused=fused)
 
 
 def named_optimizer(config: CustomOptimizerConfig, allow_targets: list[str]) -> type[Optimizer]:

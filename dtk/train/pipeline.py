@@ -88,7 +88,7 @@ class Pipelined:
     """Number of a stage and of micro-batches -> what its forward and backward communicate inside the stage."""
 
     def run(self, batches: Sequence[Batch], factor: float, seed: Callable[[int], None]) -> Tensor:
-        """Run the schedule; gradients are communicated in the last backward of each stage."""
+        """Run the schedule, as `Accumulate.run`; gradients are communicated in the last backward of each stage."""
         schedule, clock = self.schedule(len(batches)), self.clock
         order = schedule.orders()[self.messages.axis.rank]
         last = {action.stage: action for action in order if action.kind in FREES}

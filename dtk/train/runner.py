@@ -1,12 +1,13 @@
-"""Forward and backward over the micro-batches of one optimizer step: what the loop calls, whatever the layout.
+"""Forward and backward over the micro-batches of one optimizer step through a whole model.
 
-A runner is told micro-batches and returns sums; it knows the strategy's verbs, and neither optimizer nor logging.
+A runner, this one or that of `dtk.train.pipeline`, is given micro-batches and returns sums; it knows the strategy's
+verbs, and neither optimizer nor logging.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,36 +21,6 @@ from dtk.strategies.base import Strategy
 from dtk.strategies.declared import Collective
 from dtk.tasks.base import Task, add_figures, loss_of, no_figures
 from dtk.tasks.cross_entropy import auxiliary_loss
-
-
-class Runner(Protocol):
-    """Runs the micro-batches of a step on this rank."""
-
-    def run(self, batches: Sequence[Batch], factor: float, seed: Callable[[int], None]) -> Tensor:
-        """Compute the gradients of a step.
-
-        Args:
-            batches: of this rank's part of the global batch, one per micro-batch.
-            factor: what each summed loss is multiplied by before its backward.
-            seed: sets torch's random state to that of a micro-batch, given by its number.
-
-        Returns:
-            the summed loss over the micro-batches, detached and without the factor.
-        """
-
-    def evaluate(self, batches: Iterable[Batch]) -> Tensor:
-        """Return what `dtk.tasks.base.add_figures` adds up over these micro-batches, on the device."""
-
-    def collectives(self, accumulation_steps: int, clips: bool) -> list[Collective]:
-        """Return what this rank issues per optimizer step, from the second step on.
-
-        Args:
-            accumulation_steps: micro-batches of this rank.
-            clips: whether gradients are clipped by their global norm.
-        """
-
-    def figures(self) -> dict[str, float]:
-        """Return what it measured of the last step, for the metrics record; every rank calls it."""
 
 
 @dataclass(slots=True)
@@ -99,7 +70,16 @@ class Accumulate:
     """Of a mixture of experts."""
 
     def run(self, batches: Sequence[Batch], factor: float, seed: Callable[[int], None]) -> Tensor:
-        """Forward and backward of each; gradients are communicated in the last one."""
+        """Forward and backward of each micro-batch; gradients are communicated in the last one.
+
+        Args:
+            batches: of this rank's part of the global batch, one per micro-batch.
+            factor: what each summed loss is multiplied by before its backward.
+            seed: sets torch's random state to that of a micro-batch, given by its number.
+
+        Returns:
+            the summed loss over the micro-batches, detached and without the factor.
+        """
         strategy, device = self.strategy, self.strategy.context.device
         total = torch.zeros((), device=device)
         if self.loads is not None:
@@ -122,7 +102,7 @@ class Accumulate:
         return total
 
     def evaluate(self, batches: Iterable[Batch]) -> Tensor:
-        """Forward of each."""
+        """Return what `dtk.tasks.base.add_figures` adds up over these micro-batches, on the device."""
         device = self.strategy.context.device
         sums = no_figures(self.task, device)
         for host_batch in batches:
@@ -135,12 +115,12 @@ class Accumulate:
         return sums
 
     def collectives(self, accumulation_steps: int, clips: bool) -> list[Collective]:
-        """Return those of the strategy, and those inside the model."""
+        """Return what this rank issues per optimizer step, from the second step on; `clips` gradients by their norm."""
         inside = self.declare(accumulation_steps) if self.declare else []
         return [*self.strategy.collectives(self.model, accumulation_steps, clips), *inside]
 
     def figures(self) -> dict[str, float]:
-        """Return how the experts were used, where there are some."""
+        """Return how the experts were used in the last step, for the metrics record; every rank calls it."""
         return {} if self.loads is None else self.loads.figures()
 
 

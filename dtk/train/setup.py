@@ -30,7 +30,9 @@ from dtk.tasks.build import build_task
 from dtk.tasks.cross_entropy import Vocabulary
 from dtk.train.optimizer import InBackward, parameter_groups, recipe
 from dtk.train.pipeline import Clock, Pipelined, Stage
-from dtk.train.runner import Accumulate, ExpertLoads, Runner
+from dtk.train.runner import Accumulate, ExpertLoads
+
+Runner = Accumulate | Pipelined
 
 
 @dataclass(frozen=True, slots=True)

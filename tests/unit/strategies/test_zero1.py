@@ -1,5 +1,7 @@
 """ZeRO-1: what is broadcast after the update, and that each rank keeps the state of its share only."""
 
+from functools import partial
+
 import torch
 from torch import nn
 
@@ -8,7 +10,6 @@ from dtk.parallel.mesh import Mesh
 from dtk.strategies.base import owned_state
 from dtk.strategies.declared import Collective, ModelShapes
 from dtk.strategies.zero1 import Zero1, Zero1Config
-from dtk.train.optimizer import Recipe
 from tests.unit.rank_threads import context, on_ranks
 from tests.unit.strategies.conftest import Calls
 
@@ -25,7 +26,7 @@ def test_state_is_dealt_out_and_parameters_stay_equal(calls: Calls) -> None:
     def work(rank: int) -> tuple[list[list[int]], list[list[float]]]:
         strategy = Zero1(Zero1Config(), context(rank, Mesh(dp_replicate=2)), PrecisionConfig())
         parameters = [nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(2, 2))]
-        optimizer = strategy.build_optimizer([{"params": parameters}], Recipe(torch.optim.AdamW, {"lr": 0.1}))
+        optimizer = strategy.build_optimizer([{"params": parameters}], partial(torch.optim.AdamW, lr=0.1))
         for parameter in parameters:
             parameter.grad = torch.full_like(parameter, 2.0)
         optimizer.step()

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from dtk.errors import DtkError
-from dtk.tasks.cross_entropy import logits_of, loss_sum
+from dtk.tasks.cross_entropy import LanguageModeling, logits_of
 
 LOGITS = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
 TARGETS = torch.tensor([[0, 1, -100], [4, 3, 2]])
@@ -20,7 +20,7 @@ TARGETS = torch.tensor([[0, 1, -100], [4, 3, 2]])
 )
 def test_logits_are_found_and_the_loss_is_a_sum_over_valid_targets(output):
     expected = F.cross_entropy(LOGITS.flatten(0, 1), TARGETS.flatten(), reduction="mean") * 5
-    torch.testing.assert_close(loss_sum(output, TARGETS), expected)
+    torch.testing.assert_close(LanguageModeling().loss_sum(output, TARGETS), expected)
 
 
 def test_a_model_of_transformers():
@@ -42,5 +42,5 @@ def test_a_model_of_transformers():
 )
 def test_anything_else_is_one_line_that_speaks_of_the_model(output, says):
     with pytest.raises(DtkError, match=says) as error:
-        loss_sum(output, TARGETS)
+        LanguageModeling().loss_sum(output, TARGETS)
     assert "loss.py" not in str(error.value)
