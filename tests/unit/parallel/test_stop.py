@@ -11,7 +11,7 @@ from dtk.parallel.stop import LOCAL_STOP, STOPPING, StopRequest, is_ignored_hang
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (LOCAL_STOP, *STOPPING)}
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (LOCAL_STOP, *STOPPING)}  # Also under nohup.
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -29,7 +29,6 @@ def test_under_torchrun_every_stopping_signal_asks_and_the_first_is_kept() -> No
 
 
 def test_dtks_own_launcher_decides_about_ctrl_c_and_hangup() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     stop = StopRequest()
     stop.install(own_launcher=True)
     for number in (signal.SIGINT, signal.SIGHUP):

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from diagnostics.contract.artifacts import RunPaths
 from dtk.config import schema
 from dtk.config.schema import PrecisionConfig
+from dtk.dimensions import tp
 from dtk.models.build import build_model
 from dtk.models.initialize import initialize_model
 from dtk.parallel.mesh import Mesh
@@ -22,12 +23,18 @@ from tests.unit.rank_threads import context, on_ranks
 from tests.unit.train.conftest import config
 
 LLAMA = schema.LlamaConfig(
-    name="probe", vocab_size=15, context_length=8, layers=1, heads=2, kv_heads=1, width=12, ffn_width=10
+    name="probe", vocab_size=14, context_length=8, layers=1, heads=2, kv_heads=2, width=12, ffn_width=10
 )
 
 
 @pytest.mark.parametrize(
-    ("section", "mesh"), [(FSDPConfig(), Mesh(dp_shard=2)), (HSDPConfig(), Mesh(dp_replicate=2, dp_shard=2))]
+    ("section", "mesh"),
+    [
+        (FSDPConfig(), Mesh(dp_shard=2)),
+        (HSDPConfig(), Mesh(dp_replicate=2, dp_shard=2)),
+        (FSDPConfig(), Mesh(dp_shard=2, tp=2)),
+    ],
+    ids=str,
 )
 def test_shards_are_put_together_on_the_first_rank(section: Any, mesh: Mesh, tmp_path: Path) -> None:
     settings = config(model=LLAMA, strategy=section)
@@ -38,7 +45,10 @@ def test_shards_are_put_together_on_the_first_rank(section: Any, mesh: Mesh, tmp
         place = context(rank, mesh)
         with torch.device("meta"):
             model = build_model(LLAMA, [])
-        build_strategy(section, place, PrecisionConfig()).wrap(model, lambda module: initialize_model(module, 3))
+        strategy = build_strategy(section, place, PrecisionConfig())
+        if mesh.tp > 1:
+            tp.cut_model(settings, model, strategy)
+        strategy.wrap(model, lambda module: initialize_model(module, 3))
         export(settings, model, RunPaths(tmp_path), place)
 
     on_ranks(mesh.world_size, work)
@@ -46,7 +56,7 @@ def test_shards_are_put_together_on_the_first_rank(section: Any, mesh: Mesh, tmp
     tensors = load_file(folder / "model.safetensors")
     assert tensors.keys() == whole.state_dict().keys()
     assert all(torch.equal(tensors[name], value) for name, value in whole.state_dict().items())
-    assert json.loads((folder / "config.json").read_text())["kv_heads"] == 1
+    assert json.loads((folder / "config.json").read_text())["kv_heads"] == 2
 
 
 def test_buffers_keep_their_type_and_small_floats_become_float32(tmp_path: Path) -> None:
