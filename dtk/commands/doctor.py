@@ -1,6 +1,7 @@
 """`dtk doctor`: options, progress, exit code. Makes no check, and imports none before it has to."""
 
 import argparse
+import json
 import signal
 import sys
 import time
@@ -75,14 +76,13 @@ def _list(arguments: argparse.Namespace) -> int:
     from dtk.doctor.registry import BETWEEN, chosen
 
     checks, between = chosen(arguments.only, arguments.skip)
-    rows = [(check.topic, check.name, check.about) for check in checks]
-    rows += [("nodes", name, f"between nodes: {about}") for name, about in BETWEEN.items() if name in between]
+    rows = [{"topic": check.topic, "name": check.name, "about": check.about} for check in checks]
+    nodes = {name: about for name, about in BETWEEN.items() if name in between}
+    rows += [{"topic": "nodes", "name": name, "about": f"between nodes: {about}"} for name, about in nodes.items()]
     if arguments.json:
-        import json
-
-        output.say(json.dumps([dict(zip(("topic", "name", "about"), row, strict=True)) for row in rows], indent=2))
+        output.say(json.dumps(rows, indent=2))
     else:
-        output.put("".join(f"{topic:<12} {name:<17} {text}\n" for topic, name, text in rows))
+        output.put("".join(f"{row['topic']:<12} {row['name']:<17} {row['about']}\n" for row in rows))
     return 0
 
 

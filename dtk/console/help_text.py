@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 TEXTS = Path(__file__).with_name("help")
 """`<command>.txt`: the description, a line `---`, and what follows the options."""
@@ -15,6 +16,7 @@ TEXTS = Path(__file__).with_name("help")
 _ROW = re.compile(r"(?P<indent> +)(?P<left>\S(?:.*?\S)?)(?P<gap> {2,})(?P<right>\S.*)")
 _LABEL = re.compile(r"[A-Za-z][a-z ,]{2,40}: ")
 _COMMAND = re.compile(r" +(?:dtk|python|torchrun) ")
+_WHOLE_WORDS: Any = {"break_long_words": False, "break_on_hyphens": False}
 LEAST = 28
 """Columns that the right one of two must have; with fewer it begins on a line of its own."""
 SLACK = 12
@@ -88,8 +90,7 @@ def _line(line: str, width: int) -> list[str]:
         return _plain(line, width)
     column = row.start("right")
     if width - column >= LEAST:
-        below = " " * column
-        return textwrap.wrap(line, width, subsequent_indent=below, break_long_words=False, break_on_hyphens=False)
+        return _wrapped(line, width, "", " " * column)
     below = row["indent"] + " " * 4
     return [*_plain(row["indent"] + row["left"], width), *_wrapped(row["right"], width, below)]
 
@@ -104,14 +105,8 @@ def _plain(line: str, width: int) -> list[str]:
 
 
 def _wrapped(text: str, width: int, first: str, below: str | None = None) -> list[str]:
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=first,
-        subsequent_indent=first if below is None else below,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    below = first if below is None else below
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=below, **_WHOLE_WORDS)
 
 
 def show_help(parser: argparse.ArgumentParser) -> int:

@@ -8,7 +8,6 @@ import shutil
 import sys
 import threading
 import time
-from types import TracebackType
 from typing import TextIO
 
 AFTER_S = 2.0
@@ -80,9 +79,7 @@ class Busy:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._done.set()
         if self.shown:
             self._thread.join()

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import IO, Any
 
 from diagnostics.evidence.endings import is_victim, kind_of_reason
@@ -73,7 +73,7 @@ class Children:
         _live.add(self)
         for rank, environment in self.environments.items():
             self._logs[rank] = tempfile.TemporaryFile("w+", errors="replace")
-            process = subprocess.Popen(
+            self._processes[rank] = subprocess.Popen(
                 [sys.executable, *self.arguments],
                 env=importable(environment),
                 stdin=subprocess.DEVNULL,
@@ -83,13 +83,10 @@ class Children:
                 errors="replace",
                 start_new_session=True,
             )
-            self._processes[rank] = process
-            threading.Thread(target=self._read, args=(rank, process), daemon=True).start()
+            threading.Thread(target=self._read, args=(rank, self._processes[rank]), daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.kill()
         _live.discard(self)
         for log in self._logs.values():

@@ -21,13 +21,8 @@ def explain(console: Console, paths: RunPaths) -> None:
 def prepare() -> None:
     """Load what a diagnosis needs, so that it is there at once when it is needed."""
     with suppress(ImportError):  # `explanation` says so.
-        for module in (
-            "diagnostics.diagnose",
-            "diagnostics.evidence.gather",
-            "diagnostics.report.terminal",
-            "diagnostics.report.diagnosis",
-        ):
-            import_module(module)
+        for module in ("diagnose", "evidence.gather", "report.terminal", "report.diagnosis"):
+            import_module(f"diagnostics.{module}")
         import_module("diagnostics.causes.registry").collect()
 
 
