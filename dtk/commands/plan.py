@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dtk.plan.report.document import document
     from dtk.plan.report.model import as_json
 
-    asked = taken(Asked, arguments, world_sizes=arguments.world_size, plots=arguments.html is not None)
-    report = make(asked)
+    request = taken(Asked, arguments, world_sizes=arguments.world_size, plots=arguments.html is not None)
+    report = make(request)
     report_forms.hand_over(arguments, report, as_json, document, page=True)
     return TOO_LARGE if report.plan.fits is False else FITS

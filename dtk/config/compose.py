@@ -49,8 +49,7 @@ def compose(overrides: list[str], config_dir: Path | None = None, *, traced: boo
         DtkError: anything wrong in an override or a YAML file, as one line.
     """
     folders = search_path(config_dir)
-    found = groups(folders)
-    arguments = normalise(overrides, found, list(groups(folders[-1:])))
+    arguments = normalise(overrides, groups(folders), list(groups(folders[-1:])))
     from dtk.config.hydra_compose import compose_plain
 
     plain = compose_plain(arguments, folders)

@@ -122,10 +122,10 @@ def rank_environment(variables: dict[str, str]) -> Iterator[dict[str, str]]:
         what the user's own environment overrode, name -> the user's value.
     """
     before = dict(os.environ)
-    kept = {name: before[name] for name, value in variables.items() if before.get(name, value) != value}
+    overruled = {name: before[name] for name, value in variables.items() if before.get(name, value) != value}
     os.environ.update(importable({**variables, **before}))
     try:
-        yield kept
+        yield overruled
     finally:
         os.environ.clear()
         os.environ.update(before)

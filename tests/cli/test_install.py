@@ -66,6 +66,8 @@ def test_conf_travels_inside_the_package(wheel: Path) -> None:
         names = archive.namelist()
     own = {f"dtk/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "conf").rglob("*.yaml")}
     assert own <= set(names)
+    texts = {path.relative_to(ROOT).as_posix() for path in (ROOT / "dtk" / "console" / "help").glob("*.txt")}
+    assert len(texts) > 15 and texts <= set(names), "what --help shows"
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"dtk", "diagnostics"}
     assert wheel.name.startswith("dtk_train-")
 

@@ -41,8 +41,8 @@ def render(job: Submission) -> str:
 
 def name_of(job: Submission) -> str:
     """Return a DNS label made of the beginning of the run's id, which may be cut, and its random end."""
-    words = re.sub(r"[^a-z0-9]+", "-", job.paths.root.name.lower()).strip("-")
-    head, _, tail = words.rpartition("-")
+    name = re.sub(r"[^a-z0-9]+", "-", job.paths.root.name.lower()).strip("-")
+    head, _, tail = name.rpartition("-")
     return f"dtk-{head[: _NAME_LENGTH - len(tail) - 5].strip('-')}-{tail}"
 
 

@@ -96,13 +96,13 @@ def freeze(
     """
     refuse_secrets(composed.plain)
     launcher: RemoteLauncher = composed.config.launcher
-    kept = {key: about[key] for key in (*KEPT, "data", "earlier_argv", "rerun_of") if key in about}
-    kept["submitted"] = {"launcher": launcher.name, "argv": about.get("argv"), "created": about.get("created")}
+    about_run = {key: about[key] for key in (*KEPT, "data", "earlier_argv", "rerun_of") if key in about}
+    about_run["submitted"] = {"launcher": launcher.name, "argv": about.get("argv"), "created": about.get("created")}
     files = {
         paths.config.name: yaml.safe_dump(composed.plain, sort_keys=False),
         paths.overrides.name: yaml.safe_dump(masked(composed.overrides)),
         paths.origins.name: dumps(at_launch(composed.origins, composed.plain)),
-        paths.manifest.name: json.dumps(masked(kept), indent=2, default=str) + "\n",
+        paths.manifest.name: json.dumps(masked(about_run), indent=2, default=str) + "\n",
     }
     if plan is not None:
         files[paths.plan.name] = json.dumps(plan, indent=2, default=str) + "\n"

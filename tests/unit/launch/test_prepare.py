@@ -1,0 +1,73 @@
+"""A job before its launch: composed, placed, and refused where it could not run."""
+
+from pathlib import Path
+
+import pytest
+
+from dtk.config.trust import MASK
+from dtk.errors import DtkError
+from dtk.launch.prepare import compose_point, cuda_devices, place_point, settle_point
+
+TINY = ["model=gpt2_tiny", "strategy=ddp", "launcher.device=cpu"]
+
+
+def test_a_new_run_continues_nothing() -> None:
+    point = compose_point(TINY, None)
+    assert (point.paths, point.attempt, point.earlier) == (None, 0, None)
+    assert point.composed.origins.choices["strategy"].by == "strategy=ddp", "who set what is recorded"
+
+
+def test_a_run_here_is_placed_and_its_batch_divided() -> None:
+    point, placement = place_point(compose_point([*TINY, "launcher.nproc=2"], None))
+    assert (placement.nproc, placement.device, placement.backend) == (2, "cpu", "gloo")
+    assert point.composed.config.train.micro_batch_size == 4
+    assert point.composed.plain["nccl"]["about"] == {}, "the reasons for variables stay in conf/"
+
+
+def test_a_job_elsewhere_is_placed_by_its_configuration_alone() -> None:
+    point, placement = place_point(compose_point([*TINY, "launcher=slurm", "launcher.nodes=2"], None))
+    assert placement.nproc == 2 and point.composed.config.train.micro_batch_size == 2
+
+
+def test_epochs_are_counted_and_ranks_checked() -> None:
+    typed = [*TINY, "data=synthetic", "data.samples=100", "data.validation_fraction=0.2", "train.epochs=2"]
+    point, _ = place_point(compose_point([*typed, "launcher.nproc=1"], None))
+    assert point.composed.config.train.steps == 20
+    with pytest.raises(DtkError, match="but this run has 1 rank"):
+        place_point(compose_point([*typed, "launcher.nproc=1", "launcher.world_size=2"], None))
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (["train.global_batch_size=9", "launcher.nproc=2"], "does not divide over 2 ranks"),
+        (
+            ["model=custom", "model._target_=no_such.Model", "allow_targets=[no_such.*]", "launcher.nproc=1"],
+            "cannot be imported",
+        ),
+        (["model=custom", "model._target_=os.system", "launcher.nproc=1"], "is not allowed"),
+        (["nccl=tcp_ethernet", "launcher.nproc=2"], "nccl"),
+        (["tracker=wandb", f"tracker.project={MASK}", "launcher.nproc=1"], "tracker.project was masked"),
+    ],
+)
+def test_what_could_not_run_is_one_line(typed: list[str], message: str) -> None:
+    with pytest.raises(DtkError) as caught:
+        place_point(compose_point([*TINY, *typed], None))
+    assert message in str(caught.value)
+
+
+def test_a_port_that_is_taken_is_one_line() -> None:
+    with pytest.raises(DtkError, match=r"launcher\.master_port=1 cannot be used|^$"):
+        point = compose_point([*TINY, "launcher.nproc=1", "launcher.master_port=1"], None)
+        place_point(point)
+        raise DtkError("")  # This user may listen on every port.
+
+
+def test_ranks_that_others_started_are_settled_as_they_are(tmp_path: Path) -> None:
+    point = compose_point(TINY, None)
+    _, placement = place_point(compose_point([*TINY, "launcher.nproc=1"], None))
+    assert settle_point(point, placement, 8).composed.config.train.micro_batch_size == 1
+
+
+def test_no_device_is_looked_for_where_none_is_wanted() -> None:
+    assert cuda_devices("cpu") == 0
