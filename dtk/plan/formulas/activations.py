@@ -11,7 +11,7 @@ from math import prod
 from dtk.config.schema import EncoderConfig, LlamaConfig
 from dtk.plan.formulas.ledger import Buffer
 from dtk.plan.formulas.shape import ROW, ModelShape
-from dtk.plan.formulas.tape import Tape, Value
+from dtk.plan.formulas.tape import Tape, Value, drop
 from dtk.plan.prediction import Category
 from dtk.strategies.declared import Shape
 
@@ -21,10 +21,11 @@ PER_TARGET_BYTES = 10
 
 
 @dataclass(slots=True)
-class Numbers:
-    """What the sizes of tensors follow from."""
+class Layers:
+    """Runs layers on a tape; the sizes of tensors follow from its numbers."""
 
     shape: ModelShape
+    tape: Tape
     batch: int
     """Samples in the micro-batch."""
     sequence: int
@@ -39,11 +40,13 @@ class Numbers:
     """With tp: whether the residual stream is cut along the sequence."""
     loss_parallel: bool = True
     """With tp: whether the loss is computed on each rank's part of the vocabulary."""
+    shapes: dict[str, Shape] = field(init=False)
+    """Of every parameter; those of blocks without their number."""
+    cast_weights: dict[str, Buffer] = field(default_factory=dict)
+    """Autocast's cache: 16-bit copies of weights, until its context ends."""
 
-    @property
-    def stream_tokens(self) -> int:
-        """Of the micro-batch, in the residual stream of a rank."""
-        return self.tokens // self.tp if self.sequence_parallel else self.tokens
+    def __post_init__(self) -> None:
+        self.shapes = dict((*self.shape.before, *self.shape.block, *self.shape.after))
 
     @property
     def tokens(self) -> int:
@@ -51,25 +54,19 @@ class Numbers:
         return self.batch * self.sequence
 
     @property
+    def stream_tokens(self) -> int:
+        """Of the micro-batch, in the residual stream of a rank."""
+        return self.tokens // self.tp if self.sequence_parallel else self.tokens
+
+    @property
+    def stream_size(self) -> int:
+        """Bytes of the residual stream of a rank."""
+        return self.stream_tokens * self.shape.config.width * self.stream_bytes
+
+    @property
     def casts(self) -> bool:
         """Whether autocast makes 16-bit copies of what enters a matrix product."""
         return self.compute_bytes != self.stream_bytes
-
-
-@dataclass(slots=True)
-class Layers:
-    """Runs layers on a tape."""
-
-    numbers: Numbers
-    tape: Tape
-    shapes: dict[str, Shape] = field(init=False)
-    """Of every parameter; those of blocks without their number."""
-    cast_weights: dict[str, Buffer] = field(default_factory=dict)
-    """Autocast's cache: 16-bit copies of weights, until its context ends."""
-
-    def __post_init__(self) -> None:
-        shape = self.numbers.shape
-        self.shapes = dict((*shape.before, *shape.block, *shape.after))
 
     def end_autocast(self) -> None:
         """Its cache is emptied; backward still holds what it needs."""
@@ -83,18 +80,17 @@ class Layers:
 
     def norm(self, x: Value, name: str) -> Value:
         """LayerNorm keeps its input and two numbers per row; RMSNorm on the CPU also the normalised input."""
-        n = self.numbers
-        size = n.stream_tokens * n.shape.config.width * n.stream_bytes
-        rows = FLOAT_BYTES * n.stream_tokens
-        if not isinstance(n.shape.config, LlamaConfig):
+        size = self.stream_size
+        rows = FLOAT_BYTES * self.stream_tokens
+        if not isinstance(self.shape.config, LlamaConfig):
             both = [self.gradient(f"{name}.{leaf}") for leaf in ("weight", "bias")]
             return self.tape.operation(size, [(x, size)], [x], kept_bytes=2 * rows, parameters=both)
         parameters = [self.gradient(f"{name}.weight")]
-        if n.on_cuda:
+        if self.on_cuda:
             return self.tape.operation(size, [(x, size)], [x], kept_bytes=rows, parameters=parameters)
         # Composed of small operations in float32.
-        whole = n.stream_tokens * n.shape.config.width * FLOAT_BYTES
-        upcast = n.stream_bytes != FLOAT_BYTES
+        whole = self.stream_tokens * self.shape.config.width * FLOAT_BYTES
+        upcast = self.stream_bytes != FLOAT_BYTES
         return self.tape.operation(
             size,
             [(x, size)],
@@ -107,15 +103,14 @@ class Layers:
 
     def enter(self, x: Value) -> Value:
         """Return activations as column-cut layers need them, whole; the caller holds both."""
-        n = self.numbers
-        if n.tp == 1:
+        if self.tp == 1:
             return x.held()
         part = x.held()
-        if n.casts:
+        if self.casts:
             part.drop()
-            part = self.tape.operation(x.size_bytes // n.stream_bytes * n.compute_bytes, [(x, x.size_bytes)])
-        if n.sequence_parallel:
-            out = self.join(part, n.batch > 1, sums=True)
+            part = self.tape.operation(x.size_bytes // self.stream_bytes * self.compute_bytes, [(x, x.size_bytes)])
+        if self.sequence_parallel:
+            out = self.join(part, self.batch > 1, sums=True)
         else:
             out = self.tape.operation(0, [(part, part.size_bytes)])
         part.drop()
@@ -129,7 +124,7 @@ class Layers:
             copies: whether so.
             sums: whether backward adds up what the ranks have of the gradient, and does not only take its part.
         """
-        whole = x.size_bytes * self.numbers.tp
+        whole = x.size_bytes * self.tp
         work = whole if copies else 0
         return self.tape.operation(
             whole, [(x, x.size_bytes)], workspace_bytes=work, backward_workspace_bytes=work if sums else 0
@@ -137,13 +132,12 @@ class Layers:
 
     def leave(self, x: Value) -> Value:
         """Add up what the ranks have of `x`, which is released."""
-        n = self.numbers
-        if n.tp == 1:
+        if self.tp == 1:
             return x
-        if n.sequence_parallel:
-            work = x.size_bytes if n.batch > 1 else 0
+        if self.sequence_parallel:
+            work = x.size_bytes if self.batch > 1 else 0
             out = self.tape.operation(
-                x.size_bytes // n.tp, [(x, x.size_bytes)], workspace_bytes=work, backward_workspace_bytes=work
+                x.size_bytes // self.tp, [(x, x.size_bytes)], workspace_bytes=work, backward_workspace_bytes=work
             )
         else:
             out = self.tape.operation(x.size_bytes, [(x, 0)])
@@ -152,36 +146,34 @@ class Layers:
 
     def row(self, x: Value, name: str) -> Value:
         """Return the sum over the ranks of the products of a row-cut layer, whose bias is added after it."""
-        n = self.numbers
-        width = n.shape.config.width
-        y = self.leave(self.linear(x, name, width, n.tokens))
-        if n.tp == 1 or plain(f"{name}.bias") not in self.shapes:
+        width = self.shape.config.width
+        y = self.leave(self.linear(x, name, width, self.tokens))
+        if self.tp == 1 or plain(f"{name}.bias") not in self.shapes:
             return y
-        narrow = y.size_bytes if n.casts else 0
+        narrow = y.size_bytes if self.casts else 0
         bias = [self.gradient(f"{name}.bias")]
-        out = self.tape.operation(n.stream_tokens * width * n.stream_bytes, [(y, narrow)], parameters=bias)
+        out = self.tape.operation(self.stream_size, [(y, narrow)], parameters=bias)
         y.drop()
         return out
 
     def linear(self, x: Value, name: str, features: int, rows: int, category: Category = "activations") -> Value:
         """Return the output of a matrix product, which keeps its input, or 16-bit copies of input and weight."""
-        n = self.numbers
         parameters = [self.gradient(f"{name}.weight")]
-        if plain(f"{name}.bias") in self.shapes and (n.tp == 1 or name.rpartition(".")[2] not in ROW):
+        if plain(f"{name}.bias") in self.shapes and (self.tp == 1 or name.rpartition(".")[2] not in ROW):
             parameters.append(self.gradient(f"{name}.bias"))
-        out_bytes = rows * features * n.compute_bytes
-        if not n.casts:
+        out_bytes = rows * features * self.compute_bytes
+        if not self.casts:
             return self.tape.operation(out_bytes, [(x, x.size_bytes)], [x], parameters=parameters, category=category)
         elements = prod(self.shapes[plain(f"{name}.weight")]) // features * rows
-        wide = x.size_bytes == elements * n.stream_bytes
-        narrow = self.tape.operation(elements * n.compute_bytes, [(x, x.size_bytes)]) if wide else x
+        wide = x.size_bytes == elements * self.stream_bytes
+        narrow = self.tape.operation(elements * self.compute_bytes, [(x, x.size_bytes)]) if wide else x
         weight = Value(self._cast(f"{name}.weight"), 0)
         out = self.tape.operation(
             out_bytes,
             [(narrow, narrow.size_bytes)],
             saves=[narrow, weight],
             parameters=parameters,
-            narrow_bytes=sum(size for _, size in parameters) // n.stream_bytes * n.compute_bytes,
+            narrow_bytes=sum(size for _, size in parameters) // self.stream_bytes * self.compute_bytes,
             category=category,
         )
         weight.drop()
@@ -194,19 +186,17 @@ class Layers:
 
         With dropout the CPU has no such kernel: the matrix is kept as softmax, as mask and after dropout.
         """
-        n = self.numbers
-        rows = n.tokens * n.shape.config.heads // n.tp
+        rows = self.tokens * self.shape.config.heads // self.tp
         kept = rows * FLOAT_BYTES
-        if dropout and not n.on_cuda:
-            kept = 3 * rows * n.sequence * n.compute_bytes
+        if dropout and not self.on_cuda:
+            kept = 3 * rows * self.sequence * self.compute_bytes
         return self.tape.operation(
             out_bytes, list(zip(inputs, sizes)), saves=inputs, saves_output=True, kept_bytes=kept
         )
 
     def add(self, x: Value, branch: Value) -> Value:
         """Return the residual sum, for which nothing is kept, and release `branch`."""
-        n = self.numbers
-        size = n.stream_tokens * n.shape.config.width * n.stream_bytes
+        size = self.stream_size
         total = self.tape.operation(size, [(x, 0), (branch, 0 if branch.size_bytes == size else branch.size_bytes)])
         branch.drop()
         return total
@@ -218,9 +208,8 @@ class Layers:
         """
         if not rate:
             return x
-        n = self.numbers
-        elements = n.stream_tokens * n.shape.config.width
-        kept = elements if n.on_cuda else x.size_bytes
+        elements = self.stream_tokens * self.shape.config.width
+        kept = elements if self.on_cuda else x.size_bytes
         out = self.tape.operation(x.size_bytes, [(x, x.size_bytes)], kept_bytes=kept)
         x.drop()
         return out
@@ -230,35 +219,33 @@ class Layers:
 
         On a part of the vocabulary the gradient of the loss is one number. Releases `logits`.
         """
-        n = self.numbers
-        divided = n.tp > 1 and not isinstance(n.shape.config, EncoderConfig)
-        if divided and not n.loss_parallel:
+        divided = self.tp > 1 and not isinstance(self.shape.config, EncoderConfig)
+        if divided and not self.loss_parallel:
             part, logits = logits, self.join(logits, copies=True)
             part.drop()
-        size = logits.size_bytes // n.compute_bytes * FLOAT_BYTES
-        if n.compute_bytes == FLOAT_BYTES:
+        size = logits.size_bytes // self.compute_bytes * FLOAT_BYTES
+        if self.compute_bytes == FLOAT_BYTES:
             flat = self.tape.operation(0, [(logits, 0)])
         else:
             flat = self.tape.operation(size, [(logits, logits.size_bytes)], category="logits")
-        by_parts = divided and n.loss_parallel
-        kept = PER_TARGET_BYTES * n.tokens if by_parts else 0
+        by_parts = divided and self.loss_parallel
+        kept = PER_TARGET_BYTES * self.tokens if by_parts else 0
         chances = self.tape.operation(size, [(flat, size)], saves_output=True, kept_bytes=kept, category="logits")
         loss = self.tape.operation(FLOAT_BYTES, [(chances, 0 if by_parts else size)], category="logits")
-        for value in (logits, flat, chances):
-            value.drop()
+        drop(logits, flat, chances)
         return loss
 
     def gradient(self, name: str) -> tuple[str, int]:
         """Return a parameter's name and the bytes of its gradient, which has 16 bits where FSDP casts whole units."""
-        return name, prod(self.shapes[plain(name)]) * self.numbers.stream_bytes
+        return name, prod(self.shapes[plain(name)]) * self.stream_bytes
 
     def _cast(self, name: str) -> Buffer:
         """Return autocast's copy of a weight, made once; the local part of a DTensor is none of the leaves it keeps."""
         kept = self.cast_weights.get(name)
         if kept is None:
-            size = prod(self.shapes[plain(name)]) * self.numbers.compute_bytes
+            size = prod(self.shapes[plain(name)]) * self.compute_bytes
             kept = self.tape.ledger.allocate("activations", size)
-            if self.numbers.tp > 1:
+            if self.tp > 1:
                 return kept
             self.cast_weights[name] = kept
         return kept.hold()

@@ -169,9 +169,21 @@ class _Rank:
                 forward = kind == "send_forward"
                 self.sent.append(self.results.pop((forward, number + 1 if forward else number - 1, i)))
             elif kind == "forward":
-                self._forward(number, i)
+                self.ledger.enter("forward")
+                blocks = self.stages[number]
+                step = Step(self.holdings[number], self.walks[number], blocks.start, blocks.stop == self.layers)
+                result = step.forward(self.results.pop((True, number, i), None))
+                self.flying[number, i] = step, result
+                if not step.last and result.buffer is not None:
+                    self.results[True, number + 1, i] = result.buffer.hold()
             else:
-                self._backward(number, i)
+                self.ledger.enter("backward")
+                self.left[number] -= 1
+                self.holdings[number].last = not self.left[number]
+                step, result = self.flying.pop((number, i))
+                gradient = step.backward(result, self.results.pop((False, number, i), None))
+                if gradient is not None:
+                    self.results[False, number - 1, i] = gradient
         for message in self.sent:
             message.drop()
         if self.config.train.clip_norm is not None or self.config.precision.initial_loss_scale is not None:
@@ -179,25 +191,6 @@ class _Rank:
         self.ledger.enter("optimizer")
         for holding in self.holdings.values():
             holding.update()
-
-    def _forward(self, number: int, i: int) -> None:
-        self.ledger.enter("forward")
-        blocks = self.stages[number]
-        ends = blocks.start == 0, blocks.stop == self.layers
-        step = Step(self.holdings[number], self.walks[number], blocks.start, *ends)
-        result = step.forward(self.results.pop((True, number, i), None))
-        self.flying[number, i] = step, result
-        if not step.last and result.buffer is not None:
-            self.results[True, number + 1, i] = result.buffer.hold()
-
-    def _backward(self, number: int, i: int) -> None:
-        self.ledger.enter("backward")
-        self.left[number] -= 1
-        self.holdings[number].last = not self.left[number]
-        step, result = self.flying.pop((number, i))
-        gradient = step.backward(result, self.results.pop((False, number, i), None))
-        if gradient is not None:
-            self.results[False, number - 1, i] = gradient
 
 
 def least_bytes(config: Config, world_size: int) -> int:
@@ -217,9 +210,9 @@ def least_bytes(config: Config, world_size: int) -> int:
         if isinstance(holding, Sharded):
             ledger.change("gradients", holding.whole_bytes(accumulated=count > held))
     step = Step(holding, Stretch(1, 1))
-    states, n = ledger.total_bytes, step.model.numbers
+    states = ledger.total_bytes
     step.model.tape.recording = not config.train.activation_checkpoint_every
-    step.model.block(Value(None, n.stream_tokens * shape.config.width * n.stream_bytes), "blocks.0.")
+    step.model.block(Value(None, step.model.stream_size), "blocks.0.")
     step.model.end_autocast()
     return states + held * len(stages[0]) * (ledger.total_bytes - states)
 

@@ -44,6 +44,12 @@ class Value:
             self.buffer.drop()
 
 
+def drop(*values: Value) -> None:
+    """Release the holds that the computing code has on these."""
+    for value in values:
+        value.drop()
+
+
 @dataclass(slots=True)
 class Node:
     """One recorded operation."""

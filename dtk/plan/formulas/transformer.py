@@ -5,7 +5,7 @@ Which layer reads which value, and which values the code still holds while other
 
 from dtk.config.schema import EncoderConfig, GPTConfig, LlamaConfig
 from dtk.plan.formulas.activations import FLOAT_BYTES, Layers
-from dtk.plan.formulas.tape import Value
+from dtk.plan.formulas.tape import Value, drop
 
 
 class Model(Layers):
@@ -13,72 +13,68 @@ class Model(Layers):
 
     def embed(self) -> Value:
         """Token ids -> the residual stream."""
-        n = self.numbers
-        whole = n.tokens * n.shape.config.width * n.stream_bytes
-        size = n.stream_tokens * n.shape.config.width * n.stream_bytes
+        whole = self.tokens * self.shape.config.width * self.stream_bytes
+        size = self.stream_size
         table = [self.gradient("token_embedding.weight")]
         # Cut, the ids in the rank's part of the table are kept, and which are not, whose rows become zeros.
-        x = self.tape.operation(whole, [], parameters=table, kept_bytes=8 * n.tokens if n.tp > 1 else 0)
-        if n.tp > 1:
-            found, x = x, self.tape.operation(whole, [(x, whole)], kept_bytes=n.tokens)
+        x = self.tape.operation(whole, [], parameters=table, kept_bytes=8 * self.tokens if self.tp > 1 else 0)
+        if self.tp > 1:
+            found, x = x, self.tape.operation(whole, [(x, whole)], kept_bytes=self.tokens)
             found.drop()
         x = self.leave(x)
-        if isinstance(n.shape.config, LlamaConfig):
+        if isinstance(self.shape.config, LlamaConfig):
             return x
         position = self.gradient("position_embedding.weight")
         # The gradient is summed over the batch, then padded with zeros to the whole table.
-        rows = size // n.batch
+        rows = size // self.batch
         y = self.tape.operation(size, [(x, 0)], parameters=[position], backward_workspace_bytes=rows)
         x.drop()
-        return self.dropout(y, n.shape.config.dropout)
+        return self.dropout(y, self.shape.config.dropout)
 
     def block(self, x: Value, prefix: str) -> Value:
         """One block; the caller still holds `x`."""
-        config = self.numbers.shape.config
+        config = self.shape.config
         if isinstance(config, LlamaConfig):
             return self._llama_block(x, prefix, config)
         return self._gpt_block(x, prefix, config)
 
     def head(self, x: Value) -> Value:
         """Apply the final norm and the output projection, return the logits and release `x`."""
-        n, config = self.numbers, self.numbers.shape.config
+        config = self.shape.config
         normed = self.norm(x, "final_norm")
         x.drop()
         if isinstance(config, EncoderConfig):
             # Mean over the tokens: the weighted copy is summed at once, and its backward makes one again.
-            if n.tp > 1 and n.sequence_parallel:
-                part, normed = normed, self.join(normed, n.batch > 1)
+            if self.tp > 1 and self.sequence_parallel:
+                part, normed = normed, self.join(normed, self.batch > 1)
                 part.drop()
-            pooled = n.batch * config.width * n.stream_bytes
-            weighted = n.tokens * config.width * n.stream_bytes
+            pooled = self.batch * config.width * self.stream_bytes
+            weighted = self.tokens * config.width * self.stream_bytes
             pool = self.tape.operation(pooled, [(normed, weighted)], workspace_bytes=weighted)
             normed.drop()
-            logits = self.linear(pool, "head", config.classes, n.batch, "logits")
+            logits = self.linear(pool, "head", config.classes, self.batch, "logits")
             pool.drop()
             return logits
         name = "head" if "head.weight" in self.shapes else "token_embedding"
         whole = self.enter(normed)
-        logits = self.linear(whole, name, config.vocab_size // n.tp, n.tokens, "logits")
-        whole.drop()
-        normed.drop()
+        logits = self.linear(whole, name, config.vocab_size // self.tp, self.tokens, "logits")
+        drop(whole, normed)
         return logits
 
     def _gpt_block(self, x: Value, prefix: str, config: GPTConfig | EncoderConfig) -> Value:
-        n = self.numbers
-        wide = n.tokens * config.width * n.compute_bytes // n.tp
+        wide = self.tokens * config.width * self.compute_bytes // self.tp
         normed = self.norm(x, prefix + "attention_norm")
         whole = self.enter(normed)
-        qkv = self.linear(whole, prefix + "attention.qkv", 3 * config.width // n.tp, n.tokens)
+        qkv = self.linear(whole, prefix + "attention.qkv", 3 * config.width // self.tp, self.tokens)
         whole.drop()
         parts = self.tape.operation(0, [(qkv, 3 * wide)])
         y = self.attention((parts,), (3 * wide,), wide, config.dropout)
         out = self.dropout(self.row(y, prefix + "attention.projection"), config.dropout)
-        for value in (qkv, parts, y, normed):
-            value.drop()
+        drop(qkv, parts, y, normed)
         middle = self.add(x, out)
         normed = self.norm(middle, prefix + "mlp_norm")
         whole = self.enter(normed)
-        up = self.linear(whole, prefix + "mlp.up", 4 * config.width // n.tp, n.tokens)
+        up = self.linear(whole, prefix + "mlp.up", 4 * config.width // self.tp, self.tokens)
         whole.drop()
         active = self.tape.operation(4 * wide, [(up, 4 * wide)], saves=[up])
         up.drop()
@@ -91,46 +87,40 @@ class Model(Layers):
         return result
 
     def _llama_block(self, x: Value, prefix: str, config: LlamaConfig) -> Value:
-        n = self.numbers
-        wide = n.tokens * config.width * n.compute_bytes // n.tp
+        wide = self.tokens * config.width * self.compute_bytes // self.tp
         normed = self.norm(x, prefix + "attention_norm")
         y = self._llama_attention(normed, prefix, config)
-        flat = y if n.on_cuda else self.tape.operation(wide, [(y, 0)])
+        flat = y if self.on_cuda else self.tape.operation(wide, [(y, 0)])
         out = self.row(flat, prefix + "attention.projection")
-        for value in (normed, y) if n.on_cuda else (normed, y, flat):
-            value.drop()
+        drop(normed, y, *(() if self.on_cuda else (flat,)))
         middle = self.add(x, out)
         normed = self.norm(middle, prefix + "mlp_norm")
-        inner = n.tokens * config.ffn_width * n.compute_bytes // n.tp
+        inner = self.tokens * config.ffn_width * self.compute_bytes // self.tp
         whole = self.enter(normed)
-        gate = self.linear(whole, prefix + "mlp.gate", config.ffn_width // n.tp, n.tokens)
+        gate = self.linear(whole, prefix + "mlp.gate", config.ffn_width // self.tp, self.tokens)
         active = self.tape.operation(inner, [(gate, inner)], saves=[gate])
         gate.drop()
-        up = self.linear(whole, prefix + "mlp.up", config.ffn_width // n.tp, n.tokens)
+        up = self.linear(whole, prefix + "mlp.up", config.ffn_width // self.tp, self.tokens)
         product = self.tape.operation(inner, [(active, inner), (up, inner)], saves=[active, up])
-        active.drop()
-        up.drop()
+        drop(active, up)
         out = self.row(product, prefix + "mlp.down")
-        product.drop()
-        whole.drop()
-        normed.drop()
+        drop(product, whole, normed)
         result = self.add(middle, out)
         middle.drop()
         return result
 
     def _llama_attention(self, normed: Value, prefix: str, config: LlamaConfig) -> Value:
-        n = self.numbers
         narrow = config.kv_heads * (config.width // config.heads)
-        sizes = [n.tokens * width * n.compute_bytes // n.tp for width in (config.width, narrow, narrow)]
+        sizes = [self.tokens * width * self.compute_bytes // self.tp for width in (config.width, narrow, narrow)]
         whole = self.enter(normed)
         raw = [
-            self.linear(whole, f"{prefix}attention.{name}", width // n.tp, n.tokens)
+            self.linear(whole, f"{prefix}attention.{name}", width // self.tp, self.tokens)
             for name, width in (("q", config.width), ("k", narrow), ("v", narrow))
         ]
         turned = []
         for value, width in ((raw[0], config.width), (raw[1], narrow)):
             # In float32: two halves, two products each, their sums, and the halves joined.
-            work = 2 * n.tokens * width * FLOAT_BYTES // n.tp
+            work = 2 * self.tokens * width * FLOAT_BYTES // self.tp
             turned.append(
                 self.tape.operation(
                     value.size_bytes,
@@ -139,9 +129,7 @@ class Model(Layers):
                     backward_workspace_bytes=work,
                 )
             )
-        raw[0].drop()
-        raw[1].drop()
+        drop(raw[0], raw[1])
         y = self.attention((*turned, raw[2]), tuple(sizes), sizes[0], 0.0)
-        for value in (*turned, raw[2], whole):
-            value.drop()
+        drop(*turned, raw[2], whole)
         return y

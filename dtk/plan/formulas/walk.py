@@ -9,7 +9,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from dtk.config.schema import Config
-from dtk.plan.formulas.activations import Numbers
 from dtk.plan.formulas.holding import Holding
 from dtk.plan.formulas.ledger import Buffer
 from dtk.plan.formulas.stretch import Stretch
@@ -27,8 +26,6 @@ class Step:
     blocks: Stretch
     first_block: int = 0
     """Number of its first block in the whole model."""
-    first: bool = True
-    """Whether it begins with the embeddings; another pipeline stage receives the residual stream."""
     last: bool = True
     """Whether it ends with the loss; another stage sends the residual stream."""
     model: Model = field(init=False)
@@ -48,8 +45,9 @@ class Step:
     def __post_init__(self) -> None:
         holding, config = self.holding, self.holding.config
         self.blocks_per_unit = config.strategy.blocks_per_unit if in_units(config) else 0
-        numbers = Numbers(
+        self.model = Model(
             dataclasses.replace(holding.shape, layers=self.blocks.walked),
+            Tape(holding.ledger),
             config.train.micro_batch_size,
             config.data.sequence_length,
             stream_item_bytes(config),
@@ -59,7 +57,6 @@ class Step:
             config.parallel.sequence_parallel and config.parallel.tp > 1,
             config.parallel.loss_parallel,
         )
-        self.model = Model(numbers, Tape(holding.ledger))
 
     def forward(self, received: Buffer | None = None) -> Value:
         """One micro-batch; returns the loss, or what a stage sends.

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dtk.plan.formulas.activations import FLOAT_BYTES, PER_TARGET_BYTES, Layers, Numbers, plain
+from dtk.plan.formulas.activations import FLOAT_BYTES, PER_TARGET_BYTES, Layers, plain
 from dtk.plan.formulas.ledger import Ledger
 from dtk.plan.formulas.shape import cut, model_shape
 from dtk.plan.formulas.tape import Tape, Value
@@ -19,7 +19,7 @@ STREAM = TOKENS * WIDTH * 4
 
 def layers(model: Any = GPT, tp: int = 1, **values: Any) -> Layers:
     sizes = {"batch": 1, "sequence": TOKENS, "stream_bytes": 4, "compute_bytes": 4, "on_cuda": False, "tp": tp}
-    return Layers(Numbers(cut(model_shape(model), tp), **{**sizes, **values}), Tape(Ledger()))
+    return Layers(cut(model_shape(model), tp), Tape(Ledger()), **{**sizes, **values})
 
 
 def stream(made: Layers, size: int = STREAM) -> Value:

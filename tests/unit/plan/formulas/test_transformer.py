@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from dtk.plan.formulas.activations import Numbers
 from dtk.plan.formulas.ledger import Ledger
 from dtk.plan.formulas.shape import cut, model_shape
 from dtk.plan.formulas.tape import Tape
@@ -25,7 +24,7 @@ MODELS = {
 def model(name: str, tp: int = 1, **values: Any) -> Model:
     shape = cut(model_shape(MODELS[name]), tp)
     sizes = {"batch": BATCH, "sequence": SEQUENCE, "stream_bytes": 4, "compute_bytes": 4, "on_cuda": False, "tp": tp}
-    return Model(Numbers(shape, **{**sizes, **values}), Tape(Ledger()))
+    return Model(shape, Tape(Ledger()), **{**sizes, **values})
 
 
 @pytest.mark.parametrize("tp", [1, 2])
@@ -58,7 +57,7 @@ def test_every_parameter_gets_a_gradient_of_its_size_and_nothing_is_left(
 
 
 def _elements(made: Model) -> dict[str, int]:
-    shape = made.numbers.shape
+    shape = made.shape
     named = [*shape.root, *((f"blocks.0.{name}", size) for name, size in shape.block)]
     return {name: size[0] * (size[1] if len(size) > 1 else 1) for name, size in named}
 
