@@ -83,9 +83,10 @@ def preflight_point(composed: Composed, world_size: int, local_size: int) -> str
         return ""
     from diagnostics.report.terminal import render
     from dtk.preflight.report import answer, document
-    from dtk.preflight.run import preflight_run
+    from dtk.preflight.run import Request, preflight
 
-    prediction = preflight_run(composed, world_size, local_size)
+    request = Request(overrides=tuple(composed.overrides), world_size=world_size, local_size=local_size)
+    prediction = preflight(request, composed=composed)
     if prediction.verdict.ends:
         print(f"preflight: {answer(prediction)}", flush=True)
         return ""

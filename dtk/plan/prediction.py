@@ -136,9 +136,7 @@ class Prediction:
     @property
     def fits(self) -> bool | None:
         """Whether the peak is within the device, and what is offloaded within the host; None without a device."""
-        if self.device_memory_bytes is None:
-            return None
-        return self.memory.peak_bytes <= self.device_memory_bytes and not self.exceeds_host
+        return None if self.device_memory_bytes is None else self.excess_bytes <= 0
 
     @property
     def host_bytes_per_node(self) -> int:

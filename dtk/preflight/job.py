@@ -21,11 +21,12 @@ from dtk.config.schema import Config
 from dtk.data.build import build_dataset
 from dtk.data.dataset import Batch, Dataset
 from dtk.models.build import build_model
-from dtk.parallel.regions import Region, observe, region
+from dtk.parallel.regions import observe, region
 from dtk.parallel.stop import StopRequest
 from dtk.preflight.simulated_rank import SimulatedRank
 from dtk.record.recorder import Recorder
 from dtk.simulate.group import simulated_group
+from dtk.simulate.step_position import Places
 from dtk.strategies.single import SingleConfig
 from dtk.train import assemble, loop, setup
 from dtk.train.checkpoint import Checkpoints, LoopState, _model_state, _optimizer_state
@@ -96,7 +97,7 @@ def play_job(config: Config, local_size: int, resumes: int = -1) -> Callable[[Si
 
     def play(simulated: SimulatedRank) -> None:
         gc.disable()  # The process ends before it would pay.
-        observe([_Listener()])
+        observe([Places()])  # Regions are known only while somebody listens: each call says which one it is in.
         rank = simulated.exchange.rank
         with (
             _outside_replaced(config),
@@ -113,16 +114,6 @@ def play_job(config: Config, local_size: int, resumes: int = -1) -> Callable[[Si
             summarise(built, built.dataset)
 
     return play
-
-
-class _Listener:
-    """Makes regions known, so that each call says which one it is in."""
-
-    def enter(self, region: Region) -> None:
-        """Nothing."""
-
-    def exit(self, region: Region) -> None:
-        """Nothing."""
 
 
 class _Recorder(Recorder):

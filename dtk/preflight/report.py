@@ -39,16 +39,14 @@ def document(found: Preflight, *, brief: bool = False, page: str = "") -> doc.Do
     """Return the document; arguments as for that of a diagnosis, which it contains where the job would not end."""
     what_if = _what_if(found.tried) if found.tried else ()
     if found.verdict.report is None:
-        fields = [("page", page), ("note", found.job.note)]
+        fields = tuple(doc.Field(*field) for field in (("page", page), ("note", found.job.note)) if field[1])
         return doc.Document(
             title="Preflight: would end",
             badge=("WOULD END", "good"),
             answer=answer(found),
             lead=doc.present(
                 doc.on_page(doc.Paragraph(doc.Span(found.job.source, "code"))),
-                doc.Only(
-                    ("terminal", "markdown"), (doc.Fields(tuple(doc.Field(*field) for field in fields if field[1])),)
-                ),
+                doc.Only(("terminal", "markdown"), (doc.Fields(fields),)),
             ),
             blocks=(doc.Only(diagnosis.PAGES, _proven(found)), *what_if),
             footer="Made by dtk preflight. The same as data: dtk preflight with --json.",
@@ -78,15 +76,11 @@ def as_json(found: Preflight) -> dict[str, Any]:
         "stands": found.verdict.stands,
         "what_if": [
             {
-                "mishap": one.mishap.title,
-                "rank": one.rank,
-                "hangs": None if one.skipped else one.hangs,
-                "cause": one.cause,
-                "where": one.where,
-                "stands": one.stands,
-                "skipped": one.skipped,
+                "mishap": tried.mishap.title,
+                "hangs": None if tried.skipped else tried.hangs,
+                **{name: getattr(tried, name) for name in ("rank", "cause", "where", "stands", "skipped")},
             }
-            for one in found.tried
+            for tried in found.tried
         ],
         "report": None if report is None else jsonform.as_json(report),
     }
@@ -111,11 +105,11 @@ def _proven(found: Preflight) -> tuple[doc.Block, ...]:
 
 def _what_if(tried: tuple[Tried, ...]) -> tuple[doc.Block, ...]:
     rows = []
-    for one in tried:
-        outcome = f"not tried: {one.skipped}" if one.skipped else "would hang" if one.hangs else "would end"
-        call, _, place = one.where.partition(" at ")
+    for trial in tried:
+        outcome = f"not tried: {trial.skipped}" if trial.skipped else "would hang" if trial.hangs else "would end"
+        call, _, place = trial.where.partition(" at ")
         with suppress(ValueError):
             place = str(Path(place).relative_to(Path.cwd()))
-        rows.append((one.mishap.title, outcome, one.cause, f"{call} at {place}" if place else ""))
+        rows.append((trial.mishap.title, outcome, trial.cause, f"{call} at {place}" if place else ""))
     header = (f"if on rank {tried[0].rank}", "the job", "cause", "where the others wait")
     return (doc.Section(f"What if, on rank {tried[0].rank} alone", (doc.Table(header, tuple(rows), len(header)),)),)

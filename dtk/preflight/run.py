@@ -79,39 +79,25 @@ class Preflight:
     """Mishaps, when asked for."""
 
 
-def preflight(request: Request, say: Say | None = None) -> Preflight:
+def preflight(request: Request, say: Say | None = None, composed: Composed | None = None) -> Preflight:
     """Simulate the job's ranks and judge.
 
     Args:
         request: the job and how to look at it.
         say: told about the progress.
+        composed: a run that is about to be launched, settled for `request.world_size` ranks; None = what the request
+            asks for is composed.
 
     Raises:
         DtkError: the job or script cannot be simulated.
     """
-    if (script := request.script) is not None:
-        world_size = request.world_size
-        assert world_size is not None
-        play = play_script(script, request.script_arguments, request.local_size)
-        job = Job(
-            source=f"preflight of {script}, {world_size} ranks",
-            world_size=world_size,
-            body=partial(simulate_rank, world_size=world_size, steps=request.steps, limit_s=request.limit_s, play=play),
-            reads=True,
-        )
-        return _judged(job, request, say)
-    composed = planned_job(list(request.overrides), request.config_dir, request.world_size)
-    if is_remote(composed.config.launcher):  # It says itself how many ranks a node has.
-        local_size = ranks_per_node(composed.config.launcher, composed.config.strategy)
-        request = dataclasses.replace(request, local_size=local_size)
-    world_size = composed.config.launcher.world_size
-    assert world_size is not None
-    title = " ".join(request.overrides) or "the default job"
-    return _judged(_settled(composed, world_size, title, request), request, say)
-
-
-def _judged(job: Job, request: Request, say: Say | None) -> Preflight:
+    if request.script is None and composed is None:
+        composed = planned_job(list(request.overrides), request.config_dir, request.world_size)
+        if is_remote(composed.config.launcher):  # It says itself how many ranks a node has.
+            local_size = ranks_per_node(composed.config.launcher, composed.config.strategy)
+            request = dataclasses.replace(request, local_size=local_size)
     began_s = time.monotonic()
+    job = _script_job(request) if composed is None else _job(composed, request)
     collected, records = simulate_all(job, request, say)
     verdict = judge(records, job.plain, job.source, made_up=collected.made_up)
     tried: tuple[Tried, ...] = ()
@@ -129,32 +115,26 @@ def _judged(job: Job, request: Request, say: Say | None) -> Preflight:
     return Preflight(job, verdict, len(collected.records), steps, time.monotonic() - began_s, tried)
 
 
-def preflight_run(composed: Composed, world_size: int, local_size: int) -> Preflight:
-    """Run the preflight of a run that is about to be launched.
-
-    Args:
-        composed: settled for these ranks.
-        world_size: ranks over all nodes.
-        local_size: ranks per node.
-
-    Raises:
-        DtkError: the job cannot be simulated.
-    """
-    request = Request(overrides=tuple(composed.overrides), local_size=local_size)
-    return _judged(_settled(composed, world_size, " ".join(composed.overrides) or "this run", request), request, None)
+def _script_job(request: Request) -> Job:
+    script, world_size, steps = request.script, request.world_size, request.steps
+    assert script is not None and world_size is not None
+    play = play_script(script, request.script_arguments, request.local_size)
+    body = partial(simulate_rank, world_size=world_size, steps=steps, limit_s=request.limit_s, play=play)
+    return Job(f"preflight of {script}, {world_size} ranks", world_size, body, reads=True)
 
 
-def _settled(composed: Composed, world_size: int, title: str, request: Request) -> Job:
+def _job(composed: Composed, request: Request) -> Job:
+    world_size = request.world_size or composed.config.launcher.world_size
+    assert world_size is not None
     config = simulated_config(composed.config, max(request.steps, STEPS) if request.what_if else request.steps)
     warm_up(config, world_size, request.local_size)
-    play = play_job(config, request.local_size)
-    steps, limit_s = config.train.steps, request.limit_s
+    play, steps = play_job(config, request.local_size), config.train.steps
     shard = getattr(config.strategy, "dp_shard", 0)
     rank = getattr(config.fault, "rank", None)
     return Job(
-        source=f"preflight of {title}, {world_size} ranks",
+        source=f"preflight of {' '.join(request.overrides) or 'the default job'}, {world_size} ranks",
         world_size=world_size,
-        body=lambda exchange: simulate_rank(exchange, world_size, steps, limit_s, play),
+        body=partial(simulate_rank, world_size=world_size, steps=steps, limit_s=request.limit_s, play=play),
         degrees=(world_size // shard, shard) if shard > 0 and world_size % shard == 0 else (),
         named=() if rank is None else (rank,),
         config=config,

@@ -78,50 +78,45 @@ class MirrorGroup(_Group):  # type: ignore[misc]
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce as if all ranks held the same: sums are multiplied by world_size, averages and extremes stay."""
-        self._tell("all_reduce", tensors)
         for tensor in listed(tensors):
             _reduce(tensor, opts, self.size())
-        return _done(listed(tensors))
+        return self._ended("all_reduce", tensors)
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         """Give the root the reduced values; the other ranks keep theirs."""
-        self._tell("reduce", tensors)
         for tensor in listed(tensors) if opts.rootRank == self.rank() else ():
             _reduce(tensor, opts, self.size())
-        return _done(listed(tensors))
+        return self._ended("reduce", tensors)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         """Keep this rank's values as those of the root; zero the tensors of objects that another rank would send."""
-        self._tell("broadcast", tensors)
         frame: Any = sys._getframe(1) if opts.rootRank != self.rank() else None
         while frame is not None and frame.f_globals.get("__name__", "").startswith(("torch.", "dtk.record.")):
             if frame.f_code.co_name == "broadcast_object_list":  # Sizes are never written on ranks that receive them.
                 for tensor in listed(tensors):
                     _zero(tensor)
             frame = frame.f_back
-        return _done(listed(tensors))
+        return self._ended("broadcast", tensors)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Every part is a copy of ours."""
-        self._tell("all_gather", flat(outputs))
-        return self._copies(outputs, inputs)
+        return self._copies("all_gather", outputs, inputs)
 
     allgather_coalesced = allgather
 
-    def _copies(self, outputs: Any, inputs: Any) -> Any:
+    def _copies(self, op: str, outputs: Any, inputs: Any) -> Any:
         for parts, tensor in zip(outputs, inputs, strict=True):
             for part in parts:
                 _copy(part, tensor)
-        return _done(flat(outputs))
+        return self._ended(op, flat(outputs))
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         """`output` holds world_size copies of `tensor`."""
-        self._tell("all_gather", output)
         if _has_data(output) and output.numel():
             output.detach().view(self.size(), -1).copy_(tensor.detach().clone().view(1, -1))  # may be a part of it
-        return _done([output])
+        return self._ended("all_gather", output)
 
     _allgather_base = all_gather_single
 
@@ -133,31 +128,27 @@ class MirrorGroup(_Group):  # type: ignore[misc]
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give the root copies of this rank's values."""
-        self._tell("gather", flat(outputs) or inputs)
-        return self._copies(outputs, inputs) if outputs else _done(listed(inputs))
+        return self._copies("gather", outputs, inputs) if outputs else self._ended("gather", inputs)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give the root its own part, and the other ranks zeros."""
-        self._tell("scatter", outputs)
         for i, output in enumerate(outputs):
             _copy(output, inputs[i][self.rank()]) if inputs else _zero(output)
-        return _done(listed(outputs))
+        return self._ended("scatter", outputs)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Reduce this rank's part of the input, as if all ranks held the same."""
-        self._tell("reduce_scatter", flat(inputs))
         for output, parts in zip(outputs, inputs, strict=True):
             _copy(output, parts[self.rank()])
             _reduce(output, opts, self.size())
-        return _done(listed(outputs))
+        return self._ended("reduce_scatter", outputs, flat(inputs))
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         """As `reduce_scatter`, of one tensor in equal parts."""
-        self._tell("reduce_scatter", tensor)
         if _has_data(output) and output.numel():
             _copy(output, tensor.detach().reshape(self.size(), -1)[self.rank()].view(output.shape))
             _reduce(output, opts, self.size())
-        return _done([output])
+        return self._ended("reduce_scatter", output, tensor)
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -171,12 +162,11 @@ class MirrorGroup(_Group):  # type: ignore[misc]
         self, output: Tensor, tensor: Tensor, output_splits: Any = None, input_splits: Any = None, opts: Any = None
     ) -> Any:
         """Every rank sends us what we keep for ourselves, where sizes allow."""
-        self._tell("all_to_all", tensor)
         if output.shape == tensor.shape:
             _copy(output, tensor)
         else:
             _zero(output)
-        return _done([output])
+        return self._ended("all_to_all", output, tensor)
 
     alltoall_base = all_to_all_single
 
@@ -191,25 +181,25 @@ class MirrorGroup(_Group):  # type: ignore[misc]
 
     def send(self, tensors: Any, destination: int, tag: int) -> Any:
         """Has arrived."""
-        self._tell("send", tensors)
-        return _done(listed(tensors))
+        return self._ended("send", tensors)
 
     def recv(self, tensors: Any, source: int, tag: int) -> Any:
         """Zeros."""
-        self._tell("recv", tensors)
         for tensor in listed(tensors):
             _zero(tensor)
-        return _done(listed(tensors))
+        return self._ended("recv", tensors)
 
     def recv_anysource(self, tensors: Any, tag: int) -> Any:
         """Zeros, from the next rank."""
         self.recv(tensors, 0, tag)
         return _Received((self.rank() + 1) % self.size())
 
-    def _tell(self, op: str, tensors: Any) -> None:
+    def _ended(self, op: str, results: Any, buffers: Any = None) -> Any:
+        """Report the call with its full buffers, by default the results, and return its finished work."""
         heard = type(self).heard
         if heard is not None:
-            heard(op, self, listed(tensors))
+            heard(op, self, listed(results if buffers is None else buffers))
+        return _done(listed(results))
 
     def barrier(self, opts: Any = None) -> Any:
         """Nobody to wait for."""

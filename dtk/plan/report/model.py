@@ -3,12 +3,12 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dtk.plan.compare import Comparison
+from dtk.plan.compare import Comparison, Row
 from dtk.plan.engines import Difference
 from dtk.plan.formulas.memory_table import STAGES, Training
 from dtk.plan.prediction import Prediction
 from dtk.plan.scaling import Point
-from dtk.plan.search import Search
+from dtk.plan.search import Found, Search
 from dtk.plan.solve import Largest
 
 SCHEMA = "dtk.plan.report/1"
@@ -71,11 +71,10 @@ def as_json(report: PlanReport) -> dict[str, Any]:
     if report.comparison is not None:
         made["compare"] = _comparison(report.comparison)
     if report.search is not None:
-        found = [{"overrides": list(one.overrides), "plan": one.prediction.as_json()} for one in report.search.found]
         made["search"] = {
             **{name: getattr(report.search, name) for name in ("layouts", "too_large", "too_slow")},
             "reasons": list(report.search.reasons),
-            "found": found,
+            "found": [_planned(layout) for layout in report.search.found],
         }
     if report.scaling:
         made["scaling"] = [
@@ -83,42 +82,37 @@ def as_json(report: PlanReport) -> dict[str, Any]:
             for point in report.scaling
         ]
     if report.models:
-        made["max_model"] = [_largest(one) for one in report.models]
+        made["max_model"] = [{"what": largest.what, **_planned(largest)} for largest in report.models]
     if report.batch is not None:
-        made["max_batch"] = _largest(report.batch)
+        made["max_batch"] = {"what": report.batch.what, **_planned(report.batch)}
     if report.trainings:
         ranks = report.plan.dp_size or report.plan.world_size
         made["memory_table"] = [
             {
-                **asdict(one),
-                "per_parameter": one.per_parameter,
-                "rank_bytes": [one.rank_bytes(report.plan.parameters, stage, ranks) for stage in STAGES],
+                **asdict(training),
+                "per_parameter": training.per_parameter,
+                "rank_bytes": [training.rank_bytes(report.plan.parameters, stage, ranks) for stage in STAGES],
             }
-            for one in report.trainings
+            for training in report.trainings
         ]
     return made
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:
+    recommended, fastest = comparison.recommended, comparison.fastest
     return {
-        "recommended": None if comparison.recommended is None else comparison.recommended.variant.name,
-        "overrides": None if comparison.recommended is None else list(comparison.recommended.overrides),
-        "fastest": None if comparison.fastest is None else comparison.fastest.variant.name,
+        "recommended": None if recommended is None else recommended.variant.name,
+        "overrides": None if recommended is None else list(recommended.overrides),
+        "fastest": None if fastest is None else fastest.variant.name,
         "reasons": list(comparison.reasons),
         "rows": [
-            {
-                "name": row.variant.name,
-                "overrides": list(row.overrides),
-                "plan": _or_null(row.prediction),
-                "problem": row.problem or None,
-            }
-            for row in comparison.rows
+            {"name": row.variant.name, **_planned(row), "problem": row.problem or None} for row in comparison.rows
         ],
     }
 
 
-def _largest(one: Largest) -> dict[str, Any]:
-    return {"what": one.what, "overrides": list(one.overrides), "plan": _or_null(one.prediction)}
+def _planned(solution: Row | Found | Largest) -> dict[str, Any]:
+    return {"overrides": list(solution.overrides), "plan": _or_null(solution.prediction)}
 
 
 def _or_null(prediction: Prediction | None) -> dict[str, Any] | None:

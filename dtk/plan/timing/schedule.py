@@ -144,8 +144,7 @@ def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool, gathers: bool = Tru
     the communicator of dp_shard and run on it in the order in which they are issued. Not `gathers`: all is gathered.
     """
     if gathers:
-        rooted_s = walk.communicate("all_gather", "dp_shard", model.root.gather_bytes)
-        walk.compute(0.0, after_s=rooted_s)
+        walk.compute(0.0, after_s=walk.communicate("all_gather", "dp_shard", model.root.gather_bytes))
     _units_in_turn(walk, model, list(model.units), lambda unit: unit.forward_s, gathers)
     walk.compute(model.root.forward_s)
     turn = list(reversed(model.units))
