@@ -14,7 +14,7 @@ from diagnostics.contract.formatting import bytes_text, counted
 from dtk.config.compose import Composed, compose
 from dtk.config.schema import Config
 from dtk.errors import DtkError
-from dtk.plan.engines import Machine, predict, without_time
+from dtk.plan.engines import Machine, predict
 from dtk.plan.formatting import rate_text
 from dtk.plan.job import ranks_of, settled_job
 from dtk.plan.prediction import Prediction
@@ -221,7 +221,7 @@ def _nothing_fits(
         sharded = _variant_job(job, Variant(LEAST_MEMORY, checkpointing=True), ranks, with_strategy)
         while ranks < _MORE_RANKS and not fits:
             ranks *= 2
-            fits = bool(without_time(at_world_size(sharded, ranks).config, ranks, here).fits)
+            fits = bool(predict(at_world_size(sharded, ranks).config, ranks, here, timed=False).fits)
     if fits:
         yield f"{LEAST_MEMORY} + checkpointing fits on {counted(ranks, 'rank')}: launcher.world_size={ranks}."
     else:

@@ -58,7 +58,9 @@ def machine(config: Config, hardware: "Hardware | None", choice: Choice = "auto"
     return Machine(hardware.devices_per_node if hardware is not None else local_size, hardware, engine)
 
 
-def predict(config: Config, world_size: int, here: Machine, engine: Engine | None = None) -> Prediction:
+def predict(
+    config: Config, world_size: int, here: Machine, engine: Engine | None = None, timed: bool = True
+) -> Prediction:
     """Memory and traffic by one engine, and time where the hardware is known.
 
     Args:
@@ -66,22 +68,7 @@ def predict(config: Config, world_size: int, here: Machine, engine: Engine | Non
         world_size: ranks over all nodes.
         here: the machine.
         engine: another one than the machine's: `closed_form` is instant, `simulated` runs the real step without memory.
-
-    Raises:
-        DtkError: the engine cannot say anything of this job.
-    """
-    made = without_time(config, world_size, here, engine)
-    if here.hardware is None:
-        return made
-    if unknown := unknown_dimensions(config):
-        return dataclasses.replace(made, notes=(*made.notes, f"The time of a step is not predicted with {unknown}."))
-    from dtk.plan.timing.time import step_time
-
-    return dataclasses.replace(made, time=step_time(config, world_size, here.hardware))
-
-
-def without_time(config: Config, world_size: int, here: Machine, engine: Engine | None = None) -> Prediction:
-    """As `predict`, but memory and traffic only: enough to know what fits.
+        timed: False = memory and traffic are enough, as to know what fits.
 
     Raises:
         DtkError: the engine cannot say anything of this job.
@@ -91,11 +78,17 @@ def without_time(config: Config, world_size: int, here: Machine, engine: Engine 
     else:
         from dtk.plan.formulas.closed_form import closed_form as predicted
     made = predicted(on_device(config, here), world_size, here.local_size)
-    device: dict[str, Any] = {"node_ranks": min(here.local_size, world_size)}
-    if (hardware := here.hardware) is not None:
-        device |= {"hardware": hardware.name, "device_memory_bytes": hardware.memory_bytes}
-        device["node_host_bytes"] = hardware.host_memory_bytes
-    return dataclasses.replace(made, **device)
+    made = dataclasses.replace(made, node_ranks=min(here.local_size, world_size))
+    if (hardware := here.hardware) is None:
+        return made
+    device: dict[str, Any] = {"hardware": hardware.name, "device_memory_bytes": hardware.memory_bytes}
+    if timed and (unknown := unknown_dimensions(config)):
+        device["notes"] = (*made.notes, f"The time of a step is not predicted with {unknown}.")
+    elif timed:
+        from dtk.plan.timing.time import step_time
+
+        device["time"] = step_time(config, world_size, hardware)
+    return dataclasses.replace(made, node_host_bytes=hardware.host_memory_bytes, **device)
 
 
 def on_device(config: Config, here: Machine) -> Config:

@@ -17,7 +17,7 @@ from dtk.config.compose import Composed
 from dtk.config.schema import Config
 from dtk.errors import DtkError
 from dtk.parallel.mesh import divisors
-from dtk.plan.engines import Machine, on_device, without_time
+from dtk.plan.engines import Machine, on_device, predict
 from dtk.plan.formatting import percent_text
 from dtk.plan.formulas.stages import least_bytes
 from dtk.plan.job import ranks_of
@@ -90,7 +90,7 @@ def search(job: Composed, here: Machine) -> Search:
         if layout.least_s >= bar_s or (time := step_time(layout.config, ranks, here.hardware)).step_s >= bar_s:
             slow += 1
             continue
-        plan = without_time(layout.config, ranks, here, "closed_form")
+        plan = predict(layout.config, ranks, here, "closed_form", timed=False)
         if plan.fits:
             found.append(Found(_overrides(layout.typed), dataclasses.replace(plan, time=time)))
             found.sort(key=lambda each: _time(each).step_s)

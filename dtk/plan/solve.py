@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dtk.config.compose import Composed
 from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import DtkError
-from dtk.plan.engines import Machine, on_device, predict, without_time
+from dtk.plan.engines import Machine, on_device, predict
 from dtk.plan.formulas.closed_form import memory
 from dtk.plan.formulas.stages import unknown_dimensions
 from dtk.plan.job import ranks_of
@@ -151,6 +151,6 @@ def _excess(config: Config, here: Machine) -> int:
     """Bytes that the job needs beyond those of the device, or of the host where that is more."""
     ranks = ranks_of(config)
     if here.engine == "simulated" or (hardware := here.hardware) is None:
-        return without_time(config, ranks, here).excess_bytes
+        return predict(config, ranks, here, timed=False).excess_bytes
     needed = memory(on_device(config, here), ranks)
     return needed.excess_bytes(hardware.memory_bytes, min(here.local_size, ranks), hardware.host_memory_bytes)

@@ -49,7 +49,19 @@ def divergence_of(records: Mapping[int, Record], misfit: Misfit | None) -> Diver
         misfit: calls that meet with different lengths, if these stop the job.
     """
     if misfit is not None:
-        return _unequal_lengths(records, misfit)
+        sent = whole_history(records[misfit.sender])[misfit.sent]
+        taken = whole_history(records[misfit.receiver])[misfit.taken]
+        return Divergence(
+            vote=Vote(sent.key, sent.seq, ((misfit.receiver, misfit.sender),)),
+            majority_rank=misfit.receiver,
+            minority_rank=misfit.sender,
+            majority=taken,
+            minority=sent,
+            explanation=Explanation("change", "within", (taken, sent), (support("whole programs"),)),
+            culprits=tuple(sorted((misfit.receiver, misfit.sender))),
+            tie=False,
+            payload=(misfit.sent_bytes, misfit.taken_bytes),
+        )
     if any(record.end.kind not in ("finished", "exited") or record.end.code for record in records.values()):
         return None
     alike: dict[tuple[object, ...], list[Record]] = {}
@@ -63,19 +75,3 @@ def divergence_of(records: Mapping[int, Record], misfit: Misfit | None) -> Diver
         members = {call.key: ranks_of[call.key.name] for call in calls}
         programs.append(Program((first.rank, *(other.rank for other in others)), calls, members, first.rounds))
     return compare_programs(programs)
-
-
-def _unequal_lengths(records: Mapping[int, Record], misfit: Misfit) -> Divergence:
-    sent = whole_history(records[misfit.sender])[misfit.sent]
-    taken = whole_history(records[misfit.receiver])[misfit.taken]
-    return Divergence(
-        vote=Vote(sent.key, sent.seq, ((misfit.receiver, misfit.sender),)),
-        majority_rank=misfit.receiver,
-        minority_rank=misfit.sender,
-        majority=taken,
-        minority=sent,
-        explanation=Explanation("change", "within", (taken, sent), (support("whole programs"),)),
-        culprits=tuple(sorted((misfit.receiver, misfit.sender))),
-        tie=False,
-        payload=(misfit.sent_bytes, misfit.taken_bytes),
-    )

@@ -61,15 +61,14 @@ class Results:
             rank: global, of the one who asks.
         """
         call = self._calls[key]
-        offer = next(iter(call.offers.values()))
-        answer = _answer(call, offer, rank)
         call.taken += 1
-        if call.taken >= offer.takers:
+        if call.taken >= next(iter(call.offers.values())).takers:
             del self._calls[key]
-        return answer
+        return _answer(call, rank)
 
 
-def _answer(call: _Call, offer: Offer, rank: int) -> Values | None:
+def _answer(call: _Call, rank: int) -> Values | None:
+    offer = next(iter(call.offers.values()))
     if offer.root >= 0:
         return part_of(call.offers[offer.root], rank)
     shares = [parts for giver in offer.members if (parts := call.offers[giver].parts) is not None]

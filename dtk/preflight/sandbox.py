@@ -3,6 +3,7 @@
 Everything here changes modules for good, as the process ends with the rank. Knows no model and no script.
 """
 
+import dataclasses
 import functools
 import io
 import os
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -48,13 +49,8 @@ class StalledError(BaseException):
     """The rank did not end in its time."""
 
 
-class GoneError(BaseException):
-    """The rank ended itself: a signal's name, or an exit code."""
-
-    def __init__(self, signal_name: str, code: int = 0) -> None:
-        super().__init__(signal_name or code)
-        self.signal_name = signal_name
-        self.code = code
+class EndedError(BaseException):
+    """The rank ended itself; with its `End`."""
 
 
 def simulate_rank(
@@ -105,9 +101,9 @@ def _play(simulated: SimulatedRank, play: Callable[[SimulatedRank], None]) -> En
         if simulated.exchange.adrift:  # It went on with made-up values; where it stands is known already.
             return End(step=simulated.step)
         return End("stalled", stack=_stack(error)[1:], step=simulated.step)  # Without the clock's own frame.
-    except GoneError as error:
-        kind: Literal["killed", "exited"] = "killed" if error.signal_name else "exited"
-        return End(kind, signal=error.signal_name, code=error.code, step=simulated.step)
+    except EndedError as error:
+        end: End = error.args[0]
+        return dataclasses.replace(end, step=simulated.step)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException as error:
@@ -155,18 +151,20 @@ def _no_way_out() -> None:
 
     def kill_other(pid: int, number: int) -> None:
         if pid == me == os.getpid() and number:
-            raise GoneError(signal.Signals(number).name)
+            raise EndedError(End("killed", signal=signal.Signals(number).name))
         kill(pid, number)
 
-    def ends_rank(end: Callable[..., NoReturn], signal_name: str) -> Callable[..., NoReturn]:
+    def ends_rank(leave: Callable[..., NoReturn], made: Callable[..., End]) -> Callable[..., NoReturn]:
         def ended(*code: int) -> NoReturn:
             if os.getpid() != me:  # A process that the rank started.
-                end(*code)
-            raise GoneError(signal_name, *code)
+                leave(*code)
+            raise EndedError(made(*code))
 
         return ended
 
-    os.kill, os._exit, os.abort = kill_other, ends_rank(os._exit, ""), ends_rank(os.abort, "SIGABRT")  # type: ignore[assignment]
+    os.kill = kill_other  # type: ignore[assignment]
+    os._exit = ends_rank(os._exit, lambda code: End("exited", code=code))
+    os.abort = ends_rank(os.abort, lambda: End("killed", signal="SIGABRT"))
 
 
 def _stalled(number: int, frame: FrameType | None) -> None:

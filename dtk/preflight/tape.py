@@ -37,9 +37,8 @@ class Tape:
 
     def text(self, value: str) -> int:
         """Return the number of an interned text."""
-        number = self._numbers.get(value)
-        if number is None:
-            number = self._numbers[value] = len(self._texts)
+        number = self._numbers.setdefault(value, len(self._texts))
+        if number == len(self._texts):
             self._texts.append(value)
         return number
 

@@ -8,6 +8,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,15 +26,6 @@ _READERS = ("torch.optim.", "dtk.train.")
 
 Place = tuple[str, int]
 """Region of the step, and block of the model."""
-
-
-class _Link(weakref.ref[Any]):
-    """Knows which entry its storage belongs to when that dies."""
-
-    __slots__ = ("entry", "key")
-
-    entry: int
-    key: int
 
 
 class Ledger(_Mode):  # type: ignore[misc]
@@ -54,7 +46,8 @@ class Ledger(_Mode):  # type: ignore[misc]
         """Whether new whole numbers have values: DDP's reducer writes its bookkeeping past the dispatcher."""
         self.paused = False
         self._sizes: list[int] = []
-        self._links: dict[int, _Link] = {}
+        self._entries: dict[int, tuple[weakref.ref[Any], int]] = {}
+        """Address of a storage that lives -> its entry."""
         self._resize: Any = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -106,9 +99,9 @@ class Ledger(_Mode):  # type: ignore[misc]
     def mark(self, tensors: Iterable[Tensor], what: str, weak: bool = False) -> None:
         """Say what storages are; weakly: only those of which nobody has said it yet."""
         for tensor in tensors:
-            link = self._links.get(tensor.untyped_storage()._cdata)
-            if link is not None and not (weak and link.entry in self.marked):
-                self.marked[link.entry] = what
+            _, entry = self._entries.get(tensor.untyped_storage()._cdata, (None, -1))
+            if entry >= 0 and not (weak and entry in self.marked):
+                self.marked[entry] = what
 
     def category(self, entry: int) -> str:
         """Return the category of an entry."""
@@ -116,10 +109,10 @@ class Ledger(_Mode):  # type: ignore[misc]
 
     def resized(self, storage: Any, size: int) -> None:
         """Record that a storage freed its memory or got it back."""
-        link = self._links.get(storage._cdata)
-        if link is not None and size != self._sizes[link.entry]:
-            self.events.append((link.entry, size - self._sizes[link.entry], self.where()))
-            self._sizes[link.entry] = size
+        _, entry = self._entries.get(storage._cdata, (None, -1))
+        if entry >= 0 and size != self._sizes[entry]:
+            self.events.append((entry, size - self._sizes[entry], self.where()))
+            self._sizes[entry] = size
 
     def _enter_all(self, out: Any) -> None:
         if isinstance(out, Tensor):
@@ -131,20 +124,17 @@ class Ledger(_Mode):  # type: ignore[misc]
     def _enter(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if key in self._links:
+        if key in self._entries:
             return
-        size = storage.nbytes()
-        link = _Link(storage, self._freed)
-        link.entry, link.key = len(self._sizes), key
-        self._links[key] = link
+        size, entry = storage.nbytes(), len(self._sizes)
+        self._entries[key] = weakref.ref(storage, partial(self._freed, key, entry)), entry
         self._sizes.append(size)
         self.guessed.append(self.guess(tensor))
-        self.events.append((link.entry, size, self.where()))
+        self.events.append((entry, size, self.where()))
 
-    def _freed(self, link: Any) -> None:
-        key, entry = link.key, link.entry
-        if self._links.get(key) is link:
-            del self._links[key]
+    def _freed(self, key: int, entry: int, _: Any) -> None:
+        if self._entries.get(key, (None, -1))[1] == entry:  # Not of another storage at the same address.
+            del self._entries[key]
         if size := self._sizes[entry]:
             self.events.append((entry, -size, self.where()))
             self._sizes[entry] = 0

@@ -3,6 +3,7 @@ that is not the process group's stands here or in the ledger.
 """
 
 import gc
+import importlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,16 +56,11 @@ class Reducer:
 def propagation_ignored(ledger: Ledger) -> Iterator[None]:
     """DTensor finds out shapes by running operations on whole fake tensors: that is nobody's memory."""
     try:
-        from torch.distributed.tensor import _sharding_prop
-    except ImportError:
-        propagator: Any = None
-    else:
-        propagator = getattr(_sharding_prop, "ShardingPropagator", None)
-    # Without it only the first step would be counted too high, and that one is not reported.
-    if not hasattr(propagator, "_fake_mode_lock"):
+        propagator: Any = importlib.import_module("torch.distributed.tensor._sharding_prop").ShardingPropagator
+        lock = propagator._fake_mode_lock
+    except (ImportError, AttributeError):  # Only the first step is counted too high, and that one is not reported.
         yield
         return
-    lock = propagator._fake_mode_lock
     propagator._fake_mode_lock = _Paused(ledger)
     try:
         yield

@@ -10,6 +10,9 @@ from dtk.config.schema import Config
 from dtk.plan.formulas.ledger import Buffer, Ledger
 from dtk.plan.formulas.shape import ModelShape
 
+ROOT = -1
+"""The unit of what belongs to no block."""
+
 
 @dataclass(slots=True)
 class Holding(ABC):
@@ -36,29 +39,17 @@ class Holding(ABC):
         """Buffers that backward piles up, block after block, and that are freed together later."""
         return []
 
-    def begin_forward(self) -> None:  # noqa: B027
-        """Before the embeddings."""
-
     def before_forward(self, unit: int) -> None:  # noqa: B027
-        """Before a unit's first block."""
+        """Before a unit's first block; ROOT: before the embeddings."""
 
     def after_forward(self, unit: int) -> None:  # noqa: B027
-        """After a unit's last block."""
-
-    def end_forward(self) -> None:  # noqa: B027
-        """After the head."""
-
-    def before_root_backward(self) -> None:  # noqa: B027
-        """Prepare the backward of the head, when the gradient of the logits exists."""
+        """After a unit's last block; ROOT: after the head."""
 
     def before_backward(self, unit: int) -> None:  # noqa: B027
-        """Before the backward of a unit's last block."""
+        """Before the backward of a unit's last block; ROOT: of the head, when the gradient of the logits exists."""
 
     def after_backward(self, unit: int) -> None:  # noqa: B027
-        """After the backward of a unit's first block."""
-
-    def end_backward(self) -> None:  # noqa: B027
-        """After the backward of the embeddings."""
+        """After the backward of a unit's first block; ROOT: of the embeddings."""
 
     @abstractmethod
     def gradient(self, name: str, gradient: Buffer) -> None:

@@ -6,14 +6,11 @@ told the moments by whoever walks the step; knows nothing of activations.
 
 from dataclasses import dataclass, field
 
-from dtk.plan.formulas.holding import Holding
+from dtk.plan.formulas.holding import ROOT, Holding
 from dtk.plan.formulas.ledger import Buffer
 from dtk.plan.formulas.shape import Named, block_of
 from dtk.plan.formulas.states import MASTER_BYTES, optimizer_bytes, shard_elements, update_bytes
 from dtk.strategies.declared import ITEM_BYTES, Shape, padded_elements, reduced_item_bytes
-
-ROOT = -1
-"""The unit of what belongs to no block."""
 
 
 @dataclass(slots=True)
@@ -59,43 +56,28 @@ class Sharded(Holding):
         waiting = [] if self.units else list(self.unsharded.get(ROOT, {}).values())
         return [*self.reduced, *waiting]
 
-    def begin_forward(self) -> None:
-        """Gather the root unit first."""
-        self._unshard(ROOT)
-        self._wait(ROOT, forward=True)
-
     def before_forward(self, unit: int) -> None:
         """Gather, and ask for the next ones where a depth is set: the library alone asks for none on the host."""
         self._unshard(unit)
         self._wait(unit, forward=True)
-        depth = self.config.strategy.prefetch_depth
+        depth = 0 if unit == ROOT else self.config.strategy.prefetch_depth
         for ahead in range(unit + 1, min(unit + 1 + depth, len(self.units)) if depth > 1 else 0):
             self._unshard(ahead)
 
     def after_forward(self, unit: int) -> None:
-        """Free the gathered parameters, unless they stay until backward."""
-        if self.config.strategy.reshard_after_forward:
+        """Free the gathered parameters, unless they stay until backward, which needs those of the root unit first."""
+        if unit == ROOT:
+            self._free_copied_out()
+        elif self.config.strategy.reshard_after_forward:
             self.gathered.pop(unit).drop()
 
-    def end_forward(self) -> None:
-        """Keep the root unit gathered, as backward needs it first."""
-        self._free_copied_out()
-
-    def before_root_backward(self) -> None:
-        """Start gathering the last unit of blocks while the head's gradients are computed.
-
-        In a pipeline the backward before may have freed the root unit.
-        """
-        self._unshard(ROOT)
-        self._wait(ROOT, forward=False)
-        if self.units:
-            self._unshard(len(self.units) - 1)
-
     def before_backward(self, unit: int) -> None:
-        """Gather again, and ask for the units before."""
+        """Gather again, and ask for the units before; the root unit is freed only by a backward in a pipeline."""
         self._unshard(unit)
         self._wait(unit, forward=False)
-        for ahead in range(unit - 1, max(0, unit - max(1, self.config.strategy.prefetch_depth)) - 1, -1):
+        # While the head's gradients are computed, the last unit of blocks is gathered.
+        behind, depth = (len(self.units), 1) if unit == ROOT else (unit, self.config.strategy.prefetch_depth)
+        for ahead in range(behind - 1, max(0, behind - max(1, depth)) - 1, -1):
             self._unshard(ahead)
 
     def after_backward(self, unit: int) -> None:
@@ -124,11 +106,7 @@ class Sharded(Holding):
             shard.drop()
         else:
             self.reduced.append(shard)
-
-    def end_backward(self) -> None:
-        """Run the root unit's `after_backward`, then free the input of the last reduction."""
-        self.after_backward(ROOT)
-        if self.reducing is not None:
+        if unit == ROOT:
             self.reducing.drop()
             self.reducing = None
 

@@ -44,10 +44,10 @@ class Value:
             self.buffer.drop()
 
 
-def drop(*values: Value) -> None:
-    """Release the holds that the computing code has on these."""
-    for value in values:
-        value.drop()
+def drop(*held: Value | Buffer) -> None:
+    """Release one hold on each of these."""
+    for each in held:
+        each.drop()
 
 
 @dataclass(slots=True)
@@ -127,10 +127,6 @@ class Tape:
         while len(self.nodes) > down_to:
             self._step_back(self.nodes.pop(), listener)
 
-    def seed(self, value: Value, gradient: Buffer) -> None:
-        """Give a value the gradient that something outside the tape computed."""
-        self._flow(value, gradient)
-
     def _step_back(self, node: Node, listener: GradientListener) -> None:
         incoming = self.gradients.pop(node.out)
         workspace = self.ledger.allocate("temporaries", node.workspace_bytes)
@@ -138,22 +134,18 @@ class Tape:
             incoming.hold() if size == 0 else self.ledger.allocate(value.category, size) for value, size in node.inputs
         ]
         narrow = self.ledger.allocate("gradients", node.narrow_bytes)
-        of_parameters = [] if node.narrow_bytes else self._of_parameters(node)
-        for buffer in (workspace, *node.saved, incoming):
-            buffer.drop()
-        if node.narrow_bytes:
-            of_parameters = self._of_parameters(node)
-        narrow.drop()
+        passed = [workspace, *node.saved, incoming]
+        if node.narrow_bytes:  # Widened when the operation is over.
+            drop(*passed)
+        of_parameters = [(name, self.ledger.allocate("gradients", size)) for name, size in node.parameters]
+        drop(narrow, *(() if node.narrow_bytes else passed))
         for (value, _), buffer in zip(node.inputs, produced):
-            self._flow(value, buffer)
+            self.seed(value, buffer)
         for name, buffer in of_parameters:
             self._complete(name, buffer, listener)
 
-    def _of_parameters(self, node: Node) -> list[tuple[str, Buffer]]:
-        return [(name, self.ledger.allocate("gradients", size)) for name, size in node.parameters]
-
-    def _flow(self, value: Value, gradient: Buffer) -> None:
-        """Add to the gradient of a value."""
+    def seed(self, value: Value, gradient: Buffer) -> None:
+        """Add to the gradient of a value; of the last one something outside the tape computes it."""
         before = self.gradients.pop(value, None)
         if before is None:
             self.gradients[value] = gradient
@@ -162,8 +154,7 @@ class Tape:
             self.gradients[value] = before
         else:
             self.gradients[value] = self.ledger.allocate("activations", gradient.size_bytes)
-            gradient.drop()
-            before.drop()
+            drop(gradient, before)
 
     def _complete(self, name: str, gradient: Buffer, listener: GradientListener) -> None:
         """One use of a parameter is done. Sums are new tensors: a transposed gradient is not added to in place."""
@@ -171,8 +162,7 @@ class Tape:
         before = self.pending.pop(name, None)
         if before is not None:
             total = self.ledger.allocate("gradients", gradient.size_bytes)
-            before.drop()
-            gradient.drop()
+            drop(before, gradient)
             gradient = total
         if self.uses[name]:
             self.pending[name] = gradient

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from dtk.config.schema import Config
-from dtk.plan.formulas.holding import Holding
+from dtk.plan.formulas.holding import ROOT, Holding
 from dtk.plan.formulas.ledger import Buffer
 from dtk.plan.formulas.stretch import Stretch
 from dtk.plan.formulas.tape import Tape, Value
@@ -67,7 +67,7 @@ class Step:
         model, holding = self.model, self.holding
         if received is not None:
             self.received = Value(received, received.size_bytes)
-        holding.begin_forward()
+        holding.before_forward(ROOT)
         x = model.embed() if self.received is None else self.received
         if x.buffer is not None and self.received is not None:
             x.buffer.hold()
@@ -88,12 +88,12 @@ class Step:
             x = out
         self.marks.append(len(model.tape.nodes))
         if not self.last:
-            holding.end_forward()
+            holding.after_forward(ROOT)
             model.end_autocast()
             return x
         logits = model.head(x)
         self.answered = len(model.tape.nodes)
-        holding.end_forward()
+        holding.after_forward(ROOT)
         loss = model.cross_entropy(logits)
         model.end_autocast()
         return loss
@@ -114,7 +114,7 @@ class Step:
             loss.drop()
         head = self.marks.pop()
         tape.backward(holding.gradient, max(head, self.answered))
-        holding.before_root_backward()
+        holding.before_backward(ROOT)
         tape.backward(holding.gradient, head)
         for i in reversed(range(self.blocks.walked)):
             if self._last_of_unit(i):
@@ -133,7 +133,7 @@ class Step:
                 holding.after_backward(i // self.blocks_per_unit)
             self._skip(i, self.blocks.at + self.blocks.period)
         tape.backward(holding.gradient)
-        holding.end_backward()
+        holding.after_backward(ROOT)
         if received is not None:
             loss.drop()
             received.drop()

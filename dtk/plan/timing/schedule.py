@@ -143,59 +143,43 @@ def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool, gathers: bool = Tru
     A gather starts when the unit `prefetch_depth` before it starts to wait for its own. Gathers and reductions share
     the communicator of dp_shard and run on it in the order in which they are issued. Not `gathers`: all is gathered.
     """
+    scattered_s = averaged_s = 0.0
+
+    def gather(unit: Unit) -> float:
+        return walk.communicate("all_gather", "dp_shard", unit.gather_bytes)
+
+    def reduce(unit: Unit) -> None:
+        """FSDP2 keeps one input buffer: compute waits for the reduction before."""
+        nonlocal scattered_s, averaged_s
+        walk.compute(0.0, after_s=scattered_s)
+        begin_s = max(walk.now_s, averaged_s)
+        scattered_s = walk.communicate("reduce_scatter", "dp_shard", unit.reduce_bytes, begin_s)
+        if model.replicated:
+            averaged_s = walk.communicate("all_reduce", "dp_replicate", unit.reduce_bytes / model.shards, scattered_s)
+
+    def ready_s(units: Sequence[Unit], i: int, done_s: list[float]) -> float:
+        """When a unit is gathered; those ahead of it are asked for before."""
+        while len(done_s) <= min(i + max(model.prefetch_depth, 1), len(units) - 1):
+            done_s.append(gather(units[len(done_s)]))
+        return done_s[i]
+
     if gathers:
-        walk.compute(0.0, after_s=walk.communicate("all_gather", "dp_shard", model.root.gather_bytes))
-    _units_in_turn(walk, model, list(model.units), lambda unit: unit.forward_s, gathers)
+        walk.compute(0.0, after_s=gather(model.root))
+    forward_s: list[float] = []
+    for i, unit in enumerate(model.units):
+        walk.compute(unit.forward_s, after_s=ready_s(model.units, i, forward_s) if gathers else 0.0)
     walk.compute(model.root.forward_s)
-    turn = list(reversed(model.units))
-    first_s = None
-    if model.reshard and turn:
-        # The root's backward asks for the last unit, so that its gather hides behind the output projection.
-        first_s = walk.communicate("all_gather", "dp_shard", turn[0].gather_bytes)
+    turn = model.units[::-1]
+    # The root's backward asks for the last unit, so that its gather hides behind the output projection.
+    backward_s = [gather(turn[0])] if model.reshard and turn else []
     walk.compute(model.root.backward_s)
-    reductions = _Reductions(walk, model) if last else None
-    _units_in_turn(walk, model, turn, lambda unit: unit.backward_s, model.reshard, first_s, reductions)
-    if reductions:
-        reductions.issue(model.root)
+    for i, unit in enumerate(turn):
+        walk.compute(unit.backward_s, after_s=ready_s(turn, i, backward_s) if model.reshard else 0.0)
+        if last:
+            reduce(unit)
+    if last:
+        reduce(model.root)
         walk.compute(0.0, after_s=max(walk.free_s.values(), default=0.0))
-
-
-@dataclass(slots=True)
-class _Reductions:
-    """The reduce_scatters of one backward, each followed by the average over the replicas."""
-
-    walk: Walk
-    model: Sharded
-    scattered_s: float = 0.0
-    averaged_s: float = 0.0
-
-    def issue(self, unit: Unit) -> None:
-        """Reduce one unit's gradients. FSDP2 keeps one input buffer: compute waits for the reduction before."""
-        self.walk.compute(0.0, after_s=self.scattered_s)
-        begin_s = max(self.walk.now_s, self.averaged_s)
-        self.scattered_s = self.walk.communicate("reduce_scatter", "dp_shard", unit.reduce_bytes, begin_s)
-        if self.model.replicated:
-            share = unit.reduce_bytes / self.model.shards
-            self.averaged_s = self.walk.communicate("all_reduce", "dp_replicate", share, self.scattered_s)
-
-
-def _units_in_turn(
-    walk: Walk,
-    model: Sharded,
-    units: Sequence[Unit],
-    seconds: Callable[[Unit], float],
-    gathers: bool,
-    first_s: float | None = None,
-    reductions: _Reductions | None = None,
-) -> None:
-    """Compute unit after unit; `first_s`: when the first one's gather, issued before, is done."""
-    ready_s = [] if first_s is None else [first_s]
-    for i, unit in enumerate(units):
-        while gathers and len(ready_s) <= min(i + max(model.prefetch_depth, 1), len(units) - 1):
-            ready_s.append(walk.communicate("all_gather", "dp_shard", units[len(ready_s)].gather_bytes))
-        walk.compute(seconds(unit), after_s=ready_s[i] if gathers else 0.0)
-        if reductions:
-            reductions.issue(unit)
 
 
 def update(walk: Walk, norm_s: float, scale_s: float, optimizer_s: float, norm_groups: Sequence[str]) -> float:

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from dtk.config.schema import AdamWConfig
+from dtk.plan.formulas.holding import ROOT
 from dtk.plan.formulas.ledger import Ledger
 from dtk.plan.formulas.shape import elements, model_shape
-from dtk.plan.formulas.sharding import ROOT, Sharded, shard_units
+from dtk.plan.formulas.sharding import Sharded, shard_units
 from dtk.plan.formulas.states import shard_elements
 from dtk.strategies.fsdp import FSDPConfig
 from tests.unit.plan.closed_form_jobs import TINY, gpt, job
@@ -52,14 +53,14 @@ def gathered(made: Sharded) -> set[int]:
 
 def test_forward_keeps_one_unit_and_the_root_and_backward_asks_ahead() -> None:
     made = held()
-    made.begin_forward()
+    made.before_forward(ROOT)
     for unit in range(TINY.layers):
         made.before_forward(unit)
         assert gathered(made) == {ROOT, unit}
         made.after_forward(unit)
-    made.end_forward()
+    made.after_forward(ROOT)
     assert gathered(made) == {ROOT}
-    made.before_root_backward()
+    made.before_backward(ROOT)
     assert gathered(made) == {ROOT, TINY.layers - 1}
     made.before_backward(TINY.layers - 1)
     assert gathered(made) == {ROOT, TINY.layers - 1, TINY.layers - 2}
@@ -68,18 +69,18 @@ def test_forward_keeps_one_unit_and_the_root_and_backward_asks_ahead() -> None:
 @pytest.mark.parametrize("depth", [2, 3])
 def test_a_depth_is_asked_for_in_forward_too(depth: int) -> None:
     made = held(prefetch_depth=depth)
-    made.begin_forward()
+    made.before_forward(ROOT)
     made.before_forward(0)
     assert gathered(made) == {ROOT, *range(min(depth + 1, TINY.layers))}
 
 
 def test_without_reshard_units_stay_until_backward() -> None:
     made = held(reshard_after_forward=False)
-    made.begin_forward()
+    made.before_forward(ROOT)
     for unit in range(TINY.layers):
         made.before_forward(unit)
         made.after_forward(unit)
-    made.end_forward()
+    made.after_forward(ROOT)
     assert set(made.gathered) == {ROOT, *range(TINY.layers)}
     assert made.ledger.in_use["gathered parameters"] == 4 * SHAPE.parameters
     assert made.whole_bytes(accumulated=False) == 4 * SHAPE.parameters
@@ -90,7 +91,7 @@ def test_without_reshard_units_stay_until_backward() -> None:
 def backward(made: Sharded, last: bool) -> None:
     """The gradients of one unit, and its reduction."""
     made.last = last
-    made.begin_forward()
+    made.before_forward(ROOT)
     made.before_forward(0)
     for name, shape in SHAPE.block:
         size = 4 * prod(shape)
@@ -106,7 +107,7 @@ def test_gradients_wait_whole_and_are_reduced_in_the_last_micro_batch() -> None:
     assert made.ledger.in_use["gradients"] == 4 * BLOCK // RANKS
     assert made.ledger.in_use["buckets"] == 4 * BLOCK, "kept until the next reduction begins"
     assert len(made.piled()) == 1
-    made.end_backward()
+    made.after_backward(ROOT)
     assert made.ledger.in_use["buckets"] == 0
     made.update()
     assert made.ledger.in_use["gradients"] == 0
