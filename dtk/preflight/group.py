@@ -53,25 +53,17 @@ class RecordingGroup(IssuingGroup):
 
     allgather_coalesced = allgather
 
-    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:  # noqa: D102
-        return self._gather_into([output], [tensor])
-
-    _allgather_base = all_gather_single
-
-    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
-        return self._gather_into(list(outputs), list(inputs))
-
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-
-    def _gather_into(self, outputs: list[Tensor], inputs: list[Tensor]) -> Issued:
+    def all_gather_single(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
+        outputs, inputs = listed(outputs), listed(inputs)
         share: Share = None
         if current().exchange.live:
             share = self._share("all", inputs, _by_member([self._cut(output) for output in outputs]))
-        for output, tensor in zip(outputs, inputs, strict=True):
-            super().all_gather_single(output, tensor)
+        super().all_gather_single(outputs, inputs)
         amount = _nbytes(outputs)
         sizes = ([_nbytes(inputs)], [amount // self.size()])
         return self._issue("all_gather_into_tensor", inputs, outputs, share=share, sizes=sizes, amount=amount)
+
+    _allgather_base = all_gather_single_coalesced = allgather_into_tensor_coalesced = all_gather_single
 
     def _cut(self, tensor: Tensor) -> list[Tensor]:
         """One tensor as equal parts for the members: views."""
@@ -98,25 +90,17 @@ class RecordingGroup(IssuingGroup):
         super().reduce_scatter(outputs, inputs, opts)
         return self._scatter_sum("reduce_scatter", list(outputs), flat(inputs), opts, share, sizes)
 
-    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:  # noqa: D102
-        return self._reduce_scatter([output], [tensor], opts)
-
-    _reduce_scatter_base = reduce_scatter_single
-
-    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
-        return self._reduce_scatter(list(outputs), list(inputs), opts)
-
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-
-    def _reduce_scatter(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Issued:
+    def reduce_scatter_single(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
+        outputs, inputs = listed(outputs), listed(inputs)
         share: Share = None
         if current().exchange.live:
             parts = _by_member([self._cut(tensor.contiguous()) for tensor in inputs])
             share = self._share("reduce_mine", parts, outputs, opts)
-        for output, tensor in zip(outputs, inputs, strict=True):
-            super().reduce_scatter_single(output, tensor, opts)
+        super().reduce_scatter_single(outputs, inputs, opts)
         sizes = ([_nbytes(inputs) // self.size()], [_nbytes(outputs)])
         return self._scatter_sum("reduce_scatter_tensor", outputs, inputs, opts, share, sizes)
+
+    _reduce_scatter_base = reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced = reduce_scatter_single
 
     def _scatter_sum(
         self, name: str, outputs: list[Tensor], inputs: list[Tensor], opts: Any, share: Share, sizes: Sizes

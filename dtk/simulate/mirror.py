@@ -7,7 +7,6 @@ could know is zero. Tensors without data are left alone.
 
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -112,19 +111,15 @@ class MirrorGroup(_Group):  # type: ignore[misc]
                 _copy(part, tensor)
         return self._ended(op, flat(outputs))
 
-    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
-        """`output` holds world_size copies of `tensor`."""
-        if _has_data(output) and output.numel():
-            output.detach().view(self.size(), -1).copy_(tensor.detach().clone().view(1, -1))  # may be a part of it
-        return self._ended("all_gather", output)
+    def all_gather_single(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Each output, one or several, holds world_size copies of its input."""
+        for output, tensor in zip(listed(outputs), listed(inputs), strict=True):
+            if _has_data(output) and output.numel():  # The input may be a part of it.
+                output.detach().view(self.size(), -1).copy_(tensor.detach().clone().view(1, -1))
+            self._ended("all_gather", output)
+        return _done(listed(outputs))
 
-    _allgather_base = all_gather_single
-
-    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """`all_gather_single` of each pair."""
-        return self._each(self.all_gather_single, outputs, inputs)
-
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _allgather_base = all_gather_single_coalesced = allgather_into_tensor_coalesced = all_gather_single
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give the root copies of this rank's values."""
@@ -143,20 +138,16 @@ class MirrorGroup(_Group):  # type: ignore[misc]
             _reduce(output, opts, self.size())
         return self._ended("reduce_scatter", outputs, flat(inputs))
 
-    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
-        """As `reduce_scatter`, of one tensor in equal parts."""
-        if _has_data(output) and output.numel():
-            _copy(output, tensor.detach().reshape(self.size(), -1)[self.rank()].view(output.shape))
-            _reduce(output, opts, self.size())
-        return self._ended("reduce_scatter", output, tensor)
+    def reduce_scatter_single(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """As `reduce_scatter`, of tensors, one or several, in equal parts."""
+        for output, tensor in zip(listed(outputs), listed(inputs), strict=True):
+            if _has_data(output) and output.numel():
+                _copy(output, tensor.detach().reshape(self.size(), -1)[self.rank()].view(output.shape))
+                _reduce(output, opts, self.size())
+            self._ended("reduce_scatter", output, tensor)
+        return _done(listed(outputs))
 
-    _reduce_scatter_base = reduce_scatter_single
-
-    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """`reduce_scatter_single` of each pair."""
-        return self._each(partial(self.reduce_scatter_single, opts=opts), outputs, inputs)
-
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced = reduce_scatter_single
 
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_splits: Any = None, input_splits: Any = None, opts: Any = None
@@ -172,11 +163,8 @@ class MirrorGroup(_Group):  # type: ignore[misc]
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """As `all_to_all_single`, part by part."""
-        return self._each(self.all_to_all_single, outputs, inputs)
-
-    def _each(self, call: Callable[[Tensor, Tensor], Any], outputs: Any, inputs: Any) -> Any:
         for output, tensor in zip(outputs, inputs, strict=True):
-            call(output, tensor)
+            self.all_to_all_single(output, tensor)
         return _done(list(outputs))
 
     def send(self, tensors: Any, destination: int, tag: int) -> Any:

@@ -81,24 +81,23 @@ class Layers:
     def norm(self, x: Value, name: str) -> Value:
         """LayerNorm keeps its input and two numbers per row; RMSNorm on the CPU also the normalised input."""
         size = self.stream_size
-        rows = FLOAT_BYTES * self.stream_tokens
+        kept = rows = FLOAT_BYTES * self.stream_tokens
+        work, saves, leaves = 0, [x], ["weight"]
         if not isinstance(self.shape.config, LlamaConfig):
-            both = [self.gradient(f"{name}.{leaf}") for leaf in ("weight", "bias")]
-            return self.tape.operation(size, [(x, size)], [x], kept_bytes=2 * rows, parameters=both)
-        parameters = [self.gradient(f"{name}.weight")]
-        if self.on_cuda:
-            return self.tape.operation(size, [(x, size)], [x], kept_bytes=rows, parameters=parameters)
-        # Composed of small operations in float32.
-        whole = self.stream_tokens * self.shape.config.width * FLOAT_BYTES
-        upcast = self.stream_bytes != FLOAT_BYTES
+            kept, leaves = 2 * rows, ["weight", "bias"]
+        elif not self.on_cuda:  # Composed of small operations in float32.
+            work = self.stream_tokens * self.shape.config.width * FLOAT_BYTES
+            kept += work
+            if self.stream_bytes != FLOAT_BYTES:  # The input in float32 is kept in place of the input.
+                kept, saves = kept + work, []
         return self.tape.operation(
             size,
             [(x, size)],
-            saves=[] if upcast else [x],
-            kept_bytes=whole + rows + (whole if upcast else 0),
-            parameters=parameters,
-            workspace_bytes=whole,
-            backward_workspace_bytes=2 * whole,
+            saves,
+            kept_bytes=kept,
+            parameters=[self.gradient(f"{name}.{leaf}") for leaf in leaves],
+            workspace_bytes=work,
+            backward_workspace_bytes=2 * work,
         )
 
     def enter(self, x: Value) -> Value:

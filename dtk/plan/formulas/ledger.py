@@ -5,22 +5,21 @@ Knows categories and regions, not what a model or a strategy is.
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from dtk.plan.prediction import Category, Memory
 
 
+@dataclass(slots=True, eq=False)
 class Buffer:
     """Memory that is freed when its last holder lets go."""
 
-    __slots__ = ("category", "copies", "holders", "ledger", "size_bytes")
-
-    def __init__(self, ledger: "Ledger", category: Category, size_bytes: int) -> None:
-        self.ledger = ledger
-        self.category = category
-        self.size_bytes = size_bytes
-        self.holders = 1
-        self.copies = 1
-        """How many like it are freed with it: those of blocks that were not walked, too."""
+    ledger: "Ledger"
+    category: Category
+    size_bytes: int
+    holders: int = 1
+    copies: int = 1
+    """How many like it are freed with it: those of blocks that were not walked, too."""
 
     def hold(self) -> "Buffer":
         """One more holder."""

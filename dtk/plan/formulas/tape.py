@@ -18,14 +18,12 @@ GradientListener = Callable[[str, Buffer], None]
 """Called with a parameter's name and its whole gradient; the listener now holds that buffer."""
 
 
+@dataclass(slots=True, eq=False)
 class Value:
     """A tensor of the forward pass. `buffer` is None for what costs nothing: token ids, parameters, constants."""
 
-    __slots__ = ("buffer", "size_bytes")
-
-    def __init__(self, buffer: Buffer | None, size_bytes: int) -> None:
-        self.buffer = buffer
-        self.size_bytes = size_bytes
+    buffer: Buffer | None
+    size_bytes: int
 
     @property
     def category(self) -> Category:
@@ -112,9 +110,8 @@ class Tape:
         self.ledger.allocate("temporaries", passing).drop()
         if not self.recording:
             return out
-        saved = [value.buffer.hold() for value in saves if value.buffer is not None]
-        if saves_output and buffer is not None:
-            saved.append(buffer.hold())
+        values = [*saves, out] if saves_output else saves
+        saved = [value.buffer.hold() for value in values if value.buffer is not None]
         if kept_bytes:
             saved.append(self.ledger.allocate("activations", kept_bytes))
         for name, _ in parameters:

@@ -89,21 +89,20 @@ def _custom_layout(config: Config) -> Layout:
 
     with torch.device("meta"):
         model: Any = build_model(config.model, config.allow_targets)
-    inside = [list(block.parameters()) for block in blocks_of(model)]
-    ids = {id(parameter) for block in inside for parameter in block}
+    blocks = [list(block.parameters()) for block in blocks_of(model)]
+    inside = {id(parameter) for block in blocks for parameter in block}
     parameters = list(model.parameters())
-    positions = [i for i, parameter in enumerate(parameters) if id(parameter) in ids]
-    first = positions[0] if positions else len(parameters)
-    rest = [(i, tuple(p.shape)) for i, p in enumerate(parameters) if id(p) not in ids]
-    total = sum(p.numel() for p in parameters)
+    rest = [parameter for parameter in parameters if id(parameter) not in inside]
+    first = next((i for i, parameter in enumerate(parameters) if id(parameter) in inside), len(parameters))
+    total = sum(parameter.numel() for parameter in parameters)
     declared = getattr(model, "flops_per_token", None)
     flops = float(declared(config.data.sequence_length)) if declared else 6.0 * total
-    share = sum(p.numel() for block in inside for p in block) / max(total, 1)
+    share = sum(parameter.numel() for block in blocks for parameter in block) / max(total, 1)
     return Layout(
-        tuple(shape for i, shape in rest if i < first),
-        tuple(tuple(tuple(p.shape) for p in block) for block in inside),
-        tuple(shape for i, shape in rest if i >= first),
-        flops * share / max(len(inside), 1),
+        tuple(tuple(parameter.shape) for parameter in rest[:first]),
+        tuple(tuple(tuple(parameter.shape) for parameter in block) for block in blocks),
+        tuple(tuple(parameter.shape) for parameter in rest[first:]),
+        flops * share / max(len(blocks), 1),
         flops * (1 - share),
     )
 

@@ -164,7 +164,7 @@ def test_models_that_cannot_be_simulated(name):
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_an_answer_that_is_no_tensor(strategy):
     assert simulate(custom("Wraps", strategy), 4).memory.at_peak_bytes["activations"] > 0
-    with pytest.raises(DtkError, match=r"returns a dict from forward at .*test_simulated_own_models\.py:\d+"):
+    with pytest.raises(DtkError, match=r"returns a dict from forward at .*test_data_dependence\.py:\d+"):
         simulate(custom("Names", strategy), 4)
 
 
