@@ -45,7 +45,16 @@ def planned_job(
         composed = resume(composed, config_dir).composed
     ranks = ranks_of(composed.config, devices) if world_size is None else world_size
     check_world_size(ranks, f"world_size={ranks}")
-    return settled_job(_with_batch(composed, ranks), ranks)
+    train = composed.config.train
+    chosen = any(text.lstrip("+").startswith("train.global_batch_size=") for text in composed.overrides)
+    if train.global_batch_size == TrainConfig().global_batch_size and not (chosen or composed.config.resume):
+        plan = composed.config.batch_plan(ranks)
+        if not plan.is_whole:  # The default batch, meant for a laptop, grows with the ranks.
+            grown = dataclasses.replace(train, global_batch_size=plan.dp_size * max(1, train.micro_batch_size))
+            overrides = [*composed.overrides, f"train.global_batch_size={grown.global_batch_size}"]
+            config = dataclasses.replace(composed.config, train=grown)
+            composed = dataclasses.replace(composed, config=config, overrides=overrides)
+    return settled_job(composed, ranks)
 
 
 def settled_job(composed: Composed, world_size: int) -> Composed:
@@ -95,18 +104,6 @@ def ranks_of(config: Config, devices: int | None = None) -> int:
 
         devices = torch.cuda.device_count()
     return devices or CPU_RANKS
-
-
-def _with_batch(composed: Composed, ranks: int) -> Composed:
-    """Grow the default global batch, meant for a laptop, to the number of ranks, unless a batch size was chosen."""
-    train = composed.config.train
-    chosen = any(text.lstrip("+").startswith("train.global_batch_size=") for text in composed.overrides)
-    is_default = train.global_batch_size == TrainConfig().global_batch_size and not chosen
-    if not is_default or composed.config.resume or (plan := composed.config.batch_plan(ranks)).is_whole:
-        return composed
-    grown = dataclasses.replace(train, global_batch_size=plan.dp_size * max(1, train.micro_batch_size))
-    typed = [*composed.overrides, f"train.global_batch_size={grown.global_batch_size}"]
-    return dataclasses.replace(composed, config=dataclasses.replace(composed.config, train=grown), overrides=typed)
 
 
 def check_world_size(world_size: int, typed: str) -> None:

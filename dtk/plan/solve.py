@@ -91,35 +91,22 @@ def largest(excess: Callable[[int], int], limit: int) -> int:
     low, below = 1, excess(1)
     if below > 0:
         return 0
-    high, above = _first_too_large(excess, low, below, limit)
-    if not above:
-        return limit
-    guessing = True
+    high, above = limit + 1, 0  # Until something does not fit, `above` is 0 and the steps grow.
+    ahead, guessing = 1, True
     while high - low > 1:
-        width = high - low
-        part = -below / (above - below) if guessing else 0.5
-        middle = min(high - 1, max(low + 1, low + int(width * part)))
-        if (over := excess(middle)) > 0:
+        width, bracketed = high - low, above > 0
+        if bracketed:
+            ahead = int(width * (-below / (above - below) if guessing else 0.5))
+        middle = min(high - 1, max(low + 1, low + ahead))
+        over = excess(middle)
+        if over > 0:
             high, above = middle, over
         else:
+            slope = (over - below) / (middle - low)
+            ahead = min(int(-over / slope) + 1 if slope > 0 else middle, _STRIDE * middle)
             low, below = middle, over
-        guessing = not guessing or 2 * (high - low) <= width
+        guessing = not bracketed or not guessing or 2 * (high - low) <= width
     return low
-
-
-def _first_too_large(excess: Callable[[int], int], low: int, below: int, limit: int) -> tuple[int, int]:
-    """Return a number that does not fit and its excess, found in growing steps; excess 0 when `limit` fits."""
-    number = 2
-    while low < limit:
-        number = min(number, limit)
-        over = excess(number)
-        if over > 0:
-            return number, over
-        slope = (over - below) / (number - low)
-        low, below = number, over
-        ahead = int(-below / slope) + 1 if slope > 0 else low
-        number = low + max(1, min(ahead, _STRIDE * low))
-    return limit, 0
 
 
 def _largest_model(config: Config, here: Machine, what: str) -> Largest:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from dtk.preflight.frames import user_call
 from dtk.preflight.issuing import ANY_RANK, IssuingGroup, Share, Sizes, current
-from dtk.preflight.simulated_rank import Issued
 from dtk.simulate.mirror import flat, listed
 
 
@@ -88,7 +87,8 @@ class RecordingGroup(IssuingGroup):
         share = self._share("reduce_mine", _by_member(inputs), outputs, opts)
         sizes = (_bytes_by_member(inputs), [_nbytes(outputs)])
         super().reduce_scatter(outputs, inputs, opts)
-        return self._scatter_sum("reduce_scatter", list(outputs), flat(inputs), opts, share, sizes)
+        call = {"share": share, "sizes": sizes, "amount": sum(part.numel() for part in flat(inputs))}
+        return self._issue("reduce_scatter", flat(inputs), list(outputs), **call, reduce_op=opts.reduceOp)
 
     def reduce_scatter_single(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
         outputs, inputs = listed(outputs), listed(inputs)
@@ -98,15 +98,10 @@ class RecordingGroup(IssuingGroup):
             share = self._share("reduce_mine", parts, outputs, opts)
         super().reduce_scatter_single(outputs, inputs, opts)
         sizes = ([_nbytes(inputs) // self.size()], [_nbytes(outputs)])
-        return self._scatter_sum("reduce_scatter_tensor", outputs, inputs, opts, share, sizes)
+        call = {"share": share, "sizes": sizes, "amount": sum(tensor.numel() for tensor in inputs)}
+        return self._issue("reduce_scatter_tensor", inputs, outputs, **call, reduce_op=opts.reduceOp)
 
     _reduce_scatter_base = reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced = reduce_scatter_single
-
-    def _scatter_sum(
-        self, name: str, outputs: list[Tensor], inputs: list[Tensor], opts: Any, share: Share, sizes: Sizes
-    ) -> Issued:
-        amount = sum(tensor.numel() for tensor in inputs)
-        return self._issue(name, inputs, outputs, share=share, sizes=sizes, amount=amount, reduce_op=opts.reduceOp)
 
     def all_to_all_single(  # noqa: D102
         self, output: Tensor, tensor: Tensor, output_splits: Any = None, input_splits: Any = None, opts: Any = None

@@ -108,7 +108,13 @@ def _play(simulated: SimulatedRank, play: Callable[[SimulatedRank], None]) -> En
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException as error:
         traceback.print_exception(error)  # To the rank's own standard error, as a real process does.
-        return End("raised", error=_rank_error(error, simulated.exchange.rank), step=simulated.step)
+        # As an error file would hold it; of a chain, the exception that began it.
+        raised = tracebacks.parse("".join(traceback.format_exception(error)))
+        if raised is None:
+            raised = tracebacks.Raised(type(error).__name__, str(error), _stack(error))
+        message, rank = raised.message[: tracebacks.MAX_MESSAGE], simulated.exchange.rank
+        kept = RankError(rank, "", 0, raised.type, message, raised.frames, region=failed_in())
+        return End("raised", error=kept, step=simulated.step)
     early = simulated.step < simulated.steps
     return End("exited" if code or early else "finished", code=code, step=simulated.step)
 
@@ -169,15 +175,6 @@ def _no_way_out() -> None:
 
 def _stalled(number: int, frame: FrameType | None) -> None:
     raise StalledError
-
-
-def _rank_error(error: BaseException, rank: int) -> RankError:
-    """Return an exception as an error file would hold it; of a chain, the exception that began it."""
-    raised = tracebacks.parse("".join(traceback.format_exception(error)))
-    if raised is None:
-        raised = tracebacks.Raised(type(error).__name__, str(error), _stack(error))
-    message = raised.message[: tracebacks.MAX_MESSAGE]
-    return RankError(rank, "", 0, raised.type, message, raised.frames, region=failed_in())
 
 
 def _stack(error: BaseException) -> tuple[Frame, ...]:

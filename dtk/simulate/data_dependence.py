@@ -38,9 +38,12 @@ def explained(model: str) -> Iterator[None]:
     except (DtkError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        place = _own_place(error)
-        if place is None:
+        # The innermost frame of the user's own code; else of a library that is neither torch nor dtk.
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OURS)]
+        if not frames:
             raise
+        frame = ([frame for frame in frames if not frame.filename.startswith(_LIBRARIES)] or frames)[-1]
+        place = f"{frame.filename}:{frame.lineno}"
         if isinstance(error, _READS) or ".numpy()" in str(error) or "call numpy()" in str(error):
             raise DtkError(
                 f"{model} needs the values of a tensor at {place}",
@@ -91,11 +94,3 @@ def check_gradients(model: str, module: nn.Module, error: RuntimeError) -> None:
         "DDP waits for the gradient of every parameter, so the second step would fail",
         "strategy.find_unused_parameters=true, or take the parameters out of the model",
     ) from error
-
-
-def _own_place(error: BaseException) -> str | None:
-    """File and line of the innermost frame of the user's own code; else of a library that is neither torch nor dtk."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OURS)]
-    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
-    frame = next(reversed(own or frames), None)
-    return f"{frame.filename}:{frame.lineno}" if frame else None

@@ -6,7 +6,8 @@ resized. It runs above fake tensors, so bytes are counted that nobody has. Knows
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -26,6 +27,12 @@ _READERS = ("torch.optim.", "dtk.train.")
 
 Place = tuple[str, int]
 """Region of the step, and block of the model."""
+Event = tuple[int, int, Place]
+"""Entry, change in bytes, place. Entry -1 changes nothing: a place begins."""
+Held = dict[str, int]
+"""Category -> bytes."""
+Part = tuple[str, str]
+"""Region, and where in the model."""
 
 
 class Ledger(_Mode):  # type: ignore[misc]
@@ -39,7 +46,7 @@ class Ledger(_Mode):  # type: ignore[misc]
         super().__init__()
         self.where = where
         self.guess = guess
-        self.events: list[tuple[int, int, Place]] = []
+        self.events: list[Event] = []
         self.guessed: list[str] = []
         self.marked: dict[int, str] = {}
         self.host_numbers = False
@@ -159,6 +166,38 @@ class Ledger(_Mode):  # type: ignore[misc]
         elif name == "chunk_cat":
             self.mark(args[0], "gradients")
             self.mark([kwargs["out"]], "buckets")
+
+
+def highest(
+    events: Sequence[Event],
+    begin: int,
+    category: Callable[[int], str],
+    part: Callable[[Place], Part],
+) -> dict[Part, Held]:
+    """Return what was held at the peak of each part of the step.
+
+    Args:
+        events: from the first storage of the set-up on.
+        begin: index of the first event that counts; those before only say what is held then.
+        category: of an entry.
+        part: the part of the step that a place belongs to.
+    """
+    held, peaks = 0, dict[Part, tuple[int, int]]()
+    for number, (_, change, place) in enumerate(events):
+        held += change
+        if number >= begin and held > peaks.get(key := part(place), (-1, 0))[0]:
+            peaks[key] = held, number
+    parts: dict[int, list[Part]] = {}
+    for key, (_, number) in peaks.items():
+        parts.setdefault(number, []).append(key)
+    held_at: dict[Part, Held] = {}
+    by_category: Counter[str] = Counter()
+    for number, (entry, change, _) in enumerate(events):
+        if change:
+            by_category[category(entry)] += change
+        for key in parts.get(number, ()):
+            held_at[key] = {name: size for name, size in by_category.items() if size}
+    return held_at
 
 
 def _by_reader() -> bool:

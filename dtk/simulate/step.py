@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from diagnostics.contract.artifacts import RunPaths
@@ -36,9 +35,8 @@ from dtk.record.recorder import Recorder
 from dtk.simulate.data_dependence import check_answer, check_gradients, explained
 from dtk.simulate.gradients import GradientWatch
 from dtk.simulate.group import simulated_group
-from dtk.simulate.ledger import Ledger
+from dtk.simulate.ledger import Held, Ledger, highest
 from dtk.simulate.mirror import MirrorGroup
-from dtk.simulate.replay import Held, highest
 from dtk.simulate.step_position import Places
 from dtk.simulate.torch_internals import Reducer, check_torch, propagation_ignored, undisturbed
 from dtk.strategies.base import local, owned_state
@@ -177,13 +175,15 @@ class _Run:
             begin = len(self.ledger.events)
             self.calls.clear()
             self._step(loop, before, count)
+            # Under ZeRO-1 whole parameters are dealt out.
+            shares: list[Any] = getattr(parts.optimizer, "_partition_parameters", list)()
             return Observed(
                 context.rank,
                 parts.parameter_count,
                 highest(self.ledger.events, begin, self.ledger.category, partial(self._part, len(blocks))),
                 self.calls,
                 count,
-                _loads(parts.optimizer),
+                [sum(p.numel() for group in share for p in group["params"]) for share in shares],
                 self._classes,
             )
 
@@ -279,10 +279,3 @@ class _Run:
         if block < self.edge:
             return region, f"block {block}"
         return region, f"block L{block - blocks:+}" if block >= blocks - self.edge else "between"
-
-
-def _loads(optimizer: Any) -> list[int]:
-    """Elements whose state each rank owns under ZeRO-1; empty elsewhere."""
-    if not isinstance(optimizer, ZeroRedundancyOptimizer) or not hasattr(optimizer, "_partition_parameters"):
-        return []
-    return [sum(p.numel() for group in share for p in group["params"]) for share in optimizer._partition_parameters()]

@@ -31,11 +31,10 @@ class Step:
     model: Model = field(init=False)
     blocks_per_unit: int = field(init=False)
     """0 = blocks are no units."""
-    inputs: list[Value] = field(default_factory=list)
-    """Of each block in this micro-batch."""
-    outputs: list[Value] = field(default_factory=list)
-    marks: list[int] = field(default_factory=list)
-    """Nodes on the tape before each block."""
+    passed: list[tuple[Value, Value, int]] = field(default_factory=list)
+    """Of each block in this micro-batch: its input, its output, and the nodes on the tape before it."""
+    head: int = 0
+    """Nodes on the tape before the head."""
     answered: int = 0
     """Nodes on the tape before the loss."""
     measured_from: tuple[Counter[Category], set[Buffer]] = field(default_factory=lambda: (Counter(), set()))
@@ -75,18 +74,17 @@ class Step:
             self._skip(i, self.blocks.at - self.blocks.period)
             if self._first_of_unit(i):
                 holding.before_forward(i // self.blocks_per_unit)
-            self.marks.append(len(model.tape.nodes))
+            mark = len(model.tape.nodes)
             model.tape.recording = not self._recomputes(i)
             out = model.block(x, f"blocks.{i}.")
             model.tape.recording = True
-            self.inputs.append(x)
-            self.outputs.append(out)
+            self.passed.append((x, out, mark))
             if not self._recomputes(i):
                 x.drop()
             if self._last_of_unit(i):
                 holding.after_forward(i // self.blocks_per_unit)
             x = out
-        self.marks.append(len(model.tape.nodes))
+        self.head = len(model.tape.nodes)
         if not self.last:
             holding.after_forward(ROOT)
             model.end_autocast()
@@ -112,14 +110,13 @@ class Step:
         tape.seed(loss, tape.ledger.allocate("logits", loss.size_bytes) if received is None else received.hold())
         if received is None:
             loss.drop()
-        head = self.marks.pop()
-        tape.backward(holding.gradient, max(head, self.answered))
+        tape.backward(holding.gradient, max(self.head, self.answered))
         holding.before_backward(ROOT)
-        tape.backward(holding.gradient, head)
+        tape.backward(holding.gradient, self.head)
         for i in reversed(range(self.blocks.walked)):
             if self._last_of_unit(i):
                 holding.before_backward(i // self.blocks_per_unit)
-            x, out, mark = self.inputs.pop(), self.outputs.pop(), self.marks.pop()
+            x, out, mark = self.passed.pop()
             if self._recomputes(i):  # The block runs once more, from its input (Chen et al. 2016).
                 gradient = tape.gradients.pop(out)
                 again = self.model.block(x, f"blocks.{i}.")

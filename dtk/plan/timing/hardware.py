@@ -171,11 +171,7 @@ def store_hardware(hardware: Hardware, path: Path) -> None:
 
 
 def _read(path: Path) -> Hardware:
-    """One file, every key checked.
-
-    Raises:
-        DtkError: see `load_hardware`.
-    """
+    """One file, every key checked; raises what `load_hardware` says."""
     try:
         plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -190,7 +186,11 @@ def _read(path: Path) -> Hardware:
     sources: dict[str, str] = {}
     for key in (*_TABLES, *_FIGURES):
         if key in plain:
-            values[key], sources[key] = _figure(key, plain[key], path)
+            entry = plain[key]
+            if not isinstance(entry, dict) or set(entry) != {"value", "source"} or not str(entry["source"]).strip():
+                fix = f"write {key}: {{value: ..., source: ...}}"
+                raise DtkError(f"{path}: {key} needs value and source", fix=fix)
+            values[key], sources[key] = _figure(key, entry["value"], path), str(entry["source"])
     if device is not None:
         if "peak_flops" in values:
             raise DtkError(f"{path}: device and peak_flops both give the peak", fix="leave one of them out")
@@ -221,16 +221,12 @@ def _check_keys(plain: dict[Any, Any], path: Path) -> None:
         raise DtkError(f"{path} lacks {', '.join(missing)}")
 
 
-def _figure(key: str, entry: Any, path: Path) -> tuple[Any, str]:
-    """Value and source of one figure."""
-    if not isinstance(entry, dict) or set(entry) != {"value", "source"} or not str(entry["source"]).strip():
-        raise DtkError(f"{path}: {key} needs value and source", fix=f"write {key}: {{value: ..., source: ...}}")
-    value = entry["value"]
+def _figure(key: str, value: Any, path: Path) -> Any:
     if key not in _TABLES:
-        return _number(key, value, path), str(entry["source"])
+        return _number(key, value, path)
     if not isinstance(value, dict) or not value or not set(value) <= set(DTYPES):
         raise DtkError(f"{path}: {key} must give FLOP/s by type", fix=f"types: {', '.join(DTYPES)}")
-    return {dtype: _number(f"{key} of {dtype}", flops, path) for dtype, flops in value.items()}, str(entry["source"])
+    return {dtype: _number(f"{key} of {dtype}", flops, path) for dtype, flops in value.items()}
 
 
 def _number(key: str, value: Any, path: Path) -> float | int:
