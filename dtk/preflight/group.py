@@ -87,8 +87,9 @@ class RecordingGroup(IssuingGroup):
         share = self._share("reduce_mine", _by_member(inputs), outputs, opts)
         sizes = (_bytes_by_member(inputs), [_nbytes(outputs)])
         super().reduce_scatter(outputs, inputs, opts)
-        call = {"share": share, "sizes": sizes, "amount": sum(part.numel() for part in flat(inputs))}
-        return self._issue("reduce_scatter", flat(inputs), list(outputs), **call, reduce_op=opts.reduceOp)
+        parts, op = flat(inputs), opts.reduceOp
+        amount = sum(part.numel() for part in parts)
+        return self._issue("reduce_scatter", parts, outputs, share=share, sizes=sizes, amount=amount, reduce_op=op)
 
     def reduce_scatter_single(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
         outputs, inputs = listed(outputs), listed(inputs)
@@ -98,8 +99,9 @@ class RecordingGroup(IssuingGroup):
             share = self._share("reduce_mine", parts, outputs, opts)
         super().reduce_scatter_single(outputs, inputs, opts)
         sizes = ([_nbytes(inputs) // self.size()], [_nbytes(outputs)])
-        call = {"share": share, "sizes": sizes, "amount": sum(tensor.numel() for tensor in inputs)}
-        return self._issue("reduce_scatter_tensor", inputs, outputs, **call, reduce_op=opts.reduceOp)
+        amount, op = sum(tensor.numel() for tensor in inputs), opts.reduceOp
+        name = "reduce_scatter_tensor"
+        return self._issue(name, inputs, outputs, share=share, sizes=sizes, amount=amount, reduce_op=op)
 
     _reduce_scatter_base = reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced = reduce_scatter_single
 
