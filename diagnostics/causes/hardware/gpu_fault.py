@@ -2,6 +2,7 @@
 
 from diagnostics.analysis.gpu_faults import HARMLESS, WORST, After, Event, gpu_faults
 from diagnostics.contract.causes import Cause
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
 
@@ -9,33 +10,8 @@ _SHOWN = 8
 """Lines that a finding cites."""
 _CONFIDENCE = 0.93
 """An event of the kernel's log may be older than the job."""
-_CHANGES: dict[After, tuple[str, str]] = {
-    "restart": ("start the job again from its checkpoint", "only the process was hit; the page was retired"),
-    "reset": (
-        "drain the node, then nvidia-smi --gpu-reset -i ID (or reboot), and start again from the checkpoint",
-        "the error stays until the device is reset; if it returns, dcgmi diag -r 3 and replace the device",
-    ),
-    "reboot": (
-        "drain the node and reboot it, then start again from the checkpoint",
-        "a new start on this node fails again; if it returns, check power, PCIe and firmware with the vendor",
-    ),
-    "replace": (
-        "take the node out and have the device replaced (nvidia-bug-report.sh)",
-        "neither a restart nor a reset helps",
-    ),
-    "warning": (
-        "reset the device when the node is free (nvidia-smi --gpu-reset -i ID), and watch nvidia-smi -q -d ECC",
-        "the job goes on; many of them come before a failure",
-    ),
-    "program": (
-        "CUDA_LAUNCH_BLOCKING=1 COMMAND, or compute-sanitizer: a kernel of the program more often than the device",
-        "the same code on another device tells which",
-    ),
-}
-_ASIDES: dict[After, str] = {
-    "warning": " The job goes on after such an event.",
-    "program": " Such an event is mostly a program's fault, not the device's.",
-}
+_AFTER: dict[After, dict[str, str]] = table_beside(__file__)
+"""What a fault needs -> what to change, why, and what more to say of it (`aside`)."""
 
 
 def _words(finding: Finding, events: tuple[Event, ...]) -> Text:
@@ -47,12 +23,12 @@ def _words(finding: Finding, events: tuple[Event, ...]) -> Text:
         for event in events
     )
     used = f" {sentence(ranks_spoken(finding.ranks))} used it." if finding.ranks else ""
-    change, why = _CHANGES[after]
+    change, aside = _AFTER[after]["change"], _AFTER[after].get("aside", "")
     return Text(
-        summary=f"A GPU reported {'; '.join(list(faults)[:3])}.{used}{_ASIDES.get(after, '')}",
+        summary=f"A GPU reported {'; '.join(list(faults)[:3])}.{used}{f' {aside}' if aside else ''}",
         measured=counted(len(events), "event"),
         missing=change if after in HARMLESS else "",
-        remedies=(Remedy("environment", change, why),),
+        remedies=(Remedy("environment", change, _AFTER[after]["why"]),),
     )
 
 

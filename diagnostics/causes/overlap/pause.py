@@ -4,51 +4,19 @@ from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.overlap._idle import idle, judged_idle
 from diagnostics.causes.overlap._shared import StepCost, Words, figure, on_cpu, step_cause
 from diagnostics.contract.causes import ExplainedBy
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.trace.host_work import HostWork
 
-_KINDS: dict[HostWork, tuple[str, str, str]] = {
-    "garbage_collection": (
-        "for Python's garbage collection",
-        "call `gc.disable()` (or `gc.freeze()`) after set-up and `gc.collect()` every few hundred steps, on all ranks "
-        "in the same step",
-        "collections then happen where no rank waits for another",
-    ),
-    "recompilation": (
-        "to compile",
-        "keep shapes fixed (pad, bucket lengths), mark what varies with `torch._dynamo.mark_dynamic`, and look for the "
-        "reason with `TORCH_LOGS=recompiles`; if the window holds the first steps, profile later ones",
-        "a graph is compiled again for every new shape or value that it was specialised for",
-    ),
-    "kernel_loading": (
-        "to load kernels on first use",
-        "profile after some warm-up steps, or set `CUDA_MODULE_LOADING=EAGER`",
-        "each kernel is loaded once",
-    ),
-    "allocator": (
-        "to allocate or free device memory",
-        "set `PYTORCH_ALLOC_CONF=expandable_segments:True`, keep shapes fixed, remove `torch.cuda.empty_cache()` from "
-        "the step, and leave the allocator some free memory",
-        "cudaMalloc and cudaFree wait for the device; cached blocks need neither",
-    ),
-    "checkpoint": (
-        "to write a checkpoint",
-        "save asynchronously (`torch.distributed.checkpoint.async_save`) or less often",
-        "launches go on only when it is written",
-    ),
-    "input": (
-        "to wait for input",
-        "look at what sends the input: this job is not limited by its own work; batch requests or fetch them ahead",
-        "nothing is launched while there is nothing to do",
-    ),
-}
-"""Kind -> what the host pauses for, what to change, and why."""
+_KINDS = table_beside(__file__)
+"""Kind of work -> what the host pauses for (`purpose`), what to change, and why."""
 
 
 def _words(cost: StepCost, *, kind: HostWork, longest_ms: float, within: str) -> Words:
     """Put it into words; `within` is the innermost operation or annotation around most of the pauses."""
-    purpose, change, why = _KINDS.get(kind, ("", "", "launches go on only when it is over"))
+    entry = _KINDS.get(kind, {})
+    purpose, change = entry.get("purpose", ""), entry.get("change", "")
     doing = f" {purpose} ({within})" if purpose else f", most of the time within {within}" if within else ""
     if not change:
         look = f"look at what the host does within {within}"
@@ -61,7 +29,7 @@ def _words(cost: StepCost, *, kind: HostWork, longest_ms: float, within: str) ->
         summary=f"The host pauses{doing}, and the device idles: {cost}; the longest pause takes "
         f"{figure(longest_ms)} ms.",
         change=change,
-        why=why,
+        why=entry.get("why", "launches go on only when it is over"),
     )
 
 

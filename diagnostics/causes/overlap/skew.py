@@ -8,6 +8,7 @@ from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.skew import Late
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.causes import ExplainedBy
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import ranks_spoken, sentence
 
@@ -19,23 +20,8 @@ _WANDERING = 0.05
 """Of the step: lateness that moves from rank to rank has to cost more to be named."""
 _COMPARABLE = 0.5
 """Of the lateness of the rank that is late most: a rank with as much is late for a reason as well."""
-_REASONS = {
-    "data": "waits for its data loader",
-    "sync": "waits with its host for its device",
-    "host": "launches work late",
-    "pause": "has a host that pauses",
-    "wait": "has compute that waits for other work on its device",
-    "compute": "computes longer (work imbalance)",
-}
-_REMEDIES = {
-    "data": "give that rank's data loader more workers, `prefetch_factor` and `persistent_workers=True`",
-    "sync": "take the host's wait for the device out of the step of that rank",
-    "host": "look at what that rank's host does between its steps: file access, logging, garbage collection",
-    "pause": "look at what that rank's host does between its steps: file access, logging, garbage collection",
-    "compute": "give all ranks the same work (batches of equal length), and compare the clocks of their devices",
-}
-
-
+_REASONS = table_beside(__file__)
+"""Reason -> why a rank comes late (`reason`), and what to change."""
 _SEEN = "waiting for late ranks"
 _WAITING = "waiting {ms} ms of {step_ms} ms a step, "
 
@@ -43,13 +29,13 @@ _WAITING = "waiting {ms} ms of {step_ms} ms a step, "
 def _words(cost: shared.StepCost, *, reason: str = "", within: str = "", ranks: tuple[int, ...] = ()) -> shared.Words:
     """Put the late ranks into words; `within` is what their host stands in, and an empty `reason` is not known."""
     several = len(ranks) > 1
-    why = f"it {_REASONS[reason]}" if reason else "what it does longer cannot be told from the trace"
+    why = f"it {_REASONS[reason]['reason']}" if reason else "what it does longer cannot be told from the trace"
     why += f" ({within})" if within and reason in ("data", "sync", "pause") else ""
     return shared.Words(
         seen=_SEEN,
         summary=f"{sentence(ranks_spoken(ranks))} {'come' if several else 'comes'} late to the collectives and the "
         f"others wait: {cost}; {'of each, ' if several else ''}{why}.",
-        change=_REMEDIES.get(reason, "compare that rank's step with another's in the trace viewer"),
+        change=_REASONS.get(reason, {}).get("change", "compare that rank's step with another's in the trace viewer"),
         why="the others wait for it in every collective",
     )
 

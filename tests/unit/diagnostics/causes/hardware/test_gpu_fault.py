@@ -1,9 +1,13 @@
 """Faults of devices: by code, by CUDA's own words, and what is a program's fault."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from diagnostics.analysis.gpu_faults import WORST, After
+from diagnostics.causes.hardware import gpu_fault
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.report.model import Report
@@ -67,4 +71,12 @@ def test_an_illegal_access_is_the_ranks_own(tmp_path: Path) -> None:
 
 
 XID = "NVRM: Xid (PCI:0000:01:00): 79, pid=2710030, name=python3, GPU has fallen off the bus.\n"
+
+
+def test_every_need_of_a_fault_has_a_change_and_a_reason() -> None:
+    table = table_beside(gpu_fault.__file__)
+    assert set(table) == set(get_args(After)) == set(WORST)
+    assert all(entry["change"] and entry["why"] for entry in table.values())
+
+
 EXAMPLES = {"hardware.gpu_fault": Example(lambda: {"dmesg.log": XID})}

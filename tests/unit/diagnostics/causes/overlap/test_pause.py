@@ -1,10 +1,13 @@
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from diagnostics.causes.overlap import pause
 from diagnostics.causes.overlap._shared import Costly
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, text_of
+from diagnostics.evidence.trace.host_work import HostWork
 from tests.shared_data import shared_data
 from tests.trace_generator import Simulator, write
 from tests.trace_scenarios import ddp
@@ -141,3 +144,9 @@ def test_a_real_trace_of_the_first_steps_loads_kernels(detect: Any) -> None:
     """6.5 ms of a gap of 6.6 ms lie inside one hipLaunchKernel."""
     finding = finding_of(detect(shared_data("traces/rocm_mi250_minitoy")), "overlap.pause")
     assert (finding.status, figures(finding)["kind"]) == ("confirmed", "kernel_loading")
+
+
+def test_every_kind_of_work_has_a_purpose_a_change_and_a_reason() -> None:
+    table = table_beside(pause.__file__)
+    assert set(table) == set(get_args(HostWork)) - {"", "data"}
+    assert all(set(entry) == {"purpose", "change", "why"} for entry in table.values())
