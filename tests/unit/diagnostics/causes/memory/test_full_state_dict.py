@@ -1,0 +1,94 @@
+"""A checkpoint that brings the whole model to each rank: what counts is how much of it is alive at one moment."""
+
+from typing import Any
+
+import pytest
+
+from diagnostics.analysis.memory.curve import Allocation, Curve
+from diagnostics.analysis.memory.gathers import Traffic
+from diagnostics.analysis.memory.model_size import ModelSize
+from diagnostics.causes.memory.full_state_dict import decide
+from diagnostics.contract.findings import Finding, text_of
+from tests.unit.diagnostics.causes.memory.gathering import MIB, SITE, call, job, sharded
+
+
+def curve(*spans: tuple[float, float | None]) -> Curve:
+    """Gathered outputs of 25 MiB, alive from one moment to another."""
+    made = Curve(0, 0)
+    made.allocations = [Allocation(25 * MIB, start, None, "", "", end, gathered=True) for start, end in spans]
+    return made
+
+
+def decided(
+    *spans: tuple[float, float | None], count: int = 4, run: dict[str, Any] | None = None, **more: Any
+) -> Finding:
+    made = job(sharded(), *[call("library", 25, **more)] * count, run=run)
+    for rank in made.ranks.values():
+        rank.curve = curve(*spans) if spans else None
+    (found,) = decide(made)
+    return found
+
+
+TOGETHER = ((0, None), (1, None), (2, None), (3, None))
+
+
+def test_parameters_that_are_kept_until_all_are_there() -> None:
+    found = decided(*TOGETHER, site=SITE)
+    text = text_of(found)
+    assert (found.status, found.ranks) == ("confirmed", (0, 1))
+    assert found.cost is not None and found.cost.value == 100 * MIB and found.where[0].line == 58
+    assert "4 gathers bring all parameters, 100 MiB of them alive at once" in text.summary
+    assert text.remedies[0].change.startswith("save sharded with torch.distributed.checkpoint")
+
+
+def test_with_the_optimizer_it_is_more_than_the_parameters() -> None:
+    found = decided(*TOGETHER, count=12)
+    assert "12 gathers bring all parameters and optimizer states" in text_of(found).summary
+
+
+def test_one_after_the_other_is_how_it_should_be() -> None:
+    found = decided((0, 1), (1, 2), (2, 3), (3, 4))
+    text = text_of(found)
+    assert found.status == "ruled_out" and text.measured == "4 gathers, at most 25 MiB of 100 MiB alive together"
+
+
+def test_half_of_the_parameters_at_one_moment_count() -> None:
+    found = decided((0, 2), (1, 3), (3, 4), (4, 5))
+    assert found.status == "confirmed" and text_of(found).measured == "50 MiB alive at once"
+
+
+def test_a_run_of_dtk_gets_an_override() -> None:
+    (remedy,) = text_of(decided(*TOGETHER, run={})).remedies
+    assert (remedy.kind, remedy.change) == ("override", "checkpoint.export=false")
+
+
+def test_without_lifetimes_it_stays_open() -> None:
+    found = decided()
+    assert found.status == "undecided" and "profile_memory=True" in text_of(found).missing
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_less_than_the_model_is_no_state_dict(count: int) -> None:
+    assert decided(*TOGETHER, count=count).status == "ruled_out"
+
+
+def test_each_of_several_checkpoints_counts_for_itself() -> None:
+    made = job(sharded(), *(call("library", 25, step=step) for step in (10, 20) for _ in range(4)))
+    for rank in made.ranks.values():
+        rank.curve = curve(*TOGETHER)
+    (found,) = decide(made)
+    assert found.step == 10 and "4 gathers bring all parameters, " in text_of(found).summary
+
+
+def test_a_dump_tells_the_line_that_the_trace_does_not() -> None:
+    made = job(sharded(), *[call("library", 25)] * 4)
+    for rank in made.ranks.values():
+        rank.curve = curve(*TOGETHER)
+    made.ranks[1].flight = Traffic(gathers=[call("state_dict", 25, site=SITE)])
+    (found,) = decide(made)
+    assert found.where[0].line == 58
+
+
+def test_a_strategy_that_shards_nothing_gathers_nothing() -> None:
+    (found,) = decide(job(ModelSize(2, "ddp", shards=1)))
+    assert (found.status, text_of(found).measured) == ("ruled_out", "strategy ddp shards no parameters")
