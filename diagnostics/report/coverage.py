@@ -14,20 +14,21 @@ PROBLEMS = 200
 
 def coverage(evidence: Evidence, world_size: int) -> tuple[Coverage, ...]:
     """One line per kind of evidence that was found or that gave a problem."""
-    found: dict[str, Collection[Any]] = {**records(evidence)}
+    by_kind: dict[str, Collection[Any]] = {**records(evidence)}
     unread = {problem.file for problem in evidence.problems if problem.unread}
     ranks = {
-        kind: evidence.inside.get(kind) or {one.rank for one in of if one.rank is not None and one.file not in unread}
-        for kind, of in found.items()
+        kind: evidence.inside.get(kind)
+        or {record.rank for record in of if record.rank is not None and record.file not in unread}
+        for kind, of in by_kind.items()
     }
-    found["heartbeat"] = ranks["heartbeat"] = set(evidence.run.heartbeats) if evidence.run else set()
+    by_kind["heartbeat"] = ranks["heartbeat"] = set(evidence.run.heartbeats) if evidence.run else set()
     problems: dict[str, list[str]] = {kind: [] for kind in ranks}
     notes: dict[str, list[str]] = {}
-    for problem in sorted(evidence.problems, key=lambda one: (one.file, one.what)):
+    for problem in sorted(evidence.problems, key=lambda problem: (problem.file, problem.what)):
         text = f"{problem.file}: {problem.what}" if problem.file else problem.what
         problems.setdefault(problem.kind, [])
         (notes.setdefault(problem.kind, []) if problem.harmless else problems[problem.kind]).append(text)
-    kinds = [kind for kind in problems if found.get(kind) or problems[kind] or kind in notes]
+    kinds = [kind for kind in problems if by_kind.get(kind) or problems[kind] or kind in notes]
     return tuple(_line(kind, ranks.get(kind, set()), problems[kind], notes.get(kind, []), world_size) for kind in kinds)
 
 

@@ -135,7 +135,8 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     if brief and len(problems) > _BRIEF:
         rows.append(doc.Field("", f"and {len(problems) - _BRIEF} more", "warn"))
     if not brief:
-        rows += [doc.Field("note", f"{one.kind}: {text}", "soft") for one in report.coverage for text in one.notes]
+        notes = [f"{coverage.kind}: {text}" for coverage in report.coverage for text in coverage.notes]
+        rows += [doc.Field("note", note, "soft") for note in notes]
     return rows
 
 
@@ -160,10 +161,10 @@ def _sections(report: Report) -> tuple[doc.Block, ...]:
     kinds, (near, others) = families(report), undecided(report)
     drawn = {kind: drawing(report) for kind, drawing in _DRAWN.items()}
     followed = tuple(
-        f"{report.title(one.finding.cause)} ({ranks_text(one.finding.ranks) or 'no rank'}), "
-        f"{one.finding.cause}: {text_of(one.finding).summary}"
-        for one in report.findings
-        if one.explained_by
+        f"{report.title(entry.finding.cause)} ({ranks_text(entry.finding.ranks) or 'no rank'}), "
+        f"{entry.finding.cause}: {text_of(entry.finding).summary}"
+        for entry in report.findings
+        if entry.explained_by
     )
     lacks = tuple(f"{what} (for {', '.join(ids)})" for what, ids in [*missing(near), *missing(others)])
     record = doc.Section("Undecided, and what would record what is missing", (doc.Items(lacks),)) if lacks else None
@@ -281,8 +282,8 @@ def _same_reason(branch: Branch) -> tuple[str, int]:
 
 def _every_cause(report: Report) -> doc.Section:
     near, others = undecided(report)
-    confirmed = [one for one in report.findings if one.finding.status == "confirmed"]
-    pruned = [one for one in report.findings if one.finding.status == "ruled_out"]
+    confirmed = [entry for entry in report.findings if entry.finding.status == "confirmed"]
+    pruned = [entry for entry in report.findings if entry.finding.status == "ruled_out"]
     first, *folded = (_causes(report, causes) for causes in ((*confirmed, *near), pruned, others))
     titles = (f"{len(pruned)} causes that are ruled out", others_text(others))
     return doc.Section(
@@ -313,12 +314,12 @@ def _causes(report: Report, causes: Sequence[Decided]) -> doc.Table | None:
 
 def _coverage(coverage: Sequence[Coverage]) -> doc.Section | None:
     rows, counts = [], []
-    for one in coverage:
-        notes = [*one.problems, *(f"note: {text}" for text in one.notes)] or ["-"]
-        expected = max(one.ranks_present, one.ranks_expected)
-        cells = (str(one.ranks_present), str(expected)) if expected else ("-", "-")
-        rows.append((one.kind, *cells, doc.Cell(notes[0], below=tuple(notes[1:]))))
-        counts.append((one.kind, *cells, str(len(one.problems)), str(len(one.notes))))
+    for entry in coverage:
+        notes = [*entry.problems, *(f"note: {text}" for text in entry.notes)] or ["-"]
+        expected = max(entry.ranks_present, entry.ranks_expected)
+        cells = (str(entry.ranks_present), str(expected)) if expected else ("-", "-")
+        rows.append((entry.kind, *cells, doc.Cell(notes[0], below=tuple(notes[1:]))))
+        counts.append((entry.kind, *cells, str(len(entry.problems)), str(len(entry.notes))))
     if not rows:
         return None
     heading = ("kind", "ranks", "expected")

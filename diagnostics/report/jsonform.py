@@ -23,13 +23,13 @@ def as_json(report: Report) -> dict[str, Any]:
         "world_size": report.world_size,
         "notes": report.notes,
         "root_causes": [_finding(report, finding) for finding in report.root_causes],
-        "findings": [_finding(report, one.finding) | {"explained_by": one.explained_by} for one in report.findings],
-        "suspicions": [{"title": report.title(one.cause), **asdict(one)} for one in report.suspicions],
+        "findings": [_finding(report, item.finding) | {"explained_by": item.explained_by} for item in report.findings],
+        "suspicions": [{"title": report.title(item.cause), **asdict(item)} for item in report.suspicions],
         "tree": report.tree,
         "cut_sets": report.cut_sets,
         "measures": report.measures | waiting,
         "coverage": [
-            {name: value for name, value in asdict(one).items() if name != "absent"} for one in report.coverage
+            {name: value for name, value in asdict(item).items() if name != "absent"} for item in report.coverage
         ],
     }
     return cast(dict[str, Any], plain(values))
@@ -55,10 +55,10 @@ def plain(value: Any, depth: int = 0) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, dict):
-        return {str(key): plain(one, depth + 1) for key, one in value.items()}
+        return {str(key): plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         ordered = sorted(value, key=str) if isinstance(value, set | frozenset) else value
-        return [plain(one, depth + 1) for one in ordered]
+        return [plain(item, depth + 1) for item in ordered]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, str | int) else str(value)

@@ -162,8 +162,8 @@ class Window(msgspec.Struct):
 
 def timeline(measures: Mapping[str, Any]) -> Timeline | None:
     """Return `measures.hang.timeline`."""
-    found = _typed(_part(measures, "hang", "timeline"), Timeline)
-    return found if found is not None and any(found.ranks.values()) else None
+    calls = _typed(_part(measures, "hang", "timeline"), Timeline)
+    return calls if calls is not None and any(calls.ranks.values()) else None
 
 
 def memory(measures: Mapping[str, Any], blamed: Sequence[int] = ()) -> dict[int, RankMemory]:
@@ -238,10 +238,10 @@ def _largest(sizes: Mapping[str, float]) -> list[tuple[str, float]]:
 
 def _part(measures: Mapping[str, Any], *names: str) -> Mapping[Any, Any]:
     """Return the mapping below these names, empty where there is none."""
-    found: Any = measures
+    part: Any = measures
     for name in names:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
+        part = part.get(name) if isinstance(part, dict) else None
+    return part if isinstance(part, dict) else {}
 
 
 def _typed(value: object, kind: type[_Measured]) -> _Measured | None:

@@ -105,7 +105,7 @@ def others_text(others: Sequence[Decided]) -> str:
     """Return `37 causes of memory, numerics and speed could not be decided`; nothing without a cause."""
     if not others:
         return ""
-    kinds = sorted({_FAMILIES.get(name, name) for name in (family(one.finding.cause) for one in others)})
+    kinds = sorted({_FAMILIES.get(name, name) for name in (family(decided.finding.cause) for decided in others)})
     named = " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
     return f"{counted(len(others), 'cause')} of {named} could not be decided"
 

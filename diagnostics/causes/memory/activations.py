@@ -94,7 +94,7 @@ def decide(job: JobMemory) -> list[Finding]:
         job,
         facts,
         confidence=0.85,
-        ranks=(one.rank for one in job.ranks.values() if one.curve is not None),
+        ranks=(rank.rank for rank in job.ranks.values() if rank.curve is not None),
         step=curve.peak_step if curve is not None else None,
         cost_bytes=work,
         evidence=(EvidenceItem("trace", rank.trace_file, facts.measured),),

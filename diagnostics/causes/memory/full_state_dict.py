@@ -99,10 +99,10 @@ def _of_state_dict(calls: Sequence[Gather]) -> list[Gather]:
 def _alive_together(rank: RankMemory) -> int:
     """Most bytes of gathered outputs that were alive at one moment."""
     moves = []
-    for one in rank.curve.allocations if rank.curve is not None else ():
-        if one.gathered:
-            moves += [(one.start_us, one.size_bytes)]
-            moves += [(one.end_us, -one.size_bytes)] if one.end_us is not None else []
+    for block in rank.curve.allocations if rank.curve is not None else ():
+        if block.gathered:
+            moves += [(block.start_us, block.size_bytes)]
+            moves += [(block.end_us, -block.size_bytes)] if block.end_us is not None else []
     return max(accumulate(change for _, change in sorted(moves)), default=0)
 
 

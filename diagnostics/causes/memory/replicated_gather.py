@@ -125,9 +125,9 @@ def _sites(job: JobMemory) -> list[Site]:
 def _retain(rank: RankMemory, sites: list[Site]) -> None:
     """Give what stays alive of gathered outputs to the site with the largest."""
     steps = Counter[int]()
-    for one in rank.curve.allocations if rank.curve is not None and sites else ():
-        if one.gathered and one.end_us is None and one.step is not None:
-            steps[one.step] += one.size_bytes
+    for block in rank.curve.allocations if rank.curve is not None and sites else ():
+        if block.gathered and block.end_us is None and block.step is not None:
+            steps[block.step] += block.size_bytes
     if len(steps) >= 2:
         largest = max(sites, key=lambda site: site.call.full_bytes)
         largest.retained_bytes = max(largest.retained_bytes, sum(steps.values()))

@@ -37,13 +37,14 @@ class Idle:
 def idle(view: Overview, reason: Reason) -> Idle:
     """Add up the idle time for one reason."""
     by_rank = {
-        one.rank: median([step.gaps.get(reason, 0) / MS for step in one.steps] or [0.0]) for one in view.profiles
+        profile.rank: median([step.gaps.get(reason, 0) / MS for step in profile.steps] or [0.0])
+        for profile in view.profiles
     }
     ms, worst, ranks = median(by_rank.values()), max(by_rank.values()), view.ranks
     if len(by_rank) > 1 and worst > _OUTLIER * ms and view.worth(worst - ms):
         ranks = tuple(sorted(rank for rank, own in by_rank.items() if own > max(_OUTLIER * ms, worst / 2)))
         ms = worst
-    gaps = [gap for one in view.profiles if one.rank in ranks for gap in one.gaps if gap.reason == reason]
+    gaps = [gap for profile in view.profiles if profile.rank in ranks for gap in profile.gaps if gap.reason == reason]
     time: Counter[tuple[str, HostWork]] = Counter()
     for gap in gaps:
         time[gap.detail, gap.work] += gap.length

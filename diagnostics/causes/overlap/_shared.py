@@ -167,7 +167,8 @@ def judged(
     if of_transfer and not view.split:
         items.append(f"{unsplit(view)}: waiting for late ranks is part of the cost")
         confidence = min(confidence, _UNSPLIT_CONFIDENCE)
-    file = next((one.file for one in view.profiles if ranks and one.rank == ranks[0]), view.profiles[0].file)
+    files = {profile.rank: profile.file for profile in view.profiles}
+    file = files.get(ranks[0] if ranks else -1, view.profiles[0].file)
     return Finding(
         cause="",
         status="confirmed",
@@ -232,7 +233,9 @@ def unsplit(view: Overview) -> str:
 def exposed_ms(view: Overview, chosen: Callable[[CallProfile], bool]) -> float:
     """Return the exposed transfer of the chosen calls, ms a step: at most what there is compute to hide it."""
     return view.typical_ms(
-        lambda one: min(sum(call.exposed_transfer for call in one.calls if chosen(call)), one.window.compute)
+        lambda profile: min(
+            sum(call.exposed_transfer for call in profile.calls if chosen(call)), profile.window.compute
+        )
     )
 
 

@@ -23,13 +23,14 @@ def decide(view: Overview) -> Finding:
     if not view.units.phases:
         return shared.ruled_out("no collective lies between two kernels of one phase that the trace could tell")
     # What waits for the collectives of sharded parameters is judged with the units.
-    apart = {"all_gather", "reduce_scatter"} if any(one.message.op == "reduce_scatter" for one in view.calls) else set()
+    is_sharded = any(call.message.op == "reduce_scatter" for call in view.calls)
+    apart = {"all_gather", "reduce_scatter"} if is_sharded else set()
 
     def chosen(call: CallProfile) -> bool:
         within = call.waited and not call.on_compute and call.phase in ("forward", "backward")
         return within and shared.matters(call) and call.message.op not in apart
 
-    count = view.typical_count(lambda one: sum(map(chosen, one.calls)))
+    count = view.typical_count(lambda profile: sum(map(chosen, profile.calls)))
     ops = tuple(sorted({call.message.op for call in view.calls if chosen(call)}))
     exposed = shared.exposed_ms(view, chosen) if count >= 1 else 0.0
     shown = f"{round(count)} collectives a {view.unit} with nothing beside them, exposed {shared.figure(exposed)} ms"

@@ -61,9 +61,9 @@ def _words(cost: shared.StepCost, *, schedule: Schedule, in_buckets: bool, batch
 
 def decide(view: Overview) -> Finding:
     """Decide it by exposed transfer, and transfer against compute."""
-    exposed = view.typical_ms(lambda one: sum(call.exposed_transfer for call in one.calls))
-    transfer = view.typical_ms(lambda one: sum(call.transfer for call in one.calls))
-    compute = view.typical_ms(lambda one: one.window.compute)
+    exposed = view.typical_ms(lambda profile: sum(call.exposed_transfer for call in profile.calls))
+    transfer = view.typical_ms(lambda profile: sum(call.transfer for call in profile.calls))
+    compute = view.typical_ms(lambda profile: profile.window.compute)
     if exposed < _HEALTHY * view.step_ms or not view.step_ms:
         sentence = "exposed transfer {ms} ms of {step_ms} ms a step, healthy below {least:.0%}"
         return shared.ruled_out(
@@ -111,7 +111,7 @@ def decide(view: Overview) -> Finding:
 
 
 def _transfer_ms(view: Overview, chosen: Callable[[CallProfile], bool]) -> float:
-    return view.typical_ms(lambda one: sum(call.transfer for call in one.calls if chosen(call)))
+    return view.typical_ms(lambda profile: sum(call.transfer for call in profile.calls if chosen(call)))
 
 
 _AVOIDABLE = (

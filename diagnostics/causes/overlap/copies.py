@@ -48,11 +48,11 @@ def _figures(copies: CopyProfile) -> str:
 
 def decide(view: Overview) -> Finding:
     """Decide it by the time of the copies between host and device that no compute hides."""
-    kinds: set[HostCopy] = {copies.kind for one in view.profiles for copies in one.copies}
+    kinds: set[HostCopy] = {copies.kind for profile in view.profiles for copies in profile.copies}
     if not kinds:
         return shared.ruled_out("0 copies between host and device")
-    exposed = view.typical_ms(lambda one: sum(copies.exposed for copies in one.copies))
-    most = max((copies for one in view.profiles for copies in one.copies), key=lambda copies: copies.exposed)
+    exposed = view.typical_ms(lambda profile: sum(copies.exposed for copies in profile.copies))
+    most = max((copies for profile in view.profiles for copies in profile.copies), key=lambda copies: copies.exposed)
     facts = shared.costly(view, exposed, _words, copies=most, offloads=bool(view.declared("strategy.cpu_offload")))
     return shared.judged(view, facts, f"{_figures(most)} in the window of a rank", of_transfer=False)
 

@@ -23,7 +23,7 @@ def _words(cost: shared.StepCost) -> shared.Words:
 def decide(view: Overview) -> Finding:
     """Decide it by the search on the host and the reduction of the map of used parameters."""
     steps, declared = view.reductions, view.declared("strategy.find_unused_parameters")
-    search = view.typical_ms(lambda one: one.search_ns)
+    search = view.typical_ms(lambda profile: profile.search_ns)
     if declared is False or (search == 0 and not (declared and steps.typical(lambda step: len(_bitmaps(step))))):
         return shared.ruled_out("no search for unused parameters in the trace")
     reduction = steps.typical(lambda step: sum(call.exposed_transfer for call in _bitmaps(step)) / MS)

@@ -38,7 +38,7 @@ def decide(view: Overview) -> Finding:
         return shared.ruled_out(
             sentence, ms=shared.figure(late.ms), step_ms=shared.figure(view.step_ms), least=_HOST_SHARE
         )
-    first = next(one for one in view.profiles if one.rank == late.ranks[0])
+    first = next(profile for profile in view.profiles if profile.rank == late.ranks[0])
     declared = view.declared("train.compile")
     kernels = round(first.kernels / max(1, len(first.steps)))
     length_us = shared.figure(first.kernel_ns / max(1, first.kernels) / 1000)

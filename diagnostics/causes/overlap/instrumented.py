@@ -41,7 +41,7 @@ def decide(view: Overview) -> Finding:
     """Decide it by the environment, and by the launches that return only when their kernel is over."""
     instrument = view.instrument
     if instrument is None:
-        share = max(one.blocking for one in view.profiles)
+        share = max(profile.blocking for profile in view.profiles)
         return ruled_out("{share:.0%} of long kernels hold their launch until they are over", share=share)
     facts = Spoilt(instrument.variable, instrument.value)
     item = EvidenceItem("environment" if instrument.variable else "trace", view.profiles[0].file, str(facts))

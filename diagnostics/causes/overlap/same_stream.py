@@ -27,7 +27,7 @@ def decide(view: Overview) -> Finding:
     shown = "{share:.0%} of communication time lies on the compute stream"
     if share < _SHARE:
         return shared.ruled_out(shown, share=share)
-    count = round(view.typical_count(lambda one: sum(map(_chosen, one.calls))))
+    count = round(view.typical_count(lambda profile: sum(map(_chosen, profile.calls))))
     facts = shared.costly(view, shared.exposed_ms(view, _chosen), _words, share=share, count=count)
     return shared.judged(view, facts, shown.format(share=share))
 

@@ -63,9 +63,9 @@ def decide(view: Overview) -> Finding:
         few = "Only {traced} of {world_size} ranks were traced: the late one may be another."
         return shared.undecided(few, shared.ALL_RANKS, **counts)
     priced = _priced(view)
-    steps = max(1, max(len(one.steps) for one in view.profiles))
+    steps = max(1, max(len(profile.steps) for profile in view.profiles))
     waiting = median(
-        view.per_step_ms(lambda one: sum(call.exposed - call.exposed_transfer for call in one.calls)).values()
+        view.per_step_ms(lambda profile: sum(call.exposed - call.exposed_transfer for call in profile.calls)).values()
     )
     total = sum(ns for _, ns in priced) / MS / steps
     if not view.worth(total):
@@ -113,11 +113,11 @@ def _priced(view: Overview) -> list[tuple[Late, int]]:
     hides costs nothing.
     """
     exposed: dict[int, list[int]] = defaultdict(list)
-    for one in view.profiles:
+    for profile in view.profiles:
         sums: Counter[int] = Counter()
-        for call in one.calls:
+        for call in profile.calls:
             sums[call.step] += call.exposed
-        for step in range(len(one.steps)):
+        for step in range(len(profile.steps)):
             exposed[step].append(sums[step])
     room = {step: max(values) - min(values) for step, values in exposed.items()}
     result = []
