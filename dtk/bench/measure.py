@@ -125,11 +125,8 @@ def _report(world_size: int, spec: Spec, sides: Sequence[Side], launches: Sequen
     """All launches as one report."""
     by_side = {side.name: [launch for launch in launches if launch.side == side.name] for side in sides}
     repeats = {name: _repeats(own, alone=len(sides) == 1) for name, own in by_side.items()}
-    results = [
-        _result(name, key, list(values.values()), by_side[name])
-        for name, cells in repeats.items()
-        for key, values in cells.items()
-    ]
+    cells = ((name, key, values) for name, found in repeats.items() for key, values in found.items())
+    results = [_result(name, key, list(values.values()), by_side[name]) for name, key, values in cells]
     gains = _gains(*(repeats[side.name] for side in sides)) if len(sides) == 2 else []
     left_out = {(cell["operation"], cell["size_bytes"]): cell for launch in launches for cell in launch.left_out}
     return BenchReport(

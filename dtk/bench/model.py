@@ -64,7 +64,7 @@ class Gain:
     @property
     def verdict(self) -> str:
         """What the figures allow to say."""
-        if self.ratio.low is None or self.ratio.holds(1.0):
+        if self.ratio.holds(1.0):
             return "cannot be told from noise"
         return "faster" if self.ratio.median > 1 else "slower"
 

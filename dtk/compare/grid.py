@@ -3,25 +3,21 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from dtk.compare.model import Figure, GridCell, Variant
+from dtk.compare.model import Figure, GridCell, Variant, medians
 
 _BATCH = ("batch=", "micro=", "tokens=")
 
 
 def grid(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[GridCell]:
     """One cell per variant, in its row and column; nothing unless there are several of both."""
+    keys = ("step_time_s", "tokens_per_s", "peak_memory_bytes")
+    times_s, speeds, peaks = (medians(figures, key) for key in keys)
     cells = []
     for variant, column in zip(variants, _columns(variants), strict=True):
-        medians = {
-            figure.key: cell.estimate.median
-            for figure in figures
-            for cell in figure.cells
-            if cell.variant == variant.label and cell.estimate is not None
-        }
-        row = " ".join(word for word in variant.label.split(" ") if not word.startswith(_BATCH))
-        step_time_s, tokens_per_s = medians.get("step_time_s"), medians.get("tokens_per_s")
-        peak_bytes = medians.get("peak_memory_bytes")
-        cells.append(GridCell(row, column, variant.label, step_time_s, tokens_per_s, peak_bytes, variant.outcome))
+        label = variant.label
+        row = " ".join(word for word in label.split(" ") if not word.startswith(_BATCH))
+        figures_of = (times_s.get(label), speeds.get(label), peaks.get(label))
+        cells.append(GridCell(row, column, label, *figures_of, variant.outcome))
     rows, columns = Counter(cell.row for cell in cells), Counter(cell.column for cell in cells)
     crossed = len(rows) > 1 and max(rows.values()) > 1 and max(columns.values()) > 1
     return cells if crossed else []

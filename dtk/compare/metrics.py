@@ -94,15 +94,9 @@ def _windows(found: list[tuple[Window, bool]]) -> tuple[Window, ...]:
             with suppress(ValueError, TypeError):
                 samples = int(line.samples_hash, 16) & _MASK  # type: ignore[arg-type]
         if line.last > first:
-            windows.append(
-                msgspec.structs.replace(
-                    line,
-                    first=first,
-                    began_step=starts[line.attempt] - 1,
-                    step_time_s=line.step_time_s if (line.step_time_s or 0.0) > 0 else None,
-                    samples=samples,
-                )
-            )
+            began, time_s = starts[line.attempt] - 1, line.step_time_s if (line.step_time_s or 0.0) > 0 else None
+            placed = {"first": first, "began_step": began, "step_time_s": time_s, "samples": samples}
+            windows.append(msgspec.structs.replace(line, **placed))
     return tuple(windows)
 
 

@@ -3,7 +3,7 @@
 A variant is one configuration on one kind of machine; runs that differ in nothing else are its repeats.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -206,6 +206,12 @@ class Figure:
     definition: str
     less_is_better: bool
     cells: tuple[Cell, ...]
+
+
+def medians(figures: Sequence[Figure], key: str) -> dict[str, float]:
+    """Label of a variant -> its median of one figure, of those that have it."""
+    cells = (cell for figure in figures if figure.key == key for cell in figure.cells)
+    return {cell.variant: cell.estimate.median for cell in cells if cell.estimate is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from dtk.compare.group import flat
-from dtk.compare.model import Figure, Scaled, Variant
+from dtk.compare.model import Figure, Scaled, Variant, medians
 
 Kind = Literal["strong", "weak"]
 _FOLLOWS = ("train.global_batch_size", "train.micro_batch_size", "strategy.dp_shard", "strategy.dp_replicate")
@@ -13,13 +13,7 @@ _FOLLOWS = ("train.global_batch_size", "train.micro_batch_size", "strategy.dp_sh
 
 def scaling(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[Scaled]:
     """Efficiency of every series with at least two numbers of ranks, in order of ranks."""
-    speeds = {
-        cell.variant: cell.estimate.median
-        for figure in figures
-        if figure.key == "tokens_per_s"
-        for cell in figure.cells
-        if cell.estimate is not None
-    }
+    speeds = medians(figures, "tokens_per_s")
     found: list[Scaled] = []
     kinds: tuple[tuple[Kind, Callable[[Variant], Any]], ...] = (
         ("strong", lambda variant: variant.any.batch[0]),

@@ -1,18 +1,24 @@
-"""One rank that tries a tiny collective of each kind. Run by `dtk.doctor.rank` in a process of its own.
+"""`python -m dtk.doctor.collective_ranks BACKEND TIMEOUT_S`: one rank that tries a tiny collective of each kind.
 
-Checks every result. One JSON line before and after each, so that the place of a rank that does not come back is known.
+Needs RANK, MASTER_ADDR and the rest. Checks every result. One JSON line before and after each, and before it imports
+torch, so that the place of a rank that does not come back is known.
 """
 
 import datetime
 import os
+import sys
 import time
 from typing import Any
+
+from dtk.orphan import run_child, tell
+
+if __name__ == "__main__":
+    tell(begin="importing torch")
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from dtk.orphan import tell
 from dtk.parallel.context import meet
 from dtk.parallel.verified import KINDS, make, wrong_elements
 
@@ -57,3 +63,7 @@ def _tried(name: str, device: torch.device) -> dict[str, Any]:
             torch.cuda.synchronize()
         best_s = min(best_s, time.perf_counter() - began_s)
     return {"right": not wrong, "ms": round(best_s * 1e3, 3)}
+
+
+if __name__ == "__main__":
+    run_child(lambda: try_all(sys.argv[1], float(sys.argv[2])))

@@ -22,7 +22,7 @@ INNER = 0.75
 
 def try_ranks(backend: str, timeout_s: float, environments: Mapping[int, Mapping[str, str]]) -> list[ChildOutput]:
     """Try every collective as the ranks whose variables are given."""
-    return run_children(["-m", "dtk.doctor.rank", backend, str(INNER * timeout_s)], timeout_s, environments)
+    return run_children(["-m", "dtk.doctor.collective_ranks", backend, str(INNER * timeout_s)], timeout_s, environments)
 
 
 def on_this_machine(backend: str, ranks: int, timeout_s: float) -> list[ChildOutput]:
@@ -37,7 +37,7 @@ def gloo(scope: Scope) -> Result:
     torch = scope.torch()
     if not torch.facts.get("gloo"):
         return not_applicable(torch.reason or "this torch has no gloo")
-    return judge(on_this_machine("gloo", RANKS, scope.timeout_s), "gloo", several_nodes=False)
+    return judge(on_this_machine("gloo", RANKS, scope.timeout_s), "gloo")
 
 
 def nccl(scope: Scope) -> Result:
@@ -49,19 +49,18 @@ def nccl(scope: Scope) -> Result:
     if not torch.facts.get("nccl") or not count:
         absent = "torch sees no CUDA device" if torch.facts.get("nccl") else "this torch has no NCCL"
         return not_applicable(torch.reason or torch.facts.get("cuda_error") or absent)
-    return judge(on_this_machine("nccl", count, scope.timeout_s), "nccl", several_nodes=False)
+    return judge(on_this_machine("nccl", count, scope.timeout_s), "nccl")
 
 
-def judge(outputs: Sequence[ChildOutput], backend: str, *, several_nodes: bool, hosts: Sequence[str] = ()) -> Result:
+def judge(outputs: Sequence[ChildOutput], backend: str, hosts: Sequence[str] = ()) -> Result:
     """Judge the ranks' output: which rank is to blame, where it stopped, what was wrong, how long each operation took.
 
     Args:
         outputs: one for each rank, in order.
         backend: `gloo` or `nccl`.
-        several_nodes: decides what can be done about it.
         hosts: host of each rank, if there are several.
     """
-    findings = _stopped(outputs, backend, several_nodes, hosts)
+    findings = _stopped(outputs, backend, hosts)
     wrong: dict[str, list[int]] = {}
     times: dict[str, float] = {}
     for rank, output in enumerate(outputs):
@@ -73,14 +72,14 @@ def judge(outputs: Sequence[ChildOutput], backend: str, *, several_nodes: bool, 
                     wrong.setdefault(name, []).append(rank)
     for name, ranks in wrong.items():
         text = f"{name} on {backend} gives a wrong result on {counted(len(ranks), 'rank')} ({_listed(ranks, hosts)})"
-        findings.append(Finding("failure", text, _remedy(backend, several_nodes)))
+        findings.append(Finding("failure", text, _remedy(backend, bool(hosts))))
     fine = f"{len(times)} kinds between {counted(len(outputs), 'rank')} on {backend}"
     lines = [", ".join(f"{name} {ms:.2f} ms" for name, ms in times.items())] if times else []
     measures = {"ranks": len(outputs), "backend": backend, "slowest_ms": times}
     return judged(findings, fine, details=lines, measures=measures)
 
 
-def _stopped(outputs: Sequence[ChildOutput], backend: str, several_nodes: bool, hosts: Sequence[str]) -> list[Finding]:
+def _stopped(outputs: Sequence[ChildOutput], backend: str, hosts: Sequence[str]) -> list[Finding]:
     """Return a finding on ranks that did not finish.
 
     A rank that failed by itself is to blame first, then ranks that never answered; the others only waited for them.
@@ -100,7 +99,7 @@ def _stopped(outputs: Sequence[ChildOutput], backend: str, several_nodes: bool, 
     where = ", ".join(sorted({calls[-1] for calls in begun if calls}))
     if where:
         text += f" ({_listed(waiting, hosts)} waited in {where})" if waiting else f" (stopped in {where})"
-    return [Finding("failure", text, _remedy(backend, several_nodes))]
+    return [Finding("failure", text, _remedy(backend, bool(hosts)))]
 
 
 def _listed(ranks: Sequence[int], hosts: Sequence[str]) -> str:

@@ -201,7 +201,7 @@ def _between(
         outputs = _try(store, here, backend, scope.timeout_s)
         if here.rank == 0:
             hosts = [place["host"] if place else "missing" for place in roster["ranks"]]
-            result = judge(outputs, backend, several_nodes=True, hosts=hosts)
+            result = judge(outputs, backend, hosts)
             results.append(Made(f"collectives_{backend}", "nodes", result, time.monotonic() - began))
     return results
 

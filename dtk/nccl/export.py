@@ -34,11 +34,8 @@ def export(preset: Preset, form: str, config_values: Mapping[str, str], run: Pat
     variables: dict[str, str] = {}
     for setting in preset.settings:
         if f"{{{RUN}}}" in setting.value and run is None:
-            raise DtkError(
-                f"{preset.name} writes files ({setting.name})",
-                "outside of dtk run there is no run folder",
-                "run=FOLDER, one that all ranks can write to",
-            )
+            why, fix = "outside of dtk run there is no run folder", "run=FOLDER, one that all ranks can write to"
+            raise DtkError(f"{preset.name} writes files ({setting.name})", why, fix)
         value = fill(preset.config, setting.name, setting.value, run)
         if value is not None and not value.isprintable():
             raise DtkError(f"{setting.name} of {preset.name} has a line break or a control character")

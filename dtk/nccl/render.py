@@ -136,11 +136,9 @@ def check_preset(
             raise DtkError(f"nccl.{key}={value!r} is no list of names", "the preset adds = and ^ itself", fix)
     for name in config.variables:
         if not _FAMILIES.fullmatch(name):
-            raise DtkError(
-                f"nccl.variables.{name} is not a variable of NCCL, gloo or their transports",
-                "others could make the ranks load or run something",
-                f"set it yourself: export {name}=..." if name.isidentifier() else "",
-            )
+            what = f"nccl.variables.{name} is not a variable of NCCL, gloo or their transports"
+            fix = f"set it yourself: export {name}=..." if name.isidentifier() else ""
+            raise DtkError(what, "others could make the ranks load or run something", fix)
         if "\0" in config.variables[name] or "\n" in config.variables[name]:
             raise DtkError(f"nccl.variables.{name} has a line break or a zero byte", "no variable can hold that")
     names = config.interface.split(",") if config.interface and "interface" in placeholders(config) else []

@@ -104,11 +104,8 @@ def _refuse_large(given: Any, method: str) -> None:
         if isinstance(listed, list) and len(listed) > LARGEST_SWEEP:
             raise DtkError(f"parameters: {key} has {len(listed):,} values", most, "give min and max")
     if method == "grid" and points > LARGEST_SWEEP:
-        raise DtkError(
-            f"the grid has {points:,.0f} points" if points < 1e15 else "the grid has endlessly many points",
-            most,
-            "use method: random, or shorter lists",
-        )
+        count = f"{points:,.0f}" if points < 1e15 else "endlessly many"
+        raise DtkError(f"the grid has {count} points", most, "use method: random, or shorter lists")
 
 
 def _count(space: Mapping[str, Any]) -> float:

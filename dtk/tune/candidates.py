@@ -103,10 +103,8 @@ def presets(present: str, usable: Sequence[str], values: Sequence[str]) -> list[
     """
     made = _with_present(PRESET, list(values) or list(usable), present)
     if len(made) < 2:
-        raise DtkError(
-            f"no preset that is tried by itself differs from {present} here",
-            fix="name some by --values, or put your own into a folder for --config-dir",
-        )
+        fix = "name some by --values, or put your own into a folder for --config-dir"
+        raise DtkError(f"no preset that is tried by itself differs from {present} here", fix=fix)
     return made
 
 

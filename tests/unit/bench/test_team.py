@@ -41,7 +41,7 @@ def launched(store: Any, leader: Leader, **variables: str) -> list[str]:
 @pytest.mark.timeout(60)
 def test_the_others_start_what_rank_0_says_and_report_their_failures(store: Any) -> None:
     codes: list[int] = []
-    follower = threading.Thread(target=lambda: codes.append(follow_leader(store)))
+    follower = threading.Thread(target=lambda: codes.append(follow_leader(store)), daemon=True)
     follower.start()
     leader = Leader(store)
     assert launched(store, leader) == []

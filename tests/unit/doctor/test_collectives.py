@@ -15,7 +15,7 @@ def done(*names, right=True):
 @pytest.mark.timeout(120)
 def test_every_kind_of_collective_between_two_real_ranks():
     said = collectives.on_this_machine("gloo", 2, 60)
-    result = collectives.judge(said, "gloo", several_nodes=False)
+    result = collectives.judge(said, "gloo")
     assert result.status == "ok", result
     assert set(result.measures["slowest_ms"]) == {
         "barrier", "broadcast", "all_reduce", "reduce", "all_gather", "reduce_scatter", "all_to_all", "gather",
@@ -31,7 +31,7 @@ def test_a_rank_that_never_answers_is_named(tmp_path, monkeypatch):
     began = time.monotonic()
     said = collectives.on_this_machine("gloo", 2, 5)
     assert time.monotonic() - began < 15
-    result = collectives.judge(said, "gloo", several_nodes=False)
+    result = collectives.judge(said, "gloo")
     assert result.status == "failure"
     assert result.summary.startswith("rank 1 of 2 on gloo: never came: no answer in 5 s (rank 0 waited in ")
     assert result.remedies[0].command == "TORCH_CPP_LOG_LEVEL=INFO dtk doctor --only collectives_gloo -v"
@@ -41,7 +41,7 @@ def test_a_rank_that_never_answers_is_named(tmp_path, monkeypatch):
 @pytest.mark.extended
 def test_a_gloo_interface_that_is_not_there(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth99")
-    result = collectives.judge(collectives.on_this_machine("gloo", 2, 30), "gloo", several_nodes=False)
+    result = collectives.judge(collectives.on_this_machine("gloo", 2, 30), "gloo")
     assert result.status == "failure"
     assert "eth99" in result.summary
     assert result.remedies[0].command == "unset GLOO_SOCKET_IFNAME"
@@ -50,14 +50,12 @@ def test_a_gloo_interface_that_is_not_there(monkeypatch):
 def test_a_rank_that_dies_is_blamed_before_those_that_wait():
     waits = ChildOutput([*done("barrier"), {"begin": "all_reduce"}], "no answer in 60 s", late=True)
     dies = ChildOutput([*done("barrier"), {"begin": "all_reduce"}], "killed by signal 9")
-    result = collectives.judge([waits, waits, dies], "gloo", several_nodes=True, hosts=("a", "b", "c"))
+    result = collectives.judge([waits, waits, dies], "gloo", hosts=("a", "b", "c"))
     assert result.summary == "rank 2 (c) of 3 on gloo: killed by signal 9 (ranks 0 (a), 1 (b) waited in all_reduce)"
 
 
 def test_a_wrong_sum_is_a_failure():
-    result = collectives.judge(
-        [ChildOutput(done("barrier")), ChildOutput(done("barrier", right=False))], "nccl", several_nodes=False
-    )
+    result = collectives.judge([ChildOutput(done("barrier")), ChildOutput(done("barrier", right=False))], "nccl")
     assert (result.status, result.summary) == ("failure", "barrier on nccl gives a wrong result on 1 rank (rank 1)")
     assert "NCCL_DEBUG=INFO" in result.remedies[0].command
 

@@ -1,5 +1,6 @@
 """How presets, differences, lints and recommendations look."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,6 @@ def test_a_preset_is_shown_with_every_variable_its_reason_and_the_command(preset
 
 
 def test_a_preset_whose_file_names_no_command_gets_one(preset: Preset, tmp_path: Path) -> None:
-    import dataclasses
-
     short = tmp_path / "mine.yaml"
     short.write_text("# Mine.\n")
     assert "python -m dtk.run nccl=mine" in text.shown(dataclasses.replace(preset, name="mine", path=short))
@@ -79,7 +78,11 @@ def test_advice_gives_reasons_needs_and_the_command() -> None:
 
 def test_the_table_of_the_docs_escapes_what_would_end_a_cell() -> None:
     presets = read_presets()
+    first, *others = presets["tcp_ethernet"].settings
+    piped = dataclasses.replace(first, why="eth0 | eth1")
+    presets["tcp_ethernet"] = dataclasses.replace(presets["tcp_ethernet"], settings=(piped, *others))
     page = text.markdown(presets)
+    assert "eth0 \\| eth1" in page
     assert page.count("\n### ") == len(presets)
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert len(rows) == sum(len(preset.settings) for preset in presets.values())
