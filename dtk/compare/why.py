@@ -3,48 +3,47 @@
 Says nothing that is not measured or declared; what noise explains is said to be noise.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from diagnostics.analysis.statistics import Estimate
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
 from dtk.compare.figures import baselines, batch_text
 from dtk.compare.formatting import bounds_text, joined, percent_text, times_text
-from dtk.compare.model import Cell, Figure, RunRecord, Variant
+from dtk.compare.model import Figure, RunRecord, Variant, medians
 
 _EQUAL = 0.02
 """Ratios nearer to 1 are not worth a sentence, whatever their interval."""
 _CAUSES = 2
 _SMALL_BYTES = 1024
 
-Values = Mapping[str, Mapping[str, Cell]]
-
 
 def verdicts(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[str]:
     """One sentence per variant beside the first of its batch."""
-    cells = {figure.key: {cell.variant: cell for cell in figure.cells} for figure in figures}
+    steps = {cell.variant: cell for figure in figures if figure.key == "step_time_s" for cell in figure.cells}
     references = baselines(variants)
     sentences = []
     for variant in variants:
         first = references[batch_text(variant.any)]
-        ratio = cells["step_time_s"][variant.label].ratio if "step_time_s" in cells else None
+        ratio = steps[variant.label].ratio if steps else None
         if first is variant or ratio is None:
             continue
         same_batch = [other for other in variants if batch_text(other.any) == batch_text(variant.any)]
-        mine, theirs = (cells["step_time_s"][beside.label].spread for beside in (variant, first))
+        mine, theirs = steps[variant.label].spread, steps[first.label].spread
         # Where the steps of two single runs lie within each other's, their medians say little.
         overlap = mine is not None and theirs is not None and mine[0] <= theirs[1] and theirs[0] <= mine[1]
-        reasons = _reasons(variant, first, same_batch, cells, ratio, overlap)
+        lost_in_noise = overlap if ratio.low is None else ratio.holds(1.0)
+        reasons = _reasons(variant, first, same_batch, figures, None if lost_in_noise else ratio)
         sentence = f"{variant.label} {_speed(ratio, first, overlap)}"
         sentences.append(sentence + (f": {'; '.join(reasons)}" if reasons else ""))
     return sentences
 
 
-def _speed(ratio: Estimate, first: Variant, alike: bool) -> str:
+def _speed(ratio: Estimate, first: Variant, overlap: bool) -> str:
     """`is 1.31x slower than ddp (1.28 to 1.35)`"""
     shown = f"step time {times_text(ratio.median)}"
-    if ratio.low is None and alike:
+    if ratio.low is None and overlap:
         return f"cannot be told from {first.label}: {shown}, but their steps overlap"
-    if _lost_in_noise(ratio, alike):
+    if ratio.low is not None and ratio.holds(1.0):
         return f"cannot be told from {first.label}: {shown}{bounds_text(ratio)}, within noise"
     if abs(ratio.median - 1) < _EQUAL:
         return f"is as fast as {first.label}: {shown}{bounds_text(ratio)}"
@@ -55,23 +54,20 @@ def _speed(ratio: Estimate, first: Variant, alike: bool) -> str:
 
 
 def _reasons(
-    variant: Variant, first: Variant, beside: Sequence[Variant], cells: Values, ratio: Estimate, alike: bool
+    variant: Variant, first: Variant, beside: Sequence[Variant], figures: Sequence[Figure], ratio: Estimate | None
 ) -> list[str]:
+    """Return what is behind a ratio of step times; None = it is lost in noise."""
     run, other = variant.any, first.any
-    parts = [_collectives(run, other), _exposed(variant, first, cells)]
-    if not _lost_in_noise(ratio, alike):
+    parts = [_collectives(run, other), _exposed(variant, first, figures)]
+    if ratio is not None:
         parts.append(_time(run, other))
-        parts.append(_avoids(variant, beside, cells) if ratio.median > 1 + _EQUAL else "")
-    peaks = [cells.get("peak_memory_bytes", {}).get(beside.label) for beside in (variant, first)]
-    mine, theirs = (None if cell is None or cell.estimate is None else cell.estimate.median for cell in peaks)
+        parts.append(_avoids(variant, beside, figures) if ratio.median > 1 + _EQUAL else "")
+    peaks = medians(figures, "peak_memory_bytes")
+    mine, theirs = peaks.get(variant.label), peaks.get(first.label)
     if mine is not None and theirs is not None and abs(mine / theirs - 1) >= _EQUAL:
         parts.append(f"peak memory {bytes_text(mine)} instead of {bytes_text(theirs)}")
     parts += [f"diagnosis: {cause}" for cause in run.causes[:_CAUSES]]
     return [part for part in parts if part]
-
-
-def _lost_in_noise(ratio: Estimate, alike: bool) -> bool:
-    return alike if ratio.low is None else ratio.holds(1.0)
 
 
 def _collectives(run: RunRecord, other: RunRecord) -> str:
@@ -102,11 +98,10 @@ def _large(run: RunRecord) -> dict[tuple[str, int, int], str]:
     return found
 
 
-def _exposed(variant: Variant, first: Variant, cells: Values) -> str:
+def _exposed(variant: Variant, first: Variant, figures: Sequence[Figure]) -> str:
     """`61 % of its communication is exposed, 12 ms a step (ddp: 3 ms)`"""
-    if "exposed_s" not in cells:
-        return ""
-    mine, theirs = (cells["exposed_s"][beside.label].estimate for beside in (variant, first))
+    exposed_s = medians(figures, "exposed_s")
+    mine, theirs = exposed_s.get(variant.label), exposed_s.get(first.label)
     parts = [run.breakdown for run in variant.compared if run.breakdown is not None]
     if mine is None or not parts:
         return ""
@@ -114,11 +109,11 @@ def _exposed(variant: Variant, first: Variant, cells: Values) -> str:
     if communication <= 0:
         return "it communicates nothing that the profiler saw"
     share = sum(part.exposed_ms for part in parts) / communication
-    beside = "" if theirs is None else f" ({first.label}: {seconds_text(theirs.median)})"
+    beside = "" if theirs is None else f" ({first.label}: {seconds_text(theirs)})"
     waits = [part.waiting_ms for part in parts if part.waiting_ms is not None]
     waiting = sum(waits) / len(waits) / 1e3 if waits else 0.0
-    late = f", {seconds_text(waiting)} of it waiting for late ranks" if waiting > 0.25 * mine.median > 0 else ""
-    return f"{percent_text(share)} of its communication is exposed, {seconds_text(mine.median)} a step{beside}{late}"
+    late = f", {seconds_text(waiting)} of it waiting for late ranks" if waiting > 0.25 * mine > 0 else ""
+    return f"{percent_text(share)} of its communication is exposed, {seconds_text(mine)} a step{beside}{late}"
 
 
 def _time(run: RunRecord, other: RunRecord) -> str:
@@ -139,23 +134,18 @@ def _time(run: RunRecord, other: RunRecord) -> str:
     return f"{seconds_text(abs(apart[name]) / 1e3)} {more} {name} in a step"
 
 
-def _avoids(variant: Variant, beside: Sequence[Variant], cells: Values) -> str:
+def _avoids(variant: Variant, beside: Sequence[Variant], figures: Sequence[Figure]) -> str:
     """Describe the faster variant that sends fewer bytes and needs the least memory, and the collectives it avoids."""
-
-    def median(key: str, of: Variant) -> float | None:
-        cell = cells.get(key, {}).get(of.label)
-        return None if cell is None or cell.estimate is None else cell.estimate.median
-
-    mine_s, mine_bytes = median("step_time_s", variant), median("communicated_bytes", variant)
-    if mine_s is None or mine_bytes is None or not variant.any.planned:
-        return ""
+    keys = ("step_time_s", "communicated_bytes", "peak_memory_bytes")
+    times_s, sent, peaks = (medians(figures, key) for key in keys)
+    mine = variant.label
     better = []
     for other in beside:
-        time_s, sent, peak = (median(k, other) for k in ("step_time_s", "communicated_bytes", "peak_memory_bytes"))
-        if other is not variant and other.any.planned and time_s is not None and sent is not None and peak is not None:
+        label, planned = other.label, variant.any.planned and other.any.planned
+        if planned and label in peaks and {mine, label} <= times_s.keys() & sent.keys():
             fewer = {kind[0] for kind in _large(variant.any)} - {kind[0] for kind in _large(other.any)}
-            if time_s < mine_s * (1 - _EQUAL) and sent < mine_bytes and fewer:
-                better.append((peak, other.label, joined([f"{op}s" for op in sorted(fewer)])))
+            if times_s[label] < times_s[mine] * (1 - _EQUAL) and sent[label] < sent[mine] and fewer:
+                better.append((peaks[label], label, joined([f"{op}s" for op in sorted(fewer)])))
     if not better:
         return ""
     peak_bytes, label, ops = min(better)

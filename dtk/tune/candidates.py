@@ -6,7 +6,6 @@ from typing import Any
 
 from diagnostics.contract.formatting import counted
 from dtk.config.schema import Config
-from dtk.console.options import whole
 from dtk.errors import DtkError
 from dtk.strategies.registry import CONFIG_TYPES
 
@@ -17,7 +16,7 @@ WRAP = "strategy.blocks_per_unit"
 PRESET = "nccl"
 ONE_NODE = ("auto", "nvlink_single_node", "pcie_no_p2p", "low_memory")
 """Presets that can make a difference within a node; the others are about networks, clouds and looking for faults."""
-_MOST = 1_000_000_000
+_MOST_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def buckets(config: Config, values: Sequence[str]) -> list[Candidate]:
             sizes.append(float(text))
         except ValueError:
             sizes.append(0.0)
-        if not 0 < sizes[-1] <= _MOST:
+        if not 0 < sizes[-1] < 10**_MOST_DIGITS:
             raise DtkError(f"{text!r} is no bucket size", "it is in MiB, above 0", "use --values 5,25,100")
     lacks, others = "has no buckets", "reduce gradients in buckets"
     strategy = _strategy(config, "buckets", lacks, others, "use strategy=ddp, or dtk tune wrap")
@@ -74,11 +73,15 @@ def units(config: Config, values: Sequence[str]) -> list[Candidate]:
     Raises:
         DtkError: the strategy has no units, or a value is no number of blocks.
     """
+    for text in values:
+        if not text.isdecimal() or len(text) > _MOST_DIGITS:
+            raise DtkError(f"{text!r} is no number of blocks", fix="use --values 1,2,4,0; 0 is the whole model")
+    blocks = [int(text) for text in values]
     lacks, others = "wraps no units", "gather parameters by units"
     strategy = _strategy(config, "units", lacks, others, "use strategy=fsdp, or dtk tune bucket")
     layers = getattr(config.model, "layers", 4)
     doubled = [1 << n for n in range(32) if 1 << n < layers]
-    return _with_present(WRAP, [_blocks(value) for value in values] or [*doubled, 0], strategy.blocks_per_unit)
+    return _with_present(WRAP, blocks or [*doubled, 0], strategy.blocks_per_unit)
 
 
 def _strategy(config: Config, gradients_in: str, lacks: str, others: str, fix: str) -> Any:
@@ -113,10 +116,3 @@ def _with_present(key: str, values: Sequence[float | str], present: float | str)
     others = [value for value in dict.fromkeys(values) if value != present]
     texts = {value: value if isinstance(value, str) else f"{value:g}" for value in (present, *others)}
     return [Candidate(key, text, value == present) for value, text in texts.items()]
-
-
-def _blocks(text: str) -> int:
-    try:
-        return whole(0, _MOST)(text)
-    except Exception:
-        raise DtkError(f"{text!r} is no number of blocks", fix="use --values 1,2,4,0; 0 is the whole model") from None
