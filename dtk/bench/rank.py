@@ -38,32 +38,26 @@ class Bench:
 
     def run(self) -> None:
         """Warm up, verify and measure."""
-        self._tell(about=self._about())
+        on_cuda = self.context.device.type == "cuda"
+        nccl = torch.cuda.nccl.version() if self.context.backend == "nccl" else ()  # type: ignore[no-untyped-call]
+        about = {
+            "world_size": self.context.world_size,
+            "host": platform.node(),
+            "device": torch.cuda.get_device_name() if on_cuda else platform.processor() or platform.machine(),
+            "torch": str(torch.__version__),
+            "nccl": ".".join(map(str, nccl)) or None,
+        }
+        self._tell(about=about)
         for operation in self.spec.operations:
             self._prepare(operation)
         for number in range(1, self.spec.passes + 1):
             self._pass(number)
 
-    def _about(self) -> dict[str, Any]:
-        on_cuda = self.context.device.type == "cuda"
-        nccl = self.context.backend == "nccl"
-        return {
-            "world_size": self.context.world_size,
-            "host": platform.node(),
-            "device": torch.cuda.get_device_name() if on_cuda else platform.processor() or platform.machine(),
-            "torch": str(torch.__version__),
-            "nccl": ".".join(map(str, torch.cuda.nccl.version())) if nccl else None,  # type: ignore[no-untyped-call]
-        }
-
     def _prepare(self, operation: str) -> None:
         """Every size of one operation until one does not fit into the budget."""
         element = getattr(torch, self.spec.dtype)
-        done: set[int] = set()
-        for asked in self.spec.sizes_bytes:
-            size = OPERATIONS[operation].fitted(asked, self.context.world_size, element.itemsize)
-            if size in done:
-                continue
-            done.add(size)
+        ranks, fitted = self.context.world_size, OPERATIONS[operation].fitted
+        for size in dict.fromkeys(fitted(asked, ranks, element.itemsize) for asked in self.spec.sizes_bytes):
             self._tell(at=f"warm-up: {operation} of {bytes_text(size)}")
             reason = self._one(operation, size, element)
             if reason:

@@ -26,9 +26,7 @@ LONGEST_S = 10.0
 def nearest(folder: Path) -> Path:
     """Return the folder if it exists, or else its nearest parent that does."""
     folder = folder.expanduser().absolute()
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return folder
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def space(scope: Scope) -> Result:

@@ -97,9 +97,9 @@ def document(report: Report, *, verbose: bool = False) -> doc.Document:
     several = len(report.nodes) > 1
     blocks: list[doc.Block] = []
     for node in report.nodes:
-        title = f"Node {node.number}: {node.host}" if several else f"Host {node.host}"
+        title = doc.Span(f"node {node.number}: {node.host}" if several else node.host, "code")
         if node.status not in ("warning", "failure") and len(report.nodes) > FULL_TABLES and not verbose:
-            text = f"{title}: all {len(node.made)} checks are ok or do not apply"
+            text = f"{title.text}: all {len(node.made)} checks are ok or do not apply"
             blocks.append(doc.Paragraph(doc.Span(text, "strong")))
         else:
             blocks.append(doc.Section(title, (_table(node.made, verbose),)))

@@ -1,6 +1,6 @@
 """The presets of conf/nccl as values: what each sets, and why. Reads YAML without Hydra; sets nothing."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +108,8 @@ def _about_of_default(paths: dict[str, Path]) -> dict[tuple[str, str], dict[str,
     """(variable, value) of the default preset -> what it says of it; other presets need not repeat that."""
     if DEFAULT not in paths:
         return {}
-    config = _config(paths[DEFAULT])
-    whole = {key: text for key, text in config.about.get(WHOLE, {}).items() if key in ABOUT}
-    about, variables = config.about, config.variables
-    return {(name, value): {**whole, **about[name]} for name, value in variables.items() if name in about}
+    default = _read(paths[DEFAULT], {})
+    return {(s.name, s.value): asdict(s) for s in default.settings if s.name in default.config.about}
 
 
 def _read(path: Path, common: dict[tuple[str, str], dict[str, str]]) -> Preset:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -59,12 +60,10 @@ def hand_over(job: Job, count: int | None) -> int:
     sweep = _create(job)
     options = ["--forward-signals", *(["--count", str(count)] if count is not None else [])]
     process = subprocess.Popen([*_WANDB, "agent", *options, sweep], env=_environment())
-    while True:
-        try:
+    code = None
+    while code is None:
+        with suppress(KeyboardInterrupt):  # The agent got it too, and lets its run write a checkpoint.
             code = process.wait()
-            break
-        except KeyboardInterrupt:  # The agent got it too, and lets its run write a checkpoint.
-            continue
     say(f"another agent, here or elsewhere: {command('agent', sweep, name='wandb')}")
     return 1 if code else 0
 

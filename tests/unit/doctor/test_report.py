@@ -51,7 +51,7 @@ def test_details_and_remedies_of_what_is_bad_are_shown():
     assert "line 1" in text and "fix: do it" in text and "sudo it" in text
     assert "\n  x" not in text
     assert "  x" in shown(one(made("good", details=("x",))), verbose=True)
-    assert shown(one(made("good"))).startswith("Host host0\n"), "a name gets no capital of its own"
+    assert shown(one(made("good"))).startswith("host0\n"), "a name gets no capital"
     assert text.rstrip().endswith("1 failure, 1 ok, 0 not applicable (1.5 s)")
 
 
@@ -67,7 +67,7 @@ def test_of_many_nodes_those_that_are_well_take_a_line():
     good = [Node(n, f"host{n}", (made("a"), made("b", "not_applicable", "none"))) for n in range(FULL_TABLES)]
     bad = Node(FULL_TABLES, "host9", (made("a", "failure", "broken"),))
     text = shown(Report((*good, bad), (), 2.0))
-    assert "Node 3: host3: all 2 checks are ok or do not apply" in text and "broken" in text
+    assert "node 3: host3: all 2 checks are ok or do not apply" in text and "broken" in text
     assert f"on {FULL_TABLES + 1} nodes (2.0 s)" in text
     assert "all 2 checks" not in shown(Report((*good, bad), (), 2.0), verbose=True)
 
