@@ -34,6 +34,10 @@ def document(report: BenchReport, *, page: str = "") -> doc.Document:
         for side in report.sides
         if len(report.sides) > 1 or side.variables
     )
+    texts = {**DEFINITIONS, "interval": METHOD}
+    meaning = [doc.Field(name, doc.Span(text, "soft")) for name, text in texts.items()]
+    meaning += [doc.Field("note", doc.Span(note, "warn")) for note in report.notes]
+    named = doc.Only(("terminal",), (doc.Fields((doc.Field("page", page),)),)) if page else None
     about = tuple(doc.Field("best", text) for text in _best(report))
     return doc.Document(
         title=f"Collectives: {_title(report)}",
@@ -51,7 +55,7 @@ def document(report: BenchReport, *, page: str = "") -> doc.Document:
             _plots(report),
             doc.Section("Side by side, launches in turns", (doc.table(_gains(report)),)) if report.gains else None,
             _figures(report),
-            _meaning(report, page),
+            doc.Section("What the figures mean", doc.present(doc.Fields(tuple(meaning)), named)),
         ),
         footer="Made by dtk bench comm. The same as data: dtk bench comm with --json.",
     )
@@ -178,14 +182,6 @@ def _figures(report: BenchReport) -> doc.Section | None:
         for cell in report.left_out
     )
     return doc.Section("All figures", doc.present(doc.table(rows), doc.Fields(left_out) if left_out else None))
-
-
-def _meaning(report: BenchReport, page: str) -> doc.Section:
-    texts = {**DEFINITIONS, "interval": METHOD}
-    defined = tuple(doc.Field(name, doc.Span(text, "soft")) for name, text in texts.items())
-    notes = tuple(doc.Field("note", doc.Span(note, "warn")) for note in report.notes)
-    named = doc.Only(("terminal",), (doc.Fields((doc.Field("page", page),)),)) if page else None
-    return doc.Section("What the figures mean", doc.present(doc.Fields((*defined, *notes)), named))
 
 
 def _rate(value: float) -> str:

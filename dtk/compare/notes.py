@@ -35,11 +35,17 @@ def notes(
     undecided = [f"{check.title} ({check.detail})" for check in checks if check.status == "unknown"]
     if undecided and several:
         yield f"not checked: {'; '.join(undecided)}"
-    yield from _lost(variants)
-    for variant in variants:
-        for run in variant.runs:
-            if run.damage:
-                yield f"damaged and not used: {variant.label} ({run.name}): {'; '.join(run.damage)}"
+    every = [(variant, run) for variant in variants for run in variant.runs]
+    for variant, run in every:
+        if run not in variant.compared:
+            why = f": {run.reason}" if run.reason else ""
+            state = run.state if run.state not in ("finished", "preempted", "running") else "no measured steps"
+            yield f"not compared: {variant.label} ({run.name}), {state}{why}"
+        elif run.state != "finished":
+            yield f"{variant.label} ({run.name}) is {run.state}: its figures are those of the steps so far"
+    for variant, run in every:
+        if run.damage:
+            yield f"damaged and not used: {variant.label} ({run.name}): {'; '.join(run.damage)}"
     few = [variant.label for variant in compared if len(variant.compared) < REPEATS]
     if few and several:
         yield f"fewer than {REPEATS} repeats of {joined(few)}: too few for an interval (repeats={REPEATS} gives one)"
@@ -88,17 +94,6 @@ def _unlike(compared: Sequence[Variant]) -> Iterator[str]:
             f"with {joined(sorted(low))} the sharded strategies cast whole units, the others single operations "
             "(autocast): norms and softmax are computed in other types"
         )
-
-
-def _lost(variants: Sequence[Variant]) -> Iterator[str]:
-    for variant in variants:
-        for run in variant.runs:
-            if run not in variant.compared:
-                why = f": {run.reason}" if run.reason else ""
-                state = run.state if run.state not in ("finished", "preempted", "running") else "no measured steps"
-                yield f"not compared: {variant.label} ({run.name}), {state}{why}"
-            elif run.state != "finished":
-                yield f"{variant.label} ({run.name}) is {run.state}: its figures are those of the steps so far"
 
 
 def _repeats(compared: Sequence[Variant], figures: Sequence[Figure]) -> Iterator[str]:

@@ -105,7 +105,13 @@ def document(report: Report, *, verbose: bool = False) -> doc.Document:
             blocks.append(doc.Section(title, (_table(node.made, verbose),)))
     if report.between:
         blocks.append(doc.Section("between the nodes", (_table(report.between, verbose),)))
-    total = doc.Paragraph(doc.Span(_sum(report), STYLES[report.status()]))
+    counts = Counter(made.result.status for made in report.all())
+    bad: tuple[Status, ...] = ("failure", "warning")
+    parts = [counted(counts[status], status) for status in bad if counts[status]]
+    parts += [f"{counts['ok']} ok", f"{counts['not_applicable']} not applicable"]
+    where = f" on {counted(len(report.nodes), 'node')}" if several else ""
+    text = f"{', '.join(parts)}{where} ({report.seconds:.1f} s)"
+    total = doc.Paragraph(doc.Span(text, STYLES[report.status()]))
     return doc.Document("Doctor", "", (*blocks, doc.Section("", (total,))))
 
 
@@ -133,13 +139,3 @@ def _table(made: Sequence[Made], verbose: bool) -> doc.Table:
         fixes = tuple(doc.Span(f"  {remedy.what}: {remedy.command}", "soft") for remedy in remedies)
         rows.append((doc.Span(MARKS["not_applicable"], "soft"), doc.Span(name, "soft"), doc.Cell(text, "soft", fixes)))
     return doc.Table(("", "", ""), tuple(rows), 3)
-
-
-def _sum(report: Report) -> str:
-    """`1 failure, 2 warnings, 10 ok, 12 not applicable in 8.1 s`."""
-    counts = Counter(made.result.status for made in report.all())
-    bad: tuple[Status, ...] = ("failure", "warning")
-    parts = [counted(counts[status], status) for status in bad if counts[status]]
-    parts += [f"{counts['ok']} ok", f"{counts['not_applicable']} not applicable"]
-    where = f" on {counted(len(report.nodes), 'node')}" if len(report.nodes) > 1 else ""
-    return f"{', '.join(parts)}{where} ({report.seconds:.1f} s)"

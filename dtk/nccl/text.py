@@ -90,19 +90,17 @@ def recommended(found: Sequence[Advice], besides: Sequence[str]) -> str:
 
 def markdown(presets: Mapping[str, Preset]) -> str:
     """Render the presets with every variable, as they appear in docs/nccl.md."""
-    return "".join(_section(preset) for preset in presets.values())
-
-
-def _section(preset: Preset) -> str:
-    parts = [f"\n### {preset.name}\n{preset.summary} For ranks over {_WORDS[preset.config.backend]}.\n\n"]
-    parts.append(f"`{_usage(preset)}`\n\n")
-    about = ((key, preset.about.get(key)) for key in ("versions", "harms", "remove", "advice"))
-    parts += [f"- {key}: {text}\n" for key, text in about if text]
-    names = ("variable", "value", "why", "source", "versions", "harms", "remove")
-    parts.append(f"\n| {' | '.join(names)} |\n|{' --- |' * len(names)}\n")
-    for s in preset.settings:
-        cells = (f"`{s.name}`", f"`{s.value}`", s.why, s.source, s.versions, s.harms, s.remove)
-        parts.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n")
+    parts = []
+    for preset in presets.values():
+        parts.append(f"\n### {preset.name}\n{preset.summary} For ranks over {_WORDS[preset.config.backend]}.\n\n")
+        parts.append(f"`{_usage(preset)}`\n\n")
+        about = ((key, preset.about.get(key)) for key in ("versions", "harms", "remove", "advice"))
+        parts += [f"- {key}: {text}\n" for key, text in about if text]
+        names = ("variable", "value", "why", "source", "versions", "harms", "remove")
+        parts.append(f"\n| {' | '.join(names)} |\n|{' --- |' * len(names)}\n")
+        for s in preset.settings:
+            cells = (f"`{s.name}`", f"`{s.value}`", s.why, s.source, s.versions, s.harms, s.remove)
+            parts.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n")
     return "".join(parts)
 
 

@@ -14,6 +14,8 @@ MICRO_BATCH_SIZE = "train.micro_batch_size"
 BUCKET = "strategy.bucket_cap_mb"
 WRAP = "strategy.blocks_per_unit"
 PRESET = "nccl"
+TUNED = {"micro_batch_size": MICRO_BATCH_SIZE, "bucket": BUCKET, "wrap": WRAP, "nccl": PRESET}
+"""Topic -> the key that is tuned."""
 ONE_NODE = ("auto", "nvlink_single_node", "pcie_no_p2p", "low_memory")
 """Presets that can make a difference within a node; the others are about networks, clouds and looking for faults."""
 _MOST_DIGITS = 9

@@ -24,13 +24,6 @@ from dtk.tune.trials import Trials
 if TYPE_CHECKING:
     from dtk.config.placement import Placement
 
-TUNED = {
-    "micro_batch_size": choices.MICRO_BATCH_SIZE,
-    "bucket": choices.BUCKET,
-    "wrap": choices.WRAP,
-    "nccl": choices.PRESET,
-}
-"""Topic -> the key that is tuned."""
 STOPPED = "stopped by a signal"
 
 
@@ -111,7 +104,7 @@ def _checked(request: Request) -> _Job:
 
     if started_by(os.environ) is not None:
         raise DtkError("dtk tune starts its ranks itself", "here torchrun or srun has started them", "type it without")
-    key = TUNED[request.topic]
+    key = choices.TUNED[request.topic]
     for text in request.overrides:
         name = text.partition("=")[0]
         if name == "resume" or (name == key and request.topic == "micro_batch_size"):
