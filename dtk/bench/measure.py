@@ -125,8 +125,14 @@ def _report(world_size: int, spec: Spec, sides: Sequence[Side], launches: Sequen
     """All launches as one report."""
     by_side = {side.name: [launch for launch in launches if launch.side == side.name] for side in sides}
     repeats = {name: _repeats(own, alone=len(sides) == 1) for name, own in by_side.items()}
-    cells = ((name, key, values) for name, found in repeats.items() for key, values in found.items())
-    results = [_result(name, key, list(values.values()), by_side[name]) for name, key, values in cells]
+    results = []
+    for name, key, values in ((name, *item) for name, found in repeats.items() for item in found.items()):
+        cells = [launch.cells[key] for launch in by_side[name] if key in launch.cells]
+        wrong = [cell["wrong_elements"] for cell in cells if cell["wrong_elements"] is not None]
+        facts = {fact: cells[0][fact] for fact in ("operation", "size_bytes", "count")}
+        calls, total = min(cell["calls"] for cell in cells), sum(wrong) if wrong else None
+        time_s = estimate(list(values.values()))
+        results.append(Result(side=name, **facts, calls=calls, time_s=time_s, wrong_elements=total))
     gains = _gains(*(repeats[side.name] for side in sides)) if len(sides) == 2 else []
     left_out = {(cell["operation"], cell["size_bytes"]): cell for launch in launches for cell in launch.left_out}
     return BenchReport(
@@ -165,20 +171,6 @@ def _gains(first: Mapping[str, Mapping[int, float]], second: Mapping[str, Mappin
             over = ratio([first[key][n] for n in rounds], [second[key][n] for n in rounds])
             gains.append(Gain(operation, int(size), over))
     return gains
-
-
-def _result(side: str, key: str, values: Sequence[float], launches: Sequence[Launch]) -> Result:
-    cells = [launch.cells[key] for launch in launches if key in launch.cells]
-    wrong = [cell["wrong_elements"] for cell in cells if cell["wrong_elements"] is not None]
-    return Result(
-        side=side,
-        operation=cells[0]["operation"],
-        size_bytes=cells[0]["size_bytes"],
-        count=cells[0]["count"],
-        calls=min(cell["calls"] for cell in cells),
-        time_s=estimate(values),
-        wrong_elements=sum(wrong) if wrong else None,
-    )
 
 
 def _notes(world_size: int, sides: Sequence[Side]) -> list[str]:

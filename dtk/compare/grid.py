@@ -12,28 +12,19 @@ def grid(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[GridCel
     """One cell per variant, in its row and column; nothing unless there are several of both."""
     keys = ("step_time_s", "tokens_per_s", "peak_memory_bytes")
     times_s, speeds, peaks = (medians(figures, key) for key in keys)
-    cells = []
-    for variant, column in zip(variants, _columns(variants), strict=True):
-        label = variant.label
-        row = " ".join(word for word in label.split(" ") if not word.startswith(_BATCH))
-        figures_of = (times_s.get(label), speeds.get(label), peaks.get(label))
-        cells.append(GridCell(row, column, label, *figures_of, variant.outcome))
-    rows, columns = Counter(cell.row for cell in cells), Counter(cell.column for cell in cells)
-    crossed = len(rows) > 1 and max(rows.values()) > 1 and max(columns.values()) > 1
-    return cells if crossed else []
-
-
-def _columns(variants: Sequence[Variant]) -> list[str]:
-    """Return what names the batch of each variant, with only the parts that vary."""
-    batches = [variant.any.batch for variant in variants]
-    micros = [variant.any.get("train.micro_batch_size") for variant in variants]
+    batches = [(*variant.any.batch, variant.any.get("train.micro_batch_size")) for variant in variants]
     samples, tokens = {batch[0] for batch in batches}, {batch[1] for batch in batches}
     # Left to itself the micro-batch follows the batch: it is a column of its own only if it was varied.
-    alone = len(set(zip(batches, micros, strict=True))) > len(set(batches))
-    texts = []
-    for (sample, token), micro in zip(batches, micros, strict=True):
+    alone = len(set(batches)) > len({batch[:2] for batch in batches})
+    cells = []
+    for variant, (sample, token, micro) in zip(variants, batches, strict=True):
         parts = [f"batch {sample}"] if len(samples) > 1 or not alone else []
         parts += [f"{token} tokens"] if len(tokens) > 1 else []
         parts += [f"micro {micro}"] if alone else []
-        texts.append(", ".join(parts))
-    return texts
+        label = variant.label
+        row = " ".join(word for word in label.split(" ") if not word.startswith(_BATCH))
+        figures_of = (times_s.get(label), speeds.get(label), peaks.get(label))
+        cells.append(GridCell(row, ", ".join(parts), label, *figures_of, variant.outcome))
+    rows, columns = Counter(cell.row for cell in cells), Counter(cell.column for cell in cells)
+    crossed = len(rows) > 1 and max(rows.values()) > 1 and max(columns.values()) > 1
+    return cells if crossed else []

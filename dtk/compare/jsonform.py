@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from diagnostics.analysis.statistics import METHOD
-from dtk.compare.model import SCHEMA, Comparison, Figure, RunRecord, Variant
+from dtk.compare.model import SCHEMA, Comparison, Figure, Variant
 from dtk.compare.report import headline
 
 _UNKNOWN = {"median": None, "low": None, "high": None, "count": 0}
@@ -29,33 +29,32 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def _variant(variant: Variant) -> dict[str, Any]:
-    run = variant.any
+    any_run = variant.any
     return {
         "label": variant.label,
-        "strategy": run.get("strategy.name"),
-        "model": run.get("model.name"),
-        "world_size": run.world_size,
-        "global_batch_size": run.batch[0],
-        "sequence_length": run.batch[1],
-        "micro_batch_size": run.get("train.micro_batch_size"),
-        "collectives": [asdict(traffic) for traffic in run.traffic],
-        "runs": [_run(record, record in variant.compared) for record in variant.runs],
-    }
-
-
-def _run(run: RunRecord, compared: bool) -> dict[str, Any]:
-    return {
-        "id": run.name,
-        "path": str(run.path),
-        "state": run.state,
-        "reason": run.reason or None,
-        "compared": compared,
-        "steps": run.windows[-1].last if run.windows else 0,
-        "initial_weights_hash": run.parity.get("initial_weights_hash"),
-        "breakdown": None if run.breakdown is None else asdict(run.breakdown),
-        "causes": list(run.causes),
-        "disturbances": [asdict(disturbance) for disturbance in run.disturbances],
-        "damage": list(run.damage),
+        "strategy": any_run.get("strategy.name"),
+        "model": any_run.get("model.name"),
+        "world_size": any_run.world_size,
+        "global_batch_size": any_run.batch[0],
+        "sequence_length": any_run.batch[1],
+        "micro_batch_size": any_run.get("train.micro_batch_size"),
+        "collectives": [asdict(traffic) for traffic in any_run.traffic],
+        "runs": [
+            {
+                "id": run.name,
+                "path": str(run.path),
+                "state": run.state,
+                "reason": run.reason or None,
+                "compared": run in variant.compared,
+                "steps": run.windows[-1].last if run.windows else 0,
+                "initial_weights_hash": run.parity.get("initial_weights_hash"),
+                "breakdown": None if run.breakdown is None else asdict(run.breakdown),
+                "causes": list(run.causes),
+                "disturbances": [asdict(disturbance) for disturbance in run.disturbances],
+                "damage": list(run.damage),
+            }
+            for run in variant.runs
+        ],
     }
 
 
