@@ -227,20 +227,20 @@ class PowerSGD(ErrorFeedback):
         # Gloo runs the callbacks of several buckets on its own threads in any order, so that ranks would pair the
         # reduction of one bucket with another's.
         self.one_at_a_time = dist.get_backend(group) == "gloo"
-        self.factors = ByParameter(parameters, [self._rank(p) * p.numel() // len(p) for p in parameters])
-
-    def _rank(self, tensor: Tensor) -> int:
-        """Return the rank of a parameter's factors; 0 where it is sent whole."""
-        n, m = len(tensor), tensor.numel() // len(tensor)
-        rank = min(n, m, self.power.matrix_approximation_rank)
-        return rank if (n + m) * rank * self.power.min_compression_rate < n * m else 0
+        self.sizes: dict[Tensor, tuple[int, int, int]] = {}
+        """Of each parameter rows, columns and the rank of its factors: 0 where it is sent whole."""
+        for p in parameters:
+            n, m = len(p), p.numel() // len(p)
+            r = min(n, m, rank)
+            self.sizes[p] = n, m, r if (n + m) * r * rate < n * m else 0
+        self.factors = ByParameter(parameters, [m * r for _, m, r in self.sizes.values()])
 
     def sent_bytes(self, bucket: GradBucket) -> int:
         """Bytes of the three reductions that the library chains."""
         if self.power.iter < POWERSGD_START:
             return super().sent_bytes(bucket)
-        ranks = [(p, self._rank(p)) for p in bucket.parameters()]
-        return self.item_bytes * sum((len(p) + p.numel() // len(p)) * rank or p.numel() for p, rank in ranks)
+        sizes = (self.sizes[p] for p in bucket.parameters())
+        return self.item_bytes * sum((n + m) * r or n * m for n, m, r in sizes)
 
     def start(self, bucket: GradBucket) -> Future[torch.Tensor]:
         """Put this bucket's memory where the library looks for it, and keep what it leaves there."""
@@ -250,14 +250,13 @@ class PowerSGD(ErrorFeedback):
         errors = self.errors_of(bucket)
         if errors:
             power.error_dict[number] = torch.cat(errors)
-        by_shape: dict[tuple[int, int], list[Tensor]] = {}  # The order in which the library lays out the factors.
+        by_shape: dict[tuple[int, int, int], list[Tensor]] = {}  # The order in which the library lays out the factors.
         for p in bucket.parameters():
-            if self._rank(p):
-                by_shape.setdefault((len(p), p.numel() // len(p)), []).append(p)
-        ordered = [p for alike in by_shape.values() for p in alike]
-        factors = self.factors.of(ordered)
+            if self.sizes[p][2]:
+                by_shape.setdefault(self.sizes[p], []).append(p)
+        factors = self.factors.of(p for alike in by_shape.values() for p in alike)
         if power.iter > POWERSGD_START and factors:
-            rows = sum(len(p) * self._rank(p) for p in ordered)
+            rows = sum(n * r * len(alike) for (n, _, r), alike in by_shape.items())
             power.q_memory_dict[number], power.p_memory_dict[number] = torch.cat(factors), factors[0].new_empty(rows)
 
         def keep(done: Future[torch.Tensor]) -> torch.Tensor:

@@ -11,7 +11,7 @@ Clusters", section 2.2 (1F1B and interleaved); Qi et al. 2023, "Zero Bubble Pipe
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Literal, NamedTuple
 
 from dtk.errors import DtkError
@@ -64,26 +64,22 @@ class Pipeline:
         Raises:
             DtkError: with what to type instead.
         """
-        virtual = SCHEDULES[self.schedule].virtual
+        virtual, typed = SCHEDULES[self.schedule].virtual, f"parallel.schedule={self.schedule}"
+        count, ranks = self.micro_batches, self.ranks
         if virtual and self.stages_per_rank < 2:
             raise DtkError(
-                f"parallel.schedule={self.schedule} needs several stages on each rank",
+                f"{typed} needs several stages on each rank",
                 f"parallel.stages_per_rank={self.stages_per_rank}",
                 "use parallel.stages_per_rank=2, or parallel.schedule=1f1b",
             )
         if not virtual and self.stages_per_rank > 1:
-            raise DtkError(
-                f"parallel.schedule={self.schedule} has one stage on each rank, not {self.stages_per_rank}",
-                fix="use parallel.stages_per_rank=1, or parallel.schedule=interleaved_1f1b",
-            )
-        rounds = max(1, self.micro_batches // self.ranks)
-        if virtual and self.micro_batches % rounds:
-            raise DtkError(
-                f"parallel.schedule={self.schedule} cannot divide {self.micro_batches} micro-batches over "
-                f"{self.ranks} ranks",
-                f"it works in {rounds} rounds of the same number of micro-batches",
-                f"use parallel.microbatches={self.micro_batches // self.ranks * self.ranks}",
-            )
+            what = f"{typed} has one stage on each rank, not {self.stages_per_rank}"
+            raise DtkError(what, fix="use parallel.stages_per_rank=1, or parallel.schedule=interleaved_1f1b")
+        rounds = max(1, count // ranks)
+        if virtual and count % rounds:
+            what = f"{typed} cannot divide {count} micro-batches over {ranks} ranks"
+            why = f"it works in {rounds} rounds of the same number of micro-batches"
+            raise DtkError(what, why, f"use parallel.microbatches={count // ranks * ranks}")
 
     def orders(self) -> tuple[Order, ...]:
         """Return what each rank does, messages included; the same object for equal pipelines."""
@@ -298,9 +294,6 @@ def stage_blocks(layers: int, stages: int) -> list[range]:
     Those two have the embeddings and the output projection besides.
     """
     share, rest = divmod(layers, stages)
-    larger = set(sorted(range(stages), key=lambda stage: (stage in (0, stages - 1), -stage))[:rest])
-    cuts: list[range] = []
-    for stage in range(stages):
-        first = cuts[-1].stop if cuts else 0
-        cuts.append(range(first, first + share + (stage in larger)))
-    return cuts
+    larger = sorted(range(stages), key=lambda stage: (stage in (0, stages - 1), -stage))[:rest]
+    sizes = [share + (stage in larger) for stage in range(stages)]
+    return [range(end - size, end) for end, size in zip(accumulate(sizes), sizes)]

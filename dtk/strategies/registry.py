@@ -46,12 +46,9 @@ def preferred(gradients_in: str) -> str:
 
     The one that needs the least memory is preferred, then the simplest.
     """
-
-    def order(name: str) -> tuple[bool, bool, int]:
-        traits = CONFIG_TYPES[name].traits
-        return not traits.compared, traits.needs_less_memory is not None, traits.simplicity
-
-    return min((name for name, kind in CONFIG_TYPES.items() if kind.traits.gradients_in == gradients_in), key=order)
+    traits = {name: kind.traits for name, kind in CONFIG_TYPES.items() if kind.traits.gradients_in == gradients_in}
+    # The simplest come first in CONFIG_TYPES.
+    return min(traits, key=lambda name: (not traits[name].compared, traits[name].needs_less_memory is not None))
 
 
 def build_strategy(config: Any, context: Context, precision: PrecisionConfig) -> Strategy:
