@@ -31,20 +31,6 @@ class Cut:
     sequence: bool
     """Whether activations outside attention and feed-forward are cut along the sequence, and not replicated."""
 
-    def enter(self, x: Tensor) -> Tensor:
-        """Make activations whole for column-cut layers; under autocast in the type that these compute in."""
-        if torch.is_autocast_enabled(x.device.type):
-            x = x.to(torch.get_autocast_dtype(x.device.type))
-        return gather(x, _SEQUENCE, self.axis) if self.sequence else copy(x, self.axis)
-
-    def leave(self, x: Tensor) -> Tensor:
-        """Add up the partial results of row-cut layers."""
-        return scatter_sum(x, _SEQUENCE, self.axis) if self.sequence else reduce(x, self.axis)
-
-    def own(self, positions: Tensor) -> Tensor:
-        """Return the positions [sequence] of the activations that this rank has between the linear layers."""
-        return positions.chunk(self.axis.size)[self.axis.rank] if self.sequence else positions
-
 
 class Cuttable(nn.Module):
     """Whose computation tensor parallelism may cut; whole as long as `cut` is None."""
@@ -52,16 +38,27 @@ class Cuttable(nn.Module):
     cut: Cut | None = None
 
     def enter(self, x: Tensor) -> Tensor:
-        """Return activations as column-cut layers need them, whole."""
-        return x if self.cut is None else self.cut.enter(x)
+        """Make activations whole for column-cut layers; under autocast in the type that these compute in."""
+        if self.cut is None:
+            return x
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        return gather(x, _SEQUENCE, self.cut.axis) if self.cut.sequence else copy(x, self.cut.axis)
+
+    def leave(self, x: Tensor) -> Tensor:
+        """Add up the partial results of row-cut layers."""
+        if self.cut is None:
+            return x
+        return scatter_sum(x, _SEQUENCE, self.cut.axis) if self.cut.sequence else reduce(x, self.cut.axis)
 
     def joined(self, x: Tensor) -> Tensor:
         """Return activations from outside attention whole along the sequence, for what every rank computes alike."""
         return x if self.cut is None or not self.cut.sequence else join(x, _SEQUENCE, self.cut.axis)
 
     def own(self, positions: Tensor) -> Tensor:
-        """Return the positions of the activations outside attention and feed-forward."""
-        return positions if self.cut is None else self.cut.own(positions)
+        """Return the positions [sequence] of this rank's activations outside attention and feed-forward."""
+        whole = self.cut is None or not self.cut.sequence
+        return positions if whole else positions.chunk(self.cut.axis.size)[self.cut.axis.rank]  # type: ignore[union-attr]
 
 
 class SelfAttention(Cuttable):
@@ -124,7 +121,7 @@ class Row(Cuttable, nn.Linear):
         bias = None if self.bias is None else held(self.bias)
         if self.cut is None:
             return F.linear(x, held(self.weight), bias)
-        y = self.cut.leave(F.linear(x, held(self.weight)))
+        y = self.leave(F.linear(x, held(self.weight)))
         return y if bias is None else y + bias
 
 
@@ -141,7 +138,7 @@ class TokenEmbedding(Cuttable, nn.Embedding):
         mine = tokens - self.cut.axis.rank * weight.shape[0]
         elsewhere = (mine < 0) | (mine >= weight.shape[0])
         x = F.embedding(mine.masked_fill(elsewhere, 0), weight)
-        return self.cut.leave(x.masked_fill(elsewhere.unsqueeze(-1), 0.0))
+        return self.leave(x.masked_fill(elsewhere.unsqueeze(-1), 0.0))
 
     def logits(self, x: Tensor) -> Tensor:
         """Map [batch, sequence, width] to logits of this rank's part of the vocabulary."""

@@ -65,12 +65,12 @@ class LlamaMLP(Cuttable):
 class LlamaBlock(nn.Module):
     """Attention, then a feed-forward network, each behind an RMSNorm and added to its input."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaConfig, mlp: nn.Module | None = None) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(config.width, eps=config.norm_eps)
         self.attention = LlamaAttention(config)
         self.mlp_norm = RMSNorm(config.width, eps=config.norm_eps)
-        self.mlp = LlamaMLP(config.width, config.ffn_width)
+        self.mlp = mlp or LlamaMLP(config.width, config.ffn_width)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Map the residual stream [batch, sequence, width] to the same shape."""

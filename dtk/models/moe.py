@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from dtk.config.schema import MoEConfig
 from dtk.models.flops import training_flops_per_token
-from dtk.models.layers import RMSNorm, Role, held
-from dtk.models.llama import Llama, LlamaAttention, LlamaBlock, LlamaMLP
+from dtk.models.layers import Role, held
+from dtk.models.llama import Llama, LlamaBlock, LlamaMLP
 from dtk.parallel.collectives import Axis, exchange_counts, exchange_rows
 
 
@@ -179,11 +179,7 @@ class MoEBlock(LlamaBlock):
     """Attention, then experts, each behind an RMSNorm and added to its input."""
 
     def __init__(self, config: MoEConfig) -> None:
-        nn.Module.__init__(self)
-        self.attention_norm = RMSNorm(config.width, eps=config.norm_eps)
-        self.attention = LlamaAttention(config)
-        self.mlp_norm = RMSNorm(config.width, eps=config.norm_eps)
-        self.mlp = MixtureMLP(config)  # type: ignore[assignment]
+        super().__init__(config, mlp=MixtureMLP(config))
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         """Map the residual stream [batch, sequence, width] to the same shape, with what `MixtureMLP` returns."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from dtk.errors import DtkError
 from dtk.strategies.base import Strategy, materialise
 from dtk.strategies.traits import StrategyConfig, TableRow, Traits
 
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
 
     from dtk.strategies.base import Fill
 
-_DEVICES = 2
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DPConfig(StrategyConfig):
@@ -23,7 +20,7 @@ class DPConfig(StrategyConfig):
 
     traits = Traits(
         one_process=True,
-        least_cuda_devices=_DEVICES,
+        least_cuda_devices=2,
         keeps_gradients=True,
         in_backward_conflict="replicas have their own backward",
         simplicity=1,
@@ -41,28 +38,18 @@ class DPConfig(StrategyConfig):
     name: Literal["dp"] = "dp"
 
 
-class DataParallel(Strategy):
+class DP(Strategy):
     """nn.DataParallel: scatters each batch over the CUDA devices of this process.
 
     Its copies happen inside CUDA kernels of one process: there is no process group to declare.
     """
 
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
-        """Materialise on the first device and replicate in every forward.
+        """Materialise on the first device and replicate in every forward."""
+        from torch.nn import DataParallel
 
-        Raises:
-            DtkError: fewer than two CUDA devices.
-        """
-        import torch
-
-        if self.context.device.type != "cuda" or torch.cuda.device_count() < _DEVICES:
-            raise DtkError(
-                "strategy=dp needs at least two CUDA devices",
-                f"this machine has {torch.cuda.device_count()}",
-                "use strategy=ddp (or strategy=single for one device)",
-            )
         materialise(model, self.context.device, fill)
-        return torch.nn.DataParallel(model)
+        return DataParallel(model)
 
 
-CONFIG, STRATEGY = DPConfig, DataParallel
+CONFIG, STRATEGY = DPConfig, DP

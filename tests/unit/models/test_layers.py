@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from dtk.models.layers import (
     Column,
     Cut,
+    Cuttable,
     Head,
     LayerNorm,
     PositionEmbedding,
@@ -62,7 +63,7 @@ def test_column_and_row_make_the_whole_feed_forward(sequence: bool) -> None:
         own_down.weight, own_down.bias, own_down.cut = part(down.weight, 1, rank), down.bias, cut
         rows = slice(rank * 3, rank * 3 + 3) if sequence else slice(None)
         own = x.detach()[:, rows].clone().requires_grad_()
-        out = own_down(F.gelu(own_up(cut.enter(own))))
+        out = own_down(F.gelu(own_up(own_down.enter(own))))
         assert torch.allclose(out, y[:, rows], atol=1e-6)
         out.square().sum().backward()
         assert own.grad is not None and torch.allclose(own.grad, x.grad[:, rows], atol=1e-5)  # type: ignore[index]
@@ -94,9 +95,10 @@ def test_positions_follow_the_sequence() -> None:
     assert torch.equal(table(torch.arange(3)), table.weight[:3])
 
     def work(rank: int) -> tuple[list[int], list[int]]:
-        positions = torch.arange(6)
-        axis = whole_axis(rank, 2)
-        return Cut(axis, True).own(positions).tolist(), Cut(axis, False).own(positions).tolist()
+        positions, layers = torch.arange(6), (Cuttable(), Cuttable())
+        for layer, sequence in zip(layers, (True, False), strict=True):
+            layer.cut = Cut(whole_axis(rank, 2), sequence)
+        return layers[0].own(positions).tolist(), layers[1].own(positions).tolist()
 
     assert on_ranks(2, work) == [([0, 1, 2], [*range(6)]), ([3, 4, 5], [*range(6)])]
 
@@ -118,8 +120,10 @@ def test_shared_key_heads_and_a_core_of_another_kind() -> None:
 
 def test_under_autocast_activations_travel_in_its_type() -> None:
     def work(rank: int) -> torch.dtype:
+        layer = Cuttable()
+        layer.cut = Cut(whole_axis(rank, 2), True)
         with torch.autocast("cpu", torch.bfloat16):
-            return Cut(whole_axis(rank, 2), True).enter(torch.ones(1, 2, 4)).dtype
+            return layer.enter(torch.ones(1, 2, 4)).dtype
 
     assert on_ranks(2, work) == [torch.bfloat16] * 2
     plain = nn.Parameter(torch.ones(2))
