@@ -32,11 +32,9 @@ class CustomDataset(Dataset):
         try:
             size = len(samples)  # type: ignore[arg-type]
         except TypeError:
-            raise DtkError(
-                f"{config._target_} has no length",
-                "samples are dealt out by their number, so that a run can be resumed exactly and evaluated fairly",
-                "give it __len__ and __getitem__ (torch calls this a map-style dataset)",
-            ) from None
+            why = "samples are dealt out by their number, so that a run can be resumed exactly and evaluated fairly"
+            fix = "give it __len__ and __getitem__ (torch calls this a map-style dataset)"
+            raise DtkError(f"{config._target_} has no length", why, fix) from None
         self.validation_size = held_out(size, config.validation_fraction)
         self.train_size = size - self.validation_size
         if self.train_size < 1:

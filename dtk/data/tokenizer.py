@@ -99,22 +99,12 @@ def build_tokenizer(name: str) -> Tokenizer:
         return ByteTokenizer()
     if name == "gpt2":
         return GPT2Tokenizer()
-    return _from_file(Path(name).expanduser())
-
-
-def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """Return the smallest unsigned type that holds every id."""
-    return np.min_scalar_type(max(vocab_size - 1, 1))
-
-
-def _from_file(path: Path) -> FileTokenizer:
+    path = Path(name).expanduser()
     if not path.is_file():
-        name = str(typed(path))
-        raise DtkError(
-            f'unknown tokenizer "{name}"',
-            "no such file",
-            f"{did_you_mean(name, ('byte', 'gpt2'))} data.tokenizer is byte, gpt2 or a path of a tokenizer.json",
-        )
+        given = str(typed(path))
+        near = did_you_mean(given, ("byte", "gpt2"))
+        fix = f"{near} data.tokenizer is byte, gpt2 or a path of a tokenizer.json"
+        raise DtkError(f'unknown tokenizer "{given}"', "no such file", fix)
     try:
         from tokenizers import Tokenizer as Encoder
     except ImportError:
@@ -129,6 +119,11 @@ def _from_file(path: Path) -> FileTokenizer:
     # Ids may have holes, so the count of entries is no bound.
     vocab_size = max(encoder.get_vocab(with_added_tokens=True).values(), default=0) + 1
     return FileTokenizer(encoder, f"tokenizer.json {hashlib.sha256(content).hexdigest()}", vocab_size)
+
+
+def token_dtype(vocab_size: int) -> np.dtype[Any]:
+    """Return the smallest unsigned type that holds every id."""
+    return np.min_scalar_type(max(vocab_size - 1, 1))
 
 
 def _load_gpt2() -> Any:

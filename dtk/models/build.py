@@ -94,19 +94,13 @@ def check_custom(config: Config) -> None:
 
 def _check_heads(config: GPTConfig | LlamaConfig | EncoderConfig) -> None:
     if config.heads < 1 or config.width % config.heads:
-        raise DtkError(
-            f"model.width={config.width} does not divide into model.heads={config.heads}",
-            "every head has the same whole number of features",
-            f"take model.heads={_nearest_divisor(config.width, config.heads)}",
-        )
+        why = "every head has the same whole number of features"
+        raise _indivisible("width", config.width, "heads", config.heads, why)
     if not isinstance(config, LlamaConfig):
         return
     if config.kv_heads < 1 or config.heads % config.kv_heads:
-        raise DtkError(
-            f"model.heads={config.heads} does not divide into model.kv_heads={config.kv_heads}",
-            "each key and value head serves the same number of query heads",
-            f"take model.kv_heads={_nearest_divisor(config.heads, config.kv_heads)}",
-        )
+        why = "each key and value head serves the same number of query heads"
+        raise _indivisible("heads", config.heads, "kv_heads", config.kv_heads, why)
     if config.width // config.heads % 2:
         raise DtkError(
             f"heads of {config.width // config.heads} features (model.width / model.heads)",
@@ -115,5 +109,7 @@ def _check_heads(config: GPTConfig | LlamaConfig | EncoderConfig) -> None:
         )
 
 
-def _nearest_divisor(number: int, wanted: int) -> int:
-    return min(divisors(max(1, number)), key=lambda divisor: abs(divisor - wanted))
+def _indivisible(whole: str, number: int, part: str, wanted: int, why: str) -> DtkError:
+    nearest = min(divisors(max(1, number)), key=lambda divisor: abs(divisor - wanted))
+    what = f"model.{whole}={number} does not divide into model.{part}={wanted}"
+    return DtkError(what, why, f"take model.{part}={nearest}")

@@ -247,7 +247,7 @@ class _Run:
             SyntheticDataset(data, 0),
             parts,
             recorder,
-            Checkpoints(config.checkpoint, paths, context, recorder, {}),
+            Checkpoints(config.checkpoint, paths, context, recorder, {}, parts.strategy),
             StopRequest(),
             LossScaler(config.precision.initial_loss_scale),
             LoopState(),

@@ -71,8 +71,8 @@ class Checkpoints:
     context: Context
     recorder: Recorder
     info: dict[str, Any]
-    strategy: Strategy | None = None
-    """Its `rank_state` is kept too; None = it has none."""
+    strategy: Strategy
+    """Its `rank_state` is kept too."""
 
     def __post_init__(self) -> None:
         self.group = dist.new_group(backend="gloo", group_desc="checkpoint")
@@ -156,8 +156,7 @@ class Checkpoints:
 
     def _rank_state(self) -> dict[str, Tensor]:
         """Return what the strategy keeps on this rank alone, as entries."""
-        state = {} if self.strategy is None else self.strategy.rank_state()
-        return {f"{self._private}{name}": value for name, value in state.items()}
+        return {f"{self._private}{name}": value for name, value in self.strategy.rank_state().items()}
 
     def _own_state(self, entries: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return the tensors of this rank that the checkpoint fills: all, or none of any rank if the layout differs."""
@@ -237,7 +236,7 @@ class Checkpoints:
         owned = owned_state(optimizer)
         for name, fields in fresh.items():
             owned[by_name[name]].update(fields)
-        if self.strategy is not None and own:
+        if own:
             self.strategy.restore({key.removeprefix(self._private): value for key, value in own.items()})
         self.saved_step = int(loop["loop.step"])
         return LoopState(self.saved_step, float(loop["loop.loss_scale"]), int(loop["loop.good_steps"]))

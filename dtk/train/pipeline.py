@@ -155,12 +155,10 @@ class _Step:
 
     def __init__(self, runner: Pipelined, batches: Sequence[Batch], stages: int, factor: float) -> None:
         device = runner.strategy.context.device
-        self.runner = runner
+        self.runner, self.last_stage, self.factor = runner, stages - 1, factor
         own = [own_part(runner.part, batch, device) for batch in batches]
         self.on_host, self.where = [batch for batch, _ in own], [where for _, where in own]
         self.batches = [batch.to(device) for batch in self.on_host]
-        self.last_stage = stages - 1
-        self.factor = factor
         self.total = torch.zeros((), device=device)
         self.figures = no_figures(runner.task, device)
         self.results: dict[tuple[bool, int, int], Tensor] = {}

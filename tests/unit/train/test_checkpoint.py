@@ -14,6 +14,7 @@ from dtk.errors import DtkError
 from dtk.models.rows import by_part
 from dtk.parallel.context import Context
 from dtk.record.recorder import Recorder
+from dtk.strategies.single import Single, SingleConfig
 from dtk.train.checkpoint import FORMAT, Checkpoints, LoopState
 from tests.unit.train.conftest import config
 
@@ -32,7 +33,8 @@ def make(alone: Context, tmp_path: Path) -> Any:
     def build(**settings: Any) -> Checkpoints:
         paths = RunPaths(tmp_path)
         recorder = Recorder(config(), paths, 0, 0, 0, 1, 0, alone.device)
-        return Checkpoints(CheckpointConfig(**settings), paths, alone, recorder, {"model": "probe"})
+        strategy = Single(SingleConfig(), alone, config().precision)
+        return Checkpoints(CheckpointConfig(**settings), paths, alone, recorder, {"model": "probe"}, strategy)
 
     return build
 
