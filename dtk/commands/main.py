@@ -17,8 +17,10 @@ from dtk.commands import (
     demo,
     diagnose,
     doctor,
+    explain,
     ls,
     nccl,
+    new,
     plan,
     preflight,
     rerun,
@@ -34,7 +36,8 @@ from dtk.console.options import Parser, add_flags
 from dtk.errors import DtkError
 
 _COMMANDS = (
-    ls, show, rerun, rm, sweep, plan, compare, diagnose, watch, attach, preflight, bench, tune, doctor, nccl, demo,
+    new, ls, show, rerun, rm, sweep, plan, compare, diagnose, watch, attach, preflight, bench, tune, doctor, nccl,
+    explain, demo,
 )  # fmt: skip
 """In the order of `dtk --help`."""
 

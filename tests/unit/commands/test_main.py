@@ -21,7 +21,7 @@ def error(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     ("argv", "message"),
     [
         (["diagnoze"], 'there is no command "diagnoze" - did you mean diagnose?'),
-        (["zzz"], 'there is no command "zzz" - commands: run, strategies, ls, '),
+        (["zzz"], 'there is no command "zzz" - commands: run, strategies, new, ls, '),
         (["ls", "--nonsense"], "unrecognized arguments: --nonsense - "),
         (["plan", "--nonsense", "strategy=ddp"], "unrecognized arguments: --nonsense - "),
         (["--nonsense"], "unrecognized arguments: --nonsense - "),

@@ -1,0 +1,112 @@
+"""`dtk explain`: what a cause, a key, a strategy or an option of a group is. Imports no torch."""
+
+import argparse
+import shutil
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from diagnostics.report.overview import OUTCOMES
+from dtk.config.folders import conf_folder, groups
+from dtk.config.help import description
+from dtk.config.suggest import did_you_mean
+from dtk.console.output import put
+from dtk.errors import DtkError
+
+Rows = list[tuple[str, str]]
+"""Label and text; the first label is the name itself."""
+_LABEL = 14
+"""Columns of the labels."""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add the subcommand with its options."""
+    about = "what a cause, a key, a strategy or an option is"
+    parser = commands.add_parser("explain", text="explain", help=about, usage="dtk explain NAME [NAME ...]")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="hang.rank_oom, train.steps, fsdp, schedule=cosine")
+    parser.set_defaults(command=run, stopped="")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what each name means.
+
+    Raises:
+        DtkError: there is no such name.
+    """
+    found = [rows for name in arguments.names for rows in _found(name)]
+    width = max(40, min(110, shutil.get_terminal_size().columns))
+    put("\n".join(_text(rows, width) for rows in found))
+    return 0
+
+
+def _found(name: str) -> list[Rows]:
+    """Return everything that is called so: exactly, else by the part of its name behind the last dot.
+
+    Raises:
+        DtkError: nothing is.
+    """
+    everything = [*_causes(), *_options(), *_keys()]
+    exact = [rows for rows in everything if name in (rows[0][0], rows[0][0].partition("=")[2])]
+    last = [rows for rows in everything if name == rows[0][0].rpartition(".")[2]]
+    if not exact and not last:
+        names = {rows[0][0] for rows in everything}
+        near = did_you_mean(name, names | {full.rpartition("=")[2] for full in names})
+        raise DtkError(
+            f'nothing is called "{name}"', fix=near or "docs/causes.md lists causes, dtk run --help the groups"
+        )
+    return exact or last
+
+
+def _causes() -> Iterator[Rows]:
+    from diagnostics.causes import registry
+
+    for cause in registry.built_in():
+        explained = ", ".join(other for entry in cause.explained_by for other in entry.causes)
+        yield [
+            (cause.id, cause.title),
+            ("outcome", OUTCOMES[cause.outcome]),
+            ("decided from", cause.decided_from),
+            ("how to fix it", cause.remedy),
+            ("explained by", explained),
+            ("source", cause.source),
+        ]
+
+
+def _options() -> Iterator[Rows]:
+    from dtk.strategies.registry import CONFIG_TYPES
+
+    for group, options in groups([conf_folder()]).items():
+        for option, path in options.items():
+            rows = [(f"{group}={option}", description(path))]
+            if group == "strategy" and option in CONFIG_TYPES:
+                row = CONFIG_TYPES[option].row
+                states = f"parameters {row.parameters}, gradients {row.gradients}, optimizer {row.optimizer_state}"
+                rows += [
+                    ("a rank keeps", states),
+                    ("a step sends", f"{row.sent} in {row.collectives}"),
+                    ("take it when", row.use_when),
+                    ("letters", "`dtk strategies` explains them; docs/strategies.md has pictures"),
+                ]
+            yield rows
+
+
+def _keys() -> Iterator[Rows]:
+    from dtk.config.keys import keys
+
+    kinds: dict[tuple[str, ...], list[str]] = {}
+    for key in keys():
+        kinds.setdefault((key.name, key.about, key.type, key.default), []).append(key.kind)
+    for (name, about, typed, default), only in kinds.items():
+        yield [(name, about), ("type", typed), ("default", default), ("only with", ", ".join(filter(None, only)))]
+
+
+def _text(rows: Rows, width: int) -> str:
+    (name, about), *others = rows
+    lines = textwrap.wrap(f"{name}: {about}" if about else name, width, subsequent_indent="  ", break_on_hyphens=False)
+    for label, text in others:
+        if text:
+            indent = " " * (_LABEL + 2)
+            lines += textwrap.wrap(
+                text, width, initial_indent=f"  {label:<{_LABEL}}", subsequent_indent=indent, break_on_hyphens=False
+            )
+    return "\n".join(lines) + "\n"

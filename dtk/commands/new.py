@@ -1,0 +1,49 @@
+"""`dtk new`: a small project to begin with: configuration, model, data, task, a test and a README. Imports no torch."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from diagnostics.contract.invocation import command
+from dtk.errors import DtkError
+
+TEMPLATES = Path(__file__).parents[1] / "templates" / "project"
+_NAMED = {
+    "module.txt": "{module}.py",
+    "tests/test_module.txt": "tests/test_{module}.py",
+    "tests/conftest.txt": "tests/conftest.py",
+}
+"""Template -> where it goes; others keep their names."""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add the subcommand with its options."""
+    parser = commands.add_parser("new", text="new", help="begin a project: your own model, data and task, with a test")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="is made; its name is that of the project")
+    parser.set_defaults(command=run, stopped="")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make the project and print what to do with it.
+
+    Raises:
+        DtkError: the folder holds something, its name is no name of a module, or it cannot be made.
+    """
+    folder: Path = arguments.folder
+    module = folder.resolve().name.replace("-", "_").replace(".", "_")
+    if not module.isidentifier() or not module.isascii():
+        raise DtkError(f'"{folder.name}" cannot name a Python module', fix="take letters, digits and _: my_experiment")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DtkError(f"{folder} exists", "nothing of yours is overwritten", "take another folder")
+    try:
+        for template in sorted(path for path in TEMPLATES.rglob("*") if path.is_file()):
+            inside = template.relative_to(TEMPLATES).as_posix()
+            path = folder / _NAMED.get(inside, inside).replace("{module}", module)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = template.read_text(encoding="utf-8")
+            path.write_text(text.replace("{module}", module).replace("{name}", folder.resolve().name), encoding="utf-8")
+            print(f"made {path}")
+    except OSError as error:
+        raise DtkError(f"{folder} cannot be made", error.strerror or str(error)) from error
+    print(f"next: cd {folder} && {command('run', '--config-dir', 'conf', 'experiment=first')}")
+    return 0

@@ -1,0 +1,74 @@
+"""What a key of the configuration means: its type, default and the text below it in `dtk.config.schema`."""
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any, get_type_hints
+
+import yaml
+
+from dtk.config.schema import KINDS, Config
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of one kind of its section."""
+
+    name: str
+    """`train.micro_batch_size`."""
+    kind: str
+    """Values of the discriminating key for which it exists: `strategy=ddp`; empty = always."""
+    type: str
+    default: str
+    """Of the schema; files in conf/ may set another one. Empty = it must be given."""
+    about: str
+
+
+def keys() -> Iterator[Key]:
+    """Yield every key, section by section; one that several kinds of a section share comes once for each text."""
+    hints = get_type_hints(Config)
+    for field in fields(Config):
+        kinds = KINDS[field.name][1] if field.name in KINDS else {}
+        sections: dict[type, list[str]] = {}
+        for value, section in kinds.items():
+            sections.setdefault(section, []).append(value)
+        if is_dataclass(hints[field.name]):
+            sections[hints[field.name]] = []
+        if not sections:
+            yield _key("", field, hints[field.name], _texts(Config), "")
+        for section, values in sections.items():
+            kind = f"{field.name}={'|'.join(values)}" if len(sections) > 1 else ""
+            of_section = get_type_hints(section)
+            for key in fields(section):
+                yield _key(f"{field.name}.", key, of_section[key.name], _texts(section), kind)
+
+
+def _key(prefix: str, field: Any, kind_of_value: Any, texts: dict[str, str], kind: str) -> Key:
+    default = field.default if field.default is not MISSING else field.default_factory
+    default = "" if default is MISSING else yaml.safe_dump(default() if callable(default) else default)
+    typed = kind_of_value.__name__ if type(kind_of_value) is type else str(kind_of_value)
+    return Key(
+        prefix + field.name,
+        kind,
+        typed.replace("typing.", "").replace("None", "null"),
+        default.removesuffix("\n").removesuffix("\n..."),
+        texts.get(field.name, ""),
+    )
+
+
+@cache
+def _texts(section: type) -> dict[str, str]:
+    """Return key -> the text below it, of a section and the classes that it extends."""
+    texts: dict[str, str] = {}
+    for cls in reversed(section.__mro__[:-1]):
+        body = ast.parse(inspect.getsource(sys.modules[cls.__module__])).body
+        for node in body:
+            if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
+                for field, text in pairwise(node.body):
+                    if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                        texts[ast.unparse(field.target)] = " ".join(str(ast.literal_eval(text.value)).split())
+    return texts

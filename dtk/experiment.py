@@ -1,0 +1,137 @@
+"""dtk as a library, for scripts and notebooks: compose, plan, run and diagnose, with typed results.
+
+    from dtk import experiment
+
+    job = ("strategy=fsdp", "model=gpt2_tiny", "train.steps=20")
+    print(experiment.plan(*job).plan.memory.peak_bytes)
+    result = experiment.run(*job)
+    print(result.state, result.summary["loss"], [row.get("loss") for row in result.metrics()])
+    print(experiment.diagnose(result.folder).outcome)
+
+Overrides are those of the commands. What is wrong with them is a `DtkError`, whose text says what to type instead.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.contract.artifacts import RunPaths
+from diagnostics.runs.find import Details, read_details
+from diagnostics.runs.records import objects
+from dtk.errors import DtkError
+from dtk.extras import import_torch, require_training
+
+if TYPE_CHECKING:
+    from diagnostics.report.model import Report
+    from dtk.config.compose import Composed
+    from dtk.plan.report.model import PlanReport
+
+__all__ = ["DtkError", "RunResult", "compose", "diagnose", "plan", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """A run that has ended, and what it left."""
+
+    folder: Path
+    exit_code: int
+    """0 finished; 1 a rank failed; 129, 130 or 143 stopped by a signal, with a checkpoint."""
+    details: Details
+    """Everything that `dtk show` says."""
+
+    @property
+    def state(self) -> str:
+        """How it ended, as in status.json: `finished`, `failed`, `stopped`, `hung`, `oom` ..."""
+        return self.details.run.state
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The figures of summary.json: losses, tokens per second, peak memory in bytes; empty if it did not finish."""
+        return self.details.summary
+
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows of metrics.jsonl: of steps, with `loss`, and of evaluations, with `validation_loss`."""
+        path = RunPaths(self.folder).metrics
+        if path.exists():
+            with path.open("rb") as lines:
+                yield from objects(lines)
+
+
+def compose(*overrides: str, config_dir: Path | None = None) -> "Composed":
+    """Return the configuration of a run: typed as `.config`, plain as `.plain`.
+
+    Args:
+        overrides: in Hydra's grammar: `strategy=ddp`, `train.steps=5`.
+        config_dir: YAML files of your own; they hide dtk's files of the same group and name.
+
+    Raises:
+        DtkError: a key, a value or a YAML file is wrong.
+    """
+    require_training("dtk.experiment.compose needs")
+    from dtk.config.compose import compose as composed
+
+    return composed(list(overrides), config_dir, traced=True)
+
+
+def plan(*overrides: str, config_dir: Path | None = None, world_sizes: tuple[int, ...] = ()) -> "PlanReport":
+    """Return what a run needs before it is started: memory per rank, messages, step time. Needs no GPU and no data.
+
+    Args:
+        overrides: as for `compose`, and `hardware=NAME`.
+        config_dir: as for `compose`.
+        world_sizes: the same on these numbers of ranks as well.
+
+    Raises:
+        DtkError: the job or the hardware cannot be used.
+    """
+    require_training("dtk.experiment.plan needs")
+    import_torch()
+    from dtk.plan.make import Asked, make
+
+    sizes = ",".join(map(str, world_sizes)) or None
+    return make(Asked(overrides=overrides, config_dir=config_dir, world_sizes=sizes))
+
+
+def run(*overrides: str, config_dir: Path | None = None, check: bool = True) -> RunResult:
+    """Run a job on this machine to its end, as `dtk run` does: its ranks are processes of their own.
+
+    Args:
+        overrides: as for `compose`.
+        config_dir: as for `compose`.
+        check: raise if it does not finish.
+
+    Raises:
+        DtkError: the job cannot be started; with `check` also: it did not finish.
+    """
+    require_training("dtk.experiment.run needs")
+    import_torch()
+    from dtk.config.placement import is_remote
+    from dtk.launch.prepare import compose_point, place_point
+    from dtk.launch.start import run_point
+
+    point = compose_point(list(overrides), config_dir)
+    if is_remote(point.composed.config.launcher):
+        raise DtkError("dtk.experiment.run waits for the end of a run", "this launcher submits it", "use dtk run")
+    made: list[RunPaths] = []
+    exit_code = run_point(*place_point(point), made.append)
+    if not made:
+        raise DtkError("the job was not started", "preflight found that it would hang; its report is above")
+    result = RunResult(made[0].root, exit_code, read_details(made[0].root))
+    if check and exit_code != 0:
+        raise DtkError(f"the run ended as {result.state}", str(result.folder), f"dtk diagnose {result.folder}")
+    return result
+
+
+def diagnose(path: Path | str) -> "Report":
+    """Explain a run folder, or the leftovers of any PyTorch job: outcome, root causes, fault tree.
+
+    Args:
+        path: a folder or a file.
+
+    Raises:
+        diagnostics.contract.errors.DiagnosticsError: there is no evidence at `path`.
+    """
+    from diagnostics.diagnose import diagnose as explained
+
+    return explained(Path(path))

@@ -1,0 +1,51 @@
+"""`dtk explain`: causes, keys, strategies and options by name."""
+
+import pytest
+
+from diagnostics.causes import registry
+from dtk.commands.main import main
+from dtk.config.keys import keys
+
+
+def said(capsys: pytest.CaptureFixture[str], *names: str, code: int = 0) -> str:
+    assert main(["explain", *names]) == code
+    captured = capsys.readouterr()
+    return captured.out if code == 0 else captured.err
+
+
+def test_a_cause_tells_what_decides_and_what_fixes_it(capsys: pytest.CaptureFixture[str]) -> None:
+    cause = next(cause for cause in registry.built_in() if cause.id == "hang.rank_killed")
+    text = " ".join(said(capsys, "rank_killed").split())
+    assert text.startswith(f"hang.rank_killed: {cause.title} outcome CRASHED decided from {cause.decided_from}")
+    assert cause.remedy in text
+
+
+def test_every_cause_option_and_section_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [cause.id for cause in registry.built_in()]
+    assert said(capsys, *names).count("decided from") == len(names)
+    assert "PyTorch FSDP2" in said(capsys, "strategy=fsdp")
+    assert said(capsys, "fsdp") == said(capsys, "strategy=fsdp")
+
+
+def test_a_key_that_several_kinds_share_comes_once(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "bucket_cap_mb")
+    assert text.count("strategy.bucket_cap_mb") == 1 and "strategy=ddp, strategy=zero1" in text
+    text = said(capsys, "train.micro_batch_size")
+    assert "type          int" in text and "default       0" in text and "only with" not in text
+
+
+@pytest.mark.parametrize(("name", "near"), [("hang.rank_ooom", "hang.rank_oom"), ("fsdpp", "fsdp"), ("xyzzy", "docs/")])
+def test_an_unknown_name_is_one_line_with_what_is_near(
+    name: str, near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = said(capsys, name, code=2)
+    assert text.count("\n") == 1 and f'nothing is called "{name}"' in text and near in text
+
+
+def test_keys_have_their_text_of_the_class_that_defines_them() -> None:
+    found = {(key.name, key.kind): key for key in keys()}
+    assert found["seed", ""].default == "1234"
+    assert found["train.clip_norm", ""].type == "float | null"
+    assert found["train.compile", ""].default == "false"
+    assert found["checkpoint.every", ""].about == "Steps between checkpoints; 0 = none on the way."
+    assert len({name for name, _ in found}) > 150
