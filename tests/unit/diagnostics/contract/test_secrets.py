@@ -4,7 +4,7 @@ import json
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnostics.contract.secrets import MASK, is_secret, masked, masked_text
@@ -97,9 +97,11 @@ def test_an_argument_behind_an_option_and_names_of_kubernetes_secrets() -> None:
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=8), inner),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+        max_leaves=20,
     )
 )
+@settings(max_examples=50)
 def test_masking_twice_is_masking_once_and_keeps_the_shape(value: object) -> None:
     once = masked(value)
     assert masked(once) == once and json.dumps(once) and type(once) is type(value)

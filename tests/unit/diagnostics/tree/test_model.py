@@ -47,7 +47,7 @@ def happens(node: Node, true: frozenset[str]) -> bool:
 
 
 @given(TREES)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_cut_sets_are_exactly_what_leads_to_the_event(tree: Node) -> None:
     cuts = minimal_cut_sets(tree)
     subsets = chain.from_iterable(combinations(CAUSES, size) for size in range(len(CAUSES) + 1))
