@@ -84,6 +84,7 @@ def test_a_choice_replaces_its_section_and_the_typed_choice_before(stored: Store
     assert changed.config.strategy.name == "fsdp" and changed.config.train.steps == 7
     assert changed.overrides == ["train.steps=7", "strategy=fsdp"]
     assert changed.origins.choices["strategy"].by == "strategy=fsdp"
+    assert changed.origins.keys["train.steps"] == stored.origins.keys["train.steps"], "other sections stay"
     sources = {setting.by.split(":")[0] for setting in changed.origins.keys["strategy.reshard_after_forward"]}
     assert "conf/strategy/fsdp.yaml" in sources
     assert not any(key.startswith("strategy.bucket") for key in changed.origins.keys), "keys of ddp are gone"
