@@ -16,7 +16,7 @@ from typing import IO
 import msgspec
 
 from diagnostics.analysis.histories.one_rank import Digest, digest
-from diagnostics.analysis.histories.worker import LENGTH, Job, JobFile, Work
+from diagnostics.analysis.histories.worker import LENGTH, JobFile, Work
 from diagnostics.evidence.calls import CallFile
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.ring import RingFile
@@ -39,12 +39,12 @@ def digests(
     """
     ranks = sorted(files)
     count = min(_worthwhile(files) if workers is None else workers, len(ranks))
-    jobs = [_job(rank, files[rank]) for rank in ranks] if count > 1 else []
-    if None in jobs or not jobs:
+    jobs = [(rank, listed) for rank in ranks if count > 1 and (listed := _listed(files[rank]))]
+    if len(jobs) < len(ranks) or not jobs:
         yield from (digest(rank, files[rank], attempt) for rank in ranks)
         return
     with ExitStack() as stack:
-        pipes = [_start(stack, [job for job in jobs[n::count] if job], files[ranks[0]], attempt) for n in range(count)]
+        pipes = [_start(stack, jobs[n::count], files[ranks[0]], attempt) for n in range(count)]
         for number, rank in enumerate(ranks):
             answer = _next(pipes, number % count)
             yield answer if answer is not None else digest(rank, files[rank], attempt)
@@ -61,17 +61,19 @@ def _worthwhile(files: Mapping[int, Sequence[CallFile]]) -> int:
     return min(cores, MAX_WORKERS, size // WORTH_BYTES + 1)
 
 
-def _job(rank: int, files: Sequence[CallFile]) -> Job | None:
-    """Return the files as a job for a worker, or None if a file is of another type and must be read in this process."""
-    named = [
+def _listed(files: Sequence[CallFile]) -> list[JobFile]:
+    """Return a rank's files for a worker; nothing if one is of another type and must be read in this process."""
+    listed = [
         JobFile(isinstance(file, RingFile), str(file.path.absolute()), file.file, file.rank)
         for file in files
         if isinstance(file, FlightFile | RingFile)
     ]
-    return Job(rank, named) if len(named) == len(files) else None
+    return listed if len(listed) == len(files) else []
 
 
-def _start(stack: ExitStack, jobs: list[Job], files: Sequence[CallFile], attempt: int | None) -> IO[bytes] | None:
+def _start(
+    stack: ExitStack, jobs: list[tuple[int, list[JobFile]]], files: Sequence[CallFile], attempt: int | None
+) -> IO[bytes] | None:
     """Start a worker with its jobs. Return the stream of its answers, or None if it cannot be started."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     limits = next(file.limits for file in files if isinstance(file, FlightFile | RingFile))

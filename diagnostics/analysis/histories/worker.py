@@ -30,32 +30,26 @@ class JobFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """One rank."""
-
-    rank: int
-    files: list[JobFile]
-
-
-@dataclass(frozen=True, slots=True)
 class Work:
     """All that one worker does."""
 
     limits: Limits
     attempt: int | None
-    jobs: list[Job]
+    jobs: list[tuple[int, list[JobFile]]]
+    """(rank, its files)."""
 
 
 def main() -> None:
     """Do the work."""
     gc.disable()  # Dumps are millions of plain values without cycles: counting frees them.
     work = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Work)
-    for job in work.jobs:
+    for rank, listed in work.jobs:
         files = [
-            (RingFile if one.ring else FlightFile)(Path(one.path), one.file, one.rank, work.limits) for one in job.files
+            (RingFile if file.ring else FlightFile)(Path(file.path), file.file, file.rank, work.limits)
+            for file in listed
         ]
         try:
-            data = msgspec.msgpack.encode(digest(job.rank, files, work.attempt))
+            data = msgspec.msgpack.encode(digest(rank, files, work.attempt))
         except (OverflowError, ValueError, TypeError):  # A number beyond 64 bits, a text that is no Unicode.
             data = b""
         sys.stdout.buffer.write(len(data).to_bytes(LENGTH, "little") + data)

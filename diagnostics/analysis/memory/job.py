@@ -35,6 +35,7 @@ PREDICTED_RANKS = 64
 _OPTIMIZER = "Optimizer.step#"
 H = TypeVar("H", bound=CallFile | SnapshotFile | TimelineFile | TraceFile)
 T = TypeVar("T")
+Job = TypeVar("Job", bound="JobMemory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +233,9 @@ class JobMemory:
         return Prediction(rest + fixed_bytes + linear_bytes * PREDICTED_RANKS // world, rest)
 
 
-def read(evidence: Evidence) -> JobMemory:
-    """Read what there is; what cannot be read is a problem under coverage."""
-    job = JobMemory(evidence, model_size.read(evidence), ran_out=ran_out(evidence))
+def read(evidence: Evidence, kind: type[Job]) -> Job:
+    """Read what there is as a job of this kind; what cannot be read is a problem under coverage."""
+    job = kind(evidence, model_size.read(evidence), ran_out=ran_out(evidence))
     _timelines(job)
     for snapshot_file, snapshot in _loaded(job, _first(evidence.snapshots), SnapshotFile.load, "snapshot"):
         rank = _of(job, snapshot_file.rank or 0)

@@ -1,6 +1,6 @@
 """`report.measures.memory`: per rank the peak, where it stood, the curve, what the peak consists of; and the plan."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -30,8 +30,7 @@ class MeasuredJob(JobMemory):
 
 def read(evidence: Evidence) -> MeasuredJob:
     """Read what is recorded of the memory of a job."""
-    job = read_job(evidence)
-    return MeasuredJob(**{each.name: getattr(job, each.name) for each in fields(job)})
+    return read_job(evidence, MeasuredJob)
 
 
 def measures(job: JobMemory) -> dict[str, Any]:

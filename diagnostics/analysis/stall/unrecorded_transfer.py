@@ -2,45 +2,28 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
 
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.looks import looks
-from diagnostics.analysis.stall.stack_evidence import collective_of
+from diagnostics.analysis.stall.stack_evidence import InCollective, collective_of
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.stacks import dumps as stacks
 
-Direction = Literal["send", "recv", "batch"]
-_FUNCTIONS: dict[str, Direction] = {
-    "recv": "recv",
-    "send": "send",
-    "irecv": "recv",
-    "isend": "send",
-    "batch_isend_irecv": "batch",
-}
+_FUNCTIONS = {"recv": "recv", "send": "send", "irecv": "recv", "isend": "send", "batch_isend_irecv": "batch"}
+"""torch's functions -> which way the bytes go."""
 _DEPTH = 4
 """Innermost frames among which torch's own function is looked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class InTransfer:
-    """A rank in a send or a receive."""
-
-    direction: Direction
-    site: Frame | None
-    """The user's line."""
-    kind: str
-    """Of the file that shows it: `stacks`, `log`, `error`."""
-    file: str
 
 
 @dataclass(frozen=True, slots=True)
 class UnrecordedTransfer:
     """Ranks that all send, or all receive, while no rank is left to post the other half."""
 
-    direction: Direction
-    ranks: dict[int, InTransfer]
+    direction: str
+    """`send` or `recv`."""
+    ranks: dict[int, InCollective]
+    """Where each of them stands; the operation is the direction."""
     waiting: tuple[int, ...]
     """The other ranks, which wait for these."""
     world_known: bool
@@ -51,7 +34,7 @@ def unrecorded_transfer(job: JobState, explained: Collection[int]) -> Unrecorded
     """Find ranks that all wait in a send or all in a receive, where the rest waits for them or is empty."""
     world = job.world()
     inside = _inside(job)
-    directions = {place.direction for place in inside.values()}
+    directions = {place.op for place in inside.values()}
     if world < 2 or directions not in ({"recv"}, {"send"}) or set(inside) & set(explained):
         return None
     rest = tuple(rank for rank in range(world) if rank not in inside)
@@ -73,9 +56,9 @@ def _are_together(job: JobState, ranks: tuple[int, ...]) -> bool:
     return any(len(at) == len(ranks) and len(set(at)) == 1 and None not in at for at in places)
 
 
-def _inside(job: JobState) -> dict[int, InTransfer]:
+def _inside(job: JobState) -> dict[int, InCollective]:
     """Rank -> the send or receive that its stack, or the error that ended it, stands in."""
-    inside: dict[int, InTransfer | None] = {}
+    inside: dict[int, InCollective | None] = {}
     for rank, end in job.endings.items():
         if end.victim:
             inside[rank] = _place(end.frames, end.evidence.kind, end.evidence.file)
@@ -86,8 +69,7 @@ def _inside(job: JobState) -> dict[int, InTransfer]:
     return {rank: place for rank, place in sorted(inside.items()) if place is not None}
 
 
-def _place(frames: tuple[Frame, ...], kind: str, file: str) -> InTransfer | None:
+def _place(frames: tuple[Frame, ...], kind: str, file: str) -> InCollective | None:
     direction = next((_FUNCTIONS[frame.function] for frame in frames[:_DEPTH] if frame.function in _FUNCTIONS), None)
-    if direction is None:
-        return None
-    return InTransfer(direction, next((frame for frame in frames if not is_library(frame.file)), None), kind, file)
+    site = next((frame for frame in frames if not is_library(frame.file)), None)
+    return InCollective(direction, site, kind, file) if direction is not None else None

@@ -83,26 +83,10 @@ def charge(exposed: Ruler, calls: Iterable[Interval]) -> list[int]:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class Compatible:
-    """The figures of HolisticTraceAnalysis 0.5.0 on the rows that it uses; percent."""
+def compatible(trace: Trace, work: Work) -> dict[str, float | str] | None:
+    """Return the figures of HolisticTraceAnalysis 0.5.0 as the report has them; None without device communication.
 
-    overlap: float
-    idle: float
-    compute: float
-    non_compute: float
-    window: str
-
-    def json(self) -> dict[str, float | str]:
-        """As the report has it."""
-        shares = ("overlap", "idle", "compute", "non_compute")
-        return {f"{name}_percent": round(getattr(self, name), 2) for name in shares} | {"window": self.window}
-
-
-def compatible(trace: Trace, work: Work) -> Compatible | None:
-    """As HTA counts by default; None without communication on a device.
-
-    It leaves out what the last marked step launched and what has no launch in the trace, and takes times in
+    By default it leaves out what the last marked step launched and what has no launch in the trace, and takes times in
     whole microseconds.
     """
     steps = sorted({trace.marks.start[i] for i, n in enumerate(trace.marks.name) if "ProfilerStep" in trace.names[n]})
@@ -119,15 +103,14 @@ def compatible(trace: Trace, work: Work) -> Compatible | None:
     if not communication:
         return None
     wall = max(end for _, end in spans) - min(start for start, _ in spans)
-    idle = wall - total(union(communication + compute + copies))
-    computing = total(compute)
-    return Compatible(
-        overlap=100 * total(intersect(communication, compute)) / total(communication),
-        idle=100 * idle / wall,
-        compute=100 * computing / wall,
-        non_compute=100 * (wall - computing - idle) / wall,
-        window="without the last marked step, as HTA" if limit is not None else "whole file",
-    )
+    idle, computing = wall - total(union(communication + compute + copies)), total(compute)
+    return {
+        "overlap_percent": round(100 * total(intersect(communication, compute)) / total(communication), 2),
+        "idle_percent": round(100 * idle / wall, 2),
+        "compute_percent": round(100 * computing / wall, 2),
+        "non_compute_percent": round(100 * (wall - computing - idle) / wall, 2),
+        "window": "without the last marked step, as HTA" if limit is not None else "whole file",
+    }
 
 
 def _whole_us(span: Interval) -> Interval:

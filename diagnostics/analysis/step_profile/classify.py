@@ -61,8 +61,8 @@ _REMEMBERED = 4096
 _OPEN = 256
 """Issues that may be on their way at once."""
 
-Ranges = dict[int, tuple[list[int], list[int], list[Message], list[str]]]
-"""Lane -> starts, ends, message and how it was told, of ranges that do not overlap, ascending."""
+_Range = tuple[int, int, Message, str]
+"""Start, end, the collective, and how it was recognised."""
 
 
 def classify(trace: Trace) -> Work:
@@ -94,7 +94,11 @@ def _on_device(trace: Trace) -> Work:
             continue
         message, why = messages.get(i), "args"
         if message is None and launch >= 0 and thread in ranges:
-            message, why = _inside(ranges[thread], launch, lane != work.compute_lane)
+            starts, rows = ranges[thread]
+            at = bisect_right(starts, launch) - 1
+            # A marked region counts only for work outside the compute stream.
+            if at >= 0 and launch < rows[at][1] and (rows[at][3] != "region" or lane != work.compute_lane):
+                message, why = rows[at][2:]
         if kind == "communication" and message is None:
             message, why = Message("collective"), "name"
         if message is not None and message.op == "collective":
@@ -143,9 +147,9 @@ def _compute_lane(trace: Trace, kinds: list[str]) -> int:
     return max(busy, key=lambda lane: (busy[lane], -lane)) if busy else -1
 
 
-def _ranges(trace: Trace) -> Ranges:
-    """Stretches of host threads in which a collective is launched."""
-    by_lane: dict[int, list[tuple[int, int, Message, str]]] = {}
+def _ranges(trace: Trace) -> dict[int, tuple[list[int], list[_Range]]]:
+    """Return the stretches of each host thread in which a collective is launched, ascending, with their starts."""
+    by_lane: dict[int, list[_Range]] = {}
     for i, message in trace.op_messages.items():
         ops = trace.ops
         by_lane.setdefault(ops.lane[i], []).append((ops.start[i], ops.end[i], message, "args"))
@@ -157,38 +161,24 @@ def _ranges(trace: Trace) -> Ranges:
         if match:
             message = Message(collective_word(match[1]), int(match[2]), "byte", match[3])
             by_lane.setdefault(marks.lane[i], []).append((marks.start[i], marks.end[i], message, "region"))
-    return {lane: _flat(ranges) for lane, ranges in by_lane.items()}
+    flat = {lane: _flat(ranges) for lane, ranges in by_lane.items()}
+    return {lane: ([row[0] for row in rows], rows) for lane, rows in flat.items()}
 
 
-def _flat(ranges: list[tuple[int, int, Message, str]]) -> tuple[list[int], list[int], list[Message], list[str]]:
+def _flat(ranges: list[_Range]) -> list[_Range]:
     """Of nested ranges the one that knows most: `record_param_comms` before an annotation before a region."""
     order = {"args": 0, "annotation": 1, "region": 2}
 
-    def knows(one: tuple[int, int, Message, str]) -> tuple[bool, bool, int]:
-        return one[2].op == "collective", not one[2].elements, order[one[3]]
+    def ignorance(row: _Range) -> tuple[bool, bool, int]:
+        return row[2].op == "collective", not row[2].elements, order[row[3]]
 
-    kept: list[tuple[int, int, Message, str]] = []
-    for one in sorted(ranges, key=lambda r: (r[0], -r[1])):
-        if kept and one[0] < kept[-1][1]:
-            if knows(one) < knows(kept[-1]):
-                kept[-1] = (kept[-1][0], kept[-1][1], one[2], one[3])
-            continue
-        kept.append(one)
-    return [r[0] for r in kept], [r[1] for r in kept], [r[2] for r in kept], [r[3] for r in kept]
-
-
-def _inside(
-    ranges: tuple[list[int], list[int], list[Message], list[str]], launch: int, aside: bool
-) -> tuple[Message | None, str]:
-    """Return the collective whose range contains the launch.
-
-    A marked region counts only for work outside the compute stream.
-    """
-    starts, ends, messages, why = ranges
-    n = bisect_right(starts, launch) - 1
-    if n < 0 or launch >= ends[n] or (why[n] == "region" and not aside):
-        return None, ""
-    return messages[n], why[n]
+    flat: list[_Range] = []
+    for row in sorted(ranges, key=lambda row: (row[0], -row[1])):
+        if not flat or row[0] >= flat[-1][1]:
+            flat.append(row)
+        elif ignorance(row) < ignorance(flat[-1]):
+            flat[-1] = (*flat[-1][:2], *row[2:])
+    return flat
 
 
 def _on_cpu(trace: Trace) -> Work:

@@ -198,13 +198,8 @@ def _rank_measures(profile: RankProfile) -> dict[str, Any]:
         "regions": {name: _part(part) for name, part in profile.by_phase.items()},
         "recognised_by": profile.recognised,
     }
-    if profile.hta is not None:
-        result["hta"] = profile.hta.json()
-    if profile.unknown:
-        result["unknown_kernels"] = profile.unknown
-    if profile.fused:
-        result["fused_kernels"] = profile.fused
-    return result
+    more = {"hta": profile.hta, "unknown_kernels": profile.unknown, "fused_kernels": profile.fused}
+    return result | {name: value for name, value in more.items() if value}
 
 
 def _part(part: Breakdown) -> dict[str, float]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from diagnostics.analysis.step_profile import names
-from diagnostics.analysis.step_profile.breakdown import Breakdown, Compatible, Covers, charge, compatible
+from diagnostics.analysis.step_profile.breakdown import Breakdown, Covers, charge, compatible
 from diagnostics.analysis.step_profile.classify import Call, Work, classify
 from diagnostics.analysis.step_profile.copies import CopyProfile, copy_profiles
 from diagnostics.analysis.step_profile.gaps import Gap, find_gaps, mark_pauses
@@ -116,7 +116,8 @@ class RankProfile:
     """Device -> ns in which it works, where the process uses several; else empty."""
     by_group: dict[str, Breakdown]
     by_phase: dict[str, Breakdown]
-    hta: Compatible | None
+    hta: dict[str, float | str] | None
+    """As HolisticTraceAnalysis counts."""
     copies: list[CopyProfile]
     """Between host and device, by direction and memory; the costliest first."""
     calls: list[CallProfile]

@@ -75,4 +75,4 @@ def test_lines_are_those_of_the_named_ranks():
 def test_where_tensors_are(tmp_path, example, on_cpu):
     for name, text in getattr(examples, example)().items():
         (tmp_path / name).write_text(text)
-    assert read(gather(tmp_path, Limits())).on_cpu is on_cpu
+    assert read(gather(tmp_path, Limits()), JobMemory).on_cpu is on_cpu

@@ -42,11 +42,14 @@ def test_equal_on_equal_rows_and_exact_on_whole_files(name: str) -> None:
     for rank, (overlap, idle, compute, rest, exact) in FIGURES[name].items():
         hta = found[rank].hta
         assert hta is not None
-        assert (hta.overlap, hta.idle, hta.compute, hta.non_compute) == pytest.approx(
-            (overlap, idle, compute, rest), abs=0.0101
-        )
+        assert (
+            hta["overlap_percent"],
+            hta["idle_percent"],
+            hta["compute_percent"],
+            hta["non_compute_percent"],
+        ) == pytest.approx((overlap, idle, compute, rest), abs=0.0101)
         assert found[rank].window.json()["overlap_percent"] == pytest.approx(exact, abs=0.0101)
-        assert ("without the last" in hta.window) == (len(found[rank].steps) > 1)
+        assert ("without the last" in hta["window"]) == (len(found[rank].steps) > 1)
 
 
 def test_collectives_are_found_by_structure_in_real_traces() -> None:
