@@ -9,6 +9,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from diagnostics.contract.files import table_beside
 from dtk.config.schema import GPTConfig
 from dtk.errors import DtkError
 from dtk.models.build import ModelConfig
@@ -25,23 +27,10 @@ from dtk.models.rows import by_head, by_part
 from dtk.models.safetensors_file import write_safetensors
 from dtk.parallel.placement import local_piece
 
-_MODULES = {
-    "token_embedding": "wte", "position_embedding": "wpe", "final_norm": "ln_f", "attention_norm": "ln_1",
-    "attention.qkv": "attn.c_attn", "attention.projection": "attn.c_proj", "mlp_norm": "ln_2", "mlp.up": "mlp.c_fc",
-    "mlp.down": "mlp.c_proj",
-}  # fmt: skip
+_MODULES, _SIZES, _FIXED = itemgetter("modules", "sizes", "fixed")(table_beside(__file__))
 _TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 """Hugging Face keeps these as Conv1D: [in, out] where nn.Linear has [out, in]."""
 _PREFIX = "transformer."
-_SIZES = {
-    "vocab_size": "vocab_size", "n_positions": "context_length", "n_embd": "width", "n_layer": "layers",
-    "n_head": "heads",
-}  # fmt: skip
-_FIXED: dict[str, Any] = {
-    "model_type": "gpt2", "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_inner": None,
-    "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "tie_word_embeddings": True,
-}  # fmt: skip
-"""Settings of GPT2Config that change what the model computes; all but model_type may be absent."""
 
 
 def check_gpt2(config: GPTConfig, folder: str | Path) -> None:

@@ -198,13 +198,7 @@ class MoE(Llama):
     def forward(  # type: ignore[override]
         self, tokens: Tensor, positions: Tensor | None = None, stream: Tensor | None = None
     ) -> Tensor | Answer:
-        """Logits [batch, sequence, vocab] of token ids [batch, sequence], in training with the rest of an `Answer`.
-
-        Args:
-            tokens: int64.
-            positions: int64 [sequence], where the tokens stand; None = they are a whole sequence.
-            stream: of a pipeline, which this model has not.
-        """
+        """As `Llama.forward`, in training with the rest of an `Answer`; there is no pipeline, and so no `stream`."""
         cos, sin = self.rotary(tokens, positions)
         x, auxiliary, loads = self.token_embedding(tokens), [], []
         for block in self.blocks:

@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.optim import Optimizer
 
 from diagnostics.contract.artifacts import CHECKPOINT_INFO, RunPaths, complete_checkpoints
+from diagnostics.contract.files import read_json
 from dtk.config.checkpoint_files import damaged, describe_files
 from dtk.config.schema import CheckpointConfig
 from dtk.errors import DtkError
@@ -244,10 +245,8 @@ class Checkpoints:
 
 def _format(folder: Path) -> int:
     """Format of a complete checkpoint; those that say nothing are of the first."""
-    with suppress(OSError, ValueError):
-        about = json.loads((folder / CHECKPOINT_INFO).read_text(encoding="utf-8"))
-        if isinstance(about, dict) and isinstance(about.get("format"), int):
-            return int(about["format"])
+    with suppress(OSError, ValueError, TypeError, LookupError):
+        return int(read_json(folder / CHECKPOINT_INFO)["format"])
     return 1
 
 
