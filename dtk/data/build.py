@@ -25,10 +25,8 @@ def build_dataset(config: schema.DataConfig, allow_targets: list[str] | None = N
         DtkError: whatever is wrong with path, content, sizes, tokenizer or optional packages.
     """
     if config.sequence_length < 1 or not 0 <= config.validation_fraction < 1:
-        raise DtkError(
-            f"data.sequence_length={config.sequence_length} data.validation_fraction={config.validation_fraction}",
-            "a sample has at least one token, and a fraction is at least 0 and below 1",
-        )
+        what = f"data.sequence_length={config.sequence_length} data.validation_fraction={config.validation_fraction}"
+        raise DtkError(what, "a sample has at least one token, and a fraction is at least 0 and below 1")
     if isinstance(config, schema.SyntheticData):
         return synthetic_dataset(config)
     if isinstance(config, schema.CustomData):
@@ -56,11 +54,8 @@ def check_dataset(config: schema.Config, dataset: Dataset) -> None:
     """
     model = config.model
     if dataset.vocab_size > model.vocab_size:
-        raise DtkError(
-            f"model.vocab_size={model.vocab_size} is smaller than the tokenizer's {dataset.vocab_size}",
-            "token ids would not have an embedding",
-            f"use model.vocab_size={dataset.vocab_size}",
-        )
+        what = f"model.vocab_size={model.vocab_size} is smaller than the tokenizer's {dataset.vocab_size}"
+        raise DtkError(what, "token ids would not have an embedding", f"use model.vocab_size={dataset.vocab_size}")
     classes = getattr(model, "classes", None)
     if dataset.classes is not None and classes is not None and dataset.classes > classes:
         what = f"model.classes={classes} is fewer than the {dataset.classes} classes in the data"

@@ -77,10 +77,8 @@ def classification_dataset(config: ClassificationData) -> ClassificationDataset:
     names: list[str] = stored.about["labels"]
     split = split_by_class(rows[:, 0], rows[:, 1], config.validation_fraction)
     if len(names) < 2 or (config.validation_fraction and not len(split[1])):
-        raise DtkError(
-            f"{stored.about['source']} has {len(rows)} samples of {len(names)} classes",
-            "it needs two classes, and two samples of one of them",
-        )
+        what = f"{stored.about['source']} has {len(rows)} samples of {len(names)} classes"
+        raise DtkError(what, "it needs two classes, and two samples of one of them")
     # Numbers sort as numbers, so that label 10 is class 10, not class 2.
     sort_keys: list[Any] = list(map(int, names)) if all(map(_NUMBER.fullmatch, names)) else names
     order = sorted(range(len(names)), key=sort_keys.__getitem__)

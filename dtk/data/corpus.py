@@ -81,9 +81,8 @@ class Corpus:
         if is_text(file.path):
             return True
         if self.strict and (len(self.files) == 1 or file.path.suffix.lower() in TEXT_SUFFIXES):
-            raise DtkError(
-                f"{file.path} is not UTF-8 text", fix="convert it (iconv -t UTF-8) or take it out of the folder"
-            )
+            fix = "convert it (iconv -t UTF-8) or take it out of the folder"
+            raise DtkError(f"{file.path} is not UTF-8 text", fix=fix)
         return False
 
 

@@ -51,11 +51,8 @@ def hf_tokens(config: HFData, tokenizer: Tokenizer) -> Tokens:
 
 def _texts(config: HFData, dataset: Any) -> Iterator[tuple[bytes, bool]]:
     if config.text_field not in dataset.column_names:
-        raise DtkError(
-            f"{config.path} has no column {config.text_field!r}",
-            f"it has {', '.join(dataset.column_names)}",
-            "set data.text_field",
-        )
+        what, why = f"{config.path} has no column {config.text_field!r}", f"it has {', '.join(dataset.column_names)}"
+        raise DtkError(what, why, "set data.text_field")
     for rows in dataset.select_columns([config.text_field]).iter(batch_size=_ROWS):
         for text in rows[config.text_field]:
             if not isinstance(text, str):

@@ -77,10 +77,8 @@ def package_windows(
         for window in permute(np.arange(samples_per_class), windows, name):
             yield name, ids[window * sequence_length : (window + 1) * sequence_length]
     if classes < 2:
-        raise DtkError(
-            f"fewer than two standard-library packages have {samples_per_class} windows of {sequence_length} tokens",
-            fix="use a smaller data.samples_per_class or data.sequence_length",
-        )
+        what = f"fewer than two standard-library packages have {samples_per_class} windows of {sequence_length} tokens"
+        raise DtkError(what, fix="use a smaller data.samples_per_class or data.sequence_length")
 
 
 def package_corpora() -> dict[str, Corpus]:

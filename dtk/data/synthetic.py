@@ -42,8 +42,6 @@ def synthetic_dataset(config: SyntheticData) -> SyntheticDataset:
     """
     held = held_out(config.samples, config.validation_fraction)
     if config.vocab_size < 1 or config.samples - held < 1:
-        raise DtkError(
-            f"data.samples={config.samples} and data.vocab_size={config.vocab_size} leave nothing to train on",
-            fix="raise them",
-        )
+        what = f"data.samples={config.samples} and data.vocab_size={config.vocab_size} leave nothing to train on"
+        raise DtkError(what, fix="raise them")
     return SyntheticDataset(config, held)

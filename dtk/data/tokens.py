@@ -162,10 +162,7 @@ def _checked(ids: np.ndarray, config: TokensData) -> dict[str, str]:
         if (smallest := int(chunk.min())) < 0:
             raise DtkError(f"{config.path} holds token id {smallest}", "ids are 0 or more", "check data.dtype")
         if (largest := int(chunk.max())) >= config.vocab_size:
-            raise DtkError(
-                f"{config.path} holds token id {largest}",
-                f"data.vocab_size={config.vocab_size}",
-                "raise data.vocab_size, or check data.dtype",
-            )
+            why, fix = f"data.vocab_size={config.vocab_size}", "raise data.vocab_size, or check data.dtype"
+            raise DtkError(f"{config.path} holds token id {largest}", why, fix)
     chunks = f"size and {_CHECKED_CHUNKS} chunks of {_CHUNK_BYTES} bytes"
     return {"sha256": digest.hexdigest(), **({} if whole else {"sha256_of": chunks})}

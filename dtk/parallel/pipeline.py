@@ -58,6 +58,11 @@ class Pipeline:
         """Stages of the whole pipeline."""
         return self.ranks * self.stages_per_rank
 
+    @property
+    def round(self) -> int:
+        """Micro-batches that go through a rank's stages together: about as many as there are ranks."""
+        return self.micro_batches // max(1, self.micro_batches // self.ranks)
+
     def check(self) -> None:
         """Refuse what the schedule cannot do.
 
@@ -162,37 +167,18 @@ def _needed(compute: Action) -> Action:
     return Action(kind, compute.stage, compute.micro_batch)
 
 
-def _in_turn(pipeline: Pipeline, rank: int, ahead: int) -> list[Action]:
-    """Return `ahead` forwards, then a forward and a backward in turn, then the backwards that are left.
-
-    With several stages per rank in rounds of about as many micro-batches as there are ranks.
-    """
-    count, ranks, stages = pipeline.micro_batches, pipeline.ranks, range(rank, pipeline.stages, pipeline.ranks)
-    size = count // max(1, count // ranks)
+def _computes(pipeline: Pipeline, rank: int) -> list[Action]:
+    """Return some forwards ahead, then a forward and a backward in turn, then the backwards that are left."""
+    schedule = SCHEDULES[pipeline.schedule]
+    if schedule.ahead is None:
+        return _zero_bubble_orders(pipeline.ranks, pipeline.micro_batches)[rank]
+    ahead, stages = schedule.ahead(pipeline, rank), range(rank, pipeline.stages, pipeline.ranks)
+    count, size = pipeline.micro_batches, pipeline.round
     rounds = [range(first, min(first + size, count)) for first in range(0, count, size)]
     forwards = [Action("forward", stage, i) for part in rounds for stage in stages for i in part]
     backwards = [Action("backward", stage, i) for part in rounds for stage in reversed(stages) for i in part]
     pairs = zip(forwards[ahead:], backwards)
     return [*forwards[:ahead], *chain.from_iterable(pairs), *backwards[max(0, len(forwards) - ahead) :]]
-
-
-def _gpipe(pipeline: Pipeline, rank: int) -> list[Action]:
-    return _in_turn(pipeline, rank, ahead=pipeline.micro_batches)
-
-
-def _one_forward_one_backward(pipeline: Pipeline, rank: int) -> list[Action]:
-    """As many forwards as there are ranks behind, then one of each in turn: at most that many + 1 are held."""
-    return _in_turn(pipeline, rank, ahead=pipeline.ranks - 1 - rank)
-
-
-def _interleaved(pipeline: Pipeline, rank: int) -> list[Action]:
-    size = pipeline.micro_batches // max(1, pipeline.micro_batches // pipeline.ranks)
-    ahead = (pipeline.stages_per_rank - 1) * size + 2 * (pipeline.ranks - 1 - rank)
-    return _in_turn(pipeline, rank, ahead)
-
-
-def _zero_bubble(pipeline: Pipeline, rank: int) -> list[Action]:
-    return _zero_bubble_orders(pipeline.ranks, pipeline.micro_batches)[rank]
 
 
 @functools.lru_cache(maxsize=64)
@@ -225,8 +211,9 @@ def _zero_bubble_orders(ranks: int, count: int) -> list[list[Action]]:
 class Schedule:
     """What is known of a schedule."""
 
-    computes: Callable[[Pipeline, int], list[Action]]
-    """What a rank computes, in order."""
+    ahead: Callable[[Pipeline, int], int] | None
+    """Forwards of a rank before its first backward: as many micro-batches, and one more, are held. None = it is not
+    one forward and one backward in turn."""
     summary: str
     virtual: bool = False
     """Whether it needs several stages on each rank."""
@@ -235,10 +222,16 @@ class Schedule:
 
 
 SCHEDULES: Mapping[str, Schedule] = {
-    "gpipe": Schedule(_gpipe, "all forwards, then all backwards; holds every micro-batch"),
-    "1f1b": Schedule(_one_forward_one_backward, "one forward, one backward; holds one micro-batch per stage behind"),
-    "interleaved_1f1b": Schedule(_interleaved, "1f1b over several stages per rank: smaller bubble", True),
-    "zero_bubble": Schedule(_zero_bubble, "1f1b whose weight gradients fill the bubble (ZB-H1)", splits=True),
+    "gpipe": Schedule(lambda p, rank: p.micro_batches, "all forwards, then all backwards; holds every micro-batch"),
+    "1f1b": Schedule(
+        lambda p, rank: p.ranks - 1 - rank, "one forward, one backward; holds one micro-batch per stage behind"
+    ),
+    "interleaved_1f1b": Schedule(
+        lambda p, rank: (p.stages_per_rank - 1) * p.round + 2 * (p.ranks - 1 - rank),
+        "1f1b over several stages per rank: smaller bubble",
+        virtual=True,
+    ),
+    "zero_bubble": Schedule(None, "1f1b whose weight gradients fill the bubble (ZB-H1)", splits=True),
 }
 """What `parallel.schedule` chooses; the only list."""
 
@@ -251,7 +244,7 @@ def _orders(pipeline: Pipeline) -> tuple[Order, ...]:
     the other's at the same moment. All ranks thereby agree on one order of all messages, so that none can wait for
     another in a circle, also where the backend matches messages by their order alone (NCCL).
     """
-    queues = [SCHEDULES[pipeline.schedule].computes(pipeline, rank) for rank in range(pipeline.ranks)]
+    queues = [_computes(pipeline, rank) for rank in range(pipeline.ranks)]
     orders: list[list[Action]] = [[] for _ in queues]
     at, last = [0] * len(queues), pipeline.stages - 1
     here: set[Action] = set()

@@ -48,10 +48,8 @@ class Strategy(ABC):
             raise ValueError(f"the ranks joined as {mesh}, but strategy={config.name} divides them otherwise")
         for dimension in ("pp", "cp", "tp", "ep"):
             if mesh.size(dimension) > 1 and dimension not in config.traits.dimensions:
-                raise DtkError(
-                    f"strategy={config.name} does not implement the mesh dimension {dimension}",
-                    f"it would train wrong numbers with {dimension}={mesh.size(dimension)}",
-                )
+                what = f"strategy={config.name} does not implement the mesh dimension {dimension}"
+                raise DtkError(what, f"it would train wrong numbers with {dimension}={mesh.size(dimension)}")
         self.mesh: Mesh = config.states_mesh(mesh)
         """Over which states are kept; ranks along cp are data-parallel ones there."""
 

@@ -90,11 +90,8 @@ class DDPConfig(StrategyConfig):
     def check(self) -> None:
         """Refuse a static graph that is searched."""
         if self.static_graph and self.find_unused_parameters:
-            raise DtkError(
-                "strategy.static_graph=true and strategy.find_unused_parameters=true exclude each other",
-                "a static graph needs no search",
-                "drop one of them",
-            )
+            what = "strategy.static_graph=true and strategy.find_unused_parameters=true exclude each other"
+            raise DtkError(what, "a static graph needs no search", "drop one of them")
 
     def on(self, mesh: Mesh) -> StrategyConfig:
         """Return fully_shard where the model is cut: DistributedDataParallel takes no DTensors."""

@@ -52,11 +52,8 @@ class HSDPConfig(FSDPConfig):
         columns = world_size // replicate if shard == -1 else shard
         if rows * columns != world_size:
             valid = ", ".join(f"{world_size // size} x {size}" for size in divisors(world_size))
-            raise DtkError(
-                f"a mesh of strategy.dp_replicate={replicate} x strategy.dp_shard={shard} does not fit "
-                f"{counted(world_size, 'rank')}",
-                fix=f"valid dp_replicate x dp_shard: {valid}",
-            )
+            what = f"a mesh of strategy.dp_replicate={replicate} x strategy.dp_shard={shard} does not fit"
+            raise DtkError(f"{what} {counted(world_size, 'rank')}", fix=f"valid dp_replicate x dp_shard: {valid}")
         return Mesh(dp_replicate=rows, dp_shard=columns)
 
 

@@ -23,20 +23,15 @@ def build_task(config: Config, vocabulary: Vocabulary | None = None) -> Task:
     if task._target_ is not None:
         custom: Task = instantiate(task._target_, task.arguments, config.allow_targets, Task)
         if config.parallel.pp > 1 and type(custom).forward is not Task.forward:
-            raise DtkError(
-                f"task._target_={task._target_} has a forward of its own, and parallel.pp={config.parallel.pp}",
-                "stages of the model are called one by one",
-                "use parallel.pp=1, or leave forward out",
-            )
+            what = f"task._target_={task._target_} has a forward of its own, and parallel.pp={config.parallel.pp}"
+            raise DtkError(what, "stages of the model are called one by one", "use parallel.pp=1, or leave forward out")
         divided = {"tp": "" if config.model.architecture == "encoder" else "the vocabulary", "cp": "each sequence"}
         for degree, what in divided.items():
             ranks = getattr(config.parallel, degree)
             if what and ranks > 1:
-                raise DtkError(
-                    f"task._target_={task._target_} does not go with parallel.{degree}={ranks}",
-                    f"each rank has the logits of a part of {what} only",
-                    f"use parallel.{degree}=1, or task=language_modeling",
-                )
+                clash = f"task._target_={task._target_} does not go with parallel.{degree}={ranks}"
+                why = f"each rank has the logits of a part of {what} only"
+                raise DtkError(clash, why, f"use parallel.{degree}=1, or task=language_modeling")
         return custom
     if task.name == "regression":
         return Regression()
