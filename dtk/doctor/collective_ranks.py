@@ -8,7 +8,6 @@ import datetime
 import os
 import sys
 import time
-from typing import Any
 
 from dtk.orphan import run_child, tell
 
@@ -46,23 +45,18 @@ def try_all(backend: str, timeout_s: float) -> None:
     for name in KINDS:
         if name != "send_recv" or world_size > 1:
             tell(begin=name)
-            tell(done=name, **_tried(name, device))
+            buffers = make(name, SHARE_BYTES * world_size, torch.float32, device)
+            wrong = sum(wrong_elements(name, buffers) for _ in range(REPEATS))
+            best_s = float("inf")
+            for _ in range(REPEATS):
+                began_s = time.perf_counter()
+                buffers.call()
+                if device.type == "cuda":
+                    torch.cuda.synchronize()
+                best_s = min(best_s, time.perf_counter() - began_s)
+            tell(done=name, right=not wrong, ms=round(best_s * 1e3, 3))
     tell(begin="leaving")
     dist.barrier()  # A rank that serves the store must not go before the others have come.
-
-
-def _tried(name: str, device: torch.device) -> dict[str, Any]:
-    """Whether a collective gives what it must, and the time of the fastest repeat in ms."""
-    buffers = make(name, SHARE_BYTES * dist.get_world_size(), torch.float32, device)
-    wrong = sum(wrong_elements(name, buffers) for _ in range(REPEATS))
-    best_s = float("inf")
-    for _ in range(REPEATS):
-        began_s = time.perf_counter()
-        buffers.call()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        best_s = min(best_s, time.perf_counter() - began_s)
-    return {"right": not wrong, "ms": round(best_s * 1e3, 3)}
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ them, and knows how the answer looks.
 
 import importlib.metadata
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -77,7 +76,13 @@ def lint_given(given: Given, machine: Machine | None, nodes: int | None, nccl_ve
         nccl_version: as `2.27.3`; empty = not known.
     """
     version = parse_version(nccl_version) if nccl_version else None
-    hardware = {} if machine is None else _hardware(machine, given.variables)
+    hardware: dict[str, Any] = {}
+    if machine is not None:
+        missing = [name for name, text in given.variables.items() if text and _folder_missing(name, text)]
+        hardware = {**network(), "missing_files": missing_files(given.variables), "missing_folders": missing}
+        if machine.gpus:
+            hardware |= {"nproc": len(machine.gpus), "gpus": [{"name": gpu.name} for gpu in machine.gpus]}
+        hardware |= {} if machine.nvlink is None else {"nvlink": machine.nvlink}
     lints = lint(given.variables, version, nodes, hardware)
     if nodes is not None and not any(found.variable == "NCCL_IB_DISABLE" for found in lints):
         # Harmless with these nodes, but no default: that is said whatever the job.
@@ -130,14 +135,6 @@ def parse_version(text: str) -> Version:
     if not re.fullmatch(r"\d{1,4}(?:\.\d{1,4}){1,3}", text):
         raise DtkError(f"--nccl-version {text} is no version", fix="write it like 2.27.3")
     return tuple(int(part) for part in text.split("."))
-
-
-def _hardware(machine: Machine, variables: Mapping[str, str]) -> dict[str, Any]:
-    facts: dict[str, Any] = {**network(), "missing_files": missing_files(variables)}
-    facts["missing_folders"] = [name for name, text in variables.items() if text and _folder_missing(name, text)]
-    if machine.gpus:
-        facts |= {"nproc": len(machine.gpus), "gpus": [{"name": gpu.name} for gpu in machine.gpus]}
-    return facts if machine.nvlink is None else {**facts, "nvlink": machine.nvlink}
 
 
 def _folder_missing(name: str, text: str) -> bool:

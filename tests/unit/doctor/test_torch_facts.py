@@ -1,6 +1,5 @@
 """What torch tells about itself, on a real torch with and without parts that fail."""
 
-import sys
 from types import SimpleNamespace
 
 import torch
@@ -47,6 +46,8 @@ def test_a_part_that_fails_does_not_cost_the_others():
     no_cuda = torch_facts._cuda(cuda(init=fails("Error 802\ndetails")))
     assert no_cuda["cuda_error"] == "Error 802" and not no_cuda["cuda_available"] and no_cuda["devices"] == []
     assert no_cuda["nccl_version"] == "2.28.9" and no_cuda["architectures"] == ["sm_90"]
+    none = torch_facts._cuda(cuda(device_count=lambda: 0))
+    assert not none["cuda_available"] and none["cuda_error"] is None, "CUDA starts, and there is no device"
     silent = torch_facts._cuda(cuda(init=fails("")))
     assert silent["cuda_error"] == "RuntimeError"
 
@@ -54,4 +55,3 @@ def test_a_part_that_fails_does_not_cost_the_others():
 def test_without_cuda_nothing_is_asked():
     facts = torch_facts._cuda(SimpleNamespace(version=SimpleNamespace(cuda=None)))
     assert facts == {"cuda_available": False, "cuda_error": None, "devices": [], "architectures": []}
-    assert "pynvml" not in vars(sys.modules[torch_facts.__name__])
