@@ -41,8 +41,6 @@ GRACE_S = 10.0
 """A process that has not ended this long after its own limit is killed."""
 _leave = os._exit
 """Kept: a simulated rank cannot call it."""
-_LAST_STANDARD = 2
-"""Standard error; 0 and 1 are input and output."""
 
 
 @dataclass(slots=True)
@@ -257,7 +255,7 @@ class _Pool:
 @contextmanager
 def _forking(children: list[_Child]) -> Iterator[None]:
     """Around everything that forks: what is here stays shared, and none of `children` outlives it."""
-    while (number := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # Input, output and errors are 0 to 2.
         pass  # A closed standard stream: a pipe would get its number, and the rank's output.
     os.close(number)
     gc.collect()

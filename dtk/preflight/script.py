@@ -24,8 +24,6 @@ from dtk.errors import DtkError
 from dtk.preflight.sandbox import EnoughError
 from dtk.preflight.simulated_rank import SimulatedRank
 
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-
 
 def play_script(script: Path, arguments: Sequence[str], local_size: int) -> Callable[[SimulatedRank], None]:
     """Return the function that a simulated rank of the script runs.
@@ -37,12 +35,27 @@ def play_script(script: Path, arguments: Sequence[str], local_size: int) -> Call
     """
 
     def play(simulated: SimulatedRank) -> None:
-        _environment(simulated.exchange.rank, simulated.world_size, local_size)
+        rank, world_size = simulated.exchange.rank, simulated.world_size
+        os.environ.update(  # As torchrun sets them.
+            RANK=str(rank),
+            LOCAL_RANK=str(rank % local_size),
+            WORLD_SIZE=str(world_size),
+            LOCAL_WORLD_SIZE=str(min(local_size, world_size)),
+            GROUP_RANK=str(rank // local_size),
+            GROUP_WORLD_SIZE=str(-(-world_size // local_size)),
+            ROLE_RANK=str(rank),
+            ROLE_WORLD_SIZE=str(world_size),
+            MASTER_ADDR="localhost",
+            MASTER_PORT="29500",
+            TORCHELASTIC_RESTART_COUNT="0",
+            TORCHELASTIC_MAX_RESTARTS="0",
+            TORCHELASTIC_RUN_ID="preflight",
+        )
         sys.argv = [str(script), *arguments]
         sys.path.insert(0, str(script.resolve().parent))
         # As in processes of their own: torch's generator starts alike on every rank, these two do not.
-        random.seed(simulated.exchange.rank)
-        np.random.seed(simulated.exchange.rank)
+        random.seed(rank)
+        np.random.seed(rank)
         _write_nothing()
         _stop_after(simulated)
         try:
@@ -57,25 +70,6 @@ def play_script(script: Path, arguments: Sequence[str], local_size: int) -> Call
         simulated.step = max(simulated.step, simulated.steps)
 
     return play
-
-
-def _environment(rank: int, world_size: int, local_size: int) -> None:
-    """Set the environment variables that torchrun sets."""
-    os.environ.update(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank % local_size),
-        WORLD_SIZE=str(world_size),
-        LOCAL_WORLD_SIZE=str(min(local_size, world_size)),
-        GROUP_RANK=str(rank // local_size),
-        GROUP_WORLD_SIZE=str(-(-world_size // local_size)),
-        ROLE_RANK=str(rank),
-        ROLE_WORLD_SIZE=str(world_size),
-        MASTER_ADDR="localhost",
-        MASTER_PORT="29500",
-        TORCHELASTIC_RESTART_COUNT="0",
-        TORCHELASTIC_MAX_RESTARTS="0",
-        TORCHELASTIC_RUN_ID="preflight",
-    )
 
 
 def _stop_after(simulated: SimulatedRank) -> None:
@@ -152,7 +146,7 @@ def _write_nothing() -> None:
         return opened(os.devnull if writes else file, mode.replace("x", "w"), *args, **kwargs)
 
     def open_low(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-        if flags & _WRITING:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
             return opened_low(os.devnull, os.O_RDWR)
         return opened_low(path, flags, *args, **kwargs)
 

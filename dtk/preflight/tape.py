@@ -11,7 +11,6 @@ from dtk.preflight.calls import NEW_GROUP, Entry, Group, Program
 from dtk.record.signatures import KINDS
 
 WIRES = {kind.op: (kind.wire, kind.typed) for kind in KINDS.values()}
-_SENDS = {"send", "isend"}
 
 
 class Tape:
@@ -75,7 +74,7 @@ class Tape:
             user_op=user_op,
             dtype=dtype,
             sizes=f"[{splits}]" if op == NEW_GROUP and splits else inputs or outputs,
-            p2p="" if not p2p else "send" if op in _SENDS else "recv",
+            p2p="" if not p2p else "send" if op in ("send", "isend") else "recv",
             peer=peer if p2p else None,
             tag=tag,
             site=site,

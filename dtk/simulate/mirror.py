@@ -50,6 +50,10 @@ class MirrorGroup(_Group):  # type: ignore[misc]
 
     heard: ClassVar[Heard | None] = None
     """Told of every call that carries tensors."""
+    group_name: Any = ""
+    """Unique in this process."""
+    group_desc = ""
+    """What it is for."""
     supports_splitting = False
     supports_coalescing = False
 
@@ -57,23 +61,12 @@ class MirrorGroup(_Group):  # type: ignore[misc]
         super().__init__(rank, size)
         self.store = store
         self.options = _Options()
-        self._name = self._purpose = ""
-
-    @property
-    def group_name(self) -> Any:
-        """Unique in this process."""
-        return self._name
 
     def _set_group_name(self, name: Any) -> None:
-        self._name = name
-
-    @property
-    def group_desc(self) -> str:
-        """What it is for."""
-        return self._purpose
+        self.group_name = name
 
     def _set_group_desc(self, desc: str) -> None:
-        self._purpose = desc
+        self.group_desc = desc
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce as if all ranks held the same: sums are multiplied by world_size, averages and extremes stay."""
@@ -196,26 +189,14 @@ class MirrorGroup(_Group):  # type: ignore[misc]
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """Nobody to wait for."""
 
-    def _start_coalescing(self, device: torch.device) -> None:
-        pass
+    def _nothing(self, *_: Any) -> None:
+        """Do nothing: nothing is open, and nobody else is there."""
 
-    def _end_coalescing(self, device: torch.device) -> Any:
-        return _done([])
+    _start_coalescing = _set_sequence_number_for_group = _set_default_timeout = shutdown = abort = _nothing
+    _end_coalescing = barrier
 
     def _get_backend(self, device: torch.device) -> Any:
         return self
-
-    def _set_sequence_number_for_group(self) -> None:
-        pass
-
-    def _set_default_timeout(self, timeout: Any) -> None:
-        pass
-
-    def shutdown(self) -> None:
-        """Nothing is open."""
-
-    def abort(self) -> None:
-        """Nothing is open."""
 
     def getBackendName(self) -> str:  # noqa: N802  torch asks for it.
         """Not gloo: torch would look for its devices."""

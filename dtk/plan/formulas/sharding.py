@@ -43,7 +43,7 @@ class Sharded(Holding):
         states = optimizer_bytes(self.config.optimizer, elements, tensors)
         largest = max(shard_elements([shape], self.shards) for shape in root + block)
         self.temporary_bytes = update_bytes(self.config.optimizer, elements, largest, self.on_cuda)
-        if self._offloads:
+        if self.config.strategy.cpu_offload:
             gradients = 0 if self.config.optimizer.in_backward else elements * MASTER_BYTES
             self.host_bytes = elements * MASTER_BYTES + states + gradients + self.temporary_bytes
             self.temporary_bytes = 0
@@ -102,7 +102,7 @@ class Sharded(Holding):
             shard.drop()
             shard = wide
         # Offloaded it is kept on the host; an update in backward frees it at once.
-        if self._offloads or self.config.optimizer.in_backward:
+        if self.config.strategy.cpu_offload or self.config.optimizer.in_backward:
             shard.drop()
         else:
             self.reduced.append(shard)
@@ -133,10 +133,6 @@ class Sharded(Holding):
         return self.shape.parameters * (stays + accumulated * self._reduce_bytes)
 
     @property
-    def _offloads(self) -> bool:
-        return bool(self.config.strategy.cpu_offload)
-
-    @property
     def _compute_bytes(self) -> int:
         return ITEM_BYTES["float32" if self.config.strategy.autocasts else self.config.precision.compute_dtype]
 
@@ -160,7 +156,7 @@ class Sharded(Holding):
         if self.shards == 1:
             self.arriving[unit] = self.ledger.allocate("gathered parameters", 0)
             return
-        casts, offloads = self._compute_bytes != MASTER_BYTES, self._offloads and self.on_cuda
+        casts, offloads = self._compute_bytes != MASTER_BYTES, self.config.strategy.cpu_offload and self.on_cuda
         sent = self.ledger.allocate("temporaries", size // self.shards if casts or offloads else 0)
         self.arriving[unit] = self.ledger.allocate("gathered parameters", size)
         sent.drop()

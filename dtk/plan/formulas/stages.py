@@ -27,11 +27,6 @@ CUDA_BLOCK_BYTES = 512
 """What CUDA's caching allocator rounds to."""
 
 
-def new_ledger(config: Config) -> Ledger:
-    """Return the empty memory of a rank of this job."""
-    return Ledger(CUDA_BLOCK_BYTES if config.launcher.device == "cuda" else 1)
-
-
 def settled_holding(config: Config, shape: ModelShape, world_size: int, ledger: Ledger, walked: int) -> Holding:
     """Return the model states of the strategy: those of all of `shape`, with units for the walked blocks only."""
     place = config, shape, world_size, ledger, config.launcher.device == "cuda"
@@ -117,26 +112,24 @@ def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = F
             "what is kept between the two halves of a backward is not known",
             "plan with parallel.schedule=1f1b, which holds less",
         )
-    ledger = new_ledger(config)
     walked = dataclasses.replace(pipeline, micro_batches=count if whole else micro_batches(pipeline))
-    rank = _Rank(config, world_size, ledger, rank_stages(config, place), whole, walked.micro_batches)
+    rank = _Rank(config, world_size, rank_stages(config, place), whole, walked.micro_batches)
     # Token ids and targets, int64, of all micro-batches: every rank of a pipeline has them.
     samples = config.train.micro_batch_size * count
-    batches = ledger.allocate("activations", 2 * 8 * config.data.sequence_length * samples)
+    batches = rank.ledger.allocate("activations", 2 * 8 * config.data.sequence_length * samples)
     rank.run(walked.orders()[place])
     batches.drop()
     holdings = rank.holdings.values()
     number = place * config.mesh(world_size).stride("pp") + max(holding.rank for holding in holdings)
-    return ledger.memory(number, sum(holding.host_bytes for holding in holdings))
+    return rank.ledger.memory(number, sum(holding.host_bytes for holding in holdings))
 
 
 class _Rank:
     """One step of a rank: its stages, what they hold, what is under way between them."""
 
-    def __init__(
-        self, config: Config, world_size: int, ledger: Ledger, stages: dict[int, range], whole: bool, count: int
-    ) -> None:
-        self.config, self.ledger, self.stages = config, ledger, stages
+    def __init__(self, config: Config, world_size: int, stages: dict[int, range], whole: bool, count: int) -> None:
+        self.config, self.stages = config, stages
+        self.ledger = ledger = Ledger(CUDA_BLOCK_BYTES if config.launcher.device == "cuda" else 1)
         self.layers: int = config.model.layers
         unit = config.strategy.blocks_per_unit if in_units(config) else 0
         ahead = max(1, config.strategy.prefetch_depth) if in_units(config) else 0
@@ -199,7 +192,8 @@ def least_bytes(config: Config, world_size: int) -> int:
     Costs next to nothing, so that a search can leave out what is sure to be too large.
     """
     config = kept(config, world_size)
-    ledger, stages = new_ledger(config), rank_stages(config, 0)
+    ledger = Ledger(CUDA_BLOCK_BYTES if config.launcher.device == "cuda" else 1)
+    stages = rank_stages(config, 0)
     shape, parallel = model_shape(config.model), config.parallel
     count = config.batch_plan(world_size).accumulation_steps
     pipeline = parallel.pipeline(count)

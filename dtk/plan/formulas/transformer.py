@@ -118,18 +118,12 @@ class Model(Layers):
             for name, width in (("q", config.width), ("k", narrow), ("v", narrow))
         ]
         turned = []
-        for value, width in ((raw[0], config.width), (raw[1], narrow)):
+        for value, width in zip(raw[:2], (config.width, narrow), strict=True):
             # In float32: two halves, two products each, their sums, and the halves joined.
             work = 2 * self.tokens * width * FLOAT_BYTES // self.tp
-            turned.append(
-                self.tape.operation(
-                    value.size_bytes,
-                    [(value, value.size_bytes)],
-                    workspace_bytes=work,
-                    backward_workspace_bytes=work,
-                )
-            )
-        drop(raw[0], raw[1])
+            same, passes = value.size_bytes, [(value, value.size_bytes)]
+            turned.append(self.tape.operation(same, passes, workspace_bytes=work, backward_workspace_bytes=work))
+        drop(*raw[:2])
         y = self.attention((*turned, raw[2]), tuple(sizes), sizes[0], 0.0)
         drop(*turned, raw[2], whole)
         return y

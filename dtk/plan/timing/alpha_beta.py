@@ -70,12 +70,12 @@ class Cost:
 
 def ring_all_reduce(size_bytes: float, group: Group) -> float:
     """Seconds of 2 (n - 1) steps of size / n each (Patarasuk & Yuan 2009): no algorithm sends less."""
-    return group.ring_s(2) + 2 * _others(group) * size_bytes / group.bytes_per_s
+    return group.ring_s(2) + 2 * size_bytes * (group.ranks - 1) / group.ranks / group.bytes_per_s
 
 
 def ring_gather(size_bytes: float, group: Group) -> float:
     """Seconds of a ring all_gather into, or reduce_scatter of, `size_bytes` (Thakur et al. 2005, section 4.1)."""
-    return group.ring_s(1) + _others(group) * size_bytes / group.bytes_per_s
+    return group.ring_s(1) + size_bytes * (group.ranks - 1) / group.ranks / group.bytes_per_s
 
 
 def tree_all_reduce(size_bytes: float, group: Group) -> float:
@@ -134,8 +134,3 @@ def collective(op: str, size_bytes: float, group: Group) -> Cost:
         algorithms.pop("2-D torus", None)
     costs = (Cost(name, seconds(size_bytes, group)) for name, seconds in algorithms.items())
     return min(costs, key=lambda cost: cost.seconds)
-
-
-def _others(group: Group) -> float:
-    """Share of a buffer that a ring passes on in one turn."""
-    return (group.ranks - 1) / group.ranks

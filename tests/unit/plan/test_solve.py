@@ -2,8 +2,6 @@
 
 import pytest
 
-from dtk.errors import DtkError
-from dtk.plan.scaling import parse_world_sizes
 from dtk.plan.solve import largest
 
 
@@ -30,14 +28,3 @@ def test_what_grows_in_a_line_takes_few_guesses() -> None:
     assert largest(excess, 100_000) == 6355
     assert len(asked) < 12
     assert sum(asked) < 5 * 6355
-
-
-def test_world_sizes_are_read_in_any_order_once_each() -> None:
-    assert parse_world_sizes("64, 8,512,8") == (8, 64, 512)
-
-
-@pytest.mark.parametrize("text", ["", "8,", "8;16", "eight", "-8", "8.5", "0", "9999999", "\u0668"])
-def test_world_sizes_that_are_none_are_one_line(text: str) -> None:
-    with pytest.raises(DtkError) as raised:
-        parse_world_sizes(text)
-    assert "--world-size" in str(raised.value)

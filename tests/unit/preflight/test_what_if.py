@@ -5,6 +5,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from diagnostics.evidence.model import RankError
 from dtk.config.schema import CustomModelConfig, RankFault
 from dtk.preflight.calls import End, Group, Record
 from dtk.preflight.pool import Collected
@@ -44,8 +45,9 @@ def test_others_that_wait_are_told_with_the_cause() -> None:
 
 def test_a_job_that_ends_or_only_fails_does_not_hang() -> None:
     assert _tried(MISHAPS[0], 1, judge(records(2, 2, 2), {}, "a test")) == Tried(MISHAPS[0], 1, hangs=False)
-    failed = judge(records(2, 2, 2, end=End("exited", code=3)), {}, "a test")
-    assert not _tried(MISHAPS[3], 1, failed).hangs
+    raised = End("raised", error=RankError(None, "", 0, "ValueError", "bad", ()))
+    failed = judge(records(2, 2, 2, end=raised), {}, "a test")
+    assert failed.report is not None and not _tried(MISHAPS[3], 1, failed).hangs
 
 
 def test_a_branch_of_the_users_own_model_is_not_guessed() -> None:

@@ -1,0 +1,49 @@
+"""Whether a prediction fits its device and the host of its node, and its plain values."""
+
+import dataclasses
+import json
+
+import pytest
+
+from dtk.plan.prediction import SCHEMA, Memory
+from tests.unit.plan.samples import GIB, on_device, plan
+
+
+@pytest.mark.parametrize(("gib", "fits", "excess_gib"), [(19, False, 1), (20, True, 0), (24, True, -4)])
+def test_a_device_holds_the_peak_or_not(gib: int, fits: bool, excess_gib: int) -> None:
+    made = on_device(plan(), gib)
+    assert made.fits is fits
+    assert made.excess_bytes == excess_gib * GIB
+
+
+def test_without_a_device_nothing_is_said() -> None:
+    assert plan().fits is None
+
+
+@pytest.mark.parametrize(("node_gib", "fits"), [(None, True), (40, True), (39, False)])
+def test_what_is_offloaded_must_fit_the_host_of_a_node(node_gib: int | None, fits: bool) -> None:
+    made = on_device(plan())
+    made = dataclasses.replace(
+        made,
+        memory=dataclasses.replace(made.memory, host_bytes=5 * GIB),
+        node_ranks=8,
+        node_host_bytes=None if node_gib is None else node_gib * GIB,
+    )
+    assert made.host_bytes_per_node == 40 * GIB
+    assert (made.fits, made.exceeds_host) == (fits, not fits)
+    assert (made.excess_bytes <= 0) == fits
+
+
+def test_the_larger_excess_counts() -> None:
+    memory = Memory(0, {"parameters": 30}, "forward", {}, host_bytes=10)
+    assert memory.excess_bytes(20, 4, 100) == 10
+    assert memory.excess_bytes(20, 4, 25) == 15
+    assert memory.excess_bytes(20, 4, None) == 10
+    assert dataclasses.replace(memory, host_bytes=0).excess_bytes(20, 4, -100) == 10, "nothing is offloaded"
+
+
+def test_plain_values_have_the_figures_that_are_properties() -> None:
+    made = json.loads(json.dumps(on_device(plan()).as_json()))
+    assert (made["schema"], made["fits"], made["peak_bytes"]) == (SCHEMA, True, 20 * GIB)
+    assert made["memory"]["at_peak_bytes"]["parameters"] == GIB
+    assert made["traffic"][0]["op"] == "all_gather"
