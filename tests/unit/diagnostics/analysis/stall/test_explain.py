@@ -6,10 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from diagnostics.analysis.divergence.explanation import explain
-from diagnostics.evidence.calls import Call, Described, GroupKey, Wire, text_of
-from diagnostics.evidence.model import Frame, LogFact, RankError, Stacks, Thread
+from diagnostics.analysis.divergence.identity import differing_parts
+from diagnostics.analysis.stall.explain import Stall
+from diagnostics.analysis.stall.explain import explain as explain_stall
+from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, text_of
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread
+from tests.unit.diagnostics.analysis.divergence.programs import Case, Memory, diverge, histories, key, plant
 from tests.unit.diagnostics.hang.dumps import Job, Op, confirmed, detect, diagnose, evidence, write
 
 A, B, C = Op(line=10), Op("all_gather", 16, 20), Op("barrier", line=30)
@@ -458,3 +465,60 @@ def test_a_dataset_without_workers_stalls_in_the_data_loader(tmp_path: Path) -> 
         found = detect(evidence(tmp_path, stacks=[Stacks(2, "stacks/rank_2.txt", (Thread("MainThread", kept, True),))]))
         stall = next(one for one in found if one.cause == "hang.host_stall")
         assert words in stall.summary and (stall.where[0].file, stall.where[0].line) == ("/job/data.py", 7)
+
+
+def blocked(case: Case) -> dict[int, list[Call]]:
+    """What every rank recorded until nobody could move; the last call of each did not complete."""
+    recorded: dict[int, list[Call]] = {}
+    for rank, groups in histories(case).items():
+        calls = sorted((one for own in groups.values() for one in own), key=lambda one: one.created_s or 0.0)
+        recorded[rank] = [*calls[:-1], replace(calls[-1], done=False)] if calls else []
+    return recorded
+
+
+def explained(case: Case) -> Stall:
+    members = {key(number): ranks for number, ranks in enumerate(case.members)}
+    files = []
+    for rank, calls in blocked(case).items():
+        own = {group: ranks for group, ranks in members.items() if rank in ranks}
+        files.append(Memory(Dump(rank, f"rank_{rank}", "nccl", calls, members=own), f"rank_{rank}", rank))
+    return explain_stall(Evidence(Path(), Limits(), files={"simulation": files}, world_size=case.world))
+
+
+def shows(case: Case) -> bool:
+    """Whether the recorded calls of two ranks of one group differ at any position."""
+    recorded: dict[int, dict[tuple[GroupKey, int], Call]] = {
+        rank: {(one.key, one.seq): one for one in calls} for rank, calls in blocked(case).items()
+    }
+    return any(
+        differing_parts(call.wire, other[place].wire)
+        for own in recorded.values()
+        for other in recorded.values()
+        for place, call in own.items()
+        if place in other
+    )
+
+
+@settings(max_examples=30, derandomize=True)
+@given(st.integers(0, 1 << 20))
+def test_the_minority_with_the_edit_is_blamed_and_nobody_else(seed: int) -> None:
+    case = plant(random.Random(seed))
+    if case is None:
+        return
+    case = replace(case, blocked=True)
+    if not shows(case):
+        return
+    stall = explained(case)
+    assert [found.culprits for found in stall.divergences] == [case.minority]
+    assert {rank for ranks in stall._culprits() for rank in ranks} <= set(case.minority)
+    assert stall.confirmed or stall.suspected
+    assert not stall.endings and stall.missing is None and stall.straggler is None
+
+
+@settings(max_examples=20, derandomize=True)
+@given(st.integers(0, 1 << 20))
+def test_ranks_that_call_the_same_have_no_divergence(seed: int) -> None:
+    case = plant(random.Random(seed))
+    if case is not None:
+        stall = explained(replace(case, edited=case.usual, blocked=False))
+        assert not stall.divergences and not diverge(replace(case, edited=case.usual, blocked=False))[0]
