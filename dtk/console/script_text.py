@@ -61,8 +61,15 @@ def check_variable(name: str, key: str) -> str:
 
 
 def shell(*arguments: object) -> str:
-    """One command line of a POSIX shell."""
-    return " ".join(shlex.quote(str(argument)) for argument in arguments)
+    """One command line of a POSIX shell.
+
+    Raises:
+        DtkError: a text holds a zero byte, which no argument can.
+    """
+    line = " ".join(shlex.quote(str(argument)) for argument in arguments)
+    if "\0" in line:
+        raise DtkError(f"{line} has a zero byte in it", fix="leave it out")
+    return line
 
 
 def sbatch_option(name: str, value: object) -> str:

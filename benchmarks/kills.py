@@ -1,0 +1,171 @@
+"""Kills dtk at random moments, very often, and checks that nothing is lost.
+
+Run it: `python benchmarks/kills.py --kills 1000 --folder /tmp/kills`. It goes on where it was stopped: what was done
+lies in FOLDER/kills.jsonl, and the random moments follow from the number of the kill.
+
+A kill is SIGKILL to the whole tree, to the parent, or to one rank, while one of these runs: a training run, `-m`,
+`dtk tune`, `dtk rm`, an export, or `dtk diagnose` while it writes report/. After each, the command (or its `resume`) is
+run to its end; a training run must then have the losses of a run that nobody disturbed.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[1]
+JOB = [
+    "model=gpt2_tiny", "model.layers=2", "model.width=32", "model.heads=2", "data.max_bytes=300000",
+    "data.sequence_length=32", "train.evaluate_samples=16", "train.evaluate_every=-1", "schedule=constant",
+    "launcher.nproc=2", "launcher.device=cpu",
+]  # fmt: skip
+STEPS = 12
+RUN = [*JOB, f"train.steps={STEPS}", "checkpoint.every=2", "train.log_every=1"]
+WHOM = ("tree", "parent", "rank")
+KINDS = ("run", "run", "run", "sweep", "tune", "rm", "export", "diagnose")
+LIVES_S = 10.0
+"""Longest that any process may outlive its parent."""
+
+
+def dtk(folder: Path, *words: str) -> "subprocess.Popen[bytes]":
+    """Start a command in a folder."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
+    with (folder / "output.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "dtk", *words], cwd=folder, env=environment, stdout=log, stderr=log
+        )
+
+
+def kill(process: "subprocess.Popen[bytes]", whom: str, moments: random.Random) -> None:
+    """Kill, and see that nothing lives on once the parent is gone."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        tree = psutil.Process(process.pid).children(recursive=True)
+        ranks = [child for child in tree if "dtk.rank" in " ".join(child.cmdline())]
+        chosen = {"tree": [process.pid, *(child.pid for child in tree)], "parent": [process.pid]}.get(whom, [])
+        chosen = chosen or [moments.choice(ranks or tree or [psutil.Process(process.pid)]).pid]
+        for pid in chosen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait(300)
+        _, alive = psutil.wait_procs(tree, timeout=LIVES_S)
+        for orphan in alive:
+            orphan.kill()
+        assert not alive, f"{len(alive)} processes outlived their parent by {LIVES_S:.0f} s"
+
+
+def finish(folder: Path, *words: str, codes: tuple[int, ...] = (0,)) -> None:
+    """Run a command to its end."""
+    code = dtk(folder, *words).wait(600)
+    assert code in codes, f"dtk {' '.join(words)}: exit code {code}; see {folder / 'output.log'}"
+
+
+def losses(run: Path) -> dict[int, float]:
+    """Step -> loss; a step that was made twice counts as it was made last."""
+    lines = (run / "metrics.jsonl").read_bytes().splitlines()
+    records = [json.loads(line) for line in lines if line.endswith(b"}")]
+    return {record["step"]: record["loss"] for record in records}
+
+
+def runs(folder: Path) -> list[Path]:
+    """Run folders, oldest first."""
+    return sorted(path for path in (folder / "runs").glob("*-gpt2_tiny-*") if (path / "status.json").exists())
+
+
+def one(number: int, kind: str, whom: str, folder: Path, reference: Path) -> None:
+    """One kill, and what must be true afterwards."""
+    moments = random.Random(number)
+    folder.mkdir()
+    strategy = moments.choice(("ddp", "fsdp", "zero1"))
+    if kind in ("rm", "diagnose"):
+        shutil.copytree(reference, folder / "runs" / reference.name)
+    commands = {
+        "run": ["run", *RUN, f"strategy={strategy}"],
+        "export": ["run", *RUN, f"strategy={strategy}", "checkpoint.export=true"],
+        "sweep": ["run", "-m", *JOB, "train.steps=2,3", "strategy=ddp"],
+        "tune": ["tune", "bucket", *JOB, "strategy=ddp", "--values=5", "--repeats=1", "--steps=2"],
+        "rm": ["rm", "last", "--yes"],
+        "diagnose": ["diagnose", "last"],
+    }
+    process = dtk(folder, *commands[kind])
+    longest_s = {"rm": 0.6, "diagnose": 2.0, "tune": 30.0, "sweep": 30.0}.get(kind, 15.0)
+    time.sleep(moments.uniform(0.05, longest_s))
+    kill(process, whom, moments)
+    check(kind, folder, commands[kind], reference)
+
+
+def check(kind: str, folder: Path, words: list[str], reference: Path) -> None:
+    """Go on where the kill struck, and hold the result against an undisturbed run."""
+    if kind in ("run", "export"):
+        made = runs(folder)
+        if made and json.loads((made[-1] / "status.json").read_text())["state"] != "finished":
+            finish(folder, "run", f"resume={made[-1]}")
+        elif not made:
+            finish(folder, *words)
+        found, wanted = losses(runs(folder)[-1]), losses(reference)
+        assert found.keys() == wanted.keys(), (found, wanted)
+        assert all(abs(found[step] - wanted[step]) < 2e-4 for step in wanted), (found, wanted)
+        if kind == "export":
+            assert list(runs(folder)[-1].glob("export/**/*.safetensors")), "no export"
+    elif kind == "sweep":
+        again = [*words, "--resume"] if list((folder / "runs").glob("*/sweep.json")) else words
+        finish(folder, *again)
+    elif kind == "rm":
+        left = folder / "runs" / reference.name
+        finish(folder, "rm", str(left), "--yes", "--force", codes=(0, 2))
+        assert not left.exists() and not list((folder / "runs").glob(".*")), "something is left behind"
+    else:
+        finish(folder, *words)
+        for report in folder.glob("runs/*/report/report.json"):
+            json.loads(report.read_text())
+
+
+def main() -> int:
+    """Command line; exit code 1 when anything was lost."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long; a later call goes on")
+    parser.add_argument("--folder", type=Path, default=Path("kills"))
+    chosen = parser.parse_args()
+    folder = chosen.folder.resolve()
+    reference = folder / "reference"
+    record = folder / "kills.jsonl"
+    if not record.exists():
+        shutil.rmtree(reference, ignore_errors=True)
+        reference.mkdir(parents=True)
+        finish(reference, "run", *RUN, "strategy=ddp")
+        record.touch()
+    done: list[dict[str, Any]] = [json.loads(line) for line in record.read_text().splitlines()]
+    ends_s = time.monotonic() + chosen.seconds
+    for number in range(len(done), chosen.kills):
+        if time.monotonic() > ends_s:
+            break
+        kind, whom, why = KINDS[number % len(KINDS)], WHOM[number % len(WHOM)], ""
+        shutil.rmtree(folder / "kill", ignore_errors=True)
+        try:
+            one(number, kind, whom, folder / "kill", runs(reference)[-1])
+        except (AssertionError, OSError, ValueError, KeyError, subprocess.TimeoutExpired) as problem:
+            why = str(problem)[:300] or type(problem).__name__
+            shutil.copytree(folder / "kill", folder / f"lost-{number}", dirs_exist_ok=True, symlinks=True)
+            print(f"kill {number} ({kind}, {whom}): {why}", flush=True)
+        done.append({"number": number, "kind": kind, "whom": whom, "lost": why})
+        with record.open("a") as lines:
+            lines.write(json.dumps(done[-1]) + "\n")
+    kinds = Counter(entry["kind"] for entry in done)
+    lost = sum(bool(entry["lost"]) for entry in done)
+    print(f"{len(done):,} kills, {lost} with a loss; {dict(kinds)}")
+    return 1 if lost else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
