@@ -40,6 +40,8 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
             "line_kib": limits.line_bytes >> 10,
             "files": f"{limits.files:,}",
             "spans": f"{limits.spans:,}",
+            "seconds": limits.seconds,
+            "memory_gib": limits.memory_bytes >> 30,
         },
         help="why a run hung, crashed, ran out of memory or is slow",
         usage="dtk diagnose PATH [options]",

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from diagnostics.analysis.histories.one_rank import digest
+from diagnostics.evidence.budget import budget, disk_bytes
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.ring import RingFile
@@ -49,7 +50,8 @@ def main() -> None:
             for file in listed
         ]
         try:
-            data = msgspec.msgpack.encode(digest(rank, files, work.attempt))
+            with budget(work.limits, sum(disk_bytes(file.path) for file in files)):
+                data = msgspec.msgpack.encode(digest(rank, files, work.attempt))
         except (OverflowError, ValueError, TypeError):  # A number beyond 64 bits, a text that is no Unicode.
             data = b""
         sys.stdout.buffer.write(len(data).to_bytes(LENGTH, "little") + data)

@@ -24,6 +24,7 @@ from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile, 
 from diagnostics.analysis.step_profile.reductions import TINY_BYTES, Reductions, find_reductions
 from diagnostics.analysis.step_profile.skew import Skew, find_skew
 from diagnostics.analysis.step_profile.units import MicroBatch, Units, find_units
+from diagnostics.evidence.budget import budget, disk_bytes
 from diagnostics.evidence.model import Evidence, Problem, RunEvidence
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.nsys import NsysFile
@@ -248,9 +249,10 @@ def read_one(file: TraceFile | NsysFile) -> list[RankProfile] | str:
     collecting = gc.isenabled()
     gc.disable()  # columns and tuples hold no cycles: collecting among them is a tenth of the time
     try:
-        if isinstance(file, NsysFile):
-            return [profile(trace) for trace in file.load()]
-        return [profile(file.load())]
+        with budget(file.limits, disk_bytes(file.path)):
+            if isinstance(file, NsysFile):
+                return [profile(trace) for trace in file.load()]
+            return [profile(file.load())]
     except (OSError, ValueError, RecursionError, MemoryError) as problem:
         return (problem.strerror if isinstance(problem, OSError) else str(problem)) or type(problem).__name__
     finally:
