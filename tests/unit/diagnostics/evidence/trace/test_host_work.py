@@ -1,0 +1,51 @@
+"""What a host does and what a copy moves, by the names of events."""
+
+import pytest
+
+from diagnostics.evidence.trace.host_work import HostCopy, host_copy, host_work
+
+
+@pytest.mark.parametrize(
+    ("name", "work"),
+    [
+        ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "data"),
+        ("load_batch", "data"),
+        ("DATA_LOAD", "data"),
+        ("Python GC", "garbage_collection"),
+        ("<built-in function collect>", "garbage_collection"),
+        ("entire_frame_compile (dynamo_timed)", "recompilation"),
+        ("torch/_dynamo/convert_frame.py(500): _compile", "recompilation"),
+        ("cuModuleLoadData", "kernel_loading"),
+        ("cudaMalloc", "allocator"),
+        ("hipFree", "allocator"),
+        ("cuMemCreate", "allocator"),
+        ("save_checkpoint", "checkpoint"),
+        ("torch/serialization.py(800): save", "checkpoint"),
+        ("queue.py(171): get", "input"),
+        ("<built-in method recv of socket>", "input"),
+        ("aten::add", ""),
+        ("cudaMemcpyAsync", ""),
+        ("train.py(10): get", ""),
+        ("", ""),
+    ],
+)
+def test_what_the_host_does(name, work):
+    assert host_work(name) == work
+
+
+@pytest.mark.parametrize(
+    ("name", "copy"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", HostCopy(True, "pageable")),
+        ("Memcpy HtoD (Pinned -> Device)", HostCopy(True, "pinned")),
+        ("Memcpy DtoH (Device -> Pinned)", HostCopy(False, "pinned")),
+        ("Memcpy DtoH", HostCopy(False, "")),
+        ("CopyHostToDevice", HostCopy(True, "")),
+        ("Memcpy DtoD (Device -> Device)", None),
+        ("CopyDeviceToDevice", None),
+        ("Memset (Device)", None),
+        ("HtoDx", None),
+    ],
+)
+def test_where_a_copy_goes(name, copy):
+    assert host_copy(name) == copy
