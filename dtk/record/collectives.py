@@ -85,7 +85,7 @@ class CollectiveLog:
         """Memory of an output -> the functional collective that fills it, until somebody waits for it."""
         self._generations: dict[str, int] = {}
         self._sampled: set[str] = set()
-        self._sites: dict[tuple[CodeType, int], int] = {}
+        self._sites: dict[tuple[CodeType, str, int], int] = {}
         self._frames = frames.Frames()
         self._plans: dict[tuple[Any, ...], _Plan] = {}
 
@@ -243,7 +243,7 @@ class CollectiveLog:
         chosen = self._frames.users(frame)
         if chosen is None:
             return 0
-        key = (chosen.f_code, chosen.f_lasti)
+        key = (chosen.f_code, chosen.f_code.co_filename, chosen.f_lasti)  # Copies of a file have equal code.
         index = self._sites.get(key)
         if index is None:
             if len(self._sites) > _CACHE:

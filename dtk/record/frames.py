@@ -2,7 +2,7 @@
 
 import sysconfig
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 
 import torch
 
@@ -15,28 +15,28 @@ PLUMBING = (_TORCH, *(str(_DTK / part) for part in ("record", "strategies", "par
 
 
 class Frames:
-    """Looks along stacks, and remembers whose code is whose."""
+    """Looks along stacks, and remembers whose file is whose."""
 
     def __init__(self) -> None:
-        self._plumbing: dict[CodeType, bool] = {}
+        self._plumbing: dict[str, bool] = {}
 
     def users(self, frame: FrameType | None) -> FrameType | None:
         """Return the user's innermost frame or, if there is none, the innermost frame outside torch."""
         cache, fallback = self._plumbing, None
         while frame is not None:
-            code = frame.f_code
-            is_plumbing = cache.get(code)
+            file = frame.f_code.co_filename  # Equal functions of two files are equal code objects.
+            is_plumbing = cache.get(file)
             if is_plumbing is None:
                 if len(cache) > _CACHE:
                     cache.clear()
                 # Of torch, of dtk, of the interpreter, or of what torch.compile generated.
-                file, module = code.co_filename, str(frame.f_globals.get("__name__"))
+                module = str(frame.f_globals.get("__name__"))
                 is_stdlib = file.startswith(_STDLIB) and "-packages" not in file
                 is_plumbing = is_stdlib or file.startswith((*PLUMBING, "<")) or module.startswith("torch.")
-                cache[code] = is_plumbing
+                cache[file] = is_plumbing
             if not is_plumbing:
                 return frame
-            if fallback is None and not code.co_filename.startswith((*PLUMBING[:2], "<")):
+            if fallback is None and not file.startswith((*PLUMBING[:2], "<")):
                 fallback = frame
             frame = frame.f_back
         return fallback

@@ -1,0 +1,51 @@
+"""Both ends of what `dtk watch` tells the ranks."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from diagnostics.contract.artifacts import RunPaths
+from dtk.record.watch_environment import FOLDER, is_watched, watch_variables, watched_run
+
+
+def test_what_is_told_is_what_is_heard(tmp_path, monkeypatch):
+    for name, value in watch_variables(RunPaths(tmp_path), 12.5).items():
+        monkeypatch.setenv(name, value)
+    paths, stall_timeout_s = watched_run()
+    assert (paths.root, stall_timeout_s) == (tmp_path, 12.5)
+
+
+def test_the_ranks_python_listens_first_and_keeps_its_own_path(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/own")
+    first, *rest = watch_variables(RunPaths(Path("/w")), 1.0)["PYTHONPATH"].split(os.pathsep)
+    assert (Path(first) / "sitecustomize.py").is_file()
+    assert rest == ["/own"]
+    monkeypatch.delenv("PYTHONPATH")
+    assert os.pathsep not in watch_variables(RunPaths(Path("/w")), 1.0)["PYTHONPATH"]
+
+
+def test_without_a_watch_there_is_no_run(monkeypatch):
+    monkeypatch.delenv(FOLDER, raising=False)
+    with pytest.raises(KeyError):
+        watched_run()
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc")
+def test_whether_a_process_is_watched(tmp_path):
+    variables = {**os.environ, FOLDER: str(tmp_path)}
+    process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], env=variables, stdin=subprocess.PIPE)
+    try:
+        ends_s = time.monotonic() + 30
+        while not (watched := is_watched(process.pid, RunPaths(tmp_path))) and time.monotonic() < ends_s:
+            time.sleep(0.01)  # Until the system has set up its variables.
+        assert watched
+        assert not is_watched(process.pid, RunPaths(tmp_path / "other"))
+        assert not is_watched(process.pid, RunPaths(tmp_path.parent)), "the whole path counts"
+    finally:
+        process.communicate(b"\n")
+    with pytest.raises(OSError, match=str(process.pid)):
+        is_watched(process.pid, RunPaths(tmp_path))
