@@ -1,0 +1,90 @@
+"""Run folders: their names, what is written into them, how they are closed."""
+
+import errno
+import json
+import re
+import stat
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from diagnostics.contract.artifacts import Failure, RunPaths, read_status
+from diagnostics.contract.origins import Origins
+from dtk.errors import DtkError
+from dtk.record.run_folder import begin, close, create, describe, name_run, unwritable, writing
+
+
+def test_a_name_says_model_strategy_layout_and_ranks(make_config):
+    config = make_config()
+    assert re.fullmatch(r"\d{8}-\d{6}-gpt2_tiny-ddp-w4-[0-9a-f]{4}", name_run(config, 4))
+    config = replace(config, parallel=replace(config.parallel, tp=2, pp=4))
+    assert "-gpt2_tiny-ddp-tp2-pp4-w8-" in name_run(config, 8)
+    assert len({name_run(config, 8)[-4:] for _ in range(20)}) > 1
+
+
+def test_a_folder_is_new_and_closed_to_others(make_config, tmp_path):
+    paths = create(replace(make_config(), runs_folder=str(tmp_path / "runs")), 2)
+    assert paths.root.parent == tmp_path / "runs"
+    assert not stat.S_IMODE(paths.root.stat().st_mode) & 0o022
+
+
+def test_a_place_that_takes_no_folder_is_one_line(make_config, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DtkError, match="cannot write to the runs folder"):
+        create(replace(make_config(), runs_folder=str(tmp_path / "file")), 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "the disk is full"),
+        (OSError(errno.EROFS, "Read-only file system"), "it is read-only"),
+        (PermissionError(errno.EACCES, "Permission denied"), "no permission"),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error"),
+        (OSError("odd"), "odd"),
+    ],
+)
+def test_why_a_folder_cannot_be_written(tmp_path, error, why):
+    assert why in str(unwritable(tmp_path, error))
+    with pytest.raises(DtkError, match="runs_folder=/path"), writing(tmp_path):
+        raise error
+
+
+def test_secrets_are_masked_in_all_records(tmp_path):
+    paths = RunPaths(tmp_path)
+    plain = {"tracker": {"api_key": "hunter2"}, "seed": 3}
+    describe(paths, {"run_id": "r", "schema_version": 1}, plain, ["tracker.api_key=hunter2", "seed=3"], Origins())
+    texts = [path.read_text() for path in (paths.config, paths.overrides, paths.origins)]
+    assert not any("hunter2" in text for text in texts)
+    assert yaml.safe_load(texts[0])["seed"] == 3
+    assert json.loads(paths.manifest.read_text())["run_id"] == "r"
+    assert not list(tmp_path.glob("*.tmp*"))
+
+
+def test_an_attempt_is_opened_and_closed(tmp_path):
+    paths = RunPaths(tmp_path)
+    begin(paths, 1)
+    assert (read_status(paths.status).state, read_status(paths.status).attempt) == ("running", 1)
+    failure = Failure(rank=3, reason="killed by SIGKILL", exit_code=-9)
+    close(paths, "failed", 1, reason="rank 3", step=7, failure=failure)
+    status = read_status(paths.status)
+    assert (status.state, status.exit_code, status.reason, status.step, status.attempt) == ("failed", 1, "rank 3", 7, 1)
+    assert status.failure.rank == 3
+    close(paths, "finished", 0)
+    assert read_status(paths.status).step == 7, "the step stays where nobody says another"
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]"])
+def test_a_status_that_cannot_be_read_is_written_anew(tmp_path, text):
+    paths = RunPaths(tmp_path)
+    if text is not None:
+        paths.status.write_text(text)
+    close(paths, "hung", 1)
+    assert read_status(paths.status).state == "hung"
+
+
+def test_a_full_disk_does_not_hide_how_it_ended(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    close(RunPaths(tmp_path / "file"), "failed", 1)
+    assert "could not write" in capsys.readouterr().out
