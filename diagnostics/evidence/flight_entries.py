@@ -85,10 +85,10 @@ def _config(raw: Any) -> _Config:
 def _ranks(raw: Any) -> tuple[int, ...]:
     """`"[0, 1]"` or a list."""
     if isinstance(raw, str):
-        found = [int(part) for part in re.findall(r"\d{1,9}", raw)]
+        numbers = [int(part) for part in re.findall(r"\d{1,9}", raw)]
     else:
-        found = [rank for rank in raw if isinstance(rank, int)] if isinstance(raw, list | tuple) else []
-    return tuple(sorted({rank for rank in found if 0 <= rank < MOST_RANKS}))
+        numbers = [rank for rank in raw if isinstance(rank, int)] if isinstance(raw, list | tuple) else []
+    return tuple(sorted({rank for rank in numbers if 0 <= rank < MOST_RANKS}))
 
 
 def _outside(groups: dict[int, GroupKey]) -> list[tuple[int, int]]:

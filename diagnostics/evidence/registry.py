@@ -24,8 +24,8 @@ _PICKLE = re.compile(rb"\x80[\x01-\x05]|\(?c[A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n|\
 def readers() -> tuple[Reader, ...]:
     """Return all readers, in the order in which they are asked."""
     names = [name for _, name, _ in pkgutil.iter_modules(folder.__path__)]
-    found: list[Reader] = [importlib.import_module(f"{folder.__name__}.{name}").READER for name in names]
-    return tuple(sorted(found, key=lambda reader: (reader.order, reader.kind)))
+    collected: list[Reader] = [importlib.import_module(f"{folder.__name__}.{name}").READER for name in names]
+    return tuple(sorted(collected, key=lambda reader: (reader.order, reader.kind)))
 
 
 @cache

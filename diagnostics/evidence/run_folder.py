@@ -172,15 +172,15 @@ def _all_events(
 
 def _of_ranks(folder: Path, limits: Limits) -> list[tuple[int, Path]]:
     """Return the files of a folder of records, by rank. Links are skipped."""
-    found: list[tuple[int, Path]] = []
+    files: list[tuple[int, Path]] = []
     try:
         for path in () if folder.is_symlink() else folder.iterdir():
             match = _RANK.fullmatch(path.name)
-            if match and len(found) < limits.files and not path.is_symlink() and path.is_file():
-                found.append((int(match[1]), path))
+            if match and len(files) < limits.files and not path.is_symlink() and path.is_file():
+                files.append((int(match[1]), path))
     except OSError:
         return []
-    return sorted(found)
+    return sorted(files)
 
 
 def _short(problem: object) -> str:

@@ -147,7 +147,7 @@ def _flight(folder: Path, ranks: Job) -> list[str]:
 
     ProcessGroupNCCL reads `TORCH_NCCL_DEBUG_INFO_PIPE_FILE` + rank + `.pipe` and writes the same file as at a timeout.
     """
-    asked: dict[int, tuple[Path, float]] = {}
+    awaited: dict[int, tuple[Path, float]] = {}
     for rank, process in ranks.items():
         variables = process.environment
         stem = variables.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
@@ -156,19 +156,21 @@ def _flight(folder: Path, ranks: Job) -> list[str]:
         with suppress(OSError):
             pipe = root / f"{stem}{rank}.pipe".lstrip("/")
             if stem and pipe.is_fifo():
-                asked[rank] = root / f"{file}{rank}".lstrip("/"), time.time()
+                awaited[rank] = root / f"{file}{rank}".lstrip("/"), time.time()
                 with os.fdopen(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK), "wb", buffering=0) as handle:
                     handle.write(b"1")
     ends_s = time.monotonic() + FLIGHT_S
-    while asked and time.monotonic() < ends_s:
+    while awaited and time.monotonic() < ends_s:
         time.sleep(0.2)
-        for rank, (path, since_s) in list(asked.items()):
+        for rank, (path, since_s) in list(awaited.items()):
             with suppress(OSError, ValueError):
                 if path.stat().st_size and path.stat().st_mtime >= since_s - 1:
                     dumped = read_record(path, MOST_FLIGHT_BYTES)
                     _file(folder, f"flight/rank_{rank:05d}.pickle").write_bytes(dumped)
-                    del asked[rank]
-    return [f"the flight recorder of {ranks_spoken(tuple(asked))} gave no dump within {FLIGHT_S:g} s"] if asked else []
+                    del awaited[rank]
+    return (
+        [f"the flight recorder of {ranks_spoken(tuple(awaited))} gave no dump within {FLIGHT_S:g} s"] if awaited else []
+    )
 
 
 def _file(folder: Path, name: str) -> Path:

@@ -106,16 +106,16 @@ def moment(pid: int) -> tuple[Moment, int | None]:
 def about(pid: int) -> dict[str, object]:
     """Return memory, cgroup and number of sockets of a process, as far as they can be read."""
     status = dict(line.split(":", 1) for line in _text(PROC / str(pid) / "status").splitlines() if ":" in line)
-    found: dict[str, object] = {name: status[name].strip() for name in ("VmRSS", "Threads") if name in status}
+    facts: dict[str, object] = {name: status[name].strip() for name in ("VmRSS", "Threads") if name in status}
     for line in _text(PROC / str(pid) / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)  # Version 2 has one line, without controllers.
         folder = Path("/sys/fs/cgroup") / controllers / path.lstrip("/")
         for name in ("memory.current", "memory.max") if not controllers else ("memory.usage_in_bytes",):
-            found |= {name: text.strip()} if (text := _text(folder / name)) else {}
+            facts |= {name: text.strip()} if (text := _text(folder / name)) else {}
     with suppress(OSError):
         links = [str(entry.readlink()) for entry in (PROC / str(pid) / "fd").iterdir()]
-        found["sockets"] = sum(link.startswith("socket:") for link in links)
-    return found
+        facts["sockets"] = sum(link.startswith("socket:") for link in links)
+    return facts
 
 
 def _rank(pid: int) -> RankProcess | None:

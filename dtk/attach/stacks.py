@@ -97,9 +97,9 @@ def _call(frames: list[dict[str, Any]]) -> dict[str, str]:
         if frame["filename"].endswith("torch/distributed/distributed_c10d.py"):
             # A decorator of torch keeps the arguments as they were given; `group` itself is filled in later.
             outer = _variables(frames[number + 1]) if frames[number + 1 :] else {}
-            known = _variables(frame)
-            given = outer.get("kwargs", f'"group": {known.get("group")}')
-            peers = {name: known[name] for name in ("src", "dst") if _is_whole(known.get(name))}
+            variables = _variables(frame)
+            given = outer.get("kwargs", f'"group": {variables.get("group")}')
+            peers = {name: variables[name] for name in ("src", "dst") if _is_whole(variables.get(name))}
             return {"op": frame["name"], "group": "other" if '"group": <' in given else "default", **peers}
     return {}
 

@@ -153,13 +153,13 @@ def stall(
     inside = [place for place in places if place.call]
     outside = [place for place in places if not place.call]
     awaited = {rank for place in inside for rank in parse_ranks(place.members)}
-    gone = {rank: how for rank, how in left.items() if rank in awaited}
-    blamed = sorted([*silent, *gone, *(place.rank for place in outside if inside)])
+    departed = {rank: how for rank, how in left.items() if rank in awaited}
+    blamed = sorted([*silent, *departed, *(place.rank for place in outside if inside)])
     clauses = []
     if silent:
         clauses.append(f"{named(silent)} does not answer: it is stopped, or native code holds Python's lock")
     for how, what in (("failed", "failed"), ("end", "ended in order")):
-        if ranks := sorted(rank for rank in gone if gone[rank] == how):
+        if ranks := sorted(rank for rank in departed if departed[rank] == how):
             clauses.append(f"{named(ranks)} {what} before")
     for alike in (*_alike(outside)[:4], *_alike(inside)[:4]):
         place, s = alike[0], "s" if len(alike) == 1 else ""

@@ -31,13 +31,13 @@ def without_runs(root: Path, new: Iterable[bytes], tracked: Iterable[bytes], sta
         while folder not in code:
             code.add(folder)
             folder = folder.rpartition(b"/")[0]
-    known: dict[bytes, bool] = {}
+    is_own: dict[bytes, bool] = {}
 
     def own(folder: bytes) -> bool:
-        if folder not in known:
+        if folder not in is_own:
             path = root / os.fsdecode(folder)
-            known[folder] = _one_run(path) or (folder not in code and _holds_runs(path))
-        return known[folder]
+            is_own[folder] = _one_run(path) or (folder not in code and _holds_runs(path))
+        return is_own[folder]
 
     return [name for name in new if not any(own(folder) for folder in _above(name))]
 

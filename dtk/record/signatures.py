@@ -49,8 +49,8 @@ def _all_reduce(tensor: Tensor, op: Any = SUM, group: Any = None, async_op: bool
 
 
 def _all_reduce_coalesced(tensors: Any, op: Any = SUM, group: Any = None, async_op: bool = False) -> Call:
-    kept = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
-    return Call(group, async_op, kept, amount=sum(t.numel() for t in kept), reduce_op=op)
+    listed = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+    return Call(group, async_op, listed, amount=sum(t.numel() for t in listed), reduce_op=op)
 
 
 def _reduce(

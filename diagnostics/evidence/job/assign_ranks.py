@@ -99,9 +99,9 @@ def adopt_listed(evidence: Evidence) -> None:
     for fact in [fact for fact in evidence.facts if fact.kind == "torchrun_list"]:
         homeless = [e for e in evidence.errors if e.rank is None and e.type and e.file == fact.file]
         listed = set(fact.fields["ranks"])
-        told = {e.rank for e in evidence.errors if e.rank in listed and e.type}
-        bare = {e.rank for e in evidence.errors if e.rank in listed and e.exit_code == 1 and not e.signal} - told
-        if len(homeless) == 1 and len(bare) == 1 and not told and homeless[0].line < fact.line:
+        raised = {e.rank for e in evidence.errors if e.rank in listed and e.type}
+        bare = {e.rank for e in evidence.errors if e.rank in listed and e.exit_code == 1 and not e.signal} - raised
+        if len(homeless) == 1 and len(bare) == 1 and not raised and homeless[0].line < fact.line:
             own = replace(homeless[0], rank=bare.pop())
             evidence.errors = merge_errors([own if e is homeless[0] else e for e in evidence.errors])
 

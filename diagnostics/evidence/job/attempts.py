@@ -52,7 +52,7 @@ def set_aside(
         return read
     ended_well = any(fact.kind == watch.ENDED_WELL for contents, _ in read for fact in contents.facts)
     speak = {place[0] for contents, _ in read if (place := _place(contents.file)) and place[1] == last[place[0]]}
-    kept: list[tuple[Contents, Owner]] = []
+    of_last: list[tuple[Contents, Owner]] = []
     earlier: dict[int, list[RankError]] = {}
     for contents, owner in read:
         place = _place(contents.file)
@@ -62,9 +62,9 @@ def set_aside(
             # All attempts write to the log of the launcher, which says in the end that the last one went well.
             earlier.setdefault(max(last.values()) - 1, []).extend(contents.errors)
         else:
-            kept.append((contents, owner))
+            of_last.append((contents, owner))
     evidence.earlier += [EarlierAttempt(attempt, _first(errors)) for attempt, errors in sorted(earlier.items())]
-    return kept
+    return of_last
 
 
 def _place(file: str) -> tuple[str, int] | None:

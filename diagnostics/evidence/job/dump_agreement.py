@@ -158,7 +158,7 @@ def _left_before(early: _Calls, late: _Calls) -> tuple[GroupKey, int] | None:
 
     This must hold for all collectives that both made. Otherwise, return None.
     """
-    found = None
+    left = None
     places = sorted(early.keys() & late.keys())
     for (key, seq), (after_key, after_seq) in pairwise(places):
         if key.recorder != "gloo" or key != after_key or after_seq != seq + 1:
@@ -166,9 +166,9 @@ def _left_before(early: _Calls, late: _Calls) -> tuple[GroupKey, int] | None:
         made = early[key, seq]
         if not early[key, after_seq].at_s or early[key, after_seq].at_s + SKEW_S > late[key, seq].at_s:
             return None
-        if found is None and made.done and made.op not in ROOTED:
-            found = key, seq
-    return found
+        if left is None and made.done and made.op not in ROOTED:
+            left = key, seq
+    return left
 
 
 def _dumps(handle: Any) -> list[Dump]:

@@ -87,12 +87,12 @@ def _one_process_a_rank(evidence: Evidence, traces: Sequence[Moment]) -> None:
 def _windows(evidence: Evidence, moments: Sequence[Moment]) -> None:
     """Windows days apart are of one job where a process is in both."""
     ordered = sorted(moments, key=attrgetter("at_s", "file"))
-    for n, (one, other) in enumerate(pairwise(ordered)):
-        if other.at_s - one.at_s <= WINDOWS_S:
+    for n, (early, late) in enumerate(pairwise(ordered)):
+        if late.at_s - early.at_s <= WINDOWS_S:
             continue
         earlier, later = ({m.pid for m in part if m.pid is not None} for part in (ordered[: n + 1], ordered[n + 1 :]))
         if not earlier & later:
-            _refuse(evidence, one, other)
+            _refuse(evidence, early, late)
 
 
 def _refuse(evidence: Evidence, one: Moment, other: Moment, why: str = "") -> None:

@@ -173,8 +173,7 @@ def parse(text: str) -> Raised | None:
     assembler = Assembler()
     for line in text.splitlines()[:_MAX_LINES]:
         assembler.feed(line)
-    found = assembler.take(end=True)
-    return found[0] if found else None
+    return next(iter(assembler.take(end=True)), None)
 
 
 def parse_stack(text: str) -> tuple[Frame, ...]:

@@ -57,13 +57,13 @@ def doing(stacks: Stacks, taken_s: float | None = None) -> Standing:
     # Library frames inside the user's innermost one, whose own name says nothing: any may be called `read`.
     inner = [_place(frame) for frame in takewhile(lambda frame: not (frame.line and is_users(frame)), python[:_LOOK])]
     rules = ((kind, words or _WORDS[kind]) for kind, words, rule in _RULES if any(map(rule.search, inner)))
-    found: tuple[Doing, str] | None = next(rules, None)
+    finding: tuple[Doing, str] | None = next(rules, None)
     in_loader = any(_LOADER.search(_place(frame)) for frame in python[:_LOOK])
-    if found is None or (in_loader and found[0] != "data loader"):
-        found = _by_call(thread, python, stacks.time_s or taken_s) or found
-    kind, words = found or ("user code", _WORDS["user code"])
+    if finding is None or (in_loader and finding[0] != "data loader"):
+        finding = _by_call(thread, python, stacks.time_s or taken_s) or finding
+    kind, words = finding or ("user code", _WORDS["user code"])
     if in_loader and kind != "data loader":  # Without workers the user's dataset runs in the main thread.
-        words = f"{_WORDS['data loader']}{f', {words}' if found else ''}"
+        words = f"{_WORDS['data loader']}{f', {words}' if finding else ''}"
         kind = "data loader"
     return Standing(kind, words, frame, _TABLE["asides"].get(kind, ""))
 

@@ -32,10 +32,10 @@ class Source:
 @lru_cache(maxsize=16)
 def source(file: str) -> Source | None:
     """Return the source of a file named in a stack, or None if it does not exist here or is not Python."""
-    found = _read(file) if file.endswith(".py") else None
-    if found is None:
+    content = _read(file) if file.endswith(".py") else None
+    if content is None:
         return None
-    text, changed_s = found
+    text, changed_s = content
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -217,8 +217,8 @@ def _ends(data: bytearray) -> Iterator[tuple[int, int]]:
     """Where an event may end and where the next one begins, the last ones first."""
     tried = 0
     for tail in _TAILS:
-        found = list(_BETWEEN.finditer(data, max(0, len(data) - tail)))
-        for match in reversed(found[-_TRIES:]):
+        matches = list(_BETWEEN.finditer(data, max(0, len(data) - tail)))
+        for match in reversed(matches[-_TRIES:]):
             yield match.start(), match.end()
             tried += 1
         if tried >= _TRIES or len(data) <= tail:

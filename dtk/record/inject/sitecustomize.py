@@ -129,11 +129,11 @@ class Start:
         if last != frames or busy or used[2] - moved > TRANSFER_BYTES:
             self.worked_s = now_s
         self.last = (frames, used)
-        told = dict(self.about, state=self.state, host=socket.gethostname(), since_s=self.since_s)
-        told.update(alive_s=now_s, worked_s=self.worked_s, frames=frames)
+        record = dict(self.about, state=self.state, host=socket.gethostname(), since_s=self.since_s)
+        record.update(alive_s=now_s, worked_s=self.worked_s, frames=frames)
         temporary = "%s.%d.tmp" % (self.path, threading.get_ident())
         with open(temporary, "w") as file:
-            json.dump(told, file)
+            json.dump(record, file)
         os.replace(temporary, self.path)
 
 
