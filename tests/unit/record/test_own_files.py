@@ -52,7 +52,9 @@ def test_the_record_of_a_sweep_is_one_of_dtks(repository):
     root, _ = repository
     (root / "sweeps" / "one" / "points").mkdir(parents=True)
     (root / "sweeps" / "one" / "sweep.json").write_text(json.dumps({}))
-    assert left(root, ["sweeps/one/sweep.json", "points/x.py"]) == ["points/x.py"]
+    (root / "mine").mkdir()
+    (root / "mine" / "sweep.json").write_text(json.dumps({}))
+    assert left(root, ["sweeps/one/sweep.json", "mine/sweep.json", "points/x.py"]) == ["mine/sweep.json", "points/x.py"]
 
 
 def test_the_root_itself_is_code(repository):

@@ -108,9 +108,9 @@ def test_numbers_and_texts_are_those_of_the_file(tmp_path_factory, texts, ends):
 
 
 def test_utf16_and_marks_are_read_as_text(tmp_path):
-    text = "one\n! zwei ü\n"
+    text = "! eins\n! zwei ü\n"
     for data in (text.encode("utf-16"), codecs.BOM_UTF8 + text.encode()):
-        assert lines(tmp_path / "a", data)[0] == [(2, "! zwei ü".encode())]
+        assert lines(tmp_path / "a", data)[0] == [(1, b"! eins"), (2, "! zwei ü".encode())]
     assert has_utf16_mark("x".encode("utf-16"))
     assert not has_utf16_mark("x".encode("utf-32"))
     assert not has_utf16_mark(b"x")
