@@ -5,6 +5,7 @@ Owns which folders of a run hold evidence. Large records (dumps, traces) are lef
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -44,19 +45,17 @@ def is_run(folder: Path) -> bool:
 
 def runs_in(folder: Path) -> list[str]:
     """Names of the runs right below a folder, newest last (their names begin with the time)."""
-    try:
+    with suppress(OSError):
         return sorted(path.name for path in folder.iterdir() if path.is_dir() and is_run(path))
-    except OSError:
-        return []
+    return []
 
 
 def last_attempt(folder: Path) -> int:
     """Highest attempt that has logs; 0 without any."""
-    try:
+    with suppress(OSError):
         names = [_ATTEMPT.fullmatch(path.name) for path in (folder / "logs").iterdir()]
-    except OSError:
-        return 0
-    return max((int(match[1]) for match in names if match), default=0)
+        return max((int(match[1]) for match in names if match), default=0)
+    return 0
 
 
 def read(folder: Path, limits: Limits, problems: list[Problem]) -> RunEvidence:

@@ -238,6 +238,5 @@ def _gpus() -> dict[str, Any]:
 
 def environment() -> dict[str, str]:
     """Variables that change how a job runs; never one whose name speaks of a secret."""
-    return {
-        name: value for name, value in sorted(os.environ.items()) if name.startswith(PREFIXES) and not is_secret(name)
-    }
+    names = [name for name in sorted(os.environ) if name.startswith(PREFIXES) and not is_secret(name)]
+    return {name: os.environ[name] for name in names}

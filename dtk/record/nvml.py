@@ -105,8 +105,7 @@ def find_device(nvml: Any, uuid: str, index: int) -> Device:
         pynvml.NVMLError: NVML does not know it.
     """
     full = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-    handle = nvml.nvmlDeviceGetHandleByUUID(full.encode())
-    return _probe(nvml, handle, index)
+    return _probe(nvml, nvml.nvmlDeviceGetHandleByUUID(full.encode()), index)
 
 
 def all_devices(nvml: Any) -> list[Device]:
@@ -115,8 +114,7 @@ def all_devices(nvml: Any) -> list[Device]:
     Raises:
         pynvml.NVMLError: the driver does not answer.
     """
-    count = nvml.nvmlDeviceGetCount()
-    return [_probe(nvml, nvml.nvmlDeviceGetHandleByIndex(i), i) for i in range(count)]
+    return [_probe(nvml, nvml.nvmlDeviceGetHandleByIndex(i), i) for i in range(nvml.nvmlDeviceGetCount())]
 
 
 def _probe(nvml: Any, handle: Any, index: int) -> Device:

@@ -3,6 +3,7 @@
 import itertools
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from diagnostics.runs.find import made_by_dtk
@@ -54,9 +55,7 @@ def _one_run(path: Path) -> bool:
 
 
 def _holds_runs(path: Path) -> bool:
-    try:
-        with os.scandir(path) as entries:
-            folders = [entry.path for entry in itertools.islice(entries, _MOST_CHILDREN) if entry.is_dir()]
-    except OSError:
-        return False
-    return any(_one_run(Path(folder)) for folder in folders)
+    with suppress(OSError), os.scandir(path) as entries:
+        folders = [Path(entry.path) for entry in itertools.islice(entries, _MOST_CHILDREN) if entry.is_dir()]
+        return any(map(_one_run, folders))
+    return False
