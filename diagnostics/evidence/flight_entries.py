@@ -75,7 +75,7 @@ def _config(raw: Any) -> _Config:
     for key, group in raw.items() if isinstance(raw, dict) else ():
         if isinstance(group, dict):
             ranks = group.get("ranks")
-            left -= ranks.count(",") if isinstance(ranks, str) else len(ranks or ())
+            left -= ranks.count(",") if isinstance(ranks, str) else len(ranks) if isinstance(ranks, list | tuple) else 0
             if left < 0:
                 raise ValueError(f"groups of over {MAX_MEMBERS:,} members together; no rank has so many")
             config[str(group.get("name", key))] = (str(group.get("desc", "")), _ranks(ranks))
