@@ -16,6 +16,7 @@ def test_rdma_that_is_there_but_switched_off():
     assert not lint({"NCCL_IB_DISABLE": "1"}, None, 2, {"infiniband": []}), "there is no RDMA to use"
     assert not lint({"NCCL_IB_DISABLE": "true"}, None, 2, RDMA)[1:], "true is 0: RDMA is on"
     assert not lint({"NCCL_IB_DISABLE": "1"}, None, 2, {}), "nothing is known of the hardware"
+    assert only({"NCCL_IB_DISABLE": "1"}, hardware=RDMA).cause_id != "env.ib_disabled", "nor of the number of nodes"
 
 
 def test_p2p_that_is_there_but_switched_off():

@@ -86,3 +86,8 @@ def test_what_nobody_reads_is_a_warning_and_for_a_newer_nccl_a_note():
 
 def test_nearest_needs_a_likeness():
     assert nearest("NCCL_QQQQ", list(catalogue().nccl), 0.8) is None
+
+
+@pytest.mark.parametrize(("nccl_version", "told"), [((2, 16), False), ((2, 27, 3), True), (None, True)])
+def test_a_deprecated_name_is_told_from_the_version_that_prefers_another(nccl_version, told):
+    assert bool(found({"NCCL_MAX_NCHANNELS": "4"}, nccl_version=nccl_version)) == told

@@ -58,6 +58,8 @@ def test_the_size_of_a_group_that_the_dump_does_not_describe() -> None:
     calls = [gathered(UNIT), call(2, None, "reduce_scatter", 4 * UNIT)] * 3
     (one, *_) = traffic(*calls, world=None).gathers
     assert one.ranks == 4
+    alike = [gathered(UNIT), call(2, None, "all_reduce", UNIT)] * 3
+    assert of_calls(alike, {}, "tr_0", 8).gathers[0].ranks == 8, "a reduction as large as a part shows no group"
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,8 @@ def test_a_broadcast_that_some_completed_shows_ranks_with_different_roots() -> N
 
 def test_a_recorded_root_or_an_operation_without_one_is_another_matter() -> None:
     assert roots_differ(job({0: broadcast(True, 0), 1: broadcast(False, 0)}, 2), ()) == []
+    nobody = {rank: broadcast(False) for rank in range(3)}
+    assert roots_differ(job(nobody, 3), ()) == [], "where nobody completed, the root need not differ"
     ranks = {0: [call(1, key=GLOO)], 1: [call(1, key=GLOO, done=False)]}
     assert roots_differ(job(ranks, 2), ()) == []
 
