@@ -27,9 +27,10 @@ def survey(found: Evidence, workers: int) -> Any:
     return one.ranks, one.declared, one.world_size, one.positions, tables, reading.problems
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ranks with rings that wrapped, one that left a call out, files that are damaged, too large in their numbers."""
+    tmp_path = tmp_path_factory.mktemp("dumps")
     steps = [Op(line=10), Op("all_gather", 16, 20, group="1"), Op("reduce_scatter", 4, 30)] * 200
     programs = {rank: list(steps) for rank in range(WORLD)}
     del programs[7][450]
