@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from diagnostics.report.overview import OUTCOMES
 from dtk.config.folders import conf_folder, groups
 from dtk.config.help import description
 from dtk.config.suggest import did_you_mean
@@ -59,6 +58,7 @@ def _found(name: str) -> list[Rows]:
 
 def _causes() -> Iterator[Rows]:
     from diagnostics.causes import registry
+    from diagnostics.report.overview import OUTCOMES
 
     for cause in registry.built_in():
         explained = ", ".join(other for entry in cause.explained_by for other in entry.causes)
