@@ -11,6 +11,7 @@ from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, read_al
 from diagnostics.evidence.calls import operation
 from diagnostics.evidence.endings import kind_of_exception
 from diagnostics.evidence.model import Evidence, LogFact, RankError
+from diagnostics.evidence.ring.groups import MOST_RANKS
 
 TRANSPORT = frozenset({"nccl_ib_error", "nccl_ib_async", "nccl_peer_closed", "nccl_connect", "link_down"})
 _OPENS = TRANSPORT | {"watchdog_timeout", "watchdog_status", "collective_stack", "gloo_timeout", "monitor_stuck"}
@@ -278,4 +279,4 @@ def _members(fact: LogFact) -> int | None:
         small, large = large, small
     if op not in _GATHERS | _SCATTERS or not isinstance(small, int) or not isinstance(large, int) or small < 1:
         return None
-    return large // small if large % small == 0 and large > small else None
+    return large // small if large % small == 0 and small < large <= small * MOST_RANKS else None
