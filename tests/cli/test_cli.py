@@ -108,7 +108,7 @@ def test_run_without_the_extra_says_what_to_install(missing: str) -> None:
 
 
 def test_reading_works_in_the_base_install(runs: Path) -> None:
-    blocked = ("torch", "hydra", "omegaconf", "yaml", "numpy", "wandb")
+    blocked = ("torch", "hydra", "omegaconf", "numpy", "wandb")
     for arguments in (["ls", str(runs)], ["show", str(runs / "20260101-000000-gpt2-fsdp-w4-bbbb")], ["strategies"]):
         done = dtk(*arguments, blocked=blocked)
         assert done.returncode == 0, done.stderr

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.analysis.memory import categories, job
+from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.curve import Curve
+from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.model_size import ModelSize
 from diagnostics.analysis.memory.over_time import over_time
 from diagnostics.contract.findings import text_of
@@ -119,7 +120,7 @@ def _seconds(curve: Curve, time_us: float | None) -> float:
 @pytest.mark.parametrize("case", sorted(memory_ranks.CASES))
 def test_over_time_every_moment_holds_what_was_alive(jobs, case):
     """Against the sum of the allocations that live at that moment; what lay there before is computed."""
-    found = job.read(gather(jobs / case, Limits()))
+    found = read(gather(jobs / case, Limits()))
     rank = found.ranks[0]
     curve, stack = rank.curve, over_time(found, rank)
     assert curve is not None and stack is not None
@@ -143,7 +144,7 @@ def test_over_time_every_moment_holds_what_was_alive(jobs, case):
 
 def test_over_time_tells_what_a_leak_keeps_and_where_gradients_are(jobs):
     def over(case: str, kind: str) -> list[int]:
-        found = job.read(gather(jobs / case, Limits()))
+        found = read(gather(jobs / case, Limits()))
         stack = over_time(found, found.ranks[0])
         assert stack is not None
         return [row[1][KINDS.index(kind)] for row in stack.rows]
