@@ -45,7 +45,7 @@ TRUTH: dict[str, Truth] = {
     "swallowed_exception": Truth(("hang.rank_raised",), (2,), "hung"),
     "exception": Truth(("hang.rank_raised",), (1,), "failed", ci=True),
     "sigkill": Truth(("hang.rank_killed",), (1,), "failed", ci=True),
-    "out_of_memory": Truth(("hang.rank_oom",), (1,), "oom"),
+    "out_of_memory": Truth(("memory.host",), (1,), "oom"),
     "data_loader_stuck": Truth(("hang.host_stall",), (1,), "hung"),
     "straggler": Truth(("hang.straggler", "overlap.skew"), (1,), "finished"),
     "accumulation_boundary": Truth(("hang.uneven_iterations",), (2,), "hung"),
