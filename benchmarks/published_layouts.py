@@ -22,7 +22,7 @@ RECOMPUTED = "train.activation_checkpoint_every=1"
 
 
 def megatron(layers: int, width: int, heads: int) -> list[str]:
-    """A model of that table: GPT with 51,200 words and samples of 2,048 tokens."""
+    """Return a model of that table: GPT with 51,200 words and samples of 2,048 tokens."""
     sizes = [f"model.layers={layers}", f"model.width={width}", f"model.heads={heads}", "model.vocab_size=51200"]
     return [
         "model=gpt3_175b",

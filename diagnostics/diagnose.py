@@ -363,7 +363,7 @@ def _notes(evidence: Evidence, *, explained: bool, covered: frozenset[str]) -> I
     for error in homeless[:4]:
         at = f" ({error.frames[0].file}:{error.frames[0].line})" if error.frames else ""
         text = shortened(" ".join(f"{error.type}: {error.message}".split()), 200)
-        yield f"{error.file}:{error.line} holds an exception of a rank that it does not name: {text}{at}"
+        yield f"{error.file}:{error.line} is an exception of an unidentified rank: {text}{at}"
     status = evidence.run.status if evidence.run else None
     if status is not None and status.state == "running":
         if _lost(evidence):

@@ -55,12 +55,12 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser = Parser(prog="dtk run", text="run", add_help=False)
     about = "show this and stop; of a group: its options"
     parser.add_argument("-h", "--help", nargs="?", metavar="GROUP", action=_Help, help=about)
-    add_overrides(parser, "what differs from conf/config.yaml")
+    add_overrides(parser, "overrides of conf/config.yaml")
     about = "run every combination of a,b lists, one after another"
     parser.add_argument("-m", "--multirun", action="store_true", help=about)
-    add_flags(parser, resume="with -m: go on with the newest sweep of this command, skip what is done")
+    add_flags(parser, resume="with -m: resume the newest sweep of this command and skip finished runs")
     add_config_dir(parser)
-    about = "take the configuration of that run instead of conf/ (dtk rerun RUN)"
+    about = "use the configuration of RUN instead of conf/ (dtk rerun RUN)"
     parser.add_argument("--rerun", metavar="RUN", help=about)
     add_flags(
         parser,

@@ -33,7 +33,7 @@ XIDS = {
     63: Xid("a row was remapped", "warning"),
     64: Xid("a row could not be remapped", "replace"),
     74: Xid("an NVLink error", "reset"),
-    79: Xid("the GPU fell off the bus", "reboot"),
+    79: Xid("that it fell off the bus", "reboot"),
     92: Xid("many corrected memory errors", "warning"),
     94: Xid("a contained memory error", "restart"),
     95: Xid("an uncontained memory error", "reset"),

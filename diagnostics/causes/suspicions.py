@@ -97,7 +97,7 @@ def _of_call(wait: Waiting) -> Iterator[tuple[str, object, str]]:
     yield "warm", done >= _WARM, f"the group completed {done:,} calls before it, so its connections had worked"
     yield "scalar", is_scalar, metric
     yield "bucket", wait.op == "all_reduce" and numel > SCALAR, bucket
-    yield "unit", is_unit, f"{wait.op} of this size is that of a sharded unit (FSDP, ZeRO)"
+    yield "unit", is_unit, f"{wait.op} has the size of a sharded unit (FSDP, ZeRO)"
     yield "queued", ahead > 1, f"the program ran {counted(ahead, 'call')} ahead: it does not wait for the result"
     yield "broadcast", wait.op == "broadcast", "a broadcast waits for its root, which may do work that the others skip"
     yield "whole", wait.whole_group, f"all {wait.members} ranks of the group wait in this call"
@@ -114,7 +114,7 @@ def _of_ranks(standing: Standing) -> Iterator[tuple[str, object, str]]:
     )
     thread = f"a side thread of {ranks_spoken(broken)} had raised an exception"
     yield "came_late", absent, f"{ranks_spoken(absent)} {verb(absent, 'was', 'were')} not there when the others began"
-    yield "partly", is_partial, f"{counted(missing, 'rank')} of the group left no line about it"
+    yield "partly", is_partial, f"{counted(missing, 'rank')} of the group logged nothing about it"
     yield "did_not_come", behind, did_not_come
     yield "side_thread", broken, f"{thread}, and {verb(broken, 'its', 'their')} main thread left no line"
     if len(standing.apart) > 1:

@@ -50,12 +50,12 @@ def headline(report: Report) -> str:
     if report.waiting is not None:
         return standing.headline(report.waiting)
     if report.suspicions:
-        return "a device ran out of memory; what took it is not sure"
+        return "a device ran out of memory; the cause is not certain"
     if any(is_suspicion(decided.finding) for decided in report.findings):
         return "something went wrong; there is a suspicion, but no cause is sure"
     if report.standing:
         return report.standing
-    return "something went wrong, or too little was left behind to say; no cause is confirmed"
+    return "something went wrong, or there is too little evidence; no cause is confirmed"
 
 
 def count(report: Report) -> Counter[Status]:

@@ -61,8 +61,7 @@ def _stands(standing: Standing) -> Iterator[Field]:
         left = verb(standing.silent, "leaves", "leave")
         yield Field("silent", f"{ranks_spoken(standing.silent)} {left} no line")
     elif standing.waits and (missing := (standing.waits[0].members or 0) - len(standing.waits[0].ranks)) > 0:
-        leave = verb(range(missing), "leaves", "leave")
-        yield Field("silent", f"{counted(missing, 'other rank')} of the group {leave} no line about it")
+        yield Field("silent", f"{counted(missing, 'other rank')} of the group logged nothing about it")
 
 
 def decide(report: Report, standing: Standing | None) -> str:

@@ -9,7 +9,7 @@ from diagnostics.report.document import Span, Text
 
 def blame(finding: Finding) -> str:
     """Return who is to blame, who suffers, in which step, in which group and at which position."""
-    parts = [ranks_text(finding.ranks) or "no rank to blame"]
+    parts = [ranks_text(finding.ranks) or "none"]
     if finding.victims:
         parts[0] += f" (victims: {ranks_text(finding.victims)})"
     if finding.step is not None:

@@ -28,7 +28,7 @@ SLURM_S = 300.0
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
-        "attach", text="attach", help="why a job that runs now stands still", usage="dtk attach [PID ...] [options]"
+        "attach", text="attach", help="explain why a running job is stuck", usage="dtk attach [PID ...] [options]"
     )
     pid, job = whole(1, 1 << 30), whole(1, 1 << 40)
     parser.add_argument("pids", nargs="*", type=pid, metavar="PID", help="ranks of one job, or their launcher")

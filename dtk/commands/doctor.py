@@ -26,7 +26,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser = commands.add_parser(
         "doctor",
         text="doctor",
-        help="is this machine, are these nodes fit to train: GPUs, limits, network, disk, tiny collectives",
+        help="check that this machine or cluster is ready to train: GPUs, limits, network, disk, collectives",
         usage="dtk doctor [options]",
     )
     parser.add_argument("--only", action="append", default=[], metavar="NAME,...", help="these checks or topics alone")

@@ -20,7 +20,7 @@ _LABEL = 14
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add the subcommand with its options."""
-    about = "what a cause, a key, a strategy or an option is"
+    about = "explain a cause, a key, a strategy or an option"
     parser = commands.add_parser("explain", text="explain", help=about, usage="dtk explain NAME [NAME ...]")
     parser.add_argument("names", nargs="+", metavar="NAME", help="hang.rank_oom, train.steps, fsdp, schedule=cosine")
     parser.set_defaults(command=run, stopped="")
@@ -84,8 +84,8 @@ def _options() -> Iterator[Rows]:
                 rows += [
                     ("a rank keeps", states),
                     ("a step sends", f"{row.sent} in {row.collectives}"),
-                    ("take it when", row.use_when),
-                    ("letters", "`dtk strategies` explains them; docs/strategies.md has pictures"),
+                    ("use it when", row.use_when),
+                    ("symbols", "`dtk strategies` explains them; docs/strategies.md has pictures"),
                 ]
             yield rows
 

@@ -18,7 +18,7 @@ _NAMED = {
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add the subcommand with its options."""
-    parser = commands.add_parser("new", text="new", help="begin a project: your own model, data and task, with a test")
+    parser = commands.add_parser("new", text="new", help="create a project with a model, data, a task and a test")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="is made; its name is that of the project")
     parser.set_defaults(command=run, stopped="")
 

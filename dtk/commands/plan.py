@@ -21,7 +21,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser = commands.add_parser(
         "plan",
         text="plan",
-        help="before a launch: does it fit, what does it send, how long does a step take",
+        help="predict memory, communication and step time before a launch",
         usage="dtk plan [KEY=VALUE ...] [hardware=NAME] [options]",
     )
     add_overrides(parser, "as for dtk run, and hardware=NAME")

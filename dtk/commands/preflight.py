@@ -23,7 +23,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser = commands.add_parser(
         "preflight",
         text="preflight",
-        help="before a launch: would every rank finish, or where would they hang",
+        help="check before a launch whether every rank would finish",
         usage="dtk preflight [KEY=VALUE ...] [options]\n"
         "       dtk preflight --script FILE --world-size N [-- ARGUMENTS]",
     )

@@ -13,7 +13,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser = commands.add_parser(
         "rerun",
         text="rerun",
-        help="run a job once more with the same configuration",
+        help="run a job again with the same configuration",
         usage="dtk rerun RUN [KEY=VALUE ...] [options]",
     )
     parser.add_argument("rerun", metavar="RUN", help=RUN_HELP)

@@ -28,7 +28,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser = commands.add_parser(
         "rm",
         text="rm",
-        help="remove runs, after a question",
+        help="remove runs after confirmation",
         usage="dtk rm RUN... [options]\n       dtk rm [--failed] [--state S[,S]] [--older-than AGE] [options]",
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help=RUN_HELP)

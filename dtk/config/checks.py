@@ -291,7 +291,7 @@ def _indivisible(key: str, number: int, degree: str, parts: int) -> DtkError:
 
 
 def _multiples(key: str, number: int, parts: int) -> str:
-    """The nearest multiples of `parts`, as typed: `model.heads=4 or model.heads=8`."""
+    """Return the nearest multiples of `parts`, as typed: `model.heads=4 or model.heads=8`."""
     return " or ".join(f"{key}={n}" for n in (number // parts * parts, -(-number // parts) * parts) if n)
 
 

@@ -9,11 +9,11 @@ from dtk.errors import DtkError
 
 ALL = "all"
 _SECTIONS = {
-    "what is trained": ("experiment", "model", "data", "task"),
-    "how": ("strategy", "parallel", "precision", "optimizer", "schedule"),
-    "where": ("launcher", "nccl"),
-    "what is kept": ("checkpoint", "record", "tracker"),
-    "what goes wrong, on purpose": ("fault",),
+    "training": ("experiment", "model", "data", "task"),
+    "parallelism and numerics": ("strategy", "parallel", "precision", "optimizer", "schedule"),
+    "where it runs": ("launcher", "nccl"),
+    "recording and checkpoints": ("checkpoint", "record", "tracker"),
+    "injected faults": ("fault",),
 }
 """In which order the groups are shown; others follow."""
 _LISTED = 20

@@ -60,7 +60,7 @@ class Dataset:
         return self.batch(ids + self.train_size)
 
     def batch(self, numbers: np.ndarray) -> Batch:
-        """Samples by number, int64 [batch]: those for training, then the held-out ones. Unless both above are given."""
+        """Return samples by number, int64 [batch]: those for training, then the held-out ones."""
         raise NotImplementedError
 
     def about(self) -> dict[str, Any]:

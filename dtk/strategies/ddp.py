@@ -114,7 +114,7 @@ class DDPConfig(StrategyConfig):
     def declare(
         self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
     ) -> list[Collective]:
-        """What reduces each gradient bucket, whatever the accumulation."""
+        """Declare what reduces each gradient bucket, whatever the accumulation."""
         return ddp_collectives(self, shapes.parameters, mesh.dp_size) if mesh.dp_size > 1 or mesh.pp == 1 else []
 
 

@@ -222,7 +222,7 @@ def test_a_job_that_hung_is_explained_when_it_is_stopped(number, tmp_path):
     process.send_signal(number)
     code, _, error = finished(process, timeout_s=40)
     assert code != 0
-    report = error.partition("HUNG: a rank's host never came to a collective [hang.host_stall")[2]
+    report = error.partition("HUNG: a rank never reached a collective [hang.host_stall")[2]
     assert "blame   rank 1 (victims: rank 0)" in report, error
     assert f"job.py:{line_of(path, 'stuck')} in train (rank 1)" in report
     assert "tells where the ranks were" in report

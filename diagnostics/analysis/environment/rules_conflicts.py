@@ -17,7 +17,7 @@ MAX_SOCKETS = 64
 
 
 def _switched_off(where: Situation) -> Iterator[Lint]:
-    """Settings of what another setting switches off."""
+    """Yield settings of what another setting switches off."""
     if where.number("NCCL_P2P_DISABLE") == 1 and where.get("NCCL_P2P_LEVEL"):
         message = "NCCL_P2P_DISABLE=1 switches P2P off, so the level is ignored"
         yield Lint("warning", "NCCL_P2P_LEVEL", message, "unset NCCL_P2P_DISABLE, or the level", FIGHT)

@@ -66,7 +66,7 @@ def _call_not_reached_text(finding: Finding, case: WatchdogGap) -> Text:
             f"{sentence(ranks_spoken(behind))} never reached {call.text} (#{call.seq} of {group}), which "
             f"{ranks_spoken(waiting)} {verb(waiting, 'waits', 'wait')} in: {verb(behind, 'its', 'their')} last "
             f"call was #{last}, and it completed. {sentence(verb(behind, 'it is', 'they are'))} late or stuck, or "
-            "left that call out: the logs cannot tell."
+            "skipped that call; the logs do not show which."
         )
         change = f"look at what {ranks_spoken(behind)} did after #{last}"
     return Text(
@@ -85,7 +85,7 @@ def _drifted_text(finding: Finding, case: WatchdogDrift | WatchdogSites) -> Text
         here, there = (case.sites[side[0]] for side in (ranks, others_ranks))
         summary = (
             f"{sentence(who)} {verb(ranks, 'waits', 'wait')} in {case.op} in {here.function}, where {others} "
-            f"called it in {there.function}: their sequences of calls had parted before."
+            f"called it in {there.function}: their sequences of calls had already diverged."
         )
         measured = f"{len(ranks)} of {len(case.members)} printed stacks differ"
     else:

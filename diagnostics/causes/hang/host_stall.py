@@ -143,7 +143,7 @@ def _outside(case: HostOutside) -> Finding:
 
 CAUSE = Cause(
     id="hang.host_stall",
-    title="a rank's host never came to a collective",
+    title="a rank never reached a collective",
     outcome="hung",
     branch="hang.late",
     facts=explain,

@@ -19,19 +19,19 @@ def _words(finding: Finding, end: Ending, worker: bool) -> Text:
     if worker:
         happened = "lost a worker of the data loader to the kernel, which killed it for want of memory"
     elif end.detail != "host_allocation":
-        whole = end.detail == "host_memory"
-        happened = f"was killed by the kernel: {'the host had no memory left' if whole else 'the job was at its limit'}"
+        why = "the host had no memory left" if end.detail == "host_memory" else "the job reached its memory limit"
+        happened = f"was killed by the kernel: {why}"
     fixes = [
         Remedy(
             "code",
-            "hold less on the host: num_workers and prefetch_factor of the data loader, data mapped from disk instead "
+            "use less host memory: num_workers and prefetch_factor of the data loader, data mapped from disk instead "
             "of Python lists, which every worker copies page by page",
             "each rank and each of its workers has its own copy",
         ),
         Remedy("code", "load checkpoints on one rank at a time, or with torch.load(mmap=True)", "ranks times its size"),
     ]
     if end.detail == "cgroup":
-        change = "ask for more: sbatch --mem or --mem-per-cpu, resources.limits.memory of the pod"
+        change = "request more host memory: sbatch --mem or --mem-per-cpu, resources.limits.memory of the pod"
         fixes.insert(0, Remedy("environment", change, "the limit is the job's own, not the machine's"))
     return Text(summary=f"{who} {happened}.", measured=counted(len(finding.evidence), "record"), remedies=tuple(fixes))
 

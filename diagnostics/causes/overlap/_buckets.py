@@ -38,5 +38,5 @@ def portions(count: int, what: str, size_bytes: int) -> str:
 
 
 def fixed_cost(view: Overview) -> str:
-    """`fixed cost of a collective about 20 us`"""
+    """Return `fixed cost of a collective about 20 us`."""
     return f"fixed cost of a collective about {figure(view.latency_ns / 1000)} us"
