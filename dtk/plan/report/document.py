@@ -5,6 +5,7 @@ from typing import get_args
 
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
 from diagnostics.report import document as doc
+from dtk.parallel.batch_plan import BatchPlan
 from dtk.plan.compare import Comparison
 from dtk.plan.formatting import count_text, flops_text, percent_text, rate_text
 from dtk.plan.formulas.memory_table import STAGES
@@ -85,9 +86,10 @@ def _about(report: PlanReport, heading: str) -> doc.Fields:
     """Return the job, how its batch is divided, what it computes in (`bf16, 989 TFLOP/s peak a device`), doubts."""
     plan = report.plan
     ranks = plan.dp_size or plan.world_size
+    steps = BatchPlan(plan.global_batch_size, plan.micro_batch_size, ranks).accumulation_steps
     batch = (
         f"{counted(plan.global_batch_size, 'sample')} = {counted(ranks, 'rank')} x {plan.micro_batch_size} x "
-        f"{plan.global_batch_size // (plan.micro_batch_size * ranks)} accumulated, "
+        f"{steps} accumulated, "
         f"{counted(plan.sequence_length, 'token')} each"
     )
     compute = _DTYPES.get(report.compute_dtype, report.compute_dtype)
