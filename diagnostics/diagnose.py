@@ -18,6 +18,7 @@ from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Stated, Status, Worded, text_of
 from diagnostics.evidence.budget import budget, failure
 from diagnostics.evidence.coverage import damaged, unused
+from diagnostics.evidence.endings import kind_of_exception
 from diagnostics.evidence.limits import Limits, reading
 from diagnostics.evidence.model import Evidence, Problem, RankError, shortened
 from diagnostics.evidence.readers import process, watch
@@ -280,8 +281,8 @@ def _fitted(evidence: Evidence, verdict: Verdict, measures: dict[str, object]) -
 
 def _refused(evidence: Evidence) -> bool:
     """Whether DDP ended the job itself, as it does when the reduction of the step before was not complete."""
-    raised = any("Expected to have finished reduction" in error.message for error in evidence.errors)
-    return raised or any(fact.kind == "ddp_unused" for fact in evidence.facts)
+    kinds = (kind_of_exception(error.type, error.message, error.frames) for error in evidence.errors)
+    return "unreduced" in kinds or any(fact.kind == "ddp_unused" for fact in evidence.facts)
 
 
 def _trouble(evidence: Evidence) -> bool:

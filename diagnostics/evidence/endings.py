@@ -47,7 +47,8 @@ ORDER: dict[Kind, int] = {
     "timed_out": 6, "stopped": 7, "failed": 8, "unknown": 9,
 }  # fmt: skip
 """Which of several endings says most about who failed first: lower comes first."""
-_BY_ITSELF: frozenset[Kind] = frozenset({"raised", "oom", "killed", "exited"})
+BY_ITSELF: tuple[Kind, ...] = ("raised", "oom", "killed", "exited")
+"""The ways in which a rank fails or leaves by itself, in the order in which they are told."""
 _VICTIM: frozenset[Kind] = frozenset({"mismatch", "lost_peer", "timed_out", "stopped"})
 
 UNNAMED = -1
@@ -80,7 +81,7 @@ class Ending:
     @property
     def by_itself(self) -> bool:
         """Whether the rank failed or left by itself rather than after a peer."""
-        return self.kind in _BY_ITSELF
+        return self.kind in BY_ITSELF
 
     @property
     def victim(self) -> bool:
@@ -336,7 +337,7 @@ def of_fact(fact: LogFact, rank: int) -> Ending | None:
     """Return the ending that one line of a log describes: out of memory, or a device error that the watchdog saw."""
     error = str(fact.fields.get("error")) if fact.kind == "cuda_error" else ""
     nccl = "out of memory" in error
-    item = _item(fact)
+    item = line_item(fact)
     if error and not nccl and _WATCHDOG_ENDED in fact.text and "shutting down" not in error:
         what = f"CUDA error: {shortened(error, 200)}"
         return Ending(rank, "raised", what, item, type="CUDA error", detail="device_error")
@@ -346,7 +347,8 @@ def of_fact(fact: LogFact, rank: int) -> Ending | None:
     return Ending(rank, "oom", item.detail, item, time_s=fact.time_s, detail=detail)
 
 
-def _item(fact: LogFact) -> EvidenceItem:
+def line_item(fact: LogFact) -> EvidenceItem:
+    """Return a line of a log as the evidence of an ending."""
     return EvidenceItem("log", fact.file, shortened(fact.text, 200), fact.line)
 
 
@@ -363,7 +365,7 @@ _SRUN_CODE = re.compile(r"Exited with exit code ([1-9]\d{0,2})\b")
 def of_srun(fact: LogFact) -> list[Ending]:
     """Return the endings that one line of srun describes (fact `srun_task`). Each of its tasks is a rank."""
     text = str(fact.fields.get("why", ""))
-    item, ranks = _item(fact), fact.fields.get("ranks", ())
+    item, ranks = line_item(fact), fact.fields.get("ranks", ())
     if match := _SRUN_CODE.match(text):
         code = int(match[1])
         return [Ending(rank, kind_of_exit_code(code), f"exit code {code}", item, exit_code=code) for rank in ranks]
@@ -384,7 +386,7 @@ def by_kernel(ending: Ending, fact: LogFact) -> Ending:
         ending,
         kind="oom",
         what="the kernel killed it because the memory of the host was used up" if whole_host else _KILLED_FOR_CGROUP,
-        evidence=_item(fact),
+        evidence=line_item(fact),
         signal="SIGKILL",
         detail="host_memory" if whole_host else "cgroup",
     )

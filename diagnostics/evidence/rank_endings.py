@@ -17,6 +17,7 @@ from diagnostics.evidence.endings import (
     by_kernel,
     ends_a_rank,
     kind_of_exception,
+    line_item,
     of_error,
     of_fact,
     of_srun,
@@ -186,8 +187,7 @@ def _of_workers(evidence: Evidence, rank: int) -> Iterator[Ending]:
     """Yield the worker processes that ended without an exception, as Ray notices it."""
     for fact in evidence.facts:
         if fact.kind == "worker_died":
-            item = EvidenceItem("log", fact.file, shortened(fact.text, 200), fact.line)
-            yield Ending(rank, "killed", str(fact.fields["detail"]), item)
+            yield Ending(rank, "killed", str(fact.fields["detail"]), line_item(fact))
 
 
 def _of_libraries(evidence: Evidence) -> Iterator[Ending]:
@@ -196,7 +196,8 @@ def _of_libraries(evidence: Evidence) -> Iterator[Ending]:
         if fact.kind in _FAILED_FACTS:
             rank = UNNAMED if fact.rank is None else fact.rank
             kind = kind_of_exception("DistBackendError", fact.text)
-            yield Ending(rank, kind, shortened(fact.text, 200), EvidenceItem("log", fact.file, fact.text, fact.line))
+            item = line_item(fact)
+            yield Ending(rank, kind, item.detail, item)
 
 
 def peer_vanished(evidence: Evidence, endings: Mapping[int, Ending]) -> bool:

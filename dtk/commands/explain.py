@@ -32,19 +32,19 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         DtkError: there is no such name.
     """
-    found = [rows for name in arguments.names for rows in _found(name)]
+    everything = [*_causes(), *_options(), *_keys()]
+    found = [rows for name in arguments.names for rows in _found(name, everything)]
     width = max(40, min(110, shutil.get_terminal_size().columns))
     put("\n".join(_text(rows, width) for rows in found))
     return 0
 
 
-def _found(name: str) -> list[Rows]:
+def _found(name: str, everything: list[Rows]) -> list[Rows]:
     """Return everything that is called so: exactly, else by the part of its name behind the last dot.
 
     Raises:
         DtkError: nothing is.
     """
-    everything = [*_causes(), *_options(), *_keys()]
     exact = [rows for rows in everything if name in (rows[0][0], rows[0][0].partition("=")[2])]
     last = [rows for rows in everything if name == rows[0][0].rpartition(".")[2]]
     if not exact and not last:
@@ -102,10 +102,10 @@ def _keys() -> Iterator[Rows]:
 
 def _text(rows: Rows, width: int) -> str:
     (name, about), *others = rows
+    indent = " " * (_LABEL + 2)
     lines = textwrap.wrap(f"{name}: {about}" if about else name, width, subsequent_indent="  ", break_on_hyphens=False)
     for label, text in others:
         if text:
-            indent = " " * (_LABEL + 2)
             lines += textwrap.wrap(
                 text, width, initial_indent=f"  {label:<{_LABEL}}", subsequent_indent=indent, break_on_hyphens=False
             )

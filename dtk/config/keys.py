@@ -65,10 +65,14 @@ def _texts(section: type) -> dict[str, str]:
     """Return key -> the text below it, of a section and the classes that it extends."""
     texts: dict[str, str] = {}
     for cls in reversed(section.__mro__[:-1]):
-        body = ast.parse(inspect.getsource(sys.modules[cls.__module__])).body
-        for node in body:
-            if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
-                for field, text in pairwise(node.body):
-                    if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                        texts[ast.unparse(field.target)] = " ".join(str(ast.literal_eval(text.value)).split())
+        for field, text in pairwise(_bodies(cls.__module__)[cls.__name__]):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                texts[ast.unparse(field.target)] = " ".join(str(ast.literal_eval(text.value)).split())
     return texts
+
+
+@cache
+def _bodies(module: str) -> dict[str, list[ast.stmt]]:
+    """Return the statements of each class of a module."""
+    nodes = ast.parse(inspect.getsource(sys.modules[module])).body
+    return {node.name: node.body for node in nodes if isinstance(node, ast.ClassDef)}

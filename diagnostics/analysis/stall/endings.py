@@ -8,11 +8,9 @@ from diagnostics.analysis.job_state import STALL_S, JobState
 from diagnostics.analysis.looks import looks
 from diagnostics.analysis.stall.last_seen import LastSeen, last_seen
 from diagnostics.evidence.calls import is_library
-from diagnostics.evidence.endings import UNNAMED, Ending, Kind
+from diagnostics.evidence.endings import BY_ITSELF, UNNAMED, Ending, Kind
 from diagnostics.evidence.model import Frame, LogFact
 
-FIRST: tuple[Kind, ...] = ("raised", "oom", "killed", "exited")
-"""The ways in which a rank fails or leaves by itself."""
 _DDP_UNUSED = {"ddp_unused", "ddp_unused_names", "ddp_unused_indices"}
 
 
@@ -74,7 +72,7 @@ def first_endings(job: JobState) -> tuple[FirstEndings, ...]:
         by_kind[job.endings[rank].kind].append(job.endings[rank])
     if job.finished():
         return ()
-    return tuple(_first(job, kind, by_kind[kind]) for kind in FIRST if _matters(job, by_kind[kind]))
+    return tuple(_first(job, kind, by_kind[kind]) for kind in BY_ITSELF if _matters(job, by_kind[kind]))
 
 
 def _matters(job: JobState, endings: list[Ending]) -> bool:

@@ -162,9 +162,11 @@ class Streams:
             outer = raised.frames[-1]
             if raised.aside or (outer.function in _THREADS and outer.file.endswith("threading.py")):
                 self._fact("side_error", rank, stream.number, raised)
-            elif not launcher_only(raised.type) and by_launcher(raised.frames):
+            elif launcher_only(raised.type):
+                continue
+            elif by_launcher(raised.frames):
                 self._fact("launcher_error", None, stream.number, raised)
-            elif not launcher_only(raised.type):
+            else:
                 error = RankError(rank, self.read.file, stream.number, raised.type, raised.message, raised.frames)
                 again = (raised.type, raised.message, raised.frames)
                 # What nobody catches is printed from the module on; this one was caught before.

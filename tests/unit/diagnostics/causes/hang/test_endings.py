@@ -5,12 +5,11 @@ from typing import get_args
 
 import pytest
 
-from diagnostics.analysis.stall.endings import FIRST
 from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import remedies
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Where
-from diagnostics.evidence.endings import Detail, Ending
+from diagnostics.evidence.endings import BY_ITSELF, Detail, Ending
 from diagnostics.evidence.model import Frame
 
 ITEM = EvidenceItem("log", "job.log", "it ended")
@@ -20,11 +19,11 @@ TABLE = table_beside(_endings.__file__)
 
 
 def test_every_kind_and_every_detail_has_an_entry() -> None:
-    assert set(TABLE["kinds"]) == set(FIRST)
+    assert set(TABLE["kinds"]) == set(BY_ITSELF)
     assert set(get_args(Detail)) - {"", "host_allocation"} <= set(TABLE["details"])
 
 
-@pytest.mark.parametrize("kind", FIRST)
+@pytest.mark.parametrize("kind", BY_ITSELF)
 @pytest.mark.parametrize("where", [AT, ()])
 @pytest.mark.parametrize("detail", get_args(Detail))
 def test_every_text_can_be_made(kind: str, where: tuple[Where, ...], detail: str) -> None:
