@@ -40,20 +40,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _found(name: str, everything: list[Rows]) -> list[Rows]:
-    """Return everything that is called so: exactly, else by the part of its name behind the last dot.
+    """Return what is called so in full, else everything of which that is the last part of the name.
 
     Raises:
         DtkError: nothing is.
     """
-    exact = [rows for rows in everything if name in (rows[0][0], rows[0][0].partition("=")[2])]
-    last = [rows for rows in everything if name == rows[0][0].rpartition(".")[2]]
-    if not exact and not last:
+    full = [rows for rows in everything if name == rows[0][0]]
+    last = [rows for rows in everything if name in (rows[0][0].partition("=")[2], rows[0][0].rpartition(".")[2])]
+    if not full and not last:
         names = {rows[0][0] for rows in everything}
-        near = did_you_mean(name, names | {full.rpartition("=")[2] for full in names})
+        near = did_you_mean(name, names | {whole.rpartition("=")[2] for whole in names})
         raise DtkError(
             f'nothing is called "{name}"', fix=near or "docs/causes.md lists causes, dtk run --help the groups"
         )
-    return exact or last
+    return full or last
 
 
 def _causes() -> Iterator[Rows]:

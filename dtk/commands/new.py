@@ -1,6 +1,8 @@
 """`dtk new`: a small project to begin with: configuration, model, data, task, a test and a README. Imports no torch."""
 
 import argparse
+import shlex
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -45,5 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"made {path}")
     except OSError as error:
         raise DtkError(f"{folder} cannot be made", error.strerror or str(error)) from error
-    print(f"next: cd {folder} && {command('run', '--config-dir', 'conf', 'experiment=first')}")
+    with chdir(folder):  # What is typed next is typed there.
+        then = command("run", "--config-dir", "conf", "experiment=first")
+    print(f"next: cd {shlex.quote(str(folder))} && {then}")
     return 0

@@ -25,6 +25,8 @@ def test_every_cause_option_and_section_is_found(capsys: pytest.CaptureFixture[s
     assert said(capsys, *names).count("decided from") == len(names)
     assert "PyTorch FSDP2" in said(capsys, "strategy=fsdp")
     assert said(capsys, "fsdp") == said(capsys, "strategy=fsdp")
+    both = said(capsys, "unused_parameters")
+    assert "fault=unused_parameters" in both and "hang.unused_parameters" in both
 
 
 def test_a_key_that_several_kinds_share_comes_once(capsys: pytest.CaptureFixture[str]) -> None:

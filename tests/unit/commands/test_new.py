@@ -1,12 +1,16 @@
 """`dtk new`: what is made, and that nothing is overwritten. That it runs is tested in tests/cli/test_new.py."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from dtk.commands.main import main
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_project_is_made_and_its_files_name_its_module(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,6 +27,17 @@ def test_a_project_is_made_and_its_files_name_its_module(tmp_path: Path, capsys:
     plain = yaml.safe_load((folder / "conf/experiment/first.yaml").read_text())
     assert plain["model"]["_target_"] == "my_lab.Net" and plain["allow_targets"] == ["my_lab.*"]
     assert not [path for path in folder.rglob("*") if path.is_file() and "{" + "module}" in path.read_text()]
+
+
+def test_what_is_typed_next_runs_as_it_stands(tmp_path: Path) -> None:
+    environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}  # So that dtk is called by a path.
+    (tmp_path / "bin").symlink_to(Path(sys.prefix))
+    make = [str(tmp_path / "bin" / "bin" / "python"), "-m", "dtk", "new", "my lab/lab"]
+    made = subprocess.run(make, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
+    line = made.stdout.splitlines()[-1].removeprefix("next: ").replace("experiment=first", "--help strategy")
+    assert made.returncode == 0 and line.startswith("cd 'my lab/lab' && "), made.stdout + made.stderr
+    shown = subprocess.run(line, shell=True, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
+    assert shown.returncode == 0 and "fsdp" in shown.stdout, shown.stdout + shown.stderr
 
 
 @pytest.mark.parametrize("name", ["3rd", "naïve", "a b"])
