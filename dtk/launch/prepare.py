@@ -7,7 +7,7 @@ import dataclasses
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diagnostics.contract.artifacts import RunPaths
 from dtk.config.batch import settle
@@ -19,6 +19,9 @@ from dtk.config.resume import Resumed, check_continuable, earlier_argv, refuse_o
 from dtk.config.trust import refuse_masked
 from dtk.errors import DtkError
 from dtk.launch.inputs import settle_epochs
+
+if TYPE_CHECKING:
+    from dtk.nccl.render import Rendered
 
 
 def compose_point(
@@ -86,25 +89,17 @@ def make_folder(point: Resumed, data: dict[str, Any], placement: Placement, worl
     """Make the run folder, or go on in the one that is resumed, and describe the run in it."""
     from dtk.nccl.render import render
     from dtk.plan.stored import keep_plan
-    from dtk.record.manifest import manifest
     from dtk.record.run_folder import create, describe
 
     composed, config = point.composed, point.composed.config
-    earlier: list[Any] = []
-    if point.paths is not None:
-        refuse_other_data(point.paths, data)
-        earlier = earlier_argv(point.paths)
     paths = point.paths or create(config, world_size)
-    nccl = render(config.nccl, os.environ, paths.root)
-    about = manifest(config, composed.plain, paths.root.name, world_size, placement, launcher, nccl)
-    about["data"] = data
-    about["earlier_argv"] = earlier
     if point.earlier is not None:
         from dtk.runs.code import warn_of_other_inputs
 
-        about["rerun_of"] = point.earlier.name
         warn_of_other_inputs(point.earlier, composed.plain, data, world_size)
     try:
+        nccl = render(config.nccl, os.environ, paths.root)
+        about = manifest_of(point, paths, data, placement, world_size, launcher, nccl)
         describe(paths, about, composed.plain, composed.overrides, composed.origins)
     except (DtkError, KeyboardInterrupt):
         if point.paths is None:
@@ -112,6 +107,43 @@ def make_folder(point: Resumed, data: dict[str, Any], placement: Placement, worl
         raise
     keep_plan(paths, composed, world_size, placement.nproc, "cuda" if placement.device == "cuda" else "cpu")
     return paths
+
+
+def manifest_of(
+    point: Resumed,
+    paths: RunPaths,
+    data: dict[str, Any] | None,
+    placement: Placement,
+    world_size: int,
+    launcher: str,
+    nccl: "Rendered",
+) -> dict[str, Any]:
+    """Return the content of manifest.json for a point, with its data and the runs that it goes on from.
+
+    Args:
+        point: settled for the ranks of the job.
+        paths: the run folder, made or not.
+        data: what the data is; None where it cannot be seen from here.
+        placement: of one node.
+        world_size: ranks of the whole job.
+        launcher: local, torchrun, or the name of a cluster.
+        nccl: what the ranks get; without variables where only the cluster can say.
+
+    Raises:
+        DtkError: the run is resumed with other data.
+    """
+    from dtk.record.manifest import manifest
+
+    if point.paths is not None:
+        refuse_other_data(paths, data or {})
+    composed = point.composed
+    about = manifest(composed.config, composed.plain, paths.root.name, world_size, placement, launcher, nccl.as_json())
+    about["earlier_argv"] = [] if point.paths is None else earlier_argv(paths)
+    if data is not None:
+        about["data"] = data
+    if point.earlier is not None:
+        about["rerun_of"] = point.earlier.name
+    return about
 
 
 def cuda_devices(wanted: str) -> int:

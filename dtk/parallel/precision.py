@@ -6,13 +6,11 @@ Master weights and optimizer state are float32 everywhere; only compute and redu
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-if TYPE_CHECKING:
-    from dtk.config.schema import PrecisionConfig
+from dtk.parallel.number_formats import PrecisionConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

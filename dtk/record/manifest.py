@@ -29,7 +29,6 @@ from dtk.record.own_files import PAGES, without_runs
 if TYPE_CHECKING:
     from dtk.config.placement import Placement
     from dtk.config.schema import Config
-    from dtk.nccl.render import Rendered
 
 GIT_TIMEOUT_S = 5.0
 """For all that git is asked: it answers in milliseconds, but not on a machine that is busy with something else."""
@@ -49,7 +48,7 @@ def manifest(
     world_size: int,
     placement: "Placement",
     launcher: str,
-    nccl: "Rendered",
+    nccl: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Content of manifest.json.
 
@@ -60,7 +59,7 @@ def manifest(
         world_size: ranks of the whole job.
         placement: of this node.
         launcher: local, torchrun or slurm.
-        nccl: the variables that are set for the ranks, and those of the user's that won.
+        nccl: `preset`, `variables` that are set for the ranks, and `kept`, those of the user that won.
     """
     mesh = config.mesh(world_size)
     return {
@@ -78,7 +77,7 @@ def manifest(
         "config_sha256": hashlib.sha256(repr(sorted(masked(plain).items())).encode()).hexdigest(),
         "git": git_state(Path.cwd(), Path(config.runs_folder)),
         "versions": versions(),
-        "hardware": {**hardware(), **network(), "missing_files": missing_files(nccl.variables)},
+        "hardware": {**hardware(), **network(), "missing_files": missing_files(nccl["variables"])},
         "topology": {
             "world_size": world_size,
             "nproc": placement.nproc,
@@ -86,8 +85,8 @@ def manifest(
             # As far as the parent knows them: Slurm names all hosts, torchrun only this one.
             "hosts": os.environ.get("SLURM_JOB_NODELIST") or socket.gethostname(),
         },
-        "environment": {**nccl.variables, **environment()},
-        "nccl": {"backend": placement.backend, **nccl.as_json(), "effect": None},
+        "environment": {**nccl["variables"], **environment()},
+        "nccl": {"backend": placement.backend, **nccl, "effect": None},
     }
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dtk.errors import DtkError
 from dtk.parallel.mesh import EXPERTS
+from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.declared import Collective, ModelShapes, Shape
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.optim import Optimizer
 
-    from dtk.config.schema import PrecisionConfig
     from dtk.parallel.collectives import Axis
     from dtk.parallel.context import Context
     from dtk.parallel.mesh import Mesh

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from dtk.errors import DtkError
 from dtk.parallel.compression import BLOCK, BLOCK_BYTES, int8_blocks, topk_bytes
 from dtk.parallel.mesh import COMPOUND, ORDER, Mesh
+from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.base import Strategy, materialise
 from dtk.strategies.declared import Collective, ModelShapes, Shape
 from dtk.strategies.fsdp import FSDPConfig
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.nn.parallel import DistributedDataParallel
 
-    from dtk.config.schema import PrecisionConfig
     from dtk.parallel.context import Context
     from dtk.parallel.ddp_hooks import Hook
     from dtk.strategies.base import Fill

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from dtk.config.schema import PrecisionConfig
+from dtk.parallel.number_formats import PrecisionConfig
 
 Shape = tuple[int, ...]
 """Of one parameter; dim 0 is the one that is sharded."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from dtk.parallel.mesh import Mesh
+from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.base import Strategy, local, materialise, model_shapes
 from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, padded_elements, reduced_item_bytes
 from dtk.strategies.traits import StrategyConfig, TableRow, Traits
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.distributed.fsdp import FSDPModule
 
-    from dtk.config.schema import PrecisionConfig
     from dtk.strategies.base import Fill
 
 

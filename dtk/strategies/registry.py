@@ -12,10 +12,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.traits import StrategyConfig
 
 if TYPE_CHECKING:
-    from dtk.config.schema import PrecisionConfig
     from dtk.parallel.context import Context
     from dtk.strategies.base import Strategy
 

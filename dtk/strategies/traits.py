@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from dtk.parallel.mesh import ORDER, Mesh
+from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.declared import Collective, ModelShapes
-
-if TYPE_CHECKING:
-    from dtk.config.schema import PrecisionConfig
 
 State = Literal["parameters", "gradients", "optimizer_state"]
 Range = tuple[float, float]

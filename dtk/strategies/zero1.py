@@ -7,6 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 from dtk.parallel.mesh import COMPOUND, Mesh
+from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.ddp import DDP, DDPConfig, ddp_collectives
 from dtk.strategies.declared import Collective, ModelShapes
 from dtk.strategies.fsdp import FSDPConfig
@@ -15,7 +16,6 @@ from dtk.strategies.traits import StrategyConfig, TableRow
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from dtk.config.schema import PrecisionConfig
     from dtk.strategies.base import BuildOptimizer
 
 

@@ -1,4 +1,4 @@
-"""No module imports itself by way of others, at its top or in a function; one under TYPE_CHECKING does not count."""
+"""No module imports itself by way of others, at its top, in a function or under TYPE_CHECKING; nor does any folder."""
 
 import ast
 from pathlib import Path
@@ -9,13 +9,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class _Imports(ast.NodeVisitor):
-    """Names of all imported modules, those of `if TYPE_CHECKING` excluded: they are never executed."""
+    """Names of all imported modules; those of `if TYPE_CHECKING`, which are never executed, only if they are wanted."""
 
-    def __init__(self) -> None:
+    def __init__(self, for_types: bool) -> None:
         self.names: set[str] = set()
+        self.for_types = for_types
 
     def visit_If(self, node: ast.If) -> None:
-        if "TYPE_CHECKING" not in ast.unparse(node.test):
+        if self.for_types or "TYPE_CHECKING" not in ast.unparse(node.test):
             self.generic_visit(node)
 
     def visit_Import(self, node: ast.Import) -> None:
@@ -26,7 +27,7 @@ class _Imports(ast.NodeVisitor):
             self.names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
 
 
-def imports(package: str, root: Path = ROOT) -> dict[str, set[str]]:
+def imports(package: str, root: Path = ROOT, for_types: bool = False) -> dict[str, set[str]]:
     """Module -> the modules of the package that it imports; `from a import b` counts as a.b if that is a module."""
     files = {
         ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
@@ -34,12 +35,28 @@ def imports(package: str, root: Path = ROOT) -> dict[str, set[str]]:
     }
     graph: dict[str, set[str]] = {}
     for module, path in files.items():
-        found = _Imports()
-        found.visit(ast.parse(path.read_text(encoding="utf-8")))
-        names = found.names & files.keys()
+        visitor = _Imports(for_types)
+        visitor.visit(ast.parse(path.read_text(encoding="utf-8")))
+        names = visitor.names & files.keys()
         inner = {name.rpartition(".")[0] for name in names}
         graph[module] = {name for name in names if name not in inner} - {module}
     return graph
+
+
+def folders(graph: dict[str, set[str]], depth: int) -> dict[str, set[str]]:
+    """Return the same imports between packages of that depth (2: `dtk.record`); modules above it stand for themselves.
+
+    A package and what lies in it are one thing at its depth, so no import between them counts.
+    """
+    between: dict[str, set[str]] = {}
+    for module, names in graph.items():
+        source = ".".join(module.split(".")[:depth])
+        targets = {".".join(name.split(".")[:depth]) for name in names}
+        outside = {t for t in targets if not f"{t}.".startswith(f"{source}.") and not f"{source}.".startswith(f"{t}.")}
+        between.setdefault(source, set()).update(outside)
+        for target in outside:
+            between.setdefault(target, set())
+    return between
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
@@ -77,6 +94,14 @@ def test_there_are_no_import_circles(package: str) -> None:
     assert circles(graph) == []
 
 
+@pytest.mark.parametrize("depth", [2, 3, 9])
+@pytest.mark.parametrize("package", ["dtk"])
+def test_there_are_no_circles_of_types_or_folders(package: str, depth: int) -> None:
+    graph = imports(package, for_types=True)
+    assert sum(map(len, graph.values())) > sum(map(len, imports(package).values())), "imports for types were not read"
+    assert circles(folders(graph, depth)) == []
+
+
 @pytest.mark.parametrize(
     ("lower", "higher"),
     [
@@ -101,3 +126,11 @@ def test_a_circle_is_found_at_the_top_and_in_a_function(tmp_path: Path) -> None:
     for name, text in texts.items():
         (package / f"{name}.py").write_text(text, encoding="utf-8")
     assert circles(imports("p", tmp_path)) == [["p.a", "p.b", "p.c"]]
+    assert circles(imports("p", tmp_path, for_types=True)) == [["p.a", "p.b", "p.c"], ["p.d", "p.e"]]
+
+
+def test_folders_that_import_each_other_are_a_circle_though_no_modules_are() -> None:
+    graph = {"p.a.x": {"p.b.x"}, "p.b.x": set(), "p.b.y": {"p.a.y"}, "p.a.y": set(), "p.a": {"p.a.y"}}
+    assert circles(graph) == []
+    assert circles(folders(graph, 2)) == [["p.a", "p.b"]]
+    assert circles(folders(graph, 3)) == []

@@ -34,7 +34,6 @@ from dtk.config.schema.numerics import (
     ConstantSchedule,
     CosineSchedule,
     CustomOptimizerConfig,
-    PrecisionConfig,
     SGDConfig,
     WSDSchedule,
 )
@@ -53,6 +52,7 @@ from dtk.config.schema.run import (
 )
 from dtk.parallel.batch_plan import BatchPlan
 from dtk.parallel.mesh import Mesh
+from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.registry import CONFIG_TYPES
 
 __all__ = [

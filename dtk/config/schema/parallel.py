@@ -6,15 +6,13 @@ import dataclasses
 from dataclasses import dataclass
 from itertools import product
 from math import log, prod
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from diagnostics.contract.formatting import counted
 from dtk.errors import DtkError
 from dtk.parallel.mesh import Mesh, divisors
 from dtk.parallel.pipeline import Pipeline
-
-if TYPE_CHECKING:
-    from dtk.strategies.traits import StrategyConfig
+from dtk.strategies.traits import StrategyConfig
 
 MODEL_PARALLEL = ("pp", "cp", "tp")
 """Dimensions that take ranks from data parallelism: those of one group work on the same samples."""

@@ -10,11 +10,12 @@ from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.files import read_record
 from dtk.config.compose import Composed
 from dtk.config.placement import Placement
-from dtk.config.resume import Resumed, earlier_argv, refuse_other_data
+from dtk.config.resume import Resumed
 from dtk.config.strict import from_plain
 from dtk.console.output import put
 from dtk.errors import DtkError
 from dtk.launch.inputs import check_parts
+from dtk.launch.prepare import manifest_of
 from dtk.launch.remote import submit
 from dtk.launch.remote.submission import Submission, freeze
 from dtk.nccl.render import Rendered
@@ -40,6 +41,9 @@ def hand_over(
     Raises:
         DtkError: anything that is wrong with the job, or the cluster refuses it; then no run folder is left behind.
     """
+    from dtk.plan.stored import planned
+    from dtk.record.run_folder import name_run
+
     launcher = point.composed.config.launcher
     program = "" if dry_run else submit.check_program(launcher.name)
     if launcher.name != "slurm" and point.paths is not None:
@@ -50,7 +54,13 @@ def hand_over(
         data: dict[str, Any] | None = check_parts(point.composed.config, launcher.nodes * placement.nproc)
     else:
         point, data = _moved(point), None
-    job = frozen(point, placement, data)
+    composed, world_size = point.composed, launcher.nodes * placement.nproc
+    paths = point.paths or RunPaths(Path(composed.config.runs_folder) / name_run(composed.config, world_size))
+    # The first rank adds the variables that its machine gives.
+    nccl = Rendered(composed.config.nccl.name, {}, ())
+    about = manifest_of(point, paths, data, placement, world_size, launcher.name, nccl)
+    plan = planned(composed, world_size, placement.nproc, "cuda" if placement.device == "cuda" else "cpu")
+    job = freeze(composed, paths, placement, point.attempt, about, plan)
     text = submit.render(job)
     if dry_run:
         put(text)
@@ -63,40 +73,6 @@ def hand_over(
     where = f"on the claim {launcher.volume_claim}" if launcher.volume_claim else "gone with its pod"
     print(f"the run folder will be {job.paths.root}, {where}")
     return 0
-
-
-def frozen(point: Resumed, placement: Placement, data: dict[str, Any] | None) -> Submission:
-    """Return what the ranks are to run, without writing anything.
-
-    Args:
-        point: settled for the ranks of the job.
-        placement: of one node.
-        data: what the data is; None where it cannot be seen from here.
-
-    Raises:
-        DtkError: the run is resumed with other data.
-    """
-    from dtk.plan.stored import planned
-    from dtk.record.manifest import manifest
-    from dtk.record.run_folder import name_run
-
-    composed = point.composed
-    config = composed.config
-    world_size = config.launcher.nodes * placement.nproc
-    earlier: list[Any] = []
-    if point.paths is not None:
-        refuse_other_data(point.paths, data or {})
-        earlier = earlier_argv(point.paths)
-    paths = point.paths or RunPaths(Path(config.runs_folder) / name_run(config, world_size))
-    nccl = Rendered(config.nccl.name, {}, ())
-    about = manifest(config, composed.plain, paths.root.name, world_size, placement, config.launcher.name, nccl)
-    about["earlier_argv"] = earlier
-    if point.earlier is not None:
-        about["rerun_of"] = point.earlier.name
-    if data is not None:
-        about["data"] = data
-    plan = planned(composed, world_size, placement.nproc, "cuda" if placement.device == "cuda" else "cpu")
-    return freeze(composed, paths, placement, point.attempt, about, plan)
 
 
 def _moved(point: Resumed) -> Resumed:

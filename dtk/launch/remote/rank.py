@@ -128,7 +128,7 @@ def _here(
     data = check_parts(config, world_size)
     refuse_other_data(paths, data)
     nccl = render(config.nccl, os.environ, paths.root)
-    about = manifest(config, plain, paths.root.name, world_size, placement, config.launcher.name, nccl)
+    about = manifest(config, plain, paths.root.name, world_size, placement, config.launcher.name, nccl.as_json())
     about["data"] = data
     return cluster.as_found(placement, config.launcher, launcher, world_size), about
 
