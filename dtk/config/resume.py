@@ -8,7 +8,7 @@ from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths, complete_checkpoints, read_status
 from diagnostics.contract.files import read_json
-from diagnostics.runs.find import NoSuchRunError, find_run
+from diagnostics.runs.find import RUNS, NoSuchRunError, find_run
 from diagnostics.runs.processes import still_runs
 from dtk.config.checkpoint_files import refuse_damaged
 from dtk.config.compose import Composed
@@ -82,6 +82,9 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
 def rerun(run: Path, new: list[str], config_dir: Path | None, *, trust: bool = False) -> Resumed:
     """Take a run's configuration once more, for a run of its own.
 
+    It is written beside that run if the configuration says so too, else in the default runs folder: a folder that
+    somebody handed over does not decide where files are written.
+
     Raises:
         DtkError: no such run, a damaged folder, an override that does not fit, a folder of somebody else without
             `trust`, or a setting of the folder that would execute something.
@@ -90,6 +93,10 @@ def rerun(run: Path, new: list[str], config_dir: Path | None, *, trust: bool = F
     check_owner(run, option, trust=trust)
     stored = read_stored(RunPaths(run), option)
     stored.plain["resume"] = None
+    if (
+        Path(stored.plain["runs_folder"]) != run.absolute().parent
+    ):  # Moved, or somebody else's choice of where to write.
+        stored.plain["runs_folder"] = str(RUNS.absolute())
     again = _as_data(stored, new, config_dir, option)
     if again.config.resume:
         raise DtkError("--rerun starts a new run and resume= goes on with one", fix="give one of them")

@@ -313,6 +313,24 @@ def test_the_runs_folder_that_the_run_names_does_not_count(project: Path, capsys
     assert asked(capsys, "rerun", "one", "--cfg", "--strict")[0] == 0
 
 
+def test_a_run_that_was_moved_does_not_say_where_the_rerun_is_written(
+    project: Path, tmp_path: Path, capsys: Any
+) -> None:
+    """A folder that somebody handed over must not choose it; what is typed does, and so does a run in its place."""
+    chosen = tmp_path / "chosen"
+    run = made(project, typed=[*TYPED, f"runs_folder={chosen}"])
+
+    def goes_to(*words: str) -> str:
+        code, out, err = asked(capsys, "rerun", *words, "--cfg")
+        assert (code, err) == (0, "")
+        return str(yaml.safe_load(out)["runs_folder"])
+
+    assert goes_to(str(run)) == str(project / "runs")
+    assert goes_to(str(run), "runs_folder=typed") == str(project / "typed")
+    chosen.mkdir()
+    assert goes_to(str(run.rename(chosen / "one"))) == str(chosen)
+
+
 def test_what_git_did_not_tell_is_no_difference(project: Path, capsys: Any) -> None:
     edited(project)
     run = made(project)
