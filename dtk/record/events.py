@@ -29,7 +29,7 @@ class Spans:
     def __init__(self, lines: JsonLines) -> None:
         self._lines = lines
         self._step: int | None = None
-        self._open: dict[int, float] = {}
+        self._open: dict[int, tuple[float, float]] = {}
         self._closed: list[dict[str, Any]] = []
 
     def begin_step(self, step: int | None) -> None:
@@ -41,14 +41,14 @@ class Spans:
 
     def enter(self, region: Region) -> None:
         """Note the time at which the span begins."""
-        self._open[id(region)] = time.time()
+        self._open[id(region)] = time.time(), time.perf_counter()  # The first may be set while the span lasts.
 
     def exit(self, region: Region) -> None:
         """Close the span and keep it."""
-        began_s = self._open.pop(id(region), None)
-        if began_s is not None:
-            record = {"kind": "span", "name": region.name, "step": self._step, "time_s": began_s}
-            record |= {"duration_ms": (time.time() - began_s) * 1e3, **region.place}
+        began = self._open.pop(id(region), None)
+        if began is not None:
+            record = {"kind": "span", "name": region.name, "step": self._step, "time_s": began[0]}
+            record |= {"duration_ms": (time.perf_counter() - began[1]) * 1e3, **region.place}
             if region.op is not None:
                 record |= {"op": region.op, "size_bytes": region.size_bytes, "group": region.group}
             self._closed.append(record)

@@ -1,6 +1,7 @@
 """A rank that is late, not stuck: everything completed, and one rank kept coming long after the others.
 
-Works on arrival times alone. A clock that is off shows at every position alike and is taken out.
+Works on arrival times alone. A clock that is off shows at every position alike and is taken out; one that was set
+meanwhile shows from there to the end, or turns back.
 """
 
 from dataclasses import dataclass, replace
@@ -15,6 +16,9 @@ LATE_S = 0.2
 TIMES = 3
 """It takes as many late arrivals, or one of `ONCE_S`, to be a straggler."""
 ONCE_S = 10.0
+NEVER_BACK = 3
+"""A rank that is late once and then comes as late, at once, to each of at least so many positions to the end of the
+record has not been waited for: its clock was set. Two positions may be what its peers had already queued."""
 SHARE_OF_TIME = 0.25
 """Of the recorded time, lost by waiting for it."""
 SHARE_OF_LATE = 0.8
@@ -63,12 +67,22 @@ def _late(job: JobState, key: GroupKey) -> Straggler | None:
     is_one_rank = len({rank for _, rank, *_ in full}) == 1
     offset_s = min(late_s for _, _, late_s, *_ in full) if is_one_rank else 0.0
     lost: dict[int, list[tuple[float, int]]] = {}
-    before_s = full[0][4]
+    before_s, apart, unmet = full[0][4], 0, -1  # Positions, and the rank, since ranks last met within LATE_S.
     for position, rank, late_s, _, at_s in full[1:]:
+        if at_s < before_s - LATE_S:
+            return None  # A clock was set back: no rank passes its positions in another order.
         again = at_s - before_s < late_s / 2  # The delay of the position before, seen once more.
         before_s = at_s
-        if late_s - offset_s >= LATE_S and not again:
+        if late_s - offset_s < LATE_S:
+            unmet = -1
+        elif again:
+            apart += 1
+        else:
             lost.setdefault(rank, []).append((late_s - offset_s, position))
+            apart, unmet = 0, rank
+    if unmet >= 0 and apart >= NEVER_BACK:
+        lost[unmet].pop()
+        lost = {rank: times for rank, times in lost.items() if times}
     if not lost:
         return None
     sums_s = {rank: sum(seconds for seconds, _ in times) for rank, times in lost.items()}

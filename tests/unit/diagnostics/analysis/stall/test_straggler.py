@@ -56,6 +56,26 @@ def test_a_clock_that_is_off_shows_at_every_position_alike() -> None:
     assert straggler(job(calls, 3)) is None
 
 
+@pytest.mark.parametrize("by_s", [3600.0, -3600.0, 30.0])
+@pytest.mark.parametrize("back_at", [None, 8])
+def test_a_clock_that_was_set_meanwhile_makes_no_rank_late(by_s: float, back_at: int | None) -> None:
+    calls = ranks({})
+    for made in calls[1][4:back_at]:
+        made.created_s = (made.created_s or 0.0) + by_s
+    assert straggler(job(calls, 3)) is None
+
+
+def test_calls_that_peers_had_queued_behind_a_late_one_do_not_hide_it() -> None:
+    """The late rank comes to them at once, and to the next of all in time."""
+    calls = ranks({2: {5: ONCE_S + 20}})
+    late = calls[2][4].created_s or 0.0
+    for seq in (6, 7, 8, 9):
+        for rank in range(3):
+            calls[rank][seq - 1].created_s = (late if rank == 2 else late - ONCE_S - 20) + seq * 1e-3
+    case = straggler(job(calls, 3))
+    assert case is not None and (case.rank, case.times, case.position) == (2, 1, 5)
+
+
 def test_a_position_at_which_not_all_ranks_came_says_nothing() -> None:
     calls = ranks({1: dict.fromkeys(range(2, 12), 2.0)})
     assert straggler(job(calls, 5)) is None
