@@ -22,6 +22,8 @@ from diagnostics.evidence.endings import kind_of_exception
 from diagnostics.evidence.limits import Limits, reading
 from diagnostics.evidence.model import Evidence, Problem, RankError, shortened
 from diagnostics.evidence.readers import process, watch
+from diagnostics.evidence.readers.flight import FlightFile
+from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.report.coverage import coverage
 from diagnostics.report.model import Decided, Report
 from diagnostics.tree.arbitrate import SURE, Verdict, all_leaves, arbitrate
@@ -105,7 +107,7 @@ def conclude(
     decided = tuple(Decided(finding, verdict.explained.get(n, ())) for n, finding in enumerate(ordered))
     outcome, account = _outcome(evidence, verdict, ordered, measures), _account(measures)
     standing = _standing(evidence, ordered, measures)
-    open_log = not (verdict.roots or outcome == "healthy" or evidence.flight or evidence.rings)
+    open_log = not (verdict.roots or outcome == "healthy" or any(map(evidence.handles, (FlightFile, RingFile))))
     waiting = stands(evidence) if open_log else None
     pruned = [finding.cause for finding in ordered if finding.status == "ruled_out"]
     if account is not None and outcome == "healthy":
@@ -266,7 +268,7 @@ def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], 
     decided &= not any(fact.kind == "steps" for fact in evidence.facts) or any(evidence.files.values())
     # Dumps and stacks are mostly taken of jobs that hang: while a hang is possible they show no good health.
     open_hang = any(finding.status == "undecided" and finding.cause.startswith("hang.") for finding in findings)
-    hang = open_hang and bool(evidence.flight or evidence.rings or evidence.stacks)
+    hang = open_hang and bool(evidence.stacks or any(map(evidence.handles, (FlightFile, RingFile))))
     return "undecided" if state or suspected or hang or _trouble(evidence) or not decided else "healthy"
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from diagnostics.contract.formatting import file_name
-from diagnostics.evidence.model import Frame
+from diagnostics.evidence.model import Evidence, Frame
 
 
 class GroupKey(NamedTuple):
@@ -151,6 +151,15 @@ class CallFile(Protocol):
     def load(self) -> list[Dump]:
         """Return the dumps in it; raises OSError or ValueError."""
         ...
+
+
+SIMULATED = "simulation"
+"""The kind of histories of simulated ranks, which were never files."""
+
+
+def call_files(evidence: Evidence) -> list[CallFile]:
+    """Return everything that holds calls: flight dumps, then rings, then histories of simulated ranks."""
+    return [file for kind in ("flight", "ring", SIMULATED) for file in evidence.files.get(kind, ())]
 
 
 _OPS = {

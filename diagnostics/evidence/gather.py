@@ -21,12 +21,13 @@ from diagnostics.evidence.job.assign_ranks import adopt, adopt_listed, adopt_sin
 from diagnostics.evidence.job.attempts import set_aside
 from diagnostics.evidence.job.choose import one_per_rank, refuse_mixed_times
 from diagnostics.evidence.job.merge_errors import merge_errors
-from diagnostics.evidence.job.owner import Owner, owner
 from diagnostics.evidence.job.world_size import Claims
 from diagnostics.evidence.limits import Limits, head, is_deeper, whole
 from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.evidence.owner import Owner, owner
 from diagnostics.evidence.reader import Contents, Reader, Source
 from diagnostics.evidence.readers.log import is_named_like_a_log
+from diagnostics.evidence.readers.trace import TraceFile
 from diagnostics.evidence.registry import LOG, Unreadable, reader_of, readers, suffixes, titles
 from diagnostics.evidence.walk import Walk
 from diagnostics.runs.find import NoSuchRunError, find_run
@@ -241,7 +242,7 @@ class _Gathering:
     def finish(self) -> None:
         """Ranks, duplicates, world size and environment, in an order that no name and no listing decides."""
         evidence = self.evidence
-        traces = list(evidence.traces)
+        traces = list(evidence.handles(TraceFile))
         for reader in readers():
             if handles := evidence.files.get(reader.kind):
                 chosen = one_per_rank(reader, handles, evidence)

@@ -7,19 +7,19 @@ snapshots) are handles: a detector loads one at a time, so memory does not grow 
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from diagnostics.contract.artifacts import Heartbeat, Status
 from diagnostics.evidence.limits import Limits
 
-if TYPE_CHECKING:
-    from diagnostics.evidence.calls import CallFile
-    from diagnostics.evidence.readers.flight import FlightFile
-    from diagnostics.evidence.readers.nsys import NsysFile
-    from diagnostics.evidence.readers.ring import RingFile
-    from diagnostics.evidence.readers.snapshot import SnapshotFile
-    from diagnostics.evidence.readers.timeline import TimelineFile
-    from diagnostics.evidence.readers.trace import TraceFile
+
+class Kind(Protocol):
+    """A class of handles: it names the kind of its files."""
+
+    kind: ClassVar[str]
+
+
+H = TypeVar("H", bound=Kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,45 +176,9 @@ class Evidence:
     doubt: str = ""
     """Why the dumps may not be of one job, so that ranks cannot be compared; empty where nothing speaks for it."""
 
-    @property
-    def flight(self) -> "list[FlightFile]":
-        """Dumps of the flight recorder and black boxes."""
-        return self.files.setdefault("flight", [])
-
-    @property
-    def rings(self) -> "list[RingFile]":
-        """Collectives of dtk's ranks, in files that survive SIGKILL."""
-        return self.files.setdefault("ring", [])
-
-    @property
-    def simulated(self) -> "list[CallFile]":
-        """Histories of simulated ranks, in memory."""
-        return self.files.setdefault("simulation", [])
-
-    @property
-    def traces(self) -> "list[TraceFile]":
-        """Traces of the profiler."""
-        return self.files.setdefault("trace", [])
-
-    @property
-    def nsys(self) -> "list[NsysFile]":
-        """Exports of Nsight Systems, of one or several ranks."""
-        return self.files.setdefault("nsys", [])
-
-    @property
-    def snapshots(self) -> "list[SnapshotFile]":
-        """Snapshots of the allocator."""
-        return self.files.setdefault("snapshot", [])
-
-    @property
-    def timelines(self) -> "list[TimelineFile]":
-        """Memory of each rank by step."""
-        return self.files.setdefault("timeline", [])
-
-    @property
-    def telemetry(self) -> "list[TimelineFile]":
-        """Samples of each node; `rank` is the number of the node."""
-        return self.files.setdefault("telemetry", [])
+    def handles(self, kind: type[H]) -> list[H]:
+        """Return the handles of one class, which its reader made."""
+        return self.files.setdefault(kind.kind, [])
 
     def relative(self, path: Path) -> str:
         """Return a path as the report prints it."""

@@ -23,6 +23,7 @@ from diagnostics.evidence.endings import (
     of_srun,
 )  # fmt: skip
 from diagnostics.evidence.model import Evidence, LogFact, shortened
+from diagnostics.evidence.readers.ring import RingFile
 
 _TIMEOUT_FACTS = {"gloo_timeout", "watchdog_timeout", "monitored_barrier", "store_timeout"}
 _MISMATCH_FACTS = {"gloo_mismatch", "collective_mismatch_text"}
@@ -241,7 +242,7 @@ def _add_unlisted(evidence: Evidence, candidates: defaultdict[int, list[Ending]]
         return
     launched: Collection[int] = evidence.launched
     if not launched:  # Ranks whose rings were written on the host of the listed ones: the same launcher started them.
-        hosts = {file.rank: file.host() for file in evidence.rings if file.rank is not None}
+        hosts = {file.rank: file.host() for file in evidence.handles(RingFile) if file.rank is not None}
         listed = {hosts[rank] for rank in ranks if hosts.get(rank)}
         beside = [rank for rank, host in hosts.items() if host in listed and len(listed) == 1]
         launched = {*range(min(ranks), max(ranks) + 1), *beside}

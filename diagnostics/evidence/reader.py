@@ -6,11 +6,11 @@ A reader is one file in `diagnostics/evidence/readers/` that ends in a `READER`;
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from diagnostics.evidence.job.owner import Owner
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import LogFact, RankError, Stacks, rank_in_name
+from diagnostics.evidence.owner import Owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A file that is too large to be held: each kind adds `load()`, which a cause calls."""
+    """A file that is too large to be held: each kind adds its name and `load()`, which a cause calls."""
 
+    kind: ClassVar[str]
+    """As of its reader, under which `Evidence.handles` finds it."""
     path: Path
     file: str
     """Relative to the evidence's root."""

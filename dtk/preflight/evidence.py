@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from diagnostics.contract.artifacts import Status
-from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, describe, is_library
+from diagnostics.evidence.calls import SIMULATED, Call, Described, Dump, GroupKey, describe, is_library
 from diagnostics.evidence.job.merge_errors import merge_errors
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, RankError, RunEvidence, Stacks, Thread
@@ -47,7 +47,7 @@ def evidence(
     for rank, record in sorted(records.items()):
         history = History(record, standings[rank], last)
         if record.end.kind != "killed" or standings[rank].issued:
-            found.simulated.append(history)
+            found.files.setdefault(SIMULATED, []).append(history)
         if record.errors:
             log = read_text(record.errors, history.file, rank)
             found.facts += log.facts

@@ -11,7 +11,7 @@ from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.clocks import move
 from diagnostics.analysis.histories.one_rank import choose, load
 from diagnostics.contract.formatting import ranks_spoken
-from diagnostics.evidence.calls import Call, CallFile, GroupKey, settle
+from diagnostics.evidence.calls import Call, CallFile, GroupKey, call_files, settle
 from diagnostics.evidence.model import Evidence, Problem
 
 
@@ -44,9 +44,8 @@ def read(evidence: Evidence, workers: int | None = None) -> Reading:
         workers: processes that load files; None = as many as pay. The result does not depend on it.
     """
     reading = Reading(attempt=evidence.run.attempt if evidence.run is not None else None)
-    handles: list[CallFile] = [*evidence.flight, *evidence.rings, *evidence.simulated]
     nameless = []
-    for file in handles:
+    for file in call_files(evidence):
         if file.rank is None:
             nameless.append(file)
         else:

@@ -16,10 +16,12 @@ from diagnostics.analysis.memory.out_of_memory import RanOut, ran_out
 from diagnostics.analysis.memory.units import Whole
 from diagnostics.contract.findings import EvidenceItem, Where
 from diagnostics.contract.formatting import bytes_text
-from diagnostics.evidence.calls import CallFile
+from diagnostics.evidence.calls import SIMULATED, CallFile
 from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.readers.snapshot import Snapshot, SnapshotFile
+from diagnostics.evidence.readers.telemetry import TelemetryFile
 from diagnostics.evidence.readers.timeline import MAX_STEPS as MAX_STEPS_OF_RANK
 from diagnostics.evidence.readers.timeline import StepMemory, Timeline, TimelineFile
 from diagnostics.evidence.readers.trace import TraceFile
@@ -237,12 +239,12 @@ def read(evidence: Evidence, kind: type[Job]) -> Job:
     """Read what there is as a job of this kind; what cannot be read is a problem under coverage."""
     job = kind(evidence, model_size.read(evidence), ran_out=ran_out(evidence))
     _timelines(job)
-    for snapshot_file, snapshot in _loaded(job, _first(evidence.snapshots), SnapshotFile.load, "snapshot"):
+    for snapshot_file, snapshot in _loaded(job, _first(evidence.handles(SnapshotFile)), SnapshotFile.load, "snapshot"):
         rank = _of(job, snapshot_file.rank or 0)
         rank.snapshot, rank.snapshot_file = snapshot, snapshot_file.file
     _traces(job)
     _flights(job)
-    for ring_file, ring in _loaded(job, _first(evidence.rings), RingFile.read):
+    for ring_file, ring in _loaded(job, _first(evidence.handles(RingFile)), RingFile.read):
         number = ring.rank if ring_file.rank is None else ring_file.rank
         _of(job, number).ring = gathers.of_ring(ring, ring_file.file)
     job.ranks = dict(sorted(job.ranks.items()))
@@ -276,8 +278,11 @@ def _loaded(job: JobMemory, handles: Iterable[H], load: Callable[[H], T], kind: 
 
 def _timelines(job: JobMemory) -> None:
     evidence = job.evidence
-    most = min(MAX_STEPS_OF_RANK, max(_LEAST_STEPS, MAX_STEPS // max(1, len(evidence.timelines))))
-    handles = sorted([*evidence.timelines, *evidence.telemetry], key=lambda handle: (handle.rank or 0, handle.file))
+    most = min(MAX_STEPS_OF_RANK, max(_LEAST_STEPS, MAX_STEPS // max(1, len(evidence.handles(TimelineFile)))))
+    handles = sorted(
+        [*evidence.handles(TimelineFile), *evidence.handles(TelemetryFile)],
+        key=lambda handle: (handle.rank or 0, handle.file),
+    )
     for handle, timeline in _loaded(job, handles, lambda handle: handle.load(most), "timeline"):
         if timeline.steps and handle.rank is not None:
             rank = _of(job, handle.rank)
@@ -288,7 +293,7 @@ def _timelines(job: JobMemory) -> None:
 
 def _traces(job: JobMemory) -> None:
     limits = job.evidence.limits
-    for handle in _first(job.evidence.traces):
+    for handle in _first(job.evidence.handles(TraceFile)):
         try:
             if not is_worth_reading(handle.path, limits):
                 continue
@@ -311,7 +316,7 @@ def _traces(job: JobMemory) -> None:
 
 
 def _flights(job: JobMemory) -> None:
-    handles = [*job.evidence.flight, *job.evidence.simulated]
+    handles = [*job.evidence.handles(FlightFile), *job.evidence.files.get(SIMULATED, ())]
     at_least = max((handle.rank or 0 for handle in handles), default=0) + 1
     for handle, dumps in _loaded(job, _first(handles), lambda handle: handle.load()):
         for dump in dumps:

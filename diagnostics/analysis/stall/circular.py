@@ -6,9 +6,9 @@ from itertools import combinations
 
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.job_state import JobState
-from diagnostics.analysis.wait_graph import missed_call
+from diagnostics.analysis.stall import missed_call
+from diagnostics.analysis.stall.missed_call import MissedCall
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation, same_tag
-from diagnostics.analysis.wait_graph.missed_call import MissedCall
 from diagnostics.evidence.calls import Call
 
 

@@ -20,13 +20,13 @@ from diagnostics.analysis.stall.departure import Departure, EndedInRound, MoreCa
 from diagnostics.analysis.stall.endings import DdpUnused, FirstEndings, Missing
 from diagnostics.analysis.stall.from_looks import from_looks
 from diagnostics.analysis.stall.late import DeviceStall, HostStall, RanAhead
+from diagnostics.analysis.stall.missed_call import MissedCall
 from diagnostics.analysis.stall.size_mismatch import SizesDiffer, sizes_differ
 from diagnostics.analysis.stall.stack_evidence import DifferentCollectives, HostOutside, by_stacks
 from diagnostics.analysis.stall.straggler import Straggler, straggler
 from diagnostics.analysis.stall.timeline import Point, point_of, timeline
 from diagnostics.analysis.stall.unrecorded_transfer import UnrecordedTransfer, unrecorded_transfer
 from diagnostics.analysis.stall.watchdog import WatchdogCase, WatchdogDecided, WatchdogGap, watchdog_case
-from diagnostics.analysis.wait_graph.missed_call import MissedCall
 from diagnostics.evidence.model import Evidence
 
 _LIKELY = 0.5

@@ -4,12 +4,14 @@ Works on arrival times alone. A clock that is off shows at every position alike 
 meanwhile shows from there to the end, or turns back.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from diagnostics.analysis.job_state import JobState
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Frame
-from diagnostics.evidence.ring.samples import stands_out
+from diagnostics.evidence.readers.ring import RingFile
+from diagnostics.evidence.ring.format import RingSample
 
 LATE_S = 0.2
 """A rank that comes this long after the one before it is late."""
@@ -23,6 +25,12 @@ SHARE_OF_TIME = 0.25
 """Of the recorded time, lost by waiting for it."""
 SHARE_OF_LATE = 0.8
 """Of the time lost to anybody, lost to this rank."""
+ENOUGH = 5
+"""Looks at a rank's main thread that make a place: half a second there."""
+PEERS = 15
+"""Ranks whose looks are read for comparison, spread over all."""
+PEERS_SHARE = 0.5
+"""A place where a peer is at least this often is where everybody spends time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,7 @@ def straggler(job: JobState) -> Straggler | None:
         return None
     call = next((call for call in job.reading.calls(worst.rank, worst.key) if call.seq == worst.position), None)
     run = job.evidence.run
-    seen_at = stands_out(job.evidence.rings, worst.rank, run.attempt if run else None)
+    seen_at = stands_out(job.evidence.handles(RingFile), worst.rank, run.attempt if run else None)
     return replace(worst, call=call, seen_at=seen_at)
 
 
@@ -92,4 +100,37 @@ def _late(job: JobState, key: GroupKey) -> Straggler | None:
     often = len(lost[rank]) >= TIMES and sums_s[rank] >= SHARE_OF_TIME * window_s
     if (often or worst_s >= ONCE_S) and sums_s[rank] >= SHARE_OF_LATE * sum(sums_s.values()):
         return Straggler(key, rank, len(lost[rank]), sums_s[rank], worst_s, position, window_s)
+    return None
+
+
+def stands_out(rings: Iterable[RingFile], rank: int, attempt: int | None) -> tuple[Frame, int, int] | None:
+    """Return the line that a rank was seen on more often than its peers, how often, and in how many samples.
+
+    Args:
+        rings: of all ranks.
+        rank: of interest.
+        attempt: of the run; None = whichever.
+    """
+    own: tuple[RingSample, ...] = ()
+    peers: dict[tuple[str, int], int] = {}
+    ordered = sorted(rings, key=lambda ring: ring.rank if ring.rank is not None else -1)
+    others = [ring for ring in ordered if ring.rank != rank]
+    some = others[:: max(1, -(-len(others) // PEERS))]  # Enough to tell what is usual.
+    for file in (*(ring for ring in ordered if ring.rank == rank), *some):
+        try:
+            dump = file.read()
+        except (OSError, ValueError):  # Said where the calls are read.
+            continue
+        if attempt is not None and dump.attempt != attempt:
+            continue
+        if dump.rank == rank:
+            own = dump.samples
+        else:
+            for sample in dump.samples:
+                place = (sample.file, sample.line)
+                peers[place] = max(peers.get(place, 0), sample.times)
+    for sample in own:
+        if sample.times >= ENOUGH and peers.get((sample.file, sample.line), 0) <= PEERS_SHARE * sample.times:
+            place_frame = Frame(sample.file, sample.line, sample.function)
+            return place_frame, sample.times, sum(other.times for other in own)
     return None

@@ -155,11 +155,11 @@ def overview(evidence: Evidence) -> Overview:
     """Read and profile all traces of the evidence; what cannot be read becomes one of its problems."""
     problems = evidence.problems
     profiles = _unique(_profiles(evidence, problems), problems)
-    traced = bool(evidence.traces or evidence.nsys)
+    traced = bool(evidence.handles(TraceFile) or evidence.handles(NsysFile))
     if traced:
-        evidence.inside["trace" if evidence.traces else "nsys"] = {profile.rank for profile in profiles}
+        evidence.inside["trace" if evidence.handles(TraceFile) else "nsys"] = {profile.rank for profile in profiles}
     world_size = evidence.world_size or next((one.world_size for one in profiles if one.world_size), None)
-    records: list[RingFile | FlightFile] = [*evidence.rings, *evidence.flight]
+    records: list[RingFile | FlightFile] = [*evidence.handles(RingFile), *evidence.handles(FlightFile)]
     view = Overview(
         profiles=profiles,
         skew=find_skew(profiles, world_size),
@@ -210,10 +210,10 @@ def _part(part: Breakdown) -> dict[str, float]:
 
 def _profiles(evidence: Evidence, problems: list[Problem]) -> list[RankProfile]:
     """Of traces, else of Nsight exports: those number devices, which beside known ranks would be a guess."""
-    if evidence.traces:
+    if evidence.handles(TraceFile):
         what = "a Nsight export does not tell the ranks of its devices: not used beside traces"
-        problems += [Problem("nsys", export.file, what) for export in evidence.nsys]
-    files: list[TraceFile | NsysFile] = [*evidence.traces] or [*evidence.nsys]
+        problems += [Problem("nsys", export.file, what) for export in evidence.handles(NsysFile)]
+    files: list[TraceFile | NsysFile] = [*evidence.handles(TraceFile)] or [*evidence.handles(NsysFile)]
     profiles: list[RankProfile] = []
     for file, result in zip(files, _spread(files)):
         kind = "nsys" if isinstance(file, NsysFile) else "trace"

@@ -8,7 +8,7 @@ from diagnostics.analysis.stall.departure import EarlierStep, EndedInRound, More
 from diagnostics.analysis.stall.endings import DdpUnused, FirstEndings, line
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.late import RanAhead
-from diagnostics.analysis.wait_graph.missed_call import MissedCall
+from diagnostics.analysis.stall.missed_call import MissedCall
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._asymmetric import remedy, unused_parameters
 from diagnostics.causes.hang._proviso import assuming

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.evidence.endings import ORDER, UNNAMED, ends_a_rank, of_error
-from diagnostics.evidence.job.owner import Owner
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import EarlierAttempt, Evidence, RankError
+from diagnostics.evidence.owner import Owner
 from diagnostics.evidence.reader import Contents
 from diagnostics.evidence.readers import error, watch
 

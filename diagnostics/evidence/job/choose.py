@@ -13,11 +13,13 @@ from typing import Any
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.files import open_regular
 from diagnostics.contract.invocation import command
-from diagnostics.evidence.job.dump_agreement import Moments
+from diagnostics.evidence.dump_agreement import Moments
 from diagnostics.evidence.job.write_times import refuse_mixed
 from diagnostics.evidence.limits import BLOCK_BYTES
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.reader import Reader
+from diagnostics.evidence.readers.flight import FlightFile
+from diagnostics.evidence.readers.ring import RingFile
 
 
 def one_per_rank(reader: Reader, handles: list[Any], evidence: Evidence) -> list[Any]:
@@ -66,11 +68,11 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
         traces: all that were found, also those of which another of the same rank was chosen.
     """
     # Under `dtk watch` all dumps lie beside the rings of their ranks.
-    beside = {(ring.path.parent, ring.rank) for ring in evidence.rings}
-    watched = bool(beside) and all((dump.path.parent, dump.rank) in beside for dump in evidence.flight)
+    beside = {(ring.path.parent, ring.rank) for ring in evidence.handles(RingFile)}
+    watched = bool(beside) and all((dump.path.parent, dump.rank) in beside for dump in evidence.handles(FlightFile))
     if evidence.run is not None or watched:
         return
-    moments = Moments(evidence.flight)
+    moments = Moments(evidence.handles(FlightFile))
     jobs = moments.far_apart()
     if len(jobs) > 1:
         parts = " and ".join(f"{job[0].file}{f' and {len(job) - 1} more' if len(job) > 1 else ''}" for job in jobs[:4])

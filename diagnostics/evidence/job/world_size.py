@@ -7,6 +7,10 @@ from typing import Any
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.evidence.readers.flight import FlightFile
+from diagnostics.evidence.readers.ring import RingFile
+from diagnostics.evidence.readers.snapshot import SnapshotFile
+from diagnostics.evidence.readers.trace import TraceFile
 from diagnostics.evidence.ring.groups import MOST_RANKS
 from diagnostics.evidence.values import integer
 
@@ -66,7 +70,12 @@ def settle(evidence: Evidence, claims: Claims) -> None:
     evidence.world_size = stated or (next(iter(claims.sizes)) if len(claims.sizes) == 1 else None)
     if not claims.sizes and weakest <= MOST_RANKS:
         evidence.world_size = weakest or None
-    handles: list[Any] = [*evidence.flight, *evidence.rings, *evidence.traces, *evidence.snapshots]
+    handles: list[Any] = [
+        *evidence.handles(FlightFile),
+        *evidence.handles(RingFile),
+        *evidence.handles(TraceFile),
+        *evidence.handles(SnapshotFile),
+    ]
     for handle in handles:
         if handle.rank is not None and evidence.world_size is not None and handle.rank >= evidence.world_size:
             what = f"rank {handle.rank} in a job of {evidence.world_size} ranks: of another job, or the name misleads"

@@ -13,6 +13,7 @@ from typing import Any
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.limits import head
 from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.readers.nsys import NsysFile
 
 JOB_S = 90 * 86_400.0
 """No job lasts longer: records of different kinds further apart are of different ones."""
@@ -51,7 +52,11 @@ def refuse_mixed(evidence: Evidence, handles: Iterable[Any], standing: Iterable[
         standing: file and time (s since 1970) of the last call of flight dumps.
     """
     traces = [moment for handle in handles if (moment := _trace(handle)) is not None]
-    nsys = [Moment("Nsight export", file.file, at) for file in evidence.nsys if (at := file.began_s()) is not None]
+    nsys = [
+        Moment("Nsight export", file.file, at)
+        for file in evidence.handles(NsysFile)
+        if (at := file.began_s()) is not None
+    ]
     flight = [Moment("flight dump", file, at) for file, at in standing if at > 0]
     _one_process_a_rank(evidence, traces)
     _windows(evidence, [*traces, *nsys])

@@ -11,7 +11,7 @@ from typing import Any
 
 from diagnostics.evidence import flight_entries, plain_file, safe_pickle
 from diagnostics.evidence.calls import Dump
-from diagnostics.evidence.job.dump_agreement import contradiction
+from diagnostics.evidence.dump_agreement import contradiction
 from diagnostics.evidence.limits import head
 from diagnostics.evidence.reader import Handle, Reader, opens
 from diagnostics.evidence.readers import trace
@@ -29,6 +29,8 @@ def recognise(head: bytes) -> bool:
 
 class FlightFile(Handle):
     """A flight-recorder dump or a black box."""
+
+    kind = "flight"
 
     def load(self) -> list[Dump]:
         """Return a dump for each recorder in the file: one for torch's dumps, one for each ring of a black box.
@@ -80,7 +82,7 @@ def _groups(files: Sequence[FlightFile], in_run: bool) -> list[list[FlightFile]]
 
 
 READER = Reader(
-    kind="flight",
+    kind=FlightFile.kind,
     title="flight-recorder dumps",
     recognise=recognise,
     open=opens(FlightFile),

@@ -42,6 +42,8 @@ _STEP = re.compile(r"^(?:step|iteration|iter|ProfilerStep)[ _#:]*(\d{1,12})$", r
 class NsysFile(Handle):
     """An export on disk; its rank is used when it holds one device."""
 
+    kind = "nsys"
+
     def load(self) -> list[Trace]:
         """Return a trace for each device, by device id.
 
@@ -227,7 +229,7 @@ class _Reader:
 
 
 READER = Reader(
-    kind="nsys",
+    kind=NsysFile.kind,
     title="Nsight sqlite exports",
     recognise=recognise,
     open=opens(NsysFile),

@@ -26,6 +26,8 @@ def recognise(head: bytes) -> bool:
 class RingFile(Handle):
     """A ring of a rank of dtk."""
 
+    kind = "ring"
+
     def load(self) -> list[Dump]:
         """Return the calls of the rank as one dump, like `FlightFile.load`.
 
@@ -129,4 +131,4 @@ def _sizes(text: str) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-READER = Reader(kind="ring", title="", recognise=recognise, open=opens(RingFile), suffixes=(".ring",))
+READER = Reader(kind=RingFile.kind, title="", recognise=recognise, open=opens(RingFile), suffixes=(".ring",))

@@ -94,6 +94,8 @@ class Snapshot:
 class SnapshotFile(Handle):
     """A snapshot of the allocator."""
 
+    kind = "snapshot"
+
     def load(self) -> Snapshot:
         """Return the snapshot in reduced form.
 
@@ -194,7 +196,7 @@ def _dicts(value: object) -> Iterable[dict[str, Any]]:
 
 
 READER = Reader(
-    kind="snapshot",
+    kind=SnapshotFile.kind,
     title="memory snapshots",
     recognise=recognise,
     open=opens(SnapshotFile),

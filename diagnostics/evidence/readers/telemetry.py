@@ -10,4 +10,10 @@ def recognise(head: bytes) -> bool:
     return line[:1] == b"{" and b'"kind": "about"' in line and b'"every_s"' in line and b'"cores"' in line
 
 
-READER = Reader(kind="telemetry", title="", recognise=recognise, open=opens(TimelineFile))
+class TelemetryFile(TimelineFile):
+    """Samples of a node; `rank` is the number of the node."""
+
+    kind = "telemetry"
+
+
+READER = Reader(kind=TelemetryFile.kind, title="", recognise=recognise, open=opens(TelemetryFile))

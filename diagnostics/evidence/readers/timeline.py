@@ -94,6 +94,8 @@ class Timeline:
 class TimelineFile(Handle):
     """A timeline of a rank, or the telemetry of a node, whose number stands in the place of the rank."""
 
+    kind = "timeline"
+
     def load(self, most_steps: int = MAX_STEPS) -> Timeline:
         """Return the timeline, thinned out.
 
@@ -192,5 +194,5 @@ def _add(points: list[tuple[float, int]], time_s: float, size: int | None) -> No
 
 
 READER = Reader(
-    kind="timeline", title="memory timelines", recognise=recognise, open=opens(TimelineFile), per_rank="timeline"
+    kind=TimelineFile.kind, title="memory timelines", recognise=recognise, open=opens(TimelineFile), per_rank="timeline"
 )

@@ -14,6 +14,8 @@ _WORLD_SIZE = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]{0,2000}?"world_size"
 class TraceFile(Handle):
     """A trace on disk."""
 
+    kind = "trace"
+
     def load(self) -> Trace:
         """Read it; damage in the middle keeps what was before it and says so in `problems`.
 
@@ -41,7 +43,7 @@ def _open(source: Source) -> Contents:
 
 
 READER = Reader(
-    kind="trace",
+    kind=TraceFile.kind,
     title="profiler traces",
     recognise=recognise,
     open=_open,

@@ -78,7 +78,9 @@ def test_how_ranks_ended() -> None:
     }
     assert list(found.run.events) == [3], "a good end, of the rank that came to it"
     assert [(one.rank, one.threads[0].main, one.threads[0].frames[0].line) for one in found.stacks] == [(4, True, 9)]
-    assert [one.rank for one in found.simulated] == [0, 2, 3, 4, 5], "a killed rank without calls left nothing"
+    assert [one.rank for one in found.files["simulation"]] == [0, 2, 3, 4, 5], (
+        "a killed rank without calls left nothing"
+    )
 
 
 def test_what_a_rank_wrote_to_standard_error_is_read() -> None:
@@ -100,4 +102,4 @@ def test_fewer_calls_of_each_rank_where_there_are_many() -> None:
     steps: list[Step] = blocking(*[("call", 0, "all_reduce", 8)] * (module.LAST_CALLS_OF_MANY + 1))
     records = {rank: record(rank, [group], steps if rank else steps[:-2]) for rank in ranks}
     found = evidence(records, match(records.values()).standings, {})
-    assert len(found.simulated[1].load()[0].calls) == module.LAST_CALLS_OF_MANY
+    assert len(found.files["simulation"][1].load()[0].calls) == module.LAST_CALLS_OF_MANY

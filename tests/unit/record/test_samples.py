@@ -7,10 +7,10 @@ import time
 
 import pytest
 
+from diagnostics.analysis.stall.straggler import stands_out
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.ring.format import SAMPLES
-from diagnostics.evidence.ring.samples import stands_out
 from dtk.record import collectives
 from dtk.record.collectives import CollectiveLog
 from dtk.record.ring import Ring

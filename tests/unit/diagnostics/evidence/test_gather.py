@@ -19,6 +19,7 @@ from diagnostics.evidence import gather as module
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.readers.flight import FlightFile
 from tests.unit.diagnostics.evidence.texts import TORCHRUN, TWO_RANKS
 
 LIMITS = Limits()
@@ -86,7 +87,7 @@ def test_a_run_of_dtk(tmp_path: Path) -> None:
     assert evidence.run.get("strategy.bucket_cap_mb") == 25
     assert evidence.run.attempt == 1
     assert [event["name"] for event in evidence.run.events[0]] == ["start"]
-    assert [(handle.rank, handle.file) for handle in evidence.flight] == [
+    assert [(handle.rank, handle.file) for handle in evidence.handles(FlightFile)] == [
         (0, "flight/rank_00000.pickle"), (1, "flight/rank_00001.pickle")]  # fmt: skip
     assert [(fact.kind, fact.rank) for fact in evidence.facts] == [("gloo_timeout", 0)]
     (error,) = evidence.errors
@@ -99,7 +100,7 @@ def test_a_black_box_counts_where_there_is_no_dump(tmp_path: Path) -> None:
     run = tmp_path / "run"
     make_run(run)
     (run / "flight/rank_00001.pickle").unlink()
-    assert [handle.path.name for handle in gather(run, LIMITS).flight] == [
+    assert [handle.path.name for handle in gather(run, LIMITS).handles(FlightFile)] == [
         "rank_00000.pickle",
         "rank_00001.blackbox.json",
     ]
@@ -156,7 +157,7 @@ def mixed(folder: Path, names: dict[str, str] | None = None) -> None:
 def test_all_kinds_of_a_foreign_job(tmp_path: Path) -> None:
     mixed(tmp_path)
     evidence = gather(tmp_path, LIMITS)
-    assert [handle.rank for handle in evidence.flight] == [0, 1, 2]
+    assert [handle.rank for handle in evidence.handles(FlightFile)] == [0, 1, 2]
     assert {error.rank for error in evidence.errors} >= {0, 1, 8, 9, 10}
     assert [dump.rank for dump in evidence.stacks] == [3]
     assert [fact.rank for fact in evidence.facts if fact.kind == "cuda_oom"] == [4]
@@ -167,7 +168,7 @@ def shape(evidence: Evidence) -> Any:
     """What detectors see, without the names of files."""
     return (
         evidence.world_size,
-        [(handle.rank, handle.path.read_bytes()) for handle in evidence.flight],
+        [(handle.rank, handle.path.read_bytes()) for handle in evidence.handles(FlightFile)],
         sorted((e.rank or 0, e.type, e.message, e.frames, e.signal or "", e.exit_code or 0) for e in evidence.errors),
         sorted((f.kind, f.rank or 0, f.line, str(f.fields)) for f in evidence.facts),
         sorted((s.rank or 0, s.threads) for s in evidence.stacks),
@@ -212,7 +213,7 @@ def test_two_files_for_one_rank_are_said_and_chosen_by_content(tmp_path: Path) -
     put(tmp_path, "c_rank_1", flight(1))
     put(tmp_path, "d/c_rank_1", flight(1))
     evidence = gather(tmp_path, LIMITS)
-    assert [(handle.rank, len(handle.path.read_bytes()) > 1500) for handle in evidence.flight] == [
+    assert [(handle.rank, len(handle.path.read_bytes()) > 1500) for handle in evidence.handles(FlightFile)] == [
         (0, True),
         (1, False),
     ]
@@ -256,7 +257,7 @@ def test_dumps_of_different_moments_are_two_jobs(tmp_path: Path, dumps: dict[str
         with pytest.raises(DiagnosticsError, match="holds files of 2 jobs: "):
             gather(tmp_path, LIMITS)
     else:
-        assert [handle.rank for handle in gather(tmp_path, LIMITS).flight] == [0, 1]
+        assert [handle.rank for handle in gather(tmp_path, LIMITS).handles(FlightFile)] == [0, 1]
 
 
 ERROR = """step 1
@@ -298,7 +299,7 @@ def test_links_fifos_and_unreadable_files(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(folder / "s"))
     evidence = gather(folder, LIMITS)
-    assert [handle.rank for handle in evidence.flight] == [0]
+    assert [handle.rank for handle in evidence.handles(FlightFile)] == [0]
     said = problems(evidence)
     assert set(said) == {"rank_1", "up", "gone", "rank_2"}
     assert said["rank_2"] == "a named pipe: not opened"
@@ -349,7 +350,7 @@ def test_hostile_and_broken_files_are_lines_not_verdicts(tmp_path: Path, monkeyp
     assert "damaged" in said["cut.pickle"]
     assert "times its size" in said["bomb.log"]
     assert not (tmp_path / "ran").exists()
-    assert [handle.rank for handle in evidence.flight] == [0]
+    assert [handle.rank for handle in evidence.handles(FlightFile)] == [0]
 
 
 def test_nothing_usable_says_why(tmp_path: Path) -> None:
@@ -379,14 +380,14 @@ def test_what_was_found_is_told_where_all_of_it_is_empty(tmp_path: Path) -> None
 def test_one_file(tmp_path: Path) -> None:
     path = put(tmp_path, "x_rank_5", flight(5))
     evidence = gather(path, LIMITS)
-    assert [(handle.rank, handle.file) for handle in evidence.flight] == [(5, "x_rank_5")]
+    assert [(handle.rank, handle.file) for handle in evidence.handles(FlightFile)] == [(5, "x_rank_5")]
 
 
 def test_the_number_of_files_is_bounded(tmp_path: Path) -> None:
     for rank in range(30):
         put(tmp_path, f"rank_{rank:02d}", flight(rank))
     evidence = gather(tmp_path, Limits(files=10))
-    assert len(evidence.flight) == 10
+    assert len(evidence.handles(FlightFile)) == 10
     assert "over 10 files" in problems(evidence)["."]
 
 
@@ -424,7 +425,7 @@ def test_a_rank_of_nccl_beyond_all_numbers_is_none(tmp_path: Path) -> None:
 def test_a_size_beside_the_word_rank_is_no_rank(tmp_path: Path, name: str, rank: int | None) -> None:
     for number in range(2):
         put(tmp_path, name.format(number, number), flight(number))
-    assert [file.rank for file in gather(tmp_path, LIMITS).flight] == [0, 1]
+    assert [file.rank for file in gather(tmp_path, LIMITS).handles(FlightFile)] == [0, 1]
 
 
 def test_what_holds_no_evidence_is_named_once(tmp_path: Path) -> None:

@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, RunEvidence, rank_in_name, shortened
+from diagnostics.evidence.readers.flight import FlightFile
+from diagnostics.evidence.readers.ring import RingFile
+from diagnostics.evidence.readers.trace import TraceFile
 
 
 @pytest.mark.parametrize(
@@ -71,7 +74,7 @@ def test_paths_are_printed_relative_to_the_root(tmp_path):
 
 def test_files_of_a_kind_can_be_added_to():
     evidence = Evidence(Path("/"), Limits())
-    evidence.traces.append("one")
+    evidence.handles(TraceFile).append("one")
     assert evidence.files == {"trace": ["one"]}
-    assert evidence.traces == ["one"]
-    assert evidence.flight == evidence.rings == evidence.simulated == []
+    assert evidence.handles(TraceFile) == ["one"]
+    assert evidence.handles(FlightFile) == evidence.handles(RingFile) == []

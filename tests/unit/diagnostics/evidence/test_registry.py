@@ -8,10 +8,11 @@ import pytest
 
 from diagnostics.evidence.coverage import absent_without, damaged, records, unused
 from diagnostics.evidence.gather import gather
-from diagnostics.evidence.job.owner import Owner
 from diagnostics.evidence.limits import Limits, head
 from diagnostics.evidence.model import Evidence, LogFact, Problem
+from diagnostics.evidence.owner import Owner
 from diagnostics.evidence.reader import Contents, Reader, Source
+from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.registry import LOG, reader_of, readers, suffixes, titles
 
 KINDS = [reader.kind for reader in readers()]
@@ -124,7 +125,7 @@ class InMemory:
 
 def test_handles_in_memory_are_evidence() -> None:
     evidence = Evidence(Path("nowhere"), Limits(), files={"flight": [InMemory()]})
-    assert evidence.flight and records(evidence)["flight"] == evidence.flight
+    assert evidence.handles(FlightFile) and records(evidence)["flight"] == evidence.handles(FlightFile)
     assert not unused(evidence)
 
 

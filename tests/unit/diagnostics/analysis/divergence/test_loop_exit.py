@@ -11,6 +11,7 @@ import pytest
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, RankError
+from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.ring.format import STARTED
 from diagnostics.tree.arbitrate import SURE
 from tests.dist.ranks import free_port
@@ -117,7 +118,7 @@ def with_text(folder: Path, text: str, played: Job, age_s: float) -> Evidence:
             entry["frames"] = [{**frame, "filename": str(program)} for frame in entry["frames"][1:2]]
         (folder / f"tr_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
     found = evidence(folder, world_size=len(played.programs))
-    found.files["flight"] = [file for file in found.flight if file.file.startswith("tr_")]
+    found.files["flight"] = [file for file in found.handles(FlightFile) if file.file.startswith("tr_")]
     return found
 
 
@@ -239,7 +240,7 @@ def test_neighbours_in_groups_of_their_own_tell_who_left_a_call_out(tmp_path: Pa
 def test_a_ring_tells_what_a_process_that_gloo_ended_was_in(tmp_path: Path) -> None:
     step = backward(8, 9, 7)
     write(tmp_path, job(2, step * 5, {0: step * 3}, backend="gloo"), without=(0,))
-    flight = evidence(tmp_path).flight
+    flight = evidence(tmp_path).handles(FlightFile)
     rings = [write_ring(tmp_path / f"rank_{rank:05d}.ring", rank, 2, [STARTED] * (rank == 0), 90) for rank in (0, 1)]
     fact = LogFact("gloo_mismatch", 0, "stderr.log", 2, "4160 vs 4. Received data size doesn't match expected size")
     (one,) = [
@@ -256,7 +257,7 @@ def test_who_swallows_the_error_and_comes_to_the_same_call_was_in_the_loop(tmp_p
     last = Op(size=8, line=90, function="main")
     step = backward(80, 90, 70)
     write(tmp_path, job(2, [*step * 5, last], {0: step * 3}, backend="gloo"), without=(0,))
-    flight = evidence(tmp_path).flight
+    flight = evidence(tmp_path).handles(FlightFile)
     rings = [write_ring(tmp_path / f"rank_{rank:05d}.ring", rank, 2, [STARTED], 90) for rank in (0, 1)]
     fact = LogFact("gloo_mismatch", 0, "stderr.log", 2, "320 vs 32. Received data size doesn't match expected size")
     found = detect(Evidence(tmp_path, Limits(), files={"flight": flight, "ring": rings}, facts=[fact], world_size=2))
@@ -284,7 +285,7 @@ def test_the_line_of_a_ring_is_compared_in_the_function_that_both_are_in(
             entry["frames"] = [entry["frames"][0], *own]
         if rank:
             (tmp_path / f"tr_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
-    flight = [file for file in evidence(tmp_path).flight if file.file.startswith("tr_")]
+    flight = [file for file in evidence(tmp_path).handles(FlightFile) if file.file.startswith("tr_")]
     site = (str(program), "main")
     rings = [write_ring(tmp_path / f"rank_{n:05d}.ring", n, 2, [STARTED] * (n == 0), 7, site=site) for n in (0, 1)]
     fact = LogFact("gloo_mismatch", 0, "stderr.log", 2, "320 vs 32. Received data size doesn't match expected size")
@@ -338,5 +339,5 @@ def test_real_ranks_of_gloo(tmp_path: Path, case: str, cause: str) -> None:
     for process in ranks:
         process.wait(60)
     found = evidence(tmp_path, world_size=2)
-    found.files["flight"] = [file for file in found.flight if file.file.startswith("tr_")]
+    found.files["flight"] = [file for file in found.handles(FlightFile) if file.file.startswith("tr_")]
     assert confirmed(found) == [(cause, (1,))]

@@ -16,6 +16,7 @@ from diagnostics.analysis.stall.explain import explain as explain_stall
 from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, text_of
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread
+from diagnostics.evidence.readers.flight import FlightFile
 from tests.unit.diagnostics.analysis.divergence.programs import Case, Memory, diverge, histories, key, plant
 from tests.unit.diagnostics.hang.dumps import Job, Op, confirmed, detect, diagnose, evidence, write
 
@@ -276,7 +277,7 @@ def test_names_and_order_of_files_do_not_matter(tmp_path: Path) -> None:
         write(folder, played, name=name)
         for shuffle in range(4):
             found = evidence(folder, world_size=4)
-            random.Random(shuffle).shuffle(found.flight)
+            random.Random(shuffle).shuffle(found.handles(FlightFile))
             reports.append(
                 [(one.cause, one.status, one.ranks, one.summary, one.where, one.measured) for one in detect(found)]
             )

@@ -59,7 +59,7 @@ def test_of_two_windows_of_one_rank_the_later_one_is_used(tmp_path: Path) -> Non
         for event in events:
             event["ts"] += 1e6
     second = evidence(tmp_path / "b", later)
-    both = Evidence(tmp_path, Limits(), files={"trace": [*first.traces, *second.traces]})
+    both = Evidence(tmp_path, Limits(), files={"trace": [*first.handles(TraceFile), *second.handles(TraceFile)]})
     (only,) = overview(both).profiles
     assert both.problems[0].harmless and "second trace of rank 0" in both.problems[0].what
     begins = [overview(one).profiles[0].steps[0].start for one in (first, second)]

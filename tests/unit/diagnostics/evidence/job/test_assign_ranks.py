@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from diagnostics.evidence.job.assign_ranks import adopt, adopt_listed, adopt_single, assign_ranks, launched
-from diagnostics.evidence.job.owner import Owner
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread
+from diagnostics.evidence.owner import Owner
 from diagnostics.evidence.reader import Contents
 
 

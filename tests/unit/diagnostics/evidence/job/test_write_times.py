@@ -9,6 +9,8 @@ import pytest
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.readers.flight import FlightFile
+from diagnostics.evidence.readers.trace import TraceFile
 from tests.shared_data import shared_data
 
 DAY_US = 86_400e6
@@ -66,14 +68,14 @@ def test_nsight_and_traces_years_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["gpu_error_2nd", "lock_gil_1st"])
 def test_one_job_is_no_mixture(name: str) -> None:
-    assert len(gather(shared_data(f"flight/{name}"), Limits()).flight) == 16
+    assert len(gather(shared_data(f"flight/{name}"), Limits()).handles(FlightFile)) == 16
 
 
 def test_windows_of_one_process_may_be_days_apart(tmp_path: Path) -> None:
     trace(tmp_path, "rank0.a.json", 0, 70)
     trace(tmp_path, "rank0.b.json", 0, 70, NOW_US + 3 * DAY_US)
     trace(tmp_path, "rank1.json", 1, 71, NOW_US + 3 * DAY_US)
-    assert gather(tmp_path, Limits()).traces
+    assert gather(tmp_path, Limits()).handles(TraceFile)
     trace(tmp_path, "other.json", None, 99, NOW_US + 9 * DAY_US)
     assert "6 days apart" in refused(tmp_path)
 
@@ -83,6 +85,6 @@ def test_times_that_count_from_a_base_or_from_nothing_known(tmp_path: Path) -> N
     trace(tmp_path, "rank0.json", 0, 70, 4e6, base_ns)
     trace(tmp_path, "rank1.json", 1, 71, NOW_US + 5e6)
     trace(tmp_path, "x.json", None, 72, 12.5)  # counts from the start of a machine: nothing can be told
-    assert len(gather(tmp_path, Limits()).traces) == 3
+    assert len(gather(tmp_path, Limits()).handles(TraceFile)) == 3
     trace(tmp_path, "rank0b.json", 0, 73, 6e6, base_ns)
     assert "rank0.json and rank0b.json (trace) are both of rank 0, of processes 70 and 73" in refused(tmp_path)

@@ -130,12 +130,12 @@ def test_a_long_header_of_an_exporter_may_stand_before_the_events(tmp_path: Path
     header = {"metadata": {f"parameter {n}": "x" * 100 for n in range(300)}}
     (tmp_path / "trace.json").write_text(json.dumps({**header, "traceEvents": [kernel()]}))
     evidence = gather(tmp_path, Limits())
-    assert [one.file for one in evidence.traces] == ["trace.json"]
+    assert [one.file for one in evidence.handles(TraceFile)] == ["trace.json"]
 
 
 def test_a_real_trace_with_a_long_header_is_read() -> None:
     evidence = gather(shared_data("traces/tracelens_h100_header"), Limits())
-    (file,) = evidence.traces
+    (file,) = evidence.handles(TraceFile)
     assert len(file.load().device) == 156
 
 
