@@ -4,18 +4,23 @@ Adding a cause is adding one file `diagnostics/causes/<family>/<name>.py` that e
 whose name begins with an underscore holds what the causes of a family share.
 """
 
+import os
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diagnostics.causes.branches import BRANCHES
 from diagnostics.contract.causes import AnyCause, Cause
 from diagnostics.contract.findings import Detector
 from diagnostics.evidence.model import Problem
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "dtk.detectors"
 """Entry points of a user's own detectors."""
@@ -63,12 +68,32 @@ class Registry:
 def collect() -> Registry:
     """Collect everything. A detector that cannot be imported is a problem under coverage, never an error."""
     registry = Registry(built_in())
-    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
-        registry.detectors.extend(_loaded(entry, registry.problems))
+    if _is_any_installed():
+        from importlib.metadata import entry_points
+
+        for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+            registry.detectors.extend(_loaded(entry, registry.problems))
     return registry
 
 
-def _loaded(entry: EntryPoint, problems: list[Problem]) -> Iterator[Detector]:
+def _is_any_installed() -> bool:
+    """Whether a package may provide a detector: its metadata names the entry points, or lies in an archive.
+
+    Importing `importlib.metadata`, which could tell, takes a tenth of a small diagnosis.
+    """
+    for folder in sys.path:
+        if Path(folder).is_file():
+            return True
+        with suppress(OSError):
+            for name in os.listdir(folder or "."):  # noqa: PTH208 - a path for each name costs more than all of this
+                if name.endswith((".dist-info", ".egg-info")):
+                    with suppress(OSError):
+                        if ENTRY_POINTS.encode() in Path(folder, name, "entry_points.txt").read_bytes():
+                            return True
+    return False
+
+
+def _loaded(entry: "EntryPoint", problems: list[Problem]) -> Iterator[Detector]:
     """Yield what an entry point provides: a detector, a detector class, or a tuple of either."""
     try:
         value: Any = entry.load()

@@ -7,7 +7,6 @@ replaced is replaced whole: readers see the old file or the new one, never half.
 import errno
 import json
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,7 +85,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         OSError: the folder is absent, full or read-only.
     """
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
         yield aside

@@ -5,7 +5,7 @@ Titles and measured values come from evidence; each format's own escaping keeps 
 
 import re
 from collections.abc import Callable, Iterator
-from xml.sax.saxutils import escape, quoteattr
+from html import escape
 
 from diagnostics.contract.findings import Status
 from diagnostics.tree.evaluate import Branch
@@ -61,7 +61,7 @@ def open_psa(tree: Branch) -> str:
     names = _Names()
     parts = ['<?xml version="1.0" encoding="UTF-8"?>', "<opsa-mef>"]
     for top in tree.children:
-        parts.append(f"  <define-fault-tree name={quoteattr(names('tree', top.id))}>")
+        parts.append(f"  <define-fault-tree name={_quoted(names('tree', top.id))}>")
         parts += [line for _, _, branch in _numbered(top) if branch.gate for line in _define_gate(branch, names)]
         parts.append("  </define-fault-tree>")
     parts.append("  <model-data>")
@@ -69,7 +69,7 @@ def open_psa(tree: Branch) -> str:
     for _, _, branch in _numbered(tree):
         if branch.gate is None and branch.id not in seen:
             seen.add(branch.id)
-            parts.append(f"    <define-basic-event name={quoteattr(names('event', branch.id))}>")
+            parts.append(f"    <define-basic-event name={_quoted(names('event', branch.id))}>")
             parts += _about(branch, "      ")
             parts += [f'      <float value="{_PROBABILITY[branch.status]}"/>'] if branch.status in _PROBABILITY else []
             parts.append("    </define-basic-event>")
@@ -95,15 +95,15 @@ class _Names:
 
 def _define_gate(branch: Branch, names: _Names) -> list[str]:
     members = [
-        f"<gate name={quoteattr(names('gate', child.id))}/>"
+        f"<gate name={_quoted(names('gate', child.id))}/>"
         if child.gate
-        else f"<basic-event name={quoteattr(names('event', child.id))}/>"
+        else f"<basic-event name={_quoted(names('event', child.id))}/>"
         for child in branch.children
     ]
     if len(members) != 1:
         members = [f"<{branch.gate}>", *(f"  {member}" for member in members), f"</{branch.gate}>"]
     return [
-        f"    <define-gate name={quoteattr(names('gate', branch.id))}>",
+        f"    <define-gate name={_quoted(names('gate', branch.id))}>",
         *_about(branch, "      "),
         *(f"      {line}" for line in members),
         "    </define-gate>",
@@ -113,11 +113,11 @@ def _define_gate(branch: Branch, names: _Names) -> list[str]:
 def _about(branch: Branch, indent: str) -> list[str]:
     values = {"id": branch.id, "status": branch.status, "measured": branch.measured, "reason": branch.reason}
     attributes = [
-        f"{indent}  <attribute name={quoteattr(name)} value={quoteattr(_printable(value))}/>"
+        f"{indent}  <attribute name={_quoted(name)} value={_quoted(_printable(value))}/>"
         for name, value in values.items()
         if value
     ]
-    label = f"{indent}<label>{escape(_printable(branch.title))}</label>"
+    label = f"{indent}<label>{escape(_printable(branch.title), quote=False)}</label>"
     return [label, f"{indent}<attributes>", *attributes, f"{indent}</attributes>"]
 
 
@@ -130,6 +130,11 @@ def _numbered(tree: Branch) -> Iterator[tuple[int, int | None, Branch]]:
         yield number, parent, branch
         todo += [(number, child) for child in reversed(branch.children)]
         number += 1
+
+
+def _quoted(text: str) -> str:
+    """Return the value of an attribute of XML."""
+    return '"' + escape(text).replace("\n", "&#10;") + '"'
 
 
 def _printable(text: str) -> str:

@@ -145,17 +145,22 @@ def _settle(arguments: argparse.Namespace) -> None:
 
 
 def _rendered(report: "Report", arguments: argparse.Namespace, page: str) -> str:
-    """Return the report in the requested form."""
-    from diagnostics.report import html, jsonform, markdown, terminal
+    """Return the report in the requested form; a renderer takes its time to import, so only this one is."""
     from diagnostics.report.diagnosis import document
-    from diagnostics.tree.export import FORMATS as DRAWINGS
 
-    if arguments.format in DRAWINGS:
+    if arguments.format in ("json", "markdown", "html"):
+        from diagnostics.report import html, jsonform, markdown
+
+        if arguments.format == "json":
+            return jsonform.dumps(report)
+        render = markdown.render if arguments.format == "markdown" else html.render
+        return render(document(report))
+    if arguments.format != "terminal":
+        from diagnostics.tree.export import FORMATS as DRAWINGS
+
         return DRAWINGS[arguments.format](report.tree)
-    if arguments.format == "json":
-        return jsonform.dumps(report)
-    if arguments.format in ("markdown", "html"):
-        return {"markdown": markdown.render, "html": html.render}[arguments.format](document(report))
+    from diagnostics.report import terminal
+
     shown = arguments.output is None
     columns = output.columns() if shown else None
     colour = arguments.color == "always" or (arguments.color == "auto" and shown and output.colours())

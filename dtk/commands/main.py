@@ -4,40 +4,22 @@ Reading runs works without torch and Hydra; only `dtk run` needs them.
 """
 
 import argparse
+import atexit
 import gc
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from dtk import __version__
-from dtk.commands import (
-    attach,
-    bench,
-    compare,
-    demo,
-    diagnose,
-    doctor,
-    explain,
-    ls,
-    nccl,
-    new,
-    plan,
-    preflight,
-    rerun,
-    rm,
-    show,
-    sweep,
-    tune,
-    watch,
-)
 from dtk.console.entry import ended
 from dtk.console.help_text import show_help
 from dtk.console.options import Parser, add_flags
 from dtk.errors import DtkError
 
 _COMMANDS = (
-    new, ls, show, rerun, rm, sweep, plan, compare, diagnose, watch, attach, preflight, bench, tune, doctor, nccl,
-    explain, demo,
+    "new", "ls", "show", "rerun", "rm", "sweep", "plan", "compare", "diagnose", "watch", "attach", "preflight", "bench",
+    "tune", "doctor", "nccl", "explain", "demo",
 )  # fmt: skip
 """In the order of `dtk --help`."""
 
@@ -49,6 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         exit code: 0, or 2 with one line on stderr when the input is wrong; of `dtk run` see `dtk.run`.
     """
     gc.set_threshold(100_000)  # Importing torch makes so much that lives to the end that walking it is a third of it.
+    atexit.register(gc.freeze)  # Nor is it walked once more at the very end, which is a tenth of a small diagnosis.
     return ended(lambda: _dispatch(sys.argv[1:] if argv is None else argv))
 
 
@@ -65,7 +48,7 @@ def _dispatch(argv: list[str]) -> int:
         # Not argparse's business: a command to watch, or the arguments of a script.
         at = argv.index("--")
         argv, wrapped = argv[:at], argv[at + 1 :]
-    parser, commands = _parser()
+    parser, commands = _parser(argv[:1])
     if argv and not argv[0].startswith("-") and argv[0] not in commands.choices:
         from dtk.config.suggest import did_you_mean
 
@@ -82,7 +65,8 @@ def _dispatch(argv: list[str]) -> int:
     return ended(lambda: chosen(arguments), arguments.stopped)
 
 
-def _parser() -> "tuple[Parser, argparse._SubParsersAction[Parser]]":
+def _parser(chosen: Sequence[str] = ()) -> "tuple[Parser, argparse._SubParsersAction[Parser]]":
+    """Return the parser with all commands, or with the chosen one alone, as each module takes its time to import."""
     parser = Parser(prog="dtk", text="dtk")
     parser.set_defaults(command=lambda arguments: show_help(parser), stopped="")
     parser.add_argument("--version", action="version", version=f"dtk {__version__}")
@@ -91,8 +75,8 @@ def _parser() -> "tuple[Parser, argparse._SubParsersAction[Parser]]":
     strategies = commands.add_parser("strategies", text="strategies", help="what each strategy shards and communicates")
     add_flags(strategies, markdown="as a Markdown table")
     strategies.set_defaults(command=_strategies)
-    for module in _COMMANDS:
-        module.add_parser(commands)
+    for name in [*chosen] if chosen and chosen[0] in _COMMANDS else _COMMANDS:
+        import_module(f"dtk.commands.{name}").add_parser(commands)
     return parser, commands
 
 

@@ -6,7 +6,6 @@ wrong with one is made up for here, so the result is the same with any number of
 """
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -75,6 +74,8 @@ def _start(
     stack: ExitStack, jobs: list[tuple[int, list[JobFile]]], files: Sequence[CallFile], attempt: int | None
 ) -> IO[bytes] | None:
     """Start a worker with its jobs. Return the stream of its answers, or None if it cannot be started."""
+    import subprocess  # Here, as only large dumps are worth a process.
+
     path = os.pathsep.join(entry for entry in sys.path if entry)
     limits = next(file.limits for file in files if isinstance(file, FlightFile | RingFile))
     try:

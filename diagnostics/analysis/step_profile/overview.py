@@ -8,11 +8,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from multiprocessing import get_context
 from statistics import median
 from typing import Any, Literal
 
@@ -237,10 +234,13 @@ def _spread(files: list[TraceFile | NsysFile]) -> Iterable[list[RankProfile] | s
     # A worker starts as a copy of this process, which imports nothing again, where that is safe: a thread may hold a
     # lock that a copy would never see free.
     alone = sys.platform == "linux" and threading.active_count() == 1
+    from concurrent.futures import ProcessPoolExecutor  # Here, as most diagnoses are of a log or of one trace.
+    from multiprocessing import get_context
+
     try:
         with ProcessPoolExecutor(workers, mp_context=get_context("fork" if alone else "spawn")) as pool:
             return list(pool.map(read_one, files))
-    except (BrokenProcessPool, OSError, RuntimeError):  # a place that allows no processes
+    except (OSError, RuntimeError):  # A broken pool, or a place that allows no processes
         return map(read_one, files)
 
 

@@ -3,7 +3,6 @@
 Every choice depends on contents only, never on names or the order of a listing.
 """
 
-import hashlib
 from collections import defaultdict
 from functools import partial
 from itertools import islice
@@ -118,6 +117,8 @@ def _size(path: Path) -> int:
 
 def _digest(path: Path) -> str:
     """Hash of a file's bytes as they lie on disk; of very large ones of their beginning."""
+    import hashlib  # Here, as it loads OpenSSL, and few jobs have two files of one rank.
+
     digest = hashlib.sha256()
     try:
         with open_regular(path) as file:

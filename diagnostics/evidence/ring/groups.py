@@ -1,6 +1,5 @@
 """Groups of ranks as the ring writes them: their members in a short text, and a key that is theirs alone."""
 
-import hashlib
 import itertools
 import re
 
@@ -13,7 +12,9 @@ _RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?:/(\d{1,7}))?", re.ASCII)
 
 def group_key(name: str, ranks: tuple[int, ...], generation: int) -> str:
     """Return a name for a group that is the same on all its ranks and unique to the group."""
-    return f"{generation}:{name}:{hashlib.blake2b(repr(ranks).encode(), digest_size=4).hexdigest()}"
+    from hashlib import blake2b  # Here, as it loads OpenSSL, which a diagnosis without rings does not need.
+
+    return f"{generation}:{name}:{blake2b(repr(ranks).encode(), digest_size=4).hexdigest()}"
 
 
 def parse_ranks(text: str, limit: int = MAX_MEMBERS) -> tuple[int, ...]:

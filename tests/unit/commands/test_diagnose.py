@@ -1,5 +1,7 @@
 """Options of `dtk diagnose` that belong together, and what a path may be."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,13 +46,41 @@ def test_a_path_a_run_and_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert "give a folder, a file, a run id or last" in caught.value.fix
 
 
+LOG = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\nKeyError: 5\n'
+NOT_NEEDED = [
+    "asyncio",
+    "concurrent.futures",
+    "email",
+    "hashlib",
+    "http.client",
+    "importlib.metadata",
+    "multiprocessing",
+    "ssl",
+    "subprocess",
+    "torch",
+    "urllib.request",
+    "dtk.commands.attach",
+    "dtk.commands.ls",
+    "diagnostics.report.html",
+    "diagnostics.tree.export",
+]
+
+
+def test_a_small_log_imports_what_it_needs(tmp_path: Path) -> None:
+    """The start is most of such a diagnosis; what is listed took a third of it."""
+    (tmp_path / "train.log").write_text(LOG, encoding="utf-8")
+    code = f"import sys\nfrom dtk.commands.main import main\nmain(['diagnose', {str(tmp_path)!r}])\n"
+    code += f"print([name for name in {NOT_NEEDED!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]" and "KeyError" in done.stdout
+
+
 def test_an_html_option_without_a_file_leaves_the_path_a_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "left").mkdir()
-    log = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\nKeyError: 5\n'
-    (tmp_path / "left" / "train.log").write_text(log, encoding="utf-8")
+    (tmp_path / "left" / "train.log").write_text(LOG, encoding="utf-8")
     main(["diagnose", "--html", "left"])
     assert (tmp_path / "dtk-report.html").is_file() and "dtk-report.html" in capsys.readouterr().out
 

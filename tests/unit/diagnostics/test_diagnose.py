@@ -3,13 +3,11 @@
 import importlib
 import re
 import sys
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import diagnostics.causes.registry
 from diagnostics.contract.artifacts import Status
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.findings import Detection, Finding, Stated
@@ -116,14 +114,12 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "site_detector.py").write_text(example("detector"))
     line = re.search(r'^(\w+) = "(.+)"$', example("entry point"), re.MULTILINE)
     assert line
-    broken = EntryPoint("broken", "no_such_module:x", "dtk.detectors")
-    entries = [
-        EntryPoint(line[1], line[2], "dtk.detectors"),
-        broken,
-        EntryPoint("other", "json:dumps", "dtk.detectors"),
-    ]
+    entries = (f"{line[1]} = {line[2]}", "broken = no_such_module:x", "other = json:dumps")
+    package = tmp_path / "site_detector-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: site_detector\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("\n".join(["[dtk.detectors]", *entries, ""]))
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(diagnostics.causes.registry, "entry_points", lambda group: entries)
     monkeypatch.delitem(sys.modules, "site_detector", raising=False)
     importlib.invalidate_caches()
     return tmp_path
