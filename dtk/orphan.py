@@ -52,7 +52,7 @@ def run_child(main: Callable[[], object]) -> NoReturn:
     try:
         main()
     except Exception as error:
-        tell(error=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        tell(error=" ".join(str(error).split())[:300], type=type(error).__name__)
         traceback.print_exc()
         leave_process(1)
     leave_process(0)

@@ -146,6 +146,14 @@ class Failure:
     """As the operating system reports it; negative = killed by that signal."""
     victims: list[int] = field(default_factory=list)
     """Ranks that failed because this one did."""
+    kind: str = ""
+    """How it ended, of `diagnostics.evidence.endings.Kind`; empty where no single rank is to blame."""
+    type: str = ""
+    """Class of its exception; empty without one."""
+    message: str = ""
+    """Of the exception."""
+    signal: str | None = None
+    """That ended it: `SIGKILL`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +251,8 @@ def as_status(value: Any, path: Path | str) -> Status:
         raise NewerSchemaError(f"{path} was written by a newer dtk (schema {value['schema_version']})")
     failure = value.pop("failure", None)
     known = {key: value[key] for key in Status.__dataclass_fields__ if key in value}
-    return Status(**known, failure=Failure(**failure) if failure else None)
+    fields = {key: failure[key] for key in Failure.__dataclass_fields__ if key in failure} if failure else {}
+    return Status(**known, failure=Failure(**fields) if failure else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import re
 import signal as signals
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from diagnostics.contract.artifacts import ENDED_BY_WATCH
 from diagnostics.contract.findings import EvidenceItem
@@ -228,8 +228,8 @@ def kind_of_exception(type_: str, message: str, frames: tuple[Frame, ...] = ()) 
     return "timed_out" if _TIMED_OUT.search(text) and not _CLOSED.search(text) else "lost_peer"
 
 
-def is_victim(kind: Kind) -> bool:
-    """Whether a rank that ended in this way was made to by another rank or the launcher."""
+def is_victim(kind: str) -> bool:
+    """Whether a rank that ended in this way (a `Kind`) was made to by another rank or the launcher."""
     return kind in _VICTIM
 
 
@@ -293,7 +293,7 @@ def ends_a_rank(error: RankError) -> bool:
     """Whether the record says how a rank ended, rather than what the watch or the launcher noted about it."""
     if error.exit_code == ENDED_BY_WATCH and not error.type:
         return False
-    return bool(error.type or error.signal or error.exit_code is not None or _VANISHED.search(error.message))
+    return bool(error.type or error.signal or error.exit_code is not None or error.vanished)
 
 
 def of_error(error: RankError, rank: int) -> Ending:
@@ -412,47 +412,21 @@ def _first_line(error: RankError) -> str:
     return f"{error.type}: {shortened(line, 200)}" if line else error.type
 
 
-# One line of text, as status.json and a child's report have it
+# The last line of a traceback, where nothing else of the exception is known
 
 VANISHED = "its process vanished without an exit code"
-_VANISHED = re.compile(rf"gone without a word|{VANISHED}")
 _EXCEPTION = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt)): ?(.*)", re.DOTALL)
-_EXITED = re.compile(r"(?:exited with code|(?:ended (?:in order )?with )?exit code) (-?\d{1,10})(?:: (.*))?", re.DOTALL)
-_KILLED = re.compile(r"killed by (SIG[A-Z]+\d*)")
 
 
-class Reason(NamedTuple):
-    """What one line says about an ending."""
-
-    type: str
-    """Class of the exception; empty when the line names none."""
-    message: str
-    signal: str | None
-    exit_code: int | None
+def exception_of_line(text: str) -> tuple[str, str]:
+    """Return class and message of `KeyError: 'x'`; the class is empty where the line names none."""
+    match = _EXCEPTION.match(text.strip())
+    return (match[1].rpartition(".")[2], match[2]) if match else ("", text.strip())
 
 
-def parse_reason(text: str) -> Reason:
-    """Decode `KeyError: 'x' (train.py:7)`, `killed by SIGKILL`, `exited with code 3: ValueError: bad batch`."""
-    text = text.strip()
-    if match := _EXCEPTION.match(text):
-        return Reason(match[1].rpartition(".")[2], match[2], None, None)
-    if match := _KILLED.search(text):
-        return Reason("", text, match[1], None)
-    if match := _EXITED.search(text):
-        inner = parse_reason(match[2] or "")
-        return inner._replace(message=inner.message or text, exit_code=int(match[1]))
-    return Reason("", text, None, None)
-
-
-def kind_of_reason(text: str) -> Kind:
-    """Classify one line of text; `unknown` where it says nothing about an ending."""
-    reason = parse_reason(text)
-    if reason.type:
-        return kind_of_exception(reason.type, reason.message)
-    if _OUT_OF_MEMORY.search(text) and not reason.signal:
-        return "oom"
-    if reason.signal:
-        return kind_of_signal(reason.signal)
-    if reason.exit_code is not None:
-        return kind_of_exit_code(reason.exit_code)
-    return "killed" if _VANISHED.search(text) else "unknown"
+def kind_of_line(text: str) -> Kind:
+    """Classify the last line of a traceback; `unknown` where it says nothing about an ending."""
+    type_, message = exception_of_line(text)
+    if type_:
+        return kind_of_exception(type_, message)
+    return "oom" if _OUT_OF_MEMORY.search(text) else "unknown"

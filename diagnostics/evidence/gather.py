@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.invocation import command
@@ -22,7 +23,7 @@ from diagnostics.evidence.job.attempts import set_aside
 from diagnostics.evidence.job.choose import one_per_rank, refuse_mixed_times
 from diagnostics.evidence.job.merge_errors import merge_errors
 from diagnostics.evidence.job.world_size import Claims
-from diagnostics.evidence.limits import Limits, head, is_deeper, whole
+from diagnostics.evidence.limits import EmptyFileError, Limits, head, is_deeper, whole
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.owner import Owner, owner
 from diagnostics.evidence.reader import Contents, Reader, Source
@@ -121,7 +122,7 @@ def _refuse_nothing(path: Path, evidence: Evidence, seen: Counter[str], logs_rea
     if evidence.run is not None or any(evidence.files.values()) or evidence.stacks or evidence.errors or evidence.facts:
         return
     if evidence.problems:
-        hint = f"looked for {titles()}" if all(problem.what == "it is empty" for problem in evidence.problems) else ""
+        hint = f"looked for {titles()}" if all(problem.reason == "empty" for problem in evidence.problems) else ""
         first = sorted(evidence.problems, key=lambda problem: problem.file)[0]
         more = f" (and {len(evidence.problems) - 1} more files)" if len(evidence.problems) > 1 else ""
         raise DiagnosticsError(f"nothing in {path} can be used: {first.file}: {first.what}{more}", hint)
@@ -193,7 +194,8 @@ class _Gathering:
                     self._cannot_read(path, file, reader, start)
         except (OSError, ValueError) as problem:
             what = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
-            self._problem(kind, file, what or type(problem).__name__)
+            reason: Literal["", "empty"] = "empty" if isinstance(problem, EmptyFileError) else ""
+            self._problem(kind, file, what or type(problem).__name__, reason)
         except Exception as problem:
             self._problem(kind, file, f"{FAILED} on this file: {failure(problem)}")
 
@@ -225,7 +227,7 @@ class _Gathering:
         if path.parent.name not in run_folder.SKIPPED:
             self.foreign.append(file)
         if what == "empty" and path.suffix.lower() in suffixes():
-            self._problem("file", file, "it is empty")
+            self._problem("file", file, str(EmptyFileError()), "empty")
 
     def _foreign_pickle(self, path: Path, file: str) -> None:
         """Of no kind that is known; a refusal is worth a line."""
@@ -234,7 +236,7 @@ class _Gathering:
         try:
             safe_pickle.loads(whole(path, self.evidence.limits), self.evidence.limits)
         except ValueError as problem:
-            if "refused" not in str(problem) and path.suffix.lower() not in (".pickle", ".pkl", ""):
+            if not isinstance(problem, safe_pickle.RefusedError) and path.suffix.lower() not in (".pickle", ".pkl", ""):
                 return
             raise
         self._problem("file", file, "a pickle of something else")
@@ -271,5 +273,5 @@ class _Gathering:
             what = f"no evidence in {', '.join(files[:NAMED])}{some}"
             self.evidence.problems.append(Problem("file", "", what, harmless=True))
 
-    def _problem(self, kind: str, file: str, what: str) -> None:
-        self.evidence.problems.append(Problem(kind, file, what))
+    def _problem(self, kind: str, file: str, what: str, reason: Literal["", "empty"] = "") -> None:
+        self.evidence.problems.append(Problem(kind, file, what, reason=reason))

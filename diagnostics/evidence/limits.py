@@ -55,6 +55,13 @@ class Limits:
         return Limits(**scaled)
 
 
+class EmptyFileError(ValueError):
+    """A file without any content."""
+
+    def __init__(self) -> None:
+        super().__init__("it is empty")
+
+
 class TooLargeError(ValueError):
     """A file is over a limit. The message says which, and how to raise it."""
 
@@ -206,7 +213,7 @@ def small_json(path: Path, limits: Limits, most_bytes: int = SMALL_BYTES) -> dic
     if len(data) > most_bytes:
         raise TooLargeError(f"over {most_bytes >> 20} MiB for such a record")
     if not data.strip():
-        raise ValueError("it is empty")
+        raise EmptyFileError
     try:
         value = json.loads(data)
     except RecursionError as problem:

@@ -71,6 +71,8 @@ class RankError:
     time_s: float | None = None
     step: int | None = None
     region: str | None = None
+    vanished: bool = False
+    """Its process was gone, and nobody saw how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +113,8 @@ class Problem:
     """Nothing is lost by it: what it is about is known from elsewhere, or is no evidence."""
     unread: bool = False
     """Nothing of the file could be used."""
-    reason: Literal["", "damaged", "newer"] = ""
-    """Of a run's own record: it is not what dtk wrote, or only a newer dtk can read it; empty of anything else."""
+    reason: Literal["", "damaged", "newer", "empty"] = ""
+    """Of a run's own record: it is not what dtk wrote, or only a newer dtk can read it. `empty` of any file."""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,6 @@ import msgspec
 from diagnostics.contract.artifacts import NewerSchemaError, RunPaths, Status, read_heartbeat, read_status
 from diagnostics.contract.files import MOST_BYTES, read_json
 from diagnostics.evidence import safe_yaml
-from diagnostics.evidence.endings import parse_reason
 from diagnostics.evidence.limits import Limits, small_json, whole
 from diagnostics.evidence.logs.lines import LineReader
 from diagnostics.evidence.model import Problem, RankError, RunEvidence
@@ -89,17 +88,19 @@ def failure_error(status: Status | None) -> RankError | None:
     if failure is None or not isinstance(failure.rank, int) or not isinstance(failure.reason, str):
         return None
     code = failure.exit_code if isinstance(failure.exit_code, int) else None
-    reason = parse_reason(failure.reason)
+    signal = failure.signal if isinstance(failure.signal, str) else None
+    type_ = failure.type if isinstance(failure.type, str) else ""
     return RankError(
         rank=failure.rank,
         file="status.json",
         line=0,
-        type=reason.type,
-        message=reason.message,
-        signal=reason.signal,
-        exit_code=reason.exit_code if code is None else code,
+        type=type_,
+        message=failure.message if type_ and isinstance(failure.message, str) else failure.reason,
+        signal=signal,
+        exit_code=code,
         step=failure.step if isinstance(failure.step, int) else None,
         region=failure.region if isinstance(failure.region, str) else None,
+        vanished=failure.kind == "killed" and signal is None and code is None,
     )
 
 

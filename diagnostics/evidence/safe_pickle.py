@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from diagnostics.evidence.limits import Limits, TooLargeError
+from diagnostics.evidence.limits import EmptyFileError, Limits, TooLargeError
 
 _NUMBER_BYTES = 9
 """Longest integer: an unsigned 64-bit one. Hashing longer ones as keys is an attack on time."""
@@ -59,15 +59,22 @@ _PUT_LINE = re.compile(rb"p(\d{1,9})\r?\n")
 _GLOBAL_LINES = re.compile(rb"[ci]([^\n]{0,200})\n([^\n]{0,200})\n")
 
 
+class RefusedError(ValueError):
+    """A pickle that wants to run something, or to cost more than its size: not damaged, but not loaded either."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"refused: {why}")
+
+
 class _Plain(pickle.Unpickler):
     """Builds None, bool, numbers, text, bytes, lists, dicts and flat tuples; nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise ValueError(f"refused: it wants to run {module}.{name}")
+        raise RefusedError(f"it wants to run {module}.{name}")
 
     def persistent_load(self, value: Any) -> Any:
         if type(value) is not tuple or any(type(item) is tuple for item in value):
-            raise ValueError("refused: tuples within tuples")  # their hash costs exponential time, or the C stack
+            raise RefusedError("tuples within tuples")  # their hash costs exponential time, or the C stack
         return value
 
 
@@ -80,7 +87,7 @@ def loads(data: bytes, limits: Limits) -> Any:
     if len(data) > limits.whole_bytes:
         raise TooLargeError(f"over {limits.whole_bytes >> 20} MiB; raise it with --limit-scale")
     if not data:
-        raise ValueError("it is empty")
+        raise EmptyFileError
     body = b"".join(_checked(data))
     # One frame around everything: the C unpickler then reads from memory instead of from a file, opcode by opcode.
     framed = b"".join((b"\x80\x04\x95", len(body).to_bytes(8, "little"), body))
@@ -118,13 +125,13 @@ def refuse_sharing(value: Any, most: int = MOST_VALUES) -> None:
         if known is None:
             sizes[id(container)] = 0
             if 0 in (counted := [sizes.get(id(part)) for part in inner]):
-                raise ValueError("refused: a container within itself")
+                raise RefusedError("a container within itself")
             if None in counted:
                 open_ += [part for part, size in zip(inner, counted, strict=True) if size is None]
                 continue
         size = 1 + len(container) + sum(sizes[id(part)] for part in inner)
         if size > most:
-            raise ValueError("refused: it shares its parts so often that it stands for too much")
+            raise RefusedError("it shares its parts so often that it stands for too much")
         sizes[id(container)] = size
         open_.pop()
 
@@ -161,7 +168,7 @@ def _check_growth(data: bytes) -> None:
     """
     lists, dicts = data.count(b"]") + data.count(b"l"), data.count(b"}") + data.count(b"d")
     if _LIST_BYTES * lists + _DICT_BYTES * dicts > max(_GROWTH_FREE_BYTES, _GROWTH * len(data)):
-        raise ValueError("refused: it is made of containers with nothing inside")
+        raise RefusedError("it is made of containers with nothing inside")
 
 
 def _plain_run(size: int) -> re.Pattern[bytes]:
@@ -188,10 +195,11 @@ def _after(data: bytes, at: int, code: int) -> int:
     """Where the next opcode starts, for one that is not plain.
 
     Raises:
-        ValueError: refused or damaged.
+        RefusedError: it wants more than plain values.
+        ValueError: damaged.
     """
     if code in _REFUSED:
-        raise ValueError(f"refused: it wants {_REFUSED[code]}")
+        raise RefusedError(f"it wants {_REFUSED[code]}")
     if code in _LENGTH_BYTES:
         begin = at + 1 + _LENGTH_BYTES[code]
         end = begin + int.from_bytes(data[at + 1 : begin], "little")
@@ -199,10 +207,10 @@ def _after(data: bytes, at: int, code: int) -> int:
         begin = at + (2 if code == _LONG1 else 5)
         length = int.from_bytes(data[at + 1 : begin], "little")
         if length > _NUMBER_BYTES:
-            raise ValueError("refused: a number beyond 64 bits")
+            raise RefusedError("a number beyond 64 bits")
         end = begin + length
     elif code == 0x72:  # LONG_BINPUT that the plain run would not take
-        raise ValueError("refused: a memo position beyond what the file can fill")
+        raise RefusedError("a memo position beyond what the file can fill")
     else:
         end = _after_lines(data, at, code)
     if end > len(data):
@@ -216,11 +224,11 @@ def _after_lines(data: bytes, at: int, code: int) -> int:
         names = _GLOBAL_LINES.match(data, at)
         if names is not None:
             module, name = (part.decode("utf-8", "replace") for part in names.groups())
-            raise ValueError(f"refused: it wants to run {module}.{name}")
+            raise RefusedError(f"it wants to run {module}.{name}")
     put = _PUT_LINE.match(data, at)
     if put is not None:
         if int(put.group(1)) > 256 + len(data) // 4:
-            raise ValueError("refused: a memo position beyond what the file can fill")
+            raise RefusedError("a memo position beyond what the file can fill")
         return put.end()
     line = _NUMBER_LINE.match(data, at) or _TEXT_LINE.match(data, at)
     if line is None:

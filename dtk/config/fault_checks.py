@@ -17,6 +17,10 @@ _OWN_STEP = ("accumulation_boundary", "unused_parameters", "rank0_evaluation")
 _ACCUMULATED = ("accumulation_boundary", "sync_every_micro_batch")
 
 
+class FaultConflictError(DtkError):
+    """The configuration leaves no place for the fault."""
+
+
 def check_fault(config: Config, world_size: int) -> None:
     """Refuse a fault that cannot happen here.
 
@@ -25,7 +29,7 @@ def check_fault(config: Config, world_size: int) -> None:
         world_size: ranks in all.
 
     Raises:
-        DtkError: the first reason.
+        FaultConflictError: the first reason.
     """
     fault = config.fault
     if isinstance(fault, NoFault):
@@ -34,23 +38,25 @@ def check_fault(config: Config, world_size: int) -> None:
     needed = next((kind for kind, faults in _GRADIENTS_IN.items() if name in faults), None)
     if needed is not None and config.strategy.traits.gradients_in != needed:
         what = f"fault={name} cannot happen under strategy={config.strategy.name}"
-        raise DtkError(what, fix=f"use strategy={preferred(needed)}")
+        raise FaultConflictError(what, fix=f"use strategy={preferred(needed)}")
     cut = [f"parallel.{degree}={size}" for degree in ("pp", "cp") if (size := getattr(config.parallel, degree)) > 1]
     if cut and name in _OWN_STEP:
         fix = " ".join(text.split("=")[0] + "=1" for text in cut)
-        raise DtkError(f"fault={name} calls the whole model with whole sequences", " ".join(cut), f"use {fix}")
+        raise FaultConflictError(
+            f"fault={name} calls the whole model with whole sequences", " ".join(cut), f"use {fix}"
+        )
     if isinstance(fault, SettingFault):
         return
     if world_size < 2:
-        raise DtkError(f"fault={name} needs two ranks", fix="use launcher.nproc=2")
+        raise FaultConflictError(f"fault={name} needs two ranks", fix="use launcher.nproc=2")
     if name == "branch" and config.model.architecture != "gpt":
-        raise DtkError("fault=branch needs a GPT", "it changes the forward pass", "use model=gpt2_tiny")
+        raise FaultConflictError("fault=branch needs a GPT", "it changes the forward pass", "use model=gpt2_tiny")
     if not isinstance(fault, EveryRankFault) and fault.rank >= world_size:
-        raise DtkError(f"fault.rank={fault.rank} does not exist", f"the ranks are 0 to {world_size - 1}")
+        raise FaultConflictError(f"fault.rank={fault.rank} does not exist", f"the ranks are 0 to {world_size - 1}")
     if fault.step > config.train.steps:
         why = f"train.steps={config.train.steps}"
-        raise DtkError(f"fault.step={fault.step} is never reached", why, "use a smaller fault.step")
+        raise FaultConflictError(f"fault.step={fault.step} is never reached", why, "use a smaller fault.step")
     plan = config.batch_plan(world_size)
     if name in _ACCUMULATED and plan.accumulation_steps < 2:
         fix = f"use train.global_batch_size={2 * plan.micro_batch_size * plan.dp_size}"
-        raise DtkError(f"fault={name} needs several micro-batches a step", "here there is one", fix)
+        raise FaultConflictError(f"fault={name} needs several micro-batches a step", "here there is one", fix)

@@ -15,7 +15,15 @@ import psutil
 
 from diagnostics.contract.artifacts import ENDED_BY_WATCH, Failure, RunPaths, State, read_heartbeat, read_verdict
 from diagnostics.contract.files import open_regular
-from diagnostics.evidence.endings import COMMUNICATION_ERRORS, ORDER, VANISHED, Ending, kind_of_reason, of_error
+from diagnostics.evidence.endings import (
+    COMMUNICATION_ERRORS,
+    ORDER,
+    VANISHED,
+    Ending,
+    exception_of_line,
+    kind_of_line,
+    of_error,
+)
 from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.model import RankError
 from diagnostics.evidence.readers import error as error_file
@@ -23,6 +31,8 @@ from dtk.launch.processes import killed_by
 from dtk.record.desync import find_desync
 
 _EXCEPTION_LINE = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
+MESSAGE = 2000
+"""Characters of an exception's message in status.json; error.json has all of it."""
 _TAIL_BYTES = 65536
 """Of a log that are searched for its last exception."""
 
@@ -34,6 +44,9 @@ class _Case:
     ending: Ending
     reason: str
     """One line for people."""
+    type: str = ""
+    """Class of its exception, also of one that only its log names."""
+    message: str = ""
 
     @property
     def order(self) -> tuple[int, float]:
@@ -86,6 +99,10 @@ def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dic
         log=next((str(log.relative_to(paths.root)) for log in logs if log.is_file()), None),
         exit_code=ending.exit_code,
         victims=sorted(case.ending.rank for case in cases if case.ending.rank != rank),
+        kind=ending.kind,
+        type=first.type,
+        message=first.message,
+        signal=ending.signal,
     )
     return failure, "oom" if ending.kind == "oom" else "failed"
 
@@ -111,14 +128,17 @@ def _case(paths: RunPaths, attempt: int, rank: int, exit_code: int | None, recor
         error = replace(error_file.decode(record, "error.json", rank), rank=rank, exit_code=exit_code)
         message = " ".join(str(record.get("message")).split())
         place = f" ({Path(str(record['file'])).name}:{record['line']})" if record.get("file") else ""
-        return _Case(of_error(error, rank), f"{record.get('type')}: {message[:300]}{place}")
+        reason = f"{record.get('type')}: {message[:300]}{place}"
+        return _Case(of_error(error, rank), reason, error.type, error.message[:MESSAGE])
     ending = of_error(RankError(rank, "", 0, "", "", exit_code=exit_code), rank)
     if ending.signal is not None:
         return _Case(ending, killed_by(ending.signal))
     last = _last_error(paths.logs(attempt, rank) / "stderr.log")
     # A rank of dtk writes an error.json for every exception that Python sees, so a bare exit code is its own doing.
-    kind = kind_of_reason(last) if last else "exited"
-    return _Case(replace(ending, kind=kind), f"exited with code {exit_code}" + (f": {last}" if last else ""))
+    if not last:
+        return _Case(replace(ending, kind="exited"), f"exited with code {exit_code}")
+    type_, message = exception_of_line(last)
+    return _Case(replace(ending, kind=kind_of_line(last)), f"exited with code {exit_code}: {last}", type_, message)
 
 
 def _by_communication(ending: Ending) -> bool:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import IO, Any
 
-from diagnostics.evidence.endings import is_victim, kind_of_reason
+from diagnostics.evidence.endings import exception_of_line, is_victim, kind_of_exception, kind_of_exit_code
 from dtk.launch.processes import free_port, importable, killed_by
 from dtk.parallel import loopback
 
@@ -63,8 +63,8 @@ class Children:
         self.arguments = arguments
         self.environments = environments
         self._processes: dict[int, subprocess.Popen[str]] = {}
-        self._said: dict[int, str] = {}
-        """Rank -> the error that it reported."""
+        self._errors: dict[int, tuple[str, str]] = {}
+        """Rank -> class and message of the exception that it reported."""
         self._lines: queue.Queue[tuple[int, str | None]] = queue.Queue()
         self._logs: dict[int, IO[str]] = {}
         self._open = len(environments)
@@ -110,7 +110,7 @@ class Children:
                 continue
             if isinstance(line, dict):
                 if "error" in line:
-                    self._said[rank] = str(line["error"])[:SHOWN]
+                    self._errors[rank] = str(line.get("type", "")), str(line["error"])[:SHOWN]
                 yield rank, line
 
     @property
@@ -151,9 +151,12 @@ class Children:
         lines = [line.strip()[:SHOWN] for line in log.read()[-65536:].splitlines() if line.strip()]
         # A rank that failed before it could tell, as where torch cannot be imported, has left a traceback.
         errors = [match[0] for line in lines if (match := _ERROR_LINE.match(line))]
-        error = self._said.get(rank) or "".join(errors[-1:])
-        ended = "failed" if error else f"ended with exit code {code}"
-        return Failed(rank, ended, error or "".join(lines[-1:]), victim=is_victim(kind_of_reason(error or ended)))
+        if rank not in self._errors and not errors:
+            last = "".join(lines[-1:])
+            return Failed(rank, f"ended with exit code {code}", last, victim=is_victim(kind_of_exit_code(code)))
+        type_, message = self._errors.get(rank) or exception_of_line(errors[-1])
+        error = f"{type_}: {message}" if type_ else message
+        return Failed(rank, "failed", error, victim=is_victim(kind_of_exception(type_, message)))
 
 
 def end_all() -> None:

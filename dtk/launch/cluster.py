@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import PrefixStore, set_debug_level_from_env
 
 from diagnostics.contract.artifacts import RunPaths, read_status
 from diagnostics.contract.formatting import counted
-from diagnostics.evidence.endings import is_victim, kind_of_reason
+from diagnostics.evidence.endings import is_victim
 from dtk.config.placement import Placement
 from dtk.config.schema import Config, LauncherConfig
 from dtk.errors import DtkError
@@ -190,7 +190,7 @@ def close_failed(job: Job) -> None:
     paths = RunPaths(job.run_folder)
     failure, state = find_failure(paths, job.attempt, job.world_size, {})
     ends_s = time.monotonic() + VANISH_S
-    while failure.rank == job.rank and is_victim(kind_of_reason(failure.reason)) and time.monotonic() < ends_s:
+    while failure.rank == job.rank and is_victim(failure.kind) and time.monotonic() < ends_s:
         time.sleep(0.1)
         failure, state = find_failure(paths, job.attempt, job.world_size, {})
     finished = None if failure.step is None else failure.step - 1

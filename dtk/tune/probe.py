@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diagnostics.evidence.endings import kind_of_reason, parse_reason
+from diagnostics.contract.artifacts import Failure
 from diagnostics.runs.find import read_details
 from dtk.launch.short_run import QUIET, run_short, speed_and_peak
 
@@ -23,6 +23,7 @@ class Probe:
     tokens_per_s: float | None
     peak_memory_bytes: float | None
     """Of the rank with the most."""
+    failure: Failure | None = None
 
     @property
     def fits(self) -> bool:
@@ -32,8 +33,8 @@ class Probe:
     @property
     def out_of_memory(self) -> bool:
         """Whether memory ended it; the kernel sends SIGKILL when the host has none left."""
-        killed = parse_reason(self.reason).signal == "SIGKILL"
-        return self.state == "oom" or (self.state == "failed" and (killed or kind_of_reason(self.reason) == "oom"))
+        ended = self.failure is not None and (self.failure.kind == "oom" or self.failure.signal == "SIGKILL")
+        return self.state == "oom" or (self.state == "failed" and ended)
 
 
 def terms(steps: int, schedule: str) -> list[str]:
@@ -65,5 +66,6 @@ def probe(overrides: Sequence[str], config_dir: Path | None, home: Path) -> Prob
 def _read(run: Path) -> Probe:
     details = read_details(run)
     status = details.status
-    reason = "" if status is None else status.failure.reason if status.failure else status.reason
-    return Probe(run, details.run.state, reason, *speed_and_peak(details))
+    failure = status.failure if status else None
+    reason = "" if status is None else failure.reason if failure else status.reason
+    return Probe(run, details.run.state, reason, *speed_and_peak(details), failure)

@@ -14,9 +14,11 @@ class Figures:
     """What is compared of one run; null = not measured."""
 
     run: str
-    ended: str
-    """State, and the step in which it failed, or the last that it finished."""
-    found: tuple[str, ...]
+    state: str
+    """Of the run: `finished`, `hung`, ..."""
+    at: str
+    """` in step 4`, where it failed, or ` after step 3`, the last that it finished; may be empty."""
+    causes: tuple[str, ...]
     """Root causes of its diagnosis."""
     tokens_per_s: float | None
     peak_memory_bytes: float | None
@@ -41,9 +43,9 @@ class Proof:
     after: Figures
 
     @property
-    def gone(self) -> bool:
+    def cause_gone(self) -> bool:
         """Whether the run with the remedy finished, and the cause is not found in it."""
-        return self.after.ended.startswith("finished") and self.cause not in self.after.found
+        return self.after.state == "finished" and self.cause not in self.after.causes
 
     @property
     def changes(self) -> list[Change]:
@@ -61,9 +63,9 @@ class Proof:
     @property
     def holds(self) -> bool:
         """Whether the cause is gone, and what it cost with it, where a cost is what the cause is about."""
-        if not self.gone:
+        if not self.cause_gone:
             return False
-        failed = not self.before.ended.startswith("finished")
+        failed = self.before.state != "finished"
         return failed or not figures_of(self.cause) or improved(self.changes)
 
     @property
@@ -71,7 +73,7 @@ class Proof:
         """In words."""
         if self.holds:
             return "the fix holds"
-        if not self.gone:
+        if not self.cause_gone:
             return "the fix does not hold"
         figures = "; ".join(map(str, self.changes)) or "it was not measured in both runs"
         return f"the cause is gone, but no gain was measured here ({figures})"
@@ -83,8 +85,8 @@ def table(proof: Proof) -> str:
     exposed = [median(run.exposed_steps_ms) if run.exposed_steps_ms else None for run in runs]
     rows: list[tuple[str, ...]] = [
         ("", "before", "after"),
-        ("ended", *(run.ended for run in runs)),
-        ("found", *(", ".join(run.found) or "nothing" for run in runs)),
+        ("ended", *(run.state + run.at for run in runs)),
+        ("found", *(", ".join(run.causes) or "nothing" for run in runs)),
         ("tokens/s", *(["not comparable"] * 2 if why else [_text(run.tokens_per_s, 1, "") for run in runs])),
         ("peak memory a rank", *(_text(run.peak_memory_bytes, 2**20, " MiB") for run in runs)),
         ("exposed communication", *(_text(time_ms, 1, " ms a step") for time_ms in exposed)),

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from diagnostics.analysis.memory.over_time import TENSORS, WINDOW
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.files import read_record
 from diagnostics.contract.findings import Finding, text_of
@@ -21,8 +22,10 @@ from diagnostics.report.model import Report
 from diagnostics.runs.find import FAILED as FAILED_STATES
 from diagnostics.runs.find import Details, read_details
 from diagnostics.runs.records import number, objects
+from dtk.config.fault_checks import FaultConflictError
 from dtk.config.trust import check_owner
 from dtk.errors import DtkError
+from dtk.launch.prepare import compose_point, place_point
 from dtk.launch.short_run import QUIET, run_short, speed_and_peak
 from dtk.verify.proof import Figures, Proof
 
@@ -35,10 +38,9 @@ _METRICS_BYTES = 256 << 20
 BEYOND = 4
 """Steps after the one in which the run failed."""
 FAILED = ("hung", "crashed", "oom")
-Say = Callable[[str], None]
 
 
-def verify(report: Report, say: Say, *, trust: bool = False) -> Proof:
+def verify(report: Report, say: Callable[[str], None], *, trust: bool = False) -> Proof:
     """Run with the first remedy that is an override, and compare.
 
     Args:
@@ -71,12 +73,24 @@ def verify(report: Report, say: Say, *, trust: bool = False) -> Proof:
     changed = [*short, *shlex.split(remedy.change)]
     try:
         after = _run(changed, paths)
-    except DtkError as refused:
-        if not refused.why.startswith("fault="):
+    except DtkError:
+        conflict = _fault_conflict(changed, paths)
+        if conflict is None:
             raise
-        say(f"without the fault, which this leaves no place for ({refused.why.partition(' - ')[0]})")
+        say(f"without the fault, which this leaves no place for ({conflict.what})")
         after = _run([*changed, "fault=none"], paths)
     return Proof(finding.cause, remedy, before, after)
+
+
+def _fault_conflict(overrides: list[str], paths: RunPaths) -> FaultConflictError | None:
+    """Return why the fault of the run cannot happen with these overrides; None where it can."""
+    try:
+        place_point(compose_point(overrides, None, paths.root, trust=True))
+    except FaultConflictError as conflict:
+        return conflict
+    except DtkError:
+        pass  # The short run has said it.
+    return None
 
 
 def _short(finding: Finding, paths: RunPaths) -> list[str]:
@@ -103,11 +117,14 @@ def _figures(run: Path, report: Report) -> Figures:
     except OSError:
         speeds = []
     memory = (report.measures.get("memory") or {}).get("ranks", {}).values()
-    peaks = [rank["peak_bytes"] for rank in memory if "tensors" in str(rank.get("curve_of")) and rank.get("peak_bytes")]
+    peaks = [
+        rank["peak_bytes"] for rank in memory if rank.get("curve_of") in (TENSORS, WINDOW) and "peak_bytes" in rank
+    ]
     return Figures(
         run=str(run),
-        ended=_ended(details, report),
-        found=tuple(finding.cause for finding in report.root_causes),
+        state=details.run.state,
+        at=_step_of_end(details, report),
+        causes=tuple(finding.cause for finding in report.root_causes),
         tokens_per_s=tokens_per_s,
         peak_memory_bytes=peak_bytes,
         terms=_terms(run),
@@ -117,17 +134,16 @@ def _figures(run: Path, report: Report) -> Figures:
     )
 
 
-def _ended(details: Details, report: Report) -> str:
-    """In the words of the diagnosis: `in step 4` was never finished, `after step 3` was."""
+def _step_of_end(details: Details, report: Report) -> str:
+    """As the diagnosis counts: step 4 that it failed in was never finished, step 3 that it ended after was."""
     run, status = details.run, details.status
     if run.state in FAILED_STATES:
         steps = [finding.step for finding in report.root_causes]
+        steps.append(status.failure.step if status and status.failure else None)
         failed_in = next((step for step in steps if step is not None), None)
-        if failed_in is None and status and status.failure:
-            failed_in = status.failure.step
         if failed_in is not None:
-            return f"{run.state} in step {failed_in}"
-    return run.state + (f" after step {run.step}" if run.step is not None else "")
+            return f" in step {failed_in}"
+    return "" if run.step is None else f" after step {run.step}"
 
 
 def _terms(run: Path) -> tuple[str, int | None]:

@@ -33,7 +33,7 @@ def test_a_child_that_ends_well_has_its_output_written_and_runs_nothing_more() -
 def test_what_went_wrong_is_told_in_one_line_and_traced() -> None:
     done = run("def main():\n    raise ValueError('two\\nlines')\nrun_child(main)")
     assert done.returncode == 1
-    assert json.loads(done.stdout) == {"error": "ValueError: two lines"}
+    assert json.loads(done.stdout) == {"error": "two lines", "type": "ValueError"}
     assert "Traceback" in done.stderr and "in main" in done.stderr
 
 

@@ -9,27 +9,29 @@ from dtk.tune.probe import _read, terms
 
 
 @pytest.mark.parametrize(
-    ("state", "reason", "memory"),
+    ("state", "failure", "memory"),
     [
-        ("oom", "OutOfMemoryError: CUDA out of memory", True),
-        ("failed", "MemoryError: ", True),
-        ("failed", "RuntimeError: std::bad_alloc", True),
-        ("failed", "killed by SIGKILL (the kernel does this when memory runs out: see dmesg)", True),
-        ("failed", "ValueError: bad batch", False),
-        ("hung", "rank 1 waits", False),
-        ("preempted", "stopped by a signal", False),
-        ("finished", "", False),
+        ("oom", Failure(1, "OutOfMemoryError: CUDA out of memory", kind="oom"), True),
+        ("failed", Failure(1, "exited with code 1: MemoryError: ", kind="oom", type="MemoryError"), True),
+        ("failed", Failure(1, "killed by SIGKILL", kind="killed", signal="SIGKILL", exit_code=-9), True),
+        ("failed", Failure(1, "ValueError: bad batch", kind="raised", type="ValueError"), False),
+        ("failed", Failure(1, "killed by SIGSEGV", kind="killed", signal="SIGSEGV"), False),
+        ("hung", Failure(-1, "rank 1 waits"), False),
+        ("preempted", None, False),
+        ("finished", None, False),
     ],
 )
-def test_memory_is_told_by_the_status_of_the_run(tmp_path: Path, state: str, reason: str, memory: bool) -> None:
+def test_memory_is_told_by_the_status_of_the_run(
+    tmp_path: Path, state: str, failure: Failure | None, memory: bool
+) -> None:
     paths = RunPaths(tmp_path / "run")
-    failure = Failure(rank=1, reason=reason) if state in ("oom", "failed", "hung") else None
     write_json(paths.status, Status(state=state, reason="", failure=failure))  # type: ignore[arg-type]
     figures = {"tokens_per_s": 12.5, "peak_memory_bytes_per_rank": [3, 7, 5]}
     write_json(paths.summary, {"figures": figures})
     made = _read(paths.root)
     assert made.out_of_memory is memory
     assert made.fits is (state == "finished")
+    assert made.reason == (failure.reason if failure else "")
     assert (made.tokens_per_s, made.peak_memory_bytes) == (12.5, 7)
 
 

@@ -9,7 +9,7 @@ import pytest
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.runs.find import read_details
 from dtk.errors import DtkError
-from dtk.verify.verify import BEYOND, STEPS, _ended, _figures, _short, _terms, verify
+from dtk.verify.verify import BEYOND, STEPS, _figures, _short, _step_of_end, _terms, verify
 from tests.unit.diagnostics.report.samples import finding, report
 
 
@@ -21,23 +21,23 @@ def test_the_terms_are_those_of_the_runs_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "of_finding", "of_failure", "told"),
+    ("state", "of_finding", "of_failure", "at"),
     [
-        ("hung", 4, None, "hung in step 4"),
-        ("failed", None, 5, "failed in step 5"),
-        ("oom", None, None, "oom after step 3"),
-        ("finished", 4, None, "finished after step 3"),
+        ("hung", 4, None, " in step 4"),
+        ("failed", None, 5, " in step 5"),
+        ("oom", None, None, " after step 3"),
+        ("finished", 4, None, " after step 3"),
     ],
 )
 def test_a_step_is_called_as_in_the_diagnosis(
-    tmp_path: Path, state: str, of_finding: int | None, of_failure: int | None, told: str
+    tmp_path: Path, state: str, of_finding: int | None, of_failure: int | None, at: str
 ) -> None:
     failure = {"rank": 1, "reason": "it raised", "step": of_failure} if of_failure else None
     status = {"schema_version": 1, "state": state, "step": 3, "reason": "", "failure": failure}
     (tmp_path / "status.json").write_text(json.dumps(status))
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 3, "loss": 1.0}) + "\n")
-    found = report(finding("hang.host_stall", ranks=(1,), step=of_finding))
-    assert _ended(read_details(tmp_path), found) == told
+    diagnosed = report(finding("hang.host_stall", ranks=(1,), step=of_finding))
+    assert _step_of_end(read_details(tmp_path), diagnosed) == at
 
 
 def test_figures_come_from_the_records_and_the_measures(tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_figures_come_from_the_records_and_the_measures(tmp_path: Path) -> None:
         "memory": {
             "ranks": {
                 "0": {"peak_bytes": 100, "curve_of": "tensors"},
-                "1": {"peak_bytes": 300, "curve_of": "live tensors"},
-                "2": {"peak_bytes": 900, "curve_of": "process"},
+                "1": {"peak_bytes": 300, "curve_of": "tensors allocated in the profiled window"},
+                "2": {"peak_bytes": 900, "curve_of": "the process (resident set)"},
                 "3": {"curve_of": "tensors"},
             }
         },
@@ -63,7 +63,12 @@ def test_figures_come_from_the_records_and_the_measures(tmp_path: Path) -> None:
     read = _figures(tmp_path, replace(report(finding("overlap.skew")), measures=measures))
     assert read.tokens_steps_per_s == (100.0, 110.0, 120.0), "without the first ones"
     assert read.exposed_steps_ms == (3.0, 6.0) and read.tensors_bytes == 300
-    assert (read.found, read.terms, read.ended) == (("overlap.skew",), ("full", 8), "finished after step 5")
+    assert (read.causes, read.terms, read.state, read.at) == (
+        ("overlap.skew",),
+        ("full", 8),
+        "finished",
+        " after step 5",
+    )
 
 
 def test_a_run_without_records_has_no_figures(tmp_path: Path) -> None:

@@ -60,7 +60,9 @@ def problems(evidence: Evidence) -> dict[str, str]:
 def make_run(folder: Path, state: str = "failed", attempt: int = 1) -> RunPaths:
     """A run folder as dtk leaves it."""
     paths = RunPaths(folder)
-    failure = Failure(rank=1, reason="killed by SIGKILL", step=4, region="backward", exit_code=-9)
+    failure = Failure(
+        rank=1, reason="killed by SIGKILL", step=4, region="backward", exit_code=-9, kind="killed", signal="SIGKILL"
+    )
     write_json(paths.status, Status(state=state, attempt=attempt, exit_code=1, failure=failure))  # type: ignore[arg-type]
     manifest = {"schema_version": 1, "run_id": folder.name, "topology": {"world_size": 2},
                 "environment": {"NCCL_DEBUG": "INFO", "HOME": "/root"}}  # fmt: skip

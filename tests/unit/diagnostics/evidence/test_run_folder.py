@@ -149,10 +149,14 @@ def failed(**fields):
 
 
 def test_the_failure_that_the_launcher_recorded():
-    error = failed(exit_code=-9, step=7, region="forward")
+    error = failed(exit_code=-9, step=7, region="forward", kind="killed", signal="SIGKILL")
     assert (error.rank, error.signal, error.exit_code, error.step, error.region) == (3, "SIGKILL", -9, 7, "forward")
-    raised = failed(reason="exited with code 3: ValueError: bad batch")
-    assert (raised.type, raised.message, raised.exit_code) == ("ValueError", "bad batch", 3)
+    assert not error.vanished and failed(kind="killed").vanished
+    raised = failed(
+        reason="exited with code 3: ValueError: x", kind="raised", type="ValueError", message="x", exit_code=3
+    )
+    assert (raised.type, raised.message, raised.exit_code) == ("ValueError", "x", 3)
+    assert failed(type=7, message=7, signal=7).type == ""
     assert failure_error(None) is None
     assert failure_error(Status(state="failed")) is None
     assert failed(reason=None) is None
