@@ -70,6 +70,8 @@ class Details:
     overrides: list[str]
     recorded: dict[str, int]
     """Kind of record -> number of files."""
+    launcher: str = ""
+    """Of the manifest; `own` = the loop of a script that called `dtk.record.attach`."""
 
     def as_json(self) -> dict[str, Any]:
         """JSON values."""
@@ -133,8 +135,7 @@ def read_details(path: Path) -> Details:
     ignored: list[str] = []
     status, _ = _status(str(path), ignored)
     run = read_run(path)
-    if paths.manifest.exists():
-        mapping(str(paths.manifest), run.problems)
+    manifest = mapping(str(paths.manifest), run.problems) if paths.manifest.exists() else {}
     if run.state != "running" and status is not None and status.step and not paths.metrics.exists():
         run.problems.append("no metrics.jsonl (record=off, or removed)")
     failure = status.failure if status else None
@@ -146,6 +147,7 @@ def read_details(path: Path) -> Details:
         last_metrics=last_metrics(str(paths.metrics), ignored),
         overrides=_overrides(paths.overrides),
         recorded=_recorded(path),
+        launcher=str(manifest.get("launcher", "")),
     )
 
 

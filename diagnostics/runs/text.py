@@ -108,7 +108,7 @@ def _heading(run: Details) -> list[str]:
             lines.append(f"victims   ranks {clean(', '.join(map(str, failure.victims)))}")
     if run.log:
         lines.append(f"log       {clean(run.log)}")
-    if run.run.state in ("lost", "preempted", "failed", "hung", "oom"):
+    if run.launcher != "own" and run.run.state in ("lost", "preempted", "failed", "hung", "oom"):
         again = command("run", override("resume", typed(Path(run.run.path))))
         lines.append(f"next      {clean(again)}  (from its last checkpoint, or from the start)")
     return lines

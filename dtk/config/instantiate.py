@@ -18,7 +18,7 @@ from dtk.config.schema import Config
 from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 
-ALLOWED = ("dtk.models.*", "dtk.tasks.*", "dtk.train.callbacks.*", "torch.nn.*", "torch.optim.*")
+ALLOWED = ("dtk.models.*", "dtk.tasks.*", "dtk.train.callbacks.*", "dtk.train.builtin.*", "torch.nn.*", "torch.optim.*")
 """Prefixes that need no `allow_targets`; only classes of the expected kind below them can be named."""
 
 

@@ -63,15 +63,21 @@ def _build(cls: type, value: Any, path: str, plain: dict[str, Any]) -> Any:
     for field in dataclasses.fields(cls):
         dotted = f"{path}.{field.name}" if path else field.name
         if field.name in value:
-            hint = _kind(field.name, value[field.name]) if cls is Config and field.name in KINDS else hints[field.name]
+            hint = (
+                kind_of(field.name, value[field.name]) if cls is Config and field.name in KINDS else hints[field.name]
+            )
             values[field.name] = _convert(value[field.name], hint, dotted, plain)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise _missing(dotted, plain)
     return cls(**values)
 
 
-def _kind(section: str, value: Any) -> type:
-    """Return the dataclass of a section that comes in several kinds."""
+def kind_of(section: str, value: Any) -> type:
+    """Return the dataclass of a section that comes in several kinds.
+
+    Raises:
+        DtkError: the value does not say which, or names none.
+    """
     tag, kinds = KINDS[section]
     if not isinstance(value, dict):
         fix = f"{tag} is one of {', '.join(kinds)}"

@@ -39,6 +39,9 @@ class Tokenizer(Protocol):
     def encode(self, text: bytes) -> np.ndarray:
         """Ids of UTF-8 text, [tokens], of the type `token_dtype(vocab_size)`."""
 
+    def decode(self, ids: list[int]) -> str:
+        """Text of ids; what is no text is replaced."""
+
 
 class ByteTokenizer:
     """Ids 0..255 are the bytes themselves. Byte 0, which text does not hold, ends a document."""
@@ -50,6 +53,10 @@ class ByteTokenizer:
     def encode(self, text: bytes) -> np.ndarray:
         """Ids, uint8 [bytes]; a view of `text`, no copy."""
         return np.frombuffer(text, dtype=np.uint8)
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of ids."""
+        return bytes(ids).decode("utf-8", "replace")
 
 
 class GPT2Tokenizer:
@@ -73,6 +80,12 @@ class GPT2Tokenizer:
         ids = self._encoding.encode_ordinary(text.decode("utf-8", "replace"))
         return np.array(ids, dtype=np.uint16)
 
+    def decode(self, ids: list[int]) -> str:
+        """Text of ids."""
+        if self._encoding is None:
+            self._encoding = _load_gpt2()
+        return str(self._encoding.decode(ids, errors="replace"))
+
 
 class FileTokenizer:
     """A `tokenizer.json` of the `tokenizers` package; `<|endoftext|>` ends a document if it is there."""
@@ -87,6 +100,10 @@ class FileTokenizer:
         """Ids, [tokens], without special tokens."""
         encoded = self._encoder.encode(text.decode("utf-8", "replace"), add_special_tokens=False)
         return np.array(encoded.ids, dtype=token_dtype(self.vocab_size))
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of ids, without special tokens."""
+        return str(self._encoder.decode(ids))
 
 
 def build_tokenizer(name: str) -> Tokenizer:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from dtk.parallel.context import Context
 from dtk.parallel.regions import communication
@@ -86,3 +87,19 @@ def sum_over_ranks(context: Context, values: torch.Tensor) -> torch.Tensor:
         with communication("all_reduce", values.nbytes, "control"):
             dist.all_reduce(values, group=context.control)
     return values
+
+
+@torch.no_grad()
+def share_buffers(context: Context, model: nn.Module) -> None:
+    """Give all ranks rank 0's buffers, such as BatchNorm's running statistics, which each gathers from its own samples.
+
+    Every rank must call it, before an evaluation and before a checkpoint. What rank 0 has does not depend on when that
+    is, so neither evaluation nor resume depends on which rank's copy is taken. Stages of a pipeline are left as they are.
+    """
+    if context.world_size == 1 or context.mesh.pp > 1:
+        return
+    for buffer in model.buffers():
+        host = buffer.to("cpu", copy=True).contiguous()
+        with communication("broadcast", host.nbytes, "control"):
+            dist.broadcast(host, 0, group=context.control)
+        buffer.copy_(host)

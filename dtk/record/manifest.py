@@ -62,6 +62,28 @@ def manifest(
         nccl: `preset`, `variables` that are set for the ranks, and `kept`, those of the user that won.
     """
     mesh = config.mesh(world_size)
+    common = surroundings(run_id, world_size, placement.nproc, Path(config.runs_folder))
+    return {
+        **common,
+        "launcher": launcher,
+        "strategy_traits": config.strategy.on(mesh).traits_record(),
+        "mesh": dataclasses.asdict(mesh),
+        "config_sha256": hashlib.sha256(repr(sorted(masked(plain).items())).encode()).hexdigest(),
+        "hardware": {**common["hardware"], "missing_files": missing_files(nccl["variables"])},
+        "environment": {**nccl["variables"], **common["environment"]},
+        "nccl": {"backend": placement.backend, **nccl, "effect": None},
+    }
+
+
+def surroundings(run_id: str, world_size: int, nproc: int, runs_folder: Path) -> dict[str, Any]:
+    """Return what manifest.json says of any job: program, code, versions, machine, ranks.
+
+    Args:
+        run_id: name of the run folder.
+        world_size: ranks of the whole job.
+        nproc: ranks on this node.
+        runs_folder: of which nothing counts as a change of the code.
+    """
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": run_id,
@@ -71,22 +93,17 @@ def manifest(
         "pid": os.getpid(),
         "pid_start": process_start(os.getpid()),
         "host": socket.gethostname(),
-        "launcher": launcher,
-        "strategy_traits": config.strategy.on(mesh).traits_record(),
-        "mesh": dataclasses.asdict(mesh),
-        "config_sha256": hashlib.sha256(repr(sorted(masked(plain).items())).encode()).hexdigest(),
-        "git": git_state(Path.cwd(), Path(config.runs_folder)),
+        "git": git_state(Path.cwd(), runs_folder),
         "versions": versions(),
-        "hardware": {**hardware(), **network(), "missing_files": missing_files(nccl["variables"])},
+        "hardware": {**hardware(), **network()},
         "topology": {
             "world_size": world_size,
-            "nproc": placement.nproc,
-            "nodes": -(-world_size // max(1, placement.nproc)),
+            "nproc": nproc,
+            "nodes": -(-world_size // max(1, nproc)),
             # As far as the parent knows them: Slurm names all hosts, torchrun only this one.
             "hosts": os.environ.get("SLURM_JOB_NODELIST") or socket.gethostname(),
         },
-        "environment": {**nccl["variables"], **environment()},
-        "nccl": {"backend": placement.backend, **nccl, "effect": None},
+        "environment": environment(),
     }
 
 

@@ -17,7 +17,15 @@ from torch._C._distributed_c10d import Store
 
 from diagnostics.contract.artifacts import RunPaths, Verdict, write_json
 from diagnostics.contract.secrets import masked_text
-from dtk.config.schema import Config
+from dtk.config.schema import (
+    Config,
+    NoTracker,
+    RecordConfig,
+    TensorboardTracker,
+    TrainConfig,
+    WandbTracker,
+    WatchConfig,
+)
 from dtk.parallel.regions import Observer, failed_in, observe
 from dtk.record import collectives, flight, memory, wrappers
 from dtk.record.events import Events, Spans
@@ -38,11 +46,23 @@ HASTY_S = 1.0
 """Instead of the two above and the tracker's, after a failure: the parent waits for this rank."""
 
 
+@dataclass(frozen=True, slots=True)
+class OwnLoop:
+    """What a recorder asks of a configuration, for a training loop that dtk does not know (`own_loop`)."""
+
+    record: RecordConfig
+    watch: WatchConfig
+    tracker: NoTracker | WandbTracker | TensorboardTracker
+    own: dict[str, Any]
+    """What the user gave as configuration."""
+    train: TrainConfig
+
+
 @dataclass(eq=False)
 class Recorder:
     """Records one rank. Every method is a no-op at level off and never raises."""
 
-    config: Config
+    config: Config | OwnLoop
     paths: RunPaths
     rank: int
     local_rank: int
@@ -103,12 +123,13 @@ class Recorder:
                 with guarded("allocator history"):
                     memory.record_allocations()
 
-    def watch(self, store: Store, ended: Callable[[Verdict], None]) -> None:
+    def watch(self, store: Store, ended: Callable[[Verdict], None], hosted: bool = False) -> None:
         """Start the live watch, once the ranks have met.
 
         Args:
             store: where they met.
             ended: called on one rank, from the watch's thread, when the run is found hung; after it all ranks exit.
+            hosted: whether the store lives in rank 0's process.
         """
         if self._calls is None or not self.config.watch.enabled or self.world_size == 1:
             return
@@ -124,6 +145,7 @@ class Recorder:
                 progress=lambda: (self._heartbeat.beats, flight.group_status()),
                 dump=lambda: run_all(flight.last_dumps(self.paths, self.rank, self._black_box)),
                 ended=ended,
+                hosted=hosted,
             )
             self._watch.start(store)
 

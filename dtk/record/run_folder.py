@@ -27,10 +27,13 @@ def now() -> str:
 
 def name_run(config: Config, world_size: int) -> str:
     """Return a new run name, `<date>-<time>-<model>-<strategy>[-<dimension><degree>...]-w<world>-<4 hex>`."""
-    stamp, parallel = time.strftime("%Y%m%d-%H%M%S"), config.parallel
+    parallel = config.parallel
     degrees = [f"{name}{getattr(parallel, name)}" for name in ("tp", "pp", "cp", "ep") if getattr(parallel, name) > 1]
-    layout = "-".join((config.model.name, config.strategy.name, *degrees))
-    return f"{stamp}-{layout}-w{world_size}-{secrets.token_hex(2)}"
+    return _stamped("-".join((config.model.name, config.strategy.name, *degrees)), world_size)
+
+
+def _stamped(job: str, world_size: int) -> str:
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{job}-w{world_size}-{secrets.token_hex(2)}"
 
 
 def create(config: Config, world_size: int) -> RunPaths:
@@ -39,7 +42,20 @@ def create(config: Config, world_size: int) -> RunPaths:
     Raises:
         DtkError: the folder cannot be made or written.
     """
-    paths = RunPaths(Path(config.runs_folder) / name_run(config, world_size))
+    return _made(Path(config.runs_folder) / name_run(config, world_size))
+
+
+def create_own(folder: Path, job: str, world_size: int) -> RunPaths:
+    """Make `<folder>/<date>-<time>-<job>-w<world>-<4 hex>` for a job that is none of dtk's.
+
+    Raises:
+        DtkError: the folder cannot be made or written.
+    """
+    return _made(folder / _stamped(job, world_size))
+
+
+def _made(folder: Path) -> RunPaths:
+    paths = RunPaths(folder)
     with writing(paths.root.parent):
         paths.root.mkdir(parents=True, mode=0o755)  # Less the umask: never writable by others (`dtk.config.trust`).
     return paths

@@ -16,7 +16,7 @@ from typing import Any
 
 from diagnostics.contract.invocation import command
 from diagnostics.contract.secrets import masked
-from dtk.config.schema import Config, NoTracker, TensorboardTracker, WandbTracker
+from dtk.config.schema import NoTracker, TensorboardTracker, WandbTracker
 from dtk.errors import DtkError
 from dtk.extras import install
 from dtk.record.guard import Writer, report
@@ -71,7 +71,7 @@ def offline_logs(run_folder: Path) -> list[Path]:
 class Tracker:
     """Mirrors metrics to a tracker's process over a pipe that a thread fills."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
+    def __init__(self, config: Any, folder: Path) -> None:
         self.topic = f"tracker {config.tracker.name}"
         self._settings = {
             **dataclasses.asdict(config.tracker),

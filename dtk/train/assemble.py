@@ -13,7 +13,7 @@ from dtk.parallel.stop import StopRequest
 from dtk.record.metrics import peak_flops
 from dtk.record.numerics import Numerics
 from dtk.record.recorder import Recorder
-from dtk.train.callbacks import build_callbacks
+from dtk.train.callbacks import Training, build_callbacks
 from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.loop import Loop
 from dtk.train.measures import Measures
@@ -52,11 +52,12 @@ def assemble(
     }
     checkpoints = Checkpoints(config.checkpoint, paths, context, recorder, about_job, parts.strategy)
     checkpoints.clean()
+    callbacks = build_callbacks(Training(config, context, parts.model, parts.optimizer, parts.strategy, recorder))
+    checkpoints.more = callbacks.tensors
     state = LoopState() if checkpoint is None else checkpoints.load(checkpoint, parts.model, parts.optimizer)
     scaler = LossScaler(config.precision.initial_loss_scale)
     if state.step and scaler.enabled:
         scaler.scale, scaler.good_steps = state.loss_scale, state.good_steps
-    callbacks = build_callbacks(config, context, parts.model, parts.optimizer)
     if checkpoint is not None:
         callbacks.restore(checkpoint)
     return Loop(

@@ -4,7 +4,7 @@
       - {_target_: dtk.train.callbacks.EarlyStopping, arguments: {patience: 3}}
       - {_target_: my_package.Norms, keep_going: true}
 
-Every rank has its own object of each callback and calls it at the same points of the same steps. A collective in a
+`dtk.train.builtin` has further ones. Every rank has its own object of each callback and calls it at the same points of the same steps. A collective in a
 callback must therefore be issued on every rank; the live watch ends a run in which one rank issues it alone.
 """
 
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from diagnostics.contract.artifacts import CHECKPOINT_INFO
@@ -26,6 +26,8 @@ from dtk.errors import DtkError
 from dtk.parallel.context import Context
 from dtk.parallel.regions import region
 from dtk.record.guard import report
+from dtk.record.recorder import Recorder
+from dtk.strategies.base import Strategy
 
 
 @dataclass(slots=True)
@@ -39,8 +41,24 @@ class Training:
     model: nn.Module
     """The model itself. Under FSDP its parameters are DTensors of which this rank holds a part."""
     optimizer: Optimizer
+    strategy: Strategy | None = None
+    """How the states are shared; `gradient_norm` and `release` are of use to callbacks."""
+    recorder: Recorder | None = None
     reason: str = ""
     """Why a callback of this rank asked to stop; empty = none did."""
+    keep_step: int | None = None
+    """Step whose checkpoint is kept beside the newest ones. Set after the evaluation of a step, on every rank, it also
+    has a checkpoint made."""
+
+    def log(self, step: int, **figures: Any) -> None:
+        """Add a record to metrics.jsonl and the tracker; only rank 0 writes.
+
+        Args:
+            step: counted from 1.
+            figures: JSON values; the tracker gets the numbers among them.
+        """
+        if self.recorder is not None:
+            self.recorder.metrics({"attempt": self.recorder.attempt, "step": step, **figures})
 
     def stop(self, reason: str) -> None:
         """Ask to end the run in good order: all ranks stop after the next step, with a checkpoint, as finished.
@@ -62,6 +80,14 @@ class Callback:
             step: counted from 1.
         """
 
+    def before_update(self, training: Training, step: int) -> None:
+        """Run when the gradients are summed over ranks and micro-batches, and not yet clipped.
+
+        Args:
+            training: the run; with fp16 the gradients are still multiplied by the loss scale.
+            step: counted from 1.
+        """
+
     def after_step(self, training: Training, step: int, record: Mapping[str, Any] | None) -> None:
         """Run after the optimizer's update.
 
@@ -71,6 +97,9 @@ class Callback:
             record: what metrics.jsonl got (`loss`, `grad_norm`, `tokens_per_s`, ...), the same on every rank but for
                 memory and times; None for a step that did not log.
         """
+
+    def before_evaluation(self, training: Training, step: int) -> None:
+        """Run before an evaluation; `step` = finished steps."""
 
     def after_evaluation(self, training: Training, step: int, figures: Mapping[str, float]) -> None:
         """Run after an evaluation.
@@ -84,6 +113,9 @@ class Callback:
     def after_checkpoint(self, training: Training, step: int) -> None:
         """Run when a checkpoint of this step was staged; it may still be on its way to the disk."""
 
+    def at_end(self, training: Training) -> None:
+        """Run when training is finished and its last checkpoint is written, before the weights are exported."""
+
     def on_failure(self, training: Training, error: BaseException) -> None:
         """Run when this rank fails, before its peers are ended. Collectives are no longer possible."""
 
@@ -94,15 +126,64 @@ class Callback:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned, on every rank."""
 
+    def tensors(self, training: Training) -> dict[str, Tensor]:
+        """Return tensors that a checkpoint keeps, by name: the same names on every rank, zeros before the first step.
 
-class EarlyStopping(Callback):
-    """Ends a run when a figure of its evaluations no longer improves.
+        A resume reads them in place, unless the checkpoint has none of this callback. What has the shape of a parameter
+        must be laid out as the parameter is (`zeros_like`); everything else is alike on all ranks.
+        """
+        return {}
+
+
+class Best(Callback):
+    """What `EarlyStopping` and `BestCheckpoint` share: the best value of a figure of the evaluations.
 
     Args:
         metric: name of the figure, such as `validation_loss` or `validation_accuracy`.
-        patience: evaluations without an improvement after which the run ends.
         least: what counts as an improvement, in the unit of the figure.
         goal: whether less or more is better.
+    """
+
+    def __init__(
+        self,
+        metric: str = "validation_loss",
+        least: float = 0.0,
+        goal: Literal["minimize", "maximize"] = "minimize",
+    ) -> None:
+        if goal not in ("minimize", "maximize"):
+            raise DtkError(f"{type(self).__name__}(goal={goal})", fix="goal is minimize or maximize")
+        self.metric, self.least, self.sign = metric, least, 1 if goal == "minimize" else -1
+        self.best = math.inf
+
+    def improved(self, figures: Mapping[str, float]) -> bool:
+        """Compare with the best so far. The figures are sums over all ranks, so all ranks decide alike.
+
+        Raises:
+            DtkError: the evaluation has no such figure.
+        """
+        if self.metric not in figures:
+            name = type(self).__name__
+            raise DtkError(f"{name}: no evaluation has {self.metric}", fix=f"they have {', '.join(figures)}")
+        value = self.sign * figures[self.metric]
+        if better := value < self.best - self.least:
+            self.best = value
+        return better
+
+    def state(self) -> dict[str, Any]:
+        """Return the best value."""
+        return {"best": None if math.isinf(self.best) else self.best}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from the best value of the earlier run."""
+        self.best = math.inf if state["best"] is None else float(state["best"])
+
+
+class EarlyStopping(Best):
+    """Ends a run when a figure of its evaluations no longer improves.
+
+    Args:
+        metric: see `Best`, like `least` and `goal`.
+        patience: evaluations without an improvement after which the run ends.
     """
 
     def __init__(
@@ -112,33 +193,25 @@ class EarlyStopping(Callback):
         least: float = 0.0,
         goal: Literal["minimize", "maximize"] = "minimize",
     ) -> None:
-        if patience < 1 or goal not in ("minimize", "maximize"):
-            why = "patience is 1 or more, goal minimize or maximize"
-            raise DtkError(f"EarlyStopping(patience={patience}, goal={goal})", why)
-        self.metric, self.patience, self.least = metric, patience, least
-        self.sign = 1 if goal == "minimize" else -1
-        self.best, self.waited = math.inf, 0
+        if patience < 1:
+            raise DtkError(f"EarlyStopping(patience={patience})", fix="patience is 1 or more")
+        super().__init__(metric, least, goal)
+        self.patience, self.waited = patience, 0
 
     def after_evaluation(self, training: Training, step: int, figures: Mapping[str, float]) -> None:
-        """Compare with the best so far. The figures are sums over all ranks, so all ranks decide alike."""
-        if self.metric not in figures:
-            raise DtkError(f"EarlyStopping: no evaluation has {self.metric}", fix=f"they have {', '.join(figures)}")
-        value = self.sign * figures[self.metric]
-        if value < self.best - self.least:
-            self.best, self.waited = value, 0
-            return
-        self.waited += 1
+        """Count the evaluations since the best one."""
+        self.waited = 0 if self.improved(figures) else self.waited + 1
         if self.waited >= self.patience:
             best = self.sign * self.best
             training.stop(f"{self.metric} has not improved on {best:.4f} in {self.patience} evaluations")
 
     def state(self) -> dict[str, Any]:
         """Return the best value and how long it has stood."""
-        return {"best": None if math.isinf(self.best) else self.best, "waited": self.waited}
+        return {**super().state(), "waited": self.waited}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on counting where the earlier run stopped."""
-        self.best = math.inf if state["best"] is None else float(state["best"])
+        super().restore(state)
         self.waited = int(state["waited"])
 
 
@@ -185,6 +258,19 @@ class Callbacks:
         """Why a callback of this rank asked to stop."""
         return "" if self.training is None else self.training.reason
 
+    @property
+    def keep_step(self) -> int | None:
+        """Step whose checkpoint is to be kept beside the newest ones."""
+        return None if self.training is None else self.training.keep_step
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors for a checkpoint, each under the place of its callback in the configuration."""
+        return {
+            f"callback_{number}.{name}": value
+            for number, (_, callback, _) in enumerate(self.members)
+            for name, value in callback.tensors(cast(Training, self.training)).items()
+        }
+
     def state(self) -> list[Any]:
         """Return the states for a checkpoint, in the order of the configuration."""
         return [[target, callback.state()] for target, callback, _ in self.members]
@@ -209,14 +295,15 @@ class Callbacks:
                 raise DtkError(f"{target} cannot use its state in {checkpoint}", why, "resume without it") from error
 
 
-def build_callbacks(config: Config, context: Context, model: nn.Module, optimizer: Optimizer) -> Callbacks:
-    """Build the callbacks of this rank.
+def build_callbacks(training: Training) -> Callbacks:
+    """Build the callbacks of this rank, for the run that they are to see.
 
     Raises:
         DtkError: a `_target_` that is not allowed, not found, no Callback, or not called with its arguments.
     """
+    config = training.config
     members: list[tuple[str, Callback, bool]] = [
         (each._target_, instantiate(each._target_, each.arguments, config.allow_targets, Callback), each.keep_going)
         for each in config.callbacks
     ]
-    return Callbacks(Training(config, context, model, optimizer), members)
+    return Callbacks(training, members)

@@ -9,7 +9,7 @@ rank alone (`rank_00003.<field>`) is read on the same layout only.
 import json
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +33,7 @@ from dtk.errors import DtkError
 from dtk.models.initial import fused_heads
 from dtk.models.rows import by_head
 from dtk.parallel.context import Context
+from dtk.parallel.control import share_buffers
 from dtk.parallel.placement import local_piece
 from dtk.parallel.regions import region
 from dtk.record.guard import report
@@ -79,6 +80,10 @@ class Checkpoints:
         self.group = dist.new_group(backend="gloo", group_desc="checkpoint")
         self.pending: Future[Any] | None = None
         self.saved_step = -1
+        self.keep_step: int | None = None
+        """Step whose checkpoint is kept beside the newest ones."""
+        self.more: Callable[[], dict[str, Tensor]] = dict
+        """Returns further tensors to keep; a resume fills those that the checkpoint has."""
         self.failure = ""
         """Why the last write failed, on rank 0; empty = it did not."""
         self.named = threading.Event()
@@ -104,7 +109,8 @@ class Checkpoints:
         step, partial = loop.step, _hidden(self.paths.checkpoint(loop.step))
         with region("checkpoint"):
             self.recorder.event("checkpoint_begin", step=step)
-            state = {**_model_state(model), **_optimizer_state(model, optimizer), **loop.tensors()}
+            share_buffers(self.context, model)
+            state = {**_model_state(model), **_optimizer_state(model, optimizer), **loop.tensors(), **self.more()}
             future = async_save(
                 {**state, **self._rank_state()},
                 storage_writer=Writer(partial, single_file_per_rank=True, overwrite=True),
@@ -139,7 +145,8 @@ class Checkpoints:
             partial.rename(self.paths.checkpoint(step))
             self.failure = ""
             self.recorder.event("checkpoint_end", step=step)
-            for old in complete_checkpoints(self.paths)[: -self.config.keep]:
+            kept = None if self.keep_step is None else self.paths.checkpoint(self.keep_step)
+            for old in (path for path in complete_checkpoints(self.paths)[: -self.config.keep] if path != kept):
                 # Never half there under its own name. One that cannot be removed stays, and costs the new one nothing.
                 with suppress(OSError):
                     shutil.rmtree(old.rename(_hidden(old)), ignore_errors=True)
@@ -213,7 +220,8 @@ class Checkpoints:
             raise damaged(folder, f".metadata: {in_words(error)}") from error
         loop = LoopState().tensors()
         own = self._own_state(entries)
-        state: dict[str, Any] = {**_model_state(model), **loop, **own}
+        more = {key: value for key, value in self.more().items() if key in entries}  # None of a callback that is new.
+        state: dict[str, Any] = {**_model_state(model), **loop, **own, **more}
         fresh = _empty_optimizer_state(model, optimizer, entries)
         for name, fields in fresh.items():
             state.update({f"optimizer.{name}.{field}": value for field, value in fields.items()})

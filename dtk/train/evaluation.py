@@ -16,7 +16,7 @@ from dtk.data.dataset import IGNORE, Batch, Dataset
 from dtk.data.sampler import evaluation_ids
 from dtk.parallel.batch_plan import evaluation_positions, evaluation_rounds
 from dtk.parallel.context import Context
-from dtk.parallel.control import sum_over_ranks
+from dtk.parallel.control import share_buffers, sum_over_ranks
 from dtk.parallel.regions import region
 from dtk.train.setup import Parts
 
@@ -47,6 +47,7 @@ def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -
                 of_class.add_(torch.bincount(batch.targets[batch.targets != IGNORE], minlength=dataset.classes))
             yield batch
 
+    share_buffers(context, parts.model)
     parts.model.eval()
     with region("evaluation"), torch.no_grad():
         sums = parts.runner.evaluate(batches())

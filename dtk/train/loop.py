@@ -100,6 +100,8 @@ class Loop:
                 if self.advance():
                     break
             self.checkpoints.wait()
+            if self.state.step >= train.steps or self.enough:
+                self.callbacks.each(lambda callback, training: callback.at_end(training))
         return self.state.step >= train.steps or self.enough
 
     def advance(self) -> bool:
@@ -144,6 +146,7 @@ class Loop:
         fixed = self.dataset.fixed_targets
         targets = agreement.valid_targets if fixed is None else fixed * config.train.global_batch_size
         total = self._accumulate(batches, strategy.loss_factor * self.scaler.scale / max(targets, 1))
+        self.callbacks.each(lambda callback, training: callback.before_update(training, step + 1))
         norm = self._clip()
         with region("optimizer"):
             finite = True
@@ -194,7 +197,8 @@ class Loop:
             self._evaluate()
         checkpoint = self.config.checkpoint
         due = checkpoint.every > 0 and step % checkpoint.every == 0
-        if due or stopping or (last and checkpoint.at_end):
+        if due or stopping or (last and checkpoint.at_end) or self.callbacks.keep_step == step:
+            self.checkpoints.keep_step = self.callbacks.keep_step
             with self.measures.paused():
                 more = {"callbacks": self.callbacks.state()}
                 self.checkpoints.save(self.parts.model, self.parts.optimizer, self.state, more)
@@ -235,6 +239,7 @@ class Loop:
             say(self.progress.line(record))
 
     def _evaluate(self) -> None:
+        self.callbacks.each(lambda callback, training: callback.before_evaluation(training, self.state.step))
         began_s = time.perf_counter()
         with self.measures.paused():
             figures = evaluate(self.config, self.context, self.dataset, self.parts)

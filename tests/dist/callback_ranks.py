@@ -1,16 +1,21 @@
 """Callbacks for the tests, and runs with them on every rank."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from diagnostics.contract.artifacts import RunPaths, complete_checkpoints
+from diagnostics.contract.files import read_json
 from dtk.parallel.context import Context
 from dtk.parallel.stop import StopRequest
 from dtk.record.recorder import Recorder
 from dtk.train.assemble import assemble
+from dtk.train.builtin import EMA, BestCheckpoint
 from dtk.train.callbacks import Callback, EarlyStopping, Training
+from dtk.train.loop import Loop
 from tests.dist.ranks import placed
 from tests.dist.training_ranks import config
 
@@ -70,6 +75,45 @@ class Never(EarlyStopping):
         super().after_evaluation(training, step, {"validation_loss": float(step)})
 
 
+class Figures(BestCheckpoint):
+    """The second evaluation is the best, and the last three are the worst."""
+
+    def after_evaluation(self, training: Training, step: int, figures: Any) -> None:
+        super().after_evaluation(training, step, {"validation_loss": {4: 1.0}.get(step, float(step))})
+
+
+class Weights(Callback):
+    """Keeps the whole weights after every step, for the averages to be computed again from them."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, torch.Tensor]] = []
+
+    def after_step(self, training: Training, step: int, record: Any) -> None:
+        self.steps.append(whole(dict(training.model.named_parameters())))
+
+
+def whole(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Every rank must call it."""
+    values = {name: value.detach() for name, value in tensors.items()}
+    return {name: (v.full_tensor() if isinstance(v, DTensor) else v).clone() for name, v in values.items()}
+
+
+def extra(loop: Loop, paths: RunPaths) -> dict[str, Any]:
+    """What the built-in callbacks left."""
+    found: dict[str, Any] = {"checkpoints": [path.name for path in complete_checkpoints(paths)]}
+    if (paths.checkpoints / "best.json").is_file():
+        found["best"] = read_json(paths.checkpoints / "best.json")
+    if paths.metrics.is_file():
+        found["metrics"] = [json.loads(line) for line in paths.metrics.read_text().splitlines()]
+    for _, callback, _ in loop.callbacks.members:
+        if isinstance(callback, EMA):
+            found["sums"], found["steps"] = whole(callback.sums), float(callback.steps)
+            found["model"] = whole(dict(loop.parts.model.named_parameters()))
+        if isinstance(callback, Weights):
+            found["weights"] = callback.steps
+    return found
+
+
 def run_all(context: Context, cases: dict[str, dict[str, Any]], folder: str) -> dict[str, dict[str, Any]]:
     """`cases`: name -> changes, with `load` the name of the case to go on with; returns what came of each."""
     results = {}
@@ -82,12 +126,15 @@ def run_all(context: Context, cases: dict[str, dict[str, Any]], folder: str) -> 
         CALLS.clear()
         error, finished = "", False
         loop = assemble(configuration, rank, paths, recorder, StopRequest(), load)
+        if configuration.record.level != "off":
+            recorder._writer.start()
         try:
             finished = loop.run()
         except Exception as problem:
             error = f"{type(problem).__name__}: {problem}"
+        recorder._writer.close(5)
         callback = loop.callbacks.members[0][1]
-        averages = getattr(callback, "averages", {})
+        averages = getattr(callback, "averages", getattr(callback, "sums", {}))
         results[name] = {
             "calls": list(CALLS),
             "finished": finished,
@@ -95,6 +142,7 @@ def run_all(context: Context, cases: dict[str, dict[str, Any]], folder: str) -> 
             "enough": loop.enough,
             "reason": loop.callbacks.reason,
             "error": error,
+            "extra": extra(loop, paths),
             "elements": sum(getattr(value, "_local_tensor", value).numel() for value in averages.values()),
         }
     return results

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
-from dtk.config.schema import CallbackConfig, CheckpointConfig
+from dtk.config.schema import CallbackConfig, CheckpointConfig, ConstantSchedule, RecordConfig
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 from tests.dist.ranks import run_ranks
@@ -25,6 +26,20 @@ def case(name, strategy=DDPConfig(), steps=4, every=2, load=None, **arguments):
     return given if load is None else {**given, "load": load}
 
 
+EMA = "dtk.train.builtin.EMA"
+
+
+def several(names, strategy=DDPConfig(), steps=4, load=None, **arguments):
+    """Callbacks together; the arguments are those of the first."""
+    given = case("Notes", strategy, steps, load=load)
+    sections = [
+        CallbackConfig(_target_=name if "." in name else f"{HERE}.{name}", arguments={} if i else arguments)
+        for i, name in enumerate(names)
+    ]
+    constant = {"schedule": ConstantSchedule(), "record": RecordConfig()}
+    return {**given, **constant, "callbacks": sections}
+
+
 CASES = {
     "notes": case("Notes"),
     "notes of shards": case("Notes", FSDPConfig()),
@@ -36,6 +51,13 @@ CASES = {
     "patience": case("Never", steps=20, patience=2),
     "interrupted": case("Never", steps=4, patience=2),
     "resumed": case("Never", steps=20, patience=2, load="interrupted"),
+    "ema": several([EMA, "Weights"], decay=0.5),
+    "ema of shards": several([EMA, "Weights"], FSDPConfig(), decay=0.5),
+    "ema, half": several([EMA], FSDPConfig(), steps=2, decay=0.5, at_end=False),
+    "ema, resumed": several([EMA, "Weights"], FSDPConfig(), load="ema, half", decay=0.5),
+    "best": case("Figures", steps=8, every=2),
+    "norms": several(["dtk.train.builtin.BlockNorms", "dtk.train.builtin.Samples"]),
+    "norms of shards": several(["dtk.train.builtin.BlockNorms", "dtk.train.builtin.Samples"], FSDPConfig()),
 }
 
 
@@ -81,3 +103,48 @@ def test_patience_is_counted_on_after_a_resume(results):
             assert (rank[name]["step"], rank[name]["enough"]) == (7, True), name
             assert rank[name]["reason"] == "validation_loss has not improved on 2.0000 in 2 evaluations"
         assert (rank["interrupted"]["step"], rank["interrupted"]["enough"]) == (4, False)
+
+
+@pytest.mark.parametrize("name", ["ema", "ema of shards", "ema, resumed"])
+def test_averages_are_those_of_all_steps_and_what_the_run_ends_with(results, name):
+    """Also on shards, and also when the first two steps were made by an earlier attempt."""
+    found = results[0][name]["extra"]
+    weights = results[0]["ema of shards" if "resumed" in name else name]["extra"]["weights"]
+    if "resumed" in name:
+        weights = [*weights[:2], *found["weights"]]
+    assert len(weights) == found["steps"] == 4
+    for parameter, average in found["model"].items():
+        expected, share = 0, 0
+        for value in weights:
+            expected, share = 0.5 * expected + 0.5 * value[parameter], 0.5 * share + 0.5
+        torch.testing.assert_close(average, expected / share, rtol=1e-5, atol=1e-7)
+        assert not torch.equal(average, weights[-1][parameter])
+    assert results[0]["ema of shards"]["elements"] < results[0]["ema"]["elements"]
+
+
+def test_an_evaluation_is_of_the_averages_and_training_goes_on_with_the_weights(results):
+    """The curves of training are alike with and without; what was evaluated at step 4 is not."""
+    rows = {name: results[0][name]["extra"]["metrics"] for name in ("ema", "norms")}
+    losses = {name: [row["loss"] for row in found if "loss" in row] for name, found in rows.items()}
+    assert losses["ema"] == losses["norms"]
+    last = {name: [row["validation_loss"] for row in found if "validation_loss" in row][-1] for name, found in rows.items()}
+    assert last["ema"] != last["norms"]
+
+
+def test_the_best_checkpoint_is_kept_beside_the_newest(results):
+    found = results[0]["best"]["extra"]
+    assert found["best"] == {"step": 4, "metric": "validation_loss", "value": 1.0}
+    assert found["checkpoints"] == ["step_00000004", "step_00000006", "step_00000008"]
+
+
+def test_norms_and_samples_are_recorded_and_alike_under_both_strategies(results):
+    rows = {name: results[0][name]["extra"]["metrics"] for name in ("norms", "norms of shards")}
+    norms = {name: [row for row in found if "grad_norm/blocks.0" in row] for name, found in rows.items()}
+    assert [row["step"] for row in norms["norms"]] == [1, 2, 3, 4]
+    for plain, sharded in zip(norms["norms"], norms["norms of shards"], strict=True):
+        assert {f"{kind}_norm/blocks.{i}" for kind in ("grad", "weight") for i in range(3)} <= plain.keys()
+        for key in plain.keys() & {key for key in plain if "/" in key}:
+            assert sharded[key] == pytest.approx(plain[key], rel=1e-3) and plain[key] > 0
+    for found in rows.values():
+        texts = [row["samples"] for row in found if "samples" in row]
+        assert len(texts) == 2 and all(text[0].startswith("The ") and len(text[0]) > 10 for text in texts)

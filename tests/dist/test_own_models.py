@@ -22,7 +22,7 @@ def case(strategy, **more):
         "allow_targets": ["tests.dist.own_models.*"],
         "strategy": STRATEGIES[strategy],
         "schedule": schema.ConstantSchedule(),
-        "train": replace(TRAIN, micro_batch_size=4),
+        "train": replace(TRAIN, micro_batch_size=4, evaluate_every=0),
         **more,
     }
 
@@ -48,6 +48,12 @@ def test_dropout_is_reproducible_and_resumes_exactly(losses, name):
     assert losses[f"{name} again"] == losses[name]
     assert losses[f"{name} resumed"] == losses[name][4:]
     assert losses["another seed"] != losses["ddp"]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_running_statistics_are_those_of_one_rank_also_after_a_resume(losses, name):
+    """An evaluation reads them: it tells whose were evaluated, and whose were stored."""
+    assert losses[f"{name} resumed: validation"] == losses[f"{name}: validation"] > 0
 
 
 def test_dropout_is_alike_under_both_strategies(losses):

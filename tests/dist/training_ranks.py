@@ -90,7 +90,8 @@ def save_and_load(context: Context, cases: list[tuple[str, dict[str, Any], str |
     results = {}
     for name, changes, source in cases:
         load = f"{folder}/{source}" if source else None
-        results[name] = train(context, config(**changes), f"{folder}/{name}", load)[0]
+        results[name], last = train(context, config(**changes), f"{folder}/{name}", load)
+        results[f"{name}: validation"] = last.get("validation_loss")
     return results
 
 

@@ -1,6 +1,6 @@
 """First on PYTHONPATH under `dtk watch`: waits in every Python process of the job for torch.distributed.
 
-A process that never imports it pays one comparison per import. Where a process group is made, `dtk.record.attach`
+A process that never imports it pays one comparison per import. Where a process group is made, `dtk.record.watched_rank`
 is loaded and takes over. Runs in the script's own Python, of any version, so it knows neither torch nor dtk.
 """
 # Neither pathlib nor anything else is imported for nothing, and old Pythons must be able to read this.
@@ -234,7 +234,7 @@ def wrap(c10d: "Any") -> None:
 
 
 def load() -> "Any":
-    """Return the module `dtk.record.attach`.
+    """Return the module `dtk.record.watched_rank`.
 
     `diagnostics` is taken out of the table of modules again, as the script may have a package of that name.
 
@@ -253,7 +253,7 @@ def load() -> "Any":
     kept = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "diagnostics"}
     sys.meta_path.insert(0, finder)
     try:
-        return importlib.import_module("dtk.record.attach")
+        return importlib.import_module("dtk.record.watched_rank")
     finally:
         sys.meta_path.remove(finder)
         for name in [name for name in sys.modules if name.partition(".")[0] == "diagnostics"]:

@@ -1,6 +1,7 @@
 """Callbacks: when a run ends early, whose errors end it, and what a resumed run gets back."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_counting_goes_on_in_a_resumed_run(training: Training) -> None:
 
 @pytest.mark.parametrize("arguments", [{"patience": 0}, {"goal": "less"}])
 def test_wrong_arguments_are_one_line(arguments: dict[str, Any]) -> None:
-    with pytest.raises(DtkError, match="patience is 1 or more, goal minimize or maximize"):
+    with pytest.raises(DtkError, match="patience is 1 or more|goal is minimize or maximize"):
         EarlyStopping(**arguments)
 
 
@@ -117,7 +118,24 @@ def test_states_go_to_the_callbacks_that_wrote_them(training: Training, tmp_path
 
 def test_they_are_built_from_the_configuration(training: Training) -> None:
     section = CallbackConfig(_target_="dtk.train.callbacks.EarlyStopping", arguments={"patience": 7}, keep_going=True)
-    built = build_callbacks(config(callbacks=[section]), training.context, training.model, training.optimizer)
+    built = build_callbacks(replace(training, config=config(callbacks=[section])))
     ((target, callback, keep_going),) = built.members
     assert isinstance(callback, EarlyStopping) and callback.patience == 7 and keep_going
     assert target == section._target_ and Callbacks().reason == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("EMA", {"decay": 1.0}, "decay is at least 0 and below 1"),
+        ("Samples", {"prompts": [""]}, "prompts are texts that are not empty"),
+        ("Samples", {"tokens": 0}, "tokens at least 1"),
+        ("BestCheckpoint", {"goal": "more"}, "goal is minimize or maximize"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_of_the_built_in_ones_are_one_line(
+    training: Training, name: str, arguments: dict[str, Any], message: str
+) -> None:
+    section = CallbackConfig(_target_=f"dtk.train.builtin.{name}", arguments=arguments)
+    with pytest.raises(DtkError, match=message):
+        build_callbacks(replace(training, config=config(callbacks=[section])))

@@ -95,7 +95,7 @@ class Attachment:
         flush_reports()
 
     def _start_watch(self, calls: CollectiveLog, prefix: str) -> None:
-        self._store, hosted = _store(c10d._get_default_store(), prefix, self.rank)
+        self._store, hosted = watch_store(c10d._get_default_store(), prefix, self.rank)
         limit_s = self.stall_timeout_s
         cuda = torch.cuda.is_available() and "nccl" in str(dist.get_backend_config())
         self._watch = Watch(
@@ -138,7 +138,7 @@ def attach() -> Attachment:
     return attachment
 
 
-def _store(store: Store, prefix: str, rank: int) -> tuple[Store, bool]:
+def watch_store(store: Store, prefix: str, rank: int) -> tuple[Store, bool]:
     """Return a store for the watch, and whether it lives in rank 0's process.
 
     torchrun's lives in its agent. A store in files would grow without end, so rank 0 opens one beside it.

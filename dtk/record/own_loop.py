@@ -1,0 +1,266 @@
+"""`dtk.record.attach`: what a run of dtk records, in a training loop of one's own.
+
+    with dtk.record.attach(name="resnet") as run:
+        for batch in run.steps(loader):
+            with run.region("forward"): ...
+            run.log(loss=loss)
+
+Call it on every rank, after `init_process_group`. The folder is a run folder: `dtk ls`, `show`, `diagnose`, `compare`.
+"""
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from multiprocessing.util import Finalize
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from diagnostics.contract.artifacts import Failure, RunPaths, Verdict, read_status, write_json
+from diagnostics.contract.origins import Origins
+from dtk.config.schema import RecordConfig, TrainConfig, WatchConfig
+from dtk.config.strict import kind_of, section_from_plain
+from dtk.errors import DtkError
+from dtk.parallel.regions import communication, failed_in, observed, region
+from dtk.record import run_folder
+from dtk.record.failure import failure_record
+from dtk.record.guard import guarded
+from dtk.record.manifest import surroundings
+from dtk.record.memory import is_out_of_memory, peak_memory_bytes
+from dtk.record.metrics import DEFINITIONS
+from dtk.record.recorder import OwnLoop, Recorder
+from dtk.record.trackers import check_tracker
+from dtk.record.watch_environment import FOLDER
+from dtk.record.watched_rank import watch_store
+
+T = TypeVar("T")
+WARMUP_STEPS = 2
+"""First windows between two records, in which devices and caches are set up: no part of the median step time."""
+_times = 0
+"""How often this process attached: every time with keys of its own in the store."""
+
+
+class Recording:
+    """One rank of an attached loop. Recording never raises, and never waits for the device but in `log`."""
+
+    def __init__(self, recorder: Recorder, paths: RunPaths) -> None:
+        self.folder, self.step = paths.root, 0
+        self._recorder, self._paths = recorder, paths
+        self._last: dict[str, Any] = {}
+        self._windows: list[float] = []
+        self._logged: tuple[int, float, Any] = (0, time.perf_counter(), None)
+        """Step, time and tokens of the last record."""
+        self._closed = False
+        self._at_exit = Finalize(None, self.close, exitpriority=10)
+        self._hook, sys.excepthook = sys.excepthook, self._raised
+
+    def __enter__(self) -> "Recording":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(error)
+
+    def begin_step(self, step: int | None = None) -> None:
+        """Begin a step.
+
+        Args:
+            step: counted from 1; None = the next one.
+        """
+        self.step = self.step + 1 if step is None else step
+        self._recorder.begin_step(self.step)
+
+    def steps(self, batches: Iterable[T], first: int = 1) -> Iterator[T]:
+        """Yield the batches; each is a step, and the time that one takes to arrive lies in the region `data`.
+
+        Args:
+            batches: a DataLoader or any other iterable.
+            first: number of the first step, after a resume.
+        """
+        source, self.step = iter(batches), first - 1
+        while True:
+            self.begin_step()
+            with region("data"):
+                try:
+                    batch = next(source)
+                except StopIteration:
+                    self.step -= 1
+                    return
+            yield batch
+
+    region = staticmethod(region)
+    """`with run.region("forward"):`, see `dtk.parallel.regions.region`."""
+    communication = staticmethod(communication)
+    """`with run.communication("all_reduce", size_bytes, "dp"):`."""
+
+    def log(self, **figures: Any) -> None:
+        """Append a record to metrics.jsonl and the tracker, on rank 0; other ranks may call it too.
+
+        Args:
+            figures: numbers or tensors of one element, which are waited for. `tokens`, counted over all ranks since
+                the start, gives `tokens_per_s`. Step time and peak memory are added.
+        """
+        if self._recorder.rank:
+            return
+        with guarded("metrics"):
+            values = {
+                name: value.item() if isinstance(value, torch.Tensor) else value for name, value in figures.items()
+            }
+            step, at_s, tokens = self._logged
+            now_s = time.perf_counter()
+            self._logged = (self.step, now_s, values.get("tokens", tokens))
+            if self.step > step:
+                values.setdefault("step_time_s", (now_s - at_s) / (self.step - step))
+                self._windows.append(values["step_time_s"])
+                if "tokens" in values:
+                    values.setdefault("tokens_per_s", (values["tokens"] - (tokens or 0)) / (now_s - at_s))
+            values.setdefault("peak_memory_bytes", peak_memory_bytes(self._recorder.device))
+            self._last |= values
+            self._recorder.metrics({"attempt": self._recorder.attempt, "step": self.step, **values})
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the recording; called by the end of the `with` block, by an exception, and at the exit of the process.
+
+        Args:
+            error: what ended the loop; None = it is finished. Ctrl-C and `sys.exit(1)` are no failures of a rank.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._at_exit.cancel()
+        if sys.excepthook == self._raised:
+            sys.excepthook = self._hook
+        with guarded("status"):
+            if isinstance(error, Exception):
+                self._failed(error)
+            elif error is not None and (code := _exit_code(error)):
+                run_folder.close(
+                    self._paths, "preempted", code, reason=f"ended by {type(error).__name__}", step=self.step
+                )
+            elif self._recorder.rank == 0:
+                self._recorder.summary(self._summary())
+                run_folder.close(self._paths, "finished", 0, step=self.step)
+        self._recorder.close()
+
+    def _failed(self, error: Exception) -> None:
+        """Leave error.json on this rank, and the run's status if no other rank has failed before."""
+        rank, attempt = self._recorder.rank, self._recorder.attempt
+        record = failure_record(error, rank, attempt)
+        write_json(self._paths.error(attempt, rank), record)
+        if read_status(self._paths.status).state == "running":
+            where = f" ({Path(str(record['file'])).name}:{record['line']})" if record["file"] else ""
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}{where}"
+            failure = Failure(rank, reason, self.step, failed_in(), log=f"logs/attempt_{attempt}/rank_{rank:05d}")
+            state: Literal["oom", "failed"] = "oom" if is_out_of_memory(error) else "failed"
+            run_folder.close(self._paths, state, 1, step=max(0, self.step - 1), failure=failure)
+        self._recorder.failed(error)
+
+    def _summary(self) -> dict[str, Any]:
+        figures = {**self._last, "step": self.step, "world_size": self._recorder.world_size}
+        if measured := self._windows[WARMUP_STEPS:] or self._windows:
+            figures |= {"step_time_s": statistics.median(measured), "steps_measured": len(measured)}
+        definitions = {name: DEFINITIONS[name] for name in figures if name in DEFINITIONS}
+        return {"schema_version": 1, "figures": figures, "definitions": definitions}
+
+    def _raised(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        self._hook(kind, error, trace)
+        self.close(error)
+
+
+def attach(
+    folder: str | Path = "runs",
+    *,
+    name: str = "own",
+    config: Mapping[str, Any] | None = None,
+    level: Literal["light", "full"] = "light",
+    stall_timeout_s: float = 120.0,
+    tracker: Mapping[str, Any] | None = None,
+) -> Recording:
+    """Begin to record this process as a rank of a run. Call it on every rank, after `init_process_group`.
+
+    Args:
+        folder: where the run folder is made; several nodes need a shared one.
+        name: of the job, a part of the run's name.
+        config: anything that JSON can hold: kept as config.yaml, compared by `dtk compare`, sent to the tracker.
+        level: as `record=` of `dtk run`; full adds spans, a profiler window and the memory timeline.
+        stall_timeout_s: seconds in which no rank moves or works before the live watch ends the job.
+        tracker: keys of dtk's section `tracker`, such as `{"name": "wandb", "project": "mine"}`.
+
+    Raises:
+        DtkError: the process is recorded already, its process group is not there yet, or an argument cannot be used.
+    """
+    global _times
+    if FOLDER in os.environ or observed():
+        what = "dtk watch" if FOLDER in os.environ else "a run of dtk, or another attach,"
+        raise DtkError(
+            f"{what} records this process already", fix="attach once; dtk watch -- and attach exclude another"
+        )
+    joined = dist.is_available() and dist.is_initialized()
+    if not joined and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        why = f"WORLD_SIZE={os.environ['WORLD_SIZE']}, and the process group has not been made"
+        raise DtkError("dtk.record.attach came too early", why, "call it after init_process_group")
+    mirror = dict(tracker or {"name": "none"})
+    settings = OwnLoop(
+        section_from_plain(RecordConfig, {"level": level}, "record"),
+        section_from_plain(WatchConfig, {"stall_timeout_s": float(stall_timeout_s)}, "watch"),
+        section_from_plain(kind_of("tracker", mirror), mirror, "tracker"),
+        dict(config or {}),
+        TrainConfig(steps=sys.maxsize),
+    )
+    check_tracker(settings.tracker)
+    rank, world_size = (dist.get_rank(), dist.get_world_size()) if joined else (0, 1)
+    _times += 1
+    prefix = f"own/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{_times}"
+    paths = _run_folder(Path(folder).absolute(), name, settings, rank, world_size, prefix)
+    on_gpu = torch.cuda.is_available() and (not joined or "nccl" in str(dist.get_backend_config()))
+    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    local_rank, node_rank = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("GROUP_RANK", "0"))
+    recorder = Recorder(settings, paths, rank, local_rank, node_rank, world_size, 0, device)
+    recorder.start()
+    if world_size > 1:
+
+        def ended(verdict: Verdict) -> None:
+            run_folder.close(paths, "hung", 1, reason=verdict.reason, step=verdict.step, failure=verdict.failure())
+
+        with guarded("watch"):
+            store, hosted = watch_store(c10d._get_default_store(), prefix, rank)
+            recorder.watch(store, ended, hosted=hosted)
+    return Recording(recorder, paths)
+
+
+def _run_folder(folder: Path, name: str, settings: OwnLoop, rank: int, world_size: int, prefix: str) -> RunPaths:
+    """Make and describe the run folder on rank 0, and tell its path to the others."""
+    store: Any = c10d._get_default_store() if world_size > 1 else None
+    key = f"dtk/{prefix}/folder"
+    if rank:
+        path = store.get(key).decode()
+        if not path:
+            raise DtkError("rank 0 could not make the run folder", "its message says why")
+        return RunPaths(Path(path))
+    made = ""
+    try:
+        paths = run_folder.create_own(
+            folder, "".join(c if c.isalnum() or c in "._-" else "_" for c in name), world_size
+        )
+        about = surroundings(paths.root.name, world_size, int(os.environ.get("LOCAL_WORLD_SIZE", world_size)), folder)
+        run_folder.describe(paths, {**about, "launcher": "own"}, settings.own, [], Origins())
+        run_folder.begin(paths, 0)
+        made = str(paths.root)
+    finally:
+        if store is not None:
+            store.set(key, made)
+    print(f"dtk: recording in {paths.root}", flush=True)
+    return paths
+
+
+def _exit_code(error: BaseException) -> int:
+    """Return the exit code that an exception which is no Exception stands for: Ctrl-C, or `sys.exit`."""
+    code = getattr(error, "code", 130)
+    return 0 if code is None else code if isinstance(code, int) else 1

@@ -1,0 +1,222 @@
+"""Callbacks that dtk brings: averaged weights, the best checkpoint, samples of a language model, norms of each block.
+
+callbacks:
+  - {_target_: dtk.train.builtin.EMA, arguments: {decay: 0.9999}}
+  - {_target_: dtk.train.builtin.BestCheckpoint, arguments: {metric: validation_accuracy, goal: maximize}}
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from diagnostics.contract.artifacts import write_json
+from dtk.data.tokenizer import Tokenizer, build_tokenizer
+from dtk.errors import DtkError
+from dtk.parallel.blocks import named_blocks
+from dtk.parallel.placement import local_piece
+from dtk.parallel.regions import communication
+from dtk.tasks.cross_entropy import logits_of
+from dtk.train.callbacks import Best, Callback, Training
+from dtk.train.progress import say
+
+
+class EMA(Callback):
+    """Keeps an exponential moving average of the weights, without its bias towards zero (as Adam's moments).
+
+    Each rank averages its own shards, so nothing is communicated; checkpoints keep the averages for any layout.
+
+    Args:
+        decay: weight of the past in each step, below 1.
+        evaluate: evaluate the averages instead of the weights.
+        at_end: put them in place of the weights when training is finished, so that they are what is exported. The
+            last checkpoint has both.
+    """
+
+    def __init__(self, decay: float = 0.999, evaluate: bool = True, at_end: bool = True) -> None:
+        if not 0 <= decay < 1:
+            raise DtkError(f"EMA(decay={decay:g})", fix="decay is at least 0 and below 1")
+        self.decay, self.evaluate, self.use_at_end = decay, evaluate, at_end
+        self.sums: dict[str, Tensor] = {}
+        """Parameter -> sum of its values, weighted by `decay`."""
+        self.steps = torch.zeros(())
+        self.weights: dict[str, Tensor] = {}
+        """The weights themselves, while the model holds the averages."""
+
+    def tensors(self, training: Training) -> dict[str, Tensor]:
+        """Return the sums, which are laid out as the parameters, and the number of steps in them."""
+        if not self.sums:
+            trained = ((name, value) for name, value in training.model.named_parameters() if value.requires_grad)
+            self.sums = {name: torch.zeros_like(value, requires_grad=False) for name, value in trained}
+        return {**self.sums, "steps": self.steps}
+
+    @torch.no_grad()
+    def after_step(self, training: Training, step: int, record: Mapping[str, Any] | None) -> None:
+        """Add the weights."""
+        self.tensors(training)
+        self.steps += 1
+        for name, value in training.model.named_parameters():
+            if name in self.sums:
+                local_piece(self.sums[name])[0].lerp_(local_piece(value)[0], 1 - self.decay)
+
+    def before_evaluation(self, training: Training, step: int) -> None:
+        """Put the averages in place of the weights."""
+        if self.evaluate:
+            self._exchange(training)
+
+    def after_evaluation(self, training: Training, step: int, figures: Mapping[str, float]) -> None:
+        """Put the weights back."""
+        with torch.no_grad():
+            for name, value in training.model.named_parameters():
+                if name in self.weights:
+                    local_piece(value)[0].copy_(self.weights[name])
+        self.weights = {}
+
+    def at_end(self, training: Training) -> None:
+        """Leave the averages in the model."""
+        if self.use_at_end:
+            self._exchange(training)
+
+    @torch.no_grad()
+    def _exchange(self, training: Training) -> None:
+        if not self.steps:
+            return
+        correction = 1 - self.decay ** float(self.steps)
+        for name, value in training.model.named_parameters():
+            if name in self.sums:
+                self.weights[name] = local_piece(value)[0].clone()
+                local_piece(value)[0].copy_(local_piece(self.sums[name])[0] / correction)
+
+
+class BestCheckpoint(Best):
+    """Makes a checkpoint whenever a figure of the evaluations is better than ever, and keeps the best one.
+
+    It is kept beside the `checkpoint.keep` newest ones; `checkpoints/best.json` says which it is.
+
+    Args:
+        metric: see `Best`, like `least` and `goal`.
+    """
+
+    def __init__(
+        self,
+        metric: str = "validation_loss",
+        least: float = 0.0,
+        goal: Literal["minimize", "maximize"] = "minimize",
+    ) -> None:
+        super().__init__(metric, least, goal)
+        self.step: int | None = None
+
+    def before_step(self, training: Training, step: int) -> None:
+        """Keep that of an earlier attempt."""
+        training.keep_step = self.step
+
+    def after_evaluation(self, training: Training, step: int, figures: Mapping[str, float]) -> None:
+        """Ask for a checkpoint if this is the best so far."""
+        if self.improved(figures):
+            self.step = training.keep_step = step
+
+    def after_checkpoint(self, training: Training, step: int) -> None:
+        """Write which one is the best."""
+        if step == self.step and training.context.rank == 0 and training.recorder is not None:
+            about = {"step": step, "metric": self.metric, "value": self.sign * self.best}
+            write_json(training.recorder.paths.checkpoints / "best.json", about)
+
+    def state(self) -> dict[str, Any]:
+        """Return the best value and its step."""
+        return {**super().state(), "step": self.step}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from the best of the earlier run."""
+        super().restore(state)
+        self.step = state["step"]
+
+
+class Samples(Callback):
+    """Lets a language model continue texts after each evaluation: printed, and in metrics.jsonl as `samples`.
+
+    All ranks compute the same tokens, so it works with every strategy that keeps the model in one piece or gathers it.
+
+    Args:
+        prompts: texts to continue.
+        tokens: how many are added to each.
+        temperature: 0 = always the most likely token; else they are drawn, as a function of the seed and the step.
+    """
+
+    def __init__(self, prompts: Sequence[str] = ("The ",), tokens: int = 40, temperature: float = 0.0) -> None:
+        if not prompts or not all(prompts) or tokens < 1 or temperature < 0:
+            why = "prompts are texts that are not empty, tokens at least 1, temperature at least 0"
+            raise DtkError(f"Samples(prompts={list(prompts)}, tokens={tokens}, temperature={temperature:g})", why)
+        self.prompts, self.tokens, self.temperature = list(prompts), tokens, temperature
+
+    @torch.no_grad()
+    def after_evaluation(self, training: Training, step: int, figures: Mapping[str, float]) -> None:
+        """Continue the prompts.
+
+        Raises:
+            DtkError: the data has no tokenizer, or no rank has the whole logits.
+        """
+        config, mesh = training.config, training.context.mesh
+        if max(mesh.tp, mesh.pp, mesh.cp) > 1:
+            raise DtkError("Samples needs the whole model in a forward", fix="use it with tp = pp = cp = 1")
+        if not hasattr(config.data, "tokenizer"):
+            raise DtkError(f"Samples: data={config.data.name} has no tokenizer", fix="use data=text, stdlib or hf")
+        tokenizer = build_tokenizer(config.data.tokenizer)
+        training.model.eval()
+        texts = [self._continued(training, step, tokenizer, prompt) for prompt in self.prompts]
+        training.model.train()
+        if training.strategy is not None:
+            training.strategy.release(training.model)
+        training.log(step, samples=texts)
+        if training.context.rank == 0:
+            for text in texts:
+                say(f"sample at step {step}: {text!r}")
+
+    def _continued(self, training: Training, step: int, tokenizer: Tokenizer, prompt: str) -> str:
+        config, device = training.config, training.context.device
+        longest = min(config.data.sequence_length, config.model.context_length)
+        generator = torch.Generator().manual_seed(config.seed + step)
+        ids = [int(token) for token in tokenizer.encode(prompt.encode())]
+        for _ in range(self.tokens):
+            output = training.model(torch.tensor([ids[-longest:]], device=device))
+            last = logits_of(output)[0, -1, : tokenizer.vocab_size].float().cpu()
+            if self.temperature:
+                ids.append(int(torch.multinomial((last / self.temperature).softmax(0), 1, generator=generator)))
+            else:
+                ids.append(int(last.argmax()))
+        return tokenizer.decode(ids)
+
+
+class BlockNorms(Callback):
+    """Records the norm of the gradients and of the weights of each block, in the steps that log.
+
+    They are `grad_norm/<block>` and `weight_norm/<block>` in metrics.jsonl: of the whole block, over all ranks. Each
+    costs a few collectives of 4 bytes.
+    """
+
+    def before_update(self, training: Training, step: int) -> None:
+        """Compute and record.
+
+        Raises:
+            DtkError: the gradients are gone by then.
+        """
+        if training.config.optimizer.in_backward:
+            raise DtkError("BlockNorms needs the gradients after backward", fix="use optimizer.in_backward=false")
+        if step % training.config.train.log_every or training.strategy is None:
+            return
+        figures = {}
+        for name, block in named_blocks(training.model):
+            parameters = list(block.parameters())
+            figures[f"grad_norm/{name}"] = float(training.strategy.gradient_norm(parameters))
+            figures[f"weight_norm/{name}"] = sum(_squared(value.detach()) for value in parameters) ** 0.5
+        training.log(step, **figures)
+
+
+def _squared(value: Tensor) -> float:
+    """Return the sum of the squares of a tensor, over all ranks if it is cut."""
+    total = value.float().square().sum()
+    if isinstance(total, DTensor):
+        with communication("all_reduce", 4, "dp_shard"):
+            total = total.full_tensor()
+    return float(total)
