@@ -32,6 +32,11 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     add_number(parser, "--warmup", whole(0, 10**9), warmup, metavar="STEPS")
     losses = "largest relative difference of losses (default: 0.001 in float32, 0.02 in 16 bits)"
     add_number(parser, "--loss-tolerance", above_zero(10.0), losses, metavar="X")
+    parser.add_argument(
+        "--baseline", metavar="RUN", help="the run that the others are held against (default: the first)"
+    )
+    about = "exit 1 if the others are worse than the baseline by more: slower=2%%, memory=5%%; may be repeated"
+    parser.add_argument("--fail-if", action="append", default=[], metavar="LIMIT", help=about)
     add_colour(parser)
     parser.set_defaults(command=run)
 
@@ -44,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from dtk.compare.compare import Options, compare
     from dtk.compare.jsonform import as_json
+    from dtk.compare.limits import check_limits, limit_text, parse_limit
     from dtk.compare.report import document
     from dtk.compare.steps import WARMUP_STEPS
 
@@ -51,17 +57,24 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.runs, arguments.html = [*arguments.runs, str(arguments.html)], PAGE
     if arguments.html:
         output.check_page(arguments.html, PAGE)
+    for limit in arguments.fail_if:
+        parse_limit(limit)
+    names = arguments.runs if arguments.baseline is None else [arguments.baseline, *arguments.runs]
     progress = Progress(after_s=AFTER_S)
     warmup_steps = WARMUP_STEPS if arguments.warmup is None else arguments.warmup
     options = Options(warmup_steps=warmup_steps, loss_tolerance=arguments.loss_tolerance, progress=progress.say)
     try:
-        comparison = compare(_folders(arguments.runs), options)
+        folders = _folders(names)
+        comparison = compare(folders, options)
     finally:
         progress.end()
-    report_forms.hand_over(arguments, comparison, as_json, document)
+    limits = check_limits(comparison, folders[0], arguments.fail_if) if arguments.fail_if else []
+    report_forms.hand_over(arguments, comparison, lambda found: {**as_json(found), "limits": limits}, document)
+    if limits and not arguments.json:
+        output.put("\n" + "".join(f"{limit_text(limit)}\n" for limit in limits))
     if arguments.html and not (arguments.json or arguments.markdown):
         output.put(f"\npage: {arguments.html}\n")
-    return COMPARABLE if comparison.comparable else NOT_COMPARABLE
+    return COMPARABLE if comparison.comparable and not any(limit["failed"] for limit in limits) else NOT_COMPARABLE
 
 
 def _folders(names: Sequence[str]) -> list[Path]:

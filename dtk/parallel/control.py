@@ -93,8 +93,8 @@ def sum_over_ranks(context: Context, values: torch.Tensor) -> torch.Tensor:
 def share_buffers(context: Context, model: nn.Module) -> None:
     """Give all ranks rank 0's buffers, such as BatchNorm's running statistics, which each gathers from its own samples.
 
-    Every rank must call it, before an evaluation and before a checkpoint. What rank 0 has does not depend on when that
-    is, so neither evaluation nor resume depends on which rank's copy is taken. Stages of a pipeline are left as they are.
+    Every rank must call it, before an evaluation and before a checkpoint: neither depends on whose copy is taken then.
+    Stages of a pipeline are left as they are.
     """
     if context.world_size == 1 or context.mesh.pp > 1:
         return

@@ -14,28 +14,27 @@ class _Loop:
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.arguments = arguments
         self.run: Recording | None = None
-        self._open: AbstractContextManager[object] | None = None
+        self.open: AbstractContextManager[object] | None = None
 
-    def begin(self, config: Mapping[str, Any], first: int) -> None:
-        """Attach, before the step after `first`."""
+    def begin(self, config: Mapping[str, Any], done: int) -> None:
         self.run = attach(**{"config": config, **self.arguments})
-        self.run.step = first
+        self.run.step = done
 
-    def enter(self, name: str | None) -> None:
-        """End the open region and begin another; None = none."""
-        if self._open is not None:
-            self._open.__exit__(None, None, None)
-        self._open = None if name is None else region(name)
-        if self._open is not None:
-            self._open.__enter__()
+    def enter(self, name: str | None, step: int | None = None) -> None:
+        """End the open region and begin another (None = none), in a new step if one is given."""
+        if self.open is not None:
+            self.open.__exit__(None, None, None)
+        if self.run is not None and step is not None and step > self.run.step:
+            self.run.begin_step(step)
+        self.open = None if name is None else region(name)
+        if self.open is not None:
+            self.open.__enter__()
 
     def log(self, figures: Mapping[str, Any]) -> None:
-        """Append the numbers among these to the metrics."""
         if self.run is not None:
             self.run.log(**{name: value for name, value in figures.items() if name not in ("step", "epoch")})
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the recording."""
         self.enter(None)
         if self.run is not None:
             self.run.close(error)
@@ -51,29 +50,15 @@ def hf_trainer_callback(**arguments: Any) -> Any:
     from transformers import TrainerCallback
 
     loop = _Loop(arguments)
-
-    class Recorded(TrainerCallback):  # type: ignore[misc]
-        def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-            loop.begin(args.to_sanitized_dict(), state.global_step)
-
-        def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-            if loop.run is not None:
-                loop.run.begin_step(state.global_step + 1)
-            loop.enter("forward_backward")
-
-        def on_pre_optimizer_step(self, *given: Any, **more: Any) -> None:
-            loop.enter("optimizer")
-
-        def on_step_end(self, *given: Any, **more: Any) -> None:
-            loop.enter(None)
-
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
-            loop.log({"grad_norm": None, **(logs or {})})
-
-        def on_train_end(self, *given: Any, **more: Any) -> None:
-            loop.end()
-
-    return Recorded()
+    hooks = {
+        "on_train_begin": lambda _, args, state, *__, **___: loop.begin(args.to_sanitized_dict(), state.global_step),
+        "on_step_begin": lambda _, args, state, *__, **___: loop.enter("forward_backward", state.global_step + 1),
+        "on_pre_optimizer_step": lambda *_, **__: loop.enter("optimizer"),
+        "on_step_end": lambda *_, **__: loop.enter(None),
+        "on_log": lambda *_, logs, **__: loop.log(logs),
+        "on_train_end": lambda *_, **__: loop.end(),
+    }
+    return type("Recorded", (TrainerCallback,), hooks)()
 
 
 def lightning_callback(**arguments: Any) -> Any:
@@ -86,38 +71,22 @@ def lightning_callback(**arguments: Any) -> Any:
 
     loop = _Loop(arguments)
 
-    class Recorded(Callback):  # type: ignore[misc]
-        def on_fit_start(self, trainer: Any, module: Any) -> None:
-            loop.begin(dict(module.hparams), trainer.global_step)
+    def log(_: Any, trainer: Any, module: Any, outputs: Any, *__: Any) -> None:
+        loop.enter(None)
+        step = trainer.global_step  # Within an accumulation it is that of the step before.
+        if loop.run is not None and loop.run.step == step and step % trainer.log_every_n_steps == 0:
+            loss = {"loss": outputs["loss"]} if isinstance(outputs, Mapping) and "loss" in outputs else {}
+            loop.log({**loss, **trainer.callback_metrics})
 
-        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, number: int) -> None:
-            if loop.run is not None and loop.run.step <= trainer.global_step:  # The first of an accumulation.
-                loop.run.begin_step(trainer.global_step + 1)
-            loop.enter("forward")
-
-        def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:
-            loop.enter("backward")
-
-        def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
-            loop.enter("optimizer")
-
-        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, number: int) -> None:
-            loop.enter(None)
-            done = trainer.global_step  # Within an accumulation it is that of the step before.
-            if loop.run is not None and loop.run.step == done and done % trainer.log_every_n_steps == 0:
-                loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-                loop.log({**({} if loss is None else {"loss": loss}), **trainer.callback_metrics})
-
-        def on_validation_start(self, trainer: Any, module: Any) -> None:
-            loop.enter("evaluation")
-
-        def on_validation_end(self, trainer: Any, module: Any) -> None:
-            loop.enter(None)
-
-        def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
-            loop.end(exception)
-
-        def on_fit_end(self, trainer: Any, module: Any) -> None:
-            loop.end()
-
-    return Recorded()
+    hooks = {
+        "on_fit_start": lambda _, trainer, module: loop.begin(dict(module.hparams), trainer.global_step),
+        "on_train_batch_start": lambda _, trainer, *__: loop.enter("forward", trainer.global_step + 1),
+        "on_before_backward": lambda *_: loop.enter("backward"),
+        "on_before_optimizer_step": lambda *_: loop.enter("optimizer"),
+        "on_train_batch_end": log,
+        "on_validation_start": lambda *_: loop.enter("evaluation"),
+        "on_validation_end": lambda *_: loop.enter(None),
+        "on_exception": lambda _, trainer, module, exception: loop.end(exception),
+        "on_fit_end": lambda *_: loop.end(),
+    }
+    return type("Recorded", (Callback,), hooks)()

@@ -140,12 +140,17 @@ class Recording:
         with guarded("status"):
             if isinstance(error, Exception):
                 self._failed(error)
-            elif error is not None and (code := _exit_code(error)):
+            elif error is not None and (code := getattr(error, "code", 130)):  # Ctrl-C, or `sys.exit(code)`.
+                code = code if isinstance(code, int) else 1
                 run_folder.close(
                     self._paths, "preempted", code, reason=f"ended by {type(error).__name__}", step=self.step
                 )
             elif self._recorder.rank == 0:
-                self._recorder.summary(self._summary())
+                figures = {**self._last, "step": self.step, "world_size": self._recorder.world_size}
+                if measured := self._windows[WARMUP_STEPS:] or self._windows:
+                    figures |= {"step_time_s": statistics.median(measured), "steps_measured": len(measured)}
+                definitions = {name: DEFINITIONS[name] for name in figures if name in DEFINITIONS}
+                self._recorder.summary({"schema_version": 1, "figures": figures, "definitions": definitions})
                 run_folder.close(self._paths, "finished", 0, step=self.step)
         self._recorder.close()
 
@@ -161,13 +166,6 @@ class Recording:
             state: Literal["oom", "failed"] = "oom" if is_out_of_memory(error) else "failed"
             run_folder.close(self._paths, state, 1, step=max(0, self.step - 1), failure=failure)
         self._recorder.failed(error)
-
-    def _summary(self) -> dict[str, Any]:
-        figures = {**self._last, "step": self.step, "world_size": self._recorder.world_size}
-        if measured := self._windows[WARMUP_STEPS:] or self._windows:
-            figures |= {"step_time_s": statistics.median(measured), "steps_measured": len(measured)}
-        definitions = {name: DEFINITIONS[name] for name in figures if name in DEFINITIONS}
-        return {"schema_version": 1, "figures": figures, "definitions": definitions}
 
     def _raised(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         self._hook(kind, error, trace)
@@ -258,9 +256,3 @@ def _run_folder(folder: Path, name: str, settings: OwnLoop, rank: int, world_siz
             store.set(key, made)
     print(f"dtk: recording in {paths.root}", flush=True)
     return paths
-
-
-def _exit_code(error: BaseException) -> int:
-    """Return the exit code that an exception which is no Exception stands for: Ctrl-C, or `sys.exit`."""
-    code = getattr(error, "code", 130)
-    return 0 if code is None else code if isinstance(code, int) else 1

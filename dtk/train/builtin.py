@@ -6,7 +6,7 @@ callbacks:
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,32 +81,20 @@ class EMA(Callback):
 
     @torch.no_grad()
     def _exchange(self, training: Training) -> None:
-        if not self.steps:
-            return
-        correction = 1 - self.decay ** float(self.steps)
         for name, value in training.model.named_parameters():
-            if name in self.sums:
-                self.weights[name] = local_piece(value)[0].clone()
-                local_piece(value)[0].copy_(local_piece(self.sums[name])[0] / correction)
+            if self.steps and name in self.sums:
+                local = local_piece(value)[0]
+                self.weights[name] = local.clone()
+                local.copy_(local_piece(self.sums[name])[0] / (1 - self.decay ** float(self.steps)))
 
 
 class BestCheckpoint(Best):
     """Makes a checkpoint whenever a figure of the evaluations is better than ever, and keeps the best one.
 
-    It is kept beside the `checkpoint.keep` newest ones; `checkpoints/best.json` says which it is.
-
-    Args:
-        metric: see `Best`, like `least` and `goal`.
+    It is kept beside the `checkpoint.keep` newest ones; `checkpoints/best.json` says which it is. Arguments as `Best`.
     """
 
-    def __init__(
-        self,
-        metric: str = "validation_loss",
-        least: float = 0.0,
-        goal: Literal["minimize", "maximize"] = "minimize",
-    ) -> None:
-        super().__init__(metric, least, goal)
-        self.step: int | None = None
+    step: int | None = None
 
     def before_step(self, training: Training, step: int) -> None:
         """Keep that of an earlier attempt."""
@@ -209,14 +197,8 @@ class BlockNorms(Callback):
         for name, block in named_blocks(training.model):
             parameters = list(block.parameters())
             figures[f"grad_norm/{name}"] = float(training.strategy.gradient_norm(parameters))
-            figures[f"weight_norm/{name}"] = sum(_squared(value.detach()) for value in parameters) ** 0.5
+            squares = [value.detach().float().square().sum() for value in parameters]
+            with communication("all_reduce", 4 * len(squares), "dp_shard"):
+                whole = [float(s.full_tensor() if isinstance(s, DTensor) else s) for s in squares]
+            figures[f"weight_norm/{name}"] = sum(whole) ** 0.5
         training.log(step, **figures)
-
-
-def _squared(value: Tensor) -> float:
-    """Return the sum of the squares of a tensor, over all ranks if it is cut."""
-    total = value.float().square().sum()
-    if isinstance(total, DTensor):
-        with communication("all_reduce", 4, "dp_shard"):
-            total = total.full_tensor()
-    return float(total)

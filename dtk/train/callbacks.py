@@ -4,8 +4,9 @@
       - {_target_: dtk.train.callbacks.EarlyStopping, arguments: {patience: 3}}
       - {_target_: my_package.Norms, keep_going: true}
 
-`dtk.train.builtin` has further ones. Every rank has its own object of each callback and calls it at the same points of the same steps. A collective in a
-callback must therefore be issued on every rank; the live watch ends a run in which one rank issues it alone.
+`dtk.train.builtin` has further ones. Every rank has its own object of each callback and calls it at the same points of
+the same steps. A collective in a callback must therefore be issued on every rank; the live watch ends a run in which
+one rank issues it alone.
 """
 
 import json

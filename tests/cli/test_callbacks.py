@@ -1,5 +1,6 @@
 """The example of docs/callbacks.md, as a user types it; and a callback that hangs, which the live watch catches."""
 
+import json
 import re
 import shlex
 
@@ -28,6 +29,16 @@ def test_the_example_of_the_page_runs(tmp_path):
     assert found.returncode == 0, found.stdout + found.stderr
     logs = [path.read_text() for path in (tmp_path / "runs").glob("*/logs/attempt_0/rank_00000/stdout.log")]
     assert "averages of 52 parameters after step 3" in logs[0]
+
+
+@pytest.mark.timeout(180)
+def test_the_built_in_ones_of_the_page_run_also_before_the_launch(tmp_path):
+    command = shlex.split(re.findall(r"```bash\npython -m (.*?)\n```", PAGE)[1])
+    found = run_module([*command, "preflight=on"], environment(), tmp_path, 150)
+    assert found.returncode == 0, found.stdout + found.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    assert json.loads((run / "checkpoints" / "best.json").read_text())["metric"] == "validation_loss"
+    assert '"grad_norm/blocks.0"' in (run / "metrics.jsonl").read_text()
 
 
 @pytest.mark.timeout(120)

@@ -109,6 +109,13 @@ def alone(text: str, folder: Path) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+def test_the_example_of_the_page_runs(tmp_path):
+    page = (ROOT / "docs" / "own_loop.md").read_text()
+    ended = on_two_ranks(page.split("```python\n")[1].split("```")[0], tmp_path)
+    assert [rank.returncode for rank in ended] == [0, 0], ended[0].stderr + ended[1].stderr
+    assert len(recorded(tmp_path)[1]) == 5
+
+
 def recorded(folder: Path, name: str = "") -> tuple[RunPaths, list[dict]]:
     """The one run of this name below a folder, and its metrics."""
     (run,) = (run for run in (folder / "runs").iterdir() if name in run.name)

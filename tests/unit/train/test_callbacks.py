@@ -64,7 +64,7 @@ def test_counting_goes_on_in_a_resumed_run(training: Training) -> None:
 
 @pytest.mark.parametrize("arguments", [{"patience": 0}, {"goal": "less"}])
 def test_wrong_arguments_are_one_line(arguments: dict[str, Any]) -> None:
-    with pytest.raises(DtkError, match="patience is 1 or more|goal is minimize or maximize"):
+    with pytest.raises(DtkError, match=r"patience is 1 or more|goal is minimize or maximize"):
         EarlyStopping(**arguments)
 
 
