@@ -25,6 +25,8 @@ class Span:
     tone: Tone = ""
     elastic: bool = False
     """Whether it may lose its beginning where the line has no room: a path."""
+    href: str = ""
+    """Where it leads on a page that is served; other forms leave the link out."""
 
 
 Text = str | Span | tuple[str | Span, ...]

@@ -11,17 +11,25 @@ from diagnostics.report import document as doc
 from diagnostics.report import svg
 from diagnostics.report.markup import Markup, el, join
 
+_NONE = Markup("")
 _STATUSES = {"confirmed": "bad", "undecided": "warn", "ruled_out": "soft"}
 
 
-def render(document: doc.Document) -> str:
-    """Return the whole page."""
-    script = _file("page.js") if document.interactive else None
+def render(document: doc.Document, style: Markup = _NONE, script: Markup = _NONE) -> str:
+    """Return the whole page.
+
+    Args:
+        document: what it shows.
+        style: rules after those of every page.
+        script: of a page that is served and fetches itself again, in place of that of a report.
+    """
+    script_of_page = script or (_file("page.js") if document.interactive else None)
     badge, tone = document.badge
-    buttons = el("div", *(_button(name, id=name.lower()) for name in ("Theme", "Print"))) if script else None
+    names = ("Theme", "Print") if document.interactive else ()
+    buttons = el("div", *(_button(name, id=name.lower()) for name in names)) if names else None
     header = el(
         "header",
-        el("a", "Skip to the content", href="#main", class_="skip") if script else None,
+        el("a", "Skip to the content", href="#main", class_="skip") if script_of_page else None,
         el(
             "div",
             el("div", el("span", badge, class_=f"badge {tone}") if badge else None, buttons, class_="bar"),
@@ -30,14 +38,16 @@ def render(document: doc.Document) -> str:
         ),
     )
     footer = el("footer", document.footer) if document.footer else None
-    body = el("body", header, el("main", *_blocks(document.blocks), footer, id="main"), script and el("script", script))
-    return f"<!doctype html>\n{el('html', _head(document.title, script), body, lang='en')}\n"
+    end = el("script", script_of_page) if script_of_page else None
+    body = el("body", header, el("main", *_blocks(document.blocks), footer, id="main"), end)
+    head = _head(document.title, Markup(_file("page.css") + style), script_of_page, fetches=bool(script))
+    return f"<!doctype html>\n{el('html', head, body, lang='en')}\n"
 
 
-def _head(title: str, script: Markup | None) -> Markup:
-    style = _file("page.css")
+def _head(title: str, style: Markup, script: Markup | None, *, fetches: bool) -> Markup:
     policy = f"default-src 'none'; style-src '{_hash(style)}'; "
     policy += f"script-src '{_hash(script)}'; " if script is not None else ""
+    policy += "connect-src 'self'; " if fetches else ""
     policy += "base-uri 'none'; form-action 'none'"
     return el(
         "head",
@@ -65,6 +75,8 @@ def _inline(text: doc.Text) -> Markup:
     for span in doc.spans(text):
         if span.tone == "code":
             parts.append(el("code", span.text) if span.text else "")
+        elif span.href:
+            parts.append(el("a", span.text, href=span.href, class_=span.tone or None))
         else:
             parts.append(el("span", span.text, class_=span.tone) if span.tone else span.text)
     return join(*parts)

@@ -62,9 +62,7 @@ def demo(runs_folder: Path, show: bool) -> int:
     if pages:
         print("\nreports to open in a browser:")
         print("\n".join(f"  {page}" for page in pages))
-    # Somebody is at a terminal of a machine with a display.
-    desktop = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if show and desktop and sys.stdout.isatty() and "SSH_CONNECTION" not in os.environ:
+    if show and has_screen():
         for page in pages:
             webbrowser.open(page.resolve().as_uri())
     return 0 if diagnosed else 1
@@ -72,3 +70,9 @@ def demo(runs_folder: Path, show: bool) -> int:
 
 def _folders(runs_folder: Path) -> set[Path]:
     return {path for path in runs_folder.iterdir() if path.is_dir()} if runs_folder.is_dir() else set()
+
+
+def has_screen() -> bool:
+    """Whether somebody is at a terminal of a machine with a display, where a browser can be opened."""
+    desktop = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return bool(desktop) and sys.stdout.isatty() and "SSH_CONNECTION" not in os.environ

@@ -2,26 +2,15 @@
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.invocation import command
-from diagnostics.runs.find import RUNS, Run
+from diagnostics.runs.find import RUNS
 from diagnostics.runs.text import listing, listing_json
 from dtk.console import output
 from dtk.console.options import add_json, whole
-from dtk.runs.select import add_selection, runs_in, selected
-
-_FAR = float("inf")
-_SORTS: dict[str, Callable[[Run], Any]] = {
-    "age": lambda run: _FAR if run.age_s is None else run.age_s,
-    "loss": lambda run: _FAR if run.loss is None else run.loss,
-    "name": lambda run: run.id,
-    "state": lambda run: run.state,
-    "steps": lambda run: _FAR if run.step is None else -run.step,
-    "tokens/s": lambda run: _FAR if run.tokens_per_s is None else -run.tokens_per_s,
-}
+from dtk.runs.select import SORTS, add_selection, runs_in, selected
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -29,8 +18,8 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser = commands.add_parser("ls", text="ls", help="list runs, newest first")
     parser.add_argument("folder", nargs="?", type=Path, default=RUNS, metavar="FOLDER", help="default: runs")
     add_selection(parser)
-    keys = f"{', '.join(_SORTS)}; default: age, newest first"
-    parser.add_argument("--sort", choices=_SORTS, default="age", metavar="KEY", help=keys)
+    keys = f"{', '.join(SORTS)}; default: age, newest first"
+    parser.add_argument("--sort", choices=SORTS, default="age", metavar="KEY", help=keys)
     parser.add_argument("--reverse", action="store_true", help="the other way round")
     parser.add_argument("-n", "--limit", type=whole(1, 10**9), metavar="N", help="only the first N of them")
     add_json(parser)
@@ -47,7 +36,7 @@ def ls(arguments: argparse.Namespace) -> int:
     runs = runs_in(folder, f"{command('ls')} FOLDER")
     chosen = selected(runs, arguments)
     if arguments.sort != "age":  # They come sorted by age.
-        chosen.sort(key=_SORTS[arguments.sort])
+        chosen.sort(key=SORTS[arguments.sort])
     if arguments.reverse:
         chosen.reverse()
     chosen = chosen[: arguments.limit]

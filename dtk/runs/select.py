@@ -2,13 +2,24 @@
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from diagnostics.runs.find import FAILED, RUNS, STATES, Run, list_runs
 from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 
+_LAST = float("inf")
+SORTS: dict[str, Callable[[Run], Any]] = {
+    "age": lambda run: _LAST if run.age_s is None else run.age_s,
+    "loss": lambda run: _LAST if run.loss is None else run.loss,
+    "name": lambda run: run.id,
+    "state": lambda run: run.state,
+    "steps": lambda run: _LAST if run.step is None else -run.step,
+    "tokens/s": lambda run: _LAST if run.tokens_per_s is None else -run.tokens_per_s,
+}
+"""By what runs are sorted, the best or newest first; a run without the figure comes last."""
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 

@@ -1,0 +1,43 @@
+"""`dtk ui`: serves a page of all runs on this machine."""
+
+import argparse
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Any
+
+from diagnostics.runs.find import RUNS
+from dtk.commands.demo import has_screen
+from dtk.console.options import add_flags, whole
+from dtk.errors import DtkError
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add the subcommand with its options."""
+    parser = commands.add_parser("ui", text="ui", help="a local page of all runs, live and ended")
+    parser.add_argument("folder", nargs="?", type=Path, default=RUNS, metavar="FOLDER", help="default: runs")
+    parser.add_argument("--port", type=whole(0, 65535), default=0, metavar="N", help="default: a free one")
+    add_flags(parser, no_open="do not open a browser")
+    parser.set_defaults(command=ui)
+
+
+def ui(arguments: argparse.Namespace) -> int:
+    """Serve until Ctrl-C.
+
+    Raises:
+        DtkError: there is no such folder, or the port is taken.
+    """
+    from dtk.ui.server import Server
+
+    folder: Path = arguments.folder
+    if not folder.is_dir() and folder != RUNS:
+        raise DtkError(f"{folder} is not a folder", fix="name the folder that holds your runs")
+    with Server(folder, arguments.port) as server:
+        print(f"runs of {folder}: {server.address}\nthis machine only; Ctrl-C ends it", file=sys.stderr, flush=True)
+        if not arguments.no_open and has_screen():
+            webbrowser.open(server.address)
+        try:
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+    return 0

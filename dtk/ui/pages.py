@@ -1,0 +1,284 @@
+"""The pages of `dtk ui` as documents: all runs, one run, several compared. Reads run folders only, and changes none."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.files import read_json
+from diagnostics.contract.formatting import bytes_text, counted, seconds_text
+from diagnostics.contract.invocation import command
+from diagnostics.report import document as doc
+from diagnostics.runs.find import FAILED, Run, list_runs, looks_like_run, read_details
+from diagnostics.runs.text import age
+from dtk.compare.formatting import number_text
+from dtk.errors import DtkError
+from dtk.runs.select import SORTS
+from dtk.ui.live import RankNow, curves, ranks
+
+PAGE_ROWS = 200
+"""Runs on a page: a browser lays out so many rows at once without a pause."""
+DENSE_RANKS = 64
+"""Beyond so many ranks each has a cell instead of a row."""
+CELLS = 32
+"""Ranks in a row of cells: four nodes of eight."""
+QUIET_S = 30.0
+"""A rank of a running run without a sign of life for so long is marked. The shortest that the default watch waits
+before it looks closer is longer; a checkpoint or an evaluation beats in between."""
+FIRST = ("loss", "validation_loss", "tokens_per_s", "step_time_s", "peak_memory_bytes", "mfu", "grad_norm", "lr")
+"""Curves in the order in which people look at them; others follow in a fold."""
+_HIDDEN = ("time_s", "attempt", "tokens", "validation_samples")
+_TITLES = {
+    "tokens_per_s": "tokens/s", "step_time_s": "step time", "peak_memory_bytes": "peak memory of rank 0", "mfu": "MFU",
+    "lr": "learning rate",
+}  # fmt: skip
+_TONES: dict[str, doc.Tone] = {"finished": "good", "running": "strong", "queued": "soft", "preempted": "warn"}
+
+
+def link(text: str, path: str, **query: object) -> doc.Span:
+    """Return a link to another page of the server."""
+    given = urlencode({name: value for name, value in query.items() if value not in (None, "")})
+    return doc.Span(text, href=f"{path}?{given}" if given else path)
+
+
+def run_path(identity: str) -> str:
+    """Return the address of a run's page."""
+    return f"/run/{quote(identity, safe='')}"
+
+
+def find(folder: Path, identity: str) -> Path:
+    """Return a run's folder.
+
+    Raises:
+        DtkError: there is none of that name in the folder, or it leads out of it.
+    """
+    path = folder / identity
+    with suppress(OSError, ValueError):
+        if path.resolve().parent == folder.resolve() and path.is_dir() and looks_like_run(path):
+            return path
+    raise DtkError(f"there is no run {identity} in {folder}", fix="the first page lists the runs")
+
+
+def runs_page(folder: Path, query: Mapping[str, str]) -> doc.Document:
+    """Return the page of all runs.
+
+    Args:
+        folder: of the runs.
+        query: `q` (words that the name or state of a run must hold), `sort` (a key of `SORTS`), `reverse`, `page`.
+
+    Raises:
+        DtkError: the folder cannot be read.
+    """
+    try:
+        every = list_runs(folder) if folder.exists() else []
+    except OSError as error:
+        raise DtkError(f"cannot list {folder}", error.strerror or str(error)) from error
+    words = query.get("q", "").lower().split()
+    runs = [run for run in every if all(word in f"{run.id} {run.state}".lower() for word in words)]
+    if (key := query.get("sort", "age")) in SORTS and key != "age":
+        runs.sort(key=SORTS[key])
+    if query.get("reverse"):
+        runs.reverse()
+    pages = max(1, -(-len(runs) // PAGE_ROWS))
+    number = min(max(1, int(text) if (text := query.get("page", "1")).isdecimal() and len(text) < 9 else 1), pages)
+    states = Counter(run.state for run in every)
+    filters = [piece for state, n in states.most_common() for piece in (link(f"{n:,} {state}", "/", q=state), "  ")]
+    header = ("run", "state", "steps", "loss", "tokens/s", "age")
+    rows = tuple(_row(run) for run in runs[PAGE_ROWS * (number - 1) : PAGE_ROWS * number])
+    kept = {name: query.get(name) for name in ("q", "sort", "reverse")}
+    turns = [
+        piece
+        for name, to in (("newer", number - 1), ("older", number + 1))
+        if 1 <= to <= pages
+        for piece in (link(name, "/", **kept, page=to), "  ")
+    ]
+    empty = "no run is like that" if every else f"no runs yet; make one: {command('run', 'experiment=smoke')}"
+    table = doc.Table(header, rows, names=2) if rows else doc.Paragraph(empty)
+    pager = doc.Paragraph((*turns, doc.Span(f"page {number} of {pages}", "soft"))) if pages > 1 else None
+    return doc.Document(
+        title=f"dtk: {counted(len(every), 'run')}",
+        answer=f"{counted(len(every), 'run')} in {folder}",
+        lead=(doc.Paragraph((*filters, link("all", "/"))),),
+        blocks=(doc.Section(counted(len(runs), "run"), doc.present(table, pager), id="runs"),),
+        footer="Newest first. Click a heading to sort; tick runs to compare them.",
+    )
+
+
+def _row(run: Run) -> tuple[doc.Text | doc.Cell, ...]:
+    return (
+        link(run.id, run_path(run.id)),
+        doc.Cell(run.state, hint="; ".join(run.problems), tone=_tone(run.state)),
+        "-" if run.step is None else f"{run.step:,}",
+        "-" if run.loss is None else f"{run.loss:.4f}",
+        "-" if run.tokens_per_s is None else f"{run.tokens_per_s:,.0f}",
+        "-" if run.age_s is None else age(run.age_s),
+    )
+
+
+def _tone(state: str) -> doc.Tone:
+    return "bad" if state in FAILED else _TONES.get(state, "warn")
+
+
+def run_page(folder: Path, identity: str) -> doc.Document:
+    """Return the page of one run, as it stands now.
+
+    Raises:
+        DtkError: there is no such run.
+    """
+    path = find(folder, identity)
+    details, paths = read_details(path), RunPaths(path)
+    run, status, drawn = details.run, details.status, curves(paths.metrics)
+    failure = status.failure if status else None
+    where = run_path(identity)
+    figures = {**details.summary, **details.last_metrics} if run.state == "running" else details.summary
+    lead = [doc.Field("typed", doc.Span(" ".join(details.overrides) or "nothing", "code"))]
+    if failure is not None:
+        lead.append(doc.Field("failure", doc.Span(f"rank {failure.rank}: {failure.reason}", "bad")))
+    elif status is not None and status.reason:
+        lead.append(doc.Field("reason", str(status.reason)))
+    lead += [doc.Field("problem", doc.Span(problem, "warn")) for problem in run.problems]
+    actions = (
+        link("All runs", "/"), "  ", link("Diagnose", f"{where}/diagnosis"), "  ",
+        doc.Span(command("diagnose", path), "code"),
+    )  # fmt: skip
+    return doc.Document(
+        title=f"{run.state}: {identity}",
+        answer=identity,
+        heading=identity,
+        badge=(run.state, _tone(run.state)),
+        lead=(doc.Paragraph(actions), doc.Fields(tuple(lead)), _strip({"step": run.step, **figures})),
+        blocks=doc.present(
+            _training(drawn),
+            _ranks(ranks(paths, time.time()), live=run.state == "running"),
+            _planned(paths, figures),
+            _summary(details.summary),
+        ),
+    )
+
+
+def _strip(figures: Mapping[str, Any]) -> doc.Cards:
+    """Return the headline figures beside each other; MFU that is not known says why."""
+    shown = {name: _text(name, value) for name in ("step", *FIRST) if (value := figures.get(name)) is not None}
+    cards = [doc.Card(text, (doc.Span(_title(name), "soft"),)) for name, text in shown.items()]
+    if figures.get("mfu_reason") and "mfu" not in shown:
+        cards.append(doc.Card("-", (doc.Span(f"MFU: {figures['mfu_reason']}", "soft"),)))
+    return doc.Cards(tuple(cards))
+
+
+def _title(name: str) -> str:
+    return _TITLES.get(name, name.replace("_", " "))
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return str(value)
+    if "bytes" in name.split("_"):
+        return bytes_text(value)
+    if name.endswith("_s") and not name.endswith("per_s"):
+        return seconds_text(value)
+    return f"{value:,.0f}" if abs(value) >= 10_000 else number_text(value)
+
+
+def _training(drawn: Mapping[str, Sequence[tuple[float, float]]]) -> doc.Section | None:
+    """Return small charts of the metrics, each over the steps."""
+    usable = {name: points for name, points in drawn.items() if name not in _HIDDEN and len(points) > 1}
+    if not usable:
+        return None
+    others = sorted(usable.keys() - set(FIRST))
+    charts = [_chart(name, usable[name], is_open=True) for name in FIRST if name in usable]
+    return doc.Section(
+        "Training", doc.present(charts, (_chart(name, usable[name], is_open=False) for name in others)), id="training"
+    )
+
+
+def _chart(name: str, points: Sequence[tuple[float, float]], *, is_open: bool) -> doc.Fold:
+    steps, values = [x for x, _ in points], [y for _, y in points]
+    across = doc.axis(lambda step: f"{step:,.0f}", steps, ticks=(steps[0], (steps[0] + steps[-1]) / 2, steps[-1]))
+    up = doc.axis(lambda value: _text(name, value), values, room=1.08)
+    if min(values) >= 0:
+        up = replace(up, low=max(0.0, up.low))
+    curve = doc.Curve(name, tuple(points))
+    plot = doc.Plot(f"{name} over steps", across, up, (curve,), legend=False, height=170.0)
+    return doc.Fold(f"{_title(name)}: {_text(name, values[-1])}", (plot,), is_open)
+
+
+def _ranks(present: Sequence[RankNow], *, live: bool) -> doc.Section | None:
+    """Return where each rank is: a row each, or a cell each where there are many."""
+    if not present:
+        return None
+    newest = max((rank.step or 0 for rank in present), default=0)
+
+    def tone(rank: RankNow) -> doc.Tone:
+        if not live:
+            return "" if rank.region == "end" else "warn"
+        return "bad" if rank.quiet_s >= QUIET_S else "warn" if (rank.step or 0) < newest else "good"
+
+    def words(rank: RankNow) -> str:
+        return f"rank {rank.rank}, step {rank.step}, in {rank.region or 'no region'}, beat {age(rank.quiet_s)} ago"
+
+    if len(present) <= DENSE_RANKS:
+        rows = tuple(
+            (
+                f"{rank.rank}",
+                "-" if rank.step is None else f"{rank.step:,}",
+                rank.region or "-",
+                doc.Cell(f"{age(rank.quiet_s)} ago", tone=tone(rank)),
+                rank.call or "-",
+            )
+            for rank in present
+        )
+        return doc.Section("Ranks", (doc.Table(("rank", "step", "region", "heartbeat", "inside"), rows, names=5),))
+    header = ("ranks", *(f"+{n}" for n in range(CELLS)))
+    by_rank = {rank.rank: rank for rank in present}
+    lines: list[tuple[doc.Text | doc.Cell, ...]] = []
+    for first in range(present[0].rank - present[0].rank % CELLS, present[-1].rank + 1, CELLS):
+        cells = [
+            doc.Cell(str(rank.step or 0), tone(rank), hint=words(rank))
+            if (rank := by_rank.get(number)) is not None
+            else doc.Cell("-", "soft", hint=f"rank {number} left no heartbeat")
+            for number in range(first, first + CELLS)
+        ]
+        if any(number in by_rank for number in range(first, first + CELLS)):
+            lines.append((f"{first}", *cells))
+    note = doc.remark(f"Each cell is a rank at its step. Red: no heartbeat for {QUIET_S:.0f} s; yellow: a step behind.")
+    return doc.Section("Ranks", (note, doc.Table(header, tuple(lines), kind="dense")))
+
+
+def _planned(paths: RunPaths, figures: Mapping[str, Any]) -> doc.Section | None:
+    """Return what the plan predicted beside what was measured."""
+    try:
+        plan = read_json(paths.plan)
+    except (OSError, ValueError):
+        return None
+    if not isinstance(plan, dict):
+        return None
+    duration = plan.get("time")
+    step_s = duration.get("step_s") if isinstance(duration, dict) else None
+    rows = [
+        (title, _text(name, planned), "-" if (seen := figures.get(name)) is None else _text(name, seen))
+        for title, name, planned in (
+            ("peak memory of rank 0", "peak_memory_bytes", plan.get("peak_bytes")),
+            ("step time", "step_time_s", step_s),
+            ("communicated in a step", "communicated_bytes_per_step", _traffic(plan.get("traffic"))),
+        )
+        if isinstance(planned, int | float)
+    ]
+    note = doc.remark("Memory is planned for tensors; on a CPU the whole process is measured.")
+    table = doc.Table(("figure", "planned", "measured"), tuple(rows), names=1)
+    return doc.Section("Plan and actual", doc.present(table, note)) if rows else None
+
+
+def _traffic(traffic: Any) -> float | None:
+    with suppress(TypeError, KeyError):
+        return float(sum(item["size_bytes"] for item in traffic))
+    return None
+
+
+def _summary(summary: Mapping[str, Any]) -> doc.Section | None:
+    rows = tuple(doc.Field(name, _text(name, value)) for name, value in summary.items() if value is not None)
+    return doc.Section("All figures", (doc.Fold("summary.json", (doc.Fields(rows),)),)) if rows else None

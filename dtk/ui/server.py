@@ -1,0 +1,173 @@
+"""Serves the pages of `dtk ui` on this machine only: on loopback, to those who have the token, and reading alone.
+
+The token is in the address that is printed; it becomes a cookie, so that it stands in no link and no history entry. A
+request must also name this host, so that no foreign page reaches it by a name that resolves to loopback.
+"""
+
+import http.server
+import secrets
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from diagnostics.report import document as doc
+from diagnostics.report.html import render
+from diagnostics.report.markup import Markup
+from dtk.errors import DtkError
+from dtk.ui.pages import find, link, run_page, runs_page
+
+HOST = "127.0.0.1"
+DIAGNOSIS_S = 600.0
+"""Longest that a diagnosis may take: those of the largest traces take minutes."""
+MOST_COMPARED = 64
+_BACK = doc.Paragraph((link("All runs", "/"),))
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """The pages of one folder of runs."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path, port: int = 0) -> None:
+        """Listen.
+
+        Args:
+            folder: of the runs.
+            port: 0 = a free one.
+
+        Raises:
+            DtkError: the port is taken, or not allowed.
+        """
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            what, fix = f"cannot listen on port {port}", "choose another: --port N, or leave it out for a free one"
+            raise DtkError(what, error.strerror or str(error), fix) from error
+        self.folder, self.token = folder, secrets.token_urlsafe(24)
+        self.diagnoses: dict[str, tuple[float, bytes]] = {}
+        self.one_diagnosis = threading.Lock()
+
+    @property
+    def port(self) -> int:
+        """The one that it listens on."""
+        return int(self.server_address[1])
+
+    @property
+    def address(self) -> str:
+        """What to open in a browser."""
+        return f"http://{HOST}:{self.port}/?token={self.token}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing where a browser left in the middle of an answer."""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+    timeout = 30
+    server_version, sys_version = "dtk", ""
+
+    def do_GET(self) -> None:
+        """Answer one page."""
+        url = urlsplit(self.path)
+        query = parse_qs(url.query)
+        port, name = self.server.port, f"dtk_ui_{self.server.port}"
+        if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
+            self._answer(HTTPStatus.FORBIDDEN, b"dtk ui answers on this machine only\n", "text/plain")
+            return
+        if self._has(query.get("token", [""])[0]):
+            cookie = f"{name}={self.server.token}; HttpOnly; SameSite=Strict; Path=/"
+            self._answer(HTTPStatus.SEE_OTHER, b"", "text/plain", {"Location": "/", "Set-Cookie": cookie})
+            return
+        try:
+            held = SimpleCookie(self.headers.get("Cookie", "")).get(name)
+        except CookieError:
+            held = None
+        if held is None or not self._has(held.value):
+            text = "open the address that `dtk ui` printed: it holds a token\n"
+            self._answer(HTTPStatus.FORBIDDEN, text.encode(), "text/plain")
+            return
+        try:
+            page = self._page(unquote(url.path), query)
+        except DtkError as error:
+            page = _rendered(doc.Document(title="dtk", answer=" ".join(str(error).split()), blocks=(), lead=(_BACK,)))
+            self._answer(HTTPStatus.NOT_FOUND, page)
+            return
+        self._answer(HTTPStatus.OK, page)
+
+    def _has(self, token: str) -> bool:
+        return secrets.compare_digest(token.encode(), self.server.token.encode())
+
+    def _page(self, path: str, query: Mapping[str, list[str]]) -> bytes:
+        folder = self.server.folder
+        match path.split("/")[1:]:
+            case [""]:
+                return _rendered(runs_page(folder, {name: values[0] for name, values in query.items()}))
+            case ["run", identity]:
+                return _rendered(run_page(folder, identity))
+            case ["run", identity, "diagnosis"]:
+                return self._diagnosis(find(folder, identity))
+            case ["compare"]:
+                return _compared([find(folder, name) for name in query.get("run", [])[:MOST_COMPARED]])
+        raise DtkError(f"there is no page {path}")
+
+    def _diagnosis(self, run: Path) -> bytes:
+        """Return the report of a run; it is made by a process of its own, which its limits on time and memory need."""
+        with self.server.one_diagnosis:
+            changed_s = max(path.stat().st_mtime for path in (run, *run.iterdir()))
+            made_s, page = self.server.diagnoses.get(run.name, (0.0, b""))
+            if made_s != changed_s:
+                words = [sys.executable, "-m", "dtk", "diagnose", str(run), "--format", "html"]
+                try:
+                    made = subprocess.run(words, capture_output=True, timeout=DIAGNOSIS_S, check=False)
+                except subprocess.TimeoutExpired as error:
+                    raise DtkError(f"the diagnosis took more than {DIAGNOSIS_S:.0f} s") from error
+                if made.returncode not in (0, 1):
+                    raise DtkError(made.stderr.decode(errors="replace").strip() or "dtk diagnose failed")
+                page = made.stdout
+                self.server.diagnoses = {run.name: (changed_s, page)}
+            return page
+
+    def _answer(
+        self, code: HTTPStatus, body: bytes, kind: str = "text/html", more: Mapping[str, str] | None = None
+    ) -> None:
+        self.send_response(code)
+        headers = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body)), **_HEADERS}
+        for name, value in (headers | dict(more or {})).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Print nothing for a request."""
+
+
+def _compared(runs: list[Path]) -> bytes:
+    from diagnostics.contract.errors import DiagnosticsError
+    from dtk.compare.compare import compare
+    from dtk.compare.report import document
+
+    try:
+        made = document(compare(runs))
+    except DiagnosticsError as error:
+        raise DtkError(" ".join(str(error).split())) from error
+    return render(replace(made, lead=(_BACK, *made.lead))).encode()
+
+
+def _rendered(document: doc.Document) -> bytes:
+    style, script = (Markup((Path(__file__).parent / name).read_text(encoding="utf-8")) for name in ("ui.css", "ui.js"))
+    return render(document, style, script).encode()
