@@ -1,4 +1,4 @@
-"""Seconds of `dtk ls` on many runs, start-up included. Prints medians and ranges.
+"""Seconds of `dtk ls` on many runs, start-up included, and of the first page of `dtk ui`. Prints medians and ranges.
 
 python benchmarks/list_runs.py [--runs 10000]
 Of a hundred folders 80 hold a finished run, 15 a failed one, 3 one that is going or lost, 2 a damaged one.
@@ -13,6 +13,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from diagnostics.report.html import render
+from dtk.ui.pages import runs_page
 
 REPEATS = 7
 DEFINITION = "wall-clock seconds per optimizer step in the window since the last record, without evaluation"
@@ -52,6 +55,13 @@ def command_s(*arguments: str) -> float:
     return time.perf_counter() - began_s
 
 
+def page_s(root: Path) -> float:
+    """Wall seconds to make the page of all runs."""
+    began_s = time.perf_counter()
+    render(runs_page(root, {}))
+    return time.perf_counter() - began_s
+
+
 def main() -> None:
     """Make the folders, print the table."""
     parser = argparse.ArgumentParser()
@@ -67,6 +77,8 @@ def main() -> None:
             seconds = [command_s(first, str(root), *rest) for _ in range(REPEATS)]
             row = f"| `dtk {' '.join([first, *rest])}` | {statistics.median(seconds):.2f} |"
             print(f"{row} {min(seconds):.2f} - {max(seconds):.2f} |", flush=True)
+        seconds = [page_s(root) for _ in range(REPEATS)]
+        print(f"| first page of `dtk ui` | {statistics.median(seconds):.2f} | {min(seconds):.2f} - {max(seconds):.2f} |")
 
 
 if __name__ == "__main__":

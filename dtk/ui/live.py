@@ -111,4 +111,4 @@ def _call(paths: RunPaths, rank: int, now_s: float) -> str:
         return ""
     record = records[-1]
     where = f" at {record.file}:{record.line}" if record.file else ""
-    return f"{call_of(record).described} for {seconds_text(max(0.0, now_s - record.time_s))}{where}"
+    return f"{call_of(record).described.text} for {seconds_text(max(0.0, now_s - record.time_s))}{where}"

@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -28,6 +29,7 @@ COMMANDS = {
     "calibrate": ("plan", "--calibrate"),
     "preflight": ("preflight", "strategy=ddp", "model=gpt2_tiny", "launcher.world_size=2"),
     "watch": ("watch", "--", sys.executable, "spawn.py"),
+    "ui": ("ui", "--no-open"),
 }
 EXTENDED = {
     "run preflight=on": ("run", "preflight=on", "strategy=fsdp", *SMALL),
@@ -129,6 +131,9 @@ def watched(words: Sequence[str], folder: Path, codes: tuple[int, ...] = (0,)) -
         while process.poll() is None and time.monotonic() < ends_s:
             watching.look()
             time.sleep(0.05)
+            if words[0] == "ui" and watching.seen:  # It serves until somebody ends it.
+                process.send_signal(signal.SIGINT)
+                process.wait(20)
         process.kill()
     assert process.wait() in codes, (folder / "output.log").read_text()
     return watching.seen
@@ -141,7 +146,8 @@ def prepare(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*COMMANDS, *(pytest.param(name, marks=[pytest.mark.extended, pytest.mark.timeout(900)]) for name in EXTENDED)]
+    "name",
+    [*COMMANDS, *(pytest.param(name, marks=[pytest.mark.extended, pytest.mark.timeout(900)]) for name in EXTENDED)],
 )
 def test_only_loopback_is_listened_on(name: str, tmp_path: Path) -> None:
     if "wandb" in name and find_spec("wandb") is None:

@@ -1,0 +1,115 @@
+"""The pages as documents: which runs are listed in which order, and what the page of one run says."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.contract.artifacts import Failure, write_json
+from diagnostics.report import document as doc
+from diagnostics.report.html import render
+from dtk.errors import DtkError
+from dtk.ui import pages
+from tests.unit.ui.folders import beat, made
+
+
+def texts(block: object) -> str:
+    """Everything that a document or block shows, as one text."""
+    return render(block) if isinstance(block, doc.Document) else str(block)
+
+
+def listed(folder: Path, **query: str) -> list[str]:
+    page = pages.runs_page(folder, query)
+    (section,) = page.blocks
+    assert isinstance(section, doc.Section)
+    return [
+        doc.plain(doc.cell_of(row[0]).text)
+        for block in section.blocks
+        if isinstance(block, doc.Table)
+        for row in block.rows
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    runs = tmp_path / "runs"
+    for name, state in (("a-ddp", "finished"), ("b-fsdp", "failed"), ("c-fsdp", "finished")):
+        made(runs, name, state)
+    (runs / "notes").mkdir()
+    return runs
+
+
+def test_filter_by_words_in_name_and_state(folder: Path) -> None:
+    assert set(listed(folder)) == {"a-ddp", "b-fsdp", "c-fsdp"}
+    assert set(listed(folder, q="FSDP")) == {"b-fsdp", "c-fsdp"}
+    assert listed(folder, q="fsdp failed") == ["b-fsdp"]
+    assert listed(folder, q="<nothing>") == [] and "no run is like that" in texts(pages.runs_page(folder, {"q": "x"}))
+
+
+@pytest.mark.parametrize(("sort", "reverse"), [("name", ""), ("name", "1"), ("state", ""), ("no such key", "")])
+def test_sorting(sort: str, reverse: str, folder: Path) -> None:
+    names = listed(folder, sort=sort, reverse=reverse)
+    expected = {("name", ""): ["a-ddp", "b-fsdp", "c-fsdp"], ("name", "1"): ["c-fsdp", "b-fsdp", "a-ddp"]}
+    assert names == expected.get((sort, reverse), names) and len(names) == 3
+    assert sort != "state" or names[0] == "b-fsdp"
+
+
+def test_pages_of_many_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "PAGE_ROWS", 2)
+    assert [len(listed(folder, sort="name", page=page)) for page in ("1", "2", "99", "x", "0")] == [2, 1, 1, 2, 2]
+    page = texts(pages.runs_page(folder, {"sort": "name", "q": "d"}))
+    assert "page 1 of 2" in page and "/?q=d&amp;sort=name&amp;page=2" in page
+
+
+def test_no_runs_yet_says_what_to_type(tmp_path: Path) -> None:
+    assert "experiment=smoke" in texts(pages.runs_page(tmp_path / "runs", {}))
+
+
+def test_a_failed_run_says_who_failed_and_why(folder: Path) -> None:
+    made(folder, "d", "failed", failure=Failure(rank=3, reason="ValueError: <b>bad</b>"))
+    page = texts(pages.run_page(folder, "d"))
+    assert "rank 3: ValueError: &lt;b&gt;bad&lt;/b&gt;" in page and "<b>" not in page
+
+
+def test_ranks_that_are_silent_or_behind_stand_out_in_a_live_run(folder: Path) -> None:
+    run = made(folder, "e", "queued")
+    for rank, step, age_s in ((0, 9, 0), (1, 8, 0), (2, 9, 99)):
+        beat(run, rank, step, "forward", age_s)
+    present = pages.ranks(pages.RunPaths(run), 0.0)
+    section = pages._ranks([r for r in pages.ranks(pages.RunPaths(run), pages.time.time()) if present], live=True)
+    assert section is not None
+    (table,) = section.blocks
+    assert isinstance(table, doc.Table)
+    assert [doc.cell_of(row[3]).tone for row in table.rows] == ["good", "warn", "bad"]
+
+
+def test_a_thousand_ranks_are_cells(folder: Path) -> None:
+    run = made(folder, "f", "finished")
+    for rank in (0, 1, *range(40, 140)):
+        beat(run, rank, 5, "end")
+    page = pages.run_page(folder, "f")
+    (section,) = [b for b in page.blocks if isinstance(b, doc.Section) and b.title == "Ranks"]
+    table = section.blocks[-1]
+    assert isinstance(table, doc.Table) and table.kind == "dense" and len(table.rows) == 5
+    missing = doc.cell_of(table.rows[0][3])
+    assert missing.hint == "rank 2 left no heartbeat" and missing.tone == "soft"
+
+
+def test_what_was_planned_stands_beside_what_was_measured(folder: Path) -> None:
+    run = made(folder, "g")
+    write_json(
+        run / "plan.json",
+        {"peak_bytes": 1 << 20, "time": {"step_s": 0.5}, "traffic": [{"count": 2, "size_bytes": 2048}]},
+    )
+    write_json(run / "summary.json", {"figures": {"step_time_s": 0.25, "communicated_bytes_per_step": 2048}})
+    page = texts(pages.run_page(folder, "g"))
+    assert "1 MiB" in page and "500 ms" in page and "250 ms" in page and page.count("2 KiB") >= 2
+    write_json(run / "plan.json", {"traffic": "x", "peak_bytes": "y", "time": 3})
+    assert "Plan and actual" not in texts(pages.run_page(folder, "g"))
+
+
+@pytest.mark.parametrize("name", ["nothing", "..", ".", "", "notes", "../outside", "link"])
+def test_only_runs_of_the_folder_are_found(name: str, folder: Path, tmp_path: Path) -> None:
+    made(tmp_path, "outside")
+    (folder / "link").symlink_to(tmp_path / "outside")
+    with pytest.raises(DtkError, match="there is no run"):
+        pages.run_page(folder, name)

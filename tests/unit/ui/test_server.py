@@ -1,0 +1,90 @@
+"""The server: who gets an answer, and what those get who ask for something else."""
+
+import http.client
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from dtk.errors import DtkError
+from dtk.ui.server import HOST, Server
+from tests.unit.ui.folders import made
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    made(tmp_path / "runs", "a-ddp")
+    with Server(tmp_path / "runs") as serving:
+        thread = threading.Thread(target=lambda: serving.serve_forever(poll_interval=0.01))
+        thread.start()
+        yield serving
+        serving.shutdown()
+        thread.join()
+
+
+def ask(server: Server, path: str, **headers: str) -> tuple[int, dict[str, str], str]:
+    connection = http.client.HTTPConnection(HOST, server.port, timeout=20)
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse()
+    return answer.status, dict(answer.getheaders()), answer.read().decode()
+
+
+def allowed(server: Server, path: str) -> tuple[int, dict[str, str], str]:
+    return ask(server, path, Cookie=f"dtk_ui_{server.port}={server.token}")
+
+
+def test_the_printed_address_gives_a_cookie_and_hides_the_token(server: Server) -> None:
+    code, headers, _ = ask(server, server.address.partition(f":{server.port}")[2])
+    assert (code, headers["Location"]) == (303, "/")
+    assert "HttpOnly" in headers["Set-Cookie"] and "SameSite=Strict" in headers["Set-Cookie"]
+    code, headers, body = ask(server, "/", Cookie=headers["Set-Cookie"].partition(";")[0])
+    assert code == 200 and "a-ddp" in body and server.token not in body
+    assert headers["Cache-Control"] == "no-store" and headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize("headers", [{}, {"Cookie": "dtk_ui_0=x"}, {"Cookie": "\x7f=;;"}, {"Cookie": "{name}=wrong"}])
+def test_without_the_token_nothing_is_shown(headers: dict[str, str], server: Server) -> None:
+    headers = {name: value.replace("{name}", f"dtk_ui_{server.port}") for name, value in headers.items()}
+    for path in ("/", "/?token=wrong", "/?token=", "/run/a-ddp", "/run/a-ddp/diagnosis"):
+        code, _, body = ask(server, path, **headers)
+        assert code == 403 and "a-ddp" not in body
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", ""])
+def test_a_foreign_name_that_resolves_to_loopback_is_refused(host: str, server: Server) -> None:
+    code, _, body = ask(server, f"/?token={server.token}", Host=host)
+    assert code == 403 and "a-ddp" not in body
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/run/none", "/run/" + quote("../..", safe=""), "/run/a-ddp/x", "/x", "/run/%00", "/compare?run=none"],
+)
+def test_a_page_that_does_not_exist_is_one_clear_line(path: str, server: Server) -> None:
+    code, _, body = allowed(server, path)
+    assert code == 404 and "here is no" in body and "Traceback" not in body
+
+
+def test_a_comparison_that_cannot_be_made_says_why(server: Server) -> None:
+    code, _, body = allowed(server, "/compare")
+    assert code == 404 and "Traceback" not in body and "All runs" in body
+
+
+def test_the_diagnosis_is_that_of_the_command(server: Server) -> None:
+    code, _, body = allowed(server, "/run/a-ddp/diagnosis")
+    assert code == 200 and body.startswith("<!doctype html>") and "a-ddp" in body
+    assert server.diagnoses.keys() == {"a-ddp"}
+    assert allowed(server, "/run/a-ddp/diagnosis")[2] == body
+
+
+def test_nothing_can_be_posted(server: Server) -> None:
+    connection = http.client.HTTPConnection(HOST, server.port, timeout=20)
+    connection.request("POST", "/", body="x", headers={"Cookie": f"dtk_ui_{server.port}={server.token}"})
+    assert connection.getresponse().status == 501
+
+
+def test_a_port_in_use_is_one_line(server: Server) -> None:
+    with pytest.raises(DtkError, match=f"cannot listen on port {server.port}"):
+        Server(Path(), server.port)
