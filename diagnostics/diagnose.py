@@ -41,7 +41,7 @@ _TROUBLE = frozenset({
     "monitored_barrier", "collective_mismatch_text", "ddp_unused", "ddp_marked_twice", "ddp_shape_mismatch",
     "rendezvous_timeout", "store_timeout", "store_key_timeout", "store_closed", "missing_variable",
     "interface_missing", "port_in_use", "no_nccl", "srun_task", "side_error", "launcher_error", "worker_died",
-    "checkpoint_key",
+    "checkpoint_key", "job_stopped",
 })  # fmt: skip
 """Kinds of log lines (`evidence/logs/patterns.yaml`) that a job in good health does not write."""
 FAILED = "this detector failed on this evidence"
@@ -251,6 +251,9 @@ def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], 
         if verdict.outcome == "hung" and (state == "finished" or _fitted(evidence, verdict, measures)):
             return "diverged"  # nothing hangs: the ranks' calls differed and fitted by chance
         if verdict.outcome == "hung" and verdict.roots[0].cause == "hang.unused_parameters" and _refused(evidence):
+            return "crashed"
+        refused = any(fact.kind == "port_in_use" for fact in evidence.facts)
+        if verdict.outcome == "hung" and verdict.roots[0].cause == "hang.rendezvous" and refused:
             return "crashed"
         if verdict.outcome == "hung" and verdict.roots[0].cause == "hang.rank_exited" and state == "failed":
             return "crashed"  # The launcher saw it end the job.

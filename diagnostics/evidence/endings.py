@@ -161,6 +161,7 @@ _COMMUNICATION_TEXT = re.compile(
     r"Watchdog caught collective|HeartbeatMonitor|monitoredBarrier|while waiting for send/recv from rank|"
     r"\bTCPStore\b|\bFileStore\b|\bHashStore\b|(?:client|server) socket (?:on|has|timed)|c10d key-value store|"
     r"store->(?:get|set|wait)|wait timeout after \d+ ?ms, keys:|clients joined|barrier.*timed out|"
+    r"RPC call to \w+ timed out|store based barrier|"
     r"Failed to recv, got 0 bytes|(?:sendBytes|recvBytes|recvValue|recvVector)\w* failed|"
     r"connection to the C10d store|Horovod has been shut down",
 )
@@ -180,7 +181,8 @@ _TIMED_OUT = re.compile(
 )
 _CLOSED = re.compile(r"closed by (?:peer|remote)|reset by peer|broken pipe|shut down", re.IGNORECASE)
 _COMMUNICATION_FILE = re.compile(
-    r"(?:^|/)torch/distributed/(?!checkpoint/|elastic/|launch|run\.py)|(?:^|/)torch/nn/parallel/distributed\.py$"
+    r"(?:^|/)torch/distributed/(?!checkpoint/|elastic/|launch|run\.py)|(?:^|/)torch/nn/parallel/distributed\.py$|"
+    r"(?:^|/)(?:vllm|sglang/srt)/distributed/"
 )
 """torch's communication. Checkpoints read and write files there, so their sockets are those of a file system."""
 _DATA_LOADER_WORKER = re.compile(
@@ -223,9 +225,10 @@ def kind_of_exception(type_: str, message: str, frames: tuple[Frame, ...] = ()) 
         name == "RuntimeError" and _SOCKET_TEXT.fullmatch(text.strip())
     )
     may_be = name in _C10D_ERRORS or (inside and from_c)
-    if not certain and not (may_be and _SPEAKS_OF_A_PEER.search(text)):
+    said = f"{name}: {text}"
+    if not certain and not (may_be and _SPEAKS_OF_A_PEER.search(said)):
         return "raised"
-    return "timed_out" if _TIMED_OUT.search(text) and not _CLOSED.search(text) else "lost_peer"
+    return "timed_out" if _TIMED_OUT.search(said) and not _CLOSED.search(text) else "lost_peer"
 
 
 def is_victim(kind: str) -> bool:
@@ -235,6 +238,8 @@ def is_victim(kind: str) -> bool:
 
 def _detail(type_: str, message: str, kind: Kind) -> Detail:
     if kind == "oom":
+        if "running low on memory" in message:
+            return "host_memory"
         host = type_ in ("MemoryError", "_ArrayMemoryError") or _HOST_ALLOCATION.search(message)
         return "nccl_memory" if _NCCL_MEMORY.search(message) else "host_allocation" if host else ""
     if worker := _DATA_LOADER_WORKER.search(message):

@@ -27,7 +27,7 @@ from diagnostics.evidence.readers.ring import RingFile
 
 _TIMEOUT_FACTS = {"gloo_timeout", "watchdog_timeout", "monitored_barrier", "store_timeout"}
 _MISMATCH_FACTS = {"gloo_mismatch", "collective_mismatch_text"}
-_RAISED_OOM = re.compile(r"(?:[\w.]+\.)?(?:OutOfMemoryError|RuntimeError): CUDA out of memory")
+_RAISED_OOM = re.compile(r"(?:[\w.]+\.)?(?:OutOfMemoryError|RuntimeError): [A-Z]{3,4} out of memory")
 """How the interpreter prints an exception that nobody caught."""
 _CLOSED_FACTS = {"gloo_closed", "gloo_reset"}
 _FAILED_FACTS = _CLOSED_FACTS | {"dist_backend_error"}
@@ -154,7 +154,9 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     if any(ending.by_itself for ending in endings.values()):
         return endings
     rank = candidates[0] if len(candidates) == 1 else UNNAMED
-    unnamed = [of_error(error, rank) for error in evidence.errors if error.rank is None and error.type]
+    homeless = [error for error in evidence.errors if error.rank is None and ends_a_rank(error)]
+    # An exception says more than the exit code that follows from it.
+    unnamed = [of_error(e, rank) for e in homeless if e.type] or [of_error(e, rank) for e in homeless]
     own = [ending for ending in unnamed if ending.by_itself]
     if not unnamed:
         own = [*_of_memory(evidence, rank), *_of_workers(evidence, rank)][:1]

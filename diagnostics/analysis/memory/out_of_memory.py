@@ -9,6 +9,7 @@ from diagnostics.contract.findings import EvidenceItem
 from diagnostics.evidence.logs.fields import oom_parts, size_bytes
 from diagnostics.evidence.model import Evidence, Frame, RankError, shortened
 
+_ON_DEVICE = re.compile(r"\b(?:CUDA|HIP|XPU|NPU|MUSA) out of memory")
 _CUDA_TYPES = ("OutOfMemoryError", "torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
 _FIGURES = {
     "requested_bytes": "requested_bytes",
@@ -119,7 +120,7 @@ def _figures(record: RanOut) -> int:
 def _of_error(error: RankError) -> RanOut | None:
     """Read the message of an error file, which holds the whole text."""
     text = error.message
-    if "CUDA out of memory" in text or error.type in _CUDA_TYPES:
+    if _ON_DEVICE.search(text) or (error.type in _CUDA_TYPES and "low on memory" not in text):
         device, fields = "cuda", dict(oom_parts(text))
         fields["requested_bytes"] = size_bytes(
             text.partition("ried to allocate ")[2] or text.partition("Requested size: ")[2]

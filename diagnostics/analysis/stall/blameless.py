@@ -14,6 +14,8 @@ _STARTUP = {
     "rendezvous_timeout", "store_timeout", "store_key_timeout", "missing_variable", "interface_missing",
     "port_in_use",
 }  # fmt: skip
+_RENDEZVOUS = frozenset({"next_rendezvous", "_rendezvous", "_initialize_workers"})
+"""Functions of torch's elastic agent in which nodes meet."""
 _TRANSPORT = {"nccl_ib_error", "nccl_ib_async", "nccl_connect", "nccl_socket_error"}
 
 
@@ -116,12 +118,19 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
             waited_s = max(lasted_s(starts[rank], "since_s") for rank in waiting)
             stuck = tuple(r for r in missing if r in starts and lasted_s(starts[r], "worked_s") >= STALL_S)
             return Startup(starts, waiting, missing, stuck if waited_s >= STALL_S else (), waited_s)
-    facts = tuple(fact for fact in job.evidence.facts if fact.kind in _STARTUP)
+    facts = tuple(fact for fact in job.evidence.facts if fact.kind in _STARTUP or _is_of_rendezvous(fact))
     # Errors of the store or the network are what a failed start-up raises; any other traceback has a cause of its own.
     unrelated = [end for end in job.endings.values() if end.kind in {"raised", "oom", "killed"} and end.frames]
     if any(not any(part in end.what for part in ("Timeout", "Network", "Store")) for end in unrelated):
         return None
     return StartupFailed(facts) if facts else None
+
+
+def _is_of_rendezvous(fact: LogFact) -> bool:
+    """Whether the launcher failed before it had started any rank."""
+    return fact.kind == "launcher_error" and any(
+        frame.function in _RENDEZVOUS and "torch/distributed/elastic/" in frame.file for frame in fact.fields["frames"]
+    )
 
 
 def lasted_s(fact: LogFact, since: str) -> float:

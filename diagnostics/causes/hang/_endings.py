@@ -1,5 +1,6 @@
 """What the four causes of ranks that ended first share: the finding and its sentences."""
 
+import re
 from dataclasses import replace
 
 from diagnostics.analysis.stall.endings import FirstEndings, line
@@ -39,7 +40,11 @@ def _ended_first_text(
     if case.kind == "oom":
         ended = f"ran out of memory: {first.what}"
     elif case.kind == "killed":
-        ended = f"{verb(names, 'was', 'were')} killed by {first.what}" if first.signal else f"vanished: {first.what}"
+        ended = (
+            f"{verb(names or (0,), 'was', 'were')} killed by {first.what}"
+            if first.signal
+            else f"vanished: {first.what}"
+        )
     elif first.in_order:
         ended = "ended in order with exit code 0"
     elif first.only_exit_code:
@@ -155,9 +160,12 @@ def remedies(
     """
     at, entry = f"{where[0].file}:{where[0].line}" if where else "", _REMEDIES["kinds"][kind]
     detail = _detail(kind, end) if end is not None else ""
+    known = (text for text in _REMEDIES["texts"] if end is not None and end.type and re.search(text["text"], end.what))
     override: tuple[Remedy, ...] = ()
     if detail in _REMEDIES["details"]:
         entry = _REMEDIES["details"][detail]
+    elif kind == "raised" and (text := next(known, None)) is not None:
+        entry = text
     elif kind == "oom" and is_dtk_run:
         override = (Remedy("override", "train.micro_batch_size=1", "activations shrink with the micro-batch"),)
     one_more = ""
@@ -181,6 +189,8 @@ def _detail(kind: Kind, end: Ending) -> str:
     """Return what more is known of an ending than its kind, as the table names it."""
     if end.only_exit_code:
         return "exit_code"
+    if end.signal in ("SIGKILL", "SIGBUS") and end.detail not in _REMEDIES["details"]:
+        return end.signal.lower()
     if is_fault(end.signal):
         return "native_fault"
     if end.detail in _REMEDIES["details"]:

@@ -57,6 +57,11 @@ def _failed_text(finding: Finding, case: StartupFailed) -> Text:
         "check MASTER_ADDR, MASTER_PORT and WORLD_SIZE, that every node was started, and that the port is open "
         "between them"
     )
+    if any(fact.kind == "port_in_use" for fact in case.facts):
+        change = (
+            "end the process that holds the port, often one of an earlier attempt (ss -ltnp), or choose "
+            "another one: torchrun --master-port=29511, accelerate launch --main_process_port, MASTER_PORT"
+        )
     return Text(
         summary=f"Start-up never completed: {message}. No rank issued a collective.",
         measured=f"{len(case.facts)} messages of start-up, 0 collectives",

@@ -4,7 +4,7 @@ from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import Finding, Remedy, Text, worded
+from diagnostics.contract.findings import Finding, Remedy, Text, undecided, worded
 from diagnostics.contract.formatting import Bytes, bytes_text
 
 ID = "memory.non_torch"
@@ -13,16 +13,17 @@ LEAST_OUTSIDE = 0.15
 
 
 def _words(
-    finding: Finding, rank: int | None, outside_bytes: int, other_bytes: int, total_bytes: int, requested_bytes: int
+    finding: Finding, rank: int | None, outside_bytes: int, holder: str, total_bytes: int, requested_bytes: int
 ) -> Text:
-    """Say who holds how much of a device outside this process's PyTorch, `other_bytes` of it in other processes."""
+    """Say how much of a device is held outside this process's PyTorch, and by whom (`own`, `others` or `unknown`)."""
     outside, total = bytes_text(outside_bytes), bytes_text(total_bytes)
-    holder = "this process outside PyTorch (NCCL, CUDA libraries)"
+    who = "this process outside PyTorch (NCCL, CUDA libraries)"
     change = "NCCL_BUFFSIZE=1048576 NCCL_MAX_CTAS=8, and fewer process groups"
     remedy = Remedy("environment", change, "each communicator holds its own buffers", f"part of {outside}")
-    if other_bytes > outside_bytes / 2:
-        holder = "other processes"
-        change = (
+    if holder != "own":
+        who = "other processes" if holder == "others" else "other processes, or by this one outside PyTorch"
+        change = "" if holder == "others" else "look with nvidia-smi or rocm-smi who holds it; "
+        change += (
             "end the other processes on that device, or give each rank its own device "
             "(torch.cuda.set_device(local_rank))"
         )
@@ -30,7 +31,7 @@ def _words(
     where = shared.rank_names([rank]) if rank is not None else "the device"
     return Text(
         summary=(
-            f"On {where} {outside} of {total} is held by {holder}; the request of {bytes_text(requested_bytes)} would "
+            f"On {where} {outside} of {total} is held by {who}; the request of {bytes_text(requested_bytes)} would "
             "have fitted."
         ),
         measured=f"{outside} of {total} outside PyTorch",
@@ -51,6 +52,15 @@ def decide(job: JobMemory) -> list[Finding]:
         own_limit = record.limit_bytes is not None and (record.free_bytes or 0) >= requested
         if outside < max(LEAST_OUTSIDE * total, requested) or own_limit:
             return _little(outside)
+        if record.in_use_bytes is None and (record.free_bytes or 0) >= requested > 0:
+            text = "The device had {free} free, more than the {size} that was asked for, so it was not full."
+            return [
+                undecided(
+                    ID, text, "nvidia-smi at that time", free=Bytes(record.free_bytes or 0), size=Bytes(requested)
+                )
+            ]
+        holder = "unknown" if record.in_use_bytes is None and record.listed_bytes is None else "others"
+        holder = holder if holder == "unknown" or 2 * record.other_bytes > outside else "own"
         return shared.confirmed(
             ID,
             job,
@@ -58,11 +68,11 @@ def decide(job: JobMemory) -> list[Finding]:
                 _words,
                 rank=record.rank,
                 outside_bytes=outside,
-                other_bytes=record.other_bytes,
+                holder=holder,
                 total_bytes=total,
                 requested_bytes=requested,
             ),
-            confidence=0.9,
+            confidence=0.8 if holder == "unknown" else 0.9,
             ranks=() if record.rank is None else (record.rank,),
             cost_bytes=outside,
             evidence=(record.item,),

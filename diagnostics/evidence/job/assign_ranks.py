@@ -3,6 +3,7 @@
 Every choice depends on contents only, never on names or the order of a listing.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,6 +18,12 @@ from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.readers.snapshot import SnapshotFile
 from diagnostics.evidence.readers.trace import TraceFile
+
+_PARALLEL = re.compile(
+    r"(?:^|/)(?:torch/distributed/|torch/nn/parallel/distributed\.py|torch/multiprocessing/spawn\.py|deepspeed/|horovod/|"
+    r"ray/|(?:vllm|sglang)/|megatron/)"
+)
+"""Code that runs in jobs of several processes."""
 
 
 def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None:
@@ -84,10 +91,19 @@ def adopt_single(evidence: Evidence) -> None:
     if any(fact.kind == "launcher_error" for fact in evidence.facts):
         return
     lone = [error for error in evidence.errors if error.rank is None and error.type]
+    if not all(error.frames and error.frames[-1].function == "<module>" for error in lone):
+        return  # What was cut out of a log may be of any rank.
+    if any(map(_is_parallel, lone)):
+        return
     if not lone or any(is_victim(kind_of_exception(error.type, error.message, error.frames)) for error in lone):
         return
     evidence.errors = merge_errors([replace(error, rank=0) for error in evidence.errors])
     evidence.facts = [replace(fact, rank=0) for fact in evidence.facts]
+
+
+def _is_parallel(error: RankError) -> bool:
+    """Whether the traceback shows that its process has peers."""
+    return any(_PARALLEL.search(frame.file.replace("\\", "/")) for frame in error.frames)
 
 
 def launched(owners: Iterable[Owner], logs: list[tuple[Contents, Owner]]) -> frozenset[int]:

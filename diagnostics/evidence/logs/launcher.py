@@ -16,9 +16,17 @@ from diagnostics.evidence.model import Frame, RankError
 
 _MAX_ERRORS = 100_000
 _LAUNCHER_TYPES = {"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"}
+_DRIVER_TYPES = {
+    "ActorDiedError", "RayActorError", "ActorUnavailableError", "WorkerCrashedError", "NodeDiedError",
+    "LocalRayletDiedError", "EngineDeadError",
+}  # fmt: skip
+"""What the driver of Ray or vLLM raises when a worker process is gone; of the reason it knows nothing."""
 _LAUNCHER_FILE = re.compile(
-    r"(?:^|/)torch/distributed/(?:run|launch)\.py$|(?:^|/)torch/distributed/(?:launcher|elastic/(?:agent|rendezvous))/"
+    r"(?:^|/)torch/distributed/(?:run|launch)\.py$|(?:^|/)torch/distributed/(?:launcher|elastic/(?:agent|rendezvous))/|"
+    r"(?:^|/)(?:accelerate/commands|deepspeed/launcher|horovod/runner)/"
 )
+_CHILD = re.compile(r"(?:returned non-zero exit status (\d{1,3})|died with <Signals\.(SIG\w+): \d+>)\.?$")
+"""How subprocess.CalledProcessError ends."""
 _FATAL = re.compile(r"^Fatal Python error: (?P<what>.{1,200})$")
 
 
@@ -34,12 +42,26 @@ def launcher_only(kind: str) -> bool:
     return kind in _LAUNCHER_TYPES
 
 
+def driver_only(kind: str) -> bool:
+    """Whether an exception is a driver's way to say that a worker process is gone."""
+    return kind in _DRIVER_TYPES
+
+
+def ended_child(message: str, file: str, line: int) -> RankError | None:
+    """Return how a process ended that a launcher started, of which the launcher's exception names no rank."""
+    if (match := _CHILD.search(message)) is None:
+        return None
+    what = f"killed by {match[2]}" if match[2] else f"exit code {match[1]}"
+    return RankError(None, file, line, "", what, signal=match[2], exit_code=int(match[1]) if match[1] else None)
+
+
 def by_launcher(frames: Iterable[Frame]) -> bool:
     """Whether an exception was raised in torchrun itself. Its decorator `record` also runs in ranks."""
     return any(_LAUNCHER_FILE.search(frame.file) for frame in frames)
 
 
-_ROW = re.compile(r"^\s{1,8}(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: ?(?P<value>.*)$")
+ROW = re.compile(r"^\s{1,8}(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: ?(?P<value>.*)$")
+"""A line of torchrun's list of failures."""
 _RANKS = re.compile(r"(\d{1,7}) \(local_rank: (\d{1,5})\)")
 _CODE = re.compile(r"(-?\d{1,5}) \(pid: (\d{1,9})\)")
 _SIGNAL = re.compile(r"Signal (\d{1,2}) \((SIG\w+)\) received")
@@ -75,7 +97,7 @@ class FailureTable:
 
     def feed(self, text: str, number: int) -> bool:
         """One line without its prefix; whether the table goes on."""
-        match = _ROW.match(text)
+        match = ROW.match(text)
         if match is None:
             if self.row is not None and self.row.trace.active and text.startswith("  "):
                 self.row.trace.feed(text[2:])  # the whole traceback is indented by two

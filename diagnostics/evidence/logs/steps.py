@@ -98,6 +98,11 @@ class Steps:
         """Line of the last step; 0 without one."""
         return max((series.lines[-1] for series in self.series.values()), default=0)
 
+    def after(self, line: int) -> int:
+        """Return how many different steps were printed behind a line."""
+        rows = [zip(series.lines, series.step, strict=True) for series in self.series.values()]
+        return len({step for row in rows for at, step in row if at > line and step == step})
+
     def __bool__(self) -> bool:
         """Whether there are enough of them to say anything; a figure that is not finite says it alone."""
         return bool(self.overflow_lines) or any(

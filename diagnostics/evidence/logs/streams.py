@@ -6,9 +6,11 @@ A traceback behind which the same writer goes on with its steps was handled: it 
 import re
 from dataclasses import dataclass, field, replace
 
+from diagnostics.evidence.endings import Kind, is_victim, kind_of_exception
 from diagnostics.evidence.logs import tracebacks
-from diagnostics.evidence.logs.launcher import by_launcher, fatal_error, launcher_only
+from diagnostics.evidence.logs.launcher import by_launcher, driver_only, ended_child, fatal_error, launcher_only
 from diagnostics.evidence.logs.lines import Line
+from diagnostics.evidence.logs.steps import Steps
 from diagnostics.evidence.model import Frame, LogFact, RankError, Stacks
 from diagnostics.evidence.reader import Contents
 from diagnostics.evidence.stacks import dumps as stack_dumps
@@ -97,9 +99,12 @@ class Streams:
             stream.raised, stream.steps, stream.finished = [], set(), False
         elif begins and stream.traceback.separate(line.text):
             self._keep(stream, end=True)
-        if begins and not stream.traceback.active:
+        was_active = stream.traceback.active
+        if begins and not was_active:
             stream.number, stream.traceback.aside = line.number, stream.aside >= 0
         stream.traceback.feed(line.text)
+        if stream.traceback.active and not (was_active or begins):  # A traceback without its head.
+            stream.number, stream.raised, stream.steps, stream.finished = line.number, [], set(), False
         stream.stack.feed(line.text)
         if stream.traceback.active or stream.stack.active:
             # With many writers the next line of this one may be far away.
@@ -119,6 +124,19 @@ class Streams:
         for stream in self.streams.values():
             self._keep(stream, end=True)
             self._take_back(stream)
+        # A last line alone is weak: beside a whole traceback of an own error it is what somebody printed and handled.
+        if any(error.frames and not is_victim(_kind(error)) for error in self.read.errors):
+            for error in [error for error in self.read.errors if error.type and not error.frames]:
+                self._handled(error)
+
+    def went_on(self, steps: Steps) -> None:
+        """Take back the errors behind which enough steps were printed: the job survived them."""
+        for error in [error for error in self.read.errors if error.type and steps.after(error.line) >= GOES_ON]:
+            self._handled(error)
+
+    def _handled(self, error: RankError) -> None:
+        self.read.errors.remove(error)
+        self._fact("handled_error", error.rank, error.line, error)
 
     def _follow(self, lines: int) -> None:
         self.following = max(self.following, lines)
@@ -129,8 +147,7 @@ class Streams:
             return
         for error in stream.raised:
             if error in self.read.errors:
-                self.read.errors.remove(error)
-            self._fact("handled_error", error.rank, error.line, error)
+                self._handled(error)
         stream.raised = []
 
     def _fact(self, kind: str, rank: int | None, line: int, error: RankError | tracebacks.Raised) -> None:
@@ -159,13 +176,15 @@ class Streams:
         for raised in stream.traceback.take(end):
             rank = stream.rank if stream.spawned is None else stream.spawned
             stream.spawned = None
-            outer = raised.frames[-1]
+            outer = raised.frames[-1] if raised.frames else Frame("", 0, "<module>")
             if raised.aside or (outer.function in _THREADS and outer.file.endswith("threading.py")):
                 self._fact("side_error", rank, stream.number, raised)
             elif launcher_only(raised.type):
                 continue
-            elif by_launcher(raised.frames):
+            elif by_launcher(raised.frames) or driver_only(raised.type):
                 self._fact("launcher_error", None, stream.number, raised)
+                if (ended := ended_child(raised.message, self.read.file, stream.number)) is not None:
+                    self._error(ended)
             else:
                 error = RankError(rank, self.read.file, stream.number, raised.type, raised.message, raised.frames)
                 again = (raised.type, raised.message, raised.frames)
@@ -180,5 +199,16 @@ class Streams:
                 self._follow(FOLLOWED + 8 * len(self.streams))
 
     def _error(self, error: RankError) -> None:
+        if not error.frames and any(_alike(error, other) for other in self.read.errors[-64:]):
+            return
         if len(self.read.errors) < MAX_ERRORS and error not in self.read.errors[-8:]:
             self.read.errors.append(error)
+
+
+def _kind(error: RankError) -> Kind:
+    return kind_of_exception(error.type, error.message, error.frames)
+
+
+def _alike(error: RankError, other: RankError) -> bool:
+    """Whether two errors are one exception that several processes printed without saying which."""
+    return error.type == other.type and error.rank == other.rank and error.message[:TEXT] == other.message[:TEXT]

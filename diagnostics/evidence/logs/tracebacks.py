@@ -1,7 +1,8 @@
 """Puts Python tracebacks together line by line: chained ones, those of data loader workers, mixed streams.
 
 Of a chain one exception is kept: the first, where the others only wrap it or come of clearing up after it, else the
-one that was raised while others were being handled. Knows nothing of files and ranks.
+one that was raised while others were being handled. What people paste is often cut, so frames without a head and the
+last line alone are taken too. Knows nothing of files and ranks.
 """
 
 import re
@@ -19,6 +20,12 @@ _MAX_LINES = 2000
 START = re.compile(r"^[ |+-]*(?:Original )?Traceback \(most recent call last\):\s*$")
 SPAWNED = re.compile(r"^-- Process (\d{1,6}) terminated with the following error:")
 """torch.multiprocessing.spawn repeats the traceback of a process; its number is its rank there."""
+HEAD = re.compile(r"(?:Original )?Traceback \(most recent call last\):\s*$")
+"""The first line wherever it begins: a logger or a progress bar may stand in front of it."""
+LONE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): \S")
+"""How the last line of a traceback begins; Python prints it at the beginning of a line."""
+_CUT_FRAME = re.compile(r'^ {1,4}File "[^"]*", line \d{1,9}, in ')
+"""A frame of a traceback; dumps of stacks by faulthandler have no comma before `in`."""
 FRAME = re.compile(r'^[ |]*File "([^"]*)", line (\d{1,9}),? in (.*)$')
 _END = re.compile(r"^[ |]*([A-Za-z_][\w.]*)(?:: ?(.*))?$")
 _REMOTE = re.compile(r"^[ |]*(?:[\w.]+\.)?RayTaskError(?:\(\w+\))?: ")
@@ -97,6 +104,11 @@ class Assembler:
             self._inside(text)
         elif self.first is not None:
             self._after(text)
+        if not self.active and _CUT_FRAME.match(text):
+            self.inside, self.length, self.frames, self.indent = True, 0, [], 0
+            self._inside(text)
+        elif not self.active and LONE.match(text) and (end := _END.match(text)) is not None:
+            self._ended(Raised(end[1].rpartition(".")[2], (end[2] or "").strip()[:MAX_MESSAGE], (), self.aside))
 
     def take(self, end: bool = False) -> list[Raised]:
         """Complete exceptions since the last call; with `end` also the last one."""

@@ -13,9 +13,10 @@ from typing import Any
 from diagnostics.evidence.endings import signal_of
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import collective as log_collective
+from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.collective import CollectiveStack
 from diagnostics.evidence.logs.fields import decode
-from diagnostics.evidence.logs.launcher import FailureTable
+from diagnostics.evidence.logs.launcher import ROW, FailureTable
 from diagnostics.evidence.logs.lines import Line, LineReader, has_utf16_mark, is_labelled, split
 from diagnostics.evidence.logs.patterns import TABLE, Pattern
 from diagnostics.evidence.logs.steps import Steps
@@ -41,9 +42,10 @@ _OF_THE_JOB = frozenset(
 _WAITED = frozenset({"watchdog_timeout", "store_key_timeout", "gloo_timeout", "monitored_barrier"})
 """Kinds of lines that say that a rank had waited for too long."""
 _STRUCTURE = (
-    b"Traceback (most recent call last)", b"(most recent call first)", b"Fatal Python error", b"  exitcode  :",
-    b"  time      :", b" (active", b" (idle", b"terminated with the following error", b"# stacks at ", b"Last error:",
-    log_collective.HEAD.encode(), _RESTARTS.encode(), *(word.encode() for word in ASIDE),
+    b"Traceback (most recent call last)", b"Error: ", b"Exception: ", b'  File "', b"(most recent call first)",
+    b"Fatal Python error", b"  exitcode  :", b"  time      :", b" (active", b" (idle", b"# stacks at ", b"Last error:",
+    b"terminated with the following error", log_collective.HEAD.encode(), _RESTARTS.encode(),
+    *(word.encode() for word in ASIDE),
 )  # fmt: skip
 _FIRST_ONLY = {"non_finite_loss"}
 """Kinds that are told anew at each step once they began: the first line of each rank is kept, the others counted."""
@@ -86,6 +88,8 @@ class _Scan:
     """Lines that are wanted whatever they hold."""
     last_error: bool = False
     steps: Steps = field(default_factory=Steps)
+    prefix: re.Pattern[str] | None = None
+    """What stood in front of the last traceback."""
     wrapped: Line | None = None
     """A line of torch's watchdog that says nothing yet: something folded it, and the next line goes on."""
 
@@ -97,6 +101,7 @@ class _Scan:
         if self.wrapped is not None and not line.stream and len(self.wrapped.text) < MATCHED:
             line = self.wrapped._replace(text=f"{self.wrapped.text.rstrip()} {line.text.strip()}")
         self.wrapped = None
+        line = self._without_prefix(line)
         rank = self.rank if line.rank is None else line.rank
         if line.rank is None and line.local_rank is not None:
             rank = -1 - line.local_rank
@@ -120,6 +125,17 @@ class _Scan:
         matched = [self._match(patterns, line, rank) for word, patterns in _BY_WORD.items() if word in line.text]
         if matched and not any(matched) and _WATCHDOG in line.text:
             self.wrapped, self.following = line, max(self.following, 1)
+
+    def _without_prefix(self, line: Line) -> Line:
+        """Remove what a logger or a progress bar puts in front of a traceback, as its first line shows it."""
+        head = tracebacks.HEAD.search(line.text)
+        if head is not None and line.text[: head.start()].strip(" |+-") and not ROW.match(line.text):
+            # Times and numbers of lines differ from line to line.
+            self.prefix = re.compile(re.sub(r"\d+", r"\\d+", re.escape(line.text[: head.start()].rstrip())) + " ?")
+            return line._replace(text=head.group())
+        if self.prefix is not None and (begin := self.prefix.match(line.text)) is not None:
+            return line._replace(text=line.text[begin.end() :])
+        return line
 
     def _last_error(self, line: Line, rank: int | None) -> None:
         """NCCL's own words, behind `Last error:` or in the line after it."""
@@ -181,7 +197,7 @@ class _Scan:
     def _exit(self, line: Line, fields: dict[str, Any]) -> None:
         """Read what torchrun prints at once about the first process that failed. Its list may never follow."""
         code, local = fields.get("exit_code"), fields.get("local_rank")
-        if isinstance(code, int) and isinstance(local, int) and code != 0:
+        if isinstance(code, int) and code != 0:
             signal = signal_of(code) if code < 0 else None
             what = f"killed by {signal}" if signal else f"exit code {code}"
             if (agent := _AGENT.match(line.text)) is not None:
@@ -191,9 +207,8 @@ class _Scan:
                 self.failed[agent[1]] = line.number, fields.get("pid"), len(self.read.stacks)
                 self.counts.clear()
                 self.per_kind.clear()
-            self.exits.append(
-                RankError(-1 - local, self.read.file, line.number, "", what, signal=signal, exit_code=code)
-            )
+            rank = -1 - local if isinstance(local, int) else None
+            self.exits.append(RankError(rank, self.read.file, line.number, "", what, signal=signal, exit_code=code))
 
     def _restarted(self, last: int, stacks: int) -> None:
         """Set aside what an attempt left that ended in line `last`, with so many stacks."""
@@ -218,6 +233,7 @@ class _Scan:
         """Complete the log and return its contents."""
         read, file = self.read, self.read.file
         self.streams.finish()
+        self.streams.went_on(self.steps)
         read.errors += self.table.errors(file) or self.exits[:MAX_ERRORS]
         known = read.errors or any(f.kind not in _OF_THE_JOB for f in read.facts) or self.steps.last > self.restarted
         if self.aside is not None and not known:

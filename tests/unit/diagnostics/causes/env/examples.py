@@ -49,6 +49,9 @@ EXAMPLES = {
     ),
     "env.ib_disabled": dtk_run({"NCCL_IB_DISABLE": "1"}, nodes=2),
     "env.invalid_value": dtk_run({"NCCL_P2P_LEVEL": "nvl"}),
+    "env.job_stopped": log(
+        "W0920 09:10:41.194000 84 torch/distributed/elastic/agent/server/api.py:719] Received 1 death signal, shutting"
+    ),
     "env.p2p_disabled": dtk_run({"NCCL_P2P_DISABLE": "1"}),
     "env.risky_setting": dtk_run({"NCCL_PROTO": "LL128"}),
     "env.shm_too_small": log(

@@ -12,6 +12,7 @@ FAILURES = (
     "env.debug_detail_crash",
     "env.duplicate_rank",
     "env.known_bug",
+    "env.job_stopped",
 )
 LINTED = {cause.id for cause in CAUSES} - set(FAILURES)
 RDMA = {"interfaces": ["lo", "eth0"], "infiniband": ["mlx5_0"]}
@@ -177,7 +178,7 @@ def test_damaged_records_are_survived():
 
 
 def test_the_linter_names_the_causes_that_it_decides():
-    assert len(CAUSES) == 16
+    assert len(CAUSES) == 17
     assert set(CAUSES_OF_LINTS) == LINTED
 
 

@@ -15,6 +15,10 @@ def evidence(**fields):
     return Evidence(Path("/job"), Limits(), **fields)
 
 
+WHOLE = (Frame("train.py", 9, "<module>"),)
+"""A traceback from the module on."""
+
+
 def error(rank, file="train.log", line=1, type_="ValueError", **fields):
     return RankError(rank, file, line, type_, "bad batch", **fields)
 
@@ -139,9 +143,24 @@ def test_two_ranks_that_died_by_one_signal_adopt_nothing():
 
 
 def test_a_log_of_a_single_process_is_that_of_rank_0():
-    job = evidence(errors=[error(None)], facts=[fact(None)])
+    job = evidence(errors=[error(None, frames=WHOLE)], facts=[fact(None)])
     adopt_single(job)
     assert [one.rank for one in (*job.errors, *job.facts)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (),  # The last line alone.
+        (Frame("train.py", 3, "step"),),  # Cut off above its function.
+        (Frame("/lib/site-packages/torch/distributed/fsdp/_flat_param.py", 9, "_validate"), *WHOLE),
+        (Frame("C:\\lib\\deepspeed\\runtime\\engine.py", 9, "step"), *WHOLE),
+    ],
+)
+def test_what_was_cut_out_of_a_log_or_has_peers_may_be_of_any_rank(frames):
+    job = evidence(errors=[error(None, frames=frames)], facts=[fact(None)])
+    adopt_single(job)
+    assert [one.rank for one in (*job.errors, *job.facts)] == [None, None]
 
 
 @pytest.mark.parametrize(

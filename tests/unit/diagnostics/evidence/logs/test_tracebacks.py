@@ -33,9 +33,7 @@ def test_an_exception_without_a_message():
     )
 
 
-@pytest.mark.parametrize(
-    "text", ["", "loss 3", HEAD, HEAD + "ValueError: without frames\n", 'File "a", line 1, in f\n']
-)
+@pytest.mark.parametrize("text", ["", "loss 3", HEAD, 'File "a", line 1, in f\n'])
 def test_what_is_no_traceback(text):
     assert parse(text) is None
 
@@ -126,13 +124,12 @@ def test_a_traceback_without_end_is_given_up():
     )
 )
 @settings(max_examples=100)
-def test_whatever_lines_come_exceptions_have_a_type_and_frames(lines):
+def test_whatever_lines_come_exceptions_have_a_type(lines):
     assembler = Assembler()
     for line in lines:
         assembler.feed(line)
     for raised in assembler.take(end=True):
         assert raised.type
-        assert raised.frames
         assert len(raised.message) <= MAX_MESSAGE
 
 
@@ -140,3 +137,39 @@ def test_a_stack_that_was_cut_off():
     cut = '  File "a.py", line 1, in f\n    g()\n  File "b.py", line 2, in g\n    h('
     assert [frame.file for frame in parse_stack(cut)] == ["b.py", "a.py"]
     assert parse_stack("nothing") == ()
+
+
+FRAMES = '  File "train.py", line 8, in main\n    step()\n  File "model.py", line 3, in step\n    x[9]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "frames"),
+    [
+        (FRAMES + "IndexError: list index out of range\n", "list index out of range", 2),  # Its head was cut off.
+        (FRAMES.partition("\n")[2] + "IndexError: list index\n", "list index", 1),
+        ("IndexError: list index\n", "list index", 0),
+        ("my.package.IndexError: list index\nstep 3\n", "list index", 0),
+        (HEAD + "IndexError: without frames\n", "without frames", 0),
+    ],
+)
+def test_what_is_left_of_a_traceback_that_was_cut(text, message, frames):
+    raised = parse(text)
+    assert raised is not None
+    assert (raised.type, raised.message, len(raised.frames)) == ("IndexError", message, frames)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ERROR: the server said no\n",
+        "  ValueError: as an example in a docstring\n",
+        "UserWarning: something: else\n",
+        "ncclSystemError: System call failed\n",
+        "loss Error: 3\n",
+        "IndexError\n",
+        FRAMES + "step 3 loss 2.0\n",  # As logging prints the stack of a call.
+        'Thread 0x7f (most recent call first):\n  File "a.py", line 3 in f\n  File "b.py", line 4 in g\n\n',
+    ],
+)
+def test_lines_that_are_no_exception(text):
+    assert parse(text) is None

@@ -315,7 +315,8 @@ def test_300_000_lines_take_little_work_each(tmp_path: Path) -> None:
     path = tmp_path / "x.log"
     path.write_text("\n".join(lines), encoding="utf-8")
     found, calls = calls_in(lambda: read(path, "x.log", None, Limits(), b""))
-    assert [fact.line for fact in found.facts if fact.kind != "steps"] == [150_001]
+    assert [fact.kind for fact in found.facts if fact.kind != "steps"] == ["cuda_oom", "handled_error"]
+    assert [fact.line for fact in found.facts if fact.kind != "steps"] == [150_001, 150_001]
     assert calls < 100_000
 
 
@@ -411,3 +412,85 @@ def test_gloos_abort_is_told_without_its_c_plus_plus(tmp_path: Path) -> None:
 
 HONEST = b"step 1\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 DAMAGED = None
+
+
+TRACE = ("Traceback (most recent call last):", '  File "train.py", line 5, in <module>', "    f()", "KeyError: 'x'")
+
+
+@pytest.mark.parametrize(
+    "prefixes",
+    [
+        ["ERROR 04-15 00:31:11 worker.py:574] "] * 4,
+        ["ERROR 04-15 00:31:11 worker.py:574] ", *["ERROR 04-15 00:31:12 worker.py:576] "] * 3],
+        ["  0%|          | 0/5 [00:00<?, ?it/s]", "", "", ""],  # Only the first line follows the bar.
+        ["(EngineCore_DP1 pid=77) ERROR 10-27 13:45:16 [core.py:710] "] * 4,
+        [f"[2026-02-27T21:35:34.{n}Z] fa88a9df || " for n in (100, 20, 301, 4)],
+    ],
+)
+def test_a_traceback_behind_what_a_logger_or_a_bar_puts_in_front(tmp_path: Path, prefixes: list[str]) -> None:
+    lines = "".join(f"{prefix}{line}\n" for prefix, line in zip(prefixes, TRACE, strict=True))
+    (error,) = scan(tmp_path / "x.log", lines).errors
+    assert (error.type, error.message, [frame.line for frame in error.frames]) == ("KeyError", "'x'", [5])
+
+
+def test_the_same_last_line_of_several_processes_is_one_exception(tmp_path: Path) -> None:
+    found = scan(tmp_path / "x.log", "ValueError: bad shape\n" * 3 + "[rank2]: ValueError: bad shape\n")
+    assert [(error.rank, error.message) for error in found.errors] == [(None, "bad shape"), (2, "bad shape")]
+
+
+def test_a_last_line_alone_was_handled_where_a_whole_traceback_follows(tmp_path: Path) -> None:
+    found = scan(tmp_path / "x.log", "OSError: no answer, trying again\n" + "\n".join(TRACE) + "\n")
+    assert [error.type for error in found.errors] == ["KeyError"]
+    assert [fact.kind for fact in found.facts] == ["handled_error"]
+
+
+def test_an_exception_behind_which_any_trainer_tells_more_steps_was_handled(tmp_path: Path) -> None:
+    steps = "".join(f"{{'loss': {3 - n / 10}, 'learning_rate': 1e-4, 'epoch': {n / 100}}}\n" for n in range(5))
+    found = scan(tmp_path / "x.log", "\n".join(TRACE) + "\n" + "checking\n" * 200 + steps)
+    assert found.errors == []
+
+
+CHILD = """\
+Traceback (most recent call last):
+  File "/bin/accelerate", line 8, in <module>
+    sys.exit(main())
+  File "/lib/site-packages/accelerate/commands/launch.py", line 750, in simple_launcher
+    raise subprocess.CalledProcessError(returncode=process.returncode, cmd=cmd)
+subprocess.CalledProcessError: Command '['/bin/python', 'train.py']' """
+
+
+@pytest.mark.parametrize(
+    ("text", "signal", "code"),
+    [
+        (CHILD + "died with <Signals.SIGKILL: 9>.\n", "SIGKILL", None),
+        (CHILD + "returned non-zero exit status 1.\n", None, 1),
+        (CHILD.replace("accelerate/commands/launch", "deepspeed/launcher/launch") + "died with <Signals.SIGSEGV: 11>.\n",
+         "SIGSEGV", None),
+    ],
+)  # fmt: skip
+def test_a_launcher_raises_how_its_child_ended(tmp_path: Path, text: str, signal: str | None, code: int | None) -> None:
+    (error,) = scan(tmp_path / "x.log", text).errors
+    assert (error.rank, error.type, error.signal, error.exit_code) == (None, "", signal, code)
+
+
+def test_a_command_that_the_program_itself_runs_is_its_own_exception(tmp_path: Path) -> None:
+    text = CHILD.replace("/lib/site-packages/accelerate/commands/launch.py", "build.py")
+    (error,) = scan(tmp_path / "x.log", text + "returned non-zero exit status 1.\n").errors
+    assert error.type == "CalledProcessError"
+
+
+@pytest.mark.parametrize(("last", "rank"), [(0, -1), (3, None)])
+def test_deepspeeds_launcher_names_the_process_that_it_started_last(
+    tmp_path: Path, last: int, rank: int | None
+) -> None:
+    line = (
+        f"[launch.py:321:sigkill_handler] ['/bin/python', 'main.py', '--local_rank={last}'] exits with return code = -9"
+    )
+    (error,) = scan(tmp_path / "x.log", f"[2026-01-03 20:31:29,269] [ERROR] {line}\n").errors
+    assert (error.rank, error.signal) == (rank, "SIGKILL")
+
+
+def test_a_driver_that_lost_a_worker_raised_nothing_of_its_own(tmp_path: Path) -> None:
+    text = "\n".join((*TRACE[:3], "ray.exceptions.ActorDiedError: The actor died unexpectedly before its task.")) + "\n"
+    found = scan(tmp_path / "x.log", text)
+    assert (found.errors, [fact.kind for fact in found.facts]) == ([], ["launcher_error"])

@@ -1,0 +1,72 @@
+"""The job was stopped from outside: a closed terminal, the scheduler's limit or preemption, a failed node."""
+
+from diagnostics.analysis.environment.job import JobEnvironment, job_environment
+from diagnostics.contract.causes import Cause
+from diagnostics.contract.files import table_beside
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided, worded
+from diagnostics.evidence.endings import is_victim, kind_of_exception, signal_name
+from diagnostics.evidence.model import LogFact
+
+ID = "env.job_stopped"
+_TABLE = table_beside(__file__)
+_AFTER_TROUBLE = frozenset({
+    "watchdog_timeout", "watchdog_status", "monitor_stuck", "gloo_timeout", "gloo_closed", "gloo_reset", "cuda_oom",
+    "monitored_barrier", "desync_report", "cuda_error", "cpu_oom", "kernel_oom", "xid", "dist_backend_error",
+    "nccl_result", "nccl_ib_error", "store_timeout", "rendezvous_timeout", "torchrun_failed", "srun_task",
+})  # fmt: skip
+"""Kinds of lines after which a launcher or a user stops a job that has failed already."""
+
+
+def _reason(fact: LogFact) -> str:
+    """Return `SIGHUP`, or Slurm's word for it."""
+    number = fact.fields.get("number")
+    signal = signal_name(number) if isinstance(number, int) else fact.fields.get("signal")
+    return str(signal or fact.fields.get("why"))
+
+
+def _words(finding: Finding, reason: str) -> Text:
+    entry = _TABLE[reason]
+    return Text(summary=entry["summary"], measured=reason, remedies=(Remedy("code", entry["change"], entry["why"]),))
+
+
+def decide(job: JobEnvironment) -> list[Finding]:
+    """Decide from what the launcher or Slurm says, unless the job had failed before or was interrupted by hand."""
+    stops = [fact for fact in job.log if fact.kind == "job_stopped" and _reason(fact) in _TABLE]
+    if not stops:
+        summary = "No launcher and no scheduler says that it stopped the job."
+        if job.spoken:
+            return [ruled_out(ID, summary, "0 lines in logs")]
+        return [undecided(ID, "There is no log.", "the launcher's log")]
+    stop = max(stops, key=lambda fact: _TABLE[_reason(fact)]["confidence"])
+    first = {fact.file: fact.line for fact in reversed(stops)}
+    before = [
+        fact.line for fact in job.log if fact.kind in _AFTER_TROUBLE and fact.line < first.get(fact.file, 1 << 60)
+    ]
+    before += [
+        error.line
+        for error in job.errors
+        if error.type
+        and not is_victim(kind_of_exception(error.type, error.message, error.frames))
+        and error.line < first.get(error.file, 1 << 60)
+    ]
+    reason = _reason(stop)
+    if before:
+        return [undecided(ID, "The job was stopped ({reason}) after it had failed.", "its log before", reason=reason)]
+    if reason == "SIGINT":
+        return [undecided(ID, _TABLE[reason]["summary"], _TABLE[reason]["change"])]
+    item = EvidenceItem("log", stop.file, stop.text[:200], stop.line)
+    confidence = _TABLE[reason]["confidence"]
+    facts = worded(_words, reason=reason)
+    return [Finding(cause=ID, status="confirmed", facts=facts, confidence=confidence, evidence=(item,))]
+
+
+CAUSE = Cause(
+    id=ID,
+    title="the job was stopped from outside",
+    outcome="crashed",
+    branch="crash",
+    facts=job_environment,
+    decide=decide,
+    decided_from="signals that torchrun or DeepSpeed received, Slurm's reason for a cancelled job",
+    remedy="tmux instead of a terminal that is closed; a longer time limit, checkpoints and --requeue",
+)

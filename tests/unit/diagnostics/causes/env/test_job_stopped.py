@@ -1,0 +1,62 @@
+from pathlib import Path
+
+import pytest
+
+from diagnostics.contract.findings import text_of
+from diagnostics.diagnose import diagnose
+from diagnostics.report.model import Report
+
+HANGUP = (
+    "W0920 09:10:41.194000 84 torch/distributed/elastic/agent/server/api.py:719] Received 1 death signal, shutting\n"
+    "W0920 09:10:41.195000 84 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 90 closing signal "
+    "SIGHUP\n"
+)
+TERMINATED = HANGUP.replace("Received 1 ", "Received 15 ").replace("SIGHUP", "SIGTERM")
+SLURM = "slurmstepd: error: *** STEP 77.0 ON gpu07 CANCELLED AT 2026-04-20T09:09:37 {}***\n"
+STEPS = "".join(f"step {step} loss {4 - step / 10:.2f}\n" for step in range(12))
+TIMEOUT = (
+    "[rank2]:[E920 09:00:00.1 ProcessGroupNCCL.cpp:632] [Rank 2] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600009 milliseconds "
+    "before timing out.\n"
+)
+RAISED = 'Traceback (most recent call last):\n  File "train.py", line 5, in <module>\n    f()\nKeyError: 3\n'
+
+
+def of(folder: Path, text: str) -> Report:
+    (folder / "job.log").write_text(text)
+    return diagnose(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        (HANGUP, "SIGHUP: the terminal"),
+        (STEPS + TERMINATED, "SIGTERM"),
+        ("[2026-02-27T21:35:32.1Z] fa88 || WARNING: torch.distributed.elastic:Received 15 death signal\n", "SIGTERM"),
+        (STEPS + SLURM.format("DUE TO TIME LIMIT "), "time limit"),
+        (SLURM.format("DUE TO PREEMPTION ") + RAISED, "preempted"),
+        (SLURM.format("DUE TO NODE FAILURE "), "node failed"),
+        ("[2026-02-27 21:35:32,100] [INFO] [launch.py:315] Main process received SIGTERM, exiting\n", "SIGTERM"),
+    ],
+)
+def test_who_stopped_the_job_is_named(tmp_path: Path, text: str, word: str) -> None:
+    report = of(tmp_path, text)
+    assert [root.cause for root in report.root_causes] == ["env.job_stopped"]
+    assert report.outcome == "crashed"
+    assert word in text_of(report.root_causes[0]).summary
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TIMEOUT + TERMINATED,  # Somebody ended a job that hung.
+        RAISED + HANGUP,
+        TIMEOUT + SLURM.format("DUE TO TIME LIMIT "),
+        HANGUP.replace("Received 1 ", "Received 2 "),  # Ctrl-C says nothing of why.
+        STEPS + SLURM.format(""),  # Slurm ends a step in this way too when one of its tasks failed.
+    ],
+)
+def test_a_job_that_had_failed_was_not_ended_by_being_stopped(tmp_path: Path, text: str) -> None:
+    report = of(tmp_path, text)
+    assert report.outcome != "healthy"
+    assert "env.job_stopped" not in [root.cause for root in report.root_causes]
