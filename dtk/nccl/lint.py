@@ -13,7 +13,8 @@ from typing import Any
 
 from diagnostics.analysis.environment.catalogue import Version, catalogue
 from diagnostics.analysis.environment.lint import lint
-from diagnostics.analysis.environment.situation import Change, Severity
+from diagnostics.analysis.environment.situation import Severity
+from diagnostics.causes.lint_texts import lint_text
 from diagnostics.contract.formatting import counted
 from dtk.errors import DtkError
 from dtk.nccl.machine import Machine
@@ -24,7 +25,7 @@ SCHEMA = "dtk.nccl-lint/1"
 CLEAN, FOUND = 0, 1
 """Exit codes: nothing but notes; warnings or errors."""
 _ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
-FILE_CAUSE = "env.invalid_value"
+FILE_CAUSE, UNKNOWN_CAUSE = "env.invalid_value", "env.unknown_variable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +90,9 @@ def lint_given(given: Given, machine: Machine | None, nodes: int | None, nccl_ve
         lints += [found for found in lint(given.variables, version, None, {}) if found.variable == "NCCL_IB_DISABLE"]
     items = []
     for found in lints:
-        value, place = given.variables.get(found.variable, ""), given.places.get(found.variable, "")
-        is_said = isinstance(found.change, Change) and found.change.in_message
-        items.append(
-            Item(found.severity, found.variable, value, place, found.message, found.fix, found.cause_id, is_said)
-        )
+        name, text = found.variable, lint_text(found)
+        value, place = given.variables.get(name, ""), given.places.get(name, "")
+        items.append(Item(found.severity, name, value, place, text.message, text.fix, text.cause, text.fix_in_message))
     fix = "write NAME=value, without spaces, quotes or export, comments on lines of their own"
     items += [Item("error", "", "", place, what, fix, FILE_CAUSE) for place, what in given.oddities]
     for name, place, value in given.shadowed:
@@ -112,9 +111,10 @@ def lint_given(given: Given, machine: Machine | None, nodes: int | None, nccl_ve
 def doubts(variables: dict[str, str]) -> list[str]:
     """Return one line for each certain problem with the variables, at most three; `dtk nccl lint` says more."""
     installed = installed_nccl()
-    found = lint(variables, parse_version(installed) if installed else None, None, {})
-    sure = [lint for lint in found if lint.severity == "error" or lint.cause_id == "env.unknown_variable"]
-    return [f"{lint.variable}={variables.get(lint.variable, '')}: {lint.message}" for lint in sure[:3]]
+    lints = lint(variables, parse_version(installed) if installed else None, None, {})
+    texts = [(found, lint_text(found)) for found in lints]
+    sure = [(found, text) for found, text in texts if found.severity == "error" or text.cause == UNKNOWN_CAUSE]
+    return [f"{found.variable}={variables.get(found.variable, '')}: {text.message}" for found, text in sure[:3]]
 
 
 def installed_nccl() -> str:

@@ -6,8 +6,7 @@ from typing import Any
 
 import yaml
 
-from diagnostics.analysis.environment.catalogue import catalogue
-from diagnostics.analysis.environment.rules_names import text as version_text
+from diagnostics.analysis.environment.catalogue import catalogue, version_text
 from dtk.config.folders import groups, search_path
 from dtk.config.help import description
 from dtk.config.schema import NCCLConfig

@@ -16,6 +16,11 @@ DATA = Path(__file__).parent / "data"
 Version = tuple[int, ...]
 
 
+def version_text(version: Version) -> str:
+    """(2, 20, 5) -> `2.20.5`."""
+    return ".".join(map(str, version))
+
+
 @dataclass(frozen=True, slots=True)
 class Variable:
     """One variable that is read today."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from diagnostics.analysis.environment.catalogue import catalogue
 from diagnostics.analysis.environment.lint import lint
 from diagnostics.analysis.environment.recorded import ALL, Recorded, recorded
-from diagnostics.analysis.environment.situation import Lint
-from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.analysis.environment.situation import Lint, lint_of
 from diagnostics.evidence.model import Evidence, LogFact, RankError
 
 _SHOWN = 3
@@ -34,8 +33,7 @@ class JobEnvironment:
     """What the causes that lie in the environment are decided from."""
 
     recorded: Recorded
-    lints: dict[str, list[RankLint]]
-    """By cause."""
+    lints: list[RankLint]
     log: list[LogFact] = field(default_factory=list)
     errors: list[RankError] = field(default_factory=list)
     spoken: bool = False
@@ -45,9 +43,7 @@ class JobEnvironment:
 def job_environment(evidence: Evidence) -> JobEnvironment:
     """Merge the records of the environment and lint every rank's variables."""
     record = recorded(evidence)
-    lints: dict[str, list[RankLint]] = defaultdict(list)
-    for seen in (*_linted(record), *_differences(record)):
-        lints[seen.lint.cause_id].append(seen)
+    lints = [*_linted(record), *_differences(record)]
     spoken = bool(evidence.facts or evidence.errors or evidence.run is not None)
     return JobEnvironment(record, lints, evidence.facts, evidence.errors, spoken)
 
@@ -78,8 +74,5 @@ def _differences(record: Recorded) -> Iterator[RankLint]:
         most = max(map(len, by_value.values()))
         tie = sum(len(ranks) == most for ranks in by_value.values()) > 1
         minority = sorted(rank for ranks in by_value.values() if tie or len(ranks) < most for rank in ranks)
-        shown = "; ".join(f"{value!r} on {ranks_spoken(ranks)}" for value, ranks in list(by_value.items())[:_SHOWN])
-        message = f"ranks disagree: {shown}"
-        yield RankLint(
-            Lint("error", name, message, "give all ranks the same value", "env.contradiction"), tuple(minority)
-        )
+        shown = tuple((value, tuple(ranks)) for value, ranks in list(by_value.items())[:_SHOWN])
+        yield RankLint(lint_of("error", name, "ranks_disagree", values=shown), tuple(minority))

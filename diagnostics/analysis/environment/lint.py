@@ -9,11 +9,6 @@ from diagnostics.analysis.environment.rules_names import check_name
 from diagnostics.analysis.environment.rules_values import check_value
 from diagnostics.analysis.environment.situation import Lint, situation
 
-CAUSES = (
-    "env.unknown_variable", "env.deprecated_variable", "env.silent_zero", "env.invalid_value", "env.contradiction",
-    "env.risky_setting", "env.debug_left_on", "env.wrong_interface", "env.ib_disabled", "env.p2p_disabled",
-)  # fmt: skip
-"""Every cause that a lint may name."""
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 
 
@@ -29,7 +24,7 @@ def lint(
         hardware: facts of the node, see `situation.situation`; {} = unknown.
     """
     where = situation(variables, nccl_version, nnodes, hardware)
-    lints = {found for rule in (*CONFLICT_RULES, *HARDWARE_RULES) for found in rule(where)}
+    lints = {lint for rule in (*CONFLICT_RULES, *HARDWARE_RULES) for lint in rule(where)}
     for name, text in variables.items():
         lints |= {*check_name(name, where), *check_value(name, text, where)}
-    return sorted(lints, key=lambda found: (_ORDER[found.severity], found.variable, found.cause_id, found.message))
+    return sorted(lints, key=lambda lint: (_ORDER[lint.severity], lint.variable, lint.rule, str(lint.values)))

@@ -7,11 +7,8 @@ from collections.abc import Iterator
 
 from diagnostics.analysis.environment import values
 from diagnostics.analysis.environment.catalogue import catalogue
-from diagnostics.analysis.environment.situation import Lint, Situation, assign, unset
+from diagnostics.analysis.environment.situation import Change, Lint, Severity, Situation, assign, lint_of
 
-FIGHT = "env.contradiction"
-RISK = "env.risky_setting"
-DEBUG = "env.debug_left_on"
 MAX_SOCKETS = 64
 """Threads times sockets per thread that NCCL takes for one connection."""
 
@@ -19,34 +16,26 @@ MAX_SOCKETS = 64
 def _switched_off(where: Situation) -> Iterator[Lint]:
     """Yield settings of what another setting switches off."""
     if where.number("NCCL_P2P_DISABLE") == 1 and where.get("NCCL_P2P_LEVEL"):
-        message = "NCCL_P2P_DISABLE=1 switches P2P off, so the level is ignored"
-        yield Lint("warning", "NCCL_P2P_LEVEL", message, "unset NCCL_P2P_DISABLE, or the level", FIGHT)
+        yield lint_of("warning", "NCCL_P2P_LEVEL", "p2p_level_ignored")
     if where.number("NCCL_MNNVL_ENABLE") == 1 and where.number("NCCL_CUMEM_ENABLE") == 0:
-        message = "multi-node NVLink needs cuMem, which NCCL_CUMEM_ENABLE=0 switches off: NCCL will not start"
-        yield Lint("error", "NCCL_MNNVL_ENABLE", message, assign("NCCL_CUMEM_ENABLE", "1"), FIGHT)
+        yield lint_of("error", "NCCL_MNNVL_ENABLE", "mnnvl_without_cumem", assign("NCCL_CUMEM_ENABLE", "1"))
     if where.number("NCCL_COLLNET_ENABLE") == 1 and where.get("NCCL_NET_PLUGIN").lower() == "none":
-        message = "in-network reduction (CollNet) lives in a network plugin, which NCCL_NET_PLUGIN=none forbids"
-        yield Lint("error", "NCCL_COLLNET_ENABLE", message, unset("NCCL_NET_PLUGIN"), FIGHT)
+        yield lint_of("error", "NCCL_COLLNET_ENABLE", "collnet_without_plugin", Change("NCCL_NET_PLUGIN"))
     if where.get("NCCL_DEBUG_SUBSYS") and where.get("NCCL_DEBUG").upper() not in ("INFO", "TRACE"):
-        message = "subsystems choose among the lines of NCCL_DEBUG=INFO, which is not set: nothing is printed"
-        yield Lint("note", "NCCL_DEBUG_SUBSYS", message, "NCCL_DEBUG=INFO, or unset it", FIGHT)
+        yield lint_of("note", "NCCL_DEBUG_SUBSYS", "subsystems_unused")
 
 
 def _ib_off(where: Situation) -> Iterator[Lint]:
     """InfiniBand switched off and configured at once."""
-    names = [name for name in catalogue().nccl if name.startswith("NCCL_IB_") and where.get(name)]
-    names = [name for name in names if name not in ("NCCL_IB_DISABLE", "NCCL_IBVERBS_LIB")]
+    names = tuple(name for name in catalogue().nccl if name.startswith("NCCL_IB_") and where.get(name))
+    names = tuple(name for name in names if name not in ("NCCL_IB_DISABLE", "NCCL_IBVERBS_LIB"))
     off = where.number("NCCL_IB_DISABLE") not in (None, 0)
     net = where.get("NCCL_NET").lower()
     if names and (off or net == "socket"):
         switch = "NCCL_IB_DISABLE" if off else "NCCL_NET"
-        listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        listed += " have" if len(names) > 1 else " has"
-        message = f"{switch}={where.get(switch)} leaves no InfiniBand, so {listed} no effect"
-        yield Lint("warning", switch, message, f"unset {switch}, or the others", FIGHT)
+        yield lint_of("warning", switch, "ib_settings_unused", text=where.get(switch), words=names)
     if off and net == "ib":
-        message = "NCCL_NET=IB asks for what NCCL_IB_DISABLE switches off: NCCL will not start"
-        yield Lint("error", "NCCL_IB_DISABLE", message, "unset one of them", FIGHT)
+        yield lint_of("error", "NCCL_IB_DISABLE", "ib_asked_for_and_off")
 
 
 def _numbers(where: Situation) -> Iterator[Lint]:
@@ -55,15 +44,14 @@ def _numbers(where: Situation) -> Iterator[Lint]:
         least, most = f"NCCL_MIN_{kind}", f"NCCL_MAX_{kind}"
         low, high = where.number(least), where.number(most)
         if low is not None and high is not None and low > high > 0:
-            yield Lint("error", least, f"{least}={low} is above {most}={high}", f"lower {least}", FIGHT)
+            yield lint_of("error", least, "least_above_most", low=low, high=high, other=most)
     threads, sockets = where.number("NCCL_SOCKET_NTHREADS"), where.number("NCCL_NSOCKS_PERTHREAD")
     if threads is not None and sockets is not None and threads * sockets > MAX_SOCKETS:
-        message = f"{threads} threads x {sockets} sockets are more than the {MAX_SOCKETS} that NCCL takes"
-        yield Lint("error", "NCCL_NSOCKS_PERTHREAD", message, f"keep the product at or below {MAX_SOCKETS}", FIGHT)
-    pairs = where.number("NCCL_IB_QPS_PER_CONNECTION")
-    if pairs is not None and pairs > 1 and where.number("NCCL_IB_SPLIT_DATA_ON_QPS") == 1:
-        message = f"every message is cut into {pairs} parts, one for each queue pair: small ones get slower"
-        yield Lint("note", "NCCL_IB_SPLIT_DATA_ON_QPS", message, assign("NCCL_IB_SPLIT_DATA_ON_QPS", "0"), FIGHT)
+        name = "NCCL_NSOCKS_PERTHREAD"
+        yield lint_of("error", name, "too_many_sockets", threads=threads, sockets=sockets, most=MAX_SOCKETS)
+    pairs, split = where.number("NCCL_IB_QPS_PER_CONNECTION"), "NCCL_IB_SPLIT_DATA_ON_QPS"
+    if pairs is not None and pairs > 1 and where.number(split) == 1:
+        yield lint_of("note", split, "split_messages", assign(split, "0"), pairs=pairs)
 
 
 def _algorithm_off(where: Situation) -> Iterator[Lint]:
@@ -74,51 +62,40 @@ def _algorithm_off(where: Situation) -> Iterator[Lint]:
     for family in ("NVLS", "COLLNET", "PAT"):
         switch = f"NCCL_{family}_ENABLE"
         disabled = {algorithm for algorithm in allowed if algorithm.startswith(family.lower())}
-        if where.number(switch) == 0 and disabled == allowed and allowed:
-            message = f"NCCL_ALGO={algorithms} allows only what {switch}=0 switches off"
-            yield Lint("error", "NCCL_ALGO", message, f"unset {switch}, or NCCL_ALGO", FIGHT)
-        elif where.number(switch) == 0 and disabled:
-            message = f"NCCL_ALGO={algorithms} names an algorithm that {switch}=0 switches off"
-            yield Lint("warning", "NCCL_ALGO", message, f"unset {switch}, or leave the algorithm out", FIGHT)
+        if where.number(switch) == 0 and disabled:
+            severity: Severity = "error" if disabled == allowed else "warning"
+            rule = "algorithms_off" if disabled == allowed else "algorithm_off"
+            yield lint_of(severity, "NCCL_ALGO", rule, text=algorithms, switch=switch)
 
 
 def _shared(where: Situation) -> Iterator[Lint]:
     """Two names of one setting with different values, and one file of many processes."""
     for name, other in [*((new, old) for old, new in catalogue().legacy.items()), *_SYNONYMS]:
-        mine, theirs = where.get(name), where.get(other)
-        if mine and theirs and mine.lower() != theirs.lower():
-            message = f"{name}={mine} and {other}={theirs} are one setting; the first counts"
-            yield Lint("warning", other, message, unset(other), FIGHT)
+        value, text = where.get(name), where.get(other)
+        if value and text and value.lower() != text.lower():
+            yield lint_of("warning", other, "synonyms", Change(other), name=name, value=value, text=text)
 
     file = where.get("NCCL_DEBUG_FILE")
     if file and "%p" not in file and where.get("NCCL_DEBUG") and (where.nproc or 0) > 1:
         stem, dot, suffix = file.rpartition(".")
         per_process = f"{stem}.%h.%p.{suffix}" if dot and "/" not in suffix else f"{file}.%h.%p"
-        message = f"{where.nproc} processes write over each other in {file}"
-        yield Lint("warning", "NCCL_DEBUG_FILE", message, assign("NCCL_DEBUG_FILE", per_process), FIGHT)
+        change = assign("NCCL_DEBUG_FILE", per_process)
+        yield lint_of("warning", "NCCL_DEBUG_FILE", "shared_file", change, processes=where.nproc or 0, text=file)
 
 
 def _risks(where: Situation) -> Iterator[Lint]:
     """Yield the settings that turn a fault into a silent hang or into wrong numbers."""
     if where.get("NCCL_PROTO").strip().upper() == "LL128":
-        message = "forcing LL128 corrupts data on platforms that do not support it; NCCL picks it where it is safe"
-        yield Lint("warning", "NCCL_PROTO", message, unset("NCCL_PROTO"), RISK)
+        yield lint_of("warning", "NCCL_PROTO", "ll128", Change("NCCL_PROTO"))
     handling = where.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") or where.get("NCCL_ASYNC_ERROR_HANDLING")
     if handling and values.torch_int(handling) == 0:
-        message = "with 0 a failed or timed-out collective hangs for ever instead of ending the job"
-        yield Lint("warning", "TORCH_NCCL_ASYNC_ERROR_HANDLING", message, "unset it (default 3)", RISK)
+        yield lint_of("warning", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "error_handling_off")
     monitoring = where.get("TORCH_NCCL_ENABLE_MONITORING")
     if monitoring and values.torch_bool(monitoring) is False:
-        message = "without the monitor a stuck watchdog is never noticed"
-        yield Lint("warning", "TORCH_NCCL_ENABLE_MONITORING", message, "unset it (default 1)", RISK)
+        yield lint_of("warning", "TORCH_NCCL_ENABLE_MONITORING", "monitor_off")
     # With the number of nodes known, `rules_hardware` knows whether it does harm.
     if where.number("NCCL_IB_DISABLE") not in (None, 0) and where.nnodes is None:
-        message = (
-            "it is copied from guides and is no default: it switches InfiniBand and RoCE off without a word, and does "
-            "nothing on one node, on EFA, or where a network plugin is loaded"
-        )
-        fix = "unset it; to force TCP for a test take NCCL_NET=Socket, which fails loudly"
-        yield Lint("warning" if where.infiniband else "note", "NCCL_IB_DISABLE", message, fix, RISK)
+        yield lint_of("warning" if where.infiniband else "note", "NCCL_IB_DISABLE", "ib_off_by_habit")
 
 
 def _debugging(where: Situation) -> Iterator[Lint]:
@@ -127,19 +104,16 @@ def _debugging(where: Situation) -> Iterator[Lint]:
     subsystems = {word.strip().upper() for word in values.words(where.get("NCCL_DEBUG_SUBSYS"))}
     heavy = subsystems & {"ALL", "COLL", "CALL"} and not where.get("NCCL_DEBUG_SUBSYS").startswith("^")
     if level == "TRACE" or (level == "INFO" and heavy):
-        message = "NCCL writes lines for every collective"
-        yield Lint("warning", "NCCL_DEBUG", message, assign("NCCL_DEBUG", "WARN"), DEBUG)
+        yield lint_of("warning", "NCCL_DEBUG", "logs_collectives", assign("NCCL_DEBUG", "WARN"))
     elif level == "INFO":
-        yield Lint("note", "NCCL_DEBUG", "NCCL logs its whole start-up", assign("NCCL_DEBUG", "WARN"), DEBUG)
+        yield lint_of("note", "NCCL_DEBUG", "logs_start", assign("NCCL_DEBUG", "WARN"))
     if where.get("TORCH_DISTRIBUTED_DEBUG").upper() == "DETAIL":
-        message = "DETAIL checks every collective over an extra gloo group, which is slow and fails on some networks"
-        yield Lint("warning", "TORCH_DISTRIBUTED_DEBUG", message, assign("TORCH_DISTRIBUTED_DEBUG", "INFO"), DEBUG)
+        yield lint_of("warning", "TORCH_DISTRIBUTED_DEBUG", "detail", assign("TORCH_DISTRIBUTED_DEBUG", "INFO"))
     if where.get("CUDA_LAUNCH_BLOCKING") not in ("", "0"):
-        message = "every CUDA kernel is waited for: nothing overlaps"
-        yield Lint("warning", "CUDA_LAUNCH_BLOCKING", message, unset("CUDA_LAUNCH_BLOCKING"), DEBUG)
+        yield lint_of("warning", "CUDA_LAUNCH_BLOCKING", "launch_blocking", Change("CUDA_LAUNCH_BLOCKING"))
     for name in ("TORCH_NCCL_NAN_CHECK", "TORCH_NCCL_TRACE_CPP_STACK", "TORCH_FR_CPP_STACK"):
         if where.get(name) and values.torch_bool(where.get(name)):
-            yield Lint("note", name, "it adds work to every collective", unset(name), DEBUG)
+            yield lint_of("note", name, "adds_work", Change(name))
 
 
 _SYNONYMS = (

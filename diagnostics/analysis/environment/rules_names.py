@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 
-from diagnostics.analysis.environment.catalogue import Catalogue, Version, catalogue
-from diagnostics.analysis.environment.situation import Change, Lint, Severity, Situation, unset
+from diagnostics.analysis.environment.catalogue import Catalogue, catalogue
+from diagnostics.analysis.environment.situation import Change, Lint, Severity, Situation, Value, lint_of
 
 CLOSE = 0.8
 """Similarity (difflib's ratio of the names behind NCCL_, 0 to 1) from which a name is taken for a slip."""
@@ -19,46 +19,43 @@ def check_name(name: str, where: Situation) -> Iterator[Lint]:
     variable, version = book.find(name), where.nccl_version
     if variable is not None:
         if version and variable.since and version < variable.since:
-            message = f"NCCL {text(version)} does not read it; it came with {text(variable.since)}"
-            yield _unknown("warning", name, message, f"unset it, or use NCCL {text(variable.since)} or newer")
+            yield lint_of("warning", name, "newer_than_nccl", version=version, since=variable.since)
         if variable.deprecated and (version is None or version >= variable.deprecated):
-            message = f"it is deprecated since NCCL {text(variable.deprecated)}"
-            yield Lint("note", name, message, _use(name, variable.use), "env.deprecated_variable")
+            yield _renamed("note", name, "deprecated", variable.use, since=variable.deprecated)
     elif name.startswith("NCCL_"):
         yield from _nccl(name, where, book)
     elif name.startswith(JUDGED):
         meant = nearest(name, list(book.torch), CLOSE_JUDGED)
         if meant and meant not in where.variables:
-            yield _slip(name, meant)
+            yield lint_of("error", name, "slip", Change(name, meant), meant=meant)
 
 
 def _nccl(name: str, where: Situation, book: Catalogue) -> Iterator[Lint]:
     """Yield a name that NCCL's newest release does not read."""
     if name in book.foreign or name.startswith(book.foreign_prefixes):
         return
-    old = "env.deprecated_variable"
     if name in book.legacy:
-        new = book.legacy[name]
-        yield Lint("note", name, "torch still reads it, but renamed it in 2.2", _use(name, new), old)
+        yield _renamed("note", name, "renamed_by_torch", book.legacy[name])
     elif name in book.gone_legacy:
-        new = book.gone_legacy[name]
-        yield Lint("warning", name, "torch does not read it since it was renamed in 2.2", _use(name, new), old)
+        yield _renamed("warning", name, "dropped_by_torch", book.gone_legacy[name])
     elif name in book.removed:
-        removed = book.removed[name]
-        if where.nccl_version is None or where.nccl_version[: len(removed.last)] > removed.last:
-            message = f"NCCL {text(removed.last)} was the last to read it; now it does nothing"
-            fix = _use(name, removed.use) if removed.use else unset(name, "unset it")
-            yield Lint("warning", name, message, fix, old)
+        last, successor = book.removed[name].last, book.removed[name].use
+        if where.nccl_version is None or where.nccl_version[: len(last)] > last:
+            removed = lint_of("warning", name, "removed", Change(name), last=last)
+            yield _renamed("warning", name, "replaced", successor, last=last) if successor else removed
     elif name in book.dead:
-        yield _unknown("warning", name, book.dead[name], unset(name, "unset it"))
+        yield lint_of("warning", name, "never_read", Change(name), why=book.dead[name])
     elif name in book.advice:
-        yield _unknown("error", name, "nothing reads this variable", book.advice[name])
+        yield lint_of("error", name, "no_such_setting", advice=book.advice[name])
     elif meant := book.typos.get(name) or nearest(name, [*book.nccl, *book.legacy], CLOSE):
-        yield _slip(name, meant)
+        yield lint_of("error", name, "slip", Change(name, meant), meant=meant)
     else:
         newer = where.nccl_version is not None and where.nccl_version > book.newest
-        message = f"no public NCCL up to {text(book.newest)} reads it"
-        yield _unknown("note" if newer else "warning", name, message, "check the name, or unset it")
+        yield lint_of("note" if newer else "warning", name, "not_public", newest=book.newest)
+
+
+def _renamed(severity: Severity, name: str, rule: str, successor: str, **values: Value) -> Lint:
+    return lint_of(severity, name, rule, Change(name, successor), successor=successor, **values)
 
 
 def nearest(name: str, candidates: list[str], close: float) -> str | None:
@@ -71,21 +68,3 @@ def nearest(name: str, candidates: list[str], close: float) -> str | None:
         if matcher.real_quick_ratio() >= score and matcher.quick_ratio() >= score and matcher.ratio() >= score:
             best, score = candidate, matcher.ratio()
     return best
-
-
-def text(version: Version) -> str:
-    """(2, 20, 5) -> `2.20.5`."""
-    return ".".join(str(part) for part in version)
-
-
-def _slip(name: str, meant: str) -> Lint:
-    message = f"nothing reads this variable, so it has no effect; did you mean {meant}?"
-    return _unknown("error", name, message, Change(f"rename it to {meant}", name, meant, in_message=True))
-
-
-def _use(name: str, successor: str) -> Change:
-    return Change(f"use {successor}", name, successor)
-
-
-def _unknown(severity: Severity, name: str, message: str, fix: Change | str) -> Lint:
-    return Lint(severity, name, message, fix, "env.unknown_variable")

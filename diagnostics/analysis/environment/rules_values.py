@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterator
 from diagnostics.analysis.environment import values
 from diagnostics.analysis.environment.catalogue import Variable, catalogue
 from diagnostics.analysis.environment.rules_names import CLOSE, nearest
-from diagnostics.analysis.environment.situation import Lint, Severity, Situation, assign
+from diagnostics.analysis.environment.situation import Lint, Severity, Situation, assign, lint_of
 
-MISREAD = "env.silent_zero"
-INVALID = "env.invalid_value"
 _OFF_WORDS = frozenset({"off", "no", "n", "false", "f", "none", "disable", "disabled"})
 """What means 0 to whoever types it; that NCCL reads 0 is then no surprise."""
 _BLANKS_THEMSELVES = frozenset({"interface", "hca", "gloo_interface"})
@@ -24,8 +22,6 @@ _BRACKETS = re.compile(r"\[[^\[\]]*\]?")
 _PORTS = range(1, 65536)
 _DIGITS = 20
 """Of a port that are read and shown."""
-FUNCTIONS = frozenset({"broadcast", "reduce", "allgather", "reducescatter", "allreduce"})
-"""What may stand before the colon in NCCL_ALGO and NCCL_PROTO, in any case."""
 _ON_WORDS = frozenset({"on", "yes", "y", "true", "t", "enable", "enabled"})
 
 
@@ -36,40 +32,35 @@ def check_value(name: str, text: str, where: Situation) -> Iterator[Lint]:
         return
     bare = text.strip()
     if bare and bare != text and variable.type not in _BLANKS_THEMSELVES and name not in _BLANKS_ALLOWED:
-        what = "a carriage return (Windows line ends)" if "\r" in text else "a blank"
         if variable.type not in _NUMBERS:
-            message = f"{what} is part of the value {text!r}, which is compared whole"
-            yield Lint("error", name, message, assign(name, bare), INVALID)
+            yield lint_of("error", name, "carriage_return" if "\r" in text else "blank", assign(name, bare), text=text)
         elif "\r" in text:
-            message = f"{what} stands behind the number {text!r}, which is read all the same"
-            yield Lint("note", name, message, assign(name, bare), INVALID)
+            yield lint_of("note", name, "carriage_return_behind_number", assign(name, bare), text=text)
         text = bare
     if variable.type in _SIMPLE:
-        is_valid, severity, message, fix = _SIMPLE[variable.type]
+        is_valid, severity, rule = _SIMPLE[variable.type]
         if not is_valid(text, variable):
-            choice = _choice(variable)
-            yield Lint(severity, name, message.format(text=text, first=text[0]), fix.format(choice=choice), INVALID)
+            yield lint_of(severity, name, rule, text=text, sign=text[0])
     else:
         yield from _CHECKS[variable.type](variable, text, where)
 
 
 def _integer(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
-    read = values.number(text)
-    name = variable.name
+    read, name = values.number(text), variable.name
     if not read.digits:
         word = text.strip("\"' ").lower()
-        fix = assign(name, "1") if word in _ON_WORDS else assign(name, "0") if word in _OFF_WORDS else "write a number"
         severity: Severity = "note" if word in _OFF_WORDS else "error"
-        yield Lint(severity, name, f"NCCL reads {text!r} as the number 0, without a message", fix, MISREAD)
+        if word in _ON_WORDS | _OFF_WORDS:
+            yield lint_of(severity, name, "word_as_zero", assign(name, "1" if word in _ON_WORDS else "0"), text=text)
+        else:
+            yield lint_of(severity, name, "no_number", text=text)
     elif read.rest.strip() or read.octal:
-        why = " (a leading 0 means base 8)" if read.octal else ""
-        yield Lint("error", name, f"NCCL reads {text!r} as {read.value}{why}", "write a plain number", MISREAD)
+        yield lint_of("error", name, "octal" if read.octal else "number_cut", text=text, value=read.value)
     elif name == "NCCL_IB_TIMEOUT" and not 0 < read.value < 32:
-        message = f"{read.value} makes the InfiniBand timeout infinite: a broken link hangs for ever"
-        yield Lint("warning", name, message, "use 20 (about 30 s) to 22 (about 2 min)", INVALID)
+        yield lint_of("warning", name, "infinite_timeout", value=read.value)
     # -1 and -2 are NCCL's own words for `choose by yourself`, unless the range itself goes below 0.
     elif not _allowed(variable, read.value) and (read.value not in (-1, -2) or (variable.low or 0) < 0):
-        yield Lint("warning", name, f"{read.value} is not allowed", f"use {_choice(variable)}", INVALID)
+        yield lint_of("warning", name, "out_of_range", value=read.value)
 
 
 def _allowed(variable: Variable, value: int) -> bool:
@@ -79,99 +70,65 @@ def _allowed(variable: Variable, value: int) -> bool:
     return above and (variable.high is None or value <= variable.high)
 
 
-def _choice(variable: Variable) -> str:
-    if variable.values:
-        return ", ".join(str(value) for value in variable.values)
-    return f"{variable.low} to {variable.high}" if variable.high is not None else f"{variable.low} or more"
-
-
 def _level(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
-    if values.level(text) is not None:
-        return
     upper = text.strip().upper()
-    if upper in values.LEVELS:
-        message = f"NCCL drops {text!r} without a message: levels count only in capitals"
-        yield Lint("error", variable.name, message, assign(variable.name, upper), INVALID)
-    else:
-        fix = f"use one of {' '.join(values.LEVELS)}"
-        yield Lint("error", variable.name, f"NCCL drops {text!r} without a message", fix, INVALID)
+    if values.level(text) is None and upper in values.LEVELS:
+        yield lint_of("error", variable.name, "level_case", assign(variable.name, upper), text=text)
+    elif values.level(text) is None:
+        yield lint_of("error", variable.name, "level", text=text)
 
 
 def _list(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
-    unknown = [word for word in values.words(text) if word.upper() not in variable.values]
-    if unknown:
-        message = f"{_spelled(unknown)} {_is(unknown)} ignored: there is no such word"
-        yield Lint("warning", variable.name, message, f"use of {_choice(variable)}", INVALID)
+    if unknown := tuple(word for word in values.words(text) if word.upper() not in variable.values):
+        yield lint_of("warning", variable.name, "list_word", words=unknown)
 
 
 def _tuning(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
     allowed = {str(value).lower() for value in variable.values}
-    unknown = [word for word in values.tuning(text) if word.lower() not in allowed]
     old = where.nccl_version is not None and where.nccl_version < (2, 24)
-    effect = f"NCCL ignores {'them' if len(unknown) > 1 else 'it'}" if old else "NCCL refuses to start"
-    if unknown:
-        message = f"{_spelled(unknown)} {_is(unknown)} unknown: {effect}"
-        yield Lint("error", variable.name, message, f"use of {_choice(variable)}", INVALID)
+    if unknown := tuple(word for word in values.tuning(text) if word.lower() not in allowed):
+        yield lint_of("error", variable.name, "tuning_ignored" if old else "tuning_refused", words=unknown)
     prefixes = values.prefixes(text)
-    foreign = prefixes if old else [word for word in prefixes if word.lower() not in FUNCTIONS]
-    if foreign and old:
-        message = f"{_spelled(foreign)} before a colon is read from NCCL 2.24 on"
-        yield Lint("error", variable.name, message, "list the words without a function", INVALID)
-    elif foreign:
-        message = f"{_spelled(foreign)} before a colon {_is(foreign)} no function: NCCL 2.24 and newer refuses to start"
-        yield Lint("error", variable.name, message, f"use of {', '.join(sorted(FUNCTIONS))}", INVALID)
-
-
-def _spelled(words: list[str]) -> str:
-    """Words with their blanks to be seen."""
-    return ", ".join(word if word == word.strip() else repr(word) for word in words)
-
-
-def _is(words: list[str]) -> str:
-    return "are" if len(words) > 1 else "is"
+    if foreign := tuple(word for word in prefixes if old or word.lower() not in values.FUNCTIONS):
+        yield lint_of("error", variable.name, "function_too_new" if old else "no_function", words=foreign)
 
 
 def _interfaces(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
     if variable.type == "gloo_interface":
         if any(sign in text for sign in "^=") or text != text.strip():
-            message = f"gloo takes exact names, comma separated: {text!r} is NCCL's syntax and matches no interface"
-            fix = f"{variable.name}=<name of the interface>"
-            yield Lint("error", variable.name, message, fix, "env.wrong_interface")
+            yield lint_of("error", variable.name, "gloo_syntax", text=text)
         return
     listed = values.names(text, hca=variable.type == "hca")
     if not listed.names or any(name[0] in "^=" or " " in name or name != name.strip() for name in listed.names):
-        message = f"{text!r} does not name what it seems to: `^` and `=` stand once, before all names, and spaces count"
-        yield Lint("error", variable.name, message, "write it as ^=name1,name2", INVALID)
+        yield lint_of("error", variable.name, "list_syntax", text=text)
     if variable.type == "hca" and len(listed.names) > values.MAX_HCAS:
-        message = f"NCCL takes {values.MAX_HCAS} HCAs, {len(listed.names)} are listed"
-        yield Lint("warning", variable.name, message, "list the HCAs of the compute rails only", INVALID)
+        yield lint_of("warning", variable.name, "too_many_hcas", most=values.MAX_HCAS, count=len(listed.names))
 
 
 def _address(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
     port = text.rpartition(":")[2]
     if ":" not in text or not port.isascii() or not port.isdigit():
-        yield Lint("error", variable.name, f"{text!r} has no port", "write host:port", INVALID)
+        yield lint_of("error", variable.name, "no_port", text=text)
     elif len(port) > _DIGITS or int(port) not in _PORTS:
-        fix = f"use a port from {_PORTS[0]} to {_PORTS[-1]}"
-        yield Lint("warning", variable.name, f"port {port[:_DIGITS]} is not allowed", fix, INVALID)
+        yield lint_of("warning", variable.name, "port", port=port[:_DIGITS])
 
 
 def _torch_int(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
     value = values.torch_int(text)
     if value is None:
-        yield Lint("error", variable.name, f"torch raises on {text!r}", "write a number", INVALID)
+        yield lint_of("error", variable.name, "torch_number", text=text)
     elif not _allowed(variable, value):
-        yield Lint("warning", variable.name, f"{value} is not allowed", f"use {_choice(variable)}", INVALID)
+        yield lint_of("warning", variable.name, "out_of_range", value=value)
 
 
 def _allocator(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
     """Keys of `key:value,key:[value,...]`, without what stands in brackets."""
-    known = catalogue().allocator_keys
+    allowed = catalogue().allocator_keys
     keys = [part.partition(":")[0].strip() for part in _BRACKETS.sub("", text).split(",")]
     for key in keys:
-        meant = nearest(key, list(known), CLOSE) if key and key not in known else None
+        meant = nearest(key, list(allowed), CLOSE) if key and key not in allowed else None
         if meant:
-            yield Lint("error", variable.name, f"torch raises on the key {key!r}", f"did you mean {meant}?", INVALID)
+            yield lint_of("error", variable.name, "allocator_key", key=key, meant=meant)
 
 
 _CHECKS: dict[str, Callable[[Variable, str, Situation], Iterator[Lint]]] = {
@@ -186,29 +143,15 @@ _CHECKS: dict[str, Callable[[Variable, str, Situation], Iterator[Lint]]] = {
     "gloo_interface": _interfaces,
     "allocator": _allocator,
 }
-_RAISES, _PATH = "torch raises on {text!r}", "NCCL takes {first!r} as part of the file name"
-_SIMPLE: dict[str, tuple[Callable[[str, Variable], bool], Severity, str, str]] = {
-    "word": (lambda text, of: text.upper() in of.values, "warning", "{text!r} is ignored", "use {choice}"),
-    "strict_word": (lambda text, of: text.upper() in of.values, "error", _RAISES, "use {choice}"),
-    "exact_word": (
-        lambda text, of: text in of.values,
-        "error",
-        "NCCL ignores {text!r}, though its log prints it as set",
-        "use exactly {choice}",
-    ),
-    "bool": (
-        lambda text, _: text.upper() in ("1", "T", "TRUE", "0", "F", "FALSE"),
-        "warning",
-        "{text!r} counts as the default",
-        "use 1 or 0",
-    ),
-    "torch_bool": (lambda text, _: values.torch_bool(text) is not None, "error", _RAISES, "use 1 or 0"),
-    **dict.fromkeys(
-        ("file", "path"),
-        (lambda text, _: text[0] not in "~'\"", "error", _PATH, "write the whole path, without ~ or quotes"),
-    ),
-    "text": (lambda *_: True, "note", "", ""),
+_SIMPLE: dict[str, tuple[Callable[[str, Variable], bool], Severity, str]] = {
+    "word": (lambda text, of: text.upper() in of.values, "warning", "word"),
+    "strict_word": (lambda text, of: text.upper() in of.values, "error", "torch_word"),
+    "exact_word": (lambda text, of: text in of.values, "error", "exact_word"),
+    "bool": (lambda text, _: text.upper() in ("1", "T", "TRUE", "0", "F", "FALSE"), "warning", "switch"),
+    "torch_bool": (lambda text, _: values.torch_bool(text) is not None, "error", "torch_switch"),
+    **dict.fromkeys(("file", "path"), (lambda text, _: text[0] not in "~'\"", "error", "path_sign")),
+    "text": (lambda *_: True, "note", ""),
 }
-"""Type -> whether a value is valid, and the lint for one that is not."""
+"""Type -> whether a value is valid, and the rule that one breaks which is not."""
 TYPES = frozenset(_CHECKS) | frozenset(_SIMPLE)
 """The types that the catalogue may use."""

@@ -14,50 +14,43 @@ _NVLINK_GPUS = ("SXM", "H100 80GB HBM3", "H200", "B200", "B300", "GB200", "GB300
 """Parts of NVML's names of GPUs that are sold on NVLink boards only."""
 
 
+Value = str | int | tuple[str, ...] | tuple[int, ...] | tuple[tuple[str, tuple[int, ...]], ...]
+"""A text, a number, names, a version, or texts with the ranks that have them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """A fix that leaves nothing to decide: what to unset, then what to set."""
 
-    words: str
     unset: str = ""
     name: str = ""
     """Variable to set; empty = none."""
     value: str | None = None
     """None: the value of the variable that is unset."""
-    in_message: bool = False
-    """Whether the lint's message says it already."""
-
-    def __str__(self) -> str:
-        """Return what to do."""
-        return self.words
-
-
-def unset(name: str, words: str = "") -> Change:
-    """Return the fix that only takes a variable away."""
-    return Change(words or f"unset {name}", unset=name)
 
 
 def assign(name: str, value: str) -> Change:
     """Return the fix that gives a variable this value."""
-    return Change(f"{name}={value}", name=name, value=value)
+    return Change(name=name, value=value)
 
 
 @dataclass(frozen=True, slots=True)
 class Lint:
-    """One thing wrong with one variable."""
+    """One thing wrong with one variable: the rule that it breaks and what the rule saw; its cause has the words."""
 
     severity: Severity
     variable: str
-    message: str
-    """What is the matter, one sentence."""
-    change: Change | str
-    """What to type instead; a text where something is left to decide."""
-    cause_id: str
+    rule: str
+    """As in `diagnostics/causes/lint_texts.yaml`, which says what it means."""
+    change: Change | None = None
+    """None where something is left to decide."""
+    values: tuple[tuple[str, Value], ...] = ()
+    """What the rule saw, by name, ascending."""
 
-    @property
-    def fix(self) -> str:
-        """What to type instead, in words."""
-        return str(self.change)
+
+def lint_of(severity: Severity, variable: str, rule: str, change: Change | None = None, **values: Value) -> Lint:
+    """Return a lint with what its rule saw."""
+    return Lint(severity, variable, rule, change, tuple(sorted(values.items())))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS")
 TRUE_WORDS = frozenset({"y", "yes", "1", "t", "true"})
 FALSE_WORDS = frozenset({"n", "no", "0", "f", "false"})
 """What torch takes as a bool, in any case."""
+FUNCTIONS = frozenset({"broadcast", "reduce", "allgather", "reducescatter", "allreduce"})
+"""What may stand before the colon in NCCL_ALGO and NCCL_PROTO, in any case."""
 MAX_HCAS = 32
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 _STOI = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from diagnostics.analysis.environment.job import JobEnvironment, RankLint, job_environment
 from diagnostics.analysis.environment.recorded import ALL, CONFIGURATION, Recorded
-from diagnostics.analysis.environment.situation import Change, Severity
+from diagnostics.analysis.environment.situation import Severity
+from diagnostics.causes.lint_texts import lint_text
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided
 from diagnostics.contract.formatting import ranks_spoken
@@ -23,34 +24,33 @@ _MISSING = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET (dtk's runs record th
 class Setting:
     """A variable that a lint is about, as it was recorded."""
 
-    found: RankLint
+    of: RankLint
     value: str
     in_configuration: bool
     """Set by `nccl.variables` of a dtk run, so that the fix belongs there."""
 
     def __str__(self) -> str:
         """Return what is wrong with it, and the fix."""
-        lint, ranks = self.found.lint, self.found.ranks
+        ranks, text = self.of.ranks, lint_text(self.of.lint)
         where = f" (on {ranks_spoken(ranks)})" if ranks else ""
-        fix = "" if isinstance(lint.change, Change) and lint.change.in_message else f"; {lint.fix}"
-        return f"{lint.variable}{'=' + self.value if self.value else ''}{where}: {lint.message}{fix}"
+        fix = "" if text.fix_in_message else f"; {text.fix}"
+        return f"{self.of.lint.variable}{'=' + self.value if self.value else ''}{where}: {text.message}{fix}"
 
     def remedy(self) -> Remedy:
         """Return what to type: an override for what the configuration sets, a command of the shell for the rest."""
-        lint = self.found.lint
-        change = lint.change
-        if not isinstance(change, Change):
-            return Remedy("environment", f"{lint.variable}: {change}", lint.message)
+        change, text = self.of.lint.change, lint_text(self.of.lint)
+        if change is None:
+            return Remedy("environment", f"{self.of.lint.variable}: {text.fix}", text.message)
         value = self.value if change.value is None else change.value
         if self.in_configuration:
             parts = [f"~nccl.variables.{change.unset}"] if change.unset else []
             # In quotes where Hydra's grammar needs them.
             typed = value if re.fullmatch(r"[\w.]+", value) else "'" + value.replace("'", "\\'") + "'"
             parts += [f"nccl.variables.{change.name}={typed}"] if change.name else []
-            return Remedy("override", shlex.join(parts), lint.message)
+            return Remedy("override", shlex.join(parts), text.message)
         parts = [f"unset {change.unset}"] if change.unset else []
         parts += [f"export {change.name}={shlex.quote(value)}"] if change.name else []
-        return Remedy("environment", "; ".join(parts), lint.message)
+        return Remedy("environment", "; ".join(parts), text.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def lint_cause(
     """Return a cause that the linter decides.
 
     Args:
-        id: as in a lint's `cause_id`.
+        id: as `lint_texts.yaml` has it.
         title: in words.
         branch: of the fault tree.
         remedy: for docs/causes.md.
@@ -107,7 +107,7 @@ def lint_cause(
         logged = from_logs(job)
         if logged is not None:
             yield logged
-        if lints := job.lints.get(id):
+        if lints := [seen for seen in job.lints if lint_text(seen.lint).cause == id]:
             yield _confirmed(id, lints, record)
         elif logged is None:
             is_recorded = record.complete or (record.count > 0 and not names)
@@ -138,7 +138,11 @@ def set_anywhere(record: Recorded, *names: str) -> bool:
 
 def _confirmed(cause: str, lints: list[RankLint], record: Recorded) -> Finding:
     """Return one finding for all variables with this cause."""
-    ordered = sorted(lints, key=lambda seen: (-CONFIDENCE[seen.lint.severity], seen.lint.variable, seen.lint.message))
+
+    def order(seen: RankLint) -> tuple[float, str, str]:
+        return -CONFIDENCE[seen.lint.severity], seen.lint.variable, lint_text(seen.lint).message
+
+    ordered = sorted(lints, key=order)
     settings, items = [], []
     for seen in ordered:
         name = seen.lint.variable

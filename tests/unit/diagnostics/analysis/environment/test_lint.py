@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnostics.analysis.environment.catalogue import catalogue
-from diagnostics.analysis.environment.lint import CAUSES, lint
+from diagnostics.analysis.environment.lint import lint
+from diagnostics.causes.lint_texts import CAUSES, lint_text
 from tests.unit.diagnostics.analysis.environment.lints import RDMA
 
 
@@ -20,5 +21,6 @@ def test_the_worst_comes_first():
 )
 def test_no_value_makes_it_fail(variables, nccl_version, nnodes):
     for one in lint(variables, nccl_version, nnodes, {**RDMA, "nproc": 2, "nvlink": True}):
-        assert one.cause_id in CAUSES
-        assert one.message and one.fix
+        text = lint_text(one)
+        assert text.cause in CAUSES
+        assert text.message and text.fix

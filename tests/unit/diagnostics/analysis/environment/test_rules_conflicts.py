@@ -3,7 +3,7 @@
 import pytest
 
 from diagnostics.analysis.environment.lint import lint
-from tests.unit.diagnostics.analysis.environment.lints import only
+from tests.unit.diagnostics.analysis.environment.lints import only, worded
 
 FIGHT = "env.contradiction"
 RISK = "env.risky_setting"
@@ -37,7 +37,7 @@ DEBUG = "env.debug_left_on"
     ],
 )
 def test_settings_that_fight_each_other(variables, variable, severity):
-    fights = [one for one in lint(variables, None, None, {}) if one.cause_id == FIGHT]
+    fights = [one for one in map(worded, lint(variables, None, None, {})) if one.cause_id == FIGHT]
     assert [(one.variable, one.severity) for one in fights] == [(variable, severity)]
 
 
@@ -54,7 +54,7 @@ def test_settings_that_fight_each_other(variables, variable, severity):
     ],
 )
 def test_settings_that_go_together(variables):
-    assert not [one for one in lint(variables, None, None, {}) if one.cause_id == FIGHT]
+    assert not [one for one in map(worded, lint(variables, None, None, {})) if one.cause_id == FIGHT]
 
 
 def test_a_log_file_for_many_processes():
@@ -80,4 +80,4 @@ def test_a_log_file_for_many_processes():
     ],
 )
 def test_what_is_for_debugging_or_risky(variables, cause, severity):
-    assert [(one.cause_id, one.severity) for one in lint(variables, None, None, {})] == [(cause, severity)]
+    assert [(one.cause_id, one.severity) for one in map(worded, lint(variables, None, None, {}))] == [(cause, severity)]

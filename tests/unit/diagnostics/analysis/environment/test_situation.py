@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from diagnostics.analysis.environment.situation import Change, Lint, assign, situation, unset
+from diagnostics.analysis.environment.situation import Change, assign, lint_of, situation
 
 
 def test_an_empty_variable_is_unset_and_numbers_are_read_as_nccl_reads_them() -> None:
@@ -42,8 +42,10 @@ def test_nvlink_is_told_or_follows_from_boards_that_have_it(hardware: dict[str, 
     assert situation({}, None, None, hardware).nvlink is nvlink
 
 
-def test_fixes_say_what_to_type() -> None:
-    assert str(unset("NCCL_NET")) == "unset NCCL_NET" and unset("NCCL_NET", "unset it").words == "unset it"
-    assert assign("NCCL_ALGO", "Ring") == Change("NCCL_ALGO=Ring", name="NCCL_ALGO", value="Ring")
-    assert Lint("note", "NCCL_NET", "a message", unset("NCCL_NET"), "env.x").fix == "unset NCCL_NET"
-    assert Lint("note", "NCCL_NET", "a message", "decide", "env.x").fix == "decide"
+def test_a_fix_is_a_change() -> None:
+    assert assign("NCCL_ALGO", "Ring") == Change(unset="", name="NCCL_ALGO", value="Ring")
+
+
+def test_lints_are_equal_whatever_the_order_of_what_their_rule_saw() -> None:
+    one, other = lint_of("note", "A", "rule", text="x", count=2), lint_of("note", "A", "rule", count=2, text="x")
+    assert one == other and len({one, other}) == 1

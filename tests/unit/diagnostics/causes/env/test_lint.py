@@ -1,7 +1,7 @@
 import pytest
 
 from diagnostics.analysis.environment import job as job_module
-from diagnostics.analysis.environment.lint import CAUSES as CAUSES_OF_LINTS
+from diagnostics.causes.lint_texts import CAUSES as CAUSES_OF_LINTS
 from diagnostics.contract.findings import text_of
 from tests.unit.diagnostics.causes.env.evidence import CAUSES, decide, dtk_run, fact, job
 
