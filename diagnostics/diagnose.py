@@ -12,6 +12,7 @@ from diagnostics.analysis.printed_steps import printed_steps
 from diagnostics.analysis.standing import standing as stands
 from diagnostics.analysis.step_profile.account import Account
 from diagnostics.causes.registry import Registry, collect
+from diagnostics.causes.registry import built_in as built_in_causes
 from diagnostics.causes.suspicions import of_memory, suspicions
 from diagnostics.contract.causes import AnyCause
 from diagnostics.contract.errors import DiagnosticsError
@@ -118,7 +119,8 @@ def conclude(
         standing = f"no cause is confirmed: {account}"
     notes = list(_notes(evidence, explained=bool(verdict.roots), covered=waiting.told if waiting else frozenset()))
     if not verdict.roots:  # What the versions of the job may be behind, where its own text does not show it.
-        bugs = [f for f in ordered if f.cause == "env.known_bug" and f.status == "undecided"]
+        noted = {cause.id for cause in built_in_causes() if cause.noted}
+        bugs = [f for f in ordered if f.cause in noted and f.status == "undecided"]
         notes += [
             f"{text.summary} {text.missing}" for f in bugs if isinstance(f.facts, Worded) for text in [text_of(f)]
         ]
@@ -245,26 +247,27 @@ def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], 
     state = evidence.run.status.state if evidence.run and evidence.run.status else None
     if watch.ended_well(evidence):
         state = "finished"
+    traits = {cause.id: cause for cause in built_in_causes()}
     if verdict.outcome is not None:
+        root = traits.get(verdict.roots[0].cause)
         ran_out = state == "oom" or any(fact.kind in ("cuda_oom", "cpu_oom") for fact in evidence.facts)
         memory = verdict.roots[0].cause.startswith("memory.")
-        if verdict.outcome == "hung" and (state == "finished" or _fitted(evidence, verdict, measures)):
+        fitted = root is not None and root.may_complete and _fitted(evidence, measures)
+        if verdict.outcome == "hung" and (state == "finished" or fitted):
             return "diverged"  # nothing hangs: the ranks' calls differed and fitted by chance
-        if verdict.outcome == "hung" and verdict.roots[0].cause == "hang.unused_parameters" and _refused(evidence):
+        signs = {"failed"} & {state} | ({"unreduced"} if _refused(evidence) else set())
+        signs |= {"refused"} if any(fact.kind == "port_in_use" for fact in evidence.facts) else set()
+        if verdict.outcome == "hung" and root is not None and root.crash_when in signs:
             return "crashed"
-        refused = any(fact.kind == "port_in_use" for fact in evidence.facts)
-        if verdict.outcome == "hung" and verdict.roots[0].cause == "hang.rendezvous" and refused:
-            return "crashed"
-        if verdict.outcome == "hung" and verdict.roots[0].cause == "hang.rank_exited" and state == "failed":
-            return "crashed"  # The launcher saw it end the job.
         return "oom" if verdict.outcome == "at_risk" and memory and ran_out else verdict.outcome
     if damaged(evidence):
         return "undecided"
     if state in ("finished", "preempted", "running"):
         warned = any(fact.kind == "nccl_warn" for fact in evidence.facts)
         return "undecided" if warned or _lost(evidence) else "healthy"
-    if any(finding.cause == "hang.rank_oom" and finding.status == "confirmed" for finding in findings):
-        return "oom"  # Though not why.
+    confirmed = [traits[f.cause] for f in findings if f.status == "confirmed" and f.cause in traits]
+    if known_end := next((cause.outcome for cause in confirmed if cause.names_outcome), None):
+        return known_end  # Though not why.
     suspected = any(finding.status == "confirmed" and finding.confidence < SURE for finding in findings)
     # Variables in order and printed losses say nothing about the job's end.
     decided = any(finding.status == "ruled_out" and not finding.cause.startswith("env.") for finding in findings)
@@ -275,13 +278,12 @@ def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], 
     return "undecided" if state or suspected or hang or _trouble(evidence) or not decided else "healthy"
 
 
-def _fitted(evidence: Evidence, verdict: Verdict, measures: dict[str, object]) -> bool:
+def _fitted(evidence: Evidence, measures: dict[str, object]) -> bool:
     """Whether ranks called different things, and yet every call completed and the job ended without a word."""
     hang = measures.get("hang")
     if any(fact.kind == process.KIND for fact in evidence.facts):
         return False  # It still runs.
-    differ = verdict.roots[0].cause in ("hang.signature_mismatch", "hang.collective_mismatch")
-    return differ and isinstance(hang, dict) and hang.get("ranks_waiting") == 0 and not _trouble(evidence)
+    return isinstance(hang, dict) and hang.get("ranks_waiting") == 0 and not _trouble(evidence)
 
 
 def _refused(evidence: Evidence) -> bool:

@@ -14,62 +14,41 @@ After = Literal["program", "warning", "restart", "reset", "reboot", "replace"]
 reboot, another device."""
 
 
-@dataclass(frozen=True, slots=True)
-class Xid:
-    """One code."""
-
-    meaning: str
-    after: After
-
-
-XIDS = {
-    13: Xid("an illegal access in a kernel", "program"),
-    31: Xid("a page fault of a kernel", "program"),
-    43: Xid("a kernel was stopped", "program"),
-    45: Xid("work was thrown away after an earlier error", "program"),
-    48: Xid("an uncorrected memory error", "reset"),
-    61: Xid("a breakpoint of the GPU's own processor", "reboot"),
-    62: Xid("a halt of the GPU's own processor", "reboot"),
-    63: Xid("a row was remapped", "warning"),
-    64: Xid("a row could not be remapped", "replace"),
-    74: Xid("an NVLink error", "reset"),
-    79: Xid("that it fell off the bus", "reboot"),
-    92: Xid("many corrected memory errors", "warning"),
-    94: Xid("a contained memory error", "restart"),
-    95: Xid("an uncontained memory error", "reset"),
-    109: Xid("a context switch timed out", "reset"),
-    119: Xid("the GPU's own processor does not answer", "reboot"),
-    120: Xid("an error of the GPU's own processor", "reboot"),
-    121: Xid("a C2C link error", "reset"),
-    140: Xid("an uncorrected memory error", "reset"),
-    149: Xid("an NVLink error", "reset"),
-    154: Xid("the driver asks for a recovery", "reboot"),
-}
-"""Those that `program` marks are a faulty program's more often than a device's."""
-UNKNOWN = Xid("an error that this table does not hold", "reset")
+XIDS: dict[int, After] = {
+    13: "program", 31: "program", 43: "program", 45: "program", 48: "reset", 61: "reboot", 62: "reboot",
+    63: "warning", 64: "replace", 74: "reset", 79: "reboot", 92: "warning", 94: "restart", 95: "reset", 109: "reset",
+    119: "reboot", 120: "reboot", 121: "reset", 140: "reset", 149: "reset", 154: "reboot",
+}  # fmt: skip
+"""Xid -> what helps. Those that `program` marks are a faulty program's more often than a device's."""
 HARMLESS: frozenset[After] = frozenset({"program", "warning"})
 """What shows no device that failed."""
 WORST: tuple[After, ...] = ("replace", "reboot", "reset", "restart", "warning", "program")
 _CUDA = (
-    (re.compile(r"uncorrectable ECC error"), Xid("an uncorrected memory error", "reset")),
-    (re.compile(r"(?:uncorrectable )?NVLink error", re.I), Xid("an NVLink error", "reset")),
-    (re.compile(r"fallen off the bus|GPU is lost", re.I), XIDS[79]),
+    (re.compile(r"uncorrectable ECC error"), 48),
+    (re.compile(r"(?:uncorrectable )?NVLink error", re.I), 74),
+    (re.compile(r"fallen off the bus|GPU is lost", re.I), 79),
 )
-"""CUDA's and NVML's own words for a fault of the device."""
+"""CUDA's and NVML's own words for a fault of the device -> the Xid with the same meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """One fault, as a log tells of it."""
 
-    xid: Xid
-    code: int | None
-    """None where CUDA tells of it, not the driver."""
+    code: int
+    """The Xid; where CUDA tells of it the one with the same meaning."""
+    by_driver: bool
+    """Whether the driver itself tells of it."""
     device: str
     rank: int | None
     file: str
     line: int
     text: str
+
+    @property
+    def after(self) -> After:
+        """What helps; a reset where the table does not hold the code."""
+        return XIDS.get(self.code, "reset")
 
 
 def gpu_faults(evidence: Evidence) -> tuple[Event, ...]:
@@ -82,7 +61,7 @@ def gpu_faults(evidence: Evidence) -> tuple[Event, ...]:
         if fact.kind == "xid":
             code, device = fact.fields["code"], str(fact.fields.get("device", "")).removeprefix("PCI:")
             rank = fact.rank if fact.rank is not None else rank_of.get(fact.fields.get("pid", -1))
-            events.append(Event(XIDS.get(code, UNKNOWN), code, device, rank, fact.file, fact.line, fact.text))
+            events.append(Event(code, True, device, rank, fact.file, fact.line, fact.text))
         elif fact.kind == "cuda_error":
             events += _device_errors(str(fact.fields.get("error")), fact.rank, fact.file, fact.line)
     for error in evidence.errors:
@@ -91,6 +70,5 @@ def gpu_faults(evidence: Evidence) -> tuple[Event, ...]:
 
 
 def _device_errors(text: str, rank: int | None, file: str, line: int) -> list[Event]:
-    return [
-        Event(xid, None, "", rank, file, line, found.group()) for regex, xid in _CUDA if (found := regex.search(text))
-    ]
+    matches = [(code, match) for regex, code in _CUDA if (match := regex.search(text))]
+    return [Event(code, False, "", rank, file, line, match.group()) for code, match in matches]

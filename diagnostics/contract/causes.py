@@ -67,6 +67,15 @@ class Cause(Generic[F]):
     remedy: str
     """The usual remedy, for docs/causes.md."""
     explained_by: tuple[ExplainedBy, ...] = ()
+    may_complete: bool = False
+    """Whether what it is about can complete all the same, by chance: calls that differ and yet fit each other."""
+    crash_when: Literal["", "failed", "refused", "unreduced"] = ""
+    """What shows that the job crashed rather than hung where this is the root cause: the launcher's status `failed`,
+    an error of DDP about gradients that were not reduced, or a port that the store was refused."""
+    names_outcome: bool = False
+    """Whether its confirmed finding tells the outcome even where it is no root cause: how the run ended, not why."""
+    noted: bool = False
+    """Whether its undecided findings are notes of a report without a root cause."""
     source: str = ""
     """The paper, document or measurement that the decision rests on."""
 

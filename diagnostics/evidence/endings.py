@@ -136,6 +136,7 @@ _OUT_OF_MEMORY = re.compile(
 """Texts of torch's allocators, the CUDA driver, NCCL, C++, numpy, the kernel, XLA and Windows."""
 _OUT_OF_MEMORY_TYPE = re.compile(r"MemoryError$|OutOfMemoryError$")
 """Python's, numpy's `_ArrayMemoryError`, Arrow's and torch's."""
+_DEVICE_MEMORY = re.compile(r"\b(?:CUDA|HIP|XPU|NPU|MUSA) out of memory")
 _NCCL_MEMORY = re.compile(r"Cuda failure (?:\d+ )?'out of memory'")
 _HOST_ALLOCATION = re.compile(
     r"DefaultCPUAllocator|Cannot allocate memory|std::bad_alloc|Unable to allocate [\d.]+ \wi?B "
@@ -234,6 +235,19 @@ def kind_of_exception(type_: str, message: str, frames: tuple[Frame, ...] = ()) 
 def is_victim(kind: str) -> bool:
     """Whether a rank that ended in this way (a `Kind`) was made to by another rank or the launcher."""
     return kind in _VICTIM
+
+
+def allocator_of(type_: str, message: str) -> Literal["", "cuda", "cpu"]:
+    """Return which of torch's allocators found no memory: of the device or of the host; empty for any other text."""
+    raised = type_.rpartition(".")[2] == "OutOfMemoryError" and "low on memory" not in message  # Ray's is the host's.
+    if raised or _DEVICE_MEMORY.search(message):
+        return "cuda"
+    return "cpu" if "DefaultCPUAllocator" in message else ""
+
+
+def is_uncaught(text: str) -> bool:
+    """Whether a line is how the interpreter prints an exception that nobody caught: its class comes first."""
+    return bool(parse_reason(text).type)
 
 
 def _detail(type_: str, message: str, kind: Kind) -> Detail:

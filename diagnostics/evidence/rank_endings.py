@@ -3,7 +3,6 @@
 Chooses the ending that says most where several files tell of one rank. Decides no cause.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -16,6 +15,7 @@ from diagnostics.evidence.endings import (
     Ending,
     by_kernel,
     ends_a_rank,
+    is_uncaught,
     kind_of_exception,
     line_item,
     of_error,
@@ -27,8 +27,6 @@ from diagnostics.evidence.readers.ring import RingFile
 
 _TIMEOUT_FACTS = {"gloo_timeout", "watchdog_timeout", "monitored_barrier", "store_timeout"}
 _MISMATCH_FACTS = {"gloo_mismatch", "collective_mismatch_text"}
-_RAISED_OOM = re.compile(r"(?:[\w.]+\.)?(?:OutOfMemoryError|RuntimeError): [A-Z]{3,4} out of memory")
-"""How the interpreter prints an exception that nobody caught."""
 _CLOSED_FACTS = {"gloo_closed", "gloo_reset"}
 _FAILED_FACTS = _CLOSED_FACTS | {"dist_backend_error"}
 
@@ -180,7 +178,7 @@ def _unhandled(evidence: Evidence) -> Iterator[LogFact]:
 def _of_memory(evidence: Evidence, rank: int) -> Iterator[Ending]:
     """Yield what lines without a rank say about memory; a library that catches it tells of it in words of its own."""
     for fact in _unhandled(evidence):
-        if fact.kind == "cuda_oom" and fact.rank is None and _RAISED_OOM.match(fact.text):
+        if fact.kind == "cuda_oom" and fact.rank is None and is_uncaught(fact.text):
             yield from filter(None, [of_fact(fact, rank)])
         elif fact.kind == "kernel_oom" and _of_python(fact):
             yield by_kernel(Ending(rank, "killed", "SIGKILL", EvidenceItem("log", fact.file, "")), fact)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnostics.analysis.gpu_faults import XIDS
+from diagnostics.causes.hardware.gpu_fault import MEANINGS
 from dtk.doctor.gpus import TOPIC, nvidia_devices
 from dtk.doctor.model import Check, Finding, Remedy, Result, graded, judged, not_applicable, warning
 
@@ -93,8 +94,8 @@ def _finding(bus: str, code: int, events: list[Event]) -> Finding:
         units = ((86400, "days"), (3600, "hours"), (60, "minutes"), (0.5, "s"))
         size, unit = next((pair for pair in units if last >= 2 * pair[0]), (1, "s"))
         when = f", the last {last / max(size, 1):.0f} {unit} ago"
-    text = f"{bus}: Xid {code} ({XIDS[code].meaning if code in XIDS else 'see the catalogue'}) {len(own)} x{when}"
-    if code in XIDS and XIDS[code].after == "program":
+    text = f"{bus}: Xid {code} ({MEANINGS.get(code, 'see the catalogue')}) {len(own)} x{when}"
+    if XIDS.get(code) == "program":
         what = "a program's fault more often than the device's: find the kernel"
         return warning(text, what, "CUDA_LAUNCH_BLOCKING=1 COMMAND")
     what = "collect the report for the vendor, drain the node and reboot it (docs.nvidia.com/deploy/xid-errors)"

@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diagnostics.contract.findings import EvidenceItem
-from diagnostics.evidence.logs.fields import oom_parts, size_bytes
+from diagnostics.evidence.endings import allocator_of
+from diagnostics.evidence.logs.fields import oom_parts
 from diagnostics.evidence.model import Evidence, Frame, RankError, shortened
 
-_ON_DEVICE = re.compile(r"\b(?:CUDA|HIP|XPU|NPU|MUSA) out of memory")
-_CUDA_TYPES = ("OutOfMemoryError", "torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
 _FIGURES = {
     "requested_bytes": "requested_bytes",
     "total_bytes": "total_bytes",
@@ -23,8 +22,6 @@ _FIGURES = {
     "allowed_bytes": "limit_bytes",
 }
 """Figures of a message (`evidence/logs/fields.py`) -> fields of `RanOut`."""
-
-
 _PLACING = re.compile(
     r"torch/nn/modules/module\.py (?:to|cuda|to_empty|_apply)$|torch/nn/parallel/distributed\.py _ddp_init_helper$|"
     r"torch/optim/\w+\.py _init_group$|torch/distributed/fsdp/.* (?:__init__|fully_shard|_init_sharded_param)$|"
@@ -119,22 +116,13 @@ def _figures(record: RanOut) -> int:
 
 def _of_error(error: RankError) -> RanOut | None:
     """Read the message of an error file, which holds the whole text."""
-    text = error.message
-    if _ON_DEVICE.search(text) or (error.type in _CUDA_TYPES and "low on memory" not in text):
-        device, fields = "cuda", dict(oom_parts(text))
-        fields["requested_bytes"] = size_bytes(
-            text.partition("ried to allocate ")[2] or text.partition("Requested size: ")[2]
-        )
-    elif "DefaultCPUAllocator" in text:
-        digits = text.partition("tried to allocate ")[2].partition(" ")[0]
-        device = "cpu"
-        fields = {"requested_bytes": int(digits) if digits.isdecimal() and len(digits) < 20 else None}
-    else:
+    device = allocator_of(error.type, error.message)
+    if not device:
         return None
-    item = EvidenceItem("error", error.file, shortened(f"{error.type}: {text}", 300), error.line or None)
+    item = EvidenceItem("error", error.file, shortened(f"{error.type}: {error.message}", 300), error.line or None)
     site = next((frame for frame in error.frames if "/torch/" not in frame.file), None)
     placing = (frame.function for frame in error.frames if _PLACING.search(f"{frame.file} {frame.function}"))
-    record = _decoded(error.rank, device, fields, item)
+    record = _decoded(error.rank, device, oom_parts(error.message), item)
     return replace(record, step=error.step, site=site, placing=next(placing, ""))
 
 

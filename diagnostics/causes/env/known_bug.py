@@ -101,6 +101,7 @@ CAUSE = Cause(
     branch="environment.hardware",
     facts=seen,
     decide=decide,
+    noted=True,
     decided_from="versions in logs and in the manifest, variables, and the texts of faults (table with sources)",
     remedy="the version or the variable that the table names",
     source="diagnostics/analysis/environment/data/known_bugs.yaml: each row has its own",

@@ -14,6 +14,7 @@ CAUSE = Cause(
     facts=explain,
     decide=decided_by("hang.collective_mismatch", _watchdog.findings, _stacks.findings),
     decided_from="dumps or rings of two ranks or more, else NCCL's watchdog lines or DETAIL's message",
+    may_complete=True,
     remedy="let all ranks call the same collective at that line",
     explained_by=(
         ExplainedBy(FAILED, when=("ranks",)),

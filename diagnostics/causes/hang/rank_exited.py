@@ -18,6 +18,7 @@ CAUSE = Cause(
     facts=explain,
     decide=partial(_endings.decide, kind="exited"),
     decided_from="events of dtk's ranks, exit codes that launchers report, the last collectives of all ranks",
+    crash_when="failed",
     remedy="let every rank run the same number of steps and leave together",
     explained_by=(
         ExplainedBy(FAILED, when=("ranks",)),

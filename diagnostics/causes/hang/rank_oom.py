@@ -14,6 +14,7 @@ CAUSE = Cause(
     facts=explain,
     decide=partial(_endings.decide, kind="oom"),
     decided_from="out-of-memory texts in logs and error files, allocator snapshots",
+    names_outcome=True,
     remedy="see the memory causes: smaller micro-batch, more sharding, activation checkpointing",
     explained_by=(ExplainedBy(("memory.*",), when=("ranks", "group")),),
 )

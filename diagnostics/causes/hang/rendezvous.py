@@ -125,6 +125,7 @@ CAUSE = Cause(
     facts=explain,
     decide=decide,
     decided_from="what dtk watch records during start-up; messages of the store and the rendezvous",
+    crash_when="refused",
     remedy="start all ranks, check MASTER_ADDR, port, firewall and world size",
     explained_by=(
         ExplainedBy(("hang.timeout_budget",), when=("any",)),

@@ -48,6 +48,7 @@ CAUSE = Cause(
     facts=explain,
     decide=decided_by("hang.signature_mismatch", _sizes_differ, _watchdog.findings, _asymmetric_waits.root_differs),
     decided_from="dumps or rings, else NCCL's watchdog lines; for sizes also DETAIL's message and gloo's abort",
+    may_complete=True,
     remedy="make shape, dtype, root, ReduceOp and splits equal; pad or gather sizes first",
     explained_by=(
         ExplainedBy(FAILED, when=("ranks",)),

@@ -14,6 +14,7 @@ CAUSE = Cause(
     facts=explain,
     decide=decided_by("hang.unused_parameters", _asymmetric_waits.ddp_unused),
     decided_from="dumps or rings, DDP's message, stacks",
+    crash_when="unreduced",
     remedy="strategy.find_unused_parameters=true, or use every parameter on every rank",
     explained_by=(ExplainedBy(FAILED, when=("ranks",)),),
 )

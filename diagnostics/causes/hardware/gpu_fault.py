@@ -10,15 +10,18 @@ _SHOWN = 8
 """Lines that a finding cites."""
 _CONFIDENCE = 0.93
 """An event of the kernel's log may be older than the job."""
-_AFTER: dict[After, dict[str, str]] = table_beside(__file__)
+_TABLE = table_beside(__file__)
+MEANINGS: dict[int, str] = _TABLE["meanings"]
+"""Xid -> what the device reported."""
+_AFTER: dict[After, dict[str, str]] = _TABLE["after"]
 """What a fault needs -> what to change, why, and what more to say of it (`aside`)."""
 
 
 def _words(finding: Finding, events: tuple[Event, ...]) -> Text:
-    after = min((event.xid.after for event in events), key=WORST.index)
+    after = min((event.after for event in events), key=WORST.index)
     faults = dict.fromkeys(
-        event.xid.meaning
-        + (f" (Xid {event.code})" if event.code is not None else "")
+        MEANINGS.get(event.code, "an error that this table does not hold")
+        + (f" (Xid {event.code})" if event.by_driver else "")
         + (f" on {event.device}" if event.device else "")
         for event in events
     )
@@ -34,7 +37,7 @@ def _words(finding: Finding, events: tuple[Event, ...]) -> Text:
 
 def decide(faults: tuple[Event, ...]) -> list[Finding]:
     """Decide from the driver's Xid lines and from CUDA's errors."""
-    failed = tuple(event for event in faults if event.xid.after not in HARMLESS)
+    failed = tuple(event for event in faults if event.after not in HARMLESS)
     events = failed or faults
     if not events:
         summary = "No line of the kernel and no CUDA error reports a fault."

@@ -13,6 +13,7 @@ _DIGITS = 18
 _OOM_PARTS = tuple(
     (name, re.compile(regex.replace("SIZE", rf"(?P<size>{SIZE})")))
     for name, regex in (
+        ("requested_bytes", r"(?:ried to allocate|Requested size:) SIZE"),
         ("total_bytes", r"total capac\w+ of SIZE"),
         ("total_bytes", r"SIZE total capacity"),
         ("free_bytes", r"of which SIZE is free"),
@@ -65,7 +66,7 @@ def decode(kind: str, match: re.Match[str]) -> dict[str, Any]:
 
 
 def oom_parts(text: str) -> dict[str, Any]:
-    """Return the figures of a CUDA out-of-memory message of any torch 2.x (and 1.x)."""
+    """Return the figures of an out-of-memory message of torch's allocators, of any torch 2.x (and 1.x)."""
     fields: dict[str, Any] = {}
     for name, regex in _OOM_PARTS:
         if match := regex.search(text):

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from diagnostics.analysis.gpu_faults import HARMLESS, UNKNOWN, WORST, XIDS, After, Event, gpu_faults
+from diagnostics.analysis.gpu_faults import HARMLESS, WORST, XIDS, After, Event, gpu_faults
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, RankError
 from tests.unit.diagnostics.analysis.calls import fact
@@ -17,14 +17,14 @@ def faults(*facts: LogFact, errors: tuple[RankError, ...] = ()) -> tuple[Event, 
 
 def test_every_code_says_what_helps_and_the_order_of_what_helps_is_whole() -> None:
     assert set(WORST) == set(get_args(After)) and set(WORST) >= HARMLESS
-    assert all(xid.meaning and xid.after in WORST for xid in (*XIDS.values(), UNKNOWN))
+    assert set(XIDS.values()) <= set(WORST)
 
 
 def test_a_line_of_the_kernel_names_code_and_device() -> None:
     (event,) = faults(fact("xid", 3, 9, "NVRM: Xid ...", code=79, device="PCI:0000:1a:00"))
-    assert event == Event(XIDS[79], 79, "0000:1a:00", 3, "train.log", 9, "NVRM: Xid ...")
+    assert event == Event(79, True, "0000:1a:00", 3, "train.log", 9, "NVRM: Xid ...")
     (event,) = faults(fact("xid", 0, code=9999))
-    assert event.xid is UNKNOWN and event.device == ""
+    assert (event.after, event.device) == ("reset", "")
 
 
 def test_the_rank_is_found_by_the_process_that_torchrun_listed() -> None:
@@ -47,7 +47,7 @@ def test_the_rank_is_found_by_the_process_that_torchrun_listed() -> None:
 def test_errors_of_cuda_that_are_the_devices(text: str, after: str | None) -> None:
     error = RankError(1, "error.json", 0, "RuntimeError", text)
     found = [faults(fact("cuda_error", 1, error=text)), faults(errors=(error,))]
-    assert [[event.xid.after for event in events] for events in found] == [[after] if after else []] * 2
+    assert [[event.after for event in events] for events in found] == [[after] if after else []] * 2
     for events in found:
         for event in events:
-            assert event.code is None and event.rank == 1 and event.text in text
+            assert not event.by_driver and event.rank == 1 and event.text in text

@@ -387,3 +387,32 @@ def test_every_kind_has_its_place_in_the_order() -> None:
     assert set(endings.ORDER) == set(endings.Kind.__args__)  # type: ignore[attr-defined]
     own = [endings.ORDER[kind] for kind in ("oom", "raised", "killed", "exited")]
     assert max(own) < min(endings.ORDER[kind] for kind in ("lost_peer", "timed_out", "mismatch", "stopped"))
+
+
+@pytest.mark.parametrize(
+    ("type_", "message", "device"),
+    [
+        ("RuntimeError", "CUDA out of memory. Tried to allocate 2.00 GiB.", "cuda"),
+        ("torch.cuda.OutOfMemoryError", "", "cuda"),
+        ("OutOfMemoryError", "DefaultCPUAllocator: can't allocate memory", "cuda"),
+        ("RuntimeError", "[enforce fail at alloc_cpu.cpp:114] DefaultCPUAllocator: can't allocate memory", "cpu"),
+        ("MemoryError", "", ""),
+        ("DistBackendError", "Cuda failure 'out of memory'", ""),
+        ("RuntimeError", "shape mismatch", ""),
+    ],
+)
+def test_which_of_torchs_allocators_found_no_memory(type_: str, message: str, device: str) -> None:
+    assert endings.allocator_of(type_, message) == device
+
+
+@pytest.mark.parametrize(
+    ("line", "uncaught"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", True),
+        ("RuntimeError: CUDA out of memory.", True),
+        ("WARNING caught torch.OutOfMemoryError: CUDA out of memory", False),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB.", False),
+    ],
+)
+def test_an_exception_that_nobody_caught_begins_its_line(line: str, uncaught: bool) -> None:
+    assert endings.is_uncaught(line) is uncaught
