@@ -137,6 +137,7 @@ _OUT_OF_MEMORY = re.compile(
 _OUT_OF_MEMORY_TYPE = re.compile(r"MemoryError$|OutOfMemoryError$")
 """Python's, numpy's `_ArrayMemoryError`, Arrow's and torch's."""
 _DEVICE_MEMORY = re.compile(r"\b(?:CUDA|HIP|XPU|NPU|MUSA) out of memory")
+_EXCEPTION_LINE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception): ")
 _NCCL_MEMORY = re.compile(r"Cuda failure (?:\d+ )?'out of memory'")
 _HOST_ALLOCATION = re.compile(
     r"DefaultCPUAllocator|Cannot allocate memory|std::bad_alloc|Unable to allocate [\d.]+ \wi?B "
@@ -247,7 +248,7 @@ def allocator_of(type_: str, message: str) -> Literal["", "cuda", "cpu"]:
 
 def is_uncaught(text: str) -> bool:
     """Whether a line is how the interpreter prints an exception that nobody caught: its class comes first."""
-    return bool(parse_reason(text).type)
+    return bool(_EXCEPTION_LINE.match(text))
 
 
 def _detail(type_: str, message: str, kind: Kind) -> Detail:

@@ -13,7 +13,7 @@ from diagnostics.contract.artifacts import RunPaths, Verdict
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers import start
-from dtk.record.desync import named
+from dtk.record.verdict_text import named
 
 FRESH_S = 5.0
 """A rank that has not told for longer is gone, or native code holds Python's lock: nothing is known of it."""

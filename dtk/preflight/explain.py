@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from diagnostics.analysis.divergence.evidence_terms import support
-from diagnostics.analysis.divergence.explanation import Explanation
-from diagnostics.analysis.divergence.find import Divergence, Vote
+from diagnostics.analysis.divergence.find import Divergence
+from diagnostics.analysis.divergence.single_calls import misfit as misfit_divergence
 from diagnostics.analysis.divergence.whole_programs import Program, compare_programs
 from diagnostics.analysis.stall.explain import explain as explain_stall
 from diagnostics.causes.registry import collect
@@ -51,17 +50,7 @@ def divergence_of(records: Mapping[int, Record], misfit: Misfit | None) -> Diver
     if misfit is not None:
         sent = whole_history(records[misfit.sender])[misfit.sent]
         taken = whole_history(records[misfit.receiver])[misfit.taken]
-        return Divergence(
-            vote=Vote(sent.key, sent.seq, ((misfit.receiver, misfit.sender),)),
-            majority_rank=misfit.receiver,
-            minority_rank=misfit.sender,
-            majority=taken,
-            minority=sent,
-            explanation=Explanation("change", "within", (taken, sent), (support("whole programs"),)),
-            culprits=tuple(sorted((misfit.receiver, misfit.sender))),
-            tie=False,
-            payload=(misfit.sent_bytes, misfit.taken_bytes),
-        )
+        return misfit_divergence(taken, sent, misfit.receiver, misfit.sender, misfit.sent_bytes, misfit.taken_bytes)
     if any(record.end.kind not in ("finished", "exited") or record.end.code for record in records.values()):
         return None
     alike: dict[tuple[object, ...], list[Record]] = {}

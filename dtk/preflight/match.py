@@ -19,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from diagnostics.analysis.divergence.identity import agree
 from diagnostics.evidence.calls import Wire
 from dtk.preflight.calls import Entry, Group, Program, Record
 
@@ -202,7 +203,7 @@ class _Matching:
         self.positions[number, group] += 1
         position = self.positions[number, group]
         operation = self.operations.setdefault((group, position), _Operation(len(group.ranks), entry.wire))
-        if operation.agreed != entry.wire:
+        if operation.agreed is not None and not agree(operation.agreed, entry.wire):
             self.dead.add(group)
         operation.missing -= 1
         operation.members.append((number, len(rank.operations), entry))

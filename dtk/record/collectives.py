@@ -3,7 +3,6 @@
 Per group it also keeps a rolling hash of what all ranks must agree on, which `dtk.record.watch` compares.
 """
 
-import hashlib
 import json
 import threading
 from collections import deque
@@ -17,6 +16,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed import distributed_c10d as c10d
 
+from diagnostics.analysis.divergence.identity import signature
 from diagnostics.evidence.calls import Wire
 from diagnostics.evidence.ring.format import ANY_PEER, NO_PEER, STARTED
 from diagnostics.evidence.ring.groups import group_key
@@ -209,11 +209,9 @@ class CollectiveLog:
                 self._plans.clear()
             text = self.ring.text
             reduce_op = "" if call.reduce_op is None else reduce_name(call.reduce_op)
-            # A hash of what all ranks must agree on: the same in every process.
             numbers = (call.amount,) if call.amount >= 0 else ()
             dtypes = (str(dtype),) if kind.typed else ()
             wire = Wire(kind.wire, numbers, dtypes, None if root == NO_PEER else root, reduce_op)
-            digest = hashlib.blake2b(repr(tuple(wire)).encode(), digest_size=8).digest()
             plan = self._plans[key] = _Plan(
                 op=text(kind.op),
                 user_op=text(user_op),
@@ -222,7 +220,7 @@ class CollectiveLog:
                 inputs=text(_short([list(t.shape) for t in inputs]) if inputs else ""),
                 outputs=text(_short([list(t.shape) for t in outputs]) if outputs else ""),
                 numel=sum(t.numel() for t in inputs or outputs),
-                signature=int.from_bytes(digest, "little") or 1,
+                signature=signature(wire),
             )
         return plan
 

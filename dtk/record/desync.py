@@ -11,15 +11,14 @@ from dataclasses import dataclass
 
 from diagnostics.analysis.divergence.find import between, count_votes
 from diagnostics.contract.artifacts import RunPaths, Verdict
-from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.ring import RingFile, call_of
 from diagnostics.evidence.ring.format import RingDump, RingRecord
 from diagnostics.evidence.ring.groups import format_ranks, parse_ranks
+from dtk.record import verdict_text as text
+from dtk.record.verdict_text import Place
 
-SHOWN = 8
-"""Ranks named one by one; further ones are counted."""
 LOOKED_BACK = 32
 """Calls before a difference at which ranks may have parted without a difference."""
 LOOKED_AHEAD = 8
@@ -27,24 +26,6 @@ LOOKED_AHEAD = 8
 
 History = tuple[int, tuple[int, ...]]
 """Calls of one rank on one group, and the rolling hash after each of the last ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where one rank is."""
-
-    rank: int
-    call: str
-    """`all_reduce [1024] float32 SUM`; empty when it is outside any call."""
-    site: str
-    """`train.py:12 in step`"""
-    group: str = ""
-    step: int | None = None
-    region: str | None = None
-    group_name: str = ""
-    """What the user knows the group by."""
-    members: str = ""
-    """Global ranks of the group, as `diagnostics.evidence.ring.groups.format_ranks` writes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +62,9 @@ def first_difference(histories: Mapping[int, History]) -> int | None:
 def place_of(record: RingRecord, rank: int, step: int | None) -> Place:
     """Return where a rank is inside a call."""
     call, members = call_of(record), format_ranks(record.group.ranks)
-    return Place(rank, call.text, _site(call), record.group.key, step, record.region or None, call.key.label, members)
+    return Place(
+        rank, call.text, text.site_of(call), record.group.key, step, record.region or None, call.key.label, members
+    )
 
 
 def called_at(ring: RingDump, group: str, position: int) -> Called | None:
@@ -100,7 +83,7 @@ def called_at(ring: RingDump, group: str, position: int) -> Called | None:
 def desync(called: list[Called], position: int, attempt: int, time_s: float) -> Verdict:
     """Return the verdict of a proven difference, from what each known rank called there; none may be known any more."""
     if not called:
-        reason = f"ranks called different collectives at position {position}, too long ago to be recorded still"
+        reason = text.desync("", position, position, [])
         return Verdict("desync", reason, [], [], position=position, attempt=attempt, time_s=time_s)
     histories = {side.rank: {call.seq: call for call in side.calls} for side in called}
     issued: dict[int, list[int]] = {}
@@ -108,18 +91,15 @@ def desync(called: list[Called], position: int, attempt: int, time_s: float) -> 
         issued.setdefault(side.signature, []).append(side.rank)
     vote = count_votes(called[0].calls[0].key, position, issued, histories)
     parting = between(vote, lambda rank, _: list(histories[rank].values())) if len(vote.sides) > 1 else None
-    blamed = list(parting.culprits) if parting is not None and not parting.tie else []
+    culprits = list(parting.culprits) if parting is not None and not parting.tie else []
     parted = parting.position if parting is not None else position
-    first = histories[blamed[0] if blamed else called[0].rank].get(parted, called[0].calls[-1])
-    what = "the same collective from different lines" if parted < position else "different collectives"
-    then = f" (their calls differ from position {position} on)" if parted < position else ""
+    first = histories[culprits[0] if culprits else called[0].rank].get(parted, called[0].calls[-1])
     firsts = [(ranks, histories[ranks[0]].get(parted)) for ranks in vote.sides[:4]]
-    calls = "; ".join(f"{named(list(ranks))} called {call.text} at {_site(call)}" for ranks, call in firsts if call)
     return Verdict(
         kind="desync",
-        reason=f"ranks called {what} at position {parted} of group {first.key.label}{then}: {calls}",
-        blamed=blamed,
-        victims=[rank for rank in vote.present if rank not in blamed] if blamed else [],
+        reason=text.desync(first.key.label, parted, position, [(ranks, call) for ranks, call in firsts if call]),
+        blamed=culprits,
+        victims=[rank for rank in vote.present if rank not in culprits] if culprits else [],
         group=called[0].group,
         position=parted,
         step=first.step,
@@ -127,14 +107,6 @@ def desync(called: list[Called], position: int, attempt: int, time_s: float) -> 
         attempt=attempt,
         time_s=time_s,
     )
-
-
-def _site(call: Call) -> str:
-    """Return `train.py:12 in step`."""
-    if call.site is None:
-        return "an unknown place"
-    within = f" in {call.site.function}" if call.site.function else ""
-    return f"{file_name(call.site.file)}:{call.site.line}{within}"
 
 
 def stall(
@@ -154,25 +126,13 @@ def stall(
     outside = [place for place in places if not place.call]
     awaited = {rank for place in inside for rank in parse_ranks(place.members)}
     departed = {rank: how for rank, how in left.items() if rank in awaited}
-    blamed = sorted([*silent, *departed, *(place.rank for place in outside if inside)])
-    clauses = []
-    if silent:
-        clauses.append(f"{named(silent)} does not answer: it is stopped, or native code holds Python's lock")
-    for how, what in (("failed", "failed"), ("end", "ended in order")):
-        if ranks := sorted(rank for rank in departed if departed[rank] == how):
-            clauses.append(f"{named(ranks)} {what} before")
-    for alike in (*_alike(outside)[:4], *_alike(inside)[:4]):
-        place, s = alike[0], "s" if len(alike) == 1 else ""
-        does = f"wait{s} in {place.call}" if place.call else f"stand{s}"
-        aside = f" of group {place.group_name}" if place.group_name else ""
-        aside = aside if place.call else ", outside any recorded collective"
-        clauses.append(f"{named([other.rank for other in alike])} {does} at {place.site}{aside}")
-    first = next((p for p in places if p.rank in blamed), places[0] if places else None)
+    culprits = sorted([*silent, *departed, *(place.rank for place in outside if inside)])
+    first = next((p for p in places if p.rank in culprits), places[0] if places else None)
     return Verdict(
         kind="stall",
-        reason=f"nothing moved for {stood_s:.0f} s: {'; '.join(clauses)}",
-        blamed=blamed,
-        victims=sorted(place.rank for place in inside) if blamed else [],
+        reason=text.stall(stood_s, silent, departed, [*_alike(outside)[:4], *_alike(inside)[:4]]),
+        blamed=culprits,
+        victims=sorted(place.rank for place in inside) if culprits else [],
         step=first.step if first else None,
         region=first.region if first else None,
         attempt=attempt,
@@ -219,9 +179,3 @@ def _alike(places: list[Place]) -> list[list[Place]]:
     for place in sorted(places, key=lambda p: p.rank):
         sets.setdefault((place.group, place.call, place.site), []).append(place)
     return sorted(sets.values(), key=lambda side: (-len(side), side[0].rank))
-
-
-def named(ranks: list[int]) -> str:
-    """`rank 3`, `ranks 0, 1, 2 and 5 more`."""
-    shown = ", ".join(map(str, ranks[:SHOWN])) + (f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

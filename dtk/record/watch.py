@@ -27,11 +27,12 @@ from dtk.config.schema import WatchConfig
 from dtk.parallel.regions import current
 from dtk.record.activity import Activity, where_main_thread_is
 from dtk.record.collectives import CollectiveLog
-from dtk.record.desync import Called, Place, called_at, desync, left_at, place_of, stall
+from dtk.record.desync import Called, called_at, desync, left_at, place_of, stall
 from dtk.record.frames import PLUMBING
 from dtk.record.guard import bounded, guarded
 from dtk.record.judge import Judge, pack
 from dtk.record.stall_probe import StallAnswer
+from dtk.record.verdict_text import Place
 
 EVERY_S = 0.5
 LOOKS = 5

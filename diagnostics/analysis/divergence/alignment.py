@@ -10,6 +10,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
+from diagnostics.analysis.divergence.identity import agree
 from diagnostics.evidence.calls import Wire
 from diagnostics.evidence.model import Frame
 
@@ -60,7 +61,7 @@ def align(majority: Sequence[PathCall], minority: Sequence[PathCall]) -> list[Ch
     while (i < len(ours) or j < len(theirs)) if whole else (i < len(ours) and j < len(theirs)):
         both = i < len(ours) and j < len(theirs)
         if both and costs[i][j] == _cost(ours[i], theirs[j]) + costs[i + 1][j + 1]:
-            same = (ours[i].group, ours[i].wire) == (theirs[j].group, theirs[j].wire)
+            same = ours[i].group == theirs[j].group and agree(ours[i].wire, theirs[j].wire)
             steps.append(("same" if same else "arguments", i, j))
             i, j = i + 1, j + 1
         elif j < len(theirs) and costs[i][j] == _DROP + costs[i][j + 1]:

@@ -10,9 +10,9 @@ from typing import Literal
 
 from diagnostics.analysis.divergence import edit, gradients, loop_exit
 from diagnostics.analysis.divergence.evidence_terms import TOLD_BEHIND, Support, Term, probability, support
-from diagnostics.analysis.divergence.identity import at_line, in_backward, on_path, replaces
+from diagnostics.analysis.divergence.identity import at_line, in_backward, on_path, replaces, same_statement
 from diagnostics.analysis.divergence.prediction import common_prefixes, predict
-from diagnostics.evidence.calls import ROOTED, Call
+from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Frame
 
 Kind = Literal[
@@ -88,7 +88,7 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
     theirs = [call for call in minority if call.seq >= position]
     before = [call for call in minority if call.seq < position]
     expected, got = ours[0], theirs[0]
-    if _same_call(expected, got):
+    if same_statement(expected, got):
         return Explanation("change", "within", (expected, got), (support("same line"),))
     if bool(expected.site) != bool(got.site):
         # The loop reduces this size at this place round after round: another size is that of another call. What is
@@ -154,18 +154,6 @@ def program_order(one: tuple[Frame, ...], other: tuple[Frame, ...]) -> int:
         if left.line != right.line:
             return -1 if left.line < right.line else 1
     return 0
-
-
-def _same_call(one: Call, other: Call) -> bool:
-    """Whether it is the same operation from the same line, or one that differs in root or ReduceOp only."""
-    if one.wire.op != other.wire.op:
-        return False
-    if one.site and other.site:
-        if one.site == other.site and one.stack[1:3] == other.stack[1:3]:
-            return True
-        same_payload = (one.wire.amounts, one.wire.dtypes) == (other.wire.amounts, other.wire.dtypes)
-        return same_payload and (one.wire.op in ROOTED or one.wire.reduce_op != other.wire.reduce_op)
-    return one.wire.op in ROOTED
 
 
 def _edit(ours: list[Call], theirs: list[Call]) -> edit.Edit | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from diagnostics.analysis.divergence.evidence_terms import support
 from diagnostics.analysis.divergence.explanation import Explanation, Kind, explain, or_main_rank_only, origin
-from diagnostics.analysis.divergence.identity import differing_parts
+from diagnostics.analysis.divergence.identity import agree
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.evidence.calls import Call, GroupKey
@@ -145,7 +145,7 @@ def between(
     ours, theirs = calls_of(most, vote.key), calls_of(fewest, vote.key)
     if not all(any(call.seq == vote.position for call in calls) for calls in (ours, theirs)):
         return None
-    if len(ours) == len(theirs) == 1 and not differing_parts(ours[0].wire, theirs[0].wire):
+    if len(ours) == len(theirs) == 1 and agree(ours[0].wire, theirs[0].wire):
         return None  # Parts of a coalesced block, of which only one was kept.
     position = origin(ours, theirs, vote.position)
     explanation = explain(ours, theirs, position)

@@ -5,10 +5,11 @@ a recorder leaves out is unknown: it is never a difference. The split sizes of a
 because ranks need not have the same ones; they have to fit each other pair by pair.
 """
 
+import hashlib
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import takewhile
 
-from diagnostics.evidence.calls import Call, Wire
+from diagnostics.evidence.calls import ROOTED, Call, Wire
 from diagnostics.evidence.model import Frame
 
 PARTS = ("operation", "number of elements", "dtype", "root", "ReduceOp")
@@ -25,6 +26,31 @@ def differing_parts(one: Wire, other: Wire) -> tuple[str, ...]:
     return tuple(
         name for name, left, right in pairs if left != right and left not in _UNKNOWN and right not in _UNKNOWN
     )
+
+
+def agree(one: Wire, other: Wire) -> bool:
+    """Whether nothing that both sides know differs, so that the two calls complete with each other."""
+    return one == other or not differing_parts(one, other)
+
+
+def signature(wire: Wire) -> int:
+    """Return a hash of what all ranks must agree on, the same in every process and never 0."""
+    digest = hashlib.blake2b(repr(tuple(wire)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") or 1
+
+
+def same_statement(one: Call, other: Call) -> bool:
+    """Whether the program makes one call with other arguments: the same operation from the same line, or one that
+    differs in root or ReduceOp only.
+    """
+    if one.wire.op != other.wire.op:
+        return False
+    if not (one.site and other.site):
+        return one.wire.op in ROOTED
+    if one.site == other.site and one.stack[1:3] == other.stack[1:3]:
+        return True
+    same_payload = (one.wire.amounts, one.wire.dtypes) == (other.wire.amounts, other.wire.dtypes)
+    return same_payload and (one.wire.op in ROOTED or one.wire.reduce_op != other.wire.reduce_op)
 
 
 def at_line(call: Call) -> Hashable:

@@ -8,7 +8,7 @@ equal calls, the ranks ended.
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from diagnostics.analysis.divergence.identity import on_path
+from diagnostics.analysis.divergence.identity import agree, on_path
 from diagnostics.analysis.divergence.prediction import predict
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.job_state import JobState
@@ -149,7 +149,7 @@ def _fitting_by_chance(
     This happens when DDP sends its buffers in the first forward pass after a step: in rank 0's evaluation, or in the
     next step of the others.
     """
-    if any(call.wire != other.wire for call, other in zip(ours, theirs, strict=False)):
+    if any(not agree(call.wire, other.wire) for call, other in zip(ours, theirs, strict=False)):
         return None
     mine, other = [on_path(call) for call in ours], [on_path(call) for call in theirs]
     new = not set(mine[len(theirs) :]) & set(other)

@@ -8,10 +8,8 @@ import re
 from dataclasses import replace
 from itertools import filterfalse
 
-from diagnostics.analysis import source_text
-from diagnostics.analysis.divergence.evidence_terms import position, support
-from diagnostics.analysis.divergence.explanation import Explanation
 from diagnostics.analysis.divergence.find import Divergence, between, count_votes
+from diagnostics.analysis.divergence.single_calls import by_lines
 from diagnostics.analysis.job_state import STALL_S, JobState
 from diagnostics.analysis.looks import Seen
 from diagnostics.analysis.stall.stack_evidence import HostOutside, InCollective, collective_of
@@ -27,7 +25,6 @@ _COMMUNICATES = re.compile(r"\b(?:c10d|gloo)::|\bnccl[A-Z]")
 _KEY = GroupKey("stacks", "0", DEFAULT_GROUP)
 _UNKNOWN = 0
 """Position of a call of which no recorder counted the ones before."""
-_GUESSES = {"single position", "line unknown"}
 
 
 def from_looks(job: JobState, seen: dict[int, Seen]) -> HostOutside | Divergence | None:
@@ -115,32 +112,5 @@ def _compare(
     divergence = between(count_votes(_KEY, _UNKNOWN, sides, range(job.world())), calls)
     if divergence is None or not divergence.culprits:
         return None
-    if divergence.explanation.terms[0].name in _GUESSES or groups != {"default"}:
-        any_call = (position("any call"),)
-        either = Explanation("insert", "within", (divergence.minority,), any_call, alternatives=("fewer_iterations",))
-        return replace(divergence, explanation=either)
-    return _by_counters(divergence, seen)
-
-
-def _by_counters(divergence: Divergence, seen: dict[int, Seen]) -> Divergence:
-    """Tell a loop that was left early from one in which a call was left out, by how far the loop's variables are.
-
-    Who is behind the loop after as many rounds as the others, and could not leave it within one, left out a call.
-    """
-    explanation, majority = divergence.explanation, divergence.majority
-    if divergence.kind != "fewer_iterations":
-        return divergence
-    for left, right in zip(majority.stack[::-1], divergence.minority.stack[::-1], strict=False):
-        place = left.file, left.function
-        if place != (right.file, right.function):
-            break
-        names, early = source_text.loop_variables(left.file, (left.line, right.line), majority.created_s)
-        sides = (divergence.majority_rank, divergence.minority_rank)
-        ours, theirs = (seen[rank].counters.get(place, {}) for rank in sides)
-        shared = [name for name in names if name in ours and name in theirs]
-        if any(ours[name] != theirs[name] for name in shared):
-            return divergence
-        if shared and not early:
-            left_out = replace(explanation, deviation="drop", place="within", calls=(majority,))
-            return replace(divergence, explanation=left_out)
-    return replace(divergence, explanation=replace(explanation, terms=(support("past that line"),)))
+    counters = [seen[rank].counters for rank in (divergence.majority_rank, divergence.minority_rank)]
+    return by_lines(divergence, *counters, default_group=groups == {"default"})

@@ -5,12 +5,11 @@ mismatch in which all calls were recorded is a divergence like any other.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from diagnostics.analysis.divergence.evidence_terms import position
-from diagnostics.analysis.divergence.explanation import Explanation, left_loop
 from diagnostics.analysis.divergence.find import Divergence, Vote
-from diagnostics.analysis.divergence.identity import at_line, differing_parts, in_backward
+from diagnostics.analysis.divergence.identity import agree, at_line, in_backward
+from diagnostics.analysis.divergence.single_calls import outside_backward
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Operation
@@ -55,14 +54,12 @@ def _divergences(job: JobState, ended: set[int | None]) -> Iterator[Divergence]:
         # A call of the loop tells nothing: the rank may have left backward without a bucket.
         if len({call.site for call in inside.values()}) != 1 or at_line(minority) in before:
             continue
-        majority_rank, majority = min(inside.items())
-        loop_call = _one_line(majority, minority)
-        explanation = left_loop(minority, loop_call, [loop_call], majority_goes_on=True)
-        if swallowed:
-            explanation = Explanation("insert", "behind", (majority, minority), (position("peers came later"),))
-        if explanation is not None:
-            vote = Vote(operation.key, operation.seq, (tuple(peers), tuple(ranks)))
-            yield Divergence(vote, majority_rank, ranks[0], majority, minority, explanation, tuple(ranks), False)
+        first, majority = min(inside.items())
+        others = (first, *(peer for peer in peers if peer != first))  # Who is known to be in backward speaks for all.
+        vote = Vote(operation.key, operation.seq, (others, tuple(ranks)))
+        divergence = outside_backward(vote, majority, minority, came_later=swallowed)
+        if divergence is not None:
+            yield divergence
 
 
 def _sides(job: JobState, operation: Operation, ended: set[int | None]) -> tuple[list[int], list[int], bool]:
@@ -79,22 +76,13 @@ def _sides(job: JobState, operation: Operation, ended: set[int | None]) -> tuple
     return ranks, [] if busy or waits.complete[operation] else peers, False
 
 
-def _one_line(majority: Call, minority: Call) -> Call:
-    """With one line, as rings keep the innermost one only: of the function that both are in, else the innermost."""
-    site = minority.site
-    for frame in majority.stack if site is not None else ():
-        if site is not None and (frame.file, frame.function) == (site.file, site.function.rpartition(".")[2]):
-            return replace(majority, stack=(replace(frame, function=site.function),))
-    return replace(majority, stack=majority.stack[:1])
-
-
 def _reduces(job: JobState, rank: int, operation: Operation, minority: Call) -> Call | None:
     """Return the last call in backward that the ring did not record, of a rank that cannot be `minority`."""
     last = None
     for key, table in sorted(job.survey.groups.items()):
         if key.recorder != SNAPSHOTS and (key.name, key.desc) == (operation.key.name, operation.key.desc):
             last = table.lines[rank].last if rank in table.lines else last
-            if last is not None and not differing_parts(last.wire, minority.wire):
+            if last is not None and agree(last.wire, minority.wire):
                 calls = reversed(job.reading.calls(rank, key))
-                last = next((call for call in calls if differing_parts(call.wire, minority.wire)), None)
+                last = next((call for call in calls if not agree(call.wire, minority.wire)), None)
     return last if last is not None and last.site is not None and in_backward(last) else None

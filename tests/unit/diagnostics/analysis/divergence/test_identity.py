@@ -4,12 +4,14 @@ import pytest
 
 from diagnostics.analysis.divergence.identity import (
     PARTS,
+    agree,
     at_line,
     differing_parts,
     in_backward,
     on_path,
     replaces,
     shared_path,
+    signature,
 )
 from diagnostics.evidence.calls import Wire
 from tests.unit.diagnostics.analysis.calls import call, frame
@@ -58,3 +60,10 @@ def test_two_calls_of_one_function_with_the_same_tensors_replace_each_other() ->
     assert not replaces(call(1, 10, "all_reduce"), call(1, 12, "all_reduce", 9))
     assert not replaces(call(1, 10), call(1, 12, function="log"))
     assert not replaces(call(1, None), call(1, None))
+
+
+def test_one_signature_for_what_ranks_must_agree_on() -> None:
+    one, other = Wire("all_reduce", (8,), ("float32",)), Wire("all_reduce", (9,), ("float32",))
+    assert signature(one) == signature(Wire("all_reduce", (8,), ("float32",))) != signature(other)
+    assert 0 < signature(one) < 1 << 64
+    assert agree(one, one) and agree(one, Wire("all_reduce", (), ())) and not agree(one, other)

@@ -1,0 +1,92 @@
+"""Divergences of ranks of which single calls are known: of a running job, of gloo's own abort, of a misfit.
+
+`find` compares histories. These callers know where ranks stand and what that means, and hand it over; what the
+divergence is called, and on which evidence, is settled here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from diagnostics.analysis import source_text
+from diagnostics.analysis.divergence.evidence_terms import Position, Support, position, support
+from diagnostics.analysis.divergence.explanation import Explanation, left_loop
+from diagnostics.analysis.divergence.find import Divergence, Vote
+from diagnostics.evidence.calls import Call
+
+Counters = Mapping[tuple[str, str], Mapping[str, int]]
+"""(file, function) of a frame -> whole numbers in its variables."""
+_GUESSES: set[Support | Position] = {"single position", "line unknown"}
+
+
+def outside_backward(vote: Vote, majority: Call, minority: Call, *, came_later: bool) -> Divergence | None:
+    """Explain a call that nobody else made while the others are in backward; None where it may be one of the loop.
+
+    Args:
+        vote: the sides.
+        majority: the reduction that the largest side is in.
+        minority: the other side's call.
+        came_later: whether the largest side came to the minority's call afterwards.
+    """
+    if came_later:
+        either = Explanation("insert", "behind", (majority, minority), (position("peers came later"),))
+        return _divergence(vote, majority, minority, either)
+    # With one line, as rings keep the innermost one only: of the function that both are in, else the innermost.
+    site = minority.site
+    stack = majority.stack[:1]
+    for frame in majority.stack if site is not None else ():
+        if site is not None and (frame.file, frame.function) == (site.file, site.function.rpartition(".")[2]):
+            stack = (replace(frame, function=site.function),)
+            break
+    loop_call = replace(majority, stack=stack)
+    explanation = left_loop(minority, loop_call, [loop_call], majority_goes_on=True)
+    return None if explanation is None else _divergence(vote, majority, minority, explanation)
+
+
+def misfit(taken: Call, sent: Call, receiver: int, sender: int, sent_bytes: int, taken_bytes: int) -> Divergence:
+    """Return the divergence of two calls that fit but for the bytes that one sends and the other expects."""
+    vote = Vote(sent.key, sent.seq, ((receiver, sender),))
+    explanation = Explanation("change", "within", (taken, sent), (support("whole programs"),))
+    both = tuple(sorted((receiver, sender)))
+    return Divergence(
+        vote, receiver, sender, taken, sent, explanation, both, tie=False, payload=(sent_bytes, taken_bytes)
+    )
+
+
+def by_lines(divergence: Divergence, majority: Counters, minority: Counters, *, default_group: bool) -> Divergence:
+    """Settle what a difference of the lines means at which ranks of a running job wait.
+
+    Tells a loop that was left early from one in which a call was left out, by how far the loop's variables are: who is
+    behind the loop after as many rounds as the others, and could not leave it within one, left out a call.
+
+    Args:
+        divergence: of the two lines.
+        majority: the variables of its largest side's frames.
+        minority: those of the other side.
+        default_group: whether all wait in the group of all ranks, so that the lines can be compared.
+    """
+    explanation = divergence.explanation
+    if explanation.terms[0].name in _GUESSES or not default_group:
+        any_call = (position("any call"),)
+        either = Explanation("insert", "within", (divergence.minority,), any_call, alternatives=("fewer_iterations",))
+        return replace(divergence, explanation=either)
+    if divergence.kind != "fewer_iterations":
+        return divergence
+    for left, right in zip(divergence.majority.stack[::-1], divergence.minority.stack[::-1], strict=False):
+        place = left.file, left.function
+        if place != (right.file, right.function):
+            break
+        names, early = source_text.loop_variables(left.file, (left.line, right.line), divergence.majority.created_s)
+        ours, theirs = majority.get(place, {}), minority.get(place, {})
+        shared = [name for name in names if name in ours and name in theirs]
+        if any(ours[name] != theirs[name] for name in shared):
+            return divergence
+        if shared and not early:
+            left_out = replace(explanation, deviation="drop", place="within", calls=(divergence.majority,))
+            return replace(divergence, explanation=left_out)
+    return replace(divergence, explanation=replace(explanation, terms=(support("past that line"),)))
+
+
+def _divergence(vote: Vote, majority: Call, minority: Call, explanation: Explanation) -> Divergence:
+    """Return the divergence of a vote without a tie, whose smaller side is to blame."""
+    peers, culprits = vote.sides
+    return Divergence(vote, peers[0], culprits[0], majority, minority, explanation, culprits, tie=False)

@@ -1,0 +1,85 @@
+"""A verdict of the live watch in words: which ranks called what, or where they stand."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from diagnostics.contract.formatting import file_name
+from diagnostics.evidence.calls import Call
+
+SHOWN = 8
+"""Ranks named one by one; further ones are counted. A convention: these fit one line of a terminal."""
+_LEFT = (("failed", "failed"), ("end", "ended in order"))
+"""How a rank left -> the words for it, in the order in which they are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one rank is."""
+
+    rank: int
+    call: str
+    """`all_reduce [1024] float32 SUM`; empty when it is outside any call."""
+    site: str
+    """`train.py:12 in step`"""
+    group: str = ""
+    step: int | None = None
+    region: str | None = None
+    group_name: str = ""
+    """What the user knows the group by."""
+    members: str = ""
+    """Global ranks of the group, as `diagnostics.evidence.ring.groups.format_ranks` writes them."""
+
+
+def desync(group: str, parted: int, position: int, sides: Sequence[tuple[Sequence[int], Call]]) -> str:
+    """Return what ranks called that differ.
+
+    Args:
+        group: what the user knows the group by.
+        parted: position at which their ways parted.
+        position: at which their calls differ, which may be later.
+        sides: ranks with the call that they made where they parted; empty = too long ago to be known.
+    """
+    if not sides:
+        return f"ranks called different collectives at position {position}, too long ago to be recorded still"
+    what = "the same collective from different lines" if parted < position else "different collectives"
+    then = f" (their calls differ from position {position} on)" if parted < position else ""
+    calls = "; ".join(f"{named(ranks)} called {call.text} at {site_of(call)}" for ranks, call in sides)
+    return f"ranks called {what} at position {parted} of group {group}{then}: {calls}"
+
+
+def stall(stood_s: float, silent: Sequence[int], departed: Mapping[int, str], sides: Sequence[Sequence[Place]]) -> str:
+    """Return where ranks stand of which none moves.
+
+    Args:
+        stood_s: for how long nothing moved.
+        silent: ranks that did not answer.
+        departed: ranks that take no more part -> `failed` or `end`.
+        sides: the others, those at the same place together.
+    """
+    clauses = []
+    if silent:
+        clauses.append(f"{named(silent)} does not answer: it is stopped, or native code holds Python's lock")
+    for how, words in _LEFT:
+        if ranks := sorted(rank for rank in departed if departed[rank] == how):
+            clauses.append(f"{named(ranks)} {words} before")
+    for side in sides:
+        place, s = side[0], "s" if len(side) == 1 else ""
+        does = f"wait{s} in {place.call}" if place.call else f"stand{s}"
+        group = f" of group {place.group_name}" if place.group_name else ""
+        group = group if place.call else ", outside any recorded collective"
+        clauses.append(f"{named([other.rank for other in side])} {does} at {place.site}{group}")
+    return f"nothing moved for {stood_s:.0f} s: {'; '.join(clauses)}"
+
+
+def site_of(call: Call) -> str:
+    """Return `train.py:12 in step`."""
+    if call.site is None:
+        return "an unknown place"
+    within = f" in {call.site.function}" if call.site.function else ""
+    return f"{file_name(call.site.file)}:{call.site.line}{within}"
+
+
+def named(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0, 1, 2 and 5 more`."""
+    shown = ", ".join(map(str, ranks[:SHOWN])) + (f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

@@ -1,0 +1,89 @@
+"""Divergences of single calls: a misfit of bytes, a call against a backward pass, lines of a running job."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diagnostics.analysis.divergence.evidence_terms import position, support
+from diagnostics.analysis.divergence.explanation import Explanation
+from diagnostics.analysis.divergence.find import Divergence, Vote
+from diagnostics.analysis.divergence.single_calls import by_lines, misfit, outside_backward
+from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
+from diagnostics.evidence.model import Frame
+
+KEY = GroupKey("dtk", "0", "default_pg")
+PROGRAM = """\
+def train(batches):
+    ready()
+    for step in range(len(batches)):
+        load()
+        reduce(batches[step])
+    save()
+"""
+
+
+def call(op: str, *stack: Frame, seq: int = 4, region: str = "") -> Call:
+    return Call(KEY, seq, Described(Wire(op, (8,), ("float32",)), op), False, 5.0, stack=stack, region=region)
+
+
+def test_a_misfit_names_both_ends_and_the_bytes() -> None:
+    sent, taken = call("all_to_all", seq=7), call("all_to_all", seq=7)
+    found = misfit(taken, sent, receiver=3, sender=1, sent_bytes=64, taken_bytes=32)
+    assert (found.kind, found.culprits, found.payload) == ("other_arguments", (1, 3), (64, 32))
+    assert (found.majority_rank, found.minority_rank, found.position, found.tie) == (3, 1, 7, False)
+
+
+def test_a_call_against_a_backward_pass_that_came_to_it_later_is_one_behind_the_loop() -> None:
+    minority = call("barrier", Frame("/job/train.py", 30, "main"))
+    majority = call("all_reduce", Frame("/job/train.py", 12, "step"), region="backward")
+    vote = Vote(KEY, 4, ((0, 1, 3), (2,)))
+    found = outside_backward(vote, majority, minority, came_later=True)
+    assert found is not None and found.kind == "fewer_iterations"
+    assert (found.majority_rank, found.minority_rank, found.culprits, found.peers) == (0, 2, (2,), (0, 1, 3))
+    assert [term.name for term in found.explanation.terms] == ["peers came later"]
+
+
+def test_a_call_against_a_backward_pass_is_weighed_by_where_it_stands() -> None:
+    minority = call("barrier", Frame("/job/train.py", 13, "step"))
+    majority = call("all_reduce", Frame("/job/train.py", 12, "step"), Frame("/job/train.py", 40, "main"))
+    found = outside_backward(Vote(KEY, 4, ((0, 1), (2,))), majority, minority, came_later=False)
+    assert found is not None and "next line" in {term.name for term in found.explanation.terms}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def parted(path: Path, *terms: str) -> Divergence:
+    """Rank 2 waits behind the loop, the others in it."""
+    majority, minority = (call(op, Frame(str(path), line, "train")) for op, line in (("all_reduce", 5), ("barrier", 6)))
+    majority, minority = (replace(one, created_s=path.stat().st_mtime + 1) for one in (majority, minority))
+    explanation = Explanation("insert", "behind", (majority, minority), (position("source behind"),))
+    return Divergence(Vote(KEY, 0, ((0, 1), (2,))), 0, 2, majority, minority, explanation, (2,), tie=False)
+
+
+def test_loop_variables_tell_who_left_the_loop_early(program: Path) -> None:
+    divergence, place = parted(program), (str(program), "train")
+    early = by_lines(divergence, {place: {"step": 9}}, {place: {"step": 7}}, default_group=True)
+    assert early == divergence and early.kind == "fewer_iterations"
+    alike = by_lines(divergence, {place: {"step": 9}}, {place: {"step": 9}}, default_group=True)
+    assert alike.kind == "left_out", "as many rounds as the others: it left out a call"
+
+
+def test_without_variables_only_the_lines_speak(program: Path) -> None:
+    weak = by_lines(parted(program), {}, {}, default_group=True)
+    assert weak.kind == "fewer_iterations" and weak.explanation.terms == (support("past that line"),)
+
+
+@pytest.mark.parametrize("guess", [True, False])
+def test_a_guess_or_another_group_leaves_both_kinds_open(program: Path, guess: bool) -> None:
+    divergence = parted(program)
+    if guess:
+        terms = (support("line unknown"),)
+        divergence = replace(divergence, explanation=replace(divergence.explanation, terms=terms))
+    found = by_lines(divergence, {}, {}, default_group=guess)
+    assert (found.kind, found.explanation.alternatives) == ("added", ("fewer_iterations",))
