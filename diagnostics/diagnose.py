@@ -42,7 +42,7 @@ _TROUBLE = frozenset({
     "monitored_barrier", "collective_mismatch_text", "ddp_unused", "ddp_marked_twice", "ddp_shape_mismatch",
     "rendezvous_timeout", "store_timeout", "store_key_timeout", "store_closed", "missing_variable",
     "interface_missing", "port_in_use", "no_nccl", "srun_task", "side_error", "launcher_error", "worker_died",
-    "checkpoint_key", "job_stopped",
+    "checkpoint_key", "job_stopped", "system_limit", "p2p_fault", "storage_silent",
 })  # fmt: skip
 """Kinds of log lines (`evidence/logs/patterns.yaml`) that a job in good health does not write."""
 FAILED = "this detector failed on this evidence"

@@ -28,6 +28,7 @@ _FAMILIES = {
     "hardware": "devices",
     "network": "links",
     "checkpoint": "checkpoints",
+    "storage": "storage",
 }
 _RECORDED_FOR = {
     "hang": {"flight", "ring", "stacks", "error", "log"},

@@ -9,13 +9,12 @@ from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
+from diagnostics.analysis.node_health import SLOWED
 from diagnostics.evidence.limits import Limits, lines_of
 from diagnostics.runs.records import number, objects
 from dtk.compare.formatting import percent_text
 from dtk.compare.model import Disturbance, RunRecord
 
-SLOWED = frozenset({"hardware_slowdown", "software_thermal", "hardware_thermal", "hardware_power_brake"})
-"""Reasons for lower clocks that say that something is wrong (nvml.h, nvmlClocksEventReasons)."""
 CAPPED = "software_power_cap"
 """At the power limit: usual under full load, but it explains lower clocks."""
 SLOWED_SHARE, CAPPED_SHARE = 0.05, 0.5

@@ -57,6 +57,15 @@ def _throttle(nvml: Any, handle: Any) -> dict[str, Any]:
     return {"throttle_reasons": [name for bit, name in EVENT_REASONS.items() if bits & bit]}
 
 
+def _pcie(nvml: Any, handle: Any) -> dict[str, Any]:
+    return {
+        "pcie_generation": nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle),
+        "pcie_generation_max": nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle),
+        "pcie_width": nvml.nvmlDeviceGetCurrPcieLinkWidth(handle),
+        "pcie_width_max": nvml.nvmlDeviceGetMaxPcieLinkWidth(handle),
+    }
+
+
 SIGNALS: dict[str, Read] = {
     "utilization": _utilization,
     "memory": _memory,
@@ -66,6 +75,7 @@ SIGNALS: dict[str, Read] = {
     "sm_clock": lambda nvml, handle: {"sm_clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)},
     "memory_clock": lambda nvml, handle: {"memory_clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)},
     "throttle": _throttle,
+    "pcie": _pcie,
     "temperature": lambda nvml, handle: {
         "temperature_celsius": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
     },

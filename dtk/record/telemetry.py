@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import psutil
 import torch
 
 from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths, read_heartbeat
+from dtk.record.cgroup import cpu_figures
 from dtk.record.guard import guarded
 from dtk.record.jsonl import JsonLines
 from dtk.record.nvml import Device, find_device, open_nvml
@@ -103,6 +105,8 @@ class Host:
             "memory_used_bytes": memory.total - memory.available,
             "memory_total_bytes": memory.total,
             "rank_rss_bytes": self._ranks(),
+            "ranks_in_disk_wait": self._disk_waits(),
+            **cpu_figures(),
         }
         own, stolen = self._cpu_percent(), getattr(psutil.cpu_times_percent(), "steal", None)
         if own is not None:
@@ -130,6 +134,14 @@ class Host:
             except psutil.Error:
                 continue
         return used / cores if set(self._heartbeats) <= before & self._timed else None
+
+    def _disk_waits(self) -> list[int]:
+        """Ranks whose main thread waits in the kernel for a file system or a device (state D) at this moment."""
+        waiting = []
+        for rank, process in self._processes.items():
+            with suppress(psutil.Error):
+                waiting += [rank] if process.status() == psutil.STATUS_DISK_SLEEP else []
+        return waiting
 
     def _ranks(self) -> dict[str, int]:
         """Resident bytes of each rank of this node whose process is known by its heartbeat."""

@@ -3,12 +3,14 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
 from diagnostics.contract.causes import Cause
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided, worded
-from diagnostics.contract.formatting import counted
+from diagnostics.contract.formatting import counted, ranks_spoken, sentence
 from diagnostics.evidence.model import LogFact
 
 _SHOWN = 8
@@ -56,6 +58,7 @@ def failure_cause(
     words: Words,
     ranks: Callable[[Sequence[Line]], tuple[int, ...]] = speakers,
     counts: Callable[[LogFact], bool] = lambda fact: True,
+    elsewhere: str = "",
 ) -> Cause[JobEnvironment]:
     """Return a cause that a library names in its own text.
 
@@ -69,14 +72,16 @@ def failure_cause(
         words: puts the lines into words.
         ranks: to blame for the lines; default: those that wrote them.
         counts: whether a line of one of the kinds names the cause.
+        elsewhere: what to look at where the ranks' logs do not name it; empty = they always do.
     """
 
     def decide(job: JobEnvironment) -> list[Finding]:
         lines = list(_lines(job, pattern, kinds, counts))
-        if not lines and job.spoken:  # The libraries always name it.
+        if not lines and job.spoken and not elsewhere:
             return [ruled_out(id, "No log and no exception says so.", "0 lines in logs")]
         if not lines:
-            return [undecided(id, "There is neither a log nor an error file.", "the ranks' stderr")]
+            why = "No line says so." if job.spoken else "There is neither a log nor an error file."
+            return [undecided(id, why, elsewhere or "the ranks' stderr")]
         items = tuple(EvidenceItem("log", line.file, line.text[:200], line.line or None) for line in lines[:_SHOWN])
         facts, blamed = worded(_text, lines=lines, words=words), ranks(lines)
         return [Finding(cause=id, status="confirmed", facts=facts, confidence=0.97, ranks=blamed, evidence=items)]
@@ -90,6 +95,29 @@ def failure_cause(
         decide=decide,
         decided_from=decided_from,
         remedy=remedy,
+    )
+
+
+def named_cause(file: str) -> Cause[JobEnvironment]:
+    """Return the cause in the table beside a module: each of its cases has a pattern and what to say of it."""
+    table, path = table_beside(file), Path(file)
+    cases: dict[str, dict[str, str]] = table["cases"]
+    pattern = "|".join(f"(?P<{name}>{case['pattern']})" for name, case in cases.items())
+
+    def words(finding: Finding, lines: Sequence[Line]) -> tuple[str, Remedy]:
+        case = next(case for line in lines for name, case in cases.items() if line.fields.get(name))
+        who = sentence(ranks_spoken(finding.ranks)) if finding.ranks else "A process"
+        return case["summary"].format(who=who), Remedy("environment", case["change"], case["why"])
+
+    return failure_cause(
+        id=f"{path.parent.name}.{path.stem}",
+        title=table["title"],
+        remedy=table["remedy"],
+        decided_from=table["decided_from"],
+        pattern=re.compile(pattern),
+        kinds=(table["kind"],),
+        words=words,
+        elsewhere=table.get("elsewhere", ""),
     )
 
 

@@ -1,12 +1,18 @@
 """Direct transfers between the devices of a node are switched off."""
 
-from diagnostics.causes.env._lint import lint_cause
+from dataclasses import replace
 
-CAUSE = lint_cause(
-    id="env.p2p_disabled",
-    title="direct transfers between devices are switched off",
-    branch="environment.hardware",
-    remedy="unset NCCL_P2P_DISABLE",
-    decided_from="environment, the node's GPUs",
-    nccl_only=True,
+from diagnostics.causes.env._lint import lint_cause
+from diagnostics.contract.causes import ExplainedBy
+
+CAUSE = replace(
+    lint_cause(
+        id="env.p2p_disabled",
+        title="direct transfers between devices are switched off",
+        branch="environment.hardware",
+        remedy="unset NCCL_P2P_DISABLE",
+        decided_from="environment, the node's GPUs",
+        nccl_only=True,
+    ),
+    explained_by=(ExplainedBy(("env.p2p_broken",), when=("any",)),),  # Then it is how the job works at all.
 )

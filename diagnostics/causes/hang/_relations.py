@@ -8,6 +8,6 @@ LATE = ("hang.host_stall", "hang.device_stall", "hang.straggler")
 CIRCULAR = ("hang.group_order", "hang.p2p_cycle")
 REFUSED = (
     "env.shm_too_small", "env.duplicate_gpu", "env.version_mismatch", "env.debug_detail_crash", "env.known_bug",
-    "hardware.gpu_fault", "env.job_stopped",
+    "hardware.gpu_fault", "env.job_stopped", "env.container_limits", "env.p2p_broken",
 )  # fmt: skip
 """What the environment refuses, and a device that fails, ends ranks by an exception or an abort."""

@@ -152,6 +152,7 @@ CAUSE = Cause(
     remedy="fix what the stack shows: data loader, file system, lock, compilation",
     explained_by=(
         ExplainedBy(("hang.timeout_budget",), when=("any",)),
+        ExplainedBy(("storage.stall",), when=("ranks",)),
         ExplainedBy(FAILED, when=("ranks",)),
         ExplainedBy((*FAILED, "hang.rank_exited", *MISMATCH), when=("victims",)),
         ExplainedBy((*OTHER_CALLS, *CIRCULAR), when=("ranks", "victims")),

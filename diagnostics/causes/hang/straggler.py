@@ -75,5 +75,6 @@ CAUSE = Cause(
         ExplainedBy((*FAILED, "hang.rank_exited", *MISMATCH), when=("victims",)),
         ExplainedBy((*OTHER_CALLS, "hang.host_stall", "hang.device_stall", *CIRCULAR), when=("ranks", "victims")),
         ExplainedBy(("hang.network", "hang.rendezvous"), when=("any",)),
+        ExplainedBy(("hardware.throttled", "hardware.pcie_degraded", "storage.stall"), when=("ranks",)),
     ),
 )

@@ -37,5 +37,5 @@ CAUSE = step_cause(
     decide=decide,
     decided_from="traces, or spans with the data region: idle time within the data loader",
     remedy="more workers, prefetching, faster storage",
-    explained_by=(ExplainedBy(("hang.host_stall",), ("ranks",)),),
+    explained_by=(ExplainedBy(("hang.host_stall", "env.cpu_starved", "storage.stall"), ("ranks",)),),
 )

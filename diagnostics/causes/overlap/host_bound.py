@@ -61,5 +61,5 @@ CAUSE = shared.step_cause(
     decide=decide,
     decided_from="traces with host events: idle time that is spread over the launches of a step",
     remedy="train.compile=true, a larger micro-batch, fewer small operations",
-    explained_by=(ExplainedBy(("hang.host_stall", "overlap.sync_point"), ("ranks",)),),
+    explained_by=(ExplainedBy(("hang.host_stall", "overlap.sync_point", "env.cpu_starved"), ("ranks",)),),
 )

@@ -164,5 +164,6 @@ CAUSE = shared.step_cause(
             ("ranks",),
         ),
         ExplainedBy(("hang.straggler",), ("ranks", "group")),
+        ExplainedBy(("hardware.throttled", "hardware.pcie_degraded"), ("ranks",)),
     ),
 )

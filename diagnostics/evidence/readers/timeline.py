@@ -5,7 +5,7 @@ Streams a file of any length down to a bounded number of points that keep the pe
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -16,6 +16,8 @@ from diagnostics.evidence.values import Size, Time
 MAX_STEPS = 4000
 """Steps kept for growth; a longer timeline keeps every second one, then every fourth, ..."""
 MAX_POINTS = 500
+Share = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+"""A percentage, a number of cores, a counter."""
 _Key = TypeVar("_Key", int, float)
 _Size = TypeVar("_Size", int, float)
 
@@ -44,21 +46,44 @@ class _Memory(msgspec.Struct):
     memory_used_bytes: Size | None = None
 
 
-class _Host(_Memory):
+class HostSample(_Memory):
+    """A node at one moment; percentages since the sample before, counters since its cgroup was made."""
+
     rank_rss_bytes: dict[int, Size | None] = {}
+    ranks_in_disk_wait: list[int] = []
+    cpu_percent: Share | None = None
+    stolen_cpu_percent: Share | None = None
+    usable_cores: Share | None = None
+    cgroup_cores: Share | None = None
+    cgroup_periods: Share | None = None
+    cgroup_throttled_periods: Share | None = None
+
+
+class GpuSample(_Memory):
+    """A device at one moment; None = not measured."""
+
+    utilization_percent: Share | None = None
+    sm_clock_mhz: Share | None = None
+    throttle_reasons: list[str] | None = None
+    pcie_generation: Share | None = None
+    pcie_generation_max: Share | None = None
+    pcie_width: Share | None = None
+    pcie_width_max: Share | None = None
 
 
 class _About(msgspec.Struct, tag_field="kind", tag="about"):
-    pass
+    cores: Share | None = None
 
 
-class _Sample(msgspec.Struct, tag_field="kind", tag="sample"):
+class NodeSample(msgspec.Struct, tag_field="kind", tag="sample"):
+    """A line of a node's telemetry."""
+
     time_s: Time
-    host: _Host = msgspec.field(default_factory=_Host)
-    gpu: list[_Memory] | None = None
+    host: HostSample = msgspec.field(default_factory=HostSample)
+    gpu: list[GpuSample] | None = None
 
 
-_STEP, _OF_NODE = msgspec.json.Decoder(StepMemory), msgspec.json.Decoder(_About | _Sample)
+_STEP, _OF_NODE = msgspec.json.Decoder(StepMemory), msgspec.json.Decoder(_About | NodeSample)
 
 
 @dataclass(slots=True)
@@ -87,6 +112,10 @@ class Timeline:
     """By local index."""
     host_total_bytes: int | None = None
     host_used: list[tuple[float, int]] = field(default_factory=list)
+    cores: float | None = None
+    """Of the node."""
+    samples: list[NodeSample] = field(default_factory=list)
+    """Of the node, ascending, where they were asked for; of a long run every second one, or fourth, ..."""
     damaged: int = 0
     """Lines that could not be understood."""
 
@@ -96,22 +125,29 @@ class TimelineFile(Handle):
 
     kind = "timeline"
 
-    def load(self, most_steps: int = MAX_STEPS) -> Timeline:
+    def load(self, most_steps: int = MAX_STEPS, most_samples: int = 0) -> Timeline:
         """Return the timeline, thinned out.
 
         Args:
             most_steps: to keep, where a job has so many ranks that all of their steps would be too many.
+            most_samples: whole samples of a node to keep.
 
         Raises:
             OSError: the file cannot be read.
             ValueError: it is too large or holds no record at all.
         """
-        timeline = Timeline()
+        timeline, seen, stride = Timeline(), 0, 1
         sampled = _Sampled(most_steps)
         for _, line in LineReader(self.path, self.limits, (b"{",), lambda: False).lines():
             try:
                 if b'"kind"' in line:
-                    _sample(_OF_NODE.decode(line), timeline)
+                    record = _OF_NODE.decode(line)
+                    _sample(record, timeline)
+                    if most_samples and isinstance(record, NodeSample):
+                        timeline.samples += [record] if seen % stride == 0 else []
+                        seen += 1
+                    if len(timeline.samples) > most_samples:
+                        timeline.samples, stride = timeline.samples[::2], stride * 2
                     continue
                 step = _STEP.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -171,8 +207,9 @@ def thinned(points: Sequence[tuple[_Key, _Size]], most: int) -> list[tuple[_Key,
     return [max(points[n : n + width], key=lambda point: point[1]) for n in range(0, len(points), width)]
 
 
-def _sample(record: _About | _Sample, timeline: Timeline) -> None:
+def _sample(record: _About | NodeSample, timeline: Timeline) -> None:
     if isinstance(record, _About):
+        timeline.cores = record.cores
         return
     time_s, host = record.time_s, record.host
     timeline.host_total_bytes = host.memory_total_bytes or timeline.host_total_bytes

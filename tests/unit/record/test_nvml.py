@@ -34,6 +34,10 @@ class FakeNvml:
             "nvmlDeviceGetClockInfo": 1980,
             "nvmlDeviceGetCurrentClocksEventReasons": 0x4 | 0x20,
             "nvmlDeviceGetTemperature": 61,
+            "nvmlDeviceGetCurrPcieLinkGeneration": 4,
+            "nvmlDeviceGetMaxPcieLinkGeneration": 5,
+            "nvmlDeviceGetCurrPcieLinkWidth": 8,
+            "nvmlDeviceGetMaxPcieLinkWidth": 16,
             "nvmlDeviceGetCount": 2,
             "nvmlDeviceGetUUID": b"GPU-7",
             "nvmlDeviceGetName": "H200",
@@ -51,7 +55,8 @@ def test_units_are_those_of_the_names():
         "index": 0, "uuid": "GPU-7", "utilization_percent": 90, "memory_utilization_percent": 40,
         "memory_used_bytes": 3, "memory_total_bytes": 8, "power_watts": 300.0, "power_limit_watts": 700.0,
         "energy_joules": 5.0, "sm_clock_mhz": 1980, "memory_clock_mhz": 1980,
-        "throttle_reasons": ["software_power_cap", "software_thermal"], "temperature_celsius": 61,
+        "throttle_reasons": ["software_power_cap", "software_thermal"], "pcie_generation": 4,
+        "pcie_generation_max": 5, "pcie_width": 8, "pcie_width_max": 16, "temperature_celsius": 61,
     }  # fmt: skip
 
 

@@ -66,6 +66,10 @@ def test_devices_by_uuid_with_what_they_support(paths, child, stub_driver):
         "sm_clock_mhz": 1410,
         "memory_clock_mhz": 1593,
         "throttle_reasons": ["software_power_cap", "software_thermal"],
+        "pcie_generation": 5,
+        "pcie_generation_max": 5,
+        "pcie_width": 16,
+        "pcie_width_max": 16,
         "temperature_celsius": 65,
     }
     assert "temperature_celsius" not in last, "a signal that fails is absent, not zero"

@@ -1,0 +1,1 @@
+"""Causes that lie in storage, one per file."""

@@ -1,0 +1,103 @@
+"""A file system or a disk does not answer, so what reads or writes there stands still."""
+
+from dataclasses import dataclass
+
+from diagnostics.analysis.looks import looks
+from diagnostics.analysis.node_health import node_health
+from diagnostics.contract.causes import Cause
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided, worded
+from diagnostics.contract.formatting import counted, ranks_spoken, sentence
+from diagnostics.evidence.model import Evidence, LogFact
+from diagnostics.evidence.stacks.activity import doing
+
+ID = "storage.stall"
+_LEAST_S = 30.0
+"""In the kernel's state D without an end. Network file systems answer within seconds also under load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What shows that storage does not answer."""
+
+    lines: tuple[LogFact, ...]
+    ranks: dict[int, tuple[float, str]]
+    """Rank -> seconds in state D up to the last look (0 = only its stack shows it), and the file that shows it."""
+    looked: bool
+    """Whether anybody looked at the state of the ranks' main threads."""
+    doing: str
+    """What such a rank does, where a stack shows it."""
+
+
+def waits(evidence: Evidence) -> Waits:
+    """Return what the kernel's log, telemetry and looks from outside say about storage."""
+    nodes, seen = node_health(evidence), looks(evidence)
+    ranks = {rank: (seconds, node.file) for node in nodes for rank, seconds in node.disk_waits_s}
+    ranks |= {rank: (look.blocked_s, look.file) for rank, look in seen.items() if look.last.state == "D"}
+    ranks = {rank: wait for rank, wait in sorted(ranks.items()) if wait[0] >= _LEAST_S}
+    lines = tuple(fact for fact in evidence.facts if fact.kind == "storage_silent")
+    last = {dump.rank: (dump, doing(dump)) for dump in evidence.stacks if dump.rank is not None}
+    standing = {rank: at for rank, (_, at) in last.items() if at.doing == "file I/O" and (lines or rank in ranks)}
+    ranks = {rank: (0.0, last[rank][0].file) for rank in standing} | ranks
+    place = next((f"{at.words} at {at.frame.file}:{at.frame.line}" for at in standing.values() if at.frame), "")
+    return Waits(lines, ranks, bool(seen) or any(node.ranks for node in nodes), place)
+
+
+def _words(finding: Finding, case: Waits) -> Text:
+    parts = []
+    if case.ranks:
+        longest = max(seconds for seconds, _ in case.ranks.values())
+        long = f" in the kernel for {longest:.0f} s" if longest else ""
+        where = f" ({case.doing})" if case.doing else ""
+        parts.append(f"{ranks_spoken(finding.ranks)} waited for storage{long}{where}")
+    names = dict.fromkeys(name for fact in case.lines if (name := str(fact.fields.get("server") or "")))
+    if case.lines:
+        parts.append(f"the kernel reports that {', '.join(names) or 'a disk'} does not answer")
+    look = f"look at {', '.join(names)}" if names else "look at the file system that the path is on"
+    return Text(
+        summary=f"{sentence(' and '.join(parts))}. The process cannot be killed until the storage answers.",
+        measured=f"{counted(len(case.ranks), 'rank')} in file I/O, {counted(len(case.lines), 'line')} of the kernel",
+        remedies=(
+            Remedy("environment", f"{look}: dmesg, nfsstat, mount, df -h; the other clients", "it has to answer first"),
+            Remedy(
+                "code",
+                "read data from a local copy, write checkpoints there and copy them asynchronously "
+                "(torch.distributed.checkpoint.async_save)",
+                "a stall of the shared file system then costs no step",
+            ),
+        ),
+    )
+
+
+def decide(case: Waits) -> list[Finding]:
+    """Decide from ranks that stay in state D, and from lines of the kernel about servers and disks."""
+    if not (case.lines or case.ranks):
+        summary = "No rank was seen waiting for storage." if case.looked else "Nobody looked at the ranks' state."
+        return [undecided(ID, summary, "dtk attach PID; dmesg | grep -iE 'not responding|i/o error' on the node")]
+    items = [
+        EvidenceItem("telemetry" if waited_s else "stacks", file, f"rank {rank} waits for storage")
+        for rank, (waited_s, file) in case.ranks.items()
+    ]
+    items += [EvidenceItem("log", fact.file, fact.text, fact.line) for fact in case.lines[:4]]
+    return [
+        Finding(
+            cause=ID,
+            status="confirmed",
+            facts=worded(_words, case=case),
+            confidence=0.95 if case.lines and case.ranks else 0.85,
+            ranks=tuple(case.ranks),
+            evidence=tuple(items[:8]),
+        )
+    ]
+
+
+CAUSE = Cause(
+    id=ID,
+    title="storage does not answer",
+    outcome="hung",
+    branch="hang.late",
+    facts=waits,
+    decide=decide,
+    decided_from="the kernel's lines about NFS, Lustre, Ceph and disks; ranks in state D by telemetry or dtk attach",
+    remedy="the file server or disk that the kernel names; data and checkpoints on local disks",
+    source="fs/nfs, net/sunrpc/clnt.c, block/blk-core.c of Linux; lustre/ptlrpc; net/ceph",
+)

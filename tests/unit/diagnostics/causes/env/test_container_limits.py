@@ -1,0 +1,45 @@
+"""`env.container_limits`: a limit that is really reached, and the texts of libraries that reach one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnostics.contract.findings import text_of
+from diagnostics.diagnose import diagnose
+from tests.unit.diagnostics.causes.examples import Example
+
+ID = "env.container_limits"
+FILES = (
+    "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (9, 9))\nkept = [open(__file__) for _ in range(9)]\n"
+)
+THREADS = "OpenBLAS blas_thread_init: pthread_create failed for thread 7 of 64: Resource temporarily unavailable\n"
+
+
+def test_open_files_that_really_ran_out(tmp_path: Path) -> None:
+    (tmp_path / "load.py").write_text(FILES)
+    done = subprocess.run([sys.executable, tmp_path / "load.py"], capture_output=True, text=True, timeout=60)
+    (tmp_path / "rank_3.log").write_text(done.stderr)
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks) == (ID, (3,))
+    assert "the limit of open files" in text_of(root).summary and "ulimit -n" in text_of(root).remedies[0].change
+
+
+@pytest.mark.parametrize(
+    ("line", "limit"),
+    [
+        (THREADS, "threads and processes"),
+        ("libgomp: Thread creation failed: Resource temporarily unavailable\n", "threads and processes"),
+        ("/bin/sh: fork: retry: Resource temporarily unavailable\n", "threads and processes"),
+        ("h:1:2 [0] ibvwrap.cc:94 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n",
+         "locked memory"),
+    ],
+)  # fmt: skip
+def test_texts_of_libraries(tmp_path: Path, line: str, limit: str) -> None:
+    (tmp_path / "train.log").write_text(line)
+    (root,) = diagnose(tmp_path).root_causes
+    assert root.cause == ID and limit in text_of(root).summary
+
+
+EXAMPLES = {ID: Example(lambda: {"train.log": THREADS})}

@@ -1,0 +1,94 @@
+"""`env.cpu_starved`: figures of a cgroup, an affinity and a hypervisor; and processes that really lack CPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnostics.contract.findings import text_of
+from dtk.record.cgroup import ROOT
+from tests.unit.diagnostics.causes.examples import Example
+from tests.unit.diagnostics.causes.nodes import decided, telemetry
+
+ID = "env.cpu_starved"
+QUOTA = {"cgroup_cores": 1.5, "cgroup_periods": (7000, 10), "cgroup_throttled_periods": (100, 6)}
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [
+        (QUOTA, "quota of 1.5 cores was used up in 60% of 590 periods"),
+        ({"usable_cores": 1}, "2 ranks may run on 1 core of 16 (affinity)"),
+        ({"stolen_cpu_percent": 35.0}, "the hypervisor gave 35% of the CPU to other machines"),
+    ],
+)
+def test_each_way_to_lack_cpu(tmp_path: Path, host: dict[str, object], words: str) -> None:
+    (tmp_path / "node_00000.jsonl").write_text(telemetry(host=[host]))
+    found = decided(tmp_path, ID)
+    assert (found.status, found.ranks) == ("confirmed", (0, 1)) and words in text_of(found).summary
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ({}, "ruled_out"),
+        ({"usable_cores": 2}, "ruled_out"),  # One for each rank.
+        ({**QUOTA, "cgroup_throttled_periods": (100, 1)}, "ruled_out"),
+        ({**QUOTA, "cgroup_throttled_periods": 100}, "ruled_out"),  # Used up before this job.
+        ({"usable_cores": None, "stolen_cpu_percent": 2.0}, "undecided"),
+    ],
+)
+def test_enough_of_it(tmp_path: Path, host: dict[str, object], status: str) -> None:
+    (tmp_path / "node_00000.jsonl").write_text(telemetry(host=[host]))
+    assert decided(tmp_path, ID).status == status
+
+
+REAL = """
+import json, os, sys, time
+from pathlib import Path
+own = sys.argv[2]
+if own == "affinity":
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+else:
+    Path(own, "tasks" if Path(own, "tasks").exists() else "cgroup.procs").write_text(str(os.getpid()))
+from dtk.record.cgroup import cpu_figures
+samples = []
+for n in range(2):
+    samples.append({"kind": "sample", "time_s": 1e9 + n, "host": {"rank_rss_bytes": {"0": 1, "1": 1}, **cpu_figures()}})
+    until = time.monotonic() + (0.0 if own == "affinity" else 1.2) * (1 - n)
+    while time.monotonic() < until:
+        pass
+about = {"kind": "about", "every_s": 1.0, "cores": os.cpu_count()}
+Path(sys.argv[1]).write_text("".join(json.dumps(line) + "\\n" for line in (about, *samples)))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or (os.cpu_count() or 1) < 2, reason="needs two cores")
+def test_ranks_that_really_share_a_core(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", REAL, tmp_path / "node_00000.jsonl", "affinity"], check=True, timeout=60)
+    found = decided(tmp_path, ID)
+    assert found.status == "confirmed" and "on 1 core of" in text_of(found).summary
+
+
+def test_a_quota_that_is_really_used_up(tmp_path: Path) -> None:
+    group = ROOT / "cpu" / f"dtk_{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "cpu.cfs_period_us").write_text("10000")
+        (group / "cpu.cfs_quota_us").write_text("2000")
+    except OSError as problem:
+        pytest.skip(f"no cgroup can be made here: {problem}")
+    try:
+        subprocess.run([sys.executable, "-c", REAL, tmp_path / "node_00000.jsonl", group], check=True, timeout=60)
+    finally:
+        group.rmdir()
+    last = json.loads((tmp_path / "node_00000.jsonl").read_text().splitlines()[-1])["host"]
+    assert last["cgroup_cores"] == 0.2 and last["cgroup_throttled_periods"] > 10
+    found = decided(tmp_path, ID)
+    assert found.status == "confirmed" and "quota of 0.2 cores" in text_of(found).summary
+
+
+EXAMPLES = {ID: Example(lambda: {"telemetry/node_00000.jsonl": telemetry(host=[QUOTA])}, ranks=(0, 1))}

@@ -1,0 +1,40 @@
+"""`env.p2p_broken` from the kernel's, NCCL's and CUDA's texts; it turns the advice about NCCL_P2P_DISABLE round."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.contract.findings import text_of
+from diagnostics.diagnose import diagnose
+from tests.unit.diagnostics.causes.examples import Example
+
+# ruff: noqa: E501
+ID = "env.p2p_broken"
+AMD = (
+    "[ 77.1] nvidia 0000:41:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x001d address=0xf0000000 flags=0x0030]\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "change"),
+    [
+        (AMD, "iommu=pt"),
+        ("[ 77.1] DMAR: [DMA Read NO_PASID] Request device [41:00.0] fault addr 0xf0000000 [fault reason 0x06]\n", "iommu=pt"),
+        ("h:1:2 [0] graph/paths.cc:9 NCCL WARN P2P is disabled between NVLINK connected GPUs 0 and 1\n", "topo -p2p"),
+        ("[rank0]: Traceback (most recent call last):\n[rank0]:   File \"t.py\", line 3, in <module>\n"
+         "[rank0]: RuntimeError: CUDA error: peer access is not supported between these two devices\n",
+         "NCCL_P2P_DISABLE=1"),
+    ],
+)  # fmt: skip
+def test_each_text(tmp_path: Path, line: str, change: str) -> None:
+    (tmp_path / "train.log").write_text(line)
+    first = diagnose(tmp_path).root_causes[0]
+    assert first.cause == ID and change in text_of(first).remedies[0].change
+
+
+def test_a_log_without_it_does_not_rule_it_out(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("h:1:2 [0] NCCL INFO Using network Socket\nKeyError: 3\n")
+    assert {one.finding.status for one in diagnose(tmp_path).findings if one.finding.cause == ID} == {"undecided"}
+
+
+EXAMPLES = {ID: Example(lambda: {"dmesg.txt": AMD})}
