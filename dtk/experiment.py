@@ -87,10 +87,10 @@ def plan(*overrides: str, config_dir: Path | None = None, world_sizes: tuple[int
     """
     require_training("dtk.experiment.plan needs")
     import_torch()
-    from dtk.plan.make import Asked, make
+    from dtk.plan.make import Request, make
 
     sizes = ",".join(map(str, world_sizes)) or None
-    return make(Asked(overrides=overrides, config_dir=config_dir, world_sizes=sizes))
+    return make(Request(overrides=overrides, config_dir=config_dir, world_sizes=sizes))
 
 
 def run(*overrides: str, config_dir: Path | None = None, check: bool = True) -> RunResult:

@@ -62,11 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
         return FITS
     if arguments.html is not None:
         output.check_page(arguments.html, PAGE)
-    from dtk.plan.make import Asked, make
+    from dtk.plan.make import Request, make
     from dtk.plan.report.document import document
     from dtk.plan.report.model import as_json
 
-    request = taken(Asked, arguments, world_sizes=arguments.world_size, plots=arguments.html is not None)
+    request = taken(Request, arguments, world_sizes=arguments.world_size, plots=arguments.html is not None)
     report = make(request)
     report_forms.hand_over(arguments, report, as_json, document, page=True)
     return TOO_LARGE if report.plan.fits is False else FITS

@@ -41,7 +41,7 @@ def sample_ids(seed: int, step: int, global_batch_size: int, size: int) -> np.nd
         global_batch_size: samples per step over all ranks.
         size: samples in the training split, at least 1.
     """
-    steps = max(1, _BLOCK // global_batch_size)
+    steps = max(1, min(_BLOCK, size) // global_batch_size)  # Of tiny data no more than an epoch: each has its own keys.
     block, within = divmod(step, steps)
     ids = _ids(seed, block * steps * global_batch_size, steps * global_batch_size, size)
     return ids[within * global_batch_size : (within + 1) * global_batch_size]

@@ -1,10 +1,16 @@
 """What can be found out before a run begins of the things that it reads: in one line, instead of on every rank."""
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dtk.config.compose import Composed
-from dtk.config.schema import Config, CustomModelConfig, CustomOptimizerConfig, GPTConfig
+from dtk.config.schema import Config, CustomModelConfig, CustomOptimizerConfig, DataConfig, GPTConfig
+
+if TYPE_CHECKING:
+    from dtk.data.dataset import Dataset
+
+_counted: "list[tuple[DataConfig, list[str], Dataset]]" = []
+"""The dataset that `settle_epochs` has built, at most one, for `check_parts`: it may take minutes to build."""
 
 
 def check_parts(config: Config, world_size: int) -> dict[str, Any]:
@@ -20,7 +26,7 @@ def check_parts(config: Config, world_size: int) -> dict[str, Any]:
     Raises:
         DtkError: the first part that cannot be used.
     """
-    from dtk.data.build import build_dataset, check_dataset
+    from dtk.data.build import check_dataset
     from dtk.record.trackers import check_tracker
 
     check_tracker(config.tracker)
@@ -40,7 +46,7 @@ def check_parts(config: Config, world_size: int) -> dict[str, Any]:
         from dtk.tasks.build import build_task
 
         build_task(config)
-    dataset = build_dataset(config.data, config.allow_targets)
+    dataset = _dataset(config)
     check_dataset(config, dataset)
     return dataset.describe()
 
@@ -51,11 +57,19 @@ def settle_epochs(composed: Composed) -> Composed:
     Raises:
         DtkError: the data cannot be used.
     """
-    from dtk.data.build import build_dataset
-
     config, train = composed.config, composed.config.train
     if train.epochs is None:
         return composed
-    size = build_dataset(config.data, config.allow_targets).train_size
-    steps = max(1, math.ceil(train.epochs * size / train.global_batch_size))
+    dataset = _dataset(config)
+    _counted[:] = [(config.data, config.allow_targets, dataset)]
+    steps = max(1, math.ceil(train.epochs * dataset.train_size / train.global_batch_size))
     return composed.with_train(steps=steps)
+
+
+def _dataset(config: Config) -> "Dataset":
+    """Build the dataset, or take the one whose samples were just counted; it is handed over once."""
+    from dtk.data.build import build_dataset
+
+    if _counted and _counted[0][:2] == (config.data, config.allow_targets):
+        return _counted.pop()[2]
+    return build_dataset(config.data, config.allow_targets)

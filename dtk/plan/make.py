@@ -1,4 +1,4 @@
-"""From what was asked to the whole report: the job, the machine, both engines, and the sections of options.
+"""From a request to the whole report: the job, the machine, both engines, and the sections of options.
 
 Knows neither argparse nor how a report is shown.
 """
@@ -31,7 +31,7 @@ _SHORT = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Request:
     """What the user wants to know, as typed."""
 
     overrides: tuple[str, ...]
@@ -47,39 +47,39 @@ class Asked:
     """Whether figures over numbers of ranks are needed although none were asked for."""
 
 
-def make(asked: Asked) -> PlanReport:
+def make(request: Request) -> PlanReport:
     """Make the report of a plan.
 
     Raises:
         DtkError: the job, the hardware or an option cannot be used.
     """
-    sizes = parse_world_sizes(asked.world_sizes) if asked.world_sizes is not None else ()
+    sizes = parse_world_sizes(request.world_sizes) if request.world_sizes is not None else ()
     # The hardware is not part of the experiment.
-    named = [text for text in asked.overrides if text.startswith(_HARDWARE)]
-    overrides = [text for text in asked.overrides if text not in named]
+    named = [text for text in request.overrides if text.startswith(_HARDWARE)]
+    overrides = [text for text in request.overrides if text not in named]
     hardware = None
     if named:
         from dtk.plan.timing.hardware import load_hardware
 
-        hardware = load_hardware(named[-1].removeprefix(_HARDWARE), asked.config_dir)
-    job = planned_job(overrides, asked.config_dir, devices=hardware.devices_per_node if hardware else None)
-    here = machine(job.config, hardware, asked.engine)
+        hardware = load_hardware(named[-1].removeprefix(_HARDWARE), request.config_dir)
+    job = planned_job(overrides, request.config_dir, devices=hardware.devices_per_node if hardware else None)
+    here = machine(job.config, hardware, request.engine)
     ranks = ranks_of(job.config)
     for option in ("max_model", "max_batch", "search"):
-        if getattr(asked, option):
+        if getattr(request, option):
             check_solvable(job.config, here, "--" + option.replace("_", "-"))
     with Busy("planning"):
-        searched = search(job, here) if asked.search else None
-        best = searched.found[0] if searched and searched.found else None
+        searched = search(job, here) if request.search else None
+        best = searched.fitting[0] if searched and searched.fitting else None
         plan = best.prediction if best else predict(job.config, ranks, here)
-    check, notes = (None, ()) if best else _check(asked.engine, job.config, ranks, here)
+    check, notes = (None, ()) if best else _check(request.engine, job.config, ranks, here)
     with Busy("comparing"):
-        comparison = compare(job, here, asked.config_dir) if asked.compare else None
-        if not sizes and asked.plots and not job.config.strategy.traits.one_process:
+        comparison = compare(job, here, request.config_dir) if request.compare else None
+        if not sizes and request.plots and not job.config.strategy.traits.one_process:
             sizes = tuple(sorted({*USUAL, ranks}))
         points = scaling(job, sizes, here) if sizes else ()
-        models = max_model(job, here) if asked.max_model else ()
-        batch = max_batch(job, here) if asked.max_batch else None
+        models = max_model(job, here) if request.max_model else ()
+        batch = max_batch(job, here) if request.max_batch else None
     return PlanReport(
         job=(*job.overrides, *(best.overrides if best else ()), *named),
         plan=plan,
@@ -91,7 +91,7 @@ def make(asked: Asked) -> PlanReport:
         scaling=points,
         models=models,
         batch=batch,
-        trainings=TRAININGS if asked.memory_table else (),
+        trainings=TRAININGS if request.memory_table else (),
         notes=(*_filled_in(overrides, job), *notes),
         doubts=tuple(_doubts(job.config, here)),
     )

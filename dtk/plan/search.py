@@ -16,6 +16,7 @@ from dtk.config.checks import check
 from dtk.config.compose import Composed
 from dtk.config.schema import Config
 from dtk.errors import DtkError
+from dtk.parallel.batch_plan import BatchPlan
 from dtk.parallel.mesh import divisors
 from dtk.plan.engines import Machine, on_device, predict
 from dtk.plan.formatting import percent_text
@@ -34,8 +35,8 @@ Typed = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A layout that fits."""
+class FittingLayout:
+    """A layout that fits the device."""
 
     overrides: tuple[str, ...]
     """What to type for it, beside the rest of the job."""
@@ -46,7 +47,7 @@ class Found:
 class Search:
     """The layouts that fit, the fastest first."""
 
-    found: tuple[Found, ...]
+    fitting: tuple[FittingLayout, ...]
     layouts: int
     """That the model and the batch allow."""
     too_large: int
@@ -77,11 +78,11 @@ def search(job: Composed, here: Machine) -> Search:
         _Candidate(typed, config, least_s(config, ranks, here.hardware))
         for typed, config in _layouts(dataclasses.replace(job, config=device), ranks, here.local_size)
     ]
-    found: list[Found] = []
+    fitting: list[FittingLayout] = []
     large: list[tuple[_Candidate, int]] = []
     slow = 0
     for layout in sorted(layouts, key=lambda candidate: candidate.least_s):
-        bar_s = _time(found[SHOWN - 1]).step_s if len(found) >= SHOWN else inf
+        bar_s = _time(fitting[SHOWN - 1]).step_s if len(fitting) >= SHOWN else inf
         needed = least_bytes(layout.config, ranks) if layout.least_s < bar_s else 0
         if needed > room:
             large.append((layout, needed))
@@ -92,17 +93,17 @@ def search(job: Composed, here: Machine) -> Search:
             continue
         plan = predict(layout.config, ranks, here, "closed_form", timed=False)
         if plan.fits:
-            found.append(Found(_overrides(layout.typed), dataclasses.replace(plan, time=time)))
-            found.sort(key=lambda each: _time(each).step_s)
+            fitting.append(FittingLayout(_overrides(layout.typed), dataclasses.replace(plan, time=time)))
+            fitting.sort(key=lambda each: _time(each).step_s)
         else:
             large.append((layout, plan.memory.peak_bytes))
-    reasons = tuple(_reasons(found, large, room, slow))
-    return Search(tuple(found[:SHOWN]), len(layouts), len(large), slow, reasons)
+    reasons = tuple(_reasons(fitting, large, room, slow))
+    return Search(tuple(fitting[:SHOWN]), len(layouts), len(large), slow, reasons)
 
 
-def _time(found: Found) -> Time:
-    assert found.prediction.time is not None
-    return found.prediction.time
+def _time(fitting: FittingLayout) -> Time:
+    assert fitting.prediction.time is not None
+    return fitting.prediction.time
 
 
 def _layouts(job: Composed, ranks: int, local_size: int) -> Iterator[tuple[Typed, Config]]:
@@ -112,19 +113,24 @@ def _layouts(job: Composed, ranks: int, local_size: int) -> Iterator[tuple[Typed
     if (chosen := fixed.pop("strategy", "")) in CONFIG_TYPES:  # Not a preset.
         names = [chosen]
     sections = {name: CONFIG_TYPES[name](name=name) for name in names} | {job.config.strategy.name: job.config.strategy}
+    batch = job.config.train.global_batch_size
     for tp in (n for n in divisors(ranks) if n <= local_size):
         for pp, virtual in product(divisors(ranks // tp), _VIRTUAL):
             dp = ranks // tp // pp
-            if (virtual > 1 and pp == 1) or job.config.train.global_batch_size % dp:
+            if virtual > 1 and pp == 1:
                 continue
-            share = job.config.train.global_batch_size // dp
-            micros = [n for n in divisors(share) if n <= _LARGEST_MICRO_BATCH and (pp == 1 or share // n >= pp)]
+            plans = [BatchPlan(batch, micro, dp) for micro in BatchPlan(batch, 1, dp).micro_batch_sizes()]
+            micros = [
+                plan.micro_batch_size
+                for plan in plans
+                if plan.micro_batch_size <= _LARGEST_MICRO_BATCH and (pp == 1 or plan.accumulation_steps >= pp)
+            ]
             for name, micro, every in product(names if dp > 1 else names[:1], micros, (0, 1)):
                 typed: Typed = {"strategy": name, "parallel.tp": tp, "parallel.pp": pp}
                 typed |= {"train.micro_batch_size": micro, "train.activation_checkpoint_every": every}
                 if virtual > 1:
                     typed |= {"parallel.schedule": "interleaved_1f1b", "parallel.stages_per_rank": virtual}
-                if hasattr(sections[name], "dp_shard"):
+                if sections[name].traits.replicated_over == "dp_replicate":
                     inside = max(1, local_size // tp)
                     if dp % inside or inside in (1, dp):
                         continue
@@ -154,12 +160,12 @@ def _overrides(typed: Typed) -> tuple[str, ...]:
     return tuple(f"{key}={value}" for key, value in typed.items() if plain.get(key) != value)
 
 
-def _reasons(found: list[Found], large: list[tuple[_Candidate, int]], room: int, slow: int) -> Iterator[str]:
+def _reasons(fitting: list[FittingLayout], large: list[tuple[_Candidate, int]], room: int, slow: int) -> Iterator[str]:
     """Say where the first layout saves time over the second, and why the others are left out."""
-    if not found:
+    if not fitting:
         yield "No layout fits."
-    if len(found) > 1:
-        first, second = map(_time, found[:2])
+    if len(fitting) > 1:
+        first, second = map(_time, fitting[:2])
         parts = {
             "computing": second.compute_s - first.compute_s,
             "waiting for communication": second.exposed_s - first.exposed_s,
@@ -181,4 +187,4 @@ def _reasons(found: list[Found], large: list[tuple[_Candidate, int]], room: int,
         more = f"; {len(large) - _NAMED:,} more do not fit" if len(large) > _NAMED else ""
         yield f"Too large for {bytes_text(room)}: {named}{more}."
     if slow:
-        yield f"{counted(slow, 'layout')} take more than {seconds_text(_time(found[SHOWN - 1]).step_s)}."
+        yield f"{counted(slow, 'layout')} take more than {seconds_text(_time(fitting[SHOWN - 1]).step_s)}."

@@ -27,7 +27,7 @@ from dtk.preflight.simulated_rank import SimulatedRank
 from dtk.record.recorder import Recorder
 from dtk.simulate.group import simulated_group
 from dtk.simulate.step_position import Places
-from dtk.strategies.single import SingleConfig
+from dtk.strategies.registry import one_device
 from dtk.train import assemble, loop, setup
 from dtk.train.checkpoint import Checkpoints, LoopState, _model_state, _optimizer_state
 from dtk.train.summary import summarise
@@ -52,7 +52,7 @@ def simulated_config(config: Config, steps: int) -> Config:
     steps = max(steps, int(getattr(config.fault, "step", 0)) + 1)
     config = _reduced(config)
     if config.strategy.traits.one_process:  # One process: its copies are made inside, by no process group.
-        config = dataclasses.replace(config, strategy=SingleConfig())
+        config = dataclasses.replace(config, strategy=one_device())
     train = dataclasses.replace(config.train, steps=steps, compile=False, garbage_collect_every=0)
     schedule = dataclasses.replace(config.schedule, warmup_steps=0)
     return dataclasses.replace(config, train=train, schedule=schedule, resume=None)

@@ -17,7 +17,7 @@ from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.base import Strategy, materialise
 from dtk.strategies.declared import Collective, ModelShapes, Shape
 from dtk.strategies.fsdp import FSDPConfig
-from dtk.strategies.traits import StrategyConfig, TableRow, Traits
+from dtk.strategies.traits import Reduction, StrategyConfig, TableRow, Traits
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,6 +33,7 @@ LIBRARY_BUCKET_CAP_MB = 25.0
 FIRST_BUCKET_BYTES = 2**20
 """That small first bucket: `torch.distributed._DEFAULT_FIRST_BUCKET_BYTES`."""
 MIN_COMPRESSION_RATE = 2
+"""A matrix is compressed by PowerSGD only if its factors are that many times smaller, as in torch's own hook."""
 """powerSGD_hook's default: matrices that would not shrink by this factor are sent whole."""
 
 
@@ -110,6 +111,16 @@ class DDPConfig(StrategyConfig):
     def in_units(self) -> StrategyConfig:
         """Return the section that keeps states alike, unit by unit."""
         return ReplicatedUnitsConfig()
+
+    def reductions(self, shapes: Sequence[Shape], ranks: int) -> list[Reduction]:
+        """Return DDP's buckets, then the bitmap of used parameters, one int32 each, where it searches for unused."""
+        ready = list(reversed(shapes))
+        buckets = gradient_buckets(self.bucket_cap_mb, shapes)
+        reduced = [
+            Reduction(tuple(bucket), tuple(bucket_calls(self, [ready[i] for i in bucket], ranks))) for bucket in buckets
+        ]
+        searches = self.find_unused_parameters and not self.static_graph
+        return [*reduced, *([Reduction((), (("all_reduce", 4 * len(shapes)),))] if searches else [])]
 
     def declare(
         self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
@@ -239,25 +250,16 @@ class DDP(Strategy):
 
 
 def ddp_collectives(config: DDPConfig, shapes: Sequence[Shape], ranks: int) -> list[Collective]:
-    """Declare what reduces the gradient buckets, whatever the accumulation.
-
-    Args:
-        config: the `strategy` section.
-        shapes: of the parameters that are trained, in the order in which the model defines them.
-        ranks: data-parallel ranks.
-    """
-    ready = list(reversed(shapes))
+    """Declare what reduces the gradient buckets, whatever the accumulation. Arguments are those of `reductions`."""
     sizes: dict[str, list[int]] = {}
-    for bucket in gradient_buckets(config.bucket_cap_mb, shapes):
-        for op, size in bucket_calls(config, [ready[i] for i in bucket], ranks):
-            sizes.setdefault(op, []).append(size)
-    return [*(Collective(op, "dp", len(of), sum(of)) for op, of in sizes.items()), *used_bitmap(config, shapes)]
-
-
-def used_bitmap(config: DDPConfig, shapes: Sequence[Shape]) -> list[Collective]:
-    """Declare the bitmap of used parameters, one int32 each, where DDP searches for unused ones."""
-    searches = config.find_unused_parameters and not config.static_graph
-    return [Collective("all_reduce", "dp", 1, 4 * len(shapes))] if searches else []
+    others = []
+    for reduction in config.reductions(shapes, ranks):
+        for op, size in reduction.calls:
+            if reduction.members:
+                sizes.setdefault(op, []).append(size)
+            else:
+                others.append(Collective(op, "dp", 1, size))
+    return [*(Collective(op, "dp", len(of), sum(of)) for op, of in sizes.items()), *others]
 
 
 def bucket_calls(config: DDPConfig, shapes: Sequence[Shape], ranks: int) -> list[tuple[str, int]]:

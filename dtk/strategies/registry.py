@@ -51,6 +51,14 @@ def preferred(gradients_in: str) -> str:
     return min(traits, key=lambda name: (not traits[name].compared, traits[name].needs_less_memory is not None))
 
 
+def one_device() -> StrategyConfig:
+    """Return the section of the strategy that trains in one process on one device, whichever it is."""
+    kinds = CONFIG_TYPES.items()
+    return next(
+        kind(name=name) for name, kind in kinds if kind.traits.one_process and kind.traits.least_cuda_devices < 2
+    )
+
+
 def build_strategy(config: Any, context: Context, precision: PrecisionConfig) -> Strategy:
     """Build the strategy that `config.name` chooses; only its file is imported, with what it needs of torch.
 

@@ -5,13 +5,13 @@ A strategy file subclasses `StrategyConfig`; configuration, plan, launcher and c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from dtk.parallel.mesh import ORDER, Mesh
 from dtk.parallel.number_formats import PrecisionConfig
-from dtk.strategies.declared import Collective, ModelShapes
+from dtk.strategies.declared import Collective, ModelShapes, Shape
 
 State = Literal["parameters", "gradients", "optimizer_state"]
 Range = tuple[float, float]
@@ -61,6 +61,15 @@ class Traits:
     def deals_out_parameters(self) -> bool:
         """Whether each whole parameter is updated by one rank, which then sends it to the others (ZeRO-1)."""
         return "optimizer_state" in self.sharded and not self.shards_parameters
+
+
+class Reduction(NamedTuple):
+    """One bucket of gradients; the last may be a message without any."""
+
+    members: tuple[int, ...]
+    """Its parameters, counted from the last that the model defines: in the order in which backward reaches them."""
+    calls: tuple[tuple[str, int], ...]
+    """Operation and bytes of the full buffer of each call that reduces it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +122,15 @@ class StrategyConfig:
         Raises:
             DtkError: with what to type instead.
         """
+
+    def reductions(self, shapes: Sequence[Shape], ranks: int) -> list[Reduction]:
+        """Return what reduces the gradients bucket by bucket while backward runs, in order; nothing without buckets.
+
+        Args:
+            shapes: of the parameters that are trained, in the order in which the model defines them.
+            ranks: data-parallel ranks.
+        """
+        return []
 
     def declare(
         self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int

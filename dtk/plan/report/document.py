@@ -259,7 +259,7 @@ def _comparison(comparison: Comparison, used: Sequence[Category]) -> doc.Section
 def _search(search: Search) -> doc.Section:
     """Return the layouts that fit, the fastest first."""
     rows: Rows = [("", "memory", "step", "bubble", "exposed", "tokens/s", "MFU", "type")]
-    for number, layout in enumerate(search.found, 1):
+    for number, layout in enumerate(search.fitting, 1):
         time = layout.prediction.time
         assert time is not None
         _, memory, *_, step, speed, mfu = _figures(layout.prediction)
@@ -267,7 +267,7 @@ def _search(search: Search) -> doc.Section:
         rows.append((f"{number}", memory, step, *waits, speed, mfu, " ".join(layout.overrides)))
     count = f"{search.layouts:,} layouts: {search.too_large:,} too large, {search.too_slow:,} left out as too slow"
     fields = [doc.Field("searched", count), *(doc.Field("why", reason) for reason in search.reasons)]
-    blocks = doc.present(doc.table(rows) if search.found else None, doc.Fields(tuple(fields)))
+    blocks = doc.present(doc.table(rows) if search.fitting else None, doc.Fields(tuple(fields)))
     return doc.Section("Layouts that fit, the fastest first", blocks)
 
 

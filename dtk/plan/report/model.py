@@ -8,7 +8,7 @@ from dtk.plan.engines import Difference
 from dtk.plan.formulas.memory_table import STAGES, Training
 from dtk.plan.prediction import Prediction
 from dtk.plan.scaling import Point
-from dtk.plan.search import Found, Search
+from dtk.plan.search import FittingLayout, Search
 from dtk.plan.solve import Largest
 
 SCHEMA = "dtk.plan.report/1"
@@ -74,7 +74,7 @@ def as_json(report: PlanReport) -> dict[str, Any]:
         made["search"] = {
             **{name: getattr(report.search, name) for name in ("layouts", "too_large", "too_slow")},
             "reasons": list(report.search.reasons),
-            "found": [_planned(layout) for layout in report.search.found],
+            "found": [_planned(layout) for layout in report.search.fitting],
         }
     if report.scaling:
         made["scaling"] = [
@@ -111,7 +111,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _planned(solution: Row | Found | Largest) -> dict[str, Any]:
+def _planned(solution: Row | FittingLayout | Largest) -> dict[str, Any]:
     return {"overrides": list(solution.overrides), "plan": _or_null(solution.prediction)}
 
 

@@ -24,7 +24,6 @@ from dtk.plan.timing.hardware import Hardware
 from dtk.plan.timing.schedule import Bucket, Price, Sharded, Unit, Walk, ddp_micro_batch, fsdp_micro_batch, update
 from dtk.plan.timing.work import Layout, Seconds, clip_seconds, count, layout, micro_batch_seconds, optimizer_seconds
 from dtk.record.metrics import model_flops_utilization
-from dtk.strategies.ddp import bucket_calls, gradient_buckets, used_bitmap
 from dtk.strategies.declared import ITEM_BYTES, Collective, Shape, padded_elements, reduced_item_bytes
 
 _FULL = 4
@@ -205,16 +204,14 @@ class _Job:
     def _walk_replicated(self, walk: Walk, part: _Part, rounds: int) -> float:
         """Walk ddp and zero1, and single and dp, which communicate nothing; returns the seconds of the update."""
         strategy, ranks = self.config.strategy, self.mesh.dp_size
-        gradients, shapes = _gradients(part), part.layout.shapes
+        gradients, shapes = _gradients_s(part), part.layout.shapes
         communicates = strategy.traits.gradients_in == "buckets" and ranks > 1
-        buckets = [Bucket(sum(fill_s for fill_s, _ in gradients), ())]
+        buckets = [Bucket(sum(gradients), ())]
         if communicates:
-            buckets = []
-            for members in gradient_buckets(strategy.bucket_cap_mb, shapes):
-                calls = tuple(bucket_calls(strategy, [gradients[i][1] for i in members], ranks))
-                buckets.append(Bucket(sum(gradients[i][0] for i in members), calls))
-            # The search for unused parameters ends when backward is over.
-            buckets += [Bucket(0.0, (("all_reduce", more.size_bytes),)) for more in used_bitmap(strategy, shapes)]
+            buckets = [
+                Bucket(sum(gradients[i] for i in reduction.members), reduction.calls)
+                for reduction in strategy.reductions(shapes, ranks)
+            ]
         walk.repeat(rounds - 1, lambda once: ddp_micro_batch(once, part.forward_s, buckets, last=False))
         ddp_micro_batch(walk, part.forward_s, buckets, last=communicates)
         deals = strategy.traits.deals_out_parameters
@@ -249,8 +246,8 @@ class _Job:
         return update(walk, norm_s, scale_s, optimizer_seconds(config, held, hardware), groups)
 
 
-def _gradients(part: _Part) -> list[tuple[float, Shape]]:
-    """Backward, parameter by parameter from the last to the first: its share of the compute, and its shape.
+def _gradients_s(part: _Part) -> list[float]:
+    """Seconds of backward for each parameter, from the last to the first.
 
     A part's compute is shared out by the size of its parameters. The output projection comes first, also where its
     weights are tied to the embedding, whose gradient is complete only at the end.
@@ -259,7 +256,7 @@ def _gradients(part: _Part) -> list[tuple[float, Shape]]:
     parts: list[tuple[float, tuple[Shape, ...]]] = [(0.0, model.before)]
     parts += [(part.block_backward(i), block) for i, block in enumerate(model.blocks)]
     parts.append((part.seconds.head_backward, model.after))
-    done: list[tuple[float, Shape]] = []
+    done: list[float] = []
     carried_s = 0.0
     for part_s, shapes in reversed(parts):
         whole = count(shapes)
@@ -267,7 +264,7 @@ def _gradients(part: _Part) -> list[tuple[float, Shape]]:
             carried_s += part_s
             continue
         for shape in reversed(shapes):
-            done.append((carried_s + part_s * prod(shape) / whole, shape))
+            done.append(carried_s + part_s * prod(shape) / whole)
             carried_s = 0.0
     return done
 

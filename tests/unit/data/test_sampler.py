@@ -115,3 +115,22 @@ def test_held_out_samples_are_distinct_and_those_of_a_larger_evaluation() -> Non
     assert list(evaluation_ids(3, 12, 100)) == list(whole[:12])
     assert list(evaluation_ids(4, 12, 100)) != list(whole[:12])
     assert evaluation_ids(3, 0, 100).tolist() == []
+
+
+def test_a_step_on_tiny_data_permutes_no_more_than_an_epoch_or_its_own_batch() -> None:
+    # Read from the work done: a permutation for each epoch that a block touches.
+    permuted: list[int] = []
+    original = sampler.permute
+
+    def counted(positions: np.ndarray, size: int, key: str) -> np.ndarray:
+        permuted.append(len(positions))
+        return original(positions, size, key)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampler, "permute", counted)
+        sampler._ids.cache_clear()
+        ids = sample_ids(7, 3, 4, 10)
+    assert sum(permuted) <= 10 and len(permuted) <= 2
+    assert (
+        ids.tolist() == np.concatenate([original(np.arange(10), 10, f"7/{epoch}") for epoch in (0, 1)])[12:16].tolist()
+    )

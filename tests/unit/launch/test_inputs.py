@@ -6,6 +6,7 @@ import pytest
 
 from dtk.config.batch import settle
 from dtk.config.compose import compose
+from dtk.data.synthetic import synthetic_dataset
 from dtk.errors import DtkError
 from dtk.launch.inputs import check_parts, settle_epochs
 
@@ -26,6 +27,19 @@ def test_without_epochs_nothing_changes() -> None:
 def test_what_the_data_is() -> None:
     data = check_parts(settle(compose(TINY), 2).config, 2)
     assert data["name"] == "synthetic"
+
+
+def test_data_counted_for_epochs_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    monkeypatch.setattr("dtk.data.build.synthetic_dataset", lambda data: built.append(data) or synthetic_dataset(data))
+    composed = settle(settle_epochs(compose([*TINY, "train.epochs=1"])), 2)
+    for expected in (1, 2):  # Handed over once: a later point of a sweep reads what the data is by then.
+        check_parts(composed.config, 2)
+        assert len(built) == expected
+    settle_epochs(compose([*TINY, "train.epochs=1"]))
+    other = settle(compose([*TINY, "data.samples=64"]), 2)
+    check_parts(other.config, 2)
+    assert len(built) == 4, "data of other settings is built"
 
 
 def test_data_that_is_not_there_is_one_line(tmp_path: Path) -> None:

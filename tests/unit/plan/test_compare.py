@@ -8,7 +8,7 @@ import pytest
 from dtk.plan.compare import VARIANTS, Comparison, Row, compare
 from dtk.plan.engines import Difference, Machine, differences
 from dtk.plan.job import planned_job
-from dtk.plan.make import Asked, make
+from dtk.plan.make import Request, make
 from dtk.plan.prediction import Prediction, Traffic
 from dtk.plan.timing.hardware import load_hardware
 from tests.unit.plan.samples import GIB, plan
@@ -176,5 +176,5 @@ def test_a_plan_says_when_its_settings_are_hardly_those_of_a_run(
     hardware: str, more: list[str], doubts: list[str]
 ) -> None:
     job = ("model=gpt2", "data=synthetic", "launcher.world_size=8", f"hardware={hardware}", *more)
-    report = make(Asked(overrides=job, engine="closed_form"))
+    report = make(Request(overrides=job, engine="closed_form"))
     assert [text[: len(start)] for text, start in zip(report.doubts, doubts, strict=True)] == doubts

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from dtk.errors import DtkError
-from dtk.plan.make import Asked, make
+from dtk.plan.make import Request, make
 from dtk.plan.report.model import PlanReport
 
 TINY = ("model=gpt2_tiny", "data=synthetic", "launcher.device=cpu")
 
 
 def made(*overrides: str, **asked: Any) -> PlanReport:
-    return make(Asked(overrides=(*TINY, *overrides), engine=asked.pop("engine", "closed_form"), **asked))
+    return make(Request(overrides=(*TINY, *overrides), engine=asked.pop("engine", "closed_form"), **asked))
 
 
 def test_ranks_and_batch_that_were_filled_in_are_said() -> None:

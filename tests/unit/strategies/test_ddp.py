@@ -11,6 +11,7 @@ from dtk.errors import DtkError
 from dtk.parallel.mesh import Mesh
 from dtk.strategies.ddp import DDPConfig, bucket_calls, ddp_collectives, gradient_buckets
 from dtk.strategies.declared import Collective, ModelShapes
+from dtk.strategies.single import SingleConfig
 from dtk.strategies.zero1 import Zero1Config
 
 SHAPES = st.lists(st.sampled_from([(300, 300), (64,), (1000, 40), (3,), (2000, 2)]), max_size=12)
@@ -59,6 +60,23 @@ def test_a_search_for_unused_parameters_costs_a_bitmap() -> None:
     with pytest.raises(DtkError, match="exclude each other"):
         DDPConfig(static_graph=True, find_unused_parameters=True).check()
     searching.check()
+
+
+@given(SHAPES, st.sampled_from([0.01, 25.0]), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_reductions_cover_every_gradient_once_and_are_what_is_declared(
+    shapes: list[tuple[int, ...]], cap_mb: float, searches: bool
+) -> None:
+    section = DDPConfig(bucket_cap_mb=cap_mb, find_unused_parameters=searches)
+    reductions = section.reductions(shapes, 4)
+    assert [i for reduction in reductions for i in reduction.members] == list(range(len(shapes)))
+    assert [reduction.members for reduction in reductions].count(()) == searches
+    sent = sum(size for reduction in reductions for _, size in reduction.calls)
+    assert sent == sum(call.size_bytes for call in ddp_collectives(section, shapes, 4))
+
+
+def test_without_buckets_there_is_nothing_to_reduce_while_backward_runs() -> None:
+    assert SingleConfig().reductions([MATRIX], 1) == []
 
 
 def test_a_stage_without_replicas_sends_nothing() -> None:

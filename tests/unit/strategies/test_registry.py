@@ -10,7 +10,7 @@ import pytest
 
 from diagnostics.contract.strategy_traits import strategy_traits
 from dtk.errors import DtkError
-from dtk.strategies.registry import CONFIG_TYPES, preferred
+from dtk.strategies.registry import CONFIG_TYPES, one_device, preferred
 from dtk.strategies.traits import Traits
 
 
@@ -72,3 +72,9 @@ def test_meshes() -> None:
     with pytest.raises(DtkError, match="valid dp_replicate x dp_shard: 6 x 1, 3 x 2, 2 x 3, 1 x 6"):
         hsdp(dp_replicate=4).mesh(6)
     assert Traits().dimensions == ("dp_replicate", "dp_shard")
+
+
+def test_one_device_is_the_strategy_that_needs_no_other() -> None:
+    section = one_device()
+    assert section.name == "single" and section == CONFIG_TYPES["single"](name="single")
+    assert CONFIG_TYPES["dp"].traits.one_process, "which needs two devices"

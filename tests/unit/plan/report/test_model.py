@@ -6,7 +6,7 @@ import json
 from diagnostics.report import jsonform
 from dtk.plan.formulas.memory_table import STAGES, TRAININGS
 from dtk.plan.report.model import as_json
-from dtk.plan.search import Found, Search
+from dtk.plan.search import FittingLayout, Search
 from tests.unit.plan.samples import GIB, on_device, plan, report
 
 
@@ -37,7 +37,7 @@ def test_what_was_not_asked_for_is_absent() -> None:
 
 
 def test_a_search_keeps_its_counts_and_its_plans() -> None:
-    layout = Found(("strategy=fsdp", "parallel.tp=2"), on_device(plan()))
+    layout = FittingLayout(("strategy=fsdp", "parallel.tp=2"), on_device(plan()))
     made = as_json(report(search=Search((layout,), 40, 12, 20, ("The first is faster.",))))["search"]
     assert (made["layouts"], made["too_large"], made["too_slow"]) == (40, 12, 20)
     assert made["reasons"] == ["The first is faster."]
