@@ -23,7 +23,7 @@ PLACES = (
 )
 """Variables by which launchers number processes: torchrun and most others, Open MPI, MPICH, srun."""
 _JOB = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # Unit of the times in /proc/PID/stat, proc(5).
 _STATE, _PARENT, _USER, _SYSTEM, _EXIT = 0, 1, 11, 12, 49
 """Fields of proc_pid_stat(5), counted from the third one on."""
 

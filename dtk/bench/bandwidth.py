@@ -14,7 +14,7 @@ GB = 1e9
 """nccl-tests count in powers of ten."""
 ALIGNED_BYTES = 16
 """The share of one rank is a multiple of this where the buffer is divided over the ranks."""
-LARGEST_BYTES = 1 << 40
+LARGEST_BYTES = 1 << 40  # No device has that much memory: a slip of the keyboard.
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ DEFINITIONS = {
 }
 DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
 """Name of the element type -> bytes."""
-_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}  # Powers of two, as nccl-tests reads its sizes.
 _SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b|ytes)?", re.IGNORECASE)
 
 

@@ -22,7 +22,7 @@ from dtk.parallel.verified import Buffers, make, wrong_elements
 
 _NOT_OFFERED = re.compile(r"invalid scalar type|not supported|unsupported|does not support|not implemented", re.I)
 """A backend that lacks an operation or a type says so on every rank, before it sends anything."""
-_START_S = 120.0
+_START_S = 120.0  # Importing torch takes seconds, on a cold network file system a minute.
 
 
 class Bench:

@@ -10,7 +10,7 @@ from dtk.bench.model import BenchReport, Result
 
 _ROOM = 1.25
 """Above and below the outermost figures of a logarithmic axis, as a factor."""
-_TICKS = 10
+_TICKS = 10  # Labels that fit side by side under a plot.
 
 
 def document(report: BenchReport, *, page: str = "") -> doc.Document:

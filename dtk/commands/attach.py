@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dtk.attach.stacks import Manner
 
 FOLDERS = Path("dtk-attach")
-ROUNDS, EVERY_S = 4, 4.0
+ROUNDS, EVERY_S = 4, 4.0  # Chosen: looks that tell what moves from what stands, within half a minute.
 MOST_S = 45.0
 """Between the first round and the last."""
 SLURM_S = 300.0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dtk.bench.sides import Chosen
     from dtk.bench.team import Team
 
-DONE, FAILED = 0, 1
+DONE, FAILED = 0, 1  # Exit codes.
 PAGE = Path("dtk-bench-comm.html")
 LEAST = "1K"
 MOST = {"cpu": "16M", "cuda": "1G"}

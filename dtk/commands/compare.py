@@ -10,7 +10,7 @@ from dtk.console import report as report_forms
 from dtk.console.options import above_zero, add_colour, add_flags, add_json, add_number, add_page, whole
 from dtk.console.progress import AFTER_S, Progress
 
-COMPARABLE, NOT_COMPARABLE = 0, 1
+COMPARABLE, NOT_COMPARABLE = 0, 1  # Exit codes.
 PAGE = Path("dtk-comparison.html")
 
 

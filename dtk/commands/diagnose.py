@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from diagnostics.report.model import Report
 
 FORMATS = ("terminal", "json", "markdown", "html", "mermaid", "dot", "openpsa")
-HEALTHY, FOUND = 0, 1
+HEALTHY, FOUND = 0, 1  # Exit codes.
 PAGE = Path("dtk-report.html")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dtk.doctor.report import Report
 
 RUNS = "runs"
-TIMEOUT_S = 60
+TIMEOUT_S = 60  # Chosen: long enough for importing torch and a first communicator on a slow machine.
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:

@@ -11,7 +11,7 @@ from dtk.console.options import add_config_dir, add_flags, add_json, add_overrid
 from dtk.errors import DtkError
 from dtk.extras import require_training
 
-FITS, TOO_LARGE = 0, 1
+FITS, TOO_LARGE = 0, 1  # Exit codes.
 PAGE = Path("plan.html")
 ENGINES = ("auto", "closed_form", "simulated", "both")
 

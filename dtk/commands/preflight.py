@@ -12,8 +12,8 @@ from dtk.console.progress import AFTER_S, Progress
 from dtk.errors import DtkError
 from dtk.extras import require_training
 
-ENDS, WOULD_HANG = 0, 1
-MOST_S = 86_400.0
+ENDS, WOULD_HANG = 0, 1  # Exit codes.
+MOST_S = 86_400.0  # A day.
 RANKS = ("auto", "all", "classes")
 PAGE = Path("dtk-preflight.html")
 

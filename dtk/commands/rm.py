@@ -20,7 +20,7 @@ from dtk.runs.select import add_selection, check_selection, runs_in, selected, s
 
 DECLINED = 1
 """Exit code when the answer was no."""
-_SLOW_S = 2.0
+_SLOW_S = 2.0  # After it a person wonders whether anything happens.
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:

@@ -12,8 +12,8 @@ from dtk.console.progress import Progress
 from dtk.errors import INTERRUPTED, DtkError
 from dtk.extras import require_training
 
-DONE, FAILED = 0, 1
-STEPS, REPEATS, LIMIT_S = 10, 3, 1800.0
+DONE, FAILED = 0, 1  # Exit codes.
+STEPS, REPEATS, LIMIT_S = 10, 3, 1800.0  # Chosen: three repeats give an interval; half an hour is a coffee break.
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dtk.console.options import above_zero, add_number
 from dtk.errors import DtkError, refused
 
 FOLDERS = Path("dtk-watch")
-STALL_TIMEOUT_S = 300.0
+STALL_TIMEOUT_S = 300.0  # Half of torch's own timeout for NCCL (600 s), so that the watch speaks first.
 START_TIMES = 3
 """A start may take longer than anything later: packages, downloads, data, all of them cold."""
 

@@ -7,7 +7,7 @@ from diagnostics.analysis.statistics import METHOD
 from dtk.compare.model import SCHEMA, Comparison, Figure, Variant
 from dtk.compare.report import headline
 
-_UNKNOWN = {"median": None, "low": None, "high": None, "count": 0}
+_UNKNOWN = {"median": None, "low": None, "high": None, "count": 0}  # The fields of an estimate without values.
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import msgspec
 from diagnostics.evidence.limits import Limits, blocks
 from dtk.compare.model import Window
 
-_MASK = (1 << 64) - 1
+_MASK = (1 << 64) - 1  # Hashes are sums modulo 2^64, see `dtk.data.sampler.samples_sum`.
 _DECODER = msgspec.json.Decoder(Window)
 
 

@@ -18,7 +18,7 @@ REPEATS = 3
 """Fewest repeats that give an interval."""
 UNSTEADY, CLOCKS = 0.10, 0.05
 """Spread of repeats over their median, and relative difference of clocks, from which on there is a warning."""
-DISTURBED_SHOWN = 3
+DISTURBED_SHOWN = 3  # Chosen: the rest is counted.
 
 
 def notes(

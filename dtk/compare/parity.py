@@ -22,8 +22,8 @@ EXACT_STEPS = 20
 """Losses are compared one by one up to here; rounding grows with every step, so later by stretches."""
 STRETCH, LATER = 20, 2.5
 """Steps whose mean loss is compared after that, and by how much more it may differ."""
-_SHOWN = 60
-_MASK = (1 << 64) - 1
+_SHOWN = 60  # Characters of a value; chosen for a line of text.
+_MASK = (1 << 64) - 1  # Hashes are sums modulo 2^64, see `dtk.data.sampler.samples_sum`.
 
 Value = Callable[[RunRecord], Any]
 

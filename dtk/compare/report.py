@@ -16,7 +16,7 @@ from dtk.compare.formatting import (
 from dtk.compare.model import Cell as Measured
 from dtk.compare.model import Comparison, Doubt, Figure, Scaled, Status, Variant, mapping
 
-POINTS_DRAWN = 400
+POINTS_DRAWN = 400  # Chosen: more points than that look the same and only make the page larger.
 OUTCOMES = {"oom": "OOM", "hung": "HUNG", "failed": "FAILED", "lost": "LOST", "no steps": "no steps"}
 _STATUSES: dict[Status, doc.Text] = {
     "same": doc.Span("same", "good"),

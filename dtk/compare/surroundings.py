@@ -17,7 +17,7 @@ from dtk.compare.model import Disturbance, RunRecord
 
 CAPPED = "software_power_cap"
 """At the power limit: usual under full load, but it explains lower clocks."""
-SLOWED_SHARE, CAPPED_SHARE = 0.05, 0.5
+SLOWED_SHARE, CAPPED_SHARE = 0.05, 0.5  # Of the samples; chosen: a share below moves no median.
 OTHERS_PERCENT = 15.0
 """CPU of the machine that other processes used, on average, from which on they are called neighbours."""
 BUSY_PERCENT = 85.0

@@ -13,8 +13,8 @@ from dtk.compare.model import Figure, RunRecord, Variant, medians
 
 _EQUAL = 0.02
 """Ratios nearer to 1 are not worth a sentence, whatever their interval."""
-_CAUSES = 2
-_SMALL_BYTES = 1024
+_CAUSES = 2  # Chosen: the first causes carry the cost; the diagnosis has all.
+_SMALL_BYTES = 1024  # Below: exchanges of the control group, which every strategy has.
 
 
 def verdicts(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[str]:

@@ -8,15 +8,15 @@ from dtk.config.schema import Config
 from dtk.config.strict import to_plain
 from dtk.errors import DtkError
 
-_ABOVE_ZERO = math.ulp(0.0)
-_BELOW_ONE = math.nextafter(1.0, 0.0)
+_ABOVE_ZERO = math.ulp(0.0)  # The smallest float: excludes 0 itself.
+_BELOW_ONE = math.nextafter(1.0, 0.0)  # The largest float below 1: excludes 1 itself.
 _NONE = math.inf
 _COUNT = 2**31 - 1
 """More vocabulary, context, width or layers than any tensor library indexes in one dimension."""
-_LAYERS = 100_000
+_LAYERS = 100_000  # Far beyond any model; more is a slip of the keyboard and would fill memory with modules.
 _RANKS = 1_000_000
 """More ranks than any cluster has."""
-_DIGITS = 40
+_DIGITS = 40  # A longer number is cut in a message.
 
 _RANGES: tuple[tuple[float, float, str], ...] = (
     (-1, _NONE, "train.evaluate_every"),

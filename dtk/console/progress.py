@@ -14,8 +14,8 @@ AFTER_S = 2.0
 """What takes less says nothing."""
 EVERY_S = 5.0
 """Between lines where nobody sees them rewritten."""
-_REWRITTEN_S = 0.1
-_LOOKED_S = 0.5
+_REWRITTEN_S = 0.1  # Ten times a second looks continuous.
+_LOOKED_S = 0.5  # Chosen: how often a silent thread looks whether the work is done.
 
 
 class Progress:

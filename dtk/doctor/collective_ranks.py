@@ -23,7 +23,7 @@ from dtk.parallel.verified import KINDS, make, wrong_elements
 
 SHARE_BYTES = 1024
 """Of each rank, where the data is divided over them."""
-REPEATS = 3
+REPEATS = 3  # The best of three: the first call sets up the connections.
 
 
 def try_all(backend: str, timeout_s: float) -> None:

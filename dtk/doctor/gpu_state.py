@@ -9,12 +9,12 @@ from dtk.doctor.model import Check, Remedy, Result, failure, graded, warning
 from dtk.doctor.scope import Scope
 from dtk.record.nvml import EVENT_REASONS
 
-CORRECTED, UNCORRECTED = 0, 1
+CORRECTED, UNCORRECTED = 0, 1  # nvmlMemoryErrorType_t, nvml.h.
 VOLATILE, AGGREGATE = 0, 1
 """Arguments of nvmlDeviceGetTotalEccErrors: since the last reset, and since it was made."""
 MANY_CORRECTED = 1000
 """Corrected errors since the last reset above which a cell is likely to be failing."""
-SM_CLOCK = 1
+SM_CLOCK = 1  # NVML_CLOCK_SM, nvml.h.
 SLOW_CLOCK = 0.7
 """Part of the highest SM clock below which a busy device is slow."""
 POWER_SHARE = 0.9

@@ -25,7 +25,7 @@ FILES, FEW_FILES = 4096, 512
 """Descriptors of a rank: sockets to all peers, shared tensors of data loader workers, data files."""
 PROCESSES = 4096
 """Threads count as processes: OpenMP's, NCCL's, the data loader's, of all ranks."""
-RANKS_MEMLOCK_BYTES = 1 << 30
+RANKS_MEMLOCK_BYTES = 1 << 30  # Chosen: RDMA buffers of a rank are some hundred MiB; clusters set it to unlimited.
 
 
 def judge_shm(folder: Path) -> Result:

@@ -7,14 +7,14 @@ from dtk.doctor.gpus import TOPIC, Gpu, Seen, each, each_gpu
 from dtk.doctor.model import Check, Remedy, Result, failure, not_applicable, warning
 from dtk.doctor.scope import Scope
 
-MAX_LINKS = 36
-REPLAY, RECOVERY, CRC_FLIT, CRC_DATA = range(4)
+MAX_LINKS = 36  # Above NVML_NVLINK_MAX_LINKS of CUDA 12 (18); links that are absent answer "not supported".
+REPLAY, RECOVERY, CRC_FLIT, CRC_DATA = range(4)  # nvmlNvLinkErrorCounter_t, nvml.h.
 ERRORS = {REPLAY: "replays", RECOVERY: "recoveries", CRC_DATA: "CRC errors"}
 """Counters of nvmlDeviceGetNvLinkErrorCounter; CRC of flits counts retried packets of a healthy link as well."""
 FABRIC = {1: "not started", 2: "in progress", 3: "completed"}
 """States of the registration with the NVSwitch fabric (nvml.h); 0 = the device has none."""
-FABRIC_DONE = 3
-MANY_REPLAYS = 100
+FABRIC_DONE = 3  # NVML_GPU_FABRIC_STATE_COMPLETED, nvml.h.
+MANY_REPLAYS = 100  # Chosen: a few happen on healthy links.
 
 
 def nvlink(scope: Scope) -> Result:

@@ -13,7 +13,7 @@ from dtk.launch.processes import free_port
 
 TOPIC = "network"
 INTERFACES = Path("/sys/class/net")
-SLOW_NAME_S = 1.0
+SLOW_NAME_S = 1.0  # Answers take milliseconds; a resolver that times out once takes seconds.
 PORT = 29500
 """What torchrun and env:// take when nobody says anything."""
 VIRTUAL = ("docker", "br-", "virbr", "veth", "cni", "flannel", "cali", "lxc", "tun", "ifb", "dummy")

@@ -16,12 +16,13 @@ from dtk.doctor.model import Result, failure, graded, judged, not_applicable
 from dtk.doctor.registry import BETWEEN
 from dtk.doctor.report import Node
 
-ROUNDS = 8
+ROUNDS = 8  # The fastest round trip of eight bounds the offset of the clocks best.
 CLOCK_WARNING_S, CLOCK_FAILURE_S = 0.1, 2.0
 """Skew that blurs a common timeline of the nodes, and skew that breaks time-outs and ages of files."""
-ANSWER_S = 20.0
+ANSWER_S = 20.0  # Chosen: a node that answers at all does so in milliseconds.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.05
-CONNECT_S = 3.0
+"""Between looks into the store; it grows, so that 1,000 nodes do not swamp it."""
+CONNECT_S = 3.0  # TCP repeats its first packet after one second, and again after two.
 NEIGHBOURS = 8
 """Nodes that each node connects to, beside node 0."""
 MUST_AGREE = ("dtk", "torch", "NCCL", "GPUs")

@@ -13,7 +13,7 @@ from dtk.doctor.scope import Scope
 TOPIC = "pairs"
 READ, WRITE, NVLINK = 0, 1, 2
 """Kinds of nvmlDeviceGetP2PStatus."""
-OK = 0
+OK = 0  # NVML_P2P_STATUS_OK, nvml.h.
 STATUS = {
     1: "the chipset does not support it",
     2: "the GPU does not support it",

@@ -13,7 +13,7 @@ from dtk.doctor.examine import Made
 from dtk.doctor.model import Result, Status, worst
 
 SCHEMA = "dtk.doctor/1"
-FIT, UNFIT = 0, 1
+FIT, UNFIT = 0, 1  # Exit codes.
 STYLES: dict[Status, doc.Tone] = {"ok": "good", "warning": "warn", "failure": "bad", "not_applicable": "soft"}
 MARKS = {"ok": "ok", "warning": "warning", "failure": "FAILURE", "not_applicable": "n/a"}
 FULL_TABLES = 8

@@ -14,10 +14,10 @@ from dtk.doctor.scope import Scope
 from dtk.extras import install
 
 TOPIC = "versions"
-PYTHON = (3, 11)
+PYTHON = (3, 11)  # As `requires-python` in pyproject.toml.
 MINIMUM = {"torch": (2, 11), "numpy": (1, 26), "hydra-core": (1, 3, 2), "psutil": (5, 9), "nvidia-ml-py": (12,)}
 """What the training extra asks for; a test holds it against pyproject.toml."""
-HYDRA_BELOW = (1, 5)
+HYDRA_BELOW = (1, 5)  # As in pyproject.toml: the newest release that was tried is 1.4.
 ANTLR = "4.9"
 """The parser of OmegaConf 2.1 to 2.3 and Hydra 1.1 to 1.3 was generated for this runtime and reads no other."""
 EXTRAS = {

@@ -26,7 +26,7 @@ DRAIN_S = 2.0
 """Longest wait for error output after the end: a process left behind may hold the pipe open."""
 KILL_S = 5.0
 """Between SIGTERM and SIGKILL when the command is to end."""
-_CHUNK = 1 << 16
+_CHUNK = 1 << 16  # Capacity of a pipe on Linux, pipe(7).
 
 
 class Command:

@@ -20,7 +20,7 @@ from diagnostics.contract.formatting import clean
 from diagnostics.contract.invocation import typed
 from dtk.launch.blame import find_failure
 
-POLL_S = 0.1
+POLL_S = 0.1  # Chosen: lines seem to appear at once.
 
 
 class Console:

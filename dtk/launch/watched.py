@@ -35,7 +35,7 @@ from dtk.record.guard import bounded
 from dtk.record.stall_probe import STANDS_S
 from dtk.record.watch_environment import is_watched, watch_variables
 
-POLL_S = 0.1
+POLL_S = 0.1  # Chosen: far below the seconds that a verdict takes.
 LOOK_S = 1.0
 """Between two looks at ranks that have not met."""
 LEAVE_S = 1.0

@@ -14,7 +14,7 @@ from dtk.errors import DtkError
 from dtk.nccl.presets import Preset
 from dtk.nccl.render import RUN, fill
 
-COLUMNS = 100
+COLUMNS = 100  # Of comments in what is exported.
 FORMS = ("sh", "slurm", "k8s", "docker")
 _PLAIN = re.compile(r"[A-Za-z0-9_.,:/-]+")
 

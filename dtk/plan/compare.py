@@ -29,7 +29,7 @@ FASTER = 1.05
 """Tokens/s over those of the simplest from which a faster one is worth naming."""
 TIGHT = 0.05
 """Part of the device below which what is left over is called little."""
-_MORE_RANKS = 1 << 16
+_MORE_RANKS = 1 << 16  # More than any cluster has devices.
 _NAMED = 3
 """Variants that a sentence names at most."""
 _CHECKPOINTING = "train.activation_checkpoint_every"

@@ -13,14 +13,14 @@ from types import CodeType
 
 COMPILING = ("/torch/_dynamo/convert_frame.py", "/torch/_inductor/async_compile.py", "/triton/compiler/compiler.py")
 """Frames that are on the stack only while something is compiled, perhaps in another process."""
-SAMPLES = 8
+SAMPLES = 8  # Chosen: only the newest looks count, so that a worker that stops is seen to.
 MOVING = 3
 """Changes of the stack within the last samples that make a worker: a loop around `sleep` shows one now and then."""
 BUSY = 0.5
 """Share of the time in which it runs or waits for a core."""
 TRANSFER_BYTES = 1 << 20
 """Read or written between two samples; a poll of a queue moves less."""
-_DEPTH = 200
+_DEPTH = 200  # Chosen: deeper stacks are recursion, whose end tells enough.
 
 
 class Activity:

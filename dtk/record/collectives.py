@@ -27,9 +27,9 @@ from dtk.record.signatures import Call, Kind
 
 HISTORY = 512
 """Hashes kept per group: ranks further apart than this are compared when the one behind has caught up."""
-MASK = (1 << 64) - 1
-_MULTIPLIER = 0x9E3779B97F4A7C15
-_CACHE = 8192
+MASK = (1 << 64) - 1  # Hashes have 64 bits.
+_MULTIPLIER = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, odd: Fibonacci hashing (Knuth, vol. 3, 6.4).
+_CACHE = 8192  # Chosen: far more than a step issues; then it is made anew.
 SAMPLED = 512
 """Different lines of samples that are kept: the room for texts is for the calls."""
 

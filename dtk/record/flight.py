@@ -25,12 +25,12 @@ from diagnostics.contract.files import replacing
 from dtk.config.schema import RecordConfig
 from dtk.record.guard import guarded
 
-ENTRIES_PER_GROUP = 64
-FIRST_S = 0.2
+ENTRIES_PER_GROUP = 64  # Chosen: several steps of most jobs, in a file that is rewritten every few seconds.
+FIRST_S = 0.2  # A job that dies at once leaves a snapshot too.
 _TORCH = f"{os.sep}torch{os.sep}"
 SHARE = 0.0015
 """Part of one core that renewing the entries may take: it holds Python's lock, 10 to 20 ms for 2000 of them."""
-MAX_EVERY_S = 60.0
+MAX_EVERY_S = 60.0  # Chosen: a snapshot older than a minute explains little.
 
 Dump = Callable[..., bytes]
 

@@ -21,7 +21,7 @@ from dtk.record.guard import guarded
 MAPPABLE = {"ext2", "ext3", "ext4", "xfs", "tmpfs", "overlay"}
 """File systems of this machine that rewrite a block in place. Where rewriting takes a new block (btrfs,
 zfs), a full disk would kill the process with SIGBUS at its next beat; a remote one may stall it."""
-PUBLISH_EVERY_S = 0.5
+PUBLISH_EVERY_S = 0.5  # Chosen: the watch looks as often.
 _BEAT = b'{"beat": %d, "step": %b, "region": %b, "time_s": %.6f%b%d}'
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 STATUS = Path("/proc/self/status")
-HISTORY_ENTRIES = 100_000
+HISTORY_ENTRIES = 100_000  # As in the example of torch's documentation.
 
 
 def peak_memory_bytes(device: torch.device) -> int:

@@ -20,6 +20,7 @@ from dtk.record.guard import guarded, report
 from dtk.record.recorder import Recorder
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Bytes of an element -> the integers of its bits."""
 _CPU_BLOCK, _DEVICE_BLOCK = 2**20, 2**28
 """Elements summed at once: the CPU makes an int64 copy of them."""
 _UNKNOWN = 0

@@ -29,7 +29,8 @@ DEFINITIONS = {
     "reduce_dtype": "number format in which gradients are reduced; null on one rank",
 }
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_MASK = (1 << 64) - 1
+"""Bytes of an element -> the integers of its bits."""
+_MASK = (1 << 64) - 1  # Hashes are sums modulo 2^64.
 _STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 """Constants of SplitMix64 (Steele, Lea & Flood 2014)."""
 _CPU_BLOCK, _DEVICE_BLOCK = 2**15, 2**22

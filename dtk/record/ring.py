@@ -19,15 +19,15 @@ from diagnostics.evidence.ring.groups import format_ranks
 from dtk.record.guard import guarded
 from dtk.record.heartbeat import PUBLISH_EVERY_S, mapped
 
-GROUPS = 128
+GROUPS = 128  # Chosen: more than a mesh of all dimensions has on one rank.
 SLOTS = 2048
 """Calls kept: about as many as the flight recorder keeps."""
 TABLE_BYTES = 256 << 10
 """Room for the texts of call sites, regions, groups, sizes; a text for which there is none left reads as empty."""
-LONGEST_TEXT = 400
+LONGEST_TEXT = 400  # Chosen: paths and lists of ranks are shorter; longer ones are cut.
 REWRITTEN = 64
 """Records before the new ones that a thread writes again: their calls may have come back since."""
-_STARTED_AT, _FINISHED_AT = GROUP.size - 16, GROUP.size - 8
+_STARTED_AT, _FINISHED_AT = GROUP.size - 16, GROUP.size - 8  # The last two fields of a group, see the format.
 _LAST, _NUMBER, _TIME = struct.Struct("<q"), struct.Struct("<Q"), struct.Struct("<d")
 
 

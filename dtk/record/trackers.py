@@ -24,7 +24,7 @@ from dtk.record.tracker_process import base_url, has_key
 
 CLOSE_S = 5.0
 """Longest wait for a tracker at the end of a run."""
-KILL_S = 1.0
+KILL_S = 1.0  # A killed process ends at once unless a driver holds it.
 
 TrackerConfig = NoTracker | WandbTracker | TensorboardTracker
 

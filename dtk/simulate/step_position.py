@@ -15,7 +15,7 @@ from torch import nn
 from dtk.parallel.regions import Region
 
 REGIONS = ("forward", "backward", "clip", "optimizer")
-BEFORE = -1
+BEFORE = -1  # Number of no block.
 
 
 class Places:

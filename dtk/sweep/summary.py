@@ -50,7 +50,7 @@ def say_ending(sweep: Sweep, code: int, again: str, total: int, metric: dict[str
 
 COMPARED = ("multirun", "grid")
 """Other searches look for what learns best; which of their points is faster is another question."""
-_MOST_RANKED = 20
+_MOST_RANKED = 20  # Chosen: a screen; the rest is counted.
 
 
 def _rank(sweep: Sweep, metric: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from dtk.config.schema import Config
 from dtk.errors import DtkError
 from dtk.strategies.registry import CONFIG_TYPES
 
-BUCKETS_MB = (1.0, 5.0, 25.0, 50.0, 100.0)
+BUCKETS_MB = (1.0, 5.0, 25.0, 50.0, 100.0)  # DDP's default of 25 and steps of two to five around it.
 MICRO_BATCH_SIZE = "train.micro_batch_size"
 BUCKET = "strategy.bucket_cap_mb"
 WRAP = "strategy.blocks_per_unit"
@@ -18,7 +18,7 @@ TUNED = {"micro_batch_size": MICRO_BATCH_SIZE, "bucket": BUCKET, "wrap": WRAP, "
 """Topic -> the key that is tuned."""
 ONE_NODE = ("auto", "nvlink_single_node", "pcie_no_p2p", "low_memory")
 """Presets that can make a difference within a node; the others are about networks, clouds and looking for faults."""
-_MOST_DIGITS = 9
+_MOST_DIGITS = 9  # Keeps numbers within 32 bits.
 
 
 @dataclass(frozen=True, slots=True)

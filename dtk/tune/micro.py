@@ -7,7 +7,7 @@ from dtk.tune.candidates import MICRO_BATCH_SIZE, Candidate
 from dtk.tune.model import NO_GAIN, Row, row_of
 from dtk.tune.trials import Trials
 
-FIRST = 1
+FIRST = 1  # Number of the round in which sizes are searched.
 
 
 class ProbeFailedError(Exception):

@@ -15,7 +15,7 @@ from dtk.plan.formulas.tape import Tape, Value, drop
 from dtk.plan.prediction import Category
 from dtk.strategies.declared import Shape
 
-FLOAT_BYTES = 4
+FLOAT_BYTES = 4  # Of float32.
 PER_TARGET_BYTES = 10
 """Kept by the loss on a part of the vocabulary: the target in it, int64, and whether it is there and counts."""
 

@@ -20,9 +20,9 @@ EVERY_S = 1.0
 """Between two words of a rank on its way to its process group."""
 TRANSFER_BYTES = 1 << 20
 """Read or written in that time by a process that works."""
-FRAMES = 24
+FRAMES = 24  # Chosen: torch's own frames and some of the user's.
 AWAITED = "torch.distributed.distributed_c10d"
-OLDEST = (3, 11)
+OLDEST = (3, 11)  # As `requires-python` in pyproject.toml.
 
 
 class Awaiting:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dtk.data import sampler
 from dtk.data.sampler import evaluation_ids, permute, sample_ids, samples_sum
 from dtk.parallel.batch_plan import BatchPlan
 
@@ -131,6 +132,5 @@ def test_a_step_on_tiny_data_permutes_no_more_than_an_epoch_or_its_own_batch() -
         sampler._ids.cache_clear()
         ids = sample_ids(7, 3, 4, 10)
     assert sum(permuted) <= 10 and len(permuted) <= 2
-    assert (
-        ids.tolist() == np.concatenate([original(np.arange(10), 10, f"7/{epoch}") for epoch in (0, 1)])[12:16].tolist()
-    )
+    both = np.concatenate([original(np.arange(10), 10, f"7/{epoch}") for epoch in (0, 1)])
+    assert ids.tolist() == both[12:16].tolist()
