@@ -22,7 +22,7 @@ _START_S = 150.0
 _LATER_S = 10.0
 """A collective's own limit speaks first: it names the operation."""
 STOPPED = "stopped by Ctrl-C"
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Launch:
         self.at = line.get("at", self.at)
 
 
-def measure(team: Team, spec: Spec, sides: Sequence[Side], repeats: int, say: Say) -> BenchReport:
+def measure(team: Team, spec: Spec, sides: Sequence[Side], repeats: int, say: Progress) -> BenchReport:
     """Measure one side, or two in turns with fresh processes each time.
 
     Args:
@@ -85,7 +85,7 @@ def measure(team: Team, spec: Spec, sides: Sequence[Side], repeats: int, say: Sa
     return dataclasses.replace(report, failure=failure, seconds=time.monotonic() - began_s)
 
 
-def _watch(team: Team, spec: Spec, children: Children, launch: Launch, say: Say) -> str:
+def _watch(team: Team, spec: Spec, children: Children, launch: Launch, say: Progress) -> str:
     """Pass on what is told until all have ended, one has failed, or nothing moves."""
     moved_s = time.monotonic()
     while True:
@@ -126,7 +126,7 @@ def _report(world_size: int, spec: Spec, sides: Sequence[Side], launches: Sequen
     by_side = {side.name: [launch for launch in launches if launch.side == side.name] for side in sides}
     repeats = {name: _repeats(own, alone=len(sides) == 1) for name, own in by_side.items()}
     results = []
-    for name, key, values in ((name, *item) for name, found in repeats.items() for item in found.items()):
+    for name, key, values in ((name, *item) for name, repeated in repeats.items() for item in repeated.items()):
         cells = [launch.cells[key] for launch in by_side[name] if key in launch.cells]
         wrong = [cell["wrong_elements"] for cell in cells if cell["wrong_elements"] is not None]
         facts = {fact: cells[0][fact] for fact in ("operation", "size_bytes", "count")}
@@ -175,8 +175,8 @@ def _gains(first: Mapping[str, Mapping[int, float]], second: Mapping[str, Mappin
 
 def _notes(world_size: int, sides: Sequence[Side]) -> list[str]:
     """Return notes on how the figures are to be read."""
-    kept = [(side, name, value) for side in sides for name, value in side.kept.items()]
-    notes = [f"your {name}={value} is kept; {side.name} has {side.variables[name]}" for side, name, value in kept]
+    own = [(side, name, value) for side in sides for name, value in side.kept.items()]
+    notes = [f"your {name}={value} is kept; {side.name} has {side.variables[name]}" for side, name, value in own]
     if world_size == 1:
         notes.append("one rank: nothing crosses a link, and the bus bandwidth is 0 by its definition")
     if len(sides) == 2:

@@ -57,14 +57,14 @@ class Bench:
         """Every size of one operation until one does not fit into the budget."""
         element = getattr(torch, self.spec.dtype)
         ranks, fitted = self.context.world_size, OPERATIONS[operation].fitted
-        for size in dict.fromkeys(fitted(asked, ranks, element.itemsize) for asked in self.spec.sizes_bytes):
+        for size in dict.fromkeys(fitted(size_bytes, ranks, element.itemsize) for size_bytes in self.spec.sizes_bytes):
             self._tell(at=f"warm-up: {operation} of {bytes_text(size)}")
-            reason = self._one(operation, size, element)
+            reason = self._warm_up(operation, size, element)
             if reason:
                 self._tell(left_out={"operation": operation, "size_bytes": size, "reason": reason})
                 return
 
-    def _one(self, operation: str, size: int, element: torch.dtype) -> str:
+    def _warm_up(self, operation: str, size: int, element: torch.dtype) -> str:
         """Prepare one cell; returns why it is left out, with all larger ones."""
         if operation == "send_recv" and self.context.world_size == 1:
             return "one rank has nobody to send to"

@@ -33,9 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
         DtkError: there is no such name.
     """
     everything = [*_causes(), *_options(), *_keys()]
-    found = [rows for name in arguments.names for rows in _found(name, everything)]
+    matches = [rows for name in arguments.names for rows in _found(name, everything)]
     width = max(40, min(110, shutil.get_terminal_size().columns))
-    put("\n".join(_text(rows, width) for rows in found))
+    put("\n".join(_text(rows, width) for rows in matches))
     return 0
 
 

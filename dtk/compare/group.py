@@ -49,14 +49,14 @@ def compares(run: RunRecord, warmup_steps: int) -> bool:
 
 def flat(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """Dotted key -> plain value, without what changes neither the training nor its speed."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in config.items():
         name = f"{before}{key}"
         if isinstance(value, Mapping):
-            found |= flat(value, f"{name}.")
+            values |= flat(value, f"{name}.")
         elif name not in _IGNORED_KEYS and (name.split(".")[0] not in _IGNORED or name in _LAUNCHER):
-            found[name] = tuple(map(str, value)) if isinstance(value, list) else value
-    return found
+            values[name] = tuple(map(str, value)) if isinstance(value, list) else value
+    return values
 
 
 def machine(run: RunRecord) -> tuple[str, ...]:

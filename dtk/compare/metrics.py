@@ -44,7 +44,7 @@ def read(path: Path, limits: Limits, *, grows: bool) -> Metrics:
         return Metrics(absent=True)
     if path.is_symlink() or not path.is_file():
         return Metrics(problem="not a regular file")
-    found: list[tuple[Window, bool]] = []
+    windows: list[tuple[Window, bool]] = []
     broken, torn, rest = 0, False, b""
     try:
         for block in blocks(path, limits):
@@ -54,7 +54,7 @@ def read(path: Path, limits: Limits, *, grows: bool) -> Metrics:
             for text in filter(bytes.strip, texts):
                 line = _line(text)
                 if line is not None:
-                    found.append((line, torn))
+                    windows.append((line, torn))
                 torn = line is None
                 broken += torn
     except (OSError, ValueError) as problem:
@@ -62,18 +62,18 @@ def read(path: Path, limits: Limits, *, grows: bool) -> Metrics:
     if rest.strip():
         line = _line(rest)
         if line is not None:
-            found.append((line, torn))
+            windows.append((line, torn))
         elif not grows:
             broken += 1
-    if broken and not found:
+    if broken and not windows:
         return Metrics(problem="no line of it can be read")
-    return Metrics(_windows(found), broken, absent=not found)
+    return Metrics(_windows(windows), broken, absent=not windows)
 
 
-def _windows(found: list[tuple[Window, bool]]) -> tuple[Window, ...]:
+def _windows(records: list[tuple[Window, bool]]) -> tuple[Window, ...]:
     """Of (line, whether one that cannot be read stands before it)."""
     lines, torn = [], False
-    for line, after in found:
+    for line, after in records:
         torn = torn or after
         if line.step_time_s is not None and line.last > 0:  # Not an evaluation.
             lines.append((line, torn))

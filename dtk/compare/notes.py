@@ -98,14 +98,14 @@ def _unlike(compared: Sequence[Variant]) -> Iterator[str]:
 
 def _repeats(compared: Sequence[Variant], figures: Sequence[Figure]) -> Iterator[str]:
     unsteady = [
-        f"{cell.variant} {interval_text(found, 's')}"
+        f"{cell.variant} {interval_text(step_time, 's')}"
         for figure in figures
         for cell in figure.cells
         if figure.key == "step_time_s"
-        and (found := cell.estimate) is not None
-        and found.low is not None
-        and found.high is not None
-        and found.high - found.low > 2 * UNSTEADY * found.median
+        and (step_time := cell.estimate) is not None
+        and step_time.low is not None
+        and step_time.high is not None
+        and step_time.high - step_time.low > 2 * UNSTEADY * step_time.median
     ]
     if unsteady:
         yield Doubt(f"unsteady: repeats differ so much that step times have wide intervals: {', '.join(unsteady)}")

@@ -48,7 +48,7 @@ def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tol
     runs = [(variant.label, run) for variant in variants for run in variant.compared]
     several = [(label, run) for label, run in runs if run.world_size > 1]  # One rank alone fits every reduction.
     reduction = ("reduce_dtype", "type of the gradient reduction")
-    found = [
+    results = [
         _model(runs),
         _equal("data", "data and tokenizer", runs, _data),
         _equal("weights", "initial weights (hash)", runs, lambda run: run.parity.get("initial_weights_hash")),
@@ -66,12 +66,12 @@ def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tol
         tokens = _equal("tokens", "global tokens per step", runs, _tokens)
         if tokens.status == "same":
             tokens = replace(tokens, detail=f"{int(tokens.detail):,}")
-        found[2:2] = [tokens, _samples(runs, reference)]
-        found.append(_losses(runs, reference, tolerance))
+        results[2:2] = [tokens, _samples(runs, reference)]
+        results.append(_losses(runs, reference, tolerance))
     if len(runs) > 1:
-        return found
+        return results
     only = f"only {runs[0][1].name} has figures"  # One run is the same as nothing.
-    return [replace(check, status="unknown", detail=only) for check in found]
+    return [replace(check, status="unknown", detail=only) for check in results]
 
 
 def hook_of(run: RunRecord) -> str:
@@ -280,4 +280,4 @@ def _furthest(pairs: Sequence[tuple[int, float, float]]) -> _Gap:
     for at in range(EXACT_STEPS, len(pairs), STRETCH):
         part = pairs[min(at, len(pairs) - STRETCH) :][:STRETCH]
         gaps.append(gap(part[-1][0], fmean(a for _, a, _ in part), fmean(b for _, _, b in part), LATER))
-    return max(gaps, key=lambda found: found.share / found.factor if math.isfinite(found.share) else math.inf)
+    return max(gaps, key=lambda worst: worst.share / worst.factor if math.isfinite(worst.share) else math.inf)

@@ -14,7 +14,7 @@ _FOLLOWS = ("train.global_batch_size", "train.micro_batch_size", "strategy.dp_sh
 def scaling(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[Scaled]:
     """Efficiency of every series with at least two numbers of ranks, in order of ranks."""
     speeds = medians(figures, "tokens_per_s")
-    found: list[Scaled] = []
+    points: list[Scaled] = []
     kinds: tuple[tuple[Kind, Callable[[Variant], Any]], ...] = (
         ("strong", lambda variant: variant.any.batch[0]),
         ("weak", _per_rank),
@@ -32,8 +32,8 @@ def scaling(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[Scal
                 per_rank = [speeds[member.label] / member.any.world_size for member in members]
                 for member, speed in zip(members, per_rank, strict=True):
                     size, tokens_per_s = member.any.world_size, speeds[member.label]
-                    found.append(Scaled(name, kind, size, tokens_per_s, speed / per_rank[0]))
-    return found
+                    points.append(Scaled(name, kind, size, tokens_per_s, speed / per_rank[0]))
+    return points
 
 
 def grows_with_ranks(variants: Sequence[Variant]) -> bool:

@@ -63,13 +63,13 @@ def surrounded(run: RunRecord, begin_s: float, end_s: float, step_time_s: float,
 
 def _devices(samples: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Device -> its samples, each with its time."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_device: dict[str, list[dict[str, Any]]] = {}
     for sample in samples:
         devices = sample.get("gpu")
         for device in devices if isinstance(devices, list) else ():
             if isinstance(device, dict):
-                found.setdefault(str(device.get("uuid")), []).append({**device, "time_s": sample["time_s"]})
-    return found
+                by_device.setdefault(str(device.get("uuid")), []).append({**device, "time_s": sample["time_s"]})
+    return by_device
 
 
 def _throttled(name: str, device: list[dict[str, Any]]) -> list[Disturbance]:

@@ -89,13 +89,13 @@ def _large(run: RunRecord) -> dict[tuple[str, int, int], str]:
 
     Without collectives of a few bytes (a norm, an agreement), which every strategy has.
     """
-    found = {}
+    texts = {}
     for kind in run.traffic:
         if kind.size_bytes >= _SMALL_BYTES:
             size = bytes_text(kind.size_bytes / max(kind.count, 1))
             text = f"{counted(kind.count, kind.op)} of {'about ' if kind.count > 1 else ''}{size}"
-            found[kind.op, kind.count, kind.size_bytes] = text
-    return found
+            texts[kind.op, kind.count, kind.size_bytes] = text
+    return texts
 
 
 def _exposed(variant: Variant, first: Variant, figures: Sequence[Figure]) -> str:

@@ -52,12 +52,12 @@ def search_path(config_dir: Path | None) -> list[Path]:
 
 def groups(folders: Sequence[Path]) -> dict[str, dict[str, Path]]:
     """Group -> option -> file, sorted by name. An earlier folder hides the same file in a later one."""
-    found: dict[str, dict[str, Path]] = {}
+    groups: dict[str, dict[str, Path]] = {}
     for folder in reversed(folders):
         for path in sorted(folder.glob("*/*.yaml")):
             if not path.parent.name.startswith(".") and path.parent.name not in (HARDWARE, SWEEPS):
-                found.setdefault(path.parent.name, {})[path.stem] = path
-    return {group: dict(sorted(options.items())) for group, options in sorted(found.items())}
+                groups.setdefault(path.parent.name, {})[path.stem] = path
+    return {group: dict(sorted(options.items())) for group, options in sorted(groups.items())}
 
 
 def preset_sections(path: Path | None) -> list[str]:

@@ -14,13 +14,13 @@ from dtk.errors import DtkError
 if TYPE_CHECKING:
     from diagnostics.report.document import Document
 
-Found = TypeVar("Found")
+Report = TypeVar("Report")
 
 
 def hand_over(
     arguments: argparse.Namespace,
-    found: Found,
-    as_json: Callable[[Found], dict[str, Any]],
+    report: Report,
+    as_json: Callable[[Report], dict[str, Any]],
     document: "Callable[..., Document]",
     **named: Any,
 ) -> None:
@@ -28,7 +28,7 @@ def hand_over(
 
     Args:
         arguments: with `json`, and perhaps `html`, `markdown` and `color`.
-        found: what was found.
+        report: what is shown.
         as_json: makes plain values of it.
         document: makes the document of it.
         named: for the document of a terminal; `page=True` stands for the path of the page, if it was written.
@@ -42,18 +42,18 @@ def hand_over(
     problem: DtkError | None = None
     try:
         if page is not None:
-            output.write(page, html.render(document(found)))
+            output.write(page, html.render(document(report)))
     except DtkError as error:  # Raised after the text on standard output, which is not lost.
         problem = error
     if arguments.json:
-        text = jsonform.text(as_json(found))
+        text = jsonform.text(as_json(report))
     elif getattr(arguments, "markdown", False):
-        text = markdown.render(document(found))
+        text = markdown.render(document(report))
     else:
         if named.pop("page", False):
             named["page"] = "" if page is None or problem is not None else str(page)
         colour = output.colours(getattr(arguments, "color", "auto"))
-        text = terminal.render(document(found, **named), columns=output.columns(), colour=colour)
+        text = terminal.render(document(report, **named), columns=output.columns(), colour=colour)
     output.put(text)
     if problem is not None:
         raise problem

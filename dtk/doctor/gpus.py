@@ -185,16 +185,16 @@ def _hidden(gpus: list[Gpu]) -> Iterator[Finding]:
     use_all = ("use all of them", "unset CUDA_VISIBLE_DEVICES")
     entries = [entry.strip() for entry in chosen.split(",")]
     # An entry is a number, or the beginning of a UUID.
-    known = [
+    visible = [
         int(entry) < len(gpus)
         if entry.isdecimal()
         else entry.startswith("MIG-") or (bool(entry) and any(gpu.uuid.startswith(entry) for gpu in gpus))
         for entry in entries
     ]
-    if not chosen.strip() or not known[0]:
+    if not chosen.strip() or not visible[0]:
         yield failure(f'CUDA_VISIBLE_DEVICES="{chosen}" hides every GPU', *use_all)
-    elif not all(known):
-        bad, lost = entries[known.index(False)], len(entries) - known.index(False)
+    elif not all(visible):
+        bad, lost = entries[visible.index(False)], len(entries) - visible.index(False)
         text = f"CUDA_VISIBLE_DEVICES={chosen}: there is no device {bad}, so CUDA ignores the last {lost} entries"
         yield failure(text, *use_all)
 

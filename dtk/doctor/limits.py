@@ -119,10 +119,10 @@ def judge_processes(pids_max: Path) -> Result:
 
 def judge_memory(meminfo: Path, group: Path) -> Result:
     """Judge the memory that is available according to the kernel and the container's limit."""
-    found = host_memory(meminfo, group)
-    if found is None:
+    memory = host_memory(meminfo, group)
+    if memory is None:
         return not_applicable(f"{meminfo} does not tell")
-    whole, free = found
+    whole, free = memory
     findings = []
     if free < 0.1 * whole:
         text = f"{size(free)} of {size(whole)} of host memory are available"

@@ -39,11 +39,11 @@ def chosen(only: Iterable[str], skip: Iterable[str]) -> tuple[tuple[Check, ...],
         DtkError: an unknown name, or nothing is left.
     """
     wanted, unwanted = _names(only, "--only"), _names(skip, "--skip")
-    kept = tuple(c for c in CHECKS if (not wanted or {c.name, c.topic} & wanted) and not {c.name, c.topic} & unwanted)
+    checks = tuple(c for c in CHECKS if (not wanted or {c.name, c.topic} & wanted) and not {c.name, c.topic} & unwanted)
     between = frozenset(n for n in BETWEEN if (not wanted or {n, "nodes"} & wanted) and not {n, "nodes"} & unwanted)
-    if not kept and not between:
+    if not checks and not between:
         raise DtkError("no check is left", "--skip takes away what --only chose", "dtk doctor --list names all")
-    return kept, between
+    return checks, between
 
 
 def topics() -> list[str]:
@@ -52,9 +52,9 @@ def topics() -> list[str]:
 
 
 def _names(texts: Iterable[str], option: str) -> set[str]:
-    known = [*(check.name for check in CHECKS), *BETWEEN, *topics()]
+    every = [*(check.name for check in CHECKS), *BETWEEN, *topics()]
     names = {name.strip() for text in texts for name in text.split(",")}
-    for name in sorted(names.difference(known)):
-        fix = did_you_mean(name, known) or "dtk doctor --list names all"
+    for name in sorted(names.difference(every)):
+        fix = did_you_mean(name, every) or "dtk doctor --list names all"
         raise DtkError(f'{option}: there is no check "{name}"', fix=fix)
     return names

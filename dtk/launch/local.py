@@ -42,8 +42,8 @@ def launch(config: Config, paths: RunPaths, placement: Placement, attempt: int, 
     """
     begin(paths, attempt)
     variables = _variables(config, paths, placement, attempt)
-    with rank_environment(variables) as kept, StopSignals() as stop:
-        for name, value in kept.items():
+    with rank_environment(variables) as own_variables, StopSignals() as stop:
+        for name, value in own_variables.items():
             console.line(f"your {name}={value} is kept")
         with Follower(paths, console, placement.nproc, attempt, stop.repeat) as follower:
             try:

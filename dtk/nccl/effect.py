@@ -36,7 +36,7 @@ def keep_effect(paths: RunPaths) -> list[str]:
         section = manifest["nccl"]
         if section["backend"] != "nccl":
             return []
-        wanted = {**section["variables"], **{kept["name"]: kept["value"] for kept in section["kept"]}}
+        wanted = {**section["variables"], **{own["name"]: own["value"] for own in section["kept"]}}
         facts: list[LogFact] = []
         for path in _files(paths, wanted.get("NCCL_DEBUG_FILE")):
             with open_regular(path) as file:
@@ -82,15 +82,15 @@ def effect(wanted: dict[str, str], facts: Iterable[LogFact]) -> dict[str, Any]:
     }
 
 
-def summary_lines(found: dict[str, Any]) -> list[str]:
+def summary_lines(effect: dict[str, Any]) -> list[str]:
     """Describe the effect in lines, of which there are none if NCCL logged nothing."""
-    if "reason" in found:
+    if "reason" in effect:
         return []
-    network = ", ".join(found["network"]) or "no network named"
-    over = found["infiniband_devices"] or found["socket_interfaces"] or found["bootstrap_interface"]
-    version = f" {', '.join(found['version'])}" if found["version"] else ""
+    network = ", ".join(effect["network"]) or "no network named"
+    over = effect["infiniband_devices"] or effect["socket_interfaces"] or effect["bootstrap_interface"]
+    version = f" {', '.join(effect['version'])}" if effect["version"] else ""
     lines = [f"NCCL{version} took: {network}" + (f" over {', '.join(over[:8])}" if over else "")]
-    for name, variable in found["variables"].items():
+    for name, variable in effect["variables"].items():
         if variable["state"] == "read_as":
             lines.append(f"  {name}={variable['wanted']} was read as {', '.join(variable['got'])}")
         elif variable["state"] == "refused":
@@ -126,10 +126,10 @@ def _listed(facts: list[LogFact], field: str) -> list[str]:
 
 def _files(paths: RunPaths, debug_file: str | None) -> list[Path]:
     """Return the logs of the last attempt, and the files that NCCL itself has written since the run began."""
-    found = sorted((paths.root / "logs" / f"attempt_{last_attempt(paths.root)}").glob("rank_*/std*.log"))
+    logs = sorted((paths.root / "logs" / f"attempt_{last_attempt(paths.root)}").glob("rank_*/std*.log"))
     if debug_file:
         pattern = Path(debug_file.replace("%h", "*").replace("%p", "*"))
         began_s = paths.overrides.stat().st_mtime
         written = [path for path in pattern.parent.glob(pattern.name) if path.stat().st_mtime >= began_s]
-        found = [*sorted(written), *found]
-    return [path for path in found if path.is_file()][:MOST_FILES]
+        logs = [*sorted(written), *logs]
+    return [path for path in logs if path.is_file()][:MOST_FILES]

@@ -85,14 +85,14 @@ def lint_given(given: Given, machine: Machine | None, nodes: int | None, nccl_ve
             hardware |= {"nproc": len(machine.gpus), "gpus": [{"name": gpu.name} for gpu in machine.gpus]}
         hardware |= {} if machine.nvlink is None else {"nvlink": machine.nvlink}
     lints = lint(given.variables, version, nodes, hardware)
-    if nodes is not None and not any(found.variable == "NCCL_IB_DISABLE" for found in lints):
+    if nodes is not None and not any(hit.variable == "NCCL_IB_DISABLE" for hit in lints):
         # Harmless with these nodes, but no default: that is said whatever the job.
-        lints += [found for found in lint(given.variables, version, None, {}) if found.variable == "NCCL_IB_DISABLE"]
+        lints += [hit for hit in lint(given.variables, version, None, {}) if hit.variable == "NCCL_IB_DISABLE"]
     items = []
-    for found in lints:
-        name, text = found.variable, lint_text(found)
+    for hit in lints:
+        name, text = hit.variable, lint_text(hit)
         value, place = given.variables.get(name, ""), given.places.get(name, "")
-        items.append(Item(found.severity, name, value, place, text.message, text.fix, text.cause, text.fix_in_message))
+        items.append(Item(hit.severity, name, value, place, text.message, text.fix, text.cause, text.fix_in_message))
     fix = "write NAME=value, without spaces, quotes or export, comments on lines of their own"
     items += [Item("error", "", "", place, what, fix, FILE_CAUSE) for place, what in given.oddities]
     for name, place, value in given.shadowed:
@@ -112,9 +112,9 @@ def doubts(variables: dict[str, str]) -> list[str]:
     """Return one line for each certain problem with the variables, at most three; `dtk nccl lint` says more."""
     installed = installed_nccl()
     lints = lint(variables, parse_version(installed) if installed else None, None, {})
-    texts = [(found, lint_text(found)) for found in lints]
-    sure = [(found, text) for found, text in texts if found.severity == "error" or text.cause == UNKNOWN_CAUSE]
-    return [f"{found.variable}={variables.get(found.variable, '')}: {text.message}" for found, text in sure[:3]]
+    texts = [(hit, lint_text(hit)) for hit in lints]
+    sure = [(hit, text) for hit, text in texts if hit.severity == "error" or text.cause == UNKNOWN_CAUSE]
+    return [f"{hit.variable}={variables.get(hit.variable, '')}: {text.message}" for hit, text in sure[:3]]
 
 
 def installed_nccl() -> str:

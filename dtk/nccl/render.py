@@ -31,7 +31,7 @@ _EXAMPLES = {"interface": "eth0", "hca": '"mlx5_0,mlx5_1"', "address_range": "10
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class OwnVariable:
     """A variable that the user has set himself."""
 
     name: str
@@ -50,12 +50,12 @@ class Rendered:
     preset: str
     variables: dict[str, str]
     """To be set, without those that the user has set."""
-    kept: tuple[Kept, ...]
+    kept: tuple[OwnVariable, ...]
     """The user's own that win, where they differ from the preset's."""
 
     def as_json(self) -> dict[str, Any]:
         """As the manifest keeps it."""
-        return {"preset": self.preset, "variables": self.variables, "kept": [asdict(kept) for kept in self.kept]}
+        return {"preset": self.preset, "variables": self.variables, "kept": [asdict(own) for own in self.kept]}
 
 
 def render(config: NCCLConfig, environment: Mapping[str, str], run: Path | None = None) -> Rendered:
@@ -71,7 +71,7 @@ def render(config: NCCLConfig, environment: Mapping[str, str], run: Path | None 
     """
     file = read_user(environment)
     in_file = {} if file is None else {n: v for n, v in file.content.variables.items() if n.startswith("NCCL_")}
-    variables, kept = {}, []
+    variables, overruled = {}, []
     for name, text in config.variables.items():
         if name not in environment and name not in in_file:
             value = fill(config, name, text, run)
@@ -84,8 +84,10 @@ def render(config: NCCLConfig, environment: Mapping[str, str], run: Path | None 
             wanted = text
         own = environment.get(name, in_file.get(name, ""))
         if wanted is not None and own != wanted:
-            kept.append(Kept(name, own, wanted, ENVIRONMENT if name in environment or file is None else str(file.path)))
-    return Rendered(config.name, variables, tuple(kept))
+            overruled.append(
+                OwnVariable(name, own, wanted, ENVIRONMENT if name in environment or file is None else str(file.path))
+            )
+    return Rendered(config.name, variables, tuple(overruled))
 
 
 def fill(config: NCCLConfig, name: str, text: str, run: Path | None) -> str | None:

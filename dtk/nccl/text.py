@@ -58,28 +58,28 @@ def differences(first: str, second: str, a: Mapping[str, str], b: Mapping[str, s
     return "\n".join(lines) + "\n"
 
 
-def linted(found: Linted) -> str:
+def linted(result: Linted) -> str:
     """Return the lints, the worst first, with a last line that counts them."""
     rows = []
-    for item in found.items:
+    for item in result.items:
         what = f"{item.variable}={item.value}" if item.variable else item.place
         where = f" ({item.place})" if item.variable and item.place else ""
         rows.append(doc.Field(item.severity, f"{what}{where}: {item.message}", _TONES[item.severity]))
         if not item.fix_in_message:
             rows.append(doc.Field("", item.fix))
-    counts = {kind: sum(item.severity == kind for item in found.items) for kind in _TONES}
+    counts = {kind: sum(item.severity == kind for item in result.items) for kind in _TONES}
     totals = ", ".join(counted(count, kind) for kind, count in counts.items() if count)
-    version = f"NCCL {found.nccl_version}" if found.nccl_version else "version of NCCL unknown"
-    where = f"{counted(found.checked, 'variable')} of {', '.join(found.read)}"
-    verdict = doc.Paragraph(f"{totals or 'nothing wrong'} in {where} ({version}; {found.facts})")
+    version = f"NCCL {result.nccl_version}" if result.nccl_version else "version of NCCL unknown"
+    where = f"{counted(result.checked, 'variable')} of {', '.join(result.read)}"
+    verdict = doc.Paragraph(f"{totals or 'nothing wrong'} in {where} ({version}; {result.facts})")
     fields = (doc.Fields(tuple(rows)),) if rows else ()
     return _rendered(doc.Document("", "", (*fields, verdict)))
 
 
-def recommended(found: Sequence[Advice], besides: Sequence[str]) -> str:
+def recommended(advices: Sequence[Advice], besides: Sequence[str]) -> str:
     """Return a preset for each case, with the reasons."""
     blocks: list[doc.Block] = []
-    for advice in found:
+    for advice in advices:
         rows = [doc.Field("because", reason) for reason in advice.because]
         rows += [doc.Field("give", need) for need in advice.needs]
         rows.append(doc.Field("use", command("run", f"nccl={advice.preset}")))

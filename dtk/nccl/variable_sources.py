@@ -97,8 +97,8 @@ def given_in(path: Path) -> Given:
         return _given(path, dict(_walk(documents)), {})
     if path.suffix.lower() != ".conf" and (path.suffix.lower() == ".env" or _SHELL.search(text)):
         variables, lines = _from_script(text, returns=path.suffix.lower() != ".env")
-        asked = [int(match[1]) for match in _NODES.finditer(text)]  # The last line counts, and of a range the least.
-        return replace(_given(path, variables, lines), nodes=(asked[-1] or None) if asked else None)
+        nodes = [int(match[1]) for match in _NODES.finditer(text)]  # The last line counts, and of a range the least.
+        return replace(_given(path, variables, lines), nodes=(nodes[-1] or None) if nodes else None)
     content = parse_conf(text)
     return replace(_given(path, content.variables, content.lines), oddities=tuple(_oddities(path, content)))
 

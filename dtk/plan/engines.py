@@ -102,7 +102,7 @@ def on_device(config: Config, here: Machine) -> Config:
 def differences(closed_form: Prediction, simulated: Prediction) -> tuple[Difference, ...]:
     """Return figures on which the engines differ: memory by more than `TOLERATED`, the peak first; traffic at all."""
     ours, theirs = closed_form.memory, simulated.memory
-    found: list[Difference] = []
+    unlike: list[Difference] = []
     whole = max(ours.peak_bytes, theirs.peak_bytes)
     figures = [("peak", ours.peak_bytes, theirs.peak_bytes, whole)]
     for name in {**ours.at_peak_bytes, **theirs.at_peak_bytes}:
@@ -113,7 +113,7 @@ def differences(closed_form: Prediction, simulated: Prediction) -> tuple[Differe
             figures.append((f"peak in {region}", *sizes, max(sizes)))
     for what, by_formula, by_simulation, scale in figures:
         if abs(by_formula - by_simulation) > TOLERATED * scale:
-            found.append(Difference(what, by_formula, by_simulation))
+            unlike.append(Difference(what, by_formula, by_simulation))
     sent, observed = (
         {(calls.op, calls.group): (calls.count, calls.size_bytes) for calls in made.traffic}
         for made in (closed_form, simulated)
@@ -121,7 +121,7 @@ def differences(closed_form: Prediction, simulated: Prediction) -> tuple[Differe
     for key in {**sent, **observed}:
         (count, size), (real_count, real_size) = sent.get(key, (0, 0)), observed.get(key, (0, 0))
         if count != real_count:
-            found.append(Difference(" over ".join(key), count, real_count, "calls"))
+            unlike.append(Difference(" over ".join(key), count, real_count, "calls"))
         if size != real_size:
-            found.append(Difference(" over ".join(key), size, real_size))
-    return tuple(found)
+            unlike.append(Difference(" over ".join(key), size, real_size))
+    return tuple(unlike)

@@ -119,12 +119,12 @@ def _largest_model(config: Config, here: Machine, what: str) -> Largest:
         if what == "deeper":
             return {"layers": n}
         heads, width = n * step, n * step * (model.width // model.heads)
-        found = {"width": width, "heads": heads}
+        sizes = {"width": width, "heads": heads}
         if hasattr(model, "kv_heads"):
-            found["kv_heads"] = heads * model.kv_heads // model.heads
+            sizes["kv_heads"] = heads * model.kv_heads // model.heads
         if hasattr(model, "ffn_width"):
-            found["ffn_width"] = round(model.ffn_width * width / model.width)
-        return found if what == "wider" else {"layers": max(1, round(model.layers * heads / model.heads)), **found}
+            sizes["ffn_width"] = round(model.ffn_width * width / model.width)
+        return sizes if what == "wider" else {"layers": max(1, round(model.layers * heads / model.heads)), **sizes}
 
     def grown(n: int) -> Config:
         return dataclasses.replace(config, model=dataclasses.replace(model, **sizes(n)))

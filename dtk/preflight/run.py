@@ -25,7 +25,7 @@ from dtk.preflight.what_if import STEPS, Tried, WhatIf
 
 PROCESSES = 8
 """Ranks simulated at once, at most; as many as this machine has cores."""
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Preflight:
     """Mishaps, when asked for."""
 
 
-def preflight(request: Request, say: Say | None = None, composed: Composed | None = None) -> Preflight:
+def preflight(request: Request, say: Progress | None = None, composed: Composed | None = None) -> Preflight:
     """Simulate the job's ranks and judge.
 
     Args:
@@ -144,7 +144,7 @@ def _job(composed: Composed, request: Request) -> Job:
     )
 
 
-def simulate_all(job: Job, request: Request, say: Say | None) -> tuple[Collected, dict[int, Record]]:
+def simulate_all(job: Job, request: Request, say: Progress | None) -> tuple[Collected, dict[int, Record]]:
     """Return the records of all ranks of the job, simulated or standing for another.
 
     Raises:

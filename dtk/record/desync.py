@@ -46,13 +46,13 @@ def first_difference(histories: Mapping[int, History]) -> int | None:
     Only hashes after equally many calls are compared, so a rank may be ahead of the others.
     """
     ordered = sorted(histories.items(), key=lambda item: (item[1][0], item[0]))
-    for (_, (count, one)), (_, (ahead, other)) in itertools.pairwise(ordered):
+    for (_, (count, behind)), (_, (ahead, other)) in itertools.pairwise(ordered):
         # Equal hashes after n calls mean n equal calls, so comparing neighbours compares all.
         skip = ahead - count
-        length = min(len(one), len(other) - skip)
+        length = min(len(behind), len(other) - skip)
         if length <= 0 or count == 0:
             continue
-        mine, theirs = one[len(one) - length :], other[len(other) - skip - length : len(other) - skip]
+        mine, theirs = behind[len(behind) - length :], other[len(other) - skip - length : len(other) - skip]
         if mine[-1] != theirs[-1]:
             first = next(i for i in range(length) if mine[i] != theirs[i])
             return count - length + 1 + first

@@ -146,8 +146,8 @@ def git_state(folder: Path, *runs_folders: Path) -> dict[str, Any] | None:
         listed = git("-C", root, "ls-files", "--others", "--exclude-standard", "-z", *paths)
         tracked = git("-C", root, "ls-files", "-z") if listed else b""
         if changes is not None and listed is not None and tracked is not None:
-            untracked, known = (filter(None, names.split(b"\0")) for names in (listed, tracked))
-            new = without_runs(Path(root), untracked, known, folder)
+            untracked, tracked_names = (filter(None, names.split(b"\0")) for names in (listed, tracked))
+            new = without_runs(Path(root), untracked, tracked_names, folder)
             dirty = bool(changes or new)
             difference = _hash(changes, Path(root), sorted(new)) if dirty else None
     return {"commit": commit.decode().strip(), "dirty": dirty, "diff_sha256": difference}

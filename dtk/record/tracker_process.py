@@ -113,10 +113,10 @@ def base_url() -> str:
     settings = configparser.ConfigParser(interpolation=None)
     try:
         settings.read(os.path.join(folder, "settings"), encoding="utf-8")  # noqa: PTH118
-        kept = settings.get("default", "base_url", fallback="")
+        url = settings.get("default", "base_url", fallback="")
     except (configparser.Error, UnicodeDecodeError):
-        kept = ""
-    return os.environ.get("WANDB_BASE_URL") or kept or "https://api.wandb.ai"
+        url = ""
+    return os.environ.get("WANDB_BASE_URL") or url or "https://api.wandb.ai"
 
 
 def has_key(url: str) -> bool:

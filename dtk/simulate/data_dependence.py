@@ -83,11 +83,11 @@ def check_gradients(model: str, module: nn.Module, error: RuntimeError) -> None:
     Raises:
         DtkError: it is that; names the parameters.
     """
-    found = _NO_GRADIENT.search(str(error))
-    if found is None:
+    match = _NO_GRADIENT.search(str(error))
+    if match is None:
         return
     names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    without = [names[int(index)] for index in found[1].split() if int(index) < len(names)]
+    without = [names[int(index)] for index in match[1].split() if int(index) < len(names)]
     more = f" and {len(without) - _NAMED} more" if len(without) > _NAMED else ""
     raise DtkError(
         f"{model} makes no gradient for {', '.join(without[:_NAMED])}{more}",

@@ -42,10 +42,12 @@ class GradientWatch:
         With `alone`, a cast or a view of one parameter, also the gradient that the node got and passes on.
         """
         gradients = [gradient for i, gradient in enumerate(given) if leaves is None or i in leaves]
-        found = [gradient for gradient in gradients if gradient is not None]
-        if alone and found:
-            found += [gradient for gradient in taken if gradient is not None and gradient.numel() == found[0].numel()]
-        self.report(found)
+        present = [gradient for gradient in gradients if gradient is not None]
+        if alone and present:
+            present += [
+                gradient for gradient in taken if gradient is not None and gradient.numel() == present[0].numel()
+            ]
+        self.report(present)
 
 
 def _is_leaf(node: Any) -> bool:

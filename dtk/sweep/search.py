@@ -57,10 +57,10 @@ class Search:
         if self._package is None:
             return listed_points(self.file) or []
         try:
-            found = self._package.next_runs(self.file.content, [], n=LARGEST_SWEEP)
+            suggestions = self._package.next_runs(self.file.content, [], n=LARGEST_SWEEP)
         except ValueError as error:
             raise DtkError(str(self.file.path), str(error), "list its values, or use method: random") from error
-        return [_values(run) for run in found if run is not None]
+        return [_values(run) for run in suggestions if run is not None]
 
     def propose(self, tried: Sequence[Tried], seed: str) -> dict[str, Any] | None:
         """Return the next point of a random or Bayesian search, or None if there is none.

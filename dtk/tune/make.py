@@ -80,17 +80,17 @@ def make(request: Request, say: Callable[[str], None]) -> TuneReport:
             trials.stopped = STOPPED
         report = _in_turns(trials, candidates, request, job) if candidates else _searched(trials, sizes, request, job)
     finally:
-        kept = request.keep is not None or bool(failure)  # What failed is evidence.
-        if not kept:
+        keeps_runs = request.keep is not None or bool(failure)  # What failed is evidence.
+        if not keeps_runs:
             shutil.rmtree(home, ignore_errors=True)
-    rows = report.rows if kept else tuple(replace(row, runs=()) for row in report.rows)
+    rows = report.rows if keeps_runs else tuple(replace(row, runs=()) for row in report.rows)
     return replace(
         report,
         rows=rows,
         verdict=f"ended early: {failure}" if failure else report.verdict,
         terms=tuple(short),
         notes=(*report.notes, *([trials.stopped] if trials.stopped else [])),
-        kept=str(typed(home)) if kept else None,
+        kept=str(typed(home)) if keeps_runs else None,
         interrupted=trials.stopped == STOPPED,
         failure=failure,
         seconds=time.monotonic() - began_s,

@@ -77,39 +77,39 @@ def candidate(size: int) -> Candidate:
 def rows(trials: Trials) -> tuple[list[Row], Candidate | None]:
     """All sizes, ascending, with gains over the fastest, which comes as the second."""
     tried = sorted(trials.probes, key=lambda size: int(size.value))
-    found = {size: row_of(size, trials.probes[size], None) for size in tried}
-    speeds = {size: row.tokens_per_s.median for size, row in found.items() if row.finished and row.tokens_per_s}
+    rows = {size: row_of(size, trials.probes[size], None) for size in tried}
+    speeds = {size: row.tokens_per_s.median for size, row in rows.items() if row.finished and row.tokens_per_s}
     fastest = max(speeds, key=speeds.__getitem__, default=None)
     if fastest is None:
-        return list(found.values()), None
+        return list(rows.values()), None
     reference = trials.probes[fastest]
     return [row_of(size, trials.probes[size], None if size == fastest else reference) for size in tried], fastest
 
 
-def choose(found: Sequence[Row], fastest: Candidate | None) -> Candidate | None:
+def choose(rows: Sequence[Row], fastest: Candidate | None) -> Candidate | None:
     """Return the smallest candidate that cannot be told from the fastest one, as it leaves the most memory."""
     if fastest is None:
         return None
     # Without an interval nothing can be told, so the fastest as measured is taken.
-    known = [row for row in found if row.finished and row.gain is not None and row.gain.low is not None]
-    alike = [row.candidate for row in known if row.gain is not None and row.gain.holds(1.0)]
+    measured = [row for row in rows if row.finished and row.gain is not None and row.gain.low is not None]
+    alike = [row.candidate for row in measured if row.gain is not None and row.gain.holds(1.0)]
     return min([fastest, *alike], key=lambda size: int(size.value))
 
 
-def verdict(found: Sequence[Row], taken: Candidate | None, fastest: Candidate | None, most: int, *, up: bool) -> str:
+def verdict(rows: Sequence[Row], taken: Candidate | None, fastest: Candidate | None, most: int, *, up: bool) -> str:
     """In one sentence.
 
     Args:
-        found: all sizes.
+        rows: all sizes.
         taken: the one to take.
         fastest: the one with the most tokens/s.
         most: the largest size that is valid.
         up: whether the time was up before the search had ended.
     """
     if taken is None or fastest is None:
-        return "not even the smallest micro-batch fits" if found else "nothing was tried"
-    fit = max(int(row.candidate.value) for row in found if row.finished)
-    beyond = any(row.out_of_memory for row in found)
+        return "not even the smallest micro-batch fits" if rows else "nothing was tried"
+    fit = max(int(row.candidate.value) for row in rows if row.finished)
+    beyond = any(row.out_of_memory for row in rows)
     limit = "the largest found before the time was up" if up else "the largest that fits" if beyond else "the largest"
     if not beyond and not up and fit == most:
         limit = "the largest valid one, and it fits"

@@ -8,7 +8,7 @@ from pathlib import Path
 from dtk.tune.candidates import Candidate
 from dtk.tune.probe import Probe, probe
 
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class Trials:
     """As typed, and what makes a run short."""
     config_dir: Path | None
     home: Path
-    say: Say
+    say: Progress
     ends_s: float
     """No probe starts after this, by the monotonic clock."""
     probes: dict[Candidate, dict[int, Probe]] = field(default_factory=dict)

@@ -81,20 +81,20 @@ class Layers:
     def norm(self, x: Value, name: str) -> Value:
         """LayerNorm keeps its input and two numbers per row; RMSNorm on the CPU also the normalised input."""
         size = self.stream_size
-        kept = rows = FLOAT_BYTES * self.stream_tokens
+        saved = rows = FLOAT_BYTES * self.stream_tokens
         work, saves, leaves = 0, [x], ["weight"]
         if not isinstance(self.shape.config, LlamaConfig):
-            kept, leaves = 2 * rows, ["weight", "bias"]
+            saved, leaves = 2 * rows, ["weight", "bias"]
         elif not self.on_cuda:  # Composed of small operations in float32.
             work = self.stream_tokens * self.shape.config.width * FLOAT_BYTES
-            kept += work
+            saved += work
             if self.stream_bytes != FLOAT_BYTES:  # The input in float32 is kept in place of the input.
-                kept, saves = kept + work, []
+                saved, saves = saved + work, []
         return self.tape.operation(
             size,
             [(x, size)],
             saves,
-            kept_bytes=kept,
+            kept_bytes=saved,
             parameters=[self.gradient(f"{name}.{leaf}") for leaf in leaves],
             workspace_bytes=work,
             backward_workspace_bytes=2 * work,
@@ -186,11 +186,11 @@ class Layers:
         With dropout the CPU has no such kernel: the matrix is kept as softmax, as mask and after dropout.
         """
         rows = self.tokens * self.shape.config.heads // self.tp
-        kept = rows * FLOAT_BYTES
+        saved = rows * FLOAT_BYTES
         if dropout and not self.on_cuda:
-            kept = 3 * rows * self.sequence * self.compute_bytes
+            saved = 3 * rows * self.sequence * self.compute_bytes
         return self.tape.operation(
-            out_bytes, list(zip(inputs, sizes)), saves=inputs, saves_output=True, kept_bytes=kept
+            out_bytes, list(zip(inputs, sizes)), saves=inputs, saves_output=True, kept_bytes=saved
         )
 
     def add(self, x: Value, branch: Value) -> Value:
@@ -208,8 +208,8 @@ class Layers:
         if not rate:
             return x
         elements = self.stream_tokens * self.shape.config.width
-        kept = elements if self.on_cuda else x.size_bytes
-        out = self.tape.operation(x.size_bytes, [(x, x.size_bytes)], kept_bytes=kept)
+        saved = elements if self.on_cuda else x.size_bytes
+        out = self.tape.operation(x.size_bytes, [(x, x.size_bytes)], kept_bytes=saved)
         x.drop()
         return out
 
@@ -228,8 +228,8 @@ class Layers:
         else:
             flat = self.tape.operation(size, [(logits, logits.size_bytes)], category="logits")
         by_parts = divided and self.loss_parallel
-        kept = PER_TARGET_BYTES * self.tokens if by_parts else 0
-        chances = self.tape.operation(size, [(flat, size)], saves_output=True, kept_bytes=kept, category="logits")
+        saved = PER_TARGET_BYTES * self.tokens if by_parts else 0
+        chances = self.tape.operation(size, [(flat, size)], saves_output=True, kept_bytes=saved, category="logits")
         loss = self.tape.operation(FLOAT_BYTES, [(chances, 0 if by_parts else size)], category="logits")
         drop(logits, flat, chances)
         return loss
@@ -240,14 +240,14 @@ class Layers:
 
     def _cast(self, name: str) -> Buffer:
         """Return autocast's copy of a weight, made once; the local part of a DTensor is none of the leaves it keeps."""
-        kept = self.cast_weights.get(name)
-        if kept is None:
+        copy = self.cast_weights.get(name)
+        if copy is None:
             size = prod(self.shapes[plain(name)]) * self.compute_bytes
-            kept = self.tape.ledger.allocate("activations", size)
+            copy = self.tape.ledger.allocate("activations", size)
             if self.tp > 1:
-                return kept
-            self.cast_weights[name] = kept
-        return kept.hold()
+                return copy
+            self.cast_weights[name] = copy
+        return copy.hold()
 
 
 def plain(name: str) -> str:

@@ -19,8 +19,8 @@ class Model(Layers):
         # Cut, the ids in the rank's part of the table are kept, and which are not, whose rows become zeros.
         x = self.tape.operation(whole, [], parameters=table, kept_bytes=8 * self.tokens if self.tp > 1 else 0)
         if self.tp > 1:
-            found, x = x, self.tape.operation(whole, [(x, whole)], kept_bytes=self.tokens)
-            found.drop()
+            embedded, x = x, self.tape.operation(whole, [(x, whole)], kept_bytes=self.tokens)
+            embedded.drop()
         x = self.leave(x)
         if isinstance(self.shape.config, LlamaConfig):
             return x

@@ -73,7 +73,7 @@ def document(report: PlanReport, *, page: str = "") -> doc.Document:
             _comparison(report.comparison, used) if report.comparison is not None else None,
             _search(report.search) if report.search is not None else None,
             _scaling(report.scaling, plan) if report.scaling else None,
-            *(doc.Section(title, (_largest(found),)) for title, all_ in solved if (found := [*filter(None, all_)])),
+            *(doc.Section(title, (_largest(largest),)) for title, all_ in solved if (largest := [*filter(None, all_)])),
             _trainings(report) if report.trainings else None,
             doc.Section("Assumed", (doc.Items(notes),)) if notes else None,
             doc.Only(("terminal",), (doc.Fields((doc.Field("page", page),)),)) if page else None,

@@ -100,12 +100,12 @@ _FIGURES = tuple(
 
 def hardware_files(config_dir: Path | None = None) -> dict[str, Path]:
     """Name -> file: dtk's presets, those of the user's folder before them, and `measured` once it is there."""
-    found: dict[str, Path] = {}
+    presets: dict[str, Path] = {}
     for folder in reversed(search_path(config_dir)):
-        found.update({path.stem: path for path in sorted((folder / HARDWARE).glob("*.yaml"))})
+        presets.update({path.stem: path for path in sorted((folder / HARDWARE).glob("*.yaml"))})
     if measured_path().is_file():
-        found[MEASURED] = measured_path()
-    return dict(sorted(found.items()))
+        presets[MEASURED] = measured_path()
+    return dict(sorted(presets.items()))
 
 
 def measured_path() -> Path:
@@ -209,14 +209,14 @@ def _read(path: Path) -> Hardware:
 
 def _check_keys(plain: dict[Any, Any], path: Path) -> None:
     """Refuse unknown keys, name what is missing, allow one way to say how fast products are."""
-    known = (*_PLAIN, *_TABLES, *_FIGURES)
-    if unknown := [str(key) for key in plain if key not in known]:
-        hint = did_you_mean(unknown[0], known) or f"keys: {', '.join(known)}"
+    allowed = (*_PLAIN, *_TABLES, *_FIGURES)
+    if unknown := [str(key) for key in plain if key not in allowed]:
+        hint = did_you_mean(unknown[0], allowed) or f"keys: {', '.join(allowed)}"
         raise DtkError(f"{path}: unknown key {unknown[0]}", fix=hint)
     if ("matmul_flops" in plain) == ("matmul_fraction" in plain):
         raise DtkError(f"{path}: how fast matrix products are", fix="give either matmul_flops or matmul_fraction")
     optional = ("device", *_TABLES, "matmul_fraction", "host_memory_bytes")
-    missing = [key for key in known if key not in plain and key not in optional]
+    missing = [key for key in allowed if key not in plain and key not in optional]
     if missing:
         raise DtkError(f"{path} lacks {', '.join(missing)}")
 

@@ -250,7 +250,7 @@ def load() -> "Any":
     if other is not None and not os.path.isdir(os.path.join(os.path.dirname(other.origin or ""), "record")):
         raise RuntimeError("the script has a module named dtk: %s" % other.origin)
     finder: "Any" = Own()
-    kept = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "diagnostics"}
+    modules = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "diagnostics"}
     sys.meta_path.insert(0, finder)
     try:
         return importlib.import_module("dtk.record.watched_rank")
@@ -258,7 +258,7 @@ def load() -> "Any":
         sys.meta_path.remove(finder)
         for name in [name for name in sys.modules if name.partition(".")[0] == "diagnostics"]:
             del sys.modules[name]
-        sys.modules.update(kept)
+        sys.modules.update(modules)
 
 
 def chain() -> None:

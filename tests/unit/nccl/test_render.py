@@ -9,7 +9,7 @@ from dtk.config.schema import NCCLConfig
 from dtk.config.strict import from_plain
 from dtk.errors import DtkError
 from dtk.nccl.presets import read_presets
-from dtk.nccl.render import Kept, check_preset, placeholders, render
+from dtk.nccl.render import OwnVariable, check_preset, placeholders, render
 
 NOBODY = {"NCCL_CONF_FILE": "/absent"}
 """An environment whose user has neither variables nor a file of his own."""
@@ -47,13 +47,15 @@ def test_the_users_own_value_wins_is_reported_and_makes_the_key_unnecessary():
     rendered = render(preset("tcp_ethernet"), own)
     assert rendered.variables == {"NCCL_DEBUG": "WARN"}
     assert rendered.kept == (
-        Kept("NCCL_SOCKET_IFNAME", "ens3", "={interface}", "environment"),
-        Kept("GLOO_SOCKET_IFNAME", "ens3", "{interface}", "environment"),
+        OwnVariable("NCCL_SOCKET_IFNAME", "ens3", "={interface}", "environment"),
+        OwnVariable("GLOO_SOCKET_IFNAME", "ens3", "{interface}", "environment"),
     ), "an equal value is not worth a word"
 
 
 def test_an_empty_variable_of_the_users_is_his_own_too():
-    assert render(preset(), {**NOBODY, "NCCL_DEBUG": ""}).kept == (Kept("NCCL_DEBUG", "", "WARN", "environment"),)
+    assert render(preset(), {**NOBODY, "NCCL_DEBUG": ""}).kept == (
+        OwnVariable("NCCL_DEBUG", "", "WARN", "environment"),
+    )
 
 
 def test_the_users_nccl_conf_wins_over_the_preset(tmp_path):
@@ -61,7 +63,7 @@ def test_the_users_nccl_conf_wins_over_the_preset(tmp_path):
     file.write_text("NCCL_IB_TIMEOUT=18\nTORCH_FR_BUFFER_SIZE=1\n")
     rendered = render(preset("infiniband"), {"NCCL_CONF_FILE": str(file)})
     assert "NCCL_IB_TIMEOUT" not in rendered.variables, "a variable would hide the file's line from NCCL"
-    assert rendered.kept == (Kept("NCCL_IB_TIMEOUT", "18", "22", str(file)),)
+    assert rendered.kept == (OwnVariable("NCCL_IB_TIMEOUT", "18", "22", str(file)),)
     hang = render(preset("debug_hang"), {"NCCL_CONF_FILE": str(file)})
     assert hang.variables["TORCH_FR_BUFFER_SIZE"] == "2000", "NCCL's file means nothing to torch"
 

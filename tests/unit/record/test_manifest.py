@@ -4,7 +4,7 @@ import sys
 
 from dtk.config.compose import compose
 from dtk.config.placement import Placement
-from dtk.nccl.render import Kept, Rendered
+from dtk.nccl.render import OwnVariable, Rendered
 from dtk.record.manifest import environment, git_state, manifest, missing_files, network
 
 
@@ -15,7 +15,7 @@ def git(folder, *arguments):
 
 def test_manifest_says_what_ran_where(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["dtk", "run", "strategy=ddp"])
-    kept = Kept("NCCL_DEBUG", "INFO", "WARN", "environment")
+    kept = OwnVariable("NCCL_DEBUG", "INFO", "WARN", "environment")
     nccl = Rendered("infiniband", {"NCCL_IB_TIMEOUT": "22"}, (kept,))
     composed = compose(["strategy=ddp", "parallel.tp=2"])
     placement = Placement(nproc=2, device="cuda", backend="nccl", threads=1, cuda_devices=2, reasons=())
