@@ -1,0 +1,65 @@
+"""Folding of help texts: nothing is lost, nothing is wider than the terminal, what must stay together stays."""
+
+import argparse
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dtk.console.help_text import HelpFormatter, fold, read_text, show_help
+
+WORDS = st.lists(st.text("abcdefghij", min_size=1, max_size=9), min_size=1, max_size=40).map(" ".join)
+
+
+@given(WORDS, st.integers(30, 120))
+@settings(max_examples=80, deadline=None)
+def test_prose_keeps_its_words_and_fits(text: str, width: int) -> None:
+    folded = fold(text, width)
+    assert folded.split() == text.split()
+    assert max(map(len, folded.splitlines())) <= width
+
+
+@given(WORDS, st.integers(60, 120))
+@settings(max_examples=40, deadline=None)
+def test_folding_what_is_folded_changes_nothing(text: str, width: int) -> None:
+    assert fold(fold(text, width), width) == fold(text, width)
+
+
+def test_lines_that_were_full_are_joined_and_others_stay() -> None:
+    full = "one two three four five six seven eight nine ten\neleven twelve"
+    assert fold(full, 200) == full.replace("\n", " ") + "\n"
+    short = "one two three four five six seven eight nine ten:\neleven twelve"
+    assert fold(short, 200) == short + "\n"
+
+
+def test_the_right_column_is_folded_below_itself() -> None:
+    row = "  left   " + "right " * 12
+    lines = fold(row.rstrip(), 50).splitlines()
+    assert len(lines) > 1
+    assert all(line.startswith(" " * 9 + "right") for line in lines[1:])
+
+
+def test_a_right_column_without_room_goes_below() -> None:
+    row = "  " + "x" * 40 + "   " + "right " * 8
+    lines = fold(row.rstrip(), 50).splitlines()
+    assert lines[0] == "  " + "x" * 40 and lines[1].startswith("      right")
+
+
+def test_a_command_can_still_be_copied() -> None:
+    command = "  dtk run " + "strategy=fsdp " * 9
+    lines = fold(command.rstrip(), 60).splitlines()
+    assert all(line.endswith(" \\") for line in lines[:-1]) and not lines[-1].endswith("\\")
+    assert " ".join(line.removesuffix("\\").strip() for line in lines).split() == command.split()
+
+
+def test_a_text_has_a_description_an_epilog_and_values() -> None:
+    description, epilog = read_text("watch", {"stall_timeout_s": 7})
+    assert "{stall_timeout_s}" not in description + (epilog or "")
+    with pytest.raises(FileNotFoundError):
+        read_text("no such command", {})
+
+
+def test_no_subcommand_is_answered_with_help(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser(prog="dtk x", description="what it is", formatter_class=HelpFormatter)
+    assert show_help(parser) == 0
+    assert "what it is" in capsys.readouterr().out
