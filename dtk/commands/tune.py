@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diagnostics.contract.files import table_beside
 from dtk.console import report as report_forms
 from dtk.console.help_text import show_help
 from dtk.console.options import above_zero, add_config_dir, add_json, add_number, taken, whole
@@ -30,48 +31,13 @@ class Topic:
     """An example of values of one's own, where they can be given."""
 
 
-TOPICS = {
-    "micro_batch_size": Topic(
-        "the largest train.micro_batch_size that fits, and the fastest of those that fit",
-        """\
-Doubles train.micro_batch_size over the sizes by which the global batch divides until memory runs out, bisects
-between, and then measures all that fit in turns. The global batch stays as it is, so the loss does too.""",
-        "strategy=fsdp model=gpt2 train.global_batch_size=512",
-    ),
-    "bucket": Topic(
-        "strategy.bucket_cap_mb of ddp and zero1",
-        """\
-Holds sizes of DDP's gradient buckets (MiB) against the present one: large buckets use the links better, small ones
-begin to travel earlier in backward.""",
-        "strategy=ddp model=gpt2 --values 5,25,100 --repeats 6",
-        "5,25,100",
-    ),
-    "wrap": Topic(
-        "strategy.blocks_per_unit of fsdp, zero2, zero3 and hsdp",
-        """\
-Holds numbers of blocks that FSDP gathers together against the present one (0 = the whole model as one unit): few
-blocks take little memory and many small all_gathers, many blocks the reverse.""",
-        "strategy=fsdp model=gpt2 experiment=bench",
-        "1,2,4,0",
-    ),
-    "nccl": Topic(
-        "presets of conf/nccl",
-        """\
-Holds presets against the present one by whole training steps. Without --values those are tried that can make a
-difference within one node, and the user's own of --config-dir. Only the collectives: dtk bench comm --ab A B.""",
-        "strategy=ddp model=gpt2 --values auto,low_memory",
-        "auto,low_memory",
-    ),
-}
-
-
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add `tune` with its topics."""
     tune = commands.add_parser("tune", help="find the fastest micro-batch, preset, bucket size or wrapping here")
     tune.set_defaults(command=lambda arguments: show_help(tune))
     topics = tune.add_subparsers(title="topics", metavar="TOPIC")
-    for name, topic in TOPICS.items():
-        _add_topic(topics, name, topic)
+    for name, texts in table_beside(__file__).items():
+        _add_topic(topics, name, Topic(**texts))
 
 
 def _add_topic(topics: "argparse._SubParsersAction[Any]", name: str, topic: Topic) -> None:

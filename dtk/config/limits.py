@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from diagnostics.contract.files import table_beside
 from dtk.config.schema import Config
 from dtk.config.strict import to_plain
 from dtk.errors import DtkError
@@ -11,62 +12,14 @@ from dtk.errors import DtkError
 _ABOVE_ZERO = math.ulp(0.0)  # The smallest float: excludes 0 itself.
 _BELOW_ONE = math.nextafter(1.0, 0.0)  # The largest float below 1: excludes 1 itself.
 _NONE = math.inf
-_COUNT = 2**31 - 1
-"""More vocabulary, context, width or layers than any tensor library indexes in one dimension."""
-_LAYERS = 100_000  # Far beyond any model; more is a slip of the keyboard and would fill memory with modules.
-_RANKS = 1_000_000
-"""More ranks than any cluster has."""
 _DIGITS = 40  # A longer number is cut in a message.
 
-_RANGES: tuple[tuple[float, float, str], ...] = (
-    (-1, _NONE, "train.evaluate_every"),
-    (-1, _RANKS, "parallel.dp_replicate parallel.dp_shard"),
-    (
-        0,
-        _NONE,
-        """
-        train.activation_checkpoint_every train.garbage_collect_every optimizer.lr optimizer.weight_decay
-        model.balance_loss model.z_loss
-        schedule.warmup_steps schedule.decay_steps checkpoint.every record.profile_start record.replica_hash_every
-        launcher.max_restarts launcher.grace_period_s data.workers fault.rank fault.delay_s
-        """,
-    ),
-    (0, 1, "schedule.min_lr_ratio"),
-    (0, _BELOW_ONE, "model.dropout data.validation_fraction optimizer.betas optimizer.momentum"),
-    (0, 255, "nccl.traffic_class"),
-    (0, 65535, "launcher.master_port"),
-    (0, _RANKS, "launcher.gpus_per_node"),
-    (0, 2**63 - 1, "seed"),
-    (
-        _ABOVE_ZERO,
-        _NONE,
-        """
-        train.clip_norm train.epochs model.rope_theta model.norm_eps model.capacity_factor optimizer.eps
-        precision.initial_loss_scale
-        record.black_box_every_s record.telemetry_every_s launcher.timeout_s
-        """,
-    ),
-    (
-        1,
-        _NONE,
-        """
-        train.steps train.global_batch_size train.micro_batch_size train.log_every train.evaluate_samples
-        data.sequence_length data.max_bytes data.vocab_size data.samples data.samples_per_class parallel.microbatches
-        watch.stall_timeout_s watch.first_step_timeout_s checkpoint.keep record.flight_entries
-        record.profile_steps launcher.nproc launcher.threads launcher.cpus_per_rank launcher.time launcher.disk_gb
-        fault.step
-        """,
-    ),
-    (1, 65535, "launcher.signal_before_s nccl.ras_port"),
-    (1, _LAYERS, "model.layers"),
-    (1, _RANKS, "parallel.cp parallel.tp parallel.pp parallel.ep parallel.stages_per_rank"),
-    (1, _RANKS, "launcher.world_size launcher.nodes"),
-    (1, _COUNT, "model.vocab_size model.context_length model.heads model.kv_heads model.width model.ffn_width"),
-    (1, _COUNT, "model.experts model.experts_per_token model.expert_width"),
-    (0, _LAYERS, "model.shared_experts model.dense_layers"),
-    (2, _NONE, "model.classes"),
-)
-LIMITS = {key: (low, high) for low, high, keys in _RANGES for key in keys.split()}
+_OPEN = {"above 0": _ABOVE_ZERO, "below 1": _BELOW_ONE}
+LIMITS: dict[str, tuple[float, float]] = {
+    key: (_OPEN.get(low, low), _OPEN.get(high, high))
+    for low, high, keys in table_beside(__file__)
+    for key in keys.split()
+}
 """Dotted key -> smallest and largest value. A test holds it against the schema: no number is left out."""
 
 
