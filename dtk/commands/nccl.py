@@ -82,12 +82,9 @@ def _list(arguments: argparse.Namespace) -> int:
         output.put(markdown(read_presets(arguments.config_dir)))
         return 0
     presets, problems = readable_presets(arguments.config_dir)
-    if arguments.json:
-        broken = {name: {"name": name, "problem": str(problem)} for name, problem in problems.items()}
-        _json({name: _as_json(preset) for name, preset in presets.items()} | broken)
-    else:
-        output.put(listing(presets, problems))
-    return 1 if problems else 0
+    broken = {name: {"name": name, "problem": str(problem)} for name, problem in problems.items()}
+    plain = {name: _as_json(preset) for name, preset in presets.items()} | broken
+    return _answer(arguments, lambda: plain, lambda: listing(presets, problems), 1 if problems else 0)
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -95,11 +92,7 @@ def _show(arguments: argparse.Namespace) -> int:
     from dtk.nccl.text import shown
 
     preset = find_preset(arguments.preset, arguments.config_dir)
-    if arguments.json:
-        _json(_as_json(preset))
-    else:
-        output.put(shown(preset))
-    return 0
+    return _answer(arguments, lambda: _as_json(preset), lambda: shown(preset))
 
 
 def _diff(arguments: argparse.Namespace) -> int:
@@ -117,12 +110,8 @@ def _diff(arguments: argparse.Namespace) -> int:
 
     names = (arguments.first, arguments.second)
     a, b = map(variables, names)
-    if arguments.json:
-        changed = [name for name in sorted({*a, *b}) if a.get(name) != b.get(name)]
-        _json({"changed": {name: [a.get(name), b.get(name)] for name in changed}})
-    else:
-        output.put(differences(*names, a, b))
-    return 0
+    changed = {name: [a.get(name), b.get(name)] for name in sorted({*a, *b}) if a.get(name) != b.get(name)}
+    return _answer(arguments, lambda: {"changed": changed}, lambda: differences(*names, a, b))
 
 
 def _lint(arguments: argparse.Namespace) -> int:
@@ -135,11 +124,7 @@ def _lint(arguments: argparse.Namespace) -> int:
     version = arguments.nccl_version or ("" if arguments.elsewhere else installed_nccl())
     given = given_here(os.environ) if arguments.file is None else given_in(arguments.file)
     lint = lint_given(given, machine, arguments.nodes or given.nodes or _slurm_nodes(), version)
-    if arguments.json:
-        _json(lint.as_json())
-    else:
-        output.put(linted(lint))
-    return lint.exit_code
+    return _answer(arguments, lint.as_json, lambda: linted(lint), lint.exit_code)
 
 
 def _slurm_nodes() -> int | None:
@@ -155,11 +140,8 @@ def _recommend(arguments: argparse.Namespace) -> int:
 
     machine = read_machine(os.environ)
     presets, besides = recommend(machine, arguments.nodes or _slurm_nodes())
-    if arguments.json:
-        _json({"machine": asdict(machine), "recommended": [asdict(preset) for preset in presets], "besides": besides})
-    else:
-        output.put(recommended(presets, besides))
-    return 0
+    plain = {"machine": asdict(machine), "recommended": [asdict(preset) for preset in presets], "besides": besides}
+    return _answer(arguments, lambda: plain, lambda: recommended(presets, besides))
 
 
 def _export(arguments: argparse.Namespace) -> int:
@@ -177,11 +159,7 @@ def _export(arguments: argparse.Namespace) -> int:
     filled = replace(preset, config=replace(preset.config, **_typed(preset, values)))
     given = {**values, **({"run": run} if run else {})}
     text = export(filled, arguments.format, given, Path(run) if run else None)
-    if arguments.json:
-        _json({"preset": preset.name, "format": arguments.format, "text": text})
-    else:
-        output.put(text)
-    return 0
+    return _answer(arguments, lambda: {"preset": preset.name, "format": arguments.format, "text": text}, lambda: text)
 
 
 def _typed(preset: "Preset", values: dict[str, str]) -> dict[str, Any]:
@@ -215,5 +193,10 @@ def _as_json(preset: "Preset") -> dict[str, Any]:
     }
 
 
-def _json(value: Any) -> None:
-    output.say(json.dumps(value, indent=2))
+def _answer(arguments: argparse.Namespace, plain: Callable[[], Any], text: Callable[[], str], code: int = 0) -> int:
+    """Print the answer as JSON or as text; returns the exit code."""
+    if arguments.json:
+        output.say(json.dumps(plain(), indent=2))
+    else:
+        output.put(text())
+    return code

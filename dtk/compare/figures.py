@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 from diagnostics.analysis.statistics import estimate, ratio
+from diagnostics.contract.files import table_beside
 from dtk.compare import steps
 from dtk.compare.model import Cell, Figure, RunRecord, Variant
 
@@ -88,15 +89,8 @@ def _mfu(run: RunRecord, warmup_steps: int) -> float | None:
     return median(values) if values else None
 
 
-DEFINITIONS = {
-    "tokens_per_s": "tokens of the global batch over the median step time, all ranks together",
-    "step_time_s": "wall-clock seconds per optimizer step without evaluation and checkpoints, median over the steps",
-    "peak_memory_bytes": "highest peak of any rank: tensors by the CUDA allocator; on CPU the process's resident set",
-    "exposed_s": "time of a step in which a collective runs and nothing else, mean over ranks, by the profiler",
-    "communicated_bytes": "full buffers of the collectives that one rank issues in a step, as declared by the strategy",
-    "energy_j": "joules of all devices per step: their mean power over the measured time, times the step time",
-    "mfu": "model FLOPs utilisation, a fraction of 1: median over the measured steps",
-}
+DEFINITIONS: dict[str, str] = table_beside(__file__)
+"""Key of a figure -> what it is."""
 QUANTITIES: tuple[tuple[str, tuple[str, str, str], bool, Read], ...] = (
     ("tokens_per_s", ("tokens/s", "tokens/s", "tokens/s"), False, _speed),
     ("step_time_s", ("step time", "step", "s"), True, steps.step_time_s),

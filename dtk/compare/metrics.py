@@ -107,13 +107,12 @@ def _line(text: bytes) -> Window | None:
         line = _DECODER.decode(text)
     except (msgspec.DecodeError, RecursionError):
         try:  # Python writes NaN and Infinity, which strict JSON lacks.
-            values = json.loads(text, parse_constant=lambda _: None, parse_float=_finite)
+            values = json.loads(
+                text,
+                parse_constant=lambda _: None,
+                parse_float=lambda number: value if math.isfinite(value := float(number)) else None,
+            )
             line = msgspec.convert(values, Window)
         except (ValueError, RecursionError, msgspec.ValidationError):
             return None
     return line if 0 <= line.last < 1 << 62 else None
-
-
-def _finite(text: str) -> float | None:
-    value = float(text)
-    return value if math.isfinite(value) else None

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from diagnostics.contract.artifacts import SCHEMA_VERSION
+from diagnostics.contract.files import table_beside
 from dtk.models.initial import fused_heads
 from dtk.models.rows import runs
 from dtk.parallel.context import Context
@@ -20,14 +21,8 @@ from dtk.parallel.control import sum_over_ranks
 from dtk.parallel.placement import local_piece, replica
 from dtk.record.guard import guarded
 
-DEFINITIONS = {
-    "initial_weights_hash": "sum modulo 2^64 over all elements of all parameters of a 64-bit mix of bits, name and "
-    "place, before the first step: equal weights have equal hashes under every strategy and number of ranks; null "
-    "when the weights lie on the ranks in a way that it does not know",
-    "master_dtype": "number format of the parameters that the optimizer updates",
-    "compute_dtype": "number format of the matrix products",
-    "reduce_dtype": "number format in which gradients are reduced; null on one rank",
-}
+DEFINITIONS: dict[str, str] = table_beside(__file__)
+"""Key of parity.json -> what it is."""
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes of an element -> the integers of its bits."""
 _MASK = (1 << 64) - 1  # Hashes are sums modulo 2^64.
