@@ -39,7 +39,7 @@ def test_traits_are_read_without_torch() -> None:
 
 def test_only_the_chosen_file_is_read() -> None:
     code = (
-        "import sys; from dtk.config.strict import _kind; _kind('strategy', {'name': 'single'}); "
+        "import sys; from dtk.config.strict import kind_of; kind_of('strategy', {'name': 'single'}); "
         "assert 'dtk.strategies.single' in sys.modules and 'dtk.strategies.fsdp' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
