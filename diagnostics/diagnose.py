@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics import settings
-from diagnostics.analysis import looks
 from diagnostics.analysis.memory.out_of_memory import ran_out
 from diagnostics.analysis.printed_steps import printed_steps
 from diagnostics.analysis.standing import standing as stands
@@ -27,6 +26,7 @@ from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.report.coverage import coverage
 from diagnostics.report.model import Decided, Report
+from diagnostics.report.without_cause import account_text, printed_text, processes_text
 from diagnostics.tree.arbitrate import SURE, Verdict, all_leaves, arbitrate
 from diagnostics.tree.built_in import built_in
 from diagnostics.tree.evaluate import cut_sets, evaluate, own_tree
@@ -112,11 +112,14 @@ def conclude(
     waiting = stands(evidence) if open_log else None
     pruned = [finding.cause for finding in ordered if finding.status == "ruled_out"]
     if account is not None and outcome == "healthy":
-        standing = str(account)
+        standing = account_text(account)
         if account.unaccounted:
-            outcome, standing = "undecided", f"no cause is confirmed, and the time is not accounted for: {account}"
+            outcome, standing = (
+                "undecided",
+                f"no cause is confirmed, and the time is not accounted for: {account_text(account)}",
+            )
     elif account is not None and outcome == "undecided" and not (standing or evidence.run or _trouble(evidence)):
-        standing = f"no cause is confirmed: {account}"
+        standing = f"no cause is confirmed: {account_text(account)}"
     notes = list(_notes(evidence, explained=bool(verdict.roots), covered=waiting.told if waiting else frozenset()))
     if not verdict.roots:  # What the versions of the job may be behind, where its own text does not show it.
         noted = {cause.id for cause in built_in_causes() if cause.noted}
@@ -125,7 +128,7 @@ def conclude(
             f"{text.summary} {text.missing}" for f in bugs if isinstance(f.facts, Worded) for text in [text_of(f)]
         ]
     if outcome == "slow" and account is not None and account.unaccounted:
-        notes.append(f"Where the time goes: {account}.")
+        notes.append(f"Where the time goes: {account_text(account)}.")
     return Report(
         source=source,
         outcome=outcome,
@@ -228,10 +231,10 @@ def run_detector(detector: Detector, evidence: Evidence) -> Detection:
 
 def _trees(files: Sequence[Path], registry: Registry) -> list[Tree]:
     trees = built_in()
-    known = set(all_leaves(trees)) | registry.ids
+    ids = set(all_leaves(trees)) | registry.ids
     taken = {gate.id: tree.file for tree in trees for gate in gates(tree.top)}
     for file in files:
-        tree = load(file, known)
+        tree = load(file, ids)
         for gate in gates(tree.top):  # Reports could not tell two branches of one id apart.
             if gate.id in taken:
                 what = f"{tree.file}: the id {gate.id!r} is taken by {Path(taken[gate.id]).name}"
@@ -266,8 +269,8 @@ def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], 
         warned = any(fact.kind == "nccl_warn" for fact in evidence.facts)
         return "undecided" if warned or _lost(evidence) else "healthy"
     confirmed = [traits[f.cause] for f in findings if f.status == "confirmed" and f.cause in traits]
-    if known_end := next((cause.outcome for cause in confirmed if cause.names_outcome), None):
-        return known_end  # Though not why.
+    if outcome := next((cause.outcome for cause in confirmed if cause.names_outcome), None):
+        return outcome  # Though not why.
     suspected = any(finding.status == "confirmed" and finding.confidence < SURE for finding in findings)
     # Variables in order and printed losses say nothing about the job's end.
     decided = any(finding.status == "ruled_out" and not finding.cause.startswith("env.") for finding in findings)
@@ -336,9 +339,9 @@ def _standing(evidence: Evidence, findings: Sequence[Finding], measures: dict[st
     apart = [text_of(finding).summary for finding in findings if finding.status == "undecided" and finding.victims]
     if apart:
         return apart[0].partition(". ")[0].rstrip(".")
-    if seen := looks.summary(evidence):
-        return seen
-    if not any(evidence.files.values()) and not _trouble(evidence) and (steps := printed_steps(evidence).about()):
+    if processes := processes_text(evidence):
+        return processes
+    if not any(evidence.files.values()) and not _trouble(evidence) and (steps := printed_text(printed_steps(evidence))):
         return steps
     hang = measures.get("hang")
     if not isinstance(hang, dict) or _trouble(evidence) or damaged(evidence) or hang.get("ranks_waiting"):

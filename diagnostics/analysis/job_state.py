@@ -10,7 +10,7 @@ from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.histories.printed import add_printed
 from diagnostics.analysis.histories.read import Reading, read
-from diagnostics.analysis.looks import looks
+from diagnostics.analysis.observations import observations
 from diagnostics.analysis.wait_graph import graph
 from diagnostics.analysis.wait_graph.graph import WaitGraph
 from diagnostics.contract.findings import Cost
@@ -76,8 +76,8 @@ class JobState:
             return True
         if any(record.stuck_dump for record in self.survey.ranks.values()) and self.state != "running":
             return True
-        seen = looks(self.evidence).values()
-        return self.waited_s() >= STALL_S or (bool(seen) and all(one.blocked_s >= STALL_S for one in seen))
+        observed = observations(self.evidence).values()
+        return self.waited_s() >= STALL_S or (bool(observed) and all(rank.blocked_s >= STALL_S for rank in observed))
 
     def now_s(self) -> float | None:
         """Return the last moment that appears in any file, in seconds since 1970."""
@@ -169,8 +169,8 @@ def build(evidence: Evidence) -> JobState:
     """
     reading = read(evidence)
     add_printed(evidence, reading)
-    known = {(problem.file, problem.what) for problem in evidence.problems}
-    evidence.problems += [one for one in reading.problems if (one.file, one.what) not in known]
+    reported = {(problem.file, problem.what) for problem in evidence.problems}
+    evidence.problems += [problem for problem in reading.problems if (problem.file, problem.what) not in reported]
     waits = graph.build(reading.survey)
     world = evidence.world_size or reading.survey.world()
     not_waiting = [rank for rank in range(world) if rank not in waits.of_rank]

@@ -8,7 +8,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diagnostics.contract.formatting import counted
 from diagnostics.evidence.logs.steps import Series, Steps
 from diagnostics.evidence.model import Evidence, RankError
 
@@ -56,21 +55,6 @@ class PrintedSteps:
     def count(self) -> int:
         """Steps of all logs."""
         return sum(len(log.series.lines) for log in self.logs if log.series is not None)
-
-    def about(self) -> str:
-        """Return what the steps show where nothing is wrong in them; empty without any."""
-        logs = [one.series for one in self.logs if one.series is not None]
-        losses = [loss for series in logs for loss in (series.loss[0], series.loss[-1]) if math.isfinite(loss)]
-        scales = [scale for log in self.logs for scale in log.steps.overflow_scales]
-        parts = [f"{self.count:,} printed steps, loss {losses[0]:.4g} to {losses[-1]:.4g}"] if losses else []
-        if scales:
-            scale = f", now {scales[-1]:,.0f}" if math.isfinite(scales[-1]) else ""
-            parts.append(f"{counted(len(scales), 'step')} skipped to find float16's loss scale{scale}")
-        if not parts:
-            return ""
-        broken = any(log.series is not None and log.series.is_non_finite() for log in self.logs)
-        wrong = "figures that are not finite among them" if broken else "nothing wrong in them"
-        return f"{', '.join(parts)}, and {wrong}; what else happened is not recorded"
 
 
 @dataclass(frozen=True, slots=True)

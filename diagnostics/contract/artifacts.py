@@ -98,7 +98,7 @@ class RunPaths:
     start = _Of[[int, int]]("start/attempt_{}/rank_{:05d}.json")
     """Of an attempt and a rank of a watched command: how far it is on its way to its process group; written by
     `dtk.record.inject`."""
-    asked = _At("start/asked")
+    question = _At("start/asked")
     """Made when the ranks of a watched command are to say at once where they are."""
     answer = _Of[[int]]("start/answer_{:05d}.json")
     """Of a rank: how long it has been idle (`idle_s`) and whether it waits in a call."""
@@ -182,7 +182,7 @@ class Verdict:
     """`desync`: ranks called different collectives at one position of a group. `stall`: nothing moved any more."""
     reason: str
     """One or two sentences."""
-    blamed: list[int]
+    culprits: list[int]
     """Ranks that the rest waited for, or that differ from the majority; empty when none can be told from the rest."""
     victims: list[int]
     group: str = ""
@@ -197,7 +197,7 @@ class Verdict:
 
     def failure(self) -> Failure:
         """As the run's status holds it; rank -1 = no single rank is to blame."""
-        rank = self.blamed[0] if len(self.blamed) == 1 else -1
+        rank = self.culprits[0] if len(self.culprits) == 1 else -1
         return Failure(rank=rank, reason=self.reason, step=self.step, region=self.region, victims=self.victims)
 
 
@@ -250,9 +250,9 @@ def as_status(value: Any, path: Path | str) -> Status:
     if value.get("schema_version", 0) > SCHEMA_VERSION:
         raise NewerSchemaError(f"{path} was written by a newer dtk (schema {value['schema_version']})")
     failure = value.pop("failure", None)
-    known = {key: value[key] for key in Status.__dataclass_fields__ if key in value}
+    fields_of = {key: value[key] for key in Status.__dataclass_fields__ if key in value}
     fields = {key: failure[key] for key in Failure.__dataclass_fields__ if key in failure} if failure else {}
-    return Status(**known, failure=Failure(**fields) if failure else None)
+    return Status(**fields_of, failure=Failure(**fields) if failure else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,8 +164,8 @@ def made_by_dtk(path: Path) -> bool:
         return True
     status = {} if paths.status.is_symlink() else mapping(str(paths.status), [])
     version = status.get("schema_version")
-    known = status.get("state") in STATES or (isinstance(version, int) and version > SCHEMA_VERSION)
-    return isinstance(version, int) and known and {"attempt", "started", "updated", "failure"} <= status.keys()
+    is_state = status.get("state") in STATES or (isinstance(version, int) and version > SCHEMA_VERSION)
+    return isinstance(version, int) and is_state and {"attempt", "started", "updated", "failure"} <= status.keys()
 
 
 def _read(root: str, name: str, now_s: float) -> Run | None:

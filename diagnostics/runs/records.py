@@ -15,11 +15,11 @@ from diagnostics.contract.origins import Origins, loads
 
 MOST_BYTES = 4 << 20
 """A record larger than that is not dtk's."""
-TAIL_BYTES = 64 * 1024
+TAIL_BYTES = 64 * 1024  # Longer than any one record; a short tail is tried first.
 _SHORT_TAIL_BYTES = 4 * 1024
 """Holds the last records of almost every run."""
 _STEP_KEYS = ("loss", "step")
-_LARGEST = 2.0**63
+_LARGEST = 2.0**63  # A whole number beyond it is no step of dtk's.
 
 
 def content(path: str) -> bytes:

@@ -46,7 +46,7 @@ def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:
             f"{named(sorted(waiting))} waited in init_process_group for {waited_s:.0f} s for {named(sorted(own))}, "
             f"which stood still at {place}"
         ),
-        blamed=sorted(own),
+        culprits=sorted(own),
         victims=sorted(waiting),
         attempt=attempt,
         time_s=now_s,

@@ -119,8 +119,8 @@ def _ask(paths: RunPaths) -> None:
     beats = {path: read_heartbeat(path) for path in paths.heartbeat(0).parent.glob("rank_*.json")}
     awaited = [paths.answer(int(path.stem[5:])) for path, beat in beats.items() if beat and beat.host == here]
     try:
-        paths.asked.parent.mkdir(parents=True, exist_ok=True)
-        paths.asked.touch()
+        paths.question.parent.mkdir(parents=True, exist_ok=True)
+        paths.question.touch()
     except OSError:  # The disk is full: the signal counts more.
         return
     ends_s = time.monotonic() + ANSWER_S
@@ -159,7 +159,7 @@ def _ended(command: Command, paths: RunPaths) -> int:
     command.drain()
     code = command.poll() or 0
     if command.stopped:  # What it hung in, if it stood still; else where to ask.
-        if paths.asked.parent.is_dir():
+        if paths.question.parent.is_dir():
             if _stood(paths):
                 _show(explanation(paths, sys.stderr.isatty()))
             say(f"stopped; {command_line('diagnose', typed(paths.root))} tells where the ranks were")

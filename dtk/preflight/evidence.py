@@ -41,7 +41,7 @@ def evidence(
         config: the job's configuration, empty for a script.
     """
     last = LAST_CALLS if len(records) <= MANY_RANKS else LAST_CALLS_OF_MANY
-    failed = any(one.end.kind in ("killed", "raised") or one.end.code for one in records.values())
+    failed = any(record.end.kind in ("killed", "raised") or record.end.code for record in records.values())
     run = RunEvidence(NOWHERE, Status("failed" if failed else "hung", exit_code=1), dict(config), {}, {}, {}, {}, {})
     found = Evidence(NOWHERE, Limits(), run=run, world_size=len(records))
     for rank, record in sorted(records.items()):

@@ -59,7 +59,7 @@ class Exchange:
     """One rank's end of the exchange."""
 
     rank: int
-    known: dict[Key, Offer] = field(default_factory=dict)
+    offers: dict[Key, Offer] = field(default_factory=dict)
     """From ranks that were simulated before."""
     done: frozenset[int] = frozenset()
     """Those of them that need not be simulated again."""
@@ -107,7 +107,7 @@ class Exchange:
         The clock of this rank stands meanwhile.
         """
         if self.pipe is None:
-            offer = self.known.get(key)
+            offer = self.offers.get(key)
             if offer is None:
                 self.missed.update({*needed} - self.done)
             return None if offer is None else part_of(offer, self.rank)

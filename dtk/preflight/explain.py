@@ -32,7 +32,7 @@ def explain(evidence: Evidence, divergence: Divergence | None, source: str) -> R
     """
     registry = collect()
     evidence.problems.extend(registry.problems)
-    explained = partial(explain_stall, known=divergence)
+    explained = partial(explain_stall, divergence=divergence)
     registry.causes = tuple(
         replace(cause, facts=explained) if cause.facts is explain_stall else cause for cause in registry.causes
     )

@@ -116,10 +116,10 @@ def match(records: Iterable[Record]) -> Outcome:
     Returns:
         where each of them waits, if they do not all finish.
     """
-    kept = list(records)
-    if alike(kept):
-        return Outcome(events=len(kept) * len(kept[0].program.events) // 4 if kept else 0)
-    return _Matching(kept).run()
+    ranks = list(records)
+    if alike(ranks):
+        return Outcome(events=len(ranks) * len(ranks[0].program.events) // 4 if ranks else 0)
+    return _Matching(ranks).run()
 
 
 def alike(records: list[Record]) -> bool:

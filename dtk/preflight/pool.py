@@ -48,7 +48,7 @@ class Collected:
     """What is known of all simulated ranks."""
 
     records: dict[int, Record] = field(default_factory=dict)
-    known: dict[Key, Offer] = field(default_factory=dict)
+    offers: dict[Key, Offer] = field(default_factory=dict)
     """What ranks left for each other."""
     spread: frozenset[Key] = frozenset()
     """Where values that are not numbers went into a collective."""
@@ -65,7 +65,7 @@ class Collected:
         groups = tuple(Group(group.name, self._shared(group.ranks), group.desc) for group in record.groups)
         made = tuple((self._shared(ranks), desc) for ranks, desc in record.made)
         self.records[record.rank] = replace(record, program=program, groups=groups, made=made)
-        self.known.update(exchange.given)
+        self.offers.update(exchange.given)
         self.spread |= exchange.spread
         self.made_up |= exchange.made_up
 
@@ -231,7 +231,7 @@ class _Pool:
         """Fork a process that simulates a rank."""
         exchange = Exchange(rank, spoiled=self.spoiled, watches=self.collected.watches)
         if not self.live:
-            exchange.known, exchange.done = self.collected.known, frozenset(self.done)
+            exchange.offers, exchange.done = self.collected.offers, frozenset(self.done)
         here, there = Pipe()
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
@@ -277,6 +277,6 @@ def _run(body: Body, exchange: Exchange) -> bytes:
         record = body(exchange)
     except DtkError as error:
         return pickle.dumps((error.what, error.why, error.fix))
-    exchange.known, exchange.pipe = {}, None  # The parent has them.
+    exchange.offers, exchange.pipe = {}, None  # The parent has them.
     loaded = [name for name in sys.modules if name.partition(".")[0] == "torch" and name not in before]
     return pickle.dumps((record, exchange, loaded))

@@ -113,8 +113,8 @@ def _play(simulated: SimulatedRank, play: Callable[[SimulatedRank], None]) -> En
         if raised is None:
             raised = tracebacks.Raised(type(error).__name__, str(error), _stack(error))
         message, rank = raised.message[: tracebacks.MAX_MESSAGE], simulated.exchange.rank
-        kept = RankError(rank, "", 0, raised.type, message, raised.frames, region=failed_in())
-        return End("raised", error=kept, step=simulated.step)
+        ending = RankError(rank, "", 0, raised.type, message, raised.frames, region=failed_in())
+        return End("raised", error=ending, step=simulated.step)
     early = simulated.step < simulated.steps
     return End("exited" if code or early else "finished", code=code, step=simulated.step)
 

@@ -115,7 +115,7 @@ def _count_joined(simulated: SimulatedRank) -> Callable[[], bool]:
             begin()
         return notify(joinable)
 
-    def asked(self: Join) -> Any:
+    def announced(self: Join) -> Any:
         begin()
         return ask(self)
 
@@ -131,7 +131,7 @@ def _count_joined(simulated: SimulatedRank) -> Callable[[], bool]:
         finally:
             depth -= 1
 
-    others = {"__enter__": entered, "__exit__": left, "_get_num_nonjoined_procs": asked}
+    others = {"__enter__": entered, "__exit__": left, "_get_num_nonjoined_procs": announced}
     for name, other in {**others, "notify_join_context": staticmethod(notified)}.items():
         setattr(Join, name, other)
     return lambda: depth > 0

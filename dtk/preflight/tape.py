@@ -59,8 +59,8 @@ class Tape:
         asynchronous: bool,
     ) -> int:
         """Record that a call is issued and return its number; the arguments are those of `Ring.begin`."""
-        site, region, op, user_op, dtype = (self._texts[one] for one in texts)
-        inputs, outputs, reduce_op, splits = (self._texts[one] for one in sizes)
+        site, region, op, user_op, dtype = (self._texts[number] for number in texts)
+        inputs, outputs, reduce_op, splits = (self._texts[number] for number in sizes)
         root, tag, _, amount, _ = numbers
         wire, typed = WIRES.get(op, (op, False))
         peer = None if root in (NO_PEER, ANY_PEER) else self.groups[group].ranks.index(root)

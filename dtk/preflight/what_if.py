@@ -80,7 +80,7 @@ class WhatIf:
         return tuple(self._try(mishap) for mishap in MISHAPS)
 
     def _try(self, mishap: Mishap) -> Tried:
-        config, records, known = self.config, self.records, self.collected.known
+        config, records, offers = self.config, self.records, self.collected.offers
         faulty_rank = min(1, len(records) - 1)
         if mishap.fault == "unused_parameters" and config.model.architecture == "custom":
             return Tried(mishap, faulty_rank, hangs=False, skipped="which branch of your model, only you can say")
@@ -100,12 +100,12 @@ class WhatIf:
             verdict = judge(whole.records, self.plain, mishap.title, made_up=whole.made_up)
             return _tried(mishap, faulty_rank, verdict)
         spreads = mishap.fault == "nan_on_one_rank"
-        found = Collected(known=dict(known), watches=spreads)
+        found = Collected(offers=dict(offers), watches=spreads)
         simulate([faulty_rank], failing, found, 1, self.limit_s)
         changed = {**records, **found.records}
         if spreads:
             others = [rank for rank in self.collected.records if rank != faulty_rank]
-            spread = Collected(known=dict(known))
+            spread = Collected(offers=dict(offers))
             simulate(others, sound, spread, 2, self.limit_s, spoiled=found.spread)
             # Also of those that they stand for, as equal programs stay equal.
             became = {id(records[rank].program): record for rank, record in spread.records.items()}

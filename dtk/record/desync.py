@@ -98,7 +98,7 @@ def desync(called: list[Called], position: int, attempt: int, time_s: float) -> 
     return Verdict(
         kind="desync",
         reason=text.desync(first.key.label, parted, position, [(ranks, call) for ranks, call in firsts if call]),
-        blamed=culprits,
+        culprits=culprits,
         victims=[rank for rank in vote.present if rank not in culprits] if culprits else [],
         group=called[0].group,
         position=parted,
@@ -131,7 +131,7 @@ def stall(
     return Verdict(
         kind="stall",
         reason=text.stall(stood_s, silent, departed, [*_alike(outside)[:4], *_alike(inside)[:4]]),
-        blamed=culprits,
+        culprits=culprits,
         victims=sorted(place.rank for place in inside) if culprits else [],
         step=first.step if first else None,
         region=first.region if first else None,

@@ -30,7 +30,7 @@ class StallAnswer:
             idle_s: for how long it has neither moved nor worked.
             inside: whether it waits in a call of torch.distributed.
         """
-        if self._answered or not self.paths.asked.exists():
+        if self._answered or not self.paths.question.exists():
             return
         self._answered = True
         with guarded("answer"):

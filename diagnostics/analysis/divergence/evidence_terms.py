@@ -58,7 +58,7 @@ POSITION: dict[Position, float] = {
 }
 """Where a call stands that the loop does not make in every round. The distance in lines tells nothing from the second
 line on (measured: between +0.6 and -0.5), nor does the name of a function: neither is a term."""
-TOLD_BEHIND: frozenset[Support | Position] = frozenset({"source behind", "source leaves", "next line"})
+CERTAIN_BEHIND: frozenset[Support | Position] = frozenset({"source behind", "source leaves", "next line"})
 """Terms that place a call behind the loop whoever makes it."""
 UNCLEAR = 0.5
 """Below this the calls tell nothing: both kinds are named."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from diagnostics.analysis.divergence import edit, gradients, loop_exit
-from diagnostics.analysis.divergence.evidence_terms import TOLD_BEHIND, Support, Term, probability, support
+from diagnostics.analysis.divergence.evidence_terms import CERTAIN_BEHIND, Support, Term, probability, support
 from diagnostics.analysis.divergence.identity import at_line, in_backward, on_path, replaces, same_statement
 from diagnostics.analysis.divergence.prediction import common_prefixes, predict
 from diagnostics.evidence.calls import Call
@@ -121,7 +121,7 @@ def or_main_rank_only(explanation: Explanation) -> Explanation:
     """
     if explanation.place != "behind" or explanation.deviation != "insert":
         return explanation
-    is_told = any(term.name in TOLD_BEHIND for term in explanation.terms)
+    is_told = any(term.name in CERTAIN_BEHIND for term in explanation.terms)
     return explanation if is_told else replace(explanation, alternatives=("added",))
 
 

@@ -20,7 +20,7 @@ SAME_MOMENT_S = 0.05
 """Two recorders note the same call at nearly the same time."""
 MAX_GROUPS = 64
 """Groups looked at closely; the earliest divergence is what counts."""
-_TIE_CONFIDENCE = 0.8
+_TIE_CONFIDENCE = 0.8  # A convention: the calls differ for certain, which side deviates is open.
 UNCLEAR_CONFIDENCE = 0.45
 """Of each of two kinds that explain the same calls: a suspicion, no root cause."""
 CallsOf = Callable[[int, GroupKey], list[Call]]

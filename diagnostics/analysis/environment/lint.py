@@ -9,7 +9,7 @@ from diagnostics.analysis.environment.rules_names import check_name
 from diagnostics.analysis.environment.rules_values import check_value
 from diagnostics.analysis.environment.situation import Lint, situation
 
-_ORDER = {"error": 0, "warning": 1, "note": 2}
+_ORDER = {"error": 0, "warning": 1, "note": 2}  # The worst first.
 
 
 def lint(

@@ -10,7 +10,7 @@ CLOSE = 0.8
 """Similarity (difflib's ratio of the names behind NCCL_, 0 to 1) from which a name is taken for a slip."""
 JUDGED = ("TORCH_", "GLOO_", "PYTORCH_")
 """Prefixes with more names than any catalogue holds: judged only when they resemble a known one."""
-CLOSE_JUDGED = 0.9
+CLOSE_JUDGED = 0.9  # Stricter than CLOSE, as most names with these prefixes are right and unknown. A convention.
 
 
 def check_name(name: str, where: Situation) -> Iterator[Lint]:

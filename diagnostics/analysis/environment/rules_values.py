@@ -19,7 +19,7 @@ _BLANKS_ALLOWED = frozenset({"NCCL_DEBUG_TIMESTAMP_FORMAT"})
 _NUMBERS = frozenset({"int", "torch_int"})
 """Types whose reader skips blanks."""
 _BRACKETS = re.compile(r"\[[^\[\]]*\]?")
-_PORTS = range(1, 65536)
+_PORTS = range(1, 65536)  # Those of TCP.
 _DIGITS = 20
 """Of a port that are read and shown."""
 _ON_WORDS = frozenset({"on", "yes", "y", "true", "t", "enable", "enabled"})

@@ -16,7 +16,7 @@ FALSE_WORDS = frozenset({"n", "no", "0", "f", "false"})
 """What torch takes as a bool, in any case."""
 FUNCTIONS = frozenset({"broadcast", "reduce", "allgather", "reducescatter", "allreduce"})
 """What may stand before the colon in NCCL_ALGO and NCCL_PROTO, in any case."""
-MAX_HCAS = 32
+MAX_HCAS = 32  # NCCL's MAX_IB_DEVS (src/transport/net_ib.cc).
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 _STOI = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+")
 

@@ -14,7 +14,7 @@ from diagnostics.analysis.histories.one_rank import Digest, Line, RankRecord
 from diagnostics.evidence.calls import GroupKey, Wire
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
 
-_CHUNK_BITS = 8
+_CHUNK_BITS = 8  # A convention: 256 positions are 1 KiB of signature numbers.
 _CHUNK = 1 << _CHUNK_BITS
 _MASK = _CHUNK - 1
 MAX_DEVIATIONS = 8

@@ -5,8 +5,8 @@ Enough to say who was late how often and by how much, in a few bytes for each po
 
 from array import array
 
-_FIELDS = 3
-_CHUNK_BITS = 8
+_FIELDS = 3  # Latest, second latest, count.
+_CHUNK_BITS = 8  # As in `align`.
 _CHUNK = 1 << _CHUNK_BITS
 
 

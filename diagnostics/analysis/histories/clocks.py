@@ -14,7 +14,7 @@ from diagnostics.evidence.clock_offset import offset
 
 LEAST_S = 0.5
 """A clock that is off by less is left alone: so long a call may well take."""
-TOLD_S = 2.0
+REPORTED_S = 2.0  # A convention: NTP keeps clocks of one cluster well within it.
 
 
 class Clocks:
@@ -54,7 +54,7 @@ class Clocks:
         """Seconds ahead, and the ranks whose clocks are so far off: what a report should mention."""
         together: defaultdict[int, list[int]] = defaultdict(list)
         for rank, ahead_s in sorted(self.ahead_s.items()):
-            if abs(ahead_s) > TOLD_S:
+            if abs(ahead_s) > REPORTED_S:
                 together[round(ahead_s)].append(rank)
         for ranks in together.values():
             yield self.ahead_s[ranks[0]], ranks

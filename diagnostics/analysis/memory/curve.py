@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.trace.memory_marks import MAX_EVENTS, STEP, MemoryEvent, Span, TraceMarks, step_number
 
-_CPU = 0
+_CPU = 0  # c10::DeviceType::CPU.
 _HELD_A_WHILE = frozenset({"gather", "reduce", "checkpoint", "data"})
 """Phases whose buffers outlive a step by design: work objects of collectives, asynchronous saves, batches ahead."""
 

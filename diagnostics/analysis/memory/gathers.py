@@ -95,8 +95,8 @@ class Traffic:
 
     def kept_bytes(self) -> int:
         """Bytes of units that are gathered no more often than reduced, several in a row; 0 = freed or not known."""
-        kept = units.kept(self.moves, _ONCE)
-        return kept.least_bytes if kept is not None else 0
+        remaining = units.remaining(self.moves, _ONCE)
+        return remaining.least_bytes if remaining is not None else 0
 
 
 def of_calls(

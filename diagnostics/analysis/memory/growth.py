@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-MAX_POINTS = 200
+MAX_POINTS = 200  # A convention: 25 points for each eighth of a series, whose medians are compared.
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ MAX_FILES = 16
 """Traces, dumps, rings and snapshots of each kind that are read: those of the first ranks."""
 MAX_STEPS = 500_000
 """Of the timelines of all ranks together; each keeps at least `_LEAST_STEPS`."""
-_LEAST_STEPS = 64
+_LEAST_STEPS = 64  # Eight for each eighth that `growth` compares.
 PREDICTED_RANKS = 64
 """Size of the job of which a small one is a trial."""
 _OPTIMIZER = "Optimizer.step#"
@@ -195,8 +195,8 @@ class JobMemory:
 
     def ran_out_at(self, ranks: Iterable[int]) -> tuple[Where, ...]:
         """Lines in which these ranks ran out of memory, by their tracebacks; at most 8."""
-        records = [one for one in self.ran_out if one.site is not None and one.rank in set(ranks)]
-        sites = [(one.rank, one.site) for one in records if one.site is not None]
+        records = [record for record in self.ran_out if record.site is not None and record.rank in set(ranks)]
+        sites = [(record.rank, record.site) for record in records if record.site is not None]
         return tuple(Where(rank, at.file, at.line, at.function, "ran out of memory") for rank, at in sites[:8])
 
     def capacity(self) -> Capacity | None:

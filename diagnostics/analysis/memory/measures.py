@@ -12,7 +12,7 @@ from diagnostics.analysis.memory.plan import planned
 from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, total
 from diagnostics.evidence.model import Evidence
 
-MAX_RANKS = 1024
+MAX_RANKS = 1024  # A convention: rows that a report.json stays readable with.
 MAX_STACKED = 8
 """Ranks whose memory is told by category over time: those with the highest peaks."""
 _MISSED = 1.02

@@ -14,8 +14,8 @@ from diagnostics.evidence.readers.timeline import thinned
 from diagnostics.evidence.trace.memory_marks import MAX_EVENTS
 
 TENSORS, WINDOW, PROCESS = "tensors", "tensors allocated in the profiled window", "the process (resident set)"
-MAX_STEPS = 400
-_MUCH = 0.05
+MAX_STEPS = 400  # A convention: marks that a drawing has room for.
+_MUCH = 0.05  # A convention: less of the peak without an owner changes no advice.
 _ONLY_TOTALS = (
     "the allocator was asked as steps began and tells totals only: a profiler window with allocations, or a snapshot, "
     "tells what they are for"

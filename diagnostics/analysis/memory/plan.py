@@ -17,7 +17,7 @@ TELLING = 0.1
 """A peak that differs from the plan by more than this fraction is worth a line."""
 _LEAST = 0.02
 """Of the peak: categories that differ by less are not named."""
-_NAMED = 2
+_NAMED = 2  # A convention: parts that fit one line.
 _SAME = {categories.TEMPORARIES: "temporaries"}
 """Categories that a plan calls otherwise."""
 

@@ -27,7 +27,7 @@ _LOOK_AHEAD = 6
 """Allocations that a functional collective makes itself: its output and the backend's copies."""
 _LOOK_BACK = 400
 """Allocations in front of a call among which its output is looked for."""
-MAX_GATHERS = 1000
+MAX_GATHERS = 1000  # The largest; each is looked up among the operations of the trace.
 MAX_KEPT = 200
 """Allocations that outlive their step and get a line: the largest ones."""
 LEAST_BYTES = 64 << 10
@@ -74,7 +74,7 @@ def traffic(marks: TraceMarks, file: str, world_size: int | None) -> Traffic:
         gather = replace(gather, step=step, region=region, start_us=call.start_us, like_parameter=like)
         result.gathers.append(gather)
         result.threads.append(call.thread)
-    result.moves = [move for _, move in sorted(moves, key=lambda one: one[0])]
+    result.moves = [move for _, move in sorted(moves, key=lambda timed: timed[0])]
     return result
 
 
@@ -114,12 +114,12 @@ def mark_lent(curve: Curve, calls: Iterable[TraceCall]) -> None:
 
 def _output(candidates: list[Allocation], call: Gather) -> list[Allocation]:
     """One block of the whole size, or as many of a part's size as there are ranks; the likeliest come first."""
-    whole = [one for one in candidates if _fits(one.size_bytes, call.full_bytes)]
+    whole = [op for op in candidates if _fits(op.size_bytes, call.full_bytes)]
     if whole and not call.is_list:
         return whole[:1]
     part = call.full_bytes // max(call.ranks, 1)
     for factor in (1.0, 0.5, 2.0, 0.25):  # a list of tensors does not say its type
-        parts = [one for one in candidates if _fits(one.size_bytes, int(part * factor))]
+        parts = [op for op in candidates if _fits(op.size_bytes, int(part * factor))]
         if len(parts) >= call.ranks > 1:
             return parts[: call.ranks]
     return whole[:1]

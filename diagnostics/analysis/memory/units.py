@@ -60,9 +60,9 @@ class _Pass:
 
 def whole(moves: Sequence[Move]) -> Whole:
     """Return what the moves of one rank show. `is_exact` is set only if every unit could be counted."""
-    keys = list(dict.fromkeys(one.unit for one in moves if one.what == "gather"))
+    keys = list(dict.fromkeys(move.unit for move in moves if move.what == "gather"))
     passes = _passes(moves)
-    roots = max((one.roots for one in passes), default=0)
+    roots = max((each.roots for each in passes), default=0)
     largest = {key: max(m.full_bytes for m in moves if m.what == "gather" and m.unit == key) for key in keys}
     total, exact = 0, bool(keys)
     for key in keys:
@@ -107,29 +107,29 @@ def _together(passes: Iterable[_Pass], key: str | int, alone: bool, roots: int) 
         roots: units that are wrapped each by itself.
     """
     votes: Counter[tuple[bool, int]] = Counter()
-    for one in passes:
-        times = one.forward[key]
-        if not times or times != one.reduced[key]:
+    for each in passes:
+        times = each.forward[key]
+        if not times or times != each.reduced[key]:
             continue
-        ahead = one.ahead[key] >= (1 if alone and times == 2 else max(2, times - 1))
-        is_told = times == 1 or not one.backward[key] or ahead or roots >= times
-        votes[is_told, one.forward_bytes[key]] += 1
+        ahead = each.ahead[key] >= (1 if alone and times == 2 else max(2, times - 1))
+        is_told = times == 1 or not each.backward[key] or ahead or roots >= times
+        votes[is_told, each.forward_bytes[key]] += 1
     if not votes:
         return None
     (is_told, size_bytes), _ = max(votes.items(), key=lambda vote: (vote[1], vote[0]))
     return size_bytes if is_told else None
 
 
-def kept(moves: Sequence[Move], once: float) -> Whole | None:
+def remaining(moves: Sequence[Move], once: float) -> Whole | None:
     """All units when they are gathered no more often than reduced, several in a row; else None.
 
     Args:
         moves: of one rank.
         once: gathered over reduced bytes up to which that is so.
     """
-    sizes = {one.unit: one.full_bytes for one in moves if one.what == "gather"}
-    gathered = sum(one.full_bytes for one in moves if one.what == "gather")
-    reduced = sum(sizes.get(one.unit, 0) for one in moves if one.what == "reduce")
+    sizes = {move.unit: move.full_bytes for move in moves if move.what == "gather"}
+    gathered = sum(move.full_bytes for move in moves if move.what == "gather")
+    reduced = sum(sizes.get(move.unit, 0) for move in moves if move.what == "reduce")
     in_a_row = any(a.what == b.what == "gather" for a, b in pairwise(moves))
     if not in_a_row or not reduced or gathered > once * reduced:
         return None

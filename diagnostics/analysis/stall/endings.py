@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from diagnostics.analysis.job_state import STALL_S, JobState
-from diagnostics.analysis.looks import looks
+from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall.last_seen import LastSeen, last_seen
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.endings import BY_ITSELF, UNNAMED, Ending, Kind
@@ -82,7 +82,7 @@ def _matters(job: JobState, endings: list[Ending]) -> bool:
         return bool(ended)
     lost = {rank for rank, end in job.endings.items() if end.victim or end.kind == "aborted"}
     others = set(range(job.world())) - ended
-    waits = any(seen.blocked_s >= STALL_S for rank, seen in looks(job.evidence).items() if rank in others)
+    waits = any(seen.blocked_s >= STALL_S for rank, seen in observations(job.evidence).items() if rank in others)
     return bool(others) and bool(ended & job.waits.waited_for() or lost - ended or waits)
 
 

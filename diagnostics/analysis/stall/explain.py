@@ -12,13 +12,13 @@ from diagnostics.analysis import job_state
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.find import find as find_divergences
 from diagnostics.analysis.job_state import JobState
-from diagnostics.analysis.looks import looks
+from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall import blameless, circular, endings, late
 from diagnostics.analysis.stall.blameless import NeverCompletes, RootDiffers, Startup, StartupFailed
 from diagnostics.analysis.stall.circular import CircularWait, GroupOrder, PointToPoint
 from diagnostics.analysis.stall.departure import Departure, EndedInRound, MoreCalls, departure
 from diagnostics.analysis.stall.endings import DdpUnused, FirstEndings, Missing
-from diagnostics.analysis.stall.from_looks import from_looks
+from diagnostics.analysis.stall.from_observations import from_observations
 from diagnostics.analysis.stall.late import DeviceStall, HostStall, RanAhead
 from diagnostics.analysis.stall.missed_call import MissedCall
 from diagnostics.analysis.stall.size_mismatch import SizesDiffer, sizes_differ
@@ -84,7 +84,7 @@ class Stall:
     @property
     def unclear(self) -> tuple[int, ...]:
         """Ranks that never came, without a stack that shows why."""
-        unknown = self.host.ranks if self.host and not self.host.known else ()
+        unknown = self.host.ranks if self.host and not self.host.has_stack else ()
         behind = self.watchdog.culprits if isinstance(self.watchdog, WatchdogGap) and not self.watchdog.few_wait else ()
         outside = self.stacks.ranks if isinstance(self.stacks, HostOutside) else ()
         return (*unknown, *behind, *outside)
@@ -148,12 +148,12 @@ class Stall:
             yield self.straggler.key, self.straggler.position
 
 
-def explain(evidence: Evidence, known: Divergence | None = None) -> Stall:
+def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
     """Explain the waiting in a job.
 
     Args:
         evidence: of the job.
-        known: the divergence of a job whose ranks' calls are known to their very end, as in a simulation.
+        divergence: the one of a job whose ranks' calls are known to their very end, as in a simulation.
     """
     job = job_state.build(evidence)
     if evidence.doubt:  # Exceptions and signals need no comparison of ranks.
@@ -161,12 +161,12 @@ def explain(evidence: Evidence, known: Divergence | None = None) -> Stall:
     if job.finished():
         return Stall(job, straggler=straggler(job))
     stall, explained = Stall(job), set[int]()
-    if known is None:
+    if divergence is None:
         steps = evidence.run.get("train.steps") if evidence.run is not None else None
         is_early = {rank: (job.step_of(rank) or steps) < steps for rank in job.survey.ranks if isinstance(steps, int)}
         ended = [rank for rank, end in job.endings.items() if end.in_order]
         divergences = find_divergences(job.survey, job.reading.calls, job.waits.reaching, ended, is_early)
-    _calls(stall, explained, [known] if known is not None else divergences)
+    _calls(stall, explained, [divergence] if divergence is not None else divergences)
     _ends(stall, explained)
     _waits(stall, explained)
     stall.startup = blameless.startup(job)
@@ -236,7 +236,9 @@ def _waits(stall: Stall, explained: set[int]) -> None:
             explained |= set(host.others)
     seen_by_stacks = None
     if not stall.suspected:
-        seen_by_stacks = from_looks(job, seen) if (seen := looks(job.evidence)) else by_stacks(job, explained)
+        seen_by_stacks = (
+            from_observations(job, observed) if (observed := observations(job.evidence)) else by_stacks(job, explained)
+        )
     if isinstance(seen_by_stacks, Divergence):
         stall.divergences = (seen_by_stacks,)
         explained |= set(seen_by_stacks.vote.present)

@@ -51,7 +51,7 @@ class HostStall:
     may_be_unrecorded: bool
 
     @property
-    def known(self) -> bool:
+    def has_stack(self) -> bool:
         """Whether a stack shows what the host does."""
         return self.standing.doing not in {"unknown", "collective"}
 

@@ -17,7 +17,7 @@ LATE_S = 0.2
 """A rank that comes this long after the one before it is late."""
 TIMES = 3
 """It takes as many late arrivals, or one of `ONCE_S`, to be a straggler."""
-ONCE_S = 10.0
+ONCE_S = 10.0  # As long as a wait that counts as a stall (`job_state.STALL_S`).
 NEVER_BACK = 3
 """A rank that is late once and then comes as late, at once, to each of at least so many positions to the end of the
 record has not been waited for: its clock was set. Two positions may be what its peers had already queued."""

@@ -8,8 +8,7 @@ from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.evidence.calls import Call, GroupKey
 
-BEFORE = 12
-AFTER = 12
+BEFORE = AFTER = 12  # A convention: positions that the report's drawing has room for.
 MAX_RANKS = 64
 """Ranks shown, the culprits first: the file of each is read once more."""
 

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from diagnostics.analysis.job_state import JobState
-from diagnostics.analysis.looks import looks
+from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall.stack_evidence import InCollective, collective_of
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Frame
@@ -50,7 +50,7 @@ def _are_together(job: JobState, ranks: tuple[int, ...]) -> bool:
     gloo marks a call that failed as it marks one that completed, so its dumps do not show it.
     """
     gave_up = [job.endings[rank].frames for rank in ranks if rank in job.endings and job.endings[rank].victim]
-    dumps = [dump for rank, dump in job.latest_stacks().items() if rank in ranks] if looks(job.evidence) else []
+    dumps = [dump for rank, dump in job.latest_stacks().items() if rank in ranks] if observations(job.evidence) else []
     stand = [thread.frames if (thread := stacks.main_thread(dump)) is not None else () for dump in dumps]
     places = [[collective_of(frames) for frames in stacks_of] for stacks_of in (gave_up, stand)]
     return any(len(at) == len(ranks) and len(set(at)) == 1 and None not in at for at in places)

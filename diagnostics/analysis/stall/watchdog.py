@@ -173,8 +173,8 @@ def _drift(group: GroupLog) -> WatchdogDrift | None:
     if call.name not in TOGETHER or len(ahead) <= len(behind) or len(ahead) + len(behind) < max(_SIDE, len(completed)):
         return None
     least = min(completed[rank] for rank in ahead)
-    known = [counters[rank].enqueued for rank in behind if rank in counters]
-    return WatchdogDrift(group, call, behind, ahead, least, bool(known) and max(known) < least)
+    enqueued = [counters[rank].enqueued for rank in behind if rank in counters]
+    return WatchdogDrift(group, call, behind, ahead, least, bool(enqueued) and max(enqueued) < least)
 
 
 def _sites(job: JobState, groups: list[GroupLog]) -> WatchdogSites | None:
@@ -209,8 +209,8 @@ def _gap(job: JobState, group: GroupLog, groups: list[GroupLog]) -> WatchdogGap 
     # Below that position the others could not have completed it either: such a counter counts something else.
     behind = {rank: counters for rank, counters in group.counters.items() if rank not in group.waits}
     busy = {rank for other in groups if other is not group for rank in other.waits}
-    gone = {rank for rank, end in job.endings.items() if end.by_itself}
-    if not behind or gone or busy & set(behind) or any(wait.name != first.name for wait in waits):
+    ended = {rank for rank, end in job.endings.items() if end.by_itself}
+    if not behind or ended or busy & set(behind) or any(wait.name != first.name for wait in waits):
         return None
     if any((counters.enqueued, counters.completed) != (seq - 1, seq - 1) for counters in behind.values()):
         return None

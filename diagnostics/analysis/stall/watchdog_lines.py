@@ -129,10 +129,10 @@ def read_all(evidence: Evidence) -> list[GroupLog]:
                 works[fact.rank, fact.file, fact.fields["work"]].add(name)
     timeouts = [fact for fact in evidence.facts if fact.kind == "watchdog_timeout" and fact.rank is not None]
     timeouts.sort(key=lambda fact: (not _name(fact), fact.rank, fact.file, fact.line))
-    known: set[tuple[object, ...]] = set()
+    calls: set[tuple[object, ...]] = set()
     stacks = [fact for fact in evidence.facts if fact.kind == "collective_stack"]
     for fact in timeouts:
-        _take(groups, works, known, fact, stacks)
+        _take(groups, works, calls, fact, stacks)
     checked = [replace(group, mixed=group.mixed or not _is_one_hang(group)) for group in groups.values()]
     return sorted(checked, key=lambda group: (not group.default, group.name))
 
@@ -150,7 +150,7 @@ def _group(groups: dict[str, GroupLog], name: str, fact: LogFact) -> GroupLog:
 def _take(
     groups: dict[str, GroupLog],
     works: dict[tuple[int, str, int], set[str]],
-    known: set[tuple[object, ...]],
+    calls: set[tuple[object, ...]],
     fact: LogFact,
     stacks: list[LogFact],
 ) -> None:
@@ -167,8 +167,8 @@ def _take(
     wait = Wait(rank, seq, str(fields.get("op")), numel, group_rank, fact, site)
     name, call = _name(fact), (rank, seq, wait.op, wait.numel)
     if name:
-        known.add(call)
-    elif call in known:
+        calls.add(call)
+    elif call in calls:
         return  # The same timeout was also printed with its group.
     else:
         beside = works.get((rank, fact.file, seq), set())

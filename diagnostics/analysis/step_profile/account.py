@@ -15,7 +15,7 @@ ranks on two cores wait for up to 16 % of a step at a load of 9, and less than t
 _PAUSES_ON_CPU = 0.2
 """The same runs spend up to 8 % of a step in stretches of a millisecond and more without an operation."""
 
-_LEAST_MS = 1.0
+LEAST_MS = 1.0
 """A shorter window shows a few kernels and no step."""
 _STRAY = 0.01
 """Of the window: a device that works less holds a context by mistake, and none of the job's work."""
@@ -53,29 +53,12 @@ class Account:
 
         Ranks that were not traced may be those that wait, or that are waited for.
         """
-        if self.no_device_events or self.traced < self.world_size or self.seen_ms < _LEAST_MS:
+        if self.no_device_events or self.traced < self.world_size or self.seen_ms < LEAST_MS:
             return True
         if self.on_device:
             return max(self.exposed, self.copies, self.idle) > _MOST
         waiting = self.exposed if self.waiting is None else self.waiting
         return waiting > WAITING_ON_CPU or self.pauses > _PAUSES_ON_CPU
-
-    def __str__(self) -> str:
-        """Return the figures."""
-        if self.no_device_events:
-            return "the traces hold no event of a device"
-        parts = [] if self.overlap is None else [f"{self.overlap:.0%} of the communication overlaps"]
-        exposed = f"exposed communication {self.exposed:.0%}"
-        if self.on_device:
-            idle = f"idle {self.idle:.0%} of the step"
-            idle += f" (the least busy of {self.devices} devices)" if self.devices > 1 else ""
-            parts.append(f"{exposed}, copies {self.copies:.0%}, {idle}")
-        else:
-            exposed += f" ({self.waiting:.0%} waiting for other ranks)" if self.waiting is not None else ""
-            parts.append(f"{exposed}, without an operation {self.idle:.0%} of the step")
-        parts += [f"only {self.seen_ms:.2g} ms are in the traces"] if self.seen_ms < _LEAST_MS else []
-        parts += [f"{self.traced} of {self.world_size} ranks traced"] if self.traced < self.world_size else []
-        return ", ".join(parts)
 
 
 def account(profiles: Sequence[RankProfile], world_size: int | None) -> Account | None:
@@ -106,14 +89,14 @@ def account(profiles: Sequence[RankProfile], world_size: int | None) -> Account 
     overlaps = [window.overlapped / window.communication for window in windows if window.communication]
     return Account(
         overlap=median(overlaps) if overlaps else None,
-        exposed=median(share(lambda one: one.window.exposed)),
-        copies=median(share(lambda one: one.window.memory)),
+        exposed=median(share(lambda profile: profile.window.exposed)),
+        copies=median(share(lambda profile: profile.window.memory)),
         idle=median(share(idle)),
         traced=len(profiles),
         world_size=world_size or len(profiles),
         on_device=on_device,
         no_device_events=not on_device
-        and any(one.backend == "nccl" or (one.devices and one.backend != "gloo") for one in profiles),
+        and any(p.backend == "nccl" or (p.devices and p.backend != "gloo") for p in profiles),
         waiting=None if on_device or not matched else median(share(waiting)),
         pauses=0.0 if on_device else min(share(pauses)),
         devices=max(1, *(len(profile.busy_devices) for profile in profiles)),

@@ -5,7 +5,7 @@ A figure from here is a ceiling: what a fix can win at most.
 
 import math
 
-MIB = 1 << 20
+MIB = 1 << 20  # Bytes.
 DEFAULT_BUCKET_BYTES = 25 * MIB
 """DistributedDataParallel's default."""
 

@@ -42,7 +42,7 @@ class Covers:
     """The unions of one rank's work, and how much of any stretch they cover."""
 
     def __init__(self, work: Work) -> None:
-        compute = union([one[:2] for one in work.compute])
+        compute = union([span[:2] for span in work.compute])
         communication = union((call.start, call.end) for call in work.calls)
         memory = union(work.memory)
         busy = union(compute + memory)
@@ -94,7 +94,7 @@ def compatible(trace: Trace, work: Work) -> dict[str, float | str] | None:
         return None
     limit = steps[-1] if len(steps) > 1 else None
     calls = [(call.start, call.end) for call in work.calls if limit is None or 0 <= call.issued < limit]
-    computes = [one[:2] for one in work.compute if limit is None or 0 <= one[3] < limit]
+    computes = [span[:2] for span in work.compute if limit is None or 0 <= span[3] < limit]
     rows = compress(zip(trace.device.start, trace.device.end, trace.launch), trace.is_memory)
     copies = [(start, end) for start, end, launch in rows if limit is None or 0 <= launch < limit]
     if trace.fractional:

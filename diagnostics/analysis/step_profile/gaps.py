@@ -27,7 +27,7 @@ _MOST = 0.5
 """Of a stretch, that one kind of the host's work has to fill to be the reason."""
 _NEARBY = 64
 """Events before the end of a stretch that are looked through for the one that names it."""
-_PAUSES = 5
+_PAUSES = 5  # A convention: the longest that the report lists.
 _PAUSE_SHARE = 0.7
 """When so many gaps hold that share of a step's time without launches, they are pauses: of 12 real traces with much
 such time, 6 had 73 to 100 % of it in five gaps, and none of those was limited by its launches."""

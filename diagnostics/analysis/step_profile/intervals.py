@@ -76,7 +76,7 @@ def holes(cover: Cover, start: int, end: int, least: int) -> Cover:
     """Stretches between the two that are not covered, and no shorter than `least` (at least 1)."""
     if end <= start or least < 1:
         return []
-    inside = [one for one in cover if one[1] > start and one[0] < end]
+    inside = [span for span in cover if span[1] > start and span[0] < end]
     edges = [(start, start), *inside, (end, end)]
     return [(last, first) for (_, last), (first, _) in pairwise(edges) if first - last >= least]
 

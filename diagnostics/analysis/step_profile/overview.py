@@ -35,9 +35,8 @@ MS = 1e6
 Unusable = Literal["", "no_trace", "unreadable", "instrumented"]
 _LARGE_BYTES = 512 << 20
 """Of all files, decompressed (some seconds of reading): from there on processes are worth their start."""
-_GZIP_RATIO = 20
-_STEPS_SHOWN = 50
-_GROUPS_SHOWN = 50
+_GZIP_RATIO = 20  # Bytes of a trace for one compressed: JSON of repeated keys.
+_STEPS_SHOWN = _GROUPS_SHOWN = 50  # A convention, for the size of report.json.
 
 
 @dataclass(slots=True)
@@ -155,7 +154,7 @@ def overview(evidence: Evidence) -> Overview:
     traced = bool(evidence.handles(TraceFile) or evidence.handles(NsysFile))
     if traced:
         evidence.inside["trace" if evidence.handles(TraceFile) else "nsys"] = {profile.rank for profile in profiles}
-    world_size = evidence.world_size or next((one.world_size for one in profiles if one.world_size), None)
+    world_size = evidence.world_size or next((profile.world_size for profile in profiles if profile.world_size), None)
     records: list[RingFile | FlightFile] = [*evidence.handles(RingFile), *evidence.handles(FlightFile)]
     view = Overview(
         profiles=profiles,
@@ -218,7 +217,7 @@ def _profiles(evidence: Evidence, problems: list[Problem]) -> list[RankProfile]:
             problems.append(Problem(kind, file.file, result, unread=True))
             continue
         profiles += result
-        problems += [Problem(kind, file.file, what) for one in result for what in one.problems]
+        problems += [Problem(kind, file.file, what) for profile in result for what in profile.problems]
     return profiles
 
 
@@ -265,12 +264,13 @@ def _unique(profiles: list[RankProfile], problems: list[Problem]) -> list[RankPr
     if len(profiles) == 1 and profiles[0].rank < 0:
         profiles[0].rank = 0
     chosen: dict[int, RankProfile] = {}
-    for one in sorted(profiles, key=lambda p: (p.rank, p.base_ns + p.steps[0].start, p.kernels, p.file), reverse=True):
-        if one.rank < 0:
-            problems.append(Problem("trace", one.file, "it does not say its rank, and there are several: not used"))
-        elif one.rank in chosen:
-            what = f"a second trace of rank {one.rank}: the later window is used"
-            problems.append(Problem("trace", one.file, what, harmless=True))
+    latest = sorted(profiles, key=lambda p: (p.rank, p.base_ns + p.steps[0].start, p.kernels, p.file), reverse=True)
+    for window in latest:
+        if window.rank < 0:
+            problems.append(Problem("trace", window.file, "it does not say its rank, and there are several: not used"))
+        elif window.rank in chosen:
+            what = f"a second trace of rank {window.rank}: the later window is used"
+            problems.append(Problem("trace", window.file, what, harmless=True))
         else:
-            chosen[one.rank] = one
+            chosen[window.rank] = window
     return [chosen[rank] for rank in sorted(chosen)]

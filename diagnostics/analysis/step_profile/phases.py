@@ -141,7 +141,7 @@ def _find_backwards(trace: Trace, work: Work, steps: list[Step]) -> None:
         if step.backwards:
             last = step.backwards[-1].host[1]
             step.optimizer_ns = next((time for time in optimizers if last <= time < limit), None)
-            entered = [bisect_left(optimizers, begin) for begin in (*(one.host[0] for one in step.backwards), limit)]
+            entered = [bisect_left(optimizers, begin) for begin in (*(call.host[0] for call in step.backwards), limit)]
             step.updated = sum(before < after for before, after in pairwise(entered))
 
 

@@ -205,7 +205,7 @@ def _step(step: Step, covers: Covers, gaps: list[Gap]) -> StepProfile:
         end=step.device[1],
         times=covers.breakdown(*step.device),
         micros=len(step.backwards),
-        backward=[one.device for one in step.backwards],
+        backward=[call.device for call in step.backwards],
         gaps=dict(reasons),
         optimizer=step.optimizer_ns is not None,
         updated=step.updated,

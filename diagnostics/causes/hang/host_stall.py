@@ -31,7 +31,7 @@ def _late_host_text(finding: Finding, case: HostStall) -> Text:
     summary = (
         f"{who} never reached {missed}, which {ranks_spoken(case.waiting)} {verb(case.waiting, 'waits', 'wait')} in"
     )
-    if at.frame or case.known:
+    if at.frame or case.has_stack:
         summary += f": its host is {doing(at, explained=True)}."
     else:
         summary += (
@@ -100,7 +100,7 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
         cause="hang.host_stall",
         status="confirmed",
         facts=worded(_late_host_text, case=case),
-        confidence=_SEEN_CONFIDENCE if case.known else _UNSEEN_CONFIDENCE,
+        confidence=_SEEN_CONFIDENCE if case.has_stack else _UNSEEN_CONFIDENCE,
         ranks=case.ranks,
         victims=tuple(sorted(job.waits.reaching(case.ranks) - set(case.ranks))),
         group=_parts.group(job.survey, case.operation.key),

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from diagnostics.analysis.looks import looks
 from diagnostics.analysis.node_health import node_health
+from diagnostics.analysis.observations import observations
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
@@ -30,7 +30,7 @@ class Waits:
 
 def waits(evidence: Evidence) -> Waits:
     """Return what the kernel's log, telemetry and looks from outside say about storage."""
-    nodes, seen = node_health(evidence), looks(evidence)
+    nodes, seen = node_health(evidence), observations(evidence)
     ranks = {rank: (seconds, node.file) for node in nodes for rank, seconds in node.disk_waits_s}
     ranks |= {rank: (look.blocked_s, look.file) for rank, look in seen.items() if look.last.state == "D"}
     ranks = {rank: wait for rank, wait in sorted(ranks.items()) if wait[0] >= _LEAST_S}

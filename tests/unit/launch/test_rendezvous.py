@@ -49,7 +49,7 @@ def paths(tmp_path: Path) -> RunPaths:
 def test_the_rank_that_stands_still_is_blamed_with_its_place(paths: RunPaths) -> None:
     verdict = missing_ranks(paths, LIMIT_S)
     assert verdict is not None
-    assert (verdict.blamed, verdict.victims, verdict.attempt, verdict.kind) == ([2], [0, 1, 3], 0, "stall")
+    assert (verdict.culprits, verdict.victims, verdict.attempt, verdict.kind) == ([2], [0, 1, 3], 0, "stall")
     assert verdict.reason.endswith("for rank 2, which stood still at train.py:12 in load")
     assert "waited in init_process_group for 60 s" in verdict.reason
 
@@ -75,14 +75,14 @@ def test_all_missing_ranks_of_this_node_must_stand_still(paths: RunPaths) -> Non
     assert missing_ranks(paths, LIMIT_S) is None
     write(paths, 3, "started")
     verdict = missing_ranks(paths, LIMIT_S)
-    assert verdict is not None and verdict.blamed == [2, 3]
+    assert verdict is not None and verdict.culprits == [2, 3]
 
 
 def test_a_rank_of_another_node_may_wait_too(paths: RunPaths) -> None:
     for rank in (0, 1, 3):
         write(paths, rank, "meets", host="another-node", pid=1)
     verdict = missing_ranks(paths, LIMIT_S)
-    assert verdict is not None and verdict.blamed == [2]
+    assert verdict is not None and verdict.culprits == [2]
 
 
 def test_before_the_limit_and_after_a_meeting_nothing_is_said(paths: RunPaths) -> None:
@@ -98,7 +98,7 @@ def test_only_the_last_attempt_counts(paths: RunPaths) -> None:
     assert missing_ranks(paths, LIMIT_S) is None
     write(paths, 1, "started", attempt=10)
     verdict = missing_ranks(paths, LIMIT_S)
-    assert verdict is not None and (verdict.attempt, verdict.blamed) == (10, [1])
+    assert verdict is not None and (verdict.attempt, verdict.culprits) == (10, [1])
 
 
 def test_without_frames_the_place_is_unknown(paths: RunPaths) -> None:

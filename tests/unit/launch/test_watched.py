@@ -101,4 +101,4 @@ def test_ranks_are_asked_and_those_of_other_hosts_not_waited_for(
         write_json(paths.heartbeat(rank), {"rank": rank, **beat, "host": host})
     write_json(paths.answer(0), {"idle_s": 1.0})
     watched._ask(paths)
-    assert paths.asked.exists(), "it did not wait for the other node"
+    assert paths.question.exists(), "it did not wait for the other node"

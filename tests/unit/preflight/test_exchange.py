@@ -32,7 +32,7 @@ def offer(parts: tuple[bytes, ...] | None, how: How = "root", root: int = 4) -> 
 def test_a_later_rank_gets_what_an_earlier_one_gave() -> None:
     first = Exchange(4)
     first.offer(offer((b"1", b"2"), "root_mine"))
-    second = Exchange(7, known=dict(first.given))
+    second = Exchange(7, offers=dict(first.given))
     assert second.ask(KEY, (4,)) == (b"2",)
     assert not second.missed
 

@@ -24,7 +24,7 @@ def test_a_rank_gets_what_the_root_left() -> None:
     with recorded(0, 3) as first:
         dist.broadcast(torch.tensor([4, 5]), 0)
         dist.scatter(torch.zeros(1, dtype=torch.int64), [torch.tensor([n]) for n in (10, 11, 12)], src=0)
-    with recorded(2, 3, Exchange(2, known=dict(first.exchange.given))):
+    with recorded(2, 3, Exchange(2, offers=dict(first.exchange.given))):
         flags, mine = torch.zeros(2, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
         dist.broadcast(flags, 0)
         dist.scatter(mine, None, src=0)

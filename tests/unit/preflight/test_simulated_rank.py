@@ -16,7 +16,7 @@ def test_the_second_send_of_a_pair_meets_its_second_receive() -> None:
     for value in (4, 5):
         sender.send("0", 1, 0, [torch.tensor([value])])
     sender.send("0", 1, 9, [torch.tensor([6])])
-    receiver = SimulatedRank(Exchange(1, known=dict(sender.exchange.given)), 2, 1)
+    receiver = SimulatedRank(Exchange(1, offers=dict(sender.exchange.given)), 2, 1)
     got = [torch.zeros(1, dtype=torch.int64) for _ in range(3)]
     for tensor, tag in zip(got, (0, 9, 0), strict=True):
         for expected in receiver.receive("0", 0, tag, [tensor]):
@@ -42,7 +42,7 @@ def test_a_value_of_a_later_rank_is_missed() -> None:
 def test_waiting_fetches_the_results_of_the_group_up_to_its_own() -> None:
     values = [torch.tensor([value]) for value in (7, 8, 9)]
     known = {("group", n): offer(("group", n), value) for n, value in enumerate(values)}
-    exchange, outputs = Exchange(1, known=known), [torch.zeros(1, dtype=torch.int64) for _ in values]
+    exchange, outputs = Exchange(1, offers=known), [torch.zeros(1, dtype=torch.int64) for _ in values]
     due: list[Expected] = []
     works = []
     for number, output in enumerate(outputs):

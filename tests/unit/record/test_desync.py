@@ -73,7 +73,7 @@ def called(rank, *calls, position=5):
 def test_the_minority_is_blamed():
     same, other = ("all_reduce [8]", 14), ("barrier", 7)
     verdict = desync([called(0, same), called(1, same), called(2, other)], 5, 1, 9.0)
-    assert (verdict.blamed, verdict.victims, verdict.position, verdict.attempt) == ([2], [0, 1], 5, 1)
+    assert (verdict.culprits, verdict.victims, verdict.position, verdict.attempt) == ([2], [0, 1], 5, 1)
     assert "ranks 0, 1 called all_reduce [8] at train.py:14" in verdict.reason
     assert "rank 2 called barrier at train.py:7" in verdict.reason
     assert verdict.failure().rank == 2
@@ -82,24 +82,24 @@ def test_the_minority_is_blamed():
 @pytest.mark.parametrize("sides", [("a", "b"), ("a", "a", "b", "b"), ("a", "b", "c")])
 def test_a_tie_blames_nobody(sides):
     verdict = desync([called(rank, (what, ord(what))) for rank, what in enumerate(sides)], 5, 0, 9.0)
-    assert (verdict.blamed, verdict.victims, verdict.failure().rank) == ([], [], -1)
+    assert (verdict.culprits, verdict.victims, verdict.failure().rank) == ([], [], -1)
 
 
 def test_a_stall_blames_who_is_outside_while_others_wait():
     outside = Place(1, "", "loader.py:3 in get (inside wait)", region="data", step=4)
     verdict = stall([place(0, "all_reduce"), outside, place(2, "all_reduce")], [], {}, 7.2, 0, 9.0)
-    assert (verdict.blamed, verdict.victims, verdict.region, verdict.step) == ([1], [0, 2], "data", 4)
+    assert (verdict.culprits, verdict.victims, verdict.region, verdict.step) == ([1], [0, 2], "data", 4)
     assert "rank 1 stands at loader.py:3" in verdict.reason
 
 
 def test_a_stall_in_which_all_wait_blames_nobody():
-    assert stall([place(0, "all_reduce"), place(1, "all_reduce")], [], {}, 7, 0, 9.0).blamed == []
-    assert stall([Place(0, "", "a.py:1 in f"), Place(1, "", "a.py:1 in f")], [], {}, 7, 0, 9.0).blamed == []
+    assert stall([place(0, "all_reduce"), place(1, "all_reduce")], [], {}, 7, 0, 9.0).culprits == []
+    assert stall([Place(0, "", "a.py:1 in f"), Place(1, "", "a.py:1 in f")], [], {}, 7, 0, 9.0).culprits == []
 
 
 def test_a_rank_that_does_not_answer_is_blamed():
     verdict = stall([place(0, "all_reduce")], [1], {}, 7, 0, 9.0)
-    assert verdict.blamed == [1]
+    assert verdict.culprits == [1]
     assert "rank 1 does not answer" in verdict.reason
 
 
@@ -110,7 +110,7 @@ def test_ranks_part_where_equal_calls_come_from_other_lines():
     odd = [*same, ("all_reduce scalar", 7), ("all_reduce scalar", 9)]
     ranks = {0: usual, 1: odd, 2: usual}
     verdict = desync([called(rank, *calls, position=14) for rank, calls in ranks.items()], 14, 0, 9.0)
-    assert (verdict.position, verdict.blamed) == (13, [1])
+    assert (verdict.position, verdict.culprits) == (13, [1])
     assert verdict.reason == (
         "ranks called the same collective from different lines at position 13 of group default_pg (their calls differ "
         "from position 14 on): ranks 0, 2 called all_reduce scalar at train.py:9; rank 1 called all_reduce scalar at "

@@ -18,8 +18,8 @@ def probe(tmp_path):
 
 
 def ask(probe):
-    probe.paths.asked.parent.mkdir(parents=True, exist_ok=True)
-    probe.paths.asked.write_text("")
+    probe.paths.question.parent.mkdir(parents=True, exist_ok=True)
+    probe.paths.question.write_text("")
 
 
 def answer(probe):

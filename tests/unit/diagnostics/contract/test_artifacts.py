@@ -23,7 +23,7 @@ from diagnostics.contract.artifacts import (
 )
 
 PATHS = RunPaths(Path("run"))
-VERDICT = Verdict(kind="stall", reason="nothing moves", blamed=[2], victims=[0, 1, 3], step=7, region="backward")
+VERDICT = Verdict(kind="stall", reason="nothing moves", culprits=[2], victims=[0, 1, 3], step=7, region="backward")
 
 
 def test_the_layout_of_a_run_folder() -> None:
@@ -34,7 +34,7 @@ def test_the_layout_of_a_run_folder() -> None:
         "events/rank_00003.jsonl": PATHS.events(3),
         "heartbeat/rank_00003.json": PATHS.heartbeat(3),
         "start/attempt_1/rank_00003.json": PATHS.start(1, 3),
-        "start/asked": PATHS.asked,
+        "start/asked": PATHS.question,
         "flight/rank_00003.pickle": PATHS.flight(3),
         "flight/rank_00003.blackbox.json": PATHS.black_box(3),
         "flight/rank_00003.ring": PATHS.ring(3),
@@ -100,9 +100,9 @@ def test_secrets_are_masked_when_a_record_is_written(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(("blamed", "rank"), [([2], 2), ([], -1), ([1, 2], -1)])
-def test_a_verdict_blames_one_rank_or_none(blamed: list[int], rank: int) -> None:
-    failure = replace(VERDICT, blamed=blamed).failure()
+@pytest.mark.parametrize(("culprits", "rank"), [([2], 2), ([], -1), ([1, 2], -1)])
+def test_a_verdict_blames_one_rank_or_none(culprits: list[int], rank: int) -> None:
+    failure = replace(VERDICT, culprits=culprits).failure()
     assert (failure.rank, failure.step, failure.region, failure.victims) == (rank, 7, "backward", [0, 1, 3])
 
 

@@ -22,10 +22,10 @@ def test_the_rank_that_never_came_is_late_and_its_stack_says_where_it_is() -> No
     case = late_hosts(state, ())
     assert isinstance(case, HostStall)
     assert (case.ranks, case.waiting, case.issued, case.stack_file) == ((3,), (0, 1, 2), 2, "stacks_3")
-    assert case.operation == Operation(DEFAULT, 3) and case.standing.frame == SLEEP[1] and case.known
+    assert case.operation == Operation(DEFAULT, 3) and case.standing.frame == SLEEP[1] and case.has_stack
     assert case.last is not None and case.last.seq == 2 and not case.failed
     without = late_hosts(job({0: waiting(3), 1: waiting(3), 2: waiting(3), 3: done(2)}, 4), ())
-    assert isinstance(without, HostStall) and not without.known and without.stack_file == ""
+    assert isinstance(without, HostStall) and not without.has_stack and without.stack_file == ""
 
 
 def test_what_is_explained_is_not_late() -> None:

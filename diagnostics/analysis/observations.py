@@ -7,18 +7,17 @@ thread whose wait does not end has used no CPU time and made no switch (measured
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
-from diagnostics.contract.formatting import ranks_spoken, verb
 from diagnostics.evidence.model import Evidence, Frame
 from diagnostics.evidence.readers.process import KIND, Moment
 from diagnostics.evidence.stacks.dumps import is_native, main_thread
 
 IDLE = 0.05
 """Share of a core below which a thread does next to nothing: polling ten times a second takes 0.001."""
-BUSY = 0.5
+BUSY = 0.5  # A convention: a thread that computes has its core for most of the time.
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observation:
     """One rank over all looks."""
 
     file: str
@@ -45,13 +44,13 @@ class Seen:
         return self.last.state in ("T", "t")
 
 
-def looks(evidence: Evidence) -> dict[int, Seen]:
-    """Return what was seen of each rank; empty where nobody looked at the processes."""
+def observations(evidence: Evidence) -> dict[int, Observation]:
+    """Return what was observed of each rank; empty where nobody looked at the processes."""
     paths: dict[int, list[list[Frame]]] = {}
     for dump in evidence.stacks:
         if dump.rank is not None and (main := main_thread(dump)) is not None:
             paths.setdefault(dump.rank, []).append([frame for frame in main.frames if not is_native(frame)])
-    seen = {}
+    observed = {}
     for fact in evidence.facts:
         if fact.kind == KIND and fact.rank is not None:
             windows = [(before[1], after[0]) for before, after in pairwise(fact.fields["looks"])]
@@ -61,7 +60,7 @@ def looks(evidence: Evidence) -> dict[int, Seen]:
             idle = [share < IDLE and fixed for share, fixed in zip(shares, same, strict=True)]
             waits = [end.switches == start.switches for start, end in windows]
             still = [fixed and waited for fixed, waited in zip(idle, waits, strict=True)]
-            seen[fact.rank] = Seen(
+            observed[fact.rank] = Observation(
                 fact.file,
                 fact.fields["last"],
                 _trailing(windows, still),
@@ -71,17 +70,7 @@ def looks(evidence: Evidence) -> dict[int, Seen]:
                 fact.fields["call"],
                 fact.fields["counters"],
             )
-    return seen
-
-
-def summary(evidence: Evidence) -> str:
-    """Return whether the ranks moved, for a report without a cause; empty where nobody looked."""
-    seen = looks(evidence)
-    gone = tuple(rank for rank, one in sorted(seen.items()) if one.gone)
-    moved = tuple(rank for rank, one in sorted(seen.items()) if not (one.gone or one.stopped or one.blocked_s))
-    who = [f"{ranks_spoken(gone)} {verb(gone, 'has', 'have')} no process any more"] if gone else []
-    who.append(f"{ranks_spoken(moved) if moved else 'no rank'} moved or worked between the looks")
-    return "; ".join(who) if seen else ""
+    return observed
 
 
 def _trailing(windows: list[tuple[Moment, Moment]], held: list[bool]) -> float:

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from diagnostics.analysis.looks import Seen, looks, summary
+from diagnostics.analysis.observations import Observation, observations
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, Stacks, Thread
 from diagnostics.evidence.readers.process import KIND, Moment
+from diagnostics.report.without_cause import processes_text
 from tests.unit.diagnostics.analysis.calls import fact, frame
 
 HERE, THERE = frame(10), frame(20)
@@ -24,9 +25,9 @@ def stacks(rank: int, *lines: Frame) -> list[Stacks]:
     return [Stacks(rank, "s", (Thread("MainThread", (line,), main=True),)) for line in lines]
 
 
-def seen(*moments: Moment, lines: tuple[Frame, ...] = ()) -> Seen:
+def seen(*moments: Moment, lines: tuple[Frame, ...] = ()) -> Observation:
     evidence = Evidence(Path(), Limits(), facts=[process(0, *moments)], stacks=stacks(0, *lines))
-    return looks(evidence)[0]
+    return observations(evidence)[0]
 
 
 def test_a_thread_whose_wait_does_not_end_is_blocked() -> None:
@@ -67,7 +68,7 @@ def test_a_summary_for_a_report_without_a_cause() -> None:
         process(1, Moment(0, "S"), Moment(10, "R", cpu_s=9)),
         process(2, Moment(0, "S"), Moment(10, "")),
     ]
-    text = summary(Evidence(Path(), Limits(), facts=facts))
+    text = processes_text(Evidence(Path(), Limits(), facts=facts))
     assert text == "rank 2 has no process any more; rank 1 moved or worked between the looks"
-    assert summary(Evidence(Path(), Limits(), facts=facts[:1])) == "no rank moved or worked between the looks"
-    assert summary(Evidence(Path(), Limits())) == "" and looks(Evidence(Path(), Limits())) == {}
+    assert processes_text(Evidence(Path(), Limits(), facts=facts[:1])) == "no rank moved or worked between the looks"
+    assert processes_text(Evidence(Path(), Limits())) == "" and observations(Evidence(Path(), Limits())) == {}

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from diagnostics.analysis.looks import summary
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread
 from diagnostics.evidence.readers.process import Moment
+from diagnostics.report.without_cause import processes_text
 from tests.unit.diagnostics.analysis.stall.test_stack_evidence import C10D, inside
 from tests.unit.diagnostics.hang.dumps import Shown, detect
 
@@ -198,6 +198,6 @@ def test_in_a_group_that_is_not_known_the_odd_rank_is_a_suspicion(script: Path) 
 def test_what_is_said_without_a_cause() -> None:
     gone = rank(0, (), looks=(), last=Moment(NOW_S))
     facts = [one for _, facts in (gone, *waiting(1), rank(2, WAIT, switches=9)) for one in facts]
-    said = summary(Evidence(Path("nowhere"), Limits(), facts=facts))
+    said = processes_text(Evidence(Path("nowhere"), Limits(), facts=facts))
     assert said == "rank 0 has no process any more; rank 2 moved or worked between the looks"
-    assert summary(Evidence(Path("nowhere"), Limits())) == ""
+    assert processes_text(Evidence(Path("nowhere"), Limits())) == ""

@@ -1,4 +1,4 @@
-"""Ranks of a running job, seen from outside several times: who is not in the collective that the others wait in.
+"""Ranks of a running job, observed from outside several times: who is not in the collective that the others wait in.
 
 A job is proven to stand still where no wait of the waiting ranks ended for `STALL_S`. Who then waits in nothing holds
 the others up. Where all wait, but at different lines, the ranks vote, and the program's text says what the lines mean.
@@ -11,7 +11,7 @@ from itertools import filterfalse
 from diagnostics.analysis.divergence.find import Divergence, between, count_votes
 from diagnostics.analysis.divergence.single_calls import by_lines
 from diagnostics.analysis.job_state import STALL_S, JobState
-from diagnostics.analysis.looks import Seen
+from diagnostics.analysis.observations import Observation
 from diagnostics.analysis.stall.stack_evidence import HostOutside, InCollective, collective_of
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire, is_library, operation
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
@@ -27,32 +27,32 @@ _UNKNOWN = 0
 """Position of a call of which no recorder counted the ones before."""
 
 
-def from_looks(job: JobState, seen: dict[int, Seen]) -> HostOutside | Divergence | None:
+def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOutside | Divergence | None:
     """Explain why the ranks stand still; None while they move, or where a rank is gone."""
     dumps = job.latest_stacks()
-    places = {rank: _inside(seen[rank], dumps.get(rank)) for rank in sorted(seen) if not seen[rank].stopped}
+    places = {rank: _inside(observed[rank], dumps.get(rank)) for rank in sorted(observed) if not observed[rank].stopped}
     inside = {rank: place for rank, place in places.items() if place is not None}
-    outside = [rank for rank in sorted(seen) if rank not in inside]
-    if not inside or any(one.gone for one in seen.values()):
+    outside = [rank for rank in sorted(observed) if rank not in inside]
+    if not inside or any(rank.gone for rank in observed.values()):
         return None
-    blocked_s = min(seen[rank].blocked_s for rank in inside)
+    blocked_s = min(observed[rank].blocked_s for rank in inside)
     if not outside:
-        return _compare(job, seen, inside, dumps) if blocked_s >= STALL_S else None
-    idle = all(seen[rank].stopped or seen[rank].idle_s >= STALL_S for rank in outside)
-    idle &= all(seen[rank].fixed_s >= STALL_S for rank in inside)
-    if 2 * len(outside) > len(seen) or not (idle or blocked_s >= STALL_S):
+        return _compare(job, observed, inside, dumps) if blocked_s >= STALL_S else None
+    idle = all(observed[rank].stopped or observed[rank].idle_s >= STALL_S for rank in outside)
+    idle &= all(observed[rank].fixed_s >= STALL_S for rank in inside)
+    if 2 * len(outside) > len(observed) or not (idle or blocked_s >= STALL_S):
         return None
-    files = {rank: dumps[rank].file if rank in dumps else seen[rank].file for rank in outside}
-    standings = {rank: _does(dumps.get(rank), seen[rank]) for rank in outside}
+    files = {rank: dumps[rank].file if rank in dumps else observed[rank].file for rank in outside}
+    standings = {rank: _does(dumps.get(rank), observed[rank]) for rank in outside}
     return HostOutside(standings, files, inside, blocked_s, not idle)
 
 
-def _inside(seen: Seen, dump: Stacks | None) -> InCollective | None:
+def _inside(observed: Observation, dump: Stacks | None) -> InCollective | None:
     """Return the communication that a rank waits in, or the wait for its device, which may be the same."""
     main = stacks.main_thread(dump) if dump is not None else None
     if dump is None or main is None:  # A wait of which the kernel does not say what for is the best guess.
-        unknown = seen.blocked_s >= STALL_S and blocking_calls.kernel(seen.last.wchan) is None
-        return InCollective("", None, "process", seen.file) if unknown else None
+        unknown = observed.blocked_s >= STALL_S and blocking_calls.kernel(observed.last.wchan) is None
+        return InCollective("", None, "process", observed.file) if unknown else None
     place, at = _communicates(main), activity.doing(dump)
     backward = any(frame.function == "_engine_run_backward" for frame in main.frames)
     if place is None and (at.doing in {"lock", "device"} or backward):  # Another thread communicates for it.
@@ -74,25 +74,25 @@ def _communicates(thread: Thread) -> tuple[str, Frame] | None:
     return None
 
 
-def _does(dump: Stacks | None, seen: Seen) -> Standing:
+def _does(dump: Stacks | None, observed: Observation) -> Standing:
     """Return what a rank does outside, by its stack, else by what the kernel and its CPU time tell."""
-    at = activity.doing(dump, seen.last.time_s) if dump is not None else activity.NOWHERE
-    if seen.stopped:
+    at = activity.doing(dump, observed.last.time_s) if dump is not None else activity.NOWHERE
+    if observed.stopped:
         return Standing("stopped", "stopped by a signal (SIGSTOP, Ctrl-Z) or a debugger", at.frame)
     if at.doing not in {"unknown", "user code", "collective"}:
         return at
-    if seen.busy:
+    if observed.busy:
         return Standing("computing", "computing", at.frame)
-    if (known := blocking_calls.kernel(seen.last.wchan)) is not None:
-        return Standing(*known, at.frame)
-    return replace(at, words=f"blocked in the kernel ({seen.last.wchan})", aside="") if seen.last.wchan else at
+    if (blocked := blocking_calls.kernel(observed.last.wchan)) is not None:
+        return Standing(*blocked, at.frame)
+    return replace(at, words=f"blocked in the kernel ({observed.last.wchan})", aside="") if observed.last.wchan else at
 
 
 def _compare(
-    job: JobState, seen: dict[int, Seen], inside: dict[int, InCollective], dumps: dict[int, Stacks]
+    job: JobState, observed: dict[int, Observation], inside: dict[int, InCollective], dumps: dict[int, Stacks]
 ) -> Divergence | None:
     """Compare the calls that all ranks wait in; those of sub-groups cannot be, as their members are not known."""
-    groups = {seen[rank].call.get("group") for rank in inside}
+    groups = {observed[rank].call.get("group") for rank in inside}
     if len(inside) < job.world() or "other" in groups or any(rank not in dumps for rank in inside):
         return None
     sides: dict[tuple[str, Frame | None], list[int]] = {}
@@ -112,5 +112,5 @@ def _compare(
     divergence = between(count_votes(_KEY, _UNKNOWN, sides, range(job.world())), calls)
     if divergence is None or not divergence.culprits:
         return None
-    counters = [seen[rank].counters for rank in (divergence.majority_rank, divergence.minority_rank)]
+    counters = [observed[rank].counters for rank in (divergence.majority_rank, divergence.minority_rank)]
     return by_lines(divergence, *counters, default_group=groups == {"default"})

@@ -1,0 +1,33 @@
+"""What a report says of a job where no cause is confirmed."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from diagnostics.analysis.printed_steps import printed_steps
+from diagnostics.analysis.step_profile.account import Account
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence
+from diagnostics.report.without_cause import account_text, printed_text, processes_text
+
+ON_DEVICE = Account(0.9, 0.02, 0.01, 0.03, 4, 4, on_device=True, no_device_events=False)
+
+
+def test_where_the_time_of_a_step_went() -> None:
+    shares = "exposed communication 2%, copies 1%, idle 3% of the step"
+    assert account_text(ON_DEVICE) == f"90% of the communication overlaps, {shares}"
+    assert account_text(replace(ON_DEVICE, overlap=None)) == shares
+    assert account_text(replace(ON_DEVICE, devices=2)).endswith("(the least busy of 2 devices)")
+    assert account_text(replace(ON_DEVICE, traced=3)).endswith(", 3 of 4 ranks traced")
+    assert account_text(replace(ON_DEVICE, seen_ms=0.25)).endswith("only 0.25 ms are in the traces")
+    assert account_text(replace(ON_DEVICE, no_device_events=True)) == "the traces hold no event of a device"
+
+
+def test_on_cpu_waiting_is_told_apart_and_idle_is_no_fault() -> None:
+    on_cpu = replace(ON_DEVICE, on_device=False, waiting=0.01)
+    assert "2% (1% waiting for other ranks), without an operation 3% of the step" in account_text(on_cpu)
+    assert "waiting" not in account_text(replace(on_cpu, waiting=None))
+
+
+def test_without_steps_and_processes_nothing_is_said() -> None:
+    evidence = Evidence(Path(), Limits())
+    assert printed_text(printed_steps(evidence)) == processes_text(evidence) == ""
