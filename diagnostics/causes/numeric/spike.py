@@ -61,6 +61,11 @@ CAUSE = Cause(
     decide=decide,
     decided_from="step lines of Hugging Face, Lightning, Megatron-LM, torchtitan, fairseq, mmcv; `step N loss X`",
     remedy="an earlier checkpoint, skipped batches, a lower learning rate, clipping",
-    explained_by=(ExplainedBy(("numeric.overflow", "numeric.non_finite", "numeric.rank_divergence"), when=("any",)),),
+    explained_by=(
+        ExplainedBy(
+            ("numeric.overflow", "numeric.non_finite", "numeric.rank_divergence", "checkpoint.lost_state"),
+            when=("any",),
+        ),
+    ),
     source="PaLM (arXiv 2204.02311, section 5.1): restart 100 steps earlier and skip 200 to 500 batches",
 )

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from diagnostics.analysis.node_health import node_health
 from diagnostics.analysis.observations import observations
 from diagnostics.contract.causes import Cause
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
 from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.stacks.activity import doing
 
 ID = "storage.stall"
+_TABLE = table_beside(__file__)
 _LEAST_S = 30.0
 """In the kernel's state D without an end. Network file systems answer within seconds also under load."""
 
@@ -52,19 +54,10 @@ def _words(finding: Finding, case: Waits) -> Text:
     names = dict.fromkeys(name for fact in case.lines if (name := str(fact.fields.get("server") or "")))
     if case.lines:
         parts.append(f"the kernel reports that {', '.join(names) or 'a disk'} does not answer")
-    look = f"look at {', '.join(names)}" if names else "look at the file system that the path is on"
     return Text(
         summary=f"{sentence(' and '.join(parts))}. The process cannot be killed until the storage answers.",
         measured=f"{counted(len(case.ranks), 'rank')} in file I/O, {counted(len(case.lines), 'line')} of the kernel",
-        remedies=(
-            Remedy("environment", f"{look}: dmesg, nfsstat, mount, df -h; the other clients", "it has to answer first"),
-            Remedy(
-                "code",
-                "read data from a local copy, write checkpoints there and copy them asynchronously "
-                "(torch.distributed.checkpoint.async_save)",
-                "a stall of the shared file system then costs no step",
-            ),
-        ),
+        remedies=tuple(Remedy(**row) for row in _TABLE["remedies"]),
     )
 
 
@@ -90,14 +83,4 @@ def decide(case: Waits) -> list[Finding]:
     ]
 
 
-CAUSE = Cause(
-    id=ID,
-    title="storage does not answer",
-    outcome="hung",
-    branch="hang.late",
-    facts=waits,
-    decide=decide,
-    decided_from="the kernel's lines about NFS, Lustre, Ceph and disks; ranks in state D by telemetry or dtk attach",
-    remedy="the file server or disk that the kernel names; data and checkpoints on local disks",
-    source="fs/nfs, net/sunrpc/clnt.c, block/blk-core.c of Linux; lustre/ptlrpc; net/ceph",
-)
+CAUSE = Cause(id=ID, facts=waits, decide=decide, **_TABLE["cause"])

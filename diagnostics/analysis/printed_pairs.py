@@ -1,0 +1,105 @@
+"""What two courses of printed steps show beside each other: two runs, or a run and its resume. Names no cause."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from math import isfinite
+from statistics import median, quantiles
+
+from diagnostics.analysis.printed_steps import LEAST_AFTER, RATIO, WINDOW, Printed, PrintedSteps
+
+_CLOSE = 0.03
+"""Of figures that are the same but for rounding, another order of sums and another number of ranks."""
+_FALLS = 0.8
+"""Of its first losses: what a run that learns reaches."""
+_COURSE = 50
+"""Steps in common that show a course."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Steps in ascending order: one log, or a part of it up to where the steps begin again."""
+
+    file: str
+    rows: tuple[tuple[float, float, float, int], ...]
+    """(step, loss, gradient norm, line in the file)"""
+
+
+def courses(log: Printed) -> list[Course]:
+    """Cut the steps of a log where their numbers go back."""
+    parts: list[list[tuple[float, float, float, int]]] = [[]]
+    series = log.series
+    for row in zip(series.step, series.loss, series.norm, series.lines, strict=True) if series is not None else ():
+        if parts[-1] and not row[0] > parts[-1][-1][0]:  # Also where the trainer prints no numbers.
+            parts.append([])
+        if isfinite(row[0]) and isfinite(row[1]):
+            parts[-1].append(row)
+    return [Course(log.file, tuple(part)) for part in parts if len(part) >= LEAST_AFTER // 2]
+
+
+def multiples(job: PrintedSteps) -> Iterator[tuple[str, int, Course, Course]]:
+    """Yield figure (`loss`, `grad_norm`) and factor by which the second of two runs is a whole multiple of the first.
+
+    The losses of the same samples have one ratio at all steps; those of others do not.
+    """
+    for one, other in _pairs(job):
+        rows = {row[0]: row for row in one.rows}
+        both = [(rows[row[0]], row) for row in other.rows if row[0] in rows]
+        factors = [_factor([(a[column], b[column]) for a, b in both]) for column in (1, 2)]
+        for figure, factor in zip(("loss", "grad_norm"), factors, strict=True):
+            if abs(factor) > 1 and (figure == "loss" or abs(factors[0]) == 1):
+                yield (figure, factor, one, other) if factor > 1 else (figure, -factor, other, one)
+
+
+def frozen_beside(job: PrintedSteps) -> Course | None:
+    """Return the run whose loss stays where it began while that of another, from the same loss, falls."""
+    for pair in _pairs(job):
+        for one, other in (pair, pair[::-1]):
+            if min(len(one.rows), len(other.rows)) >= _COURSE:
+                (first, last), (begin, end) = _ends(one), _ends(other)
+                is_same = abs(begin - first) < _CLOSE * abs(first) and 0 < last < _FALLS * first
+                if is_same and abs(end - begin) < _CLOSE * begin:
+                    return other
+    return None
+
+
+def worse_after_resume(job: PrintedSteps) -> tuple[Course, Course, float, float] | None:
+    """Return a run, its resume, and the losses before and behind it, where that behind is far above that before."""
+    every = [course for log in job.logs for course in courses(log)]
+    for resumed in every:
+        start = resumed.rows[0][0]
+        for one in every:
+            if one is resumed or start <= 1 or not one.rows[0][0] < start <= one.rows[-1][0] + 2 * _stride(one):
+                continue
+            before = [loss for step, loss, _, _ in one.rows if step < start][-WINDOW:]
+            after = [loss for _, loss, _, _ in resumed.rows[: LEAST_AFTER // 2]]
+            low, high = median(before), median(after)
+            if len(before) >= LEAST_AFTER and 0 < RATIO * low < high and min(after) > max(before):
+                return one, resumed, low, high
+    return None
+
+
+def _pairs(job: PrintedSteps) -> Iterator[tuple[Course, Course]]:
+    firsts = [parts[0] for log in job.logs if (parts := courses(log))]
+    return combinations(firsts, 2)
+
+
+def _factor(values: list[tuple[float, float]]) -> int:
+    """Return the whole number that all ratios are close to, negative where the first is the larger; 0 = none."""
+    ratios = sorted(b / a for a, b in values if a > 0 and b > 0 and isfinite(a + b))
+    if len(ratios) < WINDOW:
+        return 0
+    low, *_, high = quantiles(ratios, n=10)
+    middle = median(ratios)
+    factor = round(middle) if middle >= 1 else -round(1 / middle)
+    exact = factor if factor > 0 else -1 / factor
+    return factor if all(abs(ratio - exact) < _CLOSE * exact for ratio in (low, middle, high)) else 0
+
+
+def _ends(course: Course) -> tuple[float, float]:
+    width = max(3, len(course.rows) // 10)
+    return median(row[1] for row in course.rows[:3]), median(row[1] for row in course.rows[-width:])
+
+
+def _stride(course: Course) -> float:
+    return (course.rows[-1][0] - course.rows[0][0]) / (len(course.rows) - 1)

@@ -1,0 +1,82 @@
+"""Two courses of steps beside each other."""
+
+from array import array
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnostics.analysis.printed_pairs import courses, frozen_beside, multiples, worse_after_resume
+from diagnostics.analysis.printed_steps import Printed, PrintedSteps
+from diagnostics.evidence.logs.steps import Series, Steps
+
+
+def printed(losses: list[float], first: int = 1, norms: list[float] | None = None, file: str = "a") -> Printed:
+    count = len(losses)
+    series = Series(
+        lines=array("q", range(1, count + 1)),
+        step=array("d", range(first, first + count)),
+        loss=array("d", losses),
+        norm=array("d", norms or [1.0] * count),
+    )
+    return Printed(file, Steps({"nanogpt": series}))
+
+
+def job(*logs: Printed) -> PrintedSteps:
+    return PrintedSteps(logs, ())
+
+
+def noisy(count: int, start: float = 4.0, fall: float = 0.02) -> list[float]:
+    return [round(start - n * fall + 0.05 * ((n * 7919) % 13) / 13, 4) for n in range(count)]
+
+
+@given(st.integers(2, 64), st.floats(0.1, 10.0), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_a_factor_is_found_whichever_run_comes_first(factor: int, start: float, swap: bool) -> None:
+    losses = [start + 0.01 * ((n * 7919) % 13) for n in range(40)]
+    logs = [printed(losses), printed([factor * loss for loss in losses], file="b")]
+    ((figure, found, one, other),) = multiples(job(*(logs[::-1] if swap else logs)))
+    assert (figure, found, one.file, other.file) == ("loss", factor, "a", "b")
+
+
+def test_gradients_alone_may_be_a_multiple() -> None:
+    losses, norms = noisy(40), [1 + 0.1 * (n % 7) for n in range(40)]
+    found = multiples(job(printed(losses, norms=norms), printed(losses, norms=[8 * norm for norm in norms], file="b")))
+    assert [case[:2] for case in found] == [("grad_norm", 8)]
+
+
+@pytest.mark.parametrize("other", [noisy(40), noisy(40, 8.0, 0.01), [1.5 * loss for loss in noisy(40)], noisy(9)])
+def test_other_pairs_are_no_multiples(other: list[float]) -> None:
+    assert not [*multiples(job(printed(noisy(40)), printed(other, file="b")))]
+
+
+def test_a_run_that_stays_where_it_began_beside_one_that_falls() -> None:
+    flat = noisy(80, 4.0, 0.0)
+    frozen = frozen_beside(job(printed(flat, file="flat"), printed(noisy(80))))
+    assert frozen is not None and frozen.file == "flat"
+    assert frozen_beside(job(printed(noisy(80)), printed(noisy(80, 4.0, 0.01), file="b"))) is None
+    assert frozen_beside(job(printed(flat), printed(flat, file="b"))) is None
+
+
+def test_a_log_is_cut_where_its_steps_begin_again() -> None:
+    log = printed(noisy(30))
+    log.series.step[20:] = array("d", range(11, 21))
+    assert [(part.rows[0][0], len(part.rows)) for part in courses(log)] == [(1, 20), (11, 10)]
+    assert courses(printed([float("nan")] * 9)) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "losses", "is_worse"),
+    [
+        (101, noisy(30), True),  # It starts anew.
+        (81, [2.5 * loss for loss in noisy(30, 2.0)], True),
+        (101, noisy(30, 2.0), False),
+        (1, noisy(30), False),  # Another run.
+        (400, noisy(30), False),  # A gap: it is not known what lies between.
+    ],
+)
+def test_a_resume_is_held_against_what_came_before(first: int, losses: list[float], is_worse: bool) -> None:
+    found = worse_after_resume(job(printed(losses, first, file="b"), printed(noisy(100))))
+    assert (found is not None) == is_worse
+    if found is not None:
+        assert (found[0].file, found[1].file) == ("a", "b") and found[3] > 1.5 * found[2]
