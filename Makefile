@@ -2,6 +2,7 @@
 # make test                                     install what the tests need and run them
 # make test-all                                 the same and every fault run (some 10 minutes more)
 # make check                                    lint, types, import direction
+# make docs                                     the documentation as a site in build/site
 # make bench                                    the figures of docs/benchmarks.md (needs a quiet machine)
 # make help                                     this text
 PYTHON ?= python3
@@ -10,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run $(VENV)/.compiled test test-all check bench clean
+.PHONY: help run $(VENV)/.compiled test test-all check docs bench clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -27,7 +28,7 @@ $(VENV)/.train: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.train
 	@echo "installing what the tests need into $(VENV) (once)"
-	$(PIP) -e '.[train,wandb,tensorboard,hf,attach,dev]' scipy scikit-learn jsonref
+	$(PIP) -e '.[train,wandb,tensorboard,hf,attach,docs,dev]' scipy scikit-learn jsonref
 	$(PIP) --no-deps sweeps  # It asks for numpy < 2, and works with 2.
 	@touch $@
 
@@ -48,6 +49,10 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
 
 $(VENV)/.bench: $(VENV)/.dev
 	$(PIP) -e '.[train,bench]'

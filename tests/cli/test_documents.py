@@ -1,6 +1,7 @@
 """What the documents say is true: their commands run, their table is the one that dtk prints."""
 
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -15,25 +16,27 @@ from dtk.strategies.table import render
 from tests.cli.command import ROOT, environment
 from tests.warm_python import run_module
 
-DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "runs" / "README.md"]
-README = (ROOT / "README.md").read_text()
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "runs" / "README.md"]
+RUNNABLE = [ROOT / "README.md", ROOT / "docs" / "run.md", *(ROOT / "docs" / "guides").glob("*.md")]
+TUTORIAL = ROOT / "docs" / "tutorial.md"
 
 
-def commands() -> list[str]:
-    blocks = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+def commands(*documents: Path) -> list[str]:
+    """The lines of the blocks marked as bash, without what is said of them."""
+    blocks = [block for path in documents for block in re.findall(r"```bash\n(.*?)```", path.read_text(), re.DOTALL)]
     lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
-    return [re.sub(r"\s+#.*", "", line) for line in lines if line]
+    return list(dict.fromkeys(re.sub(r"\s+#.*", "", line) for line in lines if line))
 
 
 def test_all_commands_are_covered():
     """`make test` is what runs this test, test_install.py runs the other three, and the rest are run below."""
     elsewhere = {"make run", "make test", "pip install '.[train]'", "pip install ."}
-    assert set(commands()) == elsewhere | set(RUN)
+    assert set(commands(*RUNNABLE)) == elsewhere | set(RUN)
     makefile = (ROOT / "Makefile").read_text()
     assert "-m dtk.run strategy=fsdp model=gpt2 $(ARGS)" in makefile
 
 
-RUN = [command for command in commands() if not command.startswith(("make ", "pip "))]
+RUN = [command for command in commands(*RUNNABLE) if not command.startswith(("make ", "pip "))]
 LONG = (
     "dtk run -m",
     "python -m dtk.run -m",
@@ -43,6 +46,7 @@ LONG = (
     "dtk bench",
     "dtk doctor",
     "dtk demo",
+    "dtk plan model=llama3_70b",
 )
 """What takes minutes, and has tests of its own that do not."""
 
@@ -81,9 +85,39 @@ def test_the_command_of_the_readme_works(command, tmp_path, request):
     assert process.stdout or command == "dtk ls"
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/strategies.md"])
-def test_the_strategy_table_is_the_printed_one(name):
-    text = (ROOT / name).read_text()
+@pytest.mark.extended
+@pytest.mark.timeout(900)
+def test_the_tutorial_works_from_top_to_bottom(tmp_path):
+    text = TUTORIAL.read_text()
+    for before, block in re.findall(r"([^\n]*)\n```bash\n(.*?)```", text, re.DOTALL):
+        for command in filter(None, block.splitlines()):
+            if command.startswith("pip "):
+                continue
+            process = run_module(shlex.split(command), environment(COLUMNS="100"), tmp_path, 300)
+            code = 1 if "exit code 1" in before else 0
+            assert process.returncode == code and process.stdout, (command, process.stdout, process.stderr)
+    assert (tmp_path / "comparison.html").exists() and (tmp_path / "report.html").exists()
+
+
+def test_pages_made_from_the_source_are_up_to_date():
+    page = ROOT / "docs" / "configuration.py"
+    assert runpy.run_path(str(page))["render"]() == page.with_suffix(".md").read_text(), f"run python {page}"
+
+
+def test_the_site_builds_and_every_page_is_in_it(tmp_path):
+    pytest.importorskip("material", reason="mkdocs-material is not installed (make docs)")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert made.returncode == 0, made.stderr
+    pages = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
+    assert {path.relative_to(tmp_path) for path in tmp_path.rglob("*.html")} >= pages
+    loaded = r"""(?:src=|<link[^>]*rel="stylesheet"[^>]*href=|@import |url\()["']?(https?://[^"') ]+)"""
+    outside = {url for path in tmp_path.rglob("*.html") for url in re.findall(loaded, path.read_text())}
+    assert not outside, "the pages need no network"
+
+
+def test_the_strategy_table_is_the_printed_one():
+    text = (ROOT / "docs" / "strategies.md").read_text()
     table = text.split("checked by a test -->\n")[1].split("<!-- end of table -->")[0]
     assert table == render("markdown")
 
@@ -93,7 +127,7 @@ def test_every_strategy_has_facts_and_a_file():
     assert set(CONFIG_TYPES) == {path.stem for path in files if not preset_sections(path)}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path):
     for link in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
         if not link.startswith("http"):

@@ -169,8 +169,8 @@ def test_a_rank_of_a_cluster_does_not_submit(monkeypatch, capsys):
 
 
 def documented() -> list[str]:
-    """The commands of docs/launching.md and of the README that submit a job."""
-    texts = [(ROOT / name).read_text() for name in ("docs/launching.md", "README.md")]
+    """The commands of docs/launching.md and docs/run.md that submit a job."""
+    texts = [(ROOT / name).read_text() for name in ("docs/launching.md", "docs/run.md")]
     lines = "\n".join(texts).replace("\\\n", " ").splitlines()
     return [line for line in lines if line.startswith("dtk run launcher=")]
 

@@ -1,0 +1,47 @@
+"""Write docs/configuration.md, every key of a run, from the schema: python docs/configuration.py.
+
+A test checks that it is up to date.
+"""
+
+from itertools import groupby
+from pathlib import Path
+
+from dtk.config.keys import Key, keys
+
+HEAD = """\
+# Configuration
+Every key of a run. `dtk run KEY=VALUE` sets it, `dtk explain KEY` prints it, and `dtk show RUN --why KEY` tells who
+set it in a run. Defaults are those of the schema; the file that a choice takes from `conf/` may set another one.
+Made from the schema by `python docs/configuration.py`.
+"""
+
+
+def render() -> str:
+    """All keys, section by section."""
+    sections = groupby(keys(), lambda key: key.name.partition(".")[0] if "." in key.name else "")
+    return HEAD + "".join(_section(name, list(members)) for name, members in sections)
+
+
+def _section(name: str, members: list[Key]) -> str:
+    names = ("key", "exists with", "type", "default", "what it is")
+    rows = "".join(
+        f"| `{key.name}` | {_code(key.kind)} | {_code(key.type)} | {_code(key.default)} | {_cell(key.about)} |\n"
+        for key in members
+    )
+    return f"\n## {name or 'The whole run'}\n| {' | '.join(names)} |\n|{' --- |' * len(names)}\n{rows}"
+
+
+def _code(text: str) -> str:
+    return f"`{_cell(text)}`" if text else ""
+
+
+def _cell(text: str) -> str:
+    return (
+        text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+        if "`" not in text
+        else text.replace("|", "\\|")
+    )
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("configuration.md").write_text(render())
