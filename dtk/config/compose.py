@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from diagnostics.contract.files import read_json
 from diagnostics.contract.origins import Origins
 from dtk.config.folders import groups, search_path
 from dtk.config.folders import source_tree as source_tree
@@ -16,7 +17,11 @@ from dtk.config.schema import Config
 from dtk.config.strict import MISSING, from_plain, to_plain
 from dtk.errors import DtkError
 
-_PATHS = (("runs_folder",), ("resume",), ("model", "pretrained"), ("data", "path"), ("data", "tokenizer"))
+_PATHS = (
+    ("runs_folder",), ("resume",), ("model", "pretrained"), ("model", "path"), ("data", "path"), ("data", "tokenizer"),
+)  # fmt: skip
+_SIZES = {"vocab_size": ("vocab_size",), "context_length": ("max_position_embeddings", "n_positions")}
+"""Keys of model=hf that are 0 where they are to be read -> their names in transformers' config.json."""
 _TOKENIZERS = ("byte", "gpt2")
 """Names that are no paths."""
 
@@ -55,6 +60,7 @@ def compose(overrides: list[str], config_dir: Path | None = None, *, traced: boo
     plain = compose_plain(arguments, folders)
     for keys in _PATHS:
         make_absolute(plain, keys)
+    _read_sizes(plain.get("model"))
     config = from_plain(plain)
     plain = to_plain(config)
     if not traced:
@@ -77,6 +83,23 @@ def without_reasons(composed: Composed) -> Composed:
     """Return the configuration as a run folder stores it, without the reasons for NCCL's variables."""
     config = replace(composed.config, nccl=replace(composed.config.nccl, about={}))
     return replace(composed, config=config, plain=to_plain(config))
+
+
+def _read_sizes(model: Any) -> None:
+    """Fill in the sizes of a transformers model from its folder, where they are 0."""
+    unknown = [key for key in _SIZES if isinstance(model, dict) and model.get(key) == 0]
+    if not unknown or model.get("path") in (None, MISSING):
+        return
+    path = Path(model["path"]) / "config.json"
+    try:
+        stored = read_json(path)
+        for key in unknown:
+            model[key] = next(stored[name] for name in _SIZES[key] if name in stored)
+    except (OSError, ValueError, TypeError) as error:
+        why = getattr(error, "strerror", None) or "it is no config.json of transformers"
+        raise DtkError(f"{path} cannot be read", why, "model.path=FOLDER that save_pretrained wrote") from error
+    except StopIteration:
+        raise DtkError(f"{path} does not say model.{key}", fix=f"set it: model.{key}=N") from None
 
 
 def make_absolute(plain: dict[str, Any], keys: tuple[str, ...]) -> None:

@@ -60,10 +60,11 @@ def check_targets(config: Config) -> None:
     Raises:
         DtkError: the first that is refused.
     """
-    for section in (config.model, config.task, config.data, config.optimizer, *config.callbacks):
+    for section in (config.model, config.task, config.data, config.optimizer, config.schedule, *config.callbacks):
         if target := getattr(section, "_target_", None):
             added = {"params": [], "lr": 0.0} if section is config.optimizer else {}
-            check_target(target, {**added, **section.arguments}, config.allow_targets)
+            arguments = getattr(section, "constructor", section.arguments)
+            check_target(target, {**added, **arguments}, config.allow_targets)
 
 
 def _check_allowed(target: str, allow: list[str]) -> None:

@@ -36,7 +36,7 @@ def build_model(config: ModelConfig, allow_targets: list[str]) -> nn.Module:
             with its arguments, or no nn.Module.
     """
     if isinstance(config, CustomModelConfig):
-        model: nn.Module = instantiate(config._target_, config.arguments, allow_targets, nn.Module)
+        model: nn.Module = instantiate(config._target_, config.constructor, allow_targets, nn.Module)
         if config.wrap:
             choose_blocks(model, config.wrap)
         return model

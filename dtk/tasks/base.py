@@ -50,6 +50,18 @@ class Task(ABC):
         """
         return len(leaves(targets)[0])
 
+    def collected(self) -> dict[str, Any]:
+        """Return name -> a metric that is no quotient of sums: an object of torchmetrics, or of its interface.
+
+        It is asked for at each evaluation: `update(*collect(...))` for each micro-batch, then `compute()`, which
+        gathers its state over the ranks. Recorded as `validation_<name>`, so it must give one number.
+        """
+        return {}
+
+    def collect(self, output: Any, targets: Any) -> tuple[Any, ...]:
+        """Return what the metrics of `collected` are updated with."""
+        return output, targets
+
     def metrics(self, output: Any, targets: Any) -> Sums:
         """Return name -> (sum, count) for every name of `metric_names`; the metric is the one divided by the other.
 
@@ -92,7 +104,9 @@ def loss_of(task: Task, output: Any, targets: Any) -> Tensor:
     return loss
 
 
-def add_figures(sums: Tensor, task: Task, output: Any, batch: Batch, count: int) -> None:
+def add_figures(
+    sums: Tensor, task: Task, output: Any, batch: Batch, count: int, collected: Mapping[str, Any] | None = None
+) -> None:
     """Add the figures of a micro-batch to those of others.
 
     Args:
@@ -102,6 +116,7 @@ def add_figures(sums: Tensor, task: Task, output: Any, batch: Batch, count: int)
         batch: on the rank's device. One that is not counted is looked at all the same: where logits are divided over
             ranks that takes collectives.
         count: of the targets that count.
+        collected: metrics that keep a state of their own.
 
     Raises:
         DtkError: the metrics are not those that the task names.
@@ -117,6 +132,8 @@ def add_figures(sums: Tensor, task: Task, output: Any, batch: Batch, count: int)
     if batch.counts:
         values = [torch.as_tensor(value, dtype=sums.dtype, device=sums.device) for pair in pairs for value in pair]
         sums += torch.stack(values)
+        for metric in (collected or {}).values():
+            metric.update(*task.collect(output, batch.targets))
 
 
 def no_figures(task: Task, device: torch.device) -> Tensor:

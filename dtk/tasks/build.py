@@ -25,6 +25,9 @@ def build_task(config: Config, vocabulary: Vocabulary | None = None) -> Task:
         if config.parallel.pp > 1 and type(custom).forward is not Task.forward:
             what = f"task._target_={task._target_} has a forward of its own, and parallel.pp={config.parallel.pp}"
             raise DtkError(what, "stages of the model are called one by one", "use parallel.pp=1, or leave forward out")
+        if config.parallel.pp > 1 and custom.collected():
+            what = f"task._target_={task._target_} has metrics by collected, and parallel.pp={config.parallel.pp}"
+            raise DtkError(what, "only the last stage sees the model's output", "use parallel.pp=1, or metrics")
         divided = {"tp": "" if config.model.architecture == "encoder" else "the vocabulary", "cp": "each sequence"}
         for degree, what in divided.items():
             ranks = getattr(config.parallel, degree)

@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from diagnostics.contract.artifacts import RunPaths
+from dtk.config.instantiate import instantiate
 from dtk.config.schema import Config
 from dtk.data.build import build_dataset
 from dtk.parallel.context import Context
@@ -18,6 +19,7 @@ from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.loop import Loop
 from dtk.train.measures import Measures
 from dtk.train.progress import Progress
+from dtk.train.schedule import Schedule
 from dtk.train.setup import Parts, set_up
 
 
@@ -60,6 +62,9 @@ def assemble(
         scaler.scale, scaler.good_steps = state.loss_scale, state.good_steps
     if checkpoint is not None:
         callbacks.restore(checkpoint)
+    section, own = config.schedule, None
+    if section.name == "custom":
+        own = instantiate(section._target_, section.arguments, config.allow_targets, Schedule)
     return Loop(
         config,
         context,
@@ -75,6 +80,7 @@ def assemble(
         numerics=Numerics(config.record, recorder, context, parts.strategy.replicas),
         batch_plan=config.batch_plan(context.world_size),
         callbacks=callbacks,
+        schedule=own,
     )
 
 

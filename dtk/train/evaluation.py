@@ -14,6 +14,7 @@ import torch
 from dtk.config.schema import Config
 from dtk.data.dataset import IGNORE, Batch, Dataset
 from dtk.data.sampler import evaluation_ids
+from dtk.errors import DtkError
 from dtk.parallel.batch_plan import evaluation_positions, evaluation_rounds
 from dtk.parallel.context import Context
 from dtk.parallel.control import share_buffers, sum_over_ranks
@@ -23,6 +24,9 @@ from dtk.train.setup import Parts
 
 def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -> dict[str, float]:
     """Loss and metrics over the held-out samples.
+
+    Raises:
+        DtkError: a metric of the user's own gives more than one number.
 
     Returns:
         validation_loss: mean over valid targets; validation_<name>: of each metric of the task;
@@ -50,7 +54,8 @@ def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -
     share_buffers(context, parts.model)
     parts.model.eval()
     with region("evaluation"), torch.no_grad():
-        sums = parts.runner.evaluate(batches())
+        collected = {name: metric.to(context.device) for name, metric in parts.task.collected().items()}
+        sums = parts.runner.evaluate(batches(), collected)
     parts.model.train()
     sums = sum_over_ranks(context, torch.cat([sums.cpu() * context.leads_tokens, of_class * context.leads]))
     names = ["loss", *parts.task.metric_names]
@@ -58,6 +63,12 @@ def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -
     figures = {
         f"validation_{name}": total / max(count, 1.0) for name, (total, count) in zip(names, totals, strict=True)
     }
+    for name, metric in collected.items():
+        value = metric.compute()
+        if not isinstance(value, torch.Tensor) or value.numel() != 1:
+            what = f"{type(parts.task).__qualname__}.collected: {name} is no single number"
+            raise DtkError(what, fix='average it, as average="macro" of torchmetrics does')
+        figures[f"validation_{name}"] = float(value)
     figures["validation_samples"] = float(size)
     if dataset.classes:
         figures["validation_classes"] = float((sums[2 * len(names) :] > 0).sum())

@@ -32,6 +32,8 @@ def export(config: Config, model: nn.Module, paths: RunPaths, context: Context) 
             shapes = {name: entry.shape for name, entry in entries.items()}
             dtypes = {name: entry.dtype for name, entry in entries.items()}
             export_weights(config.model, shapes, tensors, paths.export, dtypes)
+            if config.model.architecture == "custom" and config.model.path is not None:
+                model.config.to_json_file(paths.export / "config.json")  # type: ignore[operator, union-attr]
             say(f"weights exported to {typed(paths.export)}")
         else:
             deque(tensors, maxlen=0)  # Its part of every gather.

@@ -39,7 +39,7 @@ from dtk.train.measures import Measures
 from dtk.train.optimizer import clip_factor, set_learning_rate
 from dtk.train.progress import Progress, say
 from dtk.train.random_state import seed_random
-from dtk.train.schedule import learning_rate
+from dtk.train.schedule import Schedule, learning_rate
 from dtk.train.setup import Parts
 
 
@@ -72,6 +72,8 @@ class Loop:
     numerics: Numerics
     batch_plan: BatchPlan
     callbacks: Callbacks = field(default_factory=Callbacks)
+    schedule: Schedule | None = None
+    """Of the user's own."""
     enough: bool = False
     """Whether a callback of some rank ended the run."""
     last: dict[str, Any] = field(default_factory=dict)
@@ -142,7 +144,7 @@ class Loop:
     def _step(self, step: int, batches: list[Batch], agreement: Agreement) -> StepResult:
         """One optimizer step on the global batch."""
         strategy, optimizer, config = self.parts.strategy, self.parts.optimizer, self.config
-        set_learning_rate(optimizer, learning_rate(config.schedule, config.optimizer.lr, step, config.train.steps))
+        set_learning_rate(optimizer, self._learning_rate(step))
         fixed = self.dataset.fixed_targets
         targets = agreement.valid_targets if fixed is None else fixed * config.train.global_batch_size
         total = self._accumulate(batches, strategy.loss_factor * self.scaler.scale / max(targets, 1))
@@ -158,6 +160,10 @@ class Loop:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         return StepResult(total, targets, norm)
+
+    def _learning_rate(self, step: int) -> float:
+        config = self.config
+        return learning_rate(config.schedule, config.optimizer.lr, step, config.train.steps, self.schedule)
 
     def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
         """Forward and backward over the micro-batches, which faults replace; returns this rank's summed loss."""
@@ -214,11 +220,10 @@ class Loop:
                     dist.all_reduce(loss)
             value = float(loss) / max(result.targets, 1)
             norm = None if result.gradient_norm is None else float(result.gradient_norm)
-        optimizer = self.config.optimizer
         record = {
             "step": self.state.step,
             "loss": value,
-            "lr": learning_rate(self.config.schedule, optimizer.lr, self.state.step - 1, self.config.train.steps),
+            "lr": self._learning_rate(self.state.step - 1),
             "grad_norm": norm,
             **self.measures.window(self.state.step),
             **self.parts.runner.figures(),
@@ -251,7 +256,7 @@ class Loop:
         self.callbacks.each(lambda callback, training: callback.after_evaluation(training, self.state.step, figures))
         if self.context.rank == 0:
             metrics = ""
-            for name in self.parts.task.metric_names:
+            for name in (*self.parts.task.metric_names, *self.parts.task.collected()):
                 value = figures[f"validation_{name}"]
                 metrics += f"  {name.replace('_', ' ')} "
                 metrics += f"{value:.1%}" if name.endswith("accuracy") else f"{value:.4g}"

@@ -116,7 +116,7 @@ class Pipelined:
             self.shared.sum_gradients()
         return step.total
 
-    def evaluate(self, batches: Iterable[Batch]) -> Tensor:
+    def evaluate(self, batches: Iterable[Batch], collected: Mapping[str, Any] | None = None) -> Tensor:
         """Forward of each through all stages; only the last stage knows the figures, the others return zeros."""
         batches = list(batches)
         one = self.schedule(1)

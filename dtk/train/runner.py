@@ -4,7 +4,7 @@ A runner, this one or that of `dtk.train.pipeline`, is given micro-batches and r
 verbs, and neither optimizer nor logging.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -101,7 +101,7 @@ class Accumulate:
             total += loss.detach()
         return total
 
-    def evaluate(self, batches: Iterable[Batch]) -> Tensor:
+    def evaluate(self, batches: Iterable[Batch], collected: Mapping[str, Any] | None = None) -> Tensor:
         """Return what `dtk.tasks.base.add_figures` adds up over these micro-batches, on the device."""
         device = self.strategy.context.device
         sums = no_figures(self.task, device)
@@ -110,7 +110,8 @@ class Accumulate:
             batch = own.to(device)
             with self.strategy.autocast():
                 call = partial(self.model, **where)
-                add_figures(sums, self.task, self.task.forward(call, batch.inputs), batch, self.task.count(own.targets))
+                output, count = self.task.forward(call, batch.inputs), self.task.count(own.targets)
+                add_figures(sums, self.task, output, batch, count, collected)
         self.strategy.release(self.model)
         return sums
 

@@ -1,13 +1,32 @@
 """The learning rate as a pure function of the step: nothing to save, nothing to restore."""
 
 import math
+from abc import ABC, abstractmethod
 
-from dtk.config.schema import ConstantSchedule, CosineSchedule, WSDSchedule
+from dtk.config.schema import ConstantSchedule, CosineSchedule, CustomSchedule, WSDSchedule
+from dtk.errors import DtkError
 
-Schedule = ConstantSchedule | CosineSchedule | WSDSchedule
+
+class Schedule(ABC):
+    """Derive from it and name your class by `schedule._target_`."""
+
+    @abstractmethod
+    def factor(self, step: int, steps: int) -> float:
+        """Return what the peak learning rate is multiplied by, as a function of nothing but its arguments.
+
+        Args:
+            step: counted from 0.
+            steps: in the whole run.
+        """
 
 
-def learning_rate(schedule: Schedule, peak_lr: float, step: int, steps: int) -> float:
+def learning_rate(
+    schedule: ConstantSchedule | CosineSchedule | WSDSchedule | CustomSchedule,
+    peak_lr: float,
+    step: int,
+    steps: int,
+    own: Schedule | None = None,
+) -> float:
     """Learning rate of one step.
 
     Args:
@@ -15,12 +34,22 @@ def learning_rate(schedule: Schedule, peak_lr: float, step: int, steps: int) -> 
         peak_lr: the optimizer's `lr`.
         step: 0-based step.
         steps: steps in the whole run.
+        own: of a custom schedule.
+
+    Raises:
+        DtkError: a custom schedule returned no number that is finite and at least 0.
 
     Sources: cosine after Loshchilov & Hutter 2017 (SGDR); warm-up-stable-decay after Hu et al. 2024 (MiniCPM).
     """
     if step < schedule.warmup_steps:
         return peak_lr * (step + 1) / schedule.warmup_steps
-    if isinstance(schedule, ConstantSchedule):
+    if own is not None:
+        factor = own.factor(step, steps)
+        if not isinstance(factor, int | float) or not 0 <= factor < math.inf:
+            what = f"{type(own).__qualname__}.factor({step}, {steps}) returned {factor!r}"
+            raise DtkError(what, fix="return a finite number that is at least 0")
+        return peak_lr * factor
+    if isinstance(schedule, ConstantSchedule | CustomSchedule):
         return peak_lr
     floor = schedule.min_lr_ratio
     if isinstance(schedule, CosineSchedule):

@@ -8,6 +8,11 @@ from torch.utils.data import Dataset
 
 from dtk.tasks.base import Sums, Task
 
+try:
+    import torchmetrics
+except ImportError:
+    torchmetrics = None
+
 
 class Points(Dataset[Any]):
     """Inputs in a dict, targets in a list order of their size."""
@@ -40,6 +45,13 @@ class Relative(Task):
 
     def loss_sum(self, output: Any, targets: Tensor) -> Tensor:
         return (output["y"].squeeze(-1) - targets).abs().sum()
+
+    def collected(self) -> dict[str, Any]:
+        """A correlation of ranks is no quotient of sums: it needs all samples together."""
+        return {"correlation": torchmetrics.SpearmanCorrCoef()} if torchmetrics else {}
+
+    def collect(self, output: Any, targets: Tensor) -> tuple[Any, ...]:
+        return output["y"].squeeze(-1), (targets - 0.45).abs()
 
     def metrics(self, output: Any, targets: Tensor) -> Sums:
         return {"positive": ((targets > 0).sum(), len(targets))}

@@ -88,6 +88,15 @@ def test_a_metric_of_ones_own_is_divided_once(figures):
     assert alone["validation_positive"] == pytest.approx(sum(map(bool, (y > 0 for y in held_out))) / 23)
 
 
+def test_a_metric_of_torchmetrics_is_that_of_all_samples(figures):
+    pytest.importorskip("torchmetrics")
+    (alone,) = figures["own", "single", 1]
+    rank = lambda values: np.argsort(np.argsort(values))  # noqa: E731
+    held_out = np.array([Points()[i][1] for i in range(92, 115)])
+    expected = np.corrcoef(rank(held_out), rank(abs(held_out - 0.45)))[0, 1]
+    assert abs(alone["validation_correlation"]) == pytest.approx(abs(expected), abs=1e-5)
+
+
 @pytest.mark.parametrize("task", [task for task in TASKS if task != "own"])
 def test_accuracy_is_a_share(figures, task):
     """A count of right answers over the samples: never above 1, not even by padding."""

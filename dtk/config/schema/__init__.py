@@ -34,6 +34,7 @@ from dtk.config.schema.numerics import (
     ConstantSchedule,
     CosineSchedule,
     CustomOptimizerConfig,
+    CustomSchedule,
     SGDConfig,
     WSDSchedule,
 )
@@ -57,7 +58,8 @@ from dtk.strategies.registry import CONFIG_TYPES
 
 __all__ = [
     "KINDS", "AdamWConfig", "CallbackConfig", "CheckpointConfig", "ClassificationData", "Config",
-    "ConstantSchedule", "CosineSchedule", "CustomData", "CustomModelConfig", "CustomOptimizerConfig", "DataConfig",
+    "ConstantSchedule", "CosineSchedule", "CustomData", "CustomModelConfig", "CustomOptimizerConfig", "CustomSchedule",
+    "DataConfig",
     "EncoderConfig", "EveryRankFault", "GPTConfig", "HFData", "KubernetesLauncher", "LauncherConfig", "LlamaConfig",
     "LocalLauncher", "MoEConfig", "NCCLConfig", "NoFault", "NoTracker", "ParallelConfig", "PrecisionConfig",
     "RankFault", "RecordConfig", "RemoteLauncher", "SGDConfig", "SettingFault", "SkypilotLauncher", "SlowRankFault",
@@ -123,7 +125,7 @@ KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
     "data": _kinds("name", StdlibData, TextData, TokensData, HFData, ClassificationData, SyntheticData, CustomData),
     "strategy": ("name", CONFIG_TYPES),
     "optimizer": _kinds("name", AdamWConfig, SGDConfig, CustomOptimizerConfig),
-    "schedule": _kinds("name", ConstantSchedule, CosineSchedule, WSDSchedule),
+    "schedule": _kinds("name", ConstantSchedule, CosineSchedule, WSDSchedule, CustomSchedule),
     "tracker": _kinds("name", NoTracker, WandbTracker, TensorboardTracker),
     "launcher": _kinds("name", LocalLauncher, SlurmLauncher, KubernetesLauncher, SkypilotLauncher),
     "fault": _kinds("name", NoFault, SettingFault, EveryRankFault, RankFault, SlowRankFault),

@@ -91,5 +91,12 @@ class CustomModelConfig:
     wrap: list[str] = field(default_factory=list)
     """Blocks of the model, by class name or by a pattern of qualified names (`encoder.layers.*`): the units of
     sharding, recomputation and compile. Empty = `blocks`, or the modules of the class of the largest list."""
+    path: str | None = None
+    """Local folder of a transformers model (`model=hf`): an argument of the class too."""
     context_length: int = 1024
     vocab_size: int = 50257
+
+    @property
+    def constructor(self) -> dict[str, Any]:
+        """Return all arguments of the class."""
+        return self.arguments if self.path is None else {"path": self.path, **self.arguments}

@@ -74,3 +74,15 @@ class WSDSchedule:
     warmup_steps: int = 5
     decay_steps: int = 10
     min_lr_ratio: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CustomSchedule:
+    """A schedule of your own by its import path: a class on `dtk.train.schedule.Schedule`."""
+
+    name: Literal["custom"] = "custom"
+    _target_: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the constructor."""
+    warmup_steps: int = 0
+    """Linear warm-up before it."""

@@ -22,6 +22,7 @@ NEEDED = {
     "hf": ["data.path=x"],
     "kubernetes": ["launcher.image=x"],
     "custom": ["{group}._target_=a.B"],
+    "model=hf": ["model.path=x", "model.vocab_size=256", "model.context_length=64"],
     "gpt2_124m": ["data.path=x"],
 }
 """Option -> what it requires the user to give."""
@@ -44,7 +45,8 @@ def test_the_defaults_are_those_of_the_main_job() -> None:
 
 @pytest.mark.parametrize(("group", "option"), [(g, o) for g, names in OPTIONS.items() for o in names])
 def test_every_shipped_option_composes_and_survives_the_run_folder(group: str, option: str) -> None:
-    composed = compose([f"{group}={option}", *(text.format(group=group) for text in NEEDED.get(option, []))])
+    needed = NEEDED.get(f"{group}={option}", NEEDED.get(option, []))
+    composed = compose([f"{group}={option}", *(text.format(group=group) for text in needed)])
     assert from_plain(composed.plain) == composed.config
 
 
@@ -288,3 +290,19 @@ def test_composing_leaves_the_process_as_it_was(monkeypatch: pytest.MonkeyPatch)
     compose(["strategy=ddp"])
     assert (Path.cwd(), dict(os.environ)) == before
     assert not GlobalHydra.instance().is_initialized()
+
+
+def test_sizes_of_a_transformers_model_are_read_from_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"vocab_size": 300, "n_positions": 40}')
+    config = compose(["model=hf", f"model.path={tmp_path}", "model.vocab_size=7"]).config
+    assert (config.model.vocab_size, config.model.context_length) == (7, 40)
+    assert config.model.constructor == {"path": str(tmp_path)}
+    assert compose(["model=hf", f"model.path={tmp_path}"]).config.model.vocab_size == 300
+    for text, expected in (
+        ("{}", "does not say model.context_length - set it: model.context_length=N"),
+        ("[1]", "it is no config.json of transformers"),
+        ("{", "it is no config.json of transformers"),
+    ):
+        (tmp_path / "config.json").write_text(text)
+        assert expected in message("model=hf", f"model.path={tmp_path}", "model.vocab_size=7")
+    assert "No such file or directory - model.path=FOLDER" in message("model=hf", f"model.path={tmp_path / 'absent'}")

@@ -1,0 +1,76 @@
+"""Models of transformers from a local folder. Nothing of the folder is executed, and nothing is fetched."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dtk.errors import DtkError
+from dtk.extras import install
+
+HEADS = {
+    "causal_lm": ("AutoModelForCausalLM", ("ForCausalLM", "LMHeadModel")),
+    "masked_lm": ("AutoModelForMaskedLM", ("ForMaskedLM", "ForPreTraining")),
+    "sequence_classification": ("AutoModelForSequenceClassification", ("ForSequenceClassification",)),
+}
+"""Head -> transformers' class, and how the classes end in config.json that have it."""
+
+
+class Pretrained(nn.Module):
+    """Stands for a model of transformers: what it builds is that model itself, under its own parameter names.
+
+    Args:
+        path: folder that `save_pretrained` wrote.
+        weights: False = random ones, as its config.json describes the model.
+        head: of `HEADS`; auto = that of the class in config.json. A new head starts from random weights.
+        settings: of config.json, to replace: `{num_labels: 4, attention_dropout: 0.1}`.
+
+    Raises:
+        DtkError: transformers is not installed, or cannot use the folder without code of its own.
+    """
+
+    def __new__(  # noqa: D102
+        cls, path: str, weights: bool = True, head: str = "auto", settings: dict[str, Any] | None = None
+    ) -> Any:
+        try:
+            import transformers
+        except ImportError as error:
+            raise DtkError("model=hf needs transformers", fix=f"install it: {install('hf')}") from error
+        transformers.utils.logging.disable_progress_bar()
+        local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+        try:
+            config = transformers.AutoConfig.from_pretrained(path, **local, **{"use_cache": False, **(settings or {})})
+            named = str((config.architectures or [""])[0])
+            fitting = [
+                key for key, (_, ends) in HEADS.items() if key == head or (head == "auto" and named.endswith(ends))
+            ]
+            if not fitting:
+                what = f"model.path={path}: dtk does not know what {named or 'its config.json'} is for"
+                raise DtkError(what, fix=f"set model.arguments.head={'|'.join(HEADS)}")
+            auto: Any = getattr(transformers, HEADS[fitting[0]][0])
+            if weights and not _simulated():
+                model = auto.from_pretrained(path, config=config, use_safetensors=True, dtype=torch.float32, **local)
+            else:
+                model = auto.from_config(config, trust_remote_code=False, dtype=torch.float32)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            why = " ".join(str(error).split())[:300]
+            raise DtkError(
+                f"model.path={path} cannot be used", why, "name a folder that save_pretrained wrote"
+            ) from error
+        if fitting[0] == "sequence_classification" and config.pad_token_id is not None:
+            model.register_forward_pre_hook(_attend_to_text, with_kwargs=True)
+        return model.train()
+
+
+def _attend_to_text(model: Any, inputs: tuple[Any, ...], more: dict[str, Any]) -> Any:
+    """Leave padding out of the attention."""
+    if len(inputs) == 1 and isinstance(inputs[0], Tensor) and "attention_mask" not in more:
+        more = {**more, "attention_mask": (inputs[0] != model.config.pad_token_id).long()}
+    return inputs, more
+
+
+def _simulated() -> bool:
+    """Whether the model is built for its shapes only."""
+    from torch._guards import detect_fake_mode
+
+    return torch.get_default_device().type == "meta" or detect_fake_mode() is not None
