@@ -120,7 +120,7 @@ def conclude(
             )
     elif account is not None and outcome == "undecided" and not (standing or evidence.run or _trouble(evidence)):
         standing = f"no cause is confirmed: {account_text(account)}"
-    notes = list(_notes(evidence, explained=bool(verdict.roots), covered=waiting.told if waiting else frozenset()))
+    notes = list(_notes(evidence, verdict.roots, waiting.told if waiting else frozenset()))
     if not verdict.roots:  # What the versions of the job may be behind, where its own text does not show it.
         noted = {cause.id for cause in built_in_causes() if cause.noted}
         bugs = [f for f in ordered if f.cause in noted and f.status == "undecided"]
@@ -142,7 +142,11 @@ def conclude(
         world_size=world_size or None,
         notes=tuple(notes),
         waiting=waiting,
-        suspicions=suspicions(waiting, pruned) if waiting else of_memory(ran_out(evidence)) if open_log else (),
+        suspicions=suspicions(waiting, pruned)
+        if waiting
+        else of_memory(ran_out(evidence), printed_steps(evidence).count)
+        if open_log
+        else (),
         standing=standing if outcome != "healthy" or account is not None else "",
         run_folder=str(evidence.run.root) if evidence.run else None,
     )
@@ -339,6 +343,9 @@ def _standing(evidence: Evidence, findings: Sequence[Finding], measures: dict[st
     apart = [text_of(finding).summary for finding in findings if finding.status == "undecided" and finding.victims]
     if apart:
         return apart[0].partition(". ")[0].rstrip(".")
+    stopped = [f for f in findings if f.cause == "env.job_stopped" and f.status == "undecided"]
+    if stopped and any(fact.kind == "job_stopped" for fact in evidence.facts):
+        return text_of(stopped[0]).summary.rstrip(".")
     if processes := processes_text(evidence):
         return processes
     if not any(evidence.files.values()) and not _trouble(evidence) and (steps := printed_text(printed_steps(evidence))):
@@ -363,14 +370,16 @@ def _lost(evidence: Evidence) -> bool:
     return evidence.run is not None and read_run(evidence.run.root).state == "lost"
 
 
-def _notes(evidence: Evidence, *, explained: bool, covered: frozenset[str]) -> Iterable[str]:
+def _notes(evidence: Evidence, roots: Sequence[Finding], covered: frozenset[str]) -> Iterable[str]:
+    explained, shown = bool(roots), {f"{item.file}:{item.line}" for root in roots for item in root.evidence}
     if evidence.doubt:
         yield evidence.doubt
     if not explained:
         yield from _suspicious(evidence, covered)
+        shown |= {f"{fact.file}:{fact.line}" for fact in evidence.facts if fact.kind in _TROUBLE - covered}
     for attempt in evidence.earlier:
         yield f"Attempt {attempt.attempt} failed and the job was restarted{_why(attempt.error)}"
-    homeless = [error for error in evidence.errors if error.rank is None and error.type]
+    homeless = [error for error in evidence.errors if error.rank is None and error.type and _at(error) not in shown]
     for error in homeless[:4]:
         at = f" ({error.frames[0].file}:{error.frames[0].line})" if error.frames else ""
         text = shortened(" ".join(f"{error.type}: {error.message}".split()), 200)

@@ -40,8 +40,9 @@ class Printed:
 
     @property
     def series(self) -> Series | None:
-        """Those of the trainer that printed them."""
-        return next(iter(self.steps.series.values()), None)
+        """Those of the trainer that printed most of them."""
+        by_name = [series for _, series in sorted(self.steps.series.items())]
+        return max(by_name, key=lambda series: len(series.lines), default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,8 +146,9 @@ def standing(evidence: Evidence) -> Standing | None:
     kinds = frozenset(fact.kind for fact in evidence.facts)
     aborted = {error.rank for error in evidence.errors if error.signal == "SIGABRT" and error.rank is not None}
     victims = [error for error in evidence.errors if error.type and _lost_a_peer(error)]
-    silent = {one.rank for one in evidence.errors if one.exit_code == 1 and one.rank is not None and not one.type}
-    if not kinds & (_OPENS | _FAILED) and not aborted and not victims and not silent:
+    bare = [one for one in evidence.errors if one.exit_code == 1 and not one.type]
+    silent = {one.rank for one in bare if one.rank is not None}
+    if not kinds & (_OPENS | _FAILED) and not aborted and not victims and not bare:
         return None
     gave_up = [fact for fact in evidence.facts if fact.kind in _FAILED]
     reasons = {fact.kind: str(fact.fields.get("error") or fact.fields.get("result")) for fact in reversed(gave_up)}

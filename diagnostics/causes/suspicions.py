@@ -46,8 +46,8 @@ def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Sus
     return tuple(suspected)
 
 
-def of_memory(records: Sequence[RanOut]) -> tuple[Suspicion, ...]:
-    """Return what may have taken a device's memory, where its figures do not tell."""
+def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...]:
+    """Return what may have taken a device's memory, where its figures do not tell and `steps` steps were printed."""
     record = next((record for record in records if record.device == "cuda"), None)
     if record is None:
         return ()
@@ -57,9 +57,12 @@ def of_memory(records: Sequence[RanOut]) -> tuple[Suspicion, ...]:
     held = f"{bytes_text(outside)} are held outside PyTorch" if outside > _LOST * (total or outside) else ""
     allocated = record.allocated_bytes
     tensors = f"{bytes_text(allocated)} are in tensors" if allocated else "the request did not fit"
+    before = f"{counted(steps, 'step')} had run before it"
+    in_place = f"{tensors}; {before}, so parameters, gradients and optimizer states were in place" if steps else tensors
     odds = {
-        "memory.model_states": (0.42, tensors),
-        "memory.activations": (0.36, tensors),
+        "memory.model_states": (0.08 if steps else 0.36, tensors),
+        "memory.activations": (0.6 if steps else 0.42, in_place),
+        "memory.leak": (0.15 if steps else 0.02, f"{before}: less may have been held then" if steps else ""),
         "memory.fragmentation": (0.3 if lost else 0.04, lost),
         "memory.non_torch": (0.3 if held else 0.04, held),
     }

@@ -116,6 +116,8 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     if report.root_causes:
         rows.append(doc.Field("rest", _counts(report), "soft"))
     suspicions = [decided.finding for decided in report.findings if is_suspicion(decided.finding)]
+    # That memory ran out is the heading already.
+    suspicions = [one for one in suspicions if report.outcome != "oom" or one.cause != "hang.rank_oom"]
     for suspicion in suspicions[:_BRIEF]:
         rows.append(doc.Field("maybe", f"{_named(report, suspicion)}: {text_of(suspicion).summary}", "warn"))
     unsure = report.root_causes and report.root_causes[0].confidence < _HIGH
@@ -123,7 +125,9 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
         own = text_of(report.root_causes[0]).missing if report.root_causes else ""
         if own:
             rows.append(doc.Field("decide", own, "soft"))
-        for what, causes in [] if own and brief else missing(near)[: 1 if brief else None]:
+        # What would show a hang says nothing about a crash.
+        asks = not (brief and (own or (report.root_causes and report.outcome in ("crashed", "diverged"))))
+        for what, causes in missing(near)[: 1 if brief else None] if asks else ():
             named = f"{', '.join(causes[:3])}{' ...' if len(causes) > 3 else ''}"
             rows.append(doc.Field("decide", f"{what} (for {named})", "soft"))
     problems = [

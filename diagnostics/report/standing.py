@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from diagnostics.analysis.standing import Standing, Waiting
+from diagnostics.analysis.standing import TRANSPORT, Standing, Waiting
 from diagnostics.contract.formatting import counted, ranks_spoken, ranks_text, seconds_text, sentence, verb
 from diagnostics.evidence.model import shortened
 from diagnostics.report.document import Field
@@ -29,6 +29,10 @@ def headline(standing: Standing) -> str:
         return f"{who} lost a peer ({shortened(standing.lost, 120)}), and no line says which rank ended first"
     if standing.failed_silently:
         return f"{ranks_spoken(standing.failed_silently)} ended with exit code 1, and no line says why"
+    if standing.stuck_s:
+        return f"torch's watchdog stood still for {standing.stuck_s:.0f} s in a call of CUDA; no cause is confirmed"
+    if not standing.kinds & TRANSPORT:
+        return "a process that its launcher does not name ended with exit code 1, and no line says why"
     return "the transport reported errors; no cause is confirmed"
 
 
@@ -73,6 +77,8 @@ def decide(report: Report, standing: Standing | None) -> str:
         return f"the stderr of {ranks}, which names the reason: torchrun --log-dir=logs --redirects=3 ..."
     if standing is not None and standing.failure:
         return "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET COMMAND: NCCL then says which call failed, and why"
+    if standing is not None and not (standing.waits or standing.kinds & TRANSPORT):
+        return "the stderr of every rank: torchrun --log-dir=logs --redirects=3 ..., or the lines before these"
     return "the logs of all ranks in one folder; then TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 COMMAND"
 
 

@@ -52,7 +52,7 @@ def decide(job: JobEnvironment) -> list[Finding]:
     reason = _reason(stop)
     if before:
         return [undecided(ID, "The job was stopped ({reason}) after it had failed.", "its log before", reason=reason)]
-    if reason == "SIGINT":
+    if not _TABLE[reason]["confidence"]:  # That somebody did it says nothing of why.
         return [undecided(ID, _TABLE[reason]["summary"], _TABLE[reason]["change"])]
     item = EvidenceItem("log", stop.file, stop.text[:200], stop.line)
     confidence = _TABLE[reason]["confidence"]

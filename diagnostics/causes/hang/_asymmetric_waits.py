@@ -299,7 +299,7 @@ def _round_unknown_text(finding: Finding, case: RoundUnknown) -> Text:
     ranks = case.ranks
     it, their = verb(ranks, "it", "they"), verb(ranks, "its", "their")
     why = "left no dump" if case.no_dump else "made calls that do not show where a round of a loop begins"
-    missing = "steps: record.level=light in a run of dtk"
+    missing = "where each step begins: dtk watch -- COMMAND"
     if case.no_dump:
         missing = (
             f"the calls of {ranks_spoken(ranks)} up to {their} end: a flight dump at exit, or dtk watch -- "

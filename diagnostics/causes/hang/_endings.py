@@ -61,6 +61,7 @@ def _ended_first_text(
     return Text(
         summary=summary,
         measured=f"{len(names) or 1} of {max(world, len(names), 1)} ranks",
+        missing="" if names else "which rank it was: torchrun --log-dir=logs --redirects=3 ...",
         remedies=remedies(case.kind, first, finding.where, is_dtk_run, gave_up_at),
     )
 

@@ -18,15 +18,15 @@ _LAUNCHER_LOG = "the launcher's log, which names exit codes and signals"
 _ERROR_FILES = "the ranks' logs or error files: torchrun --log-dir, TORCHELASTIC_ERROR_FILE"
 _MISSING = {
     "hang.host_stall": "stacks of the ranks at the stall: dtk watch -- torchrun ..., or py-spy dump",
-    "hang.straggler": "a dump after the ranks went on, or heartbeats: record.level=light",
-    "hang.p2p_cycle": "send and recv, which gloo's recorder leaves out: stacks, or record.level=light in a run of dtk",
+    "hang.straggler": "stacks of all ranks, twice with a minute between: py-spy dump, or dtk attach",
+    "hang.p2p_cycle": "send and recv, which gloo's recorder leaves out: dtk watch -- COMMAND, or py-spy dump",
     "hang.device_stall": "NCCL's completion counters: TORCH_NCCL_TRACE_BUFFER_SIZE=2000",
     "hang.rank_raised": _ERROR_FILES,
     "hang.rank_oom": _ERROR_FILES,
     "hang.rank_killed": _LAUNCHER_LOG,
     "hang.rank_exited": _LAUNCHER_LOG,
     "hang.rendezvous": "the log of every node's launcher",
-    "hang.signature_mismatch": "root and ReduceOp, which flight dumps leave out: record.level=light in a run of dtk",
+    "hang.signature_mismatch": "root and ReduceOp, which flight dumps leave out: dtk watch -- COMMAND records them",
 }
 _ENDINGS = (*FAILED, "hang.rank_exited")
 _OF_VANISHED = ("hang.rank_exited", "hang.rank_killed", "hang.rank_raised")

@@ -93,17 +93,12 @@ def adopt_single(evidence: Evidence) -> None:
     lone = [error for error in evidence.errors if error.rank is None and error.type]
     if not all(error.frames and error.frames[-1].function == "<module>" for error in lone):
         return  # What was cut out of a log may be of any rank.
-    if any(map(_is_parallel, lone)):
+    if any(_PARALLEL.search(frame.file.replace("\\", "/")) for error in lone for frame in error.frames):
         return
     if not lone or any(is_victim(kind_of_exception(error.type, error.message, error.frames)) for error in lone):
         return
     evidence.errors = merge_errors([replace(error, rank=0) for error in evidence.errors])
     evidence.facts = [replace(fact, rank=0) for fact in evidence.facts]
-
-
-def _is_parallel(error: RankError) -> bool:
-    """Whether the traceback shows that its process has peers."""
-    return any(_PARALLEL.search(frame.file.replace("\\", "/")) for frame in error.frames)
 
 
 def launched(owners: Iterable[Owner], logs: list[tuple[Contents, Owner]]) -> frozenset[int]:

@@ -52,6 +52,11 @@ FORMATS: dict[str, bytes] = {
     ),
 }
 """Trainer -> a step of it. The last is torchtitan's, DeepSpeed's, nanoGPT's and that of many scripts."""
+_WORDS = {
+    "Hugging Face Trainer": b"{'loss'", "Megatron-LM": b"loss scale", "fairseq": b"num_updates=",
+    "MMEngine": b"(train)", "mmcv": b"Iter [", "Lightning": b"Epoch ", "step and loss": b"loss",
+}  # fmt: skip
+"""Trainer -> what stands in each of its steps, which is searched for first."""
 OVERFLOW = (
     rb"(?:(?:OVERFLOW!|Overflow detected\.)<to Attempted loss scale: ><N>(?:, reducing to (?P<a><N>))?"
     rb"|[gG]radient overflow<to (?:reducing loss scale to|setting loss scale to):? ?>(?P<b><N>))"
@@ -101,7 +106,7 @@ class Steps:
     def after(self, line: int) -> int:
         """Return how many different steps were printed behind a line."""
         rows = [zip(series.lines, series.step, strict=True) for series in self.series.values()]
-        return len({step for row in rows for at, step in row if at > line and step == step})
+        return max((len({step for at, step in row if at > line and step == step}) for row in rows), default=0)
 
     def __bool__(self) -> bool:
         """Whether there are enough of them to say anything; a figure that is not finite says it alone."""
@@ -120,21 +125,21 @@ class Steps:
                     self.overflow_scales.append(float(match["a"] or match["b"] or b"nan"))
         if b"loss" not in data:
             return
-        # One trainer prints a log: the first one whose lines were found.
-        for trainer in self.series or FORMATS:
-            if self._read(trainer, data, number - data.count(b"\n", 0, at)):
-                return
+        number -= data.count(b"\n", 0, at)
+        for trainer, word in _WORDS.items():  # A script may print steps of its own beside its trainer's.
+            if word in data:
+                self._read(trainer, data, number)
 
-    def _read(self, trainer: str, data: bytes, number: int) -> bool:
+    def _read(self, trainer: str, data: bytes, number: int) -> None:
         """Read what one trainer prints, by a few calls for the whole block."""
         regex = _compiled(FORMATS[trainer])
         parts = regex.split(data)
         between, *groups = (parts[n :: regex.groups + 1] for n in range(regex.groups + 1))
         if len(between) < 2:
-            return False
+            return
         series = self.series.setdefault(trainer, Series())
         if len(series.lines) >= MAX_POINTS:
-            return True
+            return
         # Column by column, which costs no call for each row.
         series.lines.extend([*accumulate(map(bytes.count, between[:-1], repeat(b"\n")), initial=number)][1:])
         columns = dict(zip(regex.groupindex, groups, strict=True))
@@ -143,4 +148,3 @@ class Steps:
         series.printed.extend([(1 if a else 0) + (2 if b else 0) for a, b in zip(loss, norm, strict=True)])
         for name in ("step", "loss", "norm", "scale", "skipped"):
             getattr(series, name).extend(map(float, [text or b"nan" for text in columns.get(name, empty)]))
-        return True

@@ -6,7 +6,7 @@ A traceback behind which the same writer goes on with its steps was handled: it 
 import re
 from dataclasses import dataclass, field, replace
 
-from diagnostics.evidence.endings import Kind, is_victim, kind_of_exception
+from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.launcher import by_launcher, driver_only, ended_child, fatal_error, launcher_only
 from diagnostics.evidence.logs.lines import Line
@@ -125,7 +125,8 @@ class Streams:
             self._keep(stream, end=True)
             self._take_back(stream)
         # A last line alone is weak: beside a whole traceback of an own error it is what somebody printed and handled.
-        if any(error.frames and not is_victim(_kind(error)) for error in self.read.errors):
+        framed = [error for error in self.read.errors if error.frames]
+        if any(not is_victim(kind_of_exception(error.type, error.message, error.frames)) for error in framed):
             for error in [error for error in self.read.errors if error.type and not error.frames]:
                 self._handled(error)
 
@@ -199,16 +200,8 @@ class Streams:
                 self._follow(FOLLOWED + 8 * len(self.streams))
 
     def _error(self, error: RankError) -> None:
-        if not error.frames and any(_alike(error, other) for other in self.read.errors[-64:]):
-            return
+        told = ((other.type, other.rank, other.message[:TEXT]) for other in self.read.errors[-64:])
+        if not error.frames and (error.type, error.rank, error.message[:TEXT]) in told:
+            return  # Several processes print one exception without saying which of them it is.
         if len(self.read.errors) < MAX_ERRORS and error not in self.read.errors[-8:]:
             self.read.errors.append(error)
-
-
-def _kind(error: RankError) -> Kind:
-    return kind_of_exception(error.type, error.message, error.frames)
-
-
-def _alike(error: RankError, other: RankError) -> bool:
-    """Whether two errors are one exception that several processes printed without saying which."""
-    return error.type == other.type and error.rank == other.rank and error.message[:TEXT] == other.message[:TEXT]

@@ -301,6 +301,8 @@ def recognise(head: bytes) -> bool:
     """Whether it reads as text: UTF-8 (UTF-16 by its mark) but for a cut at the end, hardly any control characters."""
     if has_utf16_mark(head):
         head = head[: len(head) & ~1].decode("utf-16", "replace").encode("utf-8", "replace")
+    text = head.rstrip(b"\0")  # A node that crashed leaves blocks of zeros behind what it had written.
+    head = text or head
     if len(_CONTROL.findall(head)) > len(head) // 100:
         return False
     return head.decode("utf-8", "replace").count("\ufffd") <= 1 + len(head) // 100

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from diagnostics.analysis.wait_graph.broadcast_tree import deviating_rank, stuck_ranks
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.model import Frame, RankError
 from tests.unit.diagnostics.hang.dumps import START_NS, Job, Op, confirmed, detect, evidence, write
+from tests.unit.diagnostics.hang.rings import write_ring
 
 STEP = [Op(line=10), Op("all_gather", 16, 20)]
 START_S = START_NS / 1e9
@@ -67,3 +69,11 @@ def test_gloos_broadcast_tree_shows_the_rank_that_names_another_root() -> None:
     assert stuck == {0, 2}
     assert deviating_rank((4, 5, 6, 7), tuple(4 + rank for rank in sorted(stuck))) == 6
     assert deviating_rank((4, 5), (4, 5)) is None, "of two ranks either may be wrong"
+
+
+def test_rings_without_a_call_are_no_good_health(tmp_path: Path) -> None:
+    for rank in range(2):
+        write_ring(tmp_path / f"rank_{rank:05d}.ring", rank, 2, [])
+    report = diagnose(tmp_path)
+    assert (report.outcome, report.root_causes) == ("undecided", ())
+    assert "hold no collective" in report.standing

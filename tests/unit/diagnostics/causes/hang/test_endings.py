@@ -70,7 +70,15 @@ def test_memory_that_ran_out_has_an_override_in_a_run_of_dtk() -> None:
             "look at the native code behind /job/train.py:12",
         ),
         (replace(RAISED, kind="killed", what="SIGINT", type="", signal="SIGINT"), "look for who sent SIGINT"),
-        (replace(RAISED, kind="killed", what="SIGKILL", type="", signal="SIGKILL"), "look into dmesg"),
+        (
+            replace(RAISED, kind="killed", what="SIGKILL", type="", signal="SIGKILL"),
+            "most likely the kernel's OOM killer",
+        ),
+        (
+            replace(RAISED, kind="killed", what="SIGKILL", type="", signal="SIGKILL", detail="cgroup"),
+            "ask for more host",
+        ),
+        (replace(RAISED, kind="killed", what="SIGBUS", type="", signal="SIGBUS"), "look at df -h /dev/shm"),
     ],
 )
 def test_signals_and_exit_codes(end: Ending, words: str) -> None:
@@ -90,3 +98,33 @@ def test_braces_in_evidence_are_text() -> None:
     where = (Where(1, "/job/{at}.py", 12),)
     assert "/job/{at}.py:12" in remedies("raised", RAISED, where, is_dtk_run=False)[0].change
     assert "{0.__class__}" in remedies("exited", end, where, is_dtk_run=False)[0].change
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("[Errno 98] Address already in use", "end the process that holds the port"),
+        ("[Errno 28] No space left on device: '/x'", "make room"),
+        ("[enforce fail at inline_container.cc:445] . PytorchStreamWriter failed writing file data/1", "make room"),
+        ("PytorchStreamReader failed reading zip archive: failed finding central directory", "compare the size"),
+        ("Error while deserializing header: HeaderTooLarge", "compare the size"),
+        ("Expected to mark a variable ready only once", "checkpoint with use_reentrant=False"),
+        ("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized", "start nvidia-fabric"),
+        ("The NVIDIA driver on your system is too old (found version 11040)", "compare nvidia-smi"),
+        ("/lib/libtorch_cuda.so: undefined symbol: ncclCommRegister", "let torch find its own NCCL"),
+        ("/lib/x.so: undefined symbol: _ZN3c10", "reinstall that library"),
+        ("No module named 'flash_attn'", "install the package"),
+        ("CUDA error: device-side assert triggered", "look for an index out of range"),
+        ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", "leave memory free"),
+        ("Must flatten tensors with uniform requires_grad when use_orig_params=False", "FullyShardedDataParallel("),
+        # Words alike that mean something else.
+        ("the port of the mixer is not in use", "fix the error at"),
+        ("size mismatch for head.weight", "fix the error at"),
+        ("shape '[2, 3]' is invalid for input of size 7", "fix the error at"),
+        ("expected device cuda:0 but got cpu", "fix the error at"),
+    ],
+)
+def test_known_exceptions_have_a_fix_of_their_own(message: str, words: str) -> None:
+    end = replace(RAISED, what=f"RuntimeError: {message}", type="RuntimeError")
+    (remedy,) = remedies("raised", end, AT, is_dtk_run=False)
+    assert remedy.change.startswith(words) and "{" not in remedy.change.replace('{"use_reentrant": False}', "")

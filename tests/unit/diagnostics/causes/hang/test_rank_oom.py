@@ -42,7 +42,7 @@ def test_a_device_s_figures_alone_do_not_tell_what_took_the_memory(tmp_path: Pat
     (tmp_path / "job.log").write_text("step 1 loss 2.0\n" + OOM.format("70.00", "6.00"))
     report = diagnose(tmp_path)
     assert (report.root_causes, report.outcome) == ((), "oom")
-    assert [one.cause for one in report.suspicions] == ["memory.model_states", "memory.activations"]
+    assert [one.cause for one in report.suspicions] == ["memory.activations", "memory.model_states"]
     assert report.suspicions[0].speaks_for == ("70 GiB are in tensors",)
     screen = terminal.render(document(report, brief=True), columns=120, colour=False)
     assert screen.startswith("OUT OF MEMORY: a device ran out of memory")

@@ -67,9 +67,12 @@ def test_blocks_change_nothing(count, every):
     assert [line for series in parts.series.values() for line in series.lines] == [n + 1 for n in range(count) if n % 3]
 
 
-def test_one_trainer_prints_a_log():
-    steps = read("iter 1: loss 2.0\n", "{'loss': 9.0, 'epoch': 1}\n", "iter 2: loss 3.0\n")
-    assert list(only(steps)[1].loss) == [2.0, 3.0]
+@pytest.mark.parametrize("parts", [1, 3])
+def test_steps_of_several_trainers_are_kept_apart_however_the_log_is_cut(parts):
+    lines = ["iter 1: loss 2.0\n", "{'loss': 9.0, 'epoch': 1}\n", "iter 2: loss 3.0\n"]
+    steps = read(*lines) if parts == 3 else read("".join(lines))
+    losses = {name: list(series.loss) for name, series in steps.series.items()}
+    assert losses == {"step and loss": [2.0, 3.0], "Hugging Face Trainer": [9.0]}
     assert steps.last == 3
 
 
@@ -100,3 +103,15 @@ def test_the_number_of_steps_has_an_end(monkeypatch):
     steps = read(*(f"step {n} loss 1.0\nGradient overflow: setting loss scale to 2.0\n" for n in range(9)))
     assert len(only(steps)[1].lines) == 5
     assert len(steps.overflow_lines) == len(steps.overflow_scales) == 5
+
+
+def test_one_trainer_after_the_other_prints_a_log():
+    """A warm-up of the script's own before the trainer begins."""
+    steps = Steps()
+    steps.feed(b"".join(b"step %d loss 3.0\n" % n for n in range(5)), 1)
+    steps.feed(b"".join(b"{'loss': 2.%d, 'grad_norm': 1.0, 'epoch': 0.%d}\n" % (n, n) for n in range(9)), 6)
+    assert {name: len(series.lines) for name, series in steps.series.items()} == {
+        "step and loss": 5,
+        "Hugging Face Trainer": 9,
+    }
+    assert (steps.after(0), steps.after(5), steps.after(12)) == (9, 9, 2)

@@ -9,7 +9,7 @@ import pytest
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.reader import Contents
-from diagnostics.evidence.readers.log import read
+from diagnostics.evidence.readers.log import read, recognise
 from tests.unit.diagnostics.evidence.texts import TORCHRUN, TWO_RANKS
 from tests.work import calls_in
 
@@ -494,3 +494,15 @@ def test_a_driver_that_lost_a_worker_raised_nothing_of_its_own(tmp_path: Path) -
     text = "\n".join((*TRACE[:3], "ray.exceptions.ActorDiedError: The actor died unexpectedly before its task.")) + "\n"
     found = scan(tmp_path / "x.log", text)
     assert (found.errors, [fact.kind for fact in found.facts]) == ([], ["launcher_error"])
+
+
+@pytest.mark.parametrize(
+    ("head", "known"),
+    [
+        (b"step 1 loss 2.0\n" + b"\0" * 4000, True),  # What a node that crashed left of its last block.
+        (b"\0" * 4000, False),
+        (b"PK\3\4\0\0\x08\0" * 90 + b"\0" * 4000, False),
+    ],
+)
+def test_zeros_behind_a_text(head: bytes, known: bool) -> None:
+    assert recognise(head) is known
