@@ -1,10 +1,13 @@
 """Who is named, from exit codes and error files as real failures leave them."""
 
 import signal
+from dataclasses import replace
 
 import pytest
 
-from diagnostics.contract.artifacts import RunPaths, write_json
+from diagnostics.contract.artifacts import RunPaths, Status, write_json
+from diagnostics.evidence.endings import of_error
+from diagnostics.evidence.run_folder import failure_error
 from dtk.launch.blame import find_failure
 
 
@@ -59,6 +62,26 @@ def test_a_rank_that_left_only_its_stderr(paths):
     log.write_text("Traceback\nModuleNotFoundError: No module named 'x'\n\n")
     failure, _ = find_failure(paths, 0, 2, {1: 1})
     assert failure.reason == "exited with code 1: ModuleNotFoundError: No module named 'x'"
+
+
+@pytest.mark.parametrize("left", ["error file", "log", "signal"])
+def test_how_it_ended_is_data_from_which_the_diagnosis_reads_the_same(paths, left):
+    """The launcher writes what `failure_error` reads; neither looks into the sentence."""
+    if left == "error file":
+        error(paths, 1, "ValueError", "bad batch", 2.0)
+    if left == "log":
+        (paths.logs(0, 1)).mkdir(parents=True)
+        (paths.logs(0, 1) / "stderr.log").write_text("pkg.OwnError: no batch\n", encoding="utf-8")
+    failure, state = find_failure(paths, 0, 2, {1: -signal.SIGKILL if left == "signal" else 1})
+    expected = {
+        "error file": ("raised", "ValueError", "bad batch", None),
+        "log": ("raised", "OwnError", "no batch", None),
+        "signal": ("killed", "", "", "SIGKILL"),
+    }
+    assert (failure.kind, failure.type, failure.message, failure.signal) == expected[left]
+    read = failure_error(Status(state=state, failure=replace(failure, reason="some sentence")))
+    assert (read.type, read.signal, read.exit_code) == (failure.type, failure.signal, failure.exit_code)
+    assert of_error(read, 1).kind == failure.kind
 
 
 def test_nothing_is_known(paths):

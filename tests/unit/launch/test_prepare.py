@@ -1,12 +1,15 @@
 """A job before its launch: composed, placed, and refused where it could not run."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from diagnostics.contract.artifacts import RunPaths, write_json
 from dtk.config.trust import MASK
 from dtk.errors import DtkError
-from dtk.launch.prepare import compose_point, cuda_devices, place_point, settle_point
+from dtk.launch.prepare import compose_point, cuda_devices, manifest_of, place_point, settle_point
+from dtk.nccl.render import Rendered
 
 TINY = ["model=gpt2_tiny", "strategy=ddp", "launcher.device=cpu"]
 
@@ -35,6 +38,23 @@ def test_epochs_are_counted_and_ranks_checked() -> None:
     assert point.composed.config.train.steps == 20
     with pytest.raises(DtkError, match="but this run has 1 rank"):
         place_point(compose_point([*typed, "launcher.nproc=1", "launcher.world_size=2"], None))
+
+
+def test_a_manifest_names_the_data_the_attempts_and_the_run_that_it_repeats(tmp_path: Path) -> None:
+    point, placement = place_point(compose_point([*TINY, "launcher.nproc=2"], None))
+    paths, nccl = RunPaths(tmp_path / "new"), Rendered("auto", {"NCCL_DEBUG": "WARN"}, ())
+    about = manifest_of(point, paths, {"sha256": "a"}, placement, 2, "local", nccl)
+    assert (about["run_id"], about["data"], about["earlier_argv"]) == ("new", {"sha256": "a"}, [])
+    assert about["nccl"]["variables"] == {"NCCL_DEBUG": "WARN"} and "rerun_of" not in about
+    elsewhere = manifest_of(replace(point, earlier=tmp_path / "old"), paths, None, placement, 2, "slurm", nccl)
+    assert "data" not in elsewhere and (elsewhere["rerun_of"], elsewhere["launcher"]) == ("old", "slurm")
+    paths.root.mkdir()
+    write_json(paths.manifest, {**about, "argv": ["dtk", "run"], "earlier_argv": [["first"]]})
+    resumed = replace(point, paths=paths, attempt=1)
+    again = manifest_of(resumed, paths, {"sha256": "a"}, placement, 2, "local", nccl)
+    assert again["earlier_argv"] == [["first"], ["dtk", "run"]]
+    with pytest.raises(DtkError, match="the data has changed"):
+        manifest_of(resumed, paths, {"sha256": "b"}, placement, 2, "local", nccl)
 
 
 @pytest.mark.parametrize(
