@@ -7,7 +7,7 @@ from pathlib import Path
 from dtk.doctor.gpus import TOPIC, Gpu, Seen, each, each_gpu
 from dtk.doctor.model import Check, Remedy, Result, failure, graded, warning
 from dtk.doctor.scope import Scope
-from dtk.record.nvml import EVENT_REASONS
+from dtk.record.nvml import event_reasons
 
 CORRECTED, UNCORRECTED = 0, 1  # nvmlMemoryErrorType_t, nvml.h.
 VOLATILE, AGGREGATE = 0, 1
@@ -72,7 +72,7 @@ def throttling(gpu: Gpu) -> Seen:
     if bits is None:
         yield None
         return
-    reasons = [name for bit, name in EVENT_REASONS.items() if bits & bit]
+    reasons = event_reasons(bits)
     celsius = gpu.read("GetTemperature", 0)
     heat = "" if celsius is None else f"{celsius} C"
     yield f"GPU {gpu.index}  {', '.join(part for part in (heat, *reasons) if part) or 'nothing'}"

@@ -8,20 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-EVENT_REASONS = {
-    0x1: "idle",
-    0x2: "application_clocks",
-    0x4: "software_power_cap",
-    0x8: "hardware_slowdown",
-    0x10: "sync_boost",
-    0x20: "software_thermal",
-    0x40: "hardware_thermal",
-    0x80: "hardware_power_brake",
-    0x100: "display_clocks",
-}
-"""Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h)."""
+EVENT_REASONS = (
+    "idle", "application_clocks", "software_power_cap", "hardware_slowdown", "sync_boost", "software_thermal",
+    "hardware_thermal", "hardware_power_brake", "display_clocks",
+)  # fmt: skip
+"""Of the bits of nvmlDeviceGetCurrentClocksEventReasons, from the lowest on (nvml.h)."""
 
 Read = Callable[[Any, Any], dict[str, Any]]
+
+
+def event_reasons(bits: int) -> list[str]:
+    """Return the reasons for lower clocks that are set."""
+    return [name for bit, name in enumerate(EVENT_REASONS) if bits >> bit & 1]
 
 
 def open_nvml() -> tuple[Any, str]:
@@ -54,7 +52,7 @@ def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
 
 def _throttle(nvml: Any, handle: Any) -> dict[str, Any]:
     bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
-    return {"throttle_reasons": [name for bit, name in EVENT_REASONS.items() if bits & bit]}
+    return {"throttle_reasons": event_reasons(bits)}
 
 
 def _pcie(nvml: Any, handle: Any) -> dict[str, Any]:

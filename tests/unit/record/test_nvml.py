@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dtk.record.nvml import EVENT_REASONS, SIGNALS, all_devices, find_device, text_of
+from dtk.record.nvml import EVENT_REASONS, SIGNALS, all_devices, event_reasons, find_device, text_of
 
 
 class FakeNvml:
@@ -84,5 +84,6 @@ def test_a_device_is_found_by_its_uuid_with_or_without_prefix(uuid, asked):
 
 def test_texts_and_bits():
     assert text_of(b"H200") == text_of("H200") == "H200"
-    assert all(bit & (bit - 1) == 0 for bit in EVENT_REASONS)
-    assert len(set(EVENT_REASONS.values())) == len(EVENT_REASONS)
+    assert len(set(EVENT_REASONS)) == len(EVENT_REASONS)
+    assert event_reasons(0) == [] and event_reasons(0x1 | 0x20) == ["idle", "software_thermal"]
+    assert event_reasons(0x100 | 0x10000) == ["display_clocks"], "a bit that is not known has no name"

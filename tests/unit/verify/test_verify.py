@@ -8,8 +8,10 @@ import pytest
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.runs.find import read_details
+from dtk.config.compose import compose
 from dtk.errors import DtkError
-from dtk.verify.verify import BEYOND, STEPS, _figures, _short, _step_of_end, _terms, verify
+from dtk.record.run_folder import describe
+from dtk.verify.verify import BEYOND, STEPS, _fault_conflict, _figures, _short, _step_of_end, _terms, verify
 from tests.unit.diagnostics.report.samples import finding, report
 
 
@@ -97,3 +99,15 @@ def test_a_short_run_goes_beyond_the_step_that_failed(tmp_path: Path) -> None:
     assert _short(finding("hang.rank_raised"), paths)[0] == f"train.steps={31 + BEYOND}"
     (tmp_path / "status.json").unlink()
     assert _short(finding("hang.rank_raised"), paths)[0] == f"train.steps={STEPS}"
+
+
+def test_a_remedy_that_leaves_no_place_for_the_fault_is_told_by_its_type(tmp_path: Path) -> None:
+    typed = ["model=gpt2_tiny", "data=synthetic", "fault=branch", "strategy=fsdp", "launcher.nproc=2"]
+    composed = compose([*typed, "launcher.device=cpu"])
+    paths = RunPaths(tmp_path / "run")
+    paths.root.mkdir(mode=0o755)
+    describe(paths, {"schema_version": 1}, composed.plain, composed.overrides, composed.origins)
+    conflict = _fault_conflict(["strategy=ddp"], paths)
+    assert conflict is not None and conflict.what == "fault=branch cannot happen under strategy=ddp"
+    assert _fault_conflict(["train.steps=9"], paths) is None
+    assert _fault_conflict(["train.global_batch_size=7"], paths) is None, "refused, and not for the fault"
