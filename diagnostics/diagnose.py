@@ -15,6 +15,7 @@ from diagnostics.causes.registry import built_in as built_in_causes
 from diagnostics.causes.suspicions import of_memory, suspicions
 from diagnostics.contract.causes import AnyCause
 from diagnostics.contract.errors import DiagnosticsError
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Stated, Status, Worded, text_of
 from diagnostics.evidence.budget import budget, failure
 from diagnostics.evidence.coverage import damaged, unused
@@ -33,18 +34,8 @@ from diagnostics.tree.evaluate import cut_sets, evaluate, own_tree
 from diagnostics.tree.load import load
 from diagnostics.tree.model import Tree, gates
 
-_TROUBLE = frozenset({
-    "torchrun_failed", "torchrun_list", "watchdog_timeout", "watchdog_status", "watchdog_abort", "collective_stack",
-    "flight_dump_signal", "monitor_stuck", "desync_report", "desync_rank", "desync_timeout", "dist_backend_error",
-    "nccl_result", "nccl_warn", "nccl_ib_error", "nccl_ib_async", "nccl_shm", "nccl_duplicate_rank", "link_down",
-    "nccl_connect", "nccl_peer_closed", "nccl_duplicate_gpu", "nccl_version_mismatch", "cuda_oom", "cuda_error",
-    "cpu_oom", "worker_bus_error", "kernel_oom", "xid", "gloo_mismatch", "gloo_closed", "gloo_reset", "gloo_timeout",
-    "monitored_barrier", "collective_mismatch_text", "ddp_unused", "ddp_marked_twice", "ddp_shape_mismatch",
-    "rendezvous_timeout", "store_timeout", "store_key_timeout", "store_closed", "missing_variable",
-    "interface_missing", "port_in_use", "no_nccl", "srun_task", "side_error", "launcher_error", "worker_died",
-    "checkpoint_key", "job_stopped", "system_limit", "p2p_fault", "storage_silent",
-})  # fmt: skip
-"""Kinds of log lines (`evidence/logs/patterns.yaml`) that a job in good health does not write."""
+_TROUBLE: frozenset[str] = frozenset(table_beside(__file__)["trouble"])
+"""Kinds of log lines that a job in good health does not write."""
 FAILED = "this detector failed on this evidence"
 _ORDER: dict[Status, int] = {"confirmed": 0, "undecided": 1, "ruled_out": 2}
 

@@ -12,6 +12,7 @@ from diagnostics.analysis.divergence.evidence_terms import Position, Support, po
 from diagnostics.analysis.divergence.explanation import Explanation, left_loop
 from diagnostics.analysis.divergence.find import Divergence, Vote
 from diagnostics.evidence.calls import Call
+from diagnostics.evidence.model import Frame
 
 Counters = Mapping[tuple[str, str], Mapping[str, int]]
 """(file, function) of a frame -> whole numbers in its variables."""
@@ -31,13 +32,10 @@ def outside_backward(vote: Vote, majority: Call, minority: Call, *, came_later: 
         either = Explanation("insert", "behind", (majority, minority), (position("peers came later"),))
         return _divergence(vote, majority, minority, either)
     # With one line, as rings keep the innermost one only: of the function that both are in, else the innermost.
-    site = minority.site
-    stack = majority.stack[:1]
-    for frame in majority.stack if site is not None else ():
-        if site is not None and (frame.file, frame.function) == (site.file, site.function.rpartition(".")[2]):
-            stack = (replace(frame, function=site.function),)
-            break
-    loop_call = replace(majority, stack=stack)
+    site = minority.site or Frame("", 0, "")
+    inside = site.file, site.function.rpartition(".")[2]
+    shared = [replace(line, function=site.function) for line in majority.stack if (line.file, line.function) == inside]
+    loop_call = replace(majority, stack=(*shared, *majority.stack)[:1])
     explanation = left_loop(minority, loop_call, [loop_call], majority_goes_on=True)
     return None if explanation is None else _divergence(vote, majority, minority, explanation)
 

@@ -8,7 +8,8 @@ another number of iterations. Where the difference is neither, nothing is said, 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from functools import cached_property
+from itertools import chain, groupby
 
 from diagnostics.analysis.divergence.alignment import Change, PathCall, align
 from diagnostics.analysis.divergence.evidence_terms import support
@@ -21,7 +22,7 @@ MOST_PROGRAMS = 9
 """Ranks with more different programs than these are not compared: each does something of its own."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Program:
     """All collectives of ranks that call the same, oldest first."""
 
@@ -33,8 +34,9 @@ class Program:
     iterations: int
     """Steps that were begun."""
 
-    def path_calls(self) -> tuple[PathCall, ...]:
-        """Return the calls in the form that is compared across ranks."""
+    @cached_property
+    def paths(self) -> tuple[PathCall, ...]:
+        """The calls in the form that is compared across ranks."""
         paths = []
         for call in self.calls:
             ranks = self.members[call.key]
@@ -43,16 +45,6 @@ class Program:
             label = f"{call.key.label} {len(ranks)}" if is_named else call.key.name
             paths.append(PathCall(label, call.wire._replace(root=root), call.stack))
         return tuple(paths)
-
-
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """Ranks with one program."""
-
-    ranks: tuple[int, ...]
-    calls: tuple[Call, ...]
-    paths: tuple[PathCall, ...]
-    iterations: int
 
 
 def compare_programs(programs: Iterable[Program]) -> Divergence | None:
@@ -64,13 +56,11 @@ def compare_programs(programs: Iterable[Program]) -> Divergence | None:
     Returns:
         None when the largest sides are equally large, or when the difference is of another kind.
     """
-    by_calls: dict[tuple[object, ...], _Side] = {}
+    alike: dict[tuple[object, ...], list[Program]] = {}
     for program in sorted(programs, key=lambda program: program.ranks):
-        paths = program.path_calls()
-        side = by_calls.setdefault((paths, program.iterations), _Side((), program.calls, paths, program.iterations))
-        ranks = tuple(sorted((*side.ranks, *program.ranks)))
-        by_calls[paths, program.iterations] = replace(side, ranks=ranks)
-    sides = sorted(by_calls.values(), key=lambda side: (-len(side.ranks), side.ranks))
+        alike.setdefault((program.paths, program.iterations), []).append(program)
+    sides = [replace(same[0], ranks=tuple(sorted(chain(*(one.ranks for one in same))))) for same in alike.values()]
+    sides.sort(key=lambda side: (-len(side.ranks), side.ranks))
     if not 1 < len(sides) <= MOST_PROGRAMS:
         return None
     majority = sides[0]
@@ -83,8 +73,8 @@ def compare_programs(programs: Iterable[Program]) -> Divergence | None:
         return None
     first = min(compared, key=lambda result: (result[0], result[1].culprits))[1]
     lines = first.kind, first.majority.site, first.minority.site
-    alike = [other for _, other in compared if (other.kind, other.majority.site, other.minority.site) == lines]
-    culprits = tuple(sorted(rank for divergence in alike for rank in divergence.culprits))
+    same_lines = [other for _, other in compared if (other.kind, other.majority.site, other.minority.site) == lines]
+    culprits = tuple(sorted(rank for divergence in same_lines for rank in divergence.culprits))
     if tie:
         vote = replace(first.vote, sides=(majority.ranks, culprits))
         return replace(first, culprits=tuple(sorted(everyone)), vote=vote)
@@ -94,7 +84,7 @@ def compare_programs(programs: Iterable[Program]) -> Divergence | None:
     return replace(first, culprits=culprits, vote=vote)
 
 
-def _compare(majority: _Side, minority: _Side, *, tie: bool) -> tuple[int, Divergence] | None:
+def _compare(majority: Program, minority: Program, *, tie: bool) -> tuple[int, Divergence] | None:
     """Return where in the majority's program one side differs, and how; None for a difference of another kind."""
     changes = align(majority.paths, minority.paths)
     if not changes or not majority.calls or not minority.calls:
@@ -125,7 +115,7 @@ def _compare(majority: _Side, minority: _Side, *, tie: bool) -> tuple[int, Diver
     return _divergence(first.kind, "round" if whole else "within", first, majority, minority)
 
 
-def _whole_rounds(side: _Side, start: int, count: int, peers: _Side) -> bool:
+def _whole_rounds(side: Program, start: int, count: int, peers: Program) -> bool:
     """Whether calls are further rounds of a loop: beside calls like them, and whole passes of what the peers do.
 
     A pass is a forward or a backward, for instance; there may be several.
@@ -143,7 +133,7 @@ def _whole_rounds(side: _Side, start: int, count: int, peers: _Side) -> bool:
     return True
 
 
-def _passes(side: _Side) -> set[tuple[PathCall, ...]]:
+def _passes(side: Program) -> set[tuple[PathCall, ...]]:
     """Cut the calls up by step and region; where no regions are known, by the line of the loop that they come from."""
     repeated = {path.stack for path, count in Counter(side.paths).items() if count > 1}
     depth = len(shared_path(stack[::-1] for stack in repeated))
@@ -156,7 +146,7 @@ def _passes(side: _Side) -> set[tuple[PathCall, ...]]:
 
 
 def _divergence(
-    deviation: Deviation, place: Place, change: Change, majority: _Side, minority: _Side
+    deviation: Deviation, place: Place, change: Change, majority: Program, minority: Program
 ) -> tuple[int, Divergence]:
     at, there = min(change.at, len(majority.calls) - 1), min(change.there, len(minority.calls) - 1)
     expected = _at_own_line(majority.calls[at], minority.paths)
