@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics import settings
+from diagnostics.analysis.layout import named
 from diagnostics.analysis.memory.out_of_memory import ran_out
 from diagnostics.analysis.printed_steps import printed_steps
 from diagnostics.analysis.standing import standing as stands
@@ -76,7 +77,7 @@ def diagnose(path: Path, options: Options | None = None, source: str = "") -> Re
         more = f" (and {len(why) - 1} more files)" if len(why) > 1 else ""
         raise DiagnosticsError(f"nothing in {path} can be used: {why[0].file}: {why[0].what}{more}")
     with budget(evidence.limits, evidence.disk_bytes):
-        placed = settings.place(evidence, settings.mark_planted(evidence, findings))
+        placed = named(evidence, settings.place(evidence, settings.mark_planted(evidence, findings)))
         return conclude(evidence, trees, placed, measures, source or str(path))
 
 

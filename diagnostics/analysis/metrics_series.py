@@ -2,8 +2,10 @@
 
 import json
 import math
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
@@ -11,6 +13,12 @@ from diagnostics.evidence.limits import Limits, lines_of
 from diagnostics.evidence.model import Evidence, Problem
 
 FIGURES = ("loss", "grad_norm", "validation_loss")
+LAYOUT = (
+    "step_time_s", "pipeline_bubble", "pipeline_bubble_ideal", "pipeline_busiest", "pipeline_imbalance",
+    "expert_rank_load",
+)  # fmt: skip
+"""Figures of which the last `KEPT` are kept: how a layout did."""
+KEPT = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,13 @@ class Metrics:
     """Newest finite loss before the first bad one."""
     recovered: bool = False
     """Whether a finite loss followed a bad one."""
+    recent: dict[str, deque[float]] = field(default_factory=dict)
+    """Name of `LAYOUT` -> its last finite values, the oldest first."""
+
+    def usual(self, name: str) -> float | None:
+        """Return the median of the later half of a figure of `LAYOUT`; None where it was not recorded."""
+        values = list(self.recent.get(name, ()))
+        return median(values[len(values) // 2 :]) if values else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +116,10 @@ def _take(metrics: Metrics, record: dict[str, Any], number: int, finite_at: dict
             finite_at[figure] = step
         elif figure not in metrics.bad:
             metrics.bad[figure] = BadFigure(figure, word(value), step, number, finite_at.get(figure))
+    for name in LAYOUT:
+        value = _figure(record, name)
+        if value is not None and math.isfinite(value):
+            metrics.recent.setdefault(name, deque(maxlen=KEPT)).append(value)
     if loss is not None:
         metrics.records += 1
         metrics.last_step = step

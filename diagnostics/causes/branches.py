@@ -23,6 +23,7 @@ BRANCHES = (
     Branch("slow.order", "Communication is not allowed to overlap", above="slow"),
     Branch("slow.units", "Parameters are gathered in the wrong portions", above="slow"),
     Branch("slow.bound", "Overlap is as good as it gets", above="slow"),
+    Branch("slow.layout", "The layout divides the work badly", above="slow"),
     Branch("slow.idle", "The device waits for its host", above="slow"),
     Branch("environment", "The environment is not what was meant"),
     Branch("environment.names", "Variables that do not do what their name says", above="environment"),

@@ -16,7 +16,8 @@ def blame(finding: Finding) -> str:
         parts.append(f"step {finding.step}")
     if finding.group:
         ranks = f" [{numbers_text(finding.group.ranks)}]" if finding.group.ranks else ""
-        parts.append(f"group {finding.group.desc or finding.group.name or 'default'}{ranks}")
+        name = finding.group.desc or finding.group.name or "default"
+        parts.append(f"{'' if ' group' in name else 'group '}{name}{ranks}")
     if finding.position is not None:
         parts.append(f"position {finding.position}")
     return ", ".join(parts)

@@ -281,5 +281,11 @@ class Comparison:
 
     @property
     def comparable(self) -> bool:
-        """Whether there are at least two runs with figures, and all did the same work."""
-        return self.fair and (len(self.compared) > 1 or self.repeats)
+        """Whether there are at least two runs with figures, and all are known to have done the same work."""
+        return self.fair and not self.doubt and (len(self.compared) > 1 or self.repeats)
+
+    @property
+    def doubt(self) -> str:
+        """Why nobody can say that runs which differ in nothing else did the same work; empty = they did."""
+        open_checks = (check for check in self.checks if check.key == "weights" and check.status == "unknown")
+        return next((f"{check.title}: {check.detail}" for check in open_checks), "")

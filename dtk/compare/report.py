@@ -75,6 +75,8 @@ def headline(comparison: Comparison) -> str:
         return f"one variant, {len(only.compared):,} repeats of {only.label}: there is no other to compare it with"
     if len(comparison.compared) < 2:
         return f"only {comparison.compared[0].label} has figures: there is nothing to compare it with"
+    if comparison.doubt:
+        return f"not known to be comparable ({comparison.doubt}); nothing else differs"
     fastest = "no variant is clearly the fastest"
     cells = [cell for figure in comparison.figures if figure.key == "step_time_s" for cell in figure.cells]
     times = sorted(((c.estimate, c.variant) for c in cells if c.estimate), key=lambda pair: pair[0].median)

@@ -14,7 +14,7 @@ from dtk.config.placement import check_device
 from dtk.config.schema import Config, LlamaConfig, MoEConfig
 from dtk.errors import DtkError
 from dtk.parallel.mesh import divisors
-from dtk.parallel.pipeline import SCHEDULES
+from dtk.parallel.pipeline import SCHEDULES, stage_blocks
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
@@ -82,9 +82,10 @@ def _pipeline(config: Config, world_size: int) -> None:
     parallel = config.parallel
     typed = f"parallel.pp={parallel.pp}"
     if parallel.pp == 1:
-        if (stages := parallel.stages_per_rank) > 1:
-            what = f"parallel.stages_per_rank={stages} needs a pipeline"
-            raise DtkError(what, typed, "use parallel.pp=2, or parallel.stages_per_rank=1")
+        for key, default in (("stages_per_rank", 1), ("blocks_per_stage", [])):
+            if (value := getattr(parallel, key)) != default:
+                what = f"parallel.{key}={value} needs a pipeline"
+                raise DtkError(what, typed, f"use parallel.pp=2, or parallel.{key}={default}")
         return
     pipeline = parallel.pipeline(config.batch_plan(world_size).accumulation_steps)
     pipeline.check()
@@ -96,6 +97,12 @@ def _pipeline(config: Config, world_size: int) -> None:
         what = f"{typed}{per_rank} makes {pipeline.stages} stages of {counted(config.model.layers, 'block')}"
         near = config.model.layers // parallel.stages_per_rank or 1
         raise DtkError(what, "a stage has at least one block", f"use parallel.pp={near}")
+    sizes, even = parallel.blocks_per_stage, stage_blocks(config.model.layers, pipeline.stages)
+    if sizes and (len(sizes) != pipeline.stages or sum(sizes) != config.model.layers or min(sizes) < 1):
+        what = f"parallel.blocks_per_stage={sizes} does not divide {counted(config.model.layers, 'block')}"
+        why = f"there are {pipeline.stages} stages, each with a block or more"
+        fitting = str(list(map(len, even))).replace(" ", "")
+        raise DtkError(what, why, f"use 'parallel.blocks_per_stage={fitting}'")
     mesh = config.mesh(world_size)
     strategy = config.strategy.on(mesh)
     alone = mesh.world_size == parallel.pp and not strategy.traits.shards_parameters

@@ -1,6 +1,6 @@
 """Whether a fault can happen in this configuration: one that cannot would end in a healthy run and a puzzled user."""
 
-from dtk.config.schema import Config, EveryRankFault, NoFault, SettingFault
+from dtk.config.schema import Config, EveryRankFault, NodesFault, NoFault, SettingFault
 from dtk.errors import DtkError
 from dtk.strategies.registry import preferred
 
@@ -15,6 +15,11 @@ _GRADIENTS_IN = {
 _OWN_STEP = ("accumulation_boundary", "unused_parameters", "rank0_evaluation")
 """Faults with a forward pass of their own."""
 _ACCUMULATED = ("accumulation_boundary", "sync_every_micro_batch")
+_ALONG = {
+    "pp": ("pipeline_mismatch", "pipeline_bubble", "pipeline_imbalance"), "tp": ("tp_divergence", "tp_across_nodes"),
+    "ep": ("expert_imbalance",),
+}  # fmt: skip
+"""Dimension -> the faults that exist only along it."""
 
 
 class FaultConflictError(DtkError):
@@ -39,13 +44,17 @@ def check_fault(config: Config, world_size: int) -> None:
     if needed is not None and config.strategy.traits.gradients_in != needed:
         what = f"fault={name} cannot happen under strategy={config.strategy.name}"
         raise FaultConflictError(what, fix=f"use strategy={preferred(needed)}")
+    for degree, faults in _ALONG.items():
+        if name in faults and getattr(config.parallel, degree) == 1:
+            what = f"fault={name} cannot happen with parallel.{degree}=1"
+            raise FaultConflictError(what, fix=f"use parallel.{degree}=2")
     cut = [f"parallel.{degree}={size}" for degree in ("pp", "cp") if (size := getattr(config.parallel, degree)) > 1]
     if cut and name in _OWN_STEP:
         fix = " ".join(text.split("=")[0] + "=1" for text in cut)
         raise FaultConflictError(
             f"fault={name} calls the whole model with whole sequences", " ".join(cut), f"use {fix}"
         )
-    if isinstance(fault, SettingFault):
+    if isinstance(fault, SettingFault | NodesFault):
         return
     if world_size < 2:
         raise FaultConflictError(f"fault={name} needs two ranks", fix="use launcher.nproc=2")

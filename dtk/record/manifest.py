@@ -62,7 +62,9 @@ def manifest(
         nccl: `preset`, `variables` that are set for the ranks, and `kept`, those of the user that won.
     """
     mesh = config.mesh(world_size)
-    common = surroundings(run_id, world_size, placement.nproc, Path(config.runs_folder))
+    common = surroundings(
+        run_id, world_size, getattr(config.fault, "ranks_per_node", placement.nproc), Path(config.runs_folder)
+    )
     return {
         **common,
         "launcher": launcher,

@@ -23,6 +23,8 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes of an element -> the integers of its bits."""
 _CPU_BLOCK, _DEVICE_BLOCK = 2**20, 2**28
 """Elements summed at once: the CPU makes an int64 copy of them."""
+INPUTS = "inputs"
+"""What the samples of a step are called among the parameters that are compared."""
 _UNKNOWN = 0
 """Fingerprint of a rank that cannot be compared: its parameters are not finite or could not be read."""
 
@@ -73,7 +75,9 @@ class Numerics:
         counts = {"parameters_affected": len(bad), "parameters_seen": len(gradients)}
         self._recorder.event("non_finite", step=first, **about, **counts)
 
-    def after_step(self, step: int, loss: Tensor, model: nn.Module, wait: bool, last: bool) -> None:
+    def after_step(
+        self, step: int, loss: Tensor, model: nn.Module, wait: bool, last: bool, inputs: Sequence[Tensor] = ()
+    ) -> None:
         """Take this rank's own loss, and compare the replicas when they are due.
 
         Args:
@@ -82,6 +86,7 @@ class Numerics:
             model: the parameters, after the update.
             wait: whether the device may be waited for; the CPU always may.
             last: whether it is the last step: replicas are compared once more.
+            inputs: of the step's micro-batches on the CPU, which ranks of a tp group have alike.
         """
         if not self._on:
             return
@@ -92,7 +97,7 @@ class Numerics:
                 self._recorder.event("non_finite", step=first, figure="loss", value=_word(float(self._values[0])))
         if self._replicas and self._every and (step % self._every == 0 or last):
             with region("replicas"):
-                self._compare(step, model)
+                self._compare(step, model, inputs)
 
     def _note(self, which: int, step: int, figure: Tensor) -> None:
         """Remember the first step, on the device."""
@@ -101,7 +106,7 @@ class Numerics:
         first.masked_fill_(new, step)
         value.copy_(torch.where(new, figure, value))
 
-    def _compare(self, step: int, model: nn.Module) -> None:
+    def _compare(self, step: int, model: nn.Module, inputs: Sequence[Tensor]) -> None:
         """Exchange a number per rank and dimension; on the first difference find the parameter, and stop comparing."""
         names = [name for name, _ in model.named_parameters()]
         sums, mine = torch.zeros(0, dtype=torch.int64), dict.fromkeys(self._replicas, _UNKNOWN)
@@ -110,7 +115,12 @@ class Numerics:
             parameters = list(model.parameters())
             for dimension in self._replicas:
                 alike[dimension] = [i for i, p in enumerate(parameters) if is_replicated_over(p, dimension)]
-            sums = fingerprints([_local(parameter.detach()) for parameter in parameters])
+            if "tp" in alike:  # Last, but told first: parameters may drift apart because of them.
+                alike["tp"] = [*range(len(names), len(names) + len(inputs)), *alike["tp"]]
+            # By place, as the same tokens in another order are other samples.
+            tokens = torch.tensor([combined(each.reshape(-1).long()) for each in inputs], dtype=torch.int64)
+            sums = torch.cat((fingerprints([_local(parameter.detach()) for parameter in parameters]), tokens))
+            names += [INPUTS] * len(inputs)
             if not bool((self._first > 0).any()):
                 mine = {dimension: combined(sums[indices]) for dimension, indices in alike.items()}
         hashes = {dimension: list_over_ranks(self._context, value) for dimension, value in mine.items()}

@@ -84,6 +84,8 @@ class Loop:
     """Sum of the mixed ids of the samples that this rank takes in the step (`samples_sum`)."""
     samples: tuple[Iterator[np.ndarray], Iterator[Batch]] | None = None
     """Ids and content of this rank's micro-batches, from here on; content may be read ahead."""
+    inputs: list[Tensor] = field(default_factory=list)
+    """Of this rank's micro-batches of the step."""
     window_samples: int = 0
     """Of all ranks, since the last metrics record, modulo 2^64."""
 
@@ -112,6 +114,7 @@ class Loop:
         self.recorder.begin_step(step + 1)
         self.callbacks.each(lambda callback, training: callback.before_step(training, step + 1))
         batches = self._batches(step)
+        self.inputs = [batch.inputs for batch in batches if isinstance(batch.inputs, Tensor)]
         targets = 0
         if self.dataset.fixed_targets is None:
             targets = sum(self.parts.task.count(batch.targets) for batch in batches)
@@ -193,7 +196,7 @@ class Loop:
         logs = step % train.log_every == 0 or last or stopping or step == self.progress.first_step + 1
         if logs:
             self._log(result)
-        self.numerics.after_step(step, result.loss_sum, self.parts.model, wait=logs, last=last)
+        self.numerics.after_step(step, result.loss_sum, self.parts.model, logs, last, self.inputs)
         self.callbacks.each(lambda callback, training: callback.after_step(training, step, self.last if logs else None))
         if train.garbage_collect_every and step % train.garbage_collect_every == 0:
             with region("garbage_collection"):

@@ -143,11 +143,21 @@ class Pipelined:
         return [*declared, *(self.shared.declare() if self.shared else ())]
 
     def figures(self) -> dict[str, float]:
-        """Return the share of the last step in which ranks did not compute, on average over all, and the ideal one."""
-        context = self.strategy.context
-        computed_s, step_s = sum_over_ranks(context, torch.tensor(self.clock.seconds(), dtype=torch.float64)).tolist()
-        ideal = self.schedule(self.clock.micro_batches).ideal_bubble
-        return {"pipeline_bubble": 1 - computed_s / max(step_s, 1e-9), "pipeline_bubble_ideal": ideal}
+        """Return the share of the last step in which ranks did not compute, on average over all, and the ideal one.
+
+        pipeline_busiest is the place along `pp` whose ranks computed longest, pipeline_imbalance how many times the
+        mean they did.
+        """
+        context, axis = self.strategy.context, self.messages.axis
+        of_place = torch.zeros(axis.size + 1, dtype=torch.float64)
+        of_place[axis.rank], of_place[-1] = self.clock.seconds()
+        *computed_s, step_s = sum_over_ranks(context, of_place).tolist()
+        return {
+            "pipeline_bubble": 1 - sum(computed_s) / max(step_s, 1e-9),
+            "pipeline_bubble_ideal": self.schedule(self.clock.micro_batches).ideal_bubble,
+            "pipeline_busiest": computed_s.index(max(computed_s)),
+            "pipeline_imbalance": max(computed_s) * axis.size / max(sum(computed_s), 1e-9),
+        }
 
 
 class _Step:

@@ -20,7 +20,6 @@ from dtk.models.hf import load_gpt2
 from dtk.models.initialize import initialize_model
 from dtk.parallel.blocks import blocks_of
 from dtk.parallel.context import Context
-from dtk.parallel.pipeline import stage_blocks
 from dtk.parallel.precision import allow_tf32
 from dtk.strategies.base import Strategy
 from dtk.strategies.declared import Collective
@@ -94,7 +93,7 @@ def set_up(
         runner = Accumulate(strategy, model, wrapped, task, tokens, inside, loads)
     else:
         pipeline, first = config.parallel.pipeline(1), context.mesh.coordinate(context.rank)["pp"]
-        cuts = stage_blocks(len(blocks_of(model)), pipeline.stages)
+        cuts = config.parallel.stage_blocks(len(blocks_of(model)))
         stages = {}
         for number in range(first, pipeline.stages, pipeline.ranks):
             part = cut(model if number == first else (make or _model)(config), number, cuts)

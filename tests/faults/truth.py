@@ -73,6 +73,15 @@ TRUTH: dict[str, Truth] = {
         ("overlap.single_bucket",), (0, 1), "finished", seen=("conf/fault/one_bucket.yaml", "bucket_cap_mb: 1000.0")
     ),
     "per_parameter_all_reduce": Truth(("overlap.unbucketed",), (0, 1), "finished"),
+    # Where a pipeline sends is dtk's own line, whatever its stages disagree about.
+    "pipeline_mismatch": Truth(("hang.pipeline_mismatch",), (1,), "hung", placed=False, ci=True),
+    "all_to_all_splits": Truth(("hang.all_to_all_splits",), (1,), "failed"),
+    # What is wrong is no call: samples, the choices of a router, a setting.
+    "tp_divergence": Truth(("numeric.tp_divergence",), (0, 1), "finished", placed=False, ci=True),
+    "expert_imbalance": Truth(("overlap.expert_imbalance",), (0, 1), "finished", placed=False),
+    "pipeline_bubble": Truth(("overlap.pipeline_bubble",), (0, 1), "finished", placed=False),
+    "pipeline_imbalance": Truth(("overlap.pipeline_imbalance",), (0,), "finished", placed=False),
+    "tp_across_nodes": Truth(("overlap.tp_across_nodes",), (0, 1, 2, 3), "finished", placed=False),
     "nccl_typo": Truth(
         ("env.unknown_variable",),
         (),

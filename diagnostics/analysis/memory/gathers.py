@@ -4,11 +4,13 @@ A gather is a unit's (FSDP's own, by its annotation or frames), the user's (a ca
 the user's code) or a library's. Decides nothing.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from diagnostics.analysis.layout import MODEL
 from diagnostics.analysis.memory import units
 from diagnostics.analysis.memory.units import Move, Phase, Whole
 from diagnostics.evidence.calls import Call, GroupKey, is_library, settle
@@ -17,6 +19,8 @@ from diagnostics.evidence.ring.format import RingDump
 from diagnostics.evidence.trace.events import DTYPE_BYTES
 
 Kind = Literal["unit", "user", "object", "state_dict", "library", "unknown"]
+_OWN = re.compile(r"(?:^|/)dtk/(?:tasks|dimensions|models|train)/[^/]+$")
+"""dtk's own code, whose gathers a layout needs: of the largest logits over a vocabulary that is divided, for one."""
 _STATE_DICT = ("state_dict", "full_tensor", "summon_full_params")
 _OBJECT_CALLS = frozenset({"all_gather_object", "gather_object"})
 TRANSPARENT = (
@@ -192,7 +196,8 @@ def of_ring(ring: RingDump, file: str) -> Traffic:
         if (base not in GATHERS and not is_object) or record.numel * item <= 0:
             continue
         is_unit = elements in reduced and elements >= LEAST_UNIT and record.op != "all_gather" and not is_object
-        by_library = not record.file or is_library(record.file)
+        inside = record.group.desc.removeprefix("mesh_") in MODEL or _OWN.search(record.file)
+        by_library = bool(inside) or not record.file or is_library(record.file)
         kind: Kind = "object" if is_object else "unit" if is_unit else "library" if by_library else "user"
         if is_unit:
             traffic.moves.append(Move("gather", elements, elements * item))

@@ -5,7 +5,7 @@ annotation, inside a marked region (on another stream than compute), or when its
 on CPU the spans of gloo's threads are the communication. Judges nothing.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -192,11 +192,18 @@ def _on_cpu(trace: Trace) -> Work:
         _match_issue(call, issues)
         work.calls.append(call)
     wanted = [not names.ISSUE.match(name) and name != "record_param_comms" for name in trace.names]
+    issued: dict[int, list[int]] = {}
+    for start, index, lane in sorted(zip(ops.start, ops.name, ops.lane)):
+        if names.ISSUE.match(trace.names[index]):
+            issued.setdefault(lane, []).append(start)
     top: dict[int, tuple[int, int]] = {}
     for start, end, index, lane in sorted(zip(ops.start, ops.end, ops.name, ops.lane), key=lambda o: (o[0], -o[1])):
         if lane in lanes or not wanted[index]:
             continue
-        last = top.get(lane)
+        last, waits = top.get(lane), issued.get(lane, ())
+        at = bisect_left(waits, start)
+        if at < len(waits) and waits[at] < end:
+            continue  # An autograd function around a collective, which it waits for: what is inside counts.
         if last is None or start >= last[1]:  # outermost operations only
             top[lane] = (start, end)
             work.compute.append((start, end, lane, start, lane))

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from diagnostics.analysis.layout import MODEL
 from diagnostics.analysis.step_profile import names
 from diagnostics.analysis.step_profile.breakdown import Breakdown, Covers, charge, compatible
 from diagnostics.analysis.step_profile.classify import Call, Work, classify
@@ -18,6 +19,8 @@ from diagnostics.analysis.step_profile.phases import Phase, Step, find_steps, wi
 from diagnostics.evidence.trace.events import Message
 from diagnostics.evidence.trace.model import GroupInfo, Trace
 
+INSIDE = frozenset({"control", *MODEL, *(f"mesh_{name}" for name in MODEL)})
+"""Groups whose ranks send each other activations, tokens or a few numbers."""
 MAX_CALLS = 500_000
 """Collectives kept of one rank."""
 _RELEASED_NS = 30_000
@@ -141,6 +144,11 @@ class RankProfile:
     marked: bool
     """Whether the trace marks its steps."""
     problems: list[str] = field(default_factory=list)
+
+    def state_calls(self) -> list[CallProfile]:
+        """Return the collectives that may be of parameters and gradients: not those of groups that divide the model."""
+        inside = {name for name, group in self.groups.items() if group.desc in INSIDE} | INSIDE
+        return [call for call in self.calls if call.message.group not in inside]
 
 
 def profile(trace: Trace) -> RankProfile:

@@ -105,9 +105,9 @@ def find_reductions(profiles: Sequence[RankProfile]) -> Reductions:
     result: Reductions = PerRank({})
     for profile in profiles:
         steps = [StepReductions(step.micros, (step.backward or [(0, 0)])[-1], step.updated) for step in profile.steps]
-        for call in profile.calls:
+        for call in profile.state_calls():
             size = call.message.size_bytes
-            if call.message.op not in _OPS or 0 < size <= _SCALAR_BYTES or call.message.group == "control":
+            if call.message.op not in _OPS or 0 < size <= _SCALAR_BYTES:
                 continue
             if call.phase == "backward" and not (call.waited or call.on_compute):
                 steps[call.step].inside.append(call)

@@ -40,7 +40,7 @@ class Units(PerRank[MicroBatch]):
 
 def find_units(profiles: Sequence[RankProfile]) -> Units:
     """Return those of all ranks."""
-    calls = [call for profile in profiles for call in profile.calls]
+    calls = [call for profile in profiles for call in profile.state_calls()]
     return Units(
         {profile.rank: _of_rank(profile) for profile in profiles},
         sharded={"all_gather", "reduce_scatter"} <= {call.message.op for call in calls},
@@ -56,7 +56,7 @@ def hidden_share(calls: Sequence[CallProfile]) -> float:
 
 def _of_rank(profile: RankProfile) -> list[MicroBatch]:
     batches: dict[tuple[int, int], MicroBatch] = {}
-    for call in profile.calls:
+    for call in profile.state_calls():
         if call.message.op not in ("all_gather", "reduce_scatter") or call.phase in ("", "optimizer"):
             continue
         batch = batches.setdefault((call.step, call.micro), MicroBatch())

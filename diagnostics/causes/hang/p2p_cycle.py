@@ -143,5 +143,5 @@ CAUSE = Cause(
     decide=decide,
     decided_from="rings and NCCL dumps (gloo does not record send and recv), stacks",
     remedy="order sends and receives by rank, or use batch_isend_irecv",
-    explained_by=(ExplainedBy(MISMATCH, when=("group",)),),
+    explained_by=(ExplainedBy((*MISMATCH, "hang.pipeline_mismatch"), when=("group",)),),
 )

@@ -52,6 +52,7 @@ CAUSE = Cause(
     remedy="make shape, dtype, root, ReduceOp and splits equal; pad or gather sizes first",
     explained_by=(
         ExplainedBy(FAILED, when=("ranks",)),
+        ExplainedBy(("hang.all_to_all_splits", "hang.pipeline_mismatch"), when=("any",)),
         ExplainedBy(OTHER_CALLS, when=("ranks", "victims")),
         ExplainedBy(("hang.unused_parameters",), when=("group",)),
     ),

@@ -3,6 +3,8 @@
 A dtk run compares them bit by bit every `record.replica_hash_every` steps; this reads what it found.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from diagnostics.analysis.metrics_series import Figures, read
@@ -47,30 +49,57 @@ def _words(finding: Finding, is_tie: bool, equal_step: int | None, parameter: st
 
 
 def decide(figures: Figures) -> list[Finding]:
-    """Read what the run found when it compared its replicas."""
+    """Read what the run found when it compared the replicas of data parallelism."""
+    return compared(figures, ID, _words, lambda event: event.get("dimension") != "tp", _without)
+
+
+def compared(
+    figures: Figures,
+    cause: str,
+    words: Callable[..., Text],
+    of: Callable[[dict[str, Any]], bool],
+    without: Callable[[Evidence, RunEvidence], Finding | None],
+) -> list[Finding]:
+    """Return what the run found when it compared ranks that should hold the same.
+
+    Args:
+        figures: of the run.
+        cause: its id.
+        words: of a confirmed finding, as `_words`.
+        of: whether a difference that the run found is of this cause.
+        without: says why there is nothing to compare; None = there is.
+    """
     evidence, run = figures.evidence, figures.evidence.run
     if run is None:
         why = "No record compares the parameters of the ranks."
-        return [undecided(ID, why, "a dtk run compares replicas by itself (record.replica_hash_every)")]
+        return [undecided(cause, why, "a dtk run compares replicas by itself (record.replica_hash_every)")]
     drifted = [
         (rank, event)
         for rank, event in _events(run, "replica_divergence")
         if isinstance(event.get("step"), int) and _are_ranks(event.get("ranks")) and _are_ranks(event.get("group"))
+        if of(event)
     ]  # A damaged file may hold others.
     if drifted:
-        return [_drifted(evidence, run, drifted)]
+        return [replace(_drifted(evidence, run, drifted, words), cause=cause)]
+    if (nothing := without(evidence, run)) is not None:
+        return [nothing]
     if equal := _equal_steps(run):
         times = "in all {count} comparisons, last" if len(equal) > 1 else "when they were compared,"
         summary = f"The replicas were equal bit for bit {times} after step {{last}}."
-        return [ruled_out(ID, summary, "0 of {count} comparisons differ", count=len(equal), last=max(equal))]
+        return [ruled_out(cause, summary, "0 of {count} comparisons differ", count=len(equal), last=max(equal))]
+    if run.get("record.level") == "off" or not run.get("record.replica_hash_every", 0):
+        return [undecided(cause, "Replicas were not compared.", "record=light record.replica_hash_every=100")]
+    why = "The run ended, or broke with NaN, before the replicas were compared."
+    return [undecided(cause, why, "record.replica_hash_every=10")]
+
+
+def _without(evidence: Evidence, run: RunEvidence) -> Finding | None:
+    """Return that no two ranks hold the same parameters, if so."""
     traits = strategy_traits(run.manifest, run.config)
     if traits.is_known and (traits.replicated_over is None or evidence.world_size == 1):
         summary = "Under strategy {name} no two ranks hold the same parameters."
-        return [ruled_out(ID, summary, "no replicas", name=traits.name)]
-    if run.get("record.level") == "off" or not run.get("record.replica_hash_every", 0):
-        return [undecided(ID, "Replicas were not compared.", "record=light record.replica_hash_every=100")]
-    why = "The run ended, or broke with NaN, before the replicas were compared."
-    return [undecided(ID, why, "record.replica_hash_every=10")]
+        return ruled_out(ID, summary, "no replicas", name=traits.name)
+    return None
 
 
 def _events(run: RunEvidence, name: str) -> list[tuple[int, dict[str, Any]]]:
@@ -87,7 +116,9 @@ def _are_ranks(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(rank, int) for rank in value)
 
 
-def _drifted(evidence: Evidence, run: RunEvidence, drifted: list[tuple[int, dict[str, Any]]]) -> Finding:
+def _drifted(
+    evidence: Evidence, run: RunEvidence, drifted: list[tuple[int, dict[str, Any]]], words: Callable[..., Text]
+) -> Finding:
     step = min(event["step"] for _, event in drifted)
     first = [(rank, event) for rank, event in drifted if event["step"] == step]
     minority = tuple(sorted({rank for _, event in first for rank in event["ranks"]}))
@@ -103,7 +134,7 @@ def _drifted(evidence: Evidence, run: RunEvidence, drifted: list[tuple[int, dict
         cause=ID,
         status="confirmed",
         facts=worded(
-            _words,
+            words,
             is_tie=any(event.get("tie") for _, event in first),
             equal_step=max((equal for equal in _equal_steps(run) if equal < step), default=None),
             parameter=named.get("parameter", ""),

@@ -19,7 +19,7 @@ from dtk.config.schema.data import (
     TextData,
     TokensData,
 )
-from dtk.config.schema.fault import EveryRankFault, NoFault, RankFault, SettingFault, SlowRankFault
+from dtk.config.schema.fault import EveryRankFault, NodesFault, NoFault, RankFault, SettingFault, SlowRankFault
 from dtk.config.schema.launcher import (
     KubernetesLauncher,
     LauncherConfig,
@@ -61,7 +61,8 @@ __all__ = [
     "ConstantSchedule", "CosineSchedule", "CustomData", "CustomModelConfig", "CustomOptimizerConfig", "CustomSchedule",
     "DataConfig",
     "EncoderConfig", "EveryRankFault", "GPTConfig", "HFData", "KubernetesLauncher", "LauncherConfig", "LlamaConfig",
-    "LocalLauncher", "MoEConfig", "NCCLConfig", "NoFault", "NoTracker", "ParallelConfig", "PrecisionConfig",
+    "LocalLauncher", "MoEConfig", "NCCLConfig", "NoFault", "NoTracker", "NodesFault", "ParallelConfig",
+    "PrecisionConfig",
     "RankFault", "RecordConfig", "RemoteLauncher", "SGDConfig", "SettingFault", "SkypilotLauncher", "SlowRankFault",
     "SlurmLauncher", "StdlibData", "SyntheticData", "TaskConfig", "TensorboardTracker", "TextData", "TokensData",
     "TrainConfig", "WSDSchedule", "WandbTracker", "WatchConfig",
@@ -128,6 +129,6 @@ KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
     "schedule": _kinds("name", ConstantSchedule, CosineSchedule, WSDSchedule, CustomSchedule),
     "tracker": _kinds("name", NoTracker, WandbTracker, TensorboardTracker),
     "launcher": _kinds("name", LocalLauncher, SlurmLauncher, KubernetesLauncher, SkypilotLauncher),
-    "fault": _kinds("name", NoFault, SettingFault, EveryRankFault, RankFault, SlowRankFault),
+    "fault": _kinds("name", NoFault, SettingFault, EveryRankFault, RankFault, SlowRankFault, NodesFault),
 }
 """Section -> (discriminating key, value of that key -> dataclass)."""

@@ -18,7 +18,10 @@ class NoFault:
 class SettingFault:
     """Nothing but settings: the other keys of the fault's file are the fault, `name` labels the run."""
 
-    name: Literal["no_reshard", "root_only_wrapping", "tiny_buckets", "one_bucket", "nccl_typo"]
+    name: Literal[
+        "no_reshard", "root_only_wrapping", "tiny_buckets", "one_bucket", "nccl_typo", "pipeline_bubble",
+        "pipeline_imbalance",
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +30,7 @@ class EveryRankFault:
 
     name: Literal[
         "branch", "group_order", "recv_before_send", "full_gather", "gathered_logits", "leak",
-        "sync_every_micro_batch", "per_parameter_all_reduce",
+        "sync_every_micro_batch", "per_parameter_all_reduce", "expert_imbalance",
     ]  # fmt: skip
     step: int = 3
     """The first step in which it happens, counted from 1."""
@@ -40,7 +43,8 @@ class RankFault:
     name: Literal[
         "extra_collective", "other_operation", "other_shape", "other_dtype", "rank0_state_dict", "rank0_evaluation",
         "uneven_batches", "early_stop", "swallowed_exception", "exception", "sigkill", "out_of_memory",
-        "data_loader_stuck", "accumulation_boundary", "unused_parameters", "nan_on_one_rank",
+        "data_loader_stuck", "accumulation_boundary", "unused_parameters", "nan_on_one_rank", "pipeline_mismatch",
+        "all_to_all_splits", "tp_divergence",
     ]  # fmt: skip
     rank: int = 1
     """The rank to blame."""
@@ -59,3 +63,14 @@ class SlowRankFault:
     """The first step in which it happens, counted from 1."""
     delay_s: float = 0.4
     """Seconds by which the rank is late in each step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodesFault:
+    """The ranks of a machine stand for nodes, with a slow link between them."""
+
+    name: Literal["tp_across_nodes"] = "tp_across_nodes"
+    ranks_per_node: int = 1
+    """Consecutive ranks that count as one node."""
+    times: int = 20
+    """How often everything is sent that crosses nodes."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, field
+from itertools import accumulate, product
 from math import log, prod
 from typing import Literal
 
 from diagnostics.contract.formatting import counted
 from dtk.errors import DtkError
 from dtk.parallel.mesh import Mesh, divisors
-from dtk.parallel.pipeline import Pipeline
+from dtk.parallel.pipeline import Pipeline, stage_blocks
 from dtk.strategies.traits import StrategyConfig
 
 MODEL_PARALLEL = ("pp", "cp", "tp")
@@ -46,6 +46,14 @@ class ParallelConfig:
     """Micro-batches of each data-parallel rank per step; null = as train.micro_batch_size divides them."""
     stages_per_rank: int = 1
     """Pipeline stages on each rank; several for schedule=interleaved_1f1b."""
+    blocks_per_stage: list[int] = field(default_factory=list)
+    """Blocks of each pipeline stage; empty = as even as possible, the first and the last stage not among the larger."""
+
+    def stage_blocks(self, layers: int) -> list[range]:
+        """Return the blocks of each stage of a model with that many."""
+        ends = list(accumulate(self.blocks_per_stage))
+        cuts = [range(end - size, end) for end, size in zip(ends, self.blocks_per_stage, strict=True)]
+        return cuts or stage_blocks(layers, self.pp * self.stages_per_rank)
 
     @property
     def cut(self) -> list[str]:

@@ -11,7 +11,7 @@ from dtk.config.schema import Config, MoEConfig
 from dtk.dimensions import tp
 from dtk.errors import DtkError
 from dtk.parallel.mesh import Mesh
-from dtk.parallel.pipeline import OUTSTANDING, RECEIVES, SCHEDULES, SENDS, Order, Pipeline, stage_blocks
+from dtk.parallel.pipeline import OUTSTANDING, RECEIVES, SCHEDULES, SENDS, Order, Pipeline
 from dtk.plan.formulas.holding import Holding
 from dtk.plan.formulas.ledger import Buffer, Ledger
 from dtk.plan.formulas.replication import Replicated
@@ -79,7 +79,7 @@ def message_bytes(config: Config) -> int:
 def rank_stages(config: Config, place: int) -> dict[int, range]:
     """Return the blocks of each stage on the rank at this place of its pipeline."""
     stages = config.parallel.pp * config.parallel.stages_per_rank
-    cuts = stage_blocks(config.model.layers, stages)
+    cuts = config.parallel.stage_blocks(config.model.layers)
     return {stage: cuts[stage] for stage in range(place, stages, config.parallel.pp)}
 
 

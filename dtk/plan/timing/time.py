@@ -13,7 +13,7 @@ from math import prod
 from dtk.config.schema import Config
 from dtk.dimensions import tp
 from dtk.parallel.mesh import ORDER, Mesh
-from dtk.parallel.pipeline import Action, Pipeline, stage_blocks
+from dtk.parallel.pipeline import Action, Pipeline
 from dtk.parallel.pipeline import walk as walk_pipeline
 from dtk.plan.formulas.owners import owned_elements
 from dtk.plan.formulas.stages import kept, message_bytes, messages, stage_states, sums_of_gradients
@@ -144,7 +144,7 @@ class _Job:
         self.parts = []
         seconds, every = micro_batch_seconds(config, self.layout, hardware), config.train.activation_checkpoint_every
         ends: dict[tuple[bool, bool, int], Seconds] = {}  # Stages alike take as long: there may be hundreds.
-        for blocks in stage_blocks(len(self.layout.blocks), self.schedule.stages):
+        for blocks in config.parallel.stage_blocks(len(self.layout.blocks)):
             first, last = blocks.start == 0, blocks.stop == len(self.layout.blocks)
             part = dataclasses.replace(
                 self.layout,

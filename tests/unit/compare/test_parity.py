@@ -59,11 +59,14 @@ def test_what_differs_is_named_and_no_speed_is_compared(
     assert headline(found).startswith("not comparable")
 
 
-def test_what_was_not_recorded_is_unknown_and_losses_still_decide(tmp_path: Path) -> None:
+def test_runs_whose_initial_weights_are_unknown_are_never_said_to_be_comparable(tmp_path: Path) -> None:
     found = gate(tmp_path, parity={})
     assert check(found, "weights").status == "unknown"
     assert "fsdp" in check(found, "weights").detail
-    assert found.fair
+    assert found.fair and found.figures and not found.comparable
+    assert headline(found) == (
+        "not known to be comparable (initial weights (hash): not recorded by fsdp); nothing else differs"
+    )
     assert any("not checked" in note and "initial weights" in note for note in found.notes)
 
 

@@ -10,7 +10,8 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.readers.trace import TraceFile
 
-CAUSES = tuple(cause for cause in built_in() if cause.id.startswith("overlap."))
+CAUSES = tuple(cause for cause in built_in() if cause.id.startswith("overlap.") and cause.branch != "slow.layout")
+"""Those that traces alone decide."""
 Detect = Callable[..., Detection]
 
 

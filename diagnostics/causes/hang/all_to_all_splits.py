@@ -1,0 +1,93 @@
+"""An all_to_all in which a rank expects another number of rows of a peer than that peer sends."""
+
+from diagnostics.analysis.pairwise import Case, Pairs, pairs
+from diagnostics.causes.hang import _parts
+from diagnostics.contract.causes import Cause
+from diagnostics.contract.findings import (
+    EvidenceItem,
+    Finding,
+    Group,
+    Remedy,
+    Text,
+    Where,
+    ruled_out,
+    undecided,
+    worded,
+)
+from diagnostics.contract.formatting import file_name, ranks_spoken, sentence
+
+ID = "hang.all_to_all_splits"
+_SHOWN = 4
+
+
+def _words(finding: Finding, case: Case) -> Text:
+    first, call = case.misfits[0], case.misfits[0].calls[1]
+    is_tie = {first.sender, first.receiver} <= set(case.culprits)
+    tie = "; neither side can be called wrong" if is_tie else ""
+    at = f" ({file_name(call.file)}:{call.line})" if call.file else ""
+    change = "exchange the counts first (an all_to_all of int64) and give what arrived as output_split_sizes"
+    return Text(
+        summary=f"{sentence(ranks_spoken(finding.ranks))} {'' if is_tie else 'and the others '}disagree about the "
+        f"rows of {call.op}{at}: rank {first.sender} sends {first.sent:,} to rank {first.receiver}, which expects "
+        f"{first.expected:,}{tie}.",
+        measured=f"{len(case.misfits)} pairs of ranks do not fit",
+        remedies=(Remedy("code", f"{change}{at}", "a rank cannot know how many rows its peers have for it"),),
+    )
+
+
+def decide(known: Pairs) -> list[Finding]:
+    """Decide from the split sizes of every all_to_all that the rings hold."""
+    case = known.splits()
+    if case is None:
+        checked = sum(bool(record.splits) for records in known.records.values() for record in records)
+        if len(known.records) > 1:
+            return [ruled_out(ID, "the splits of {count:,} recorded all_to_all calls fit each other", count=checked)]
+        return [undecided(ID, "Split sizes of all_to_all are not recorded.", _parts.RECORD)]
+    call = case.misfits[0].calls[1]
+    return [
+        Finding(
+            cause=ID,
+            status="confirmed",
+            facts=worded(_words, case=case),
+            confidence=0.97,
+            ranks=case.culprits,
+            victims=case.victims,
+            group=Group(call.group.name, call.group.ranks, call.group.desc),
+            position=call.seq,
+            step=call.step,
+            where=places(case),
+            evidence=seen(known, case, "rows"),
+        )
+    ]
+
+
+def places(case: Case) -> tuple[Where, ...]:
+    """Return where both sides of the misfits are, the culprits first."""
+    calls = {rank: m.calls[i] for m in case.misfits for i, rank in enumerate((m.sender, m.receiver))}
+    order = sorted(calls, key=lambda rank: (rank not in case.culprits, rank))[:_SHOWN]
+    named = [(rank, calls[rank]) for rank in order if calls[rank].file]
+    return tuple(Where(rank, call.file, call.line, call.function, call.op) for rank, call in named)
+
+
+def seen(known: Pairs, case: Case, what: str) -> tuple[EvidenceItem, ...]:
+    """Return the rings that show the misfits, with what they count."""
+    return tuple(
+        EvidenceItem(
+            "flight",
+            known.files[m.receiver],
+            f"rank {m.receiver} expects {m.expected:,} {what} of rank {m.sender}, which sends {m.sent:,}",
+        )
+        for m in case.misfits[:_SHOWN]
+    )
+
+
+CAUSE = Cause(
+    id=ID,
+    title="ranks disagree about the split sizes of an all_to_all",
+    outcome="hung",
+    branch="hang.asymmetric",
+    facts=pairs,
+    decide=decide,
+    decided_from="rings, which hold the split sizes of every all_to_all",
+    remedy="exchange the counts first, and expect what the peers announce",
+)

@@ -1,0 +1,60 @@
+"""`numeric.tp_divergence`: ranks of a tensor-parallel group whose inputs, or parameters that all have whole, differ.
+
+Nothing fails then: each rank computes its part of the layers for other tokens, and the sums of the parts mean nothing.
+"""
+
+from diagnostics.analysis.layout import layout
+from diagnostics.analysis.metrics_series import Figures, read
+from diagnostics.causes.numeric.rank_divergence import compared
+from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.contract.findings import Finding, Remedy, Text, ruled_out
+from diagnostics.contract.formatting import ranks_spoken, sentence
+from diagnostics.evidence.model import Evidence, RunEvidence
+
+ID = "numeric.tp_divergence"
+INPUTS = "inputs"
+"""What the run calls the samples of a step among the parameters that it compares."""
+
+
+def _words(finding: Finding, is_tie: bool, equal_step: int | None, parameter: str, affected: int, seen: int) -> Text:
+    """Say what differs since when; at `equal_step` the ranks were equal for the last time."""
+    since = f"at step {finding.step}" + ("" if equal_step is None else f", and were equal at step {equal_step}")
+    ranks = sentence(ranks_spoken(finding.ranks))
+    whose = "each other's (a tie: neither can be called right)" if is_tie else "those of the other ranks of the group"
+    if parameter == INPUTS:
+        what = "reads samples that differ from"
+        change = "let ranks of a tp group take the same samples: divide the data by dp_rank and dp_size, not by rank"
+    else:
+        what = f"holds values of {parameter or 'parameters'} that differ from"
+        change = "sum the gradients of what every rank has whole (norms, biases) over tp, and load and write it alike"
+    return Text(
+        summary=f"{ranks} {what if len(finding.ranks) == 1 else what.replace('s ', ' ', 1)} {whose} {since}.",
+        measured=f"{len(finding.ranks)} ranks of a tp group differ at step {finding.step}",
+        remedies=(
+            Remedy("code", change, "the ranks of a tp group compute parts of the same layers for the same tokens"),
+        ),
+    )
+
+
+def _without(evidence: Evidence, run: RunEvidence) -> Finding | None:
+    mesh = layout(evidence)
+    tp = mesh.degrees["tp"] if mesh is not None else run.get("parallel.tp", 1)
+    return ruled_out(ID, "parallel.tp=1: no two ranks share a layer") if tp == 1 else None
+
+
+def decide(figures: Figures) -> list[Finding]:
+    """Read what the run found when it compared the ranks of each tensor-parallel group."""
+    return compared(figures, ID, _words, lambda event: event.get("dimension") == "tp", _without)
+
+
+CAUSE = Cause(
+    id=ID,
+    title="ranks of a tensor-parallel group have different inputs or parameters",
+    outcome="diverged",
+    branch="numerics",
+    facts=read,
+    decide=decide,
+    decided_from="inputs and whole parameters compared bit by bit in every tp group (record.replica_hash_every)",
+    remedy="the same samples on all ranks of a tp group; gradients of whole parameters summed over tp",
+    explained_by=(ExplainedBy(("numeric.non_finite",), when=("any",)),),
+)

@@ -1,0 +1,74 @@
+"""What the causes of a slow layout share: the figures of a dtk run's records, and a cost in ms of a step."""
+
+from collections.abc import Callable
+from typing import Any
+
+from diagnostics.analysis.layout import layout
+from diagnostics.analysis.metrics_series import Figures
+from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Text, ruled_out, undecided, worded
+
+LEAST = 5
+"""Logged steps from which on a median says something."""
+
+
+def nothing(figures: Figures, cause: str, degree: str, figure: str) -> Finding | None:
+    """Return why the records of a run do not show a degree of parallelism at work; None = they do."""
+    run, metrics = figures.evidence.run, figures.metrics
+    if run is None:
+        return undecided(cause, "No record tells how the job is divided over its ranks.", "a dtk run records it")
+    if run.get(f"parallel.{degree}", 1) == 1:
+        return ruled_out(cause, "parallel.{degree}=1", degree=degree)
+    if metrics is None or len(metrics.recent.get(figure, ())) < LEAST:
+        why = "Fewer than {least} logged steps tell how its work is divided."
+        return undecided(cause, why, "train.log_every=1 and more steps", least=LEAST)
+    return None
+
+
+def slow(
+    figures: Figures,
+    cause: str,
+    words: Callable[..., Text],
+    share: float,
+    ranks: tuple[int, ...],
+    group: Group,
+    detail: str,
+    confidence: float = 0.9,
+    **facts: Any,
+) -> Finding:
+    """Return a confirmed finding that costs a share of the step.
+
+    Args:
+        figures: of the run.
+        cause: its id.
+        words: of the finding; takes `facts`, and the cost and the step in ms as `ms` and `step_ms`.
+        share: of the step, that a remedy wins at most.
+        ranks: to blame.
+        group: in question.
+        detail: what the records show.
+        confidence: 0 to 1.
+        facts: see `words`.
+    """
+    evidence, metrics = figures.evidence, figures.metrics
+    assert metrics is not None and evidence.run is not None
+    step_ms = 1e3 * (metrics.usual("step_time_s") or 0.0)
+    ms = round(share * step_ms, 3)
+    return Finding(
+        cause=cause,
+        status="confirmed",
+        facts=worded(words, ms=ms, step_ms=step_ms, **facts),
+        confidence=confidence,
+        ranks=ranks,
+        victims=tuple(rank for rank in group.ranks if rank not in ranks),
+        group=group,
+        cost=Cost(ms, "ms per step") if ms else None,
+        evidence=(EvidenceItem("metrics", evidence.relative(RunPaths(evidence.run.root).metrics), detail),),
+    )
+
+
+def at_place(figures: Figures, place: int) -> tuple[tuple[int, ...], Group]:
+    """Return the ranks at a place along pp, and the first pipeline."""
+    mesh, world = layout(figures.evidence), range(figures.evidence.world_size or 0)
+    if mesh is None:
+        return (), Group("pp", ())
+    return tuple(rank for rank in world if mesh.place(rank)["pp"] == place), Group("pp", mesh.group("pp", 0))

@@ -1,0 +1,70 @@
+"""One rank of an expert-parallel group gets most of the tokens; the others wait for its experts in every block."""
+
+from diagnostics.analysis.metrics_series import Figures, read
+from diagnostics.causes.overlap._layout import nothing, slow
+from diagnostics.causes.overlap._shared import figure
+from diagnostics.contract.causes import Cause
+from diagnostics.contract.findings import Finding, Group, Remedy, Text, ruled_out
+from diagnostics.evidence.model import RunEvidence
+
+ID = "overlap.expert_imbalance"
+_LOAD = 1.75
+"""Times the mean. A router that has not trained yet loads a rank of two up to 1.6 times the mean (moe_tiny)."""
+_WORTH = 0.02
+"""Of the step."""
+
+
+def _words(finding: Finding, ms: float, step_ms: float, load: float, ep: int, weight: float) -> Text:
+    raised = max(0.01, 10 * weight)
+    return Text(
+        summary=f"The experts of one rank get {load:.2f} times the mean number of tokens of the {ep} ranks of an ep "
+        f"group, and the others wait for it: about {figure(ms)} ms of {figure(step_ms)} ms a step.",
+        measured=f"the busiest ep rank has {load:.2f} times the mean load",
+        remedies=(
+            Remedy(
+                "override",
+                f"model.balance_loss={raised:g}",
+                "a larger weight of the balance loss spreads tokens over the experts (Fedus et al. 2021)",
+                f"{figure(ms)} ms of {figure(step_ms)} ms a step",
+            ),
+            Remedy("override", "model.capacity_factor=1.25", "bounds the tokens of each expert, and drops the others"),
+        ),
+    )
+
+
+def decide(figures: Figures) -> list[Finding]:
+    """Decide from the load of the busiest rank of the ep groups."""
+    if (finding := nothing(figures, ID, "ep", "expert_rank_load")) is not None:
+        return [finding]
+    run, metrics = figures.evidence.run, figures.metrics
+    assert run is not None and metrics is not None
+    load, ep = metrics.usual("expert_rank_load") or 1.0, int(run.get("parallel.ep"))
+    share = _share(run) * (1 - 1 / load)
+    if load < _LOAD or share < _WORTH:
+        return [ruled_out(ID, "the busiest ep rank has {load:.2f} times the mean load", load=load)]
+    ranks = tuple(range(figures.evidence.world_size or 0))
+    facts = {"load": load, "ep": ep, "weight": float(run.get("model.balance_loss", 0.0) or 0.0)}
+    return [slow(figures, ID, _words, share, ranks, Group("ep", ranks), f"expert_rank_load {load:.2f}", 0.85, **facts)]
+
+
+def _share(run: RunEvidence) -> float:
+    """Return the share of a token's multiplications that its experts make."""
+    names = ("width", "layers", "experts_per_token", "expert_width", "vocab_size")
+    sizes = [run.get(f"model.{name}") for name in names]
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        return 0.5
+    width, layers, chosen, inner, words = sizes
+    experts = 3 * chosen * width * inner
+    return float(layers * experts / (layers * (experts + 4 * width**2) + words * width))
+
+
+CAUSE = Cause(
+    id=ID,
+    title="one rank's experts get most of the tokens",
+    outcome="slow",
+    branch="slow.layout",
+    facts=read,
+    decide=decide,
+    decided_from="expert_rank_load of a dtk run's metrics, over the later half of the logged steps",
+    remedy="a larger balance loss, a capacity, or more experts per rank",
+)

@@ -1,0 +1,78 @@
+"""The stages of a pipeline wait: for the first micro-batch to come, for the last to leave, or for messages."""
+
+from typing import Any
+
+from diagnostics.analysis.metrics_series import Figures, read
+from diagnostics.causes.overlap._layout import at_place, nothing, slow
+from diagnostics.causes.overlap._shared import figure
+from diagnostics.contract.causes import Cause
+from diagnostics.contract.findings import Finding, Remedy, Text, ruled_out
+from diagnostics.evidence.model import RunEvidence
+
+ID = "overlap.pipeline_bubble"
+ENOUGH = 4
+"""Micro-batches per stage from which on the bubble counts as small (Huang et al. 2019, section 3: M >= 4 K)."""
+_BEYOND = 0.1
+"""Of the step: waiting beyond what the schedule and uneven stages explain that is worth a finding, on devices of their
+own. On a CPU the ranks share cores, and each waits while others compute (measured: up to 0.3)."""
+
+
+def _words(
+    finding: Finding, ms: float, step_ms: float, bubble: float, ideal: float, busiest: int, change: str, why: str
+) -> Text:
+    ranks = f"{bubble:.0%} of the step, where the schedule alone makes it {ideal:.0%}"
+    return Text(
+        summary=f"The stages of the pipeline wait {ranks}; stage {busiest} computes longest. {why}",
+        measured=f"bubble {bubble:.0%}, ideal {ideal:.0%}",
+        remedies=(Remedy("override", change, why, f"{figure(ms)} ms of {figure(step_ms)} ms a step"),),
+    )
+
+
+def decide(figures: Figures) -> list[Finding]:
+    """Decide from the measured share of the step in which ranks did not compute, and that of an ideal schedule."""
+    if (finding := nothing(figures, ID, "pp", "pipeline_bubble")) is not None:
+        return [finding]
+    run, metrics = figures.evidence.run, figures.metrics
+    assert run is not None and metrics is not None
+    usual = [metrics.usual(f"pipeline_{name}") or 0.0 for name in ("bubble", "bubble_ideal", "imbalance", "busiest")]
+    bubble, ideal, imbalance, busiest = usual
+    pp, virtual = int(run.get("parallel.pp")), int(run.get("parallel.stages_per_rank", 1) or 1)
+    small = (pp - 1) / (ENOUGH * pp + pp - 1)
+    uneven = 1 - (1 - ideal) / max(1.0, imbalance)
+    beyond = bubble - max(uneven, ideal)
+    ranks, first = tuple(range(figures.evidence.world_size or 0)), at_place(figures, 0)[1]
+    facts: dict[str, Any] = {"bubble": bubble, "ideal": ideal, "busiest": int(busiest) % pp}
+    if ideal > small / virtual + 1e-9 and min(bubble, ideal) > small / virtual:
+        why = f"With fewer than {ENOUGH} micro-batches per stage most of the wait is the schedule's own."
+        share = 1 - (1 - ideal) / (1 - small / virtual)
+        shown = {**facts, "change": _more(run, pp), "why": why}
+        return [slow(figures, ID, _words, share, ranks, first, f"bubble {bubble:.0%}", **shown)]
+    if beyond > _BEYOND and run.get("launcher.device") == "cuda":
+        why = "The rest is messages that nothing hides."
+        shown = {**facts, "change": "parallel.schedule=interleaved_1f1b parallel.stages_per_rank=2", "why": why}
+        return [slow(figures, ID, _words, beyond, ranks, first, f"bubble {bubble:.0%}", 0.7, **shown)]
+    return [ruled_out(ID, "bubble {bubble:.0%} of the step, ideal {ideal:.0%}", bubble=bubble, ideal=ideal)]
+
+
+def _more(run: RunEvidence, pp: int) -> str:
+    """Return what to type for more micro-batches: of the same batch where it divides so far, else of a larger one."""
+    mesh = run.manifest.get("mesh")
+    dp = mesh.get("dp_replicate", 1) * mesh.get("dp_shard", 1) if isinstance(mesh, dict) else 1
+    samples = int(run.get("train.global_batch_size", 0) or 0) // max(1, dp)
+    fitting = [count for count in range(1, samples + 1) if samples % count == 0 and count >= ENOUGH * pp]
+    if fitting:
+        return f"parallel.microbatches={fitting[0]}"
+    return f"train.global_batch_size={ENOUGH * pp * dp} parallel.microbatches={ENOUGH * pp}"
+
+
+CAUSE = Cause(
+    id=ID,
+    title="stages of a pipeline wait more than they have to",
+    outcome="slow",
+    branch="slow.layout",
+    facts=read,
+    decide=decide,
+    decided_from="pipeline_bubble, pipeline_bubble_ideal and pipeline_imbalance of a dtk run's metrics",
+    remedy="more micro-batches, or several stages on each rank (interleaved_1f1b)",
+    source="Huang et al. 2019, GPipe; Narayanan et al. 2021, section 2.2",
+)

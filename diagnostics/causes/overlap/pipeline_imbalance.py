@@ -1,0 +1,74 @@
+"""One stage of a pipeline computes longer than the others, which wait for it in every micro-batch."""
+
+from diagnostics.analysis.metrics_series import Figures, read
+from diagnostics.causes.overlap._layout import at_place, nothing, slow
+from diagnostics.causes.overlap._shared import figure
+from diagnostics.contract.causes import Cause
+from diagnostics.contract.findings import Finding, Remedy, Text, ruled_out
+
+ID = "overlap.pipeline_imbalance"
+_LONGER = 1.25
+"""Times the mean: stages of equal work on two shared CPU cores differ by up to 1.15 (docs/strategies.md)."""
+_ALWAYS = 0.8
+"""Share of the logged steps in which the same stage has to be the longest."""
+
+
+def _words(finding: Finding, ms: float, step_ms: float, place: int, pp: int, times: float, blocks: list[int]) -> Text:
+    change = "move blocks from the longest stage to others (parallel.blocks_per_stage=[...])"
+    moved = _moved(blocks, place, times) if len(blocks) == pp else blocks
+    if moved != blocks:
+        change = f"'parallel.blocks_per_stage={str(moved).replace(' ', '')}'"
+    return Text(
+        summary=f"Stage {place} of {pp} computes {times:.2f} times as long as the mean of the stages, and the others "
+        f"wait for it: up to {figure(ms)} ms of {figure(step_ms)} ms a step.",
+        measured=f"longest stage {times:.2f} times the mean",
+        remedies=(
+            Remedy(
+                "override" if moved != blocks else "code",
+                change,
+                "a pipeline is as fast as its longest stage",
+                f"{figure(ms)} ms of {figure(step_ms)} ms a step",
+            ),
+        ),
+    )
+
+
+def _moved(blocks: list[int], place: int, times: float) -> list[int]:
+    """Return the blocks of each stage when the longest gives away what it has too much, taken as that many blocks."""
+    excess = min(blocks[place] - 1, round(blocks[place] * (1 - 1 / times)))
+    moved = list(blocks)
+    for _ in range(excess):
+        moved[place] -= 1
+        moved[min((i for i in range(len(moved)) if i != place), key=lambda i: moved[i])] += 1
+    return moved
+
+
+def decide(figures: Figures) -> list[Finding]:
+    """Decide from how much longer the busiest place of the pipeline computes than the mean, step after step."""
+    if (finding := nothing(figures, ID, "pp", "pipeline_imbalance")) is not None:
+        return [finding]
+    run, metrics = figures.evidence.run, figures.metrics
+    assert run is not None and metrics is not None
+    times, places = metrics.usual("pipeline_imbalance") or 1.0, list(metrics.recent["pipeline_busiest"])
+    place = max(places, key=places.count)
+    if times < _LONGER or places.count(place) < _ALWAYS * len(places):
+        return [ruled_out(ID, "the longest stage computes {times:.2f} times the mean", times=times)]
+    pp, ranks = int(run.get("parallel.pp")), at_place(figures, int(place))
+    layers, chosen = run.get("model.layers"), run.get("parallel.blocks_per_stage")
+    even = [layers // pp] * pp if isinstance(layers, int) and layers % pp == 0 else []
+    blocks = [n for n in chosen if isinstance(n, int)] if isinstance(chosen, list) and chosen else even
+    share = (1 - (metrics.usual("pipeline_bubble") or 0.0)) * (times - 1)
+    detail = f"place {int(place)} along pp computes {times:.2f} times the mean"
+    return [slow(figures, ID, _words, share, *ranks, detail, place=int(place), pp=pp, times=times, blocks=blocks)]
+
+
+CAUSE = Cause(
+    id=ID,
+    title="one stage of a pipeline is longer than the others",
+    outcome="slow",
+    branch="slow.layout",
+    facts=read,
+    decide=decide,
+    decided_from="pipeline_imbalance and pipeline_busiest of a dtk run's metrics",
+    remedy="fewer blocks on the longest stage (parallel.blocks_per_stage)",
+)

@@ -1,0 +1,47 @@
+"""Tensor-parallel groups lie across nodes: every layer waits for the links between them."""
+
+from diagnostics.analysis.step_profile.overview import Overview
+from diagnostics.causes.overlap import _shared as shared
+from diagnostics.contract.causes import ExplainedBy
+from diagnostics.contract.findings import Finding
+
+_GROUPS = ("tp", "mesh_tp")
+"""How traces call the group of tensor parallelism."""
+
+
+def _words(cost: shared.StepCost, *, tp: int, node: int) -> shared.Words:
+    near = max((n for n in range(1, node + 1) if node % n == 0 and tp % n == 0), default=1)
+    return shared.Words(
+        seen=f"parallel.tp={tp} over nodes of {node}",
+        summary=f"The {tp} ranks of a tp group are on different nodes (of {node} rank{'s' if node > 1 else ''}), and "
+        f"every layer waits for the links between them: {cost}.",
+        change="keep tensor parallelism inside a node; use pipeline or data parallelism between nodes",
+        why="tensor parallelism sends activations in every layer, and nothing hides it",
+        override=f"parallel.tp={near}",
+    )
+
+
+def decide(view: Overview) -> Finding:
+    """Decide it by where the ranks are, and by what the collectives of tensor parallelism cost."""
+    topology = view.run.manifest.get("topology") if view.run is not None else None
+    tp = view.run.get("parallel.tp", 1) if view.run is not None else 1
+    node = topology.get("nproc") if isinstance(topology, dict) else None
+    if view.run is None or not isinstance(tp, int) or not isinstance(node, int) or node < 1:
+        return shared.undecided("Which ranks share a node is not recorded.", "a dtk run records it")
+    if tp == 1 or node % tp == 0:
+        where = "parallel.tp=1" if tp == 1 else "parallel.tp={tp} divides nodes of {node}"
+        return shared.ruled_out(where, tp=tp, node=node)
+    exposed = shared.exposed_ms(view, lambda call: call.message.group in _GROUPS)
+    return shared.judged(view, shared.costly(view, exposed, _words, tp=tp, node=node))
+
+
+CAUSE = shared.step_cause(
+    id="overlap.tp_across_nodes",
+    title="tensor parallelism crosses nodes",
+    branch="slow.layout",
+    unless=(shared.no_collectives,),
+    decide=decide,
+    decided_from="the manifest's nodes and mesh; traces of the tp groups' collectives",
+    remedy="a degree of tensor parallelism that divides the node",
+    explained_by=(ExplainedBy(("overlap.skew",), when=("any",)),),
+)

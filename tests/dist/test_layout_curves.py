@@ -1,0 +1,33 @@
+"""Losses of every layout over 20 steps, and with a checkpoint that one process reads in between, are those of `single`."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dist.layouts import EXPERTS, LAYOUTS, differences
+
+TOLERANCE = 1e-5
+"""Relative. Measured: at most 5e-7 (docs/strategies.md)."""
+
+
+def cases(ranks: int, *marks: Any) -> Any:
+    return pytest.param(ranks, marks=marks, id=f"world{ranks}")
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        cases(2, pytest.mark.timeout(200)),
+        cases(4, pytest.mark.timeout(240)),
+        cases(8, pytest.mark.extended, pytest.mark.timeout(900)),
+    ],
+)
+def test_loss_curves_of_all_layouts_are_those_of_one_process(ranks: int, tmp_path: Path) -> None:
+    found = differences("gpt2_tiny", 32, ranks, LAYOUTS[ranks], tmp_path)
+    found |= differences("moe_tiny", 32, ranks, {f"moe, {n}": typed for n, typed in EXPERTS[ranks].items()}, tmp_path)
+    assert {name: worst for name, worst in found.items() if max(worst) > TOLERANCE} == {}
+
+
+def test_the_table_has_24_layouts_on_up_to_4_ranks() -> None:
+    assert sum(len(layouts) for ranks, layouts in LAYOUTS.items() if ranks <= 4) >= 24

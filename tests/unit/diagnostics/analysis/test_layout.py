@@ -1,0 +1,68 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnostics.analysis.layout import ORDER, Layout, layout, named
+from diagnostics.contract.findings import Finding, Group, Stated
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, RunEvidence
+from dtk.parallel.mesh import Mesh
+
+
+def degrees(**sizes):
+    return Layout({name: sizes.get(name, 1) for name in ORDER})
+
+
+def evidence(tmp_path, mesh, world_size):
+    run = RunEvidence(tmp_path, None, {}, {"mesh": mesh}, {}, {}, {}, {})
+    return Evidence(root=tmp_path, limits=Limits(), run=run, world_size=world_size)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name"),
+    [
+        ((14, 15), "tp group 3 of stage 1"),
+        ((0, 1), "tp group 0 of stage 0"),
+        ((9, 11, 13, 15), "dp_shard group 1 of stage 1"),
+        ((0, 8), "pp group 0"),
+        ((7, 15), "pp group 7"),
+        ((0, 2, 1, 3), "dp_shard x tp group of stage 0"),
+        ((0, 9), ""),
+        (tuple(range(16)), ""),
+        ((3,), ""),
+        ((0, 16), ""),
+    ],
+)
+def test_a_group_is_called_by_its_dimension_and_stage(ranks, name):
+    assert degrees(pp=2, dp_shard=4, tp=2).name(ranks) == name
+
+
+def test_numbers_are_left_out_where_there_is_one_group():
+    assert degrees(tp=2).name((0, 1)) == "tp group"
+    assert degrees(dp_replicate=2, dp_shard=2).name((0, 1, 2, 3)) == "dp group"
+
+
+@settings(max_examples=50)
+@given(st.fixed_dictionaries({name: st.integers(1, 3) for name in ORDER}))
+def test_places_and_groups_are_those_of_the_mesh_of_the_run(sizes):
+    ours, theirs = Layout(sizes), Mesh(**sizes)
+    for rank in range(theirs.world_size):
+        assert ours.place(rank) == {name: theirs.coordinate(rank)[name] for name in ORDER}
+        for name in ORDER:
+            assert list(ours.group(name, rank)) == theirs.group(name, rank)
+
+
+@pytest.mark.parametrize(
+    "mesh", [None, 3, {}, {"pp": 2}, {**dict.fromkeys(ORDER, 1), "tp": "2"}, dict.fromkeys(ORDER, 0)]
+)
+def test_a_damaged_or_missing_mesh_is_none(tmp_path, mesh):
+    assert layout(evidence(tmp_path, mesh, 1)) is None
+    assert layout(Evidence(root=tmp_path, limits=Limits())) is None
+
+
+def test_findings_get_the_name_of_their_group(tmp_path):
+    found = Finding(cause="hang.network", status="confirmed", facts=Stated("x"), group=Group("17", (2, 3)))
+    mesh = {**dict.fromkeys(ORDER, 1), "pp": 2, "tp": 2}
+    (one,) = named(evidence(tmp_path, mesh, 4), [found])
+    assert one.group == Group("17", (2, 3), "tp group of stage 1")
+    assert named(evidence(tmp_path, {**mesh, "tp": 1, "pp": 1, "dp_shard": 4}, 4), [found]) == [found]

@@ -1,0 +1,66 @@
+import json
+
+from diagnostics.analysis.layout import ORDER
+from diagnostics.causes.numeric import rank_divergence
+from diagnostics.causes.numeric.tp_divergence import CAUSE
+from diagnostics.contract.findings import text_of
+from tests.unit.diagnostics.causes.examples import Example
+from tests.unit.diagnostics.causes.numeric.runs import foreign, run
+from tests.unit.diagnostics.causes.numeric.test_rank_divergence import drift, equal
+from tests.unit.diagnostics.ring_bytes import run_files
+
+
+def over_tp(step, ranks, group, parameter="inputs", tie=False):
+    return {**drift(step, ranks, group, tie, parameter), "dimension": "tp"}
+
+
+def decide(evidence, tp=2, cause=CAUSE):
+    if evidence.run is not None:
+        evidence.run.manifest["mesh"] = {**dict.fromkeys(ORDER, 1), "tp": tp, "dp_shard": evidence.world_size // tp}
+    (found,) = cause.decide(cause.facts(evidence))
+    assert text_of(found).summary
+    return found
+
+
+def test_other_samples_in_a_group_of_four(tmp_path):
+    events = {rank: [equal(10), over_tp(20, [1], [0, 1, 2, 3])] for rank in range(4)}
+    found = decide(run(tmp_path, events, 4, last_step=30), tp=4)
+    assert (found.status, found.cause, found.ranks, found.step) == ("confirmed", "numeric.tp_divergence", (1,), 20)
+    assert text_of(found).summary == (
+        "Rank 1 reads samples that differ from those of the other ranks of the group at step 20, and were equal at "
+        "step 10."
+    )
+    assert "dp_rank" in text_of(found).remedies[0].change
+
+
+def test_two_ranks_with_other_norms_are_a_tie(tmp_path):
+    events = {rank: [over_tp(20, [0, 1], [0, 1], "final_norm.weight", tie=True)] for rank in range(2)}
+    found = decide(run(tmp_path, events))
+    assert found.ranks == (0, 1)
+    assert text_of(found).summary.startswith("Ranks 0 and 1 hold values of final_norm.weight that differ from each")
+    assert "over tp" in text_of(found).remedies[0].change
+
+
+def test_replicas_of_data_parallelism_are_the_other_cause(tmp_path):
+    events = {rank: [over_tp(20, [0, 1], [0, 1], tie=True)] for rank in range(2)}
+    evidence = run(tmp_path, events)
+    assert decide(evidence, cause=rank_divergence.CAUSE).status != "confirmed"
+    evidence = run(tmp_path, {rank: [drift(20, [0, 1], [0, 1], True)] for rank in range(2)})
+    assert decide(evidence).status == "undecided"
+
+
+def test_what_was_equal_or_not_compared(tmp_path):
+    assert decide(run(tmp_path, {0: [equal(100)], 1: []})).status == "ruled_out"
+    assert decide(run(tmp_path), tp=1).status == "ruled_out"
+    assert decide(run(tmp_path)).status == "undecided"
+    assert decide(foreign(tmp_path)).status == "undecided"
+
+
+def leftovers():
+    """A run of two pipelines of tensor-parallel groups, in one of which a rank reads its own samples."""
+    event = {"kind": "event", "time_s": 1.0, **over_tp(20, [2], [0, 1, 2])}
+    lines = {f"events/rank_{rank:05d}.jsonl": f"{json.dumps(event)}\n" for rank in range(3)}
+    return {**run_files({"tp": 3}, "parallel: {tp: 3}", state="finished", step=40), **lines}
+
+
+EXAMPLES = {"numeric.tp_divergence": Example(leftovers, (2,))}
