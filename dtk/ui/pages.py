@@ -1,4 +1,4 @@
-"""The pages of `dtk ui` as documents: all runs, one run, several compared. Reads run folders only, and changes none."""
+"""The pages of `dtk ui` as documents: all runs, and one run. Reads run folders only."""
 
 import time
 from collections import Counter

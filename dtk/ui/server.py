@@ -126,9 +126,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         raise DtkError(f"there is no page {path}")
 
     def _diagnosis(self, run: Path) -> bytes:
-        """Return the report of a run; it is made by a process of its own, which its limits on time and memory need."""
+        """Return the report of a run, once for each change; its limits on time and memory need a process of its own."""
         with self.server.one_diagnosis:
-            changed_s = max(path.stat().st_mtime for path in (run, *run.iterdir()))
+            # The report itself is written beside the run.
+            entries = (path for path in run.iterdir() if path.name != "report")
+            changed_s = max((path.lstat().st_mtime for path in entries), default=1.0)
             made_s, page = self.server.diagnoses.get(run.name, (0.0, b""))
             if made_s != changed_s:
                 words = [sys.executable, "-m", "dtk", "diagnose", str(run), "--format", "html"]

@@ -75,8 +75,10 @@ def test_a_comparison_that_cannot_be_made_says_why(server: Server) -> None:
 def test_the_diagnosis_is_that_of_the_command(server: Server) -> None:
     code, _, body = allowed(server, "/run/a-ddp/diagnosis")
     assert code == 200 and body.startswith("<!doctype html>") and "a-ddp" in body
-    assert server.diagnoses.keys() == {"a-ddp"}
-    assert allowed(server, "/run/a-ddp/diagnosis")[2] == body
+    (made_s, page) = server.diagnoses["a-ddp"]
+    assert page.decode() == body and (server.folder / "a-ddp" / "report" / "report.html").exists()
+    server.diagnoses["a-ddp"] = (made_s, b"kept")
+    assert allowed(server, "/run/a-ddp/diagnosis")[2] == "kept", "nothing has changed since"
 
 
 def test_nothing_can_be_posted(server: Server) -> None:
