@@ -8,7 +8,7 @@ from pathlib import Path
 from diagnostics import settings
 from diagnostics.analysis.layout import named
 from diagnostics.analysis.memory.out_of_memory import ran_out
-from diagnostics.analysis.printed_steps import printed_steps
+from diagnostics.analysis.printed_steps import STEPS, printed_steps
 from diagnostics.analysis.standing import standing as stands
 from diagnostics.analysis.step_profile.account import Account
 from diagnostics.causes.registry import Registry, collect
@@ -270,7 +270,7 @@ def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], 
     suspected = any(finding.status == "confirmed" and finding.confidence < SURE for finding in findings)
     # Variables in order and printed losses say nothing about the job's end.
     decided = any(finding.status == "ruled_out" and not finding.cause.startswith("env.") for finding in findings)
-    decided &= not any(fact.kind == "steps" for fact in evidence.facts) or any(evidence.files.values())
+    decided &= not any(fact.kind in STEPS for fact in evidence.facts) or any(evidence.files.values())
     # Dumps and stacks are mostly taken of jobs that hang: while a hang is possible they show no good health.
     open_hang = any(finding.status == "undecided" and finding.cause.startswith("hang.") for finding in findings)
     hang = open_hang and bool(evidence.stacks or any(map(evidence.handles, (FlightFile, RingFile))))

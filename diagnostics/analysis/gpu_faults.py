@@ -62,6 +62,10 @@ def gpu_faults(evidence: Evidence) -> tuple[Event, ...]:
             code, device = fact.fields["code"], str(fact.fields.get("device", "")).removeprefix("PCI:")
             rank = fact.rank if fact.rank is not None else rank_of.get(fact.fields.get("pid", -1))
             events.append(Event(code, True, device, rank, fact.file, fact.line, fact.text))
+        elif fact.kind == "gpu_state" and fact.fields["xid"] is not None:  # `nvidia-smi -q`
+            events.append(
+                Event(fact.fields["xid"], False, fact.fields["device"], None, fact.file, fact.line, fact.text)
+            )
         elif fact.kind == "cuda_error":
             events += _device_errors(str(fact.fields.get("error")), fact.rank, fact.file, fact.line)
     for error in evidence.errors:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from diagnostics.evidence.logs.steps import Series, Steps
 from diagnostics.evidence.model import Evidence, RankError
 
+STEPS = ("steps", "trainer_steps")
+"""Kinds of facts: of a log, and of the state that Hugging Face's Trainer saves."""
 WINDOW = 20
 """Steps before a jump by which it is measured."""
 LEAST_AFTER = 10
@@ -87,7 +89,7 @@ class Jump:
 
 def printed_steps(evidence: Evidence) -> PrintedSteps:
     """Return the steps of all logs."""
-    logs = (Printed(fact.file, fact.fields["steps"]) for fact in evidence.facts if fact.kind == "steps")
+    logs = (Printed(fact.file, fact.fields["steps"]) for fact in evidence.facts if fact.kind in STEPS)
     return PrintedSteps(tuple(logs), tuple(evidence.errors))
 
 

@@ -1,11 +1,29 @@
-"""Files of nothing but stacks: faulthandler's dumps and py-spy's."""
+"""Files of nothing but stacks: faulthandler's dumps and py-spy's (text, or `py-spy dump --json`).
 
+torch's debug server (torch/distributed/debug/_debug_handlers.py) writes those of all ranks into one file.
+"""
+
+import json
+import re
 from pathlib import Path
 
 from diagnostics.evidence.limits import Limits, whole
-from diagnostics.evidence.model import Stacks
+from diagnostics.evidence.model import Frame, Stacks, Thread
 from diagnostics.evidence.reader import Contents, Reader
-from diagnostics.evidence.stacks.dumps import FAULT_THREAD, SPY_PROCESS, SPY_THREAD, WHEN, Assembler
+from diagnostics.evidence.stacks.dumps import (
+    FAULT_THREAD,
+    MAX_FRAMES,
+    MAX_THREADS,
+    SPY_PROCESS,
+    SPY_THREAD,
+    WHEN,
+    Assembler,
+    with_main,
+)
+
+_RANK = re.compile(r"^=== Rank (\d{1,7}): \S+ ===$", re.MULTILINE)
+_UNANSWERED = "PARTIAL DATA: "
+"""What the debug server writes first where some ranks did not answer."""
 
 
 def recognise(head: bytes) -> bool:
@@ -13,6 +31,10 @@ def recognise(head: bytes) -> bool:
     lines = [line for line in head.decode("utf-8", "replace").splitlines() if line.strip()][:4]
     if not lines:
         return False
+    if lines[0].startswith("["):
+        return b'"owns_gil"' in head and b'"frames"' in head
+    if _RANK.fullmatch(lines[0]) or lines[0].startswith(_UNANSWERED):
+        return re.search(rb"^(?:Current thread |Thread |Stack |Process \d+: )", head, re.M) is not None
     if SPY_PROCESS.match(lines[0]):
         return any(line.startswith("Python v") or SPY_THREAD.match(line) for line in lines[1:])
     return any(pattern.match(lines[0]) for pattern in (WHEN, FAULT_THREAD, SPY_THREAD))
@@ -25,14 +47,41 @@ def read(path: Path, file: str, rank: int | None, limits: Limits) -> list[Stacks
         OSError: it cannot be read.
         ValueError: it is too large, damaged, or holds no stack.
     """
-    assembler = Assembler()
-    for line in whole(path, limits).decode("utf-8", "replace").splitlines():
-        assembler.feed(line)
-    assembler.close()
-    if not assembler.done:
+    data = whole(path, limits)
+    if data.lstrip().startswith(b"["):
+        return [Stacks(rank, file, _of_json(data))]
+    stacks: list[Stacks] = []
+    parts = _RANK.split(data.decode("utf-8", "replace"))  # Ranks and what follows them; first what precedes any.
+    for stated, text in zip([rank, *map(int, parts[1::2])], parts[::2], strict=True):
+        assembler = Assembler()
+        for line in text.splitlines():
+            assembler.feed(line)
+        assembler.close()
+        for threads, time_s, local in assembler.done:
+            stacks.append(Stacks(local if stated is None else stated, file, threads, time_s))
+    if not stacks:
         raise ValueError("no stack in it")
-    return [Stacks(rank if local is None or rank is not None else local, file, threads, time_s)
-            for threads, time_s, local in assembler.done]  # fmt: skip
+    return stacks
+
+
+def _of_json(data: bytes) -> tuple[Thread, ...]:
+    """Return the threads of `py-spy dump --json` (py-spy's StackTrace and Frame, innermost first)."""
+    try:
+        threads = [
+            Thread(
+                str(thread.get("thread_name") or ""),
+                tuple(
+                    Frame(str(frame["filename"])[:4096], int(frame["line"]), str(frame["name"])[:256])
+                    for frame in thread["frames"][:MAX_FRAMES]
+                ),
+            )
+            for thread in json.loads(data)[:MAX_THREADS]
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as problem:
+        raise ValueError("no stacks of py-spy") from problem
+    if not threads:
+        raise ValueError("no stack in it")
+    return with_main(threads)
 
 
 READER = Reader(

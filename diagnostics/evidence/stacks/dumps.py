@@ -77,7 +77,7 @@ class Assembler:
         """Complete the dump at its end."""
         self._end_thread()
         if self.threads:
-            self.done.append((_with_main(self.threads), self.time_s, self.local_rank))
+            self.done.append((with_main(self.threads), self.time_s, self.local_rank))
         self.threads, self.time_s, self.local_rank = [], None, None
 
     def _end_thread(self) -> None:
@@ -104,7 +104,7 @@ class Assembler:
         return False
 
 
-def _with_main(threads: list[Thread]) -> tuple[Thread, ...]:
+def with_main(threads: list[Thread]) -> tuple[Thread, ...]:
     """Return the threads with one marked as the main thread.
 
     This is the thread named `MainThread`, else the one that `threading` did not start, else the last one, as

@@ -2,6 +2,8 @@
 # texts as they are printed, one case a line
 
 import faulthandler
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -104,6 +106,57 @@ def test_no_stacks_is_a_value_error(tmp_path: Path, text: str) -> None:
     assert not stack_file.recognise(text.encode())
     with pytest.raises(ValueError, match="no stack"):
         stack_file.read(path, "s.txt", None, Limits())
+
+
+SERVER = "PARTIAL DATA: 2/3 workers responded\n  Rank 1: timed out\n\n=== Rank 0: http://gpu1:41001 ===\n{}\n"
+SERVER += "=== Rank 1: http://gpu1:41002 ===\nError: 500\n=== Rank 2: http://gpu2:41001 ===\n{}"
+"""What torch's debug server writes (torch/distributed/debug/_debug_handlers.py, StacksHandler.dump)."""
+
+
+def test_the_debug_server_puts_all_ranks_into_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "stacks_20261123.txt"
+    texts = (fault("/job/train.py:7 step").removeprefix(HEAD), fault("/job/data.py:9 read").removeprefix(HEAD))
+    path.write_text(SERVER.format(*texts))
+    assert stack_file.recognise(path.read_bytes())
+    found = stack_file.read(path, path.name, None, Limits())
+    assert [(dump.rank, activity.doing(dump).frame) for dump in found] == [
+        (0, Frame("/job/train.py", 7, "step")),
+        (2, Frame("/job/data.py", 9, "read")),
+    ]
+    assert not stack_file.recognise(b"=== Rank 0: http://gpu1:1 ===\n{'counters': 3}\n")
+
+
+def test_py_spy_in_json_is_read_back(tmp_path: Path) -> None:
+    spy = Path(sys.executable).with_name("py-spy")
+    if not spy.is_file():
+        pytest.skip("py-spy is not installed")
+    script = tmp_path / "waits.py"
+    script.write_text(
+        "import time\n\ndef read_batch():\n    print(1, flush=True)\n    time.sleep(60)\n\nread_batch()\n"
+    )
+    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None and process.stdout.readline()
+        done = subprocess.run([spy, "dump", "--json", "--pid", str(process.pid)], capture_output=True, timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    if done.returncode:
+        pytest.skip(f"py-spy may not look here: {done.stderr.decode()[:200]}")
+    path = tmp_path / "rank_3.json"
+    path.write_bytes(done.stdout)
+    assert stack_file.recognise(done.stdout[:8192])
+    (found,) = stack_file.read(path, path.name, 3, Limits())
+    assert stacks.where(found) == Frame(str(script), 5, "read_batch")
+
+
+@pytest.mark.parametrize(
+    "text", ['[{"owns_gil": 1, "frames": 3}]', '[{"owns_gil": 1, "frames": [{"name": "f"}]}]', "[]", "[3]"]
+)
+def test_damaged_json_of_py_spy_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ValueError, match="stack"):
+        stack_file.read(tmp_path / "a.json", "a.json", 0, Limits())
 
 
 HONEST = (HEAD + OTHER).encode()

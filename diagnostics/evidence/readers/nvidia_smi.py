@@ -1,0 +1,87 @@
+"""What `nvidia-smi -q` shows of each device at one moment: clocks, PCIe link, memory errors.
+
+Gives a fact of kind `gpu_state` for each device: `device` (its address), `sample` (as telemetry has it) and `xid` (with
+the meaning of what its memory or its driver reports; None = nothing). Source: nvidia-smi(1).
+"""
+
+import re
+from collections.abc import Iterator
+
+from diagnostics.evidence.limits import whole
+from diagnostics.evidence.model import LogFact
+from diagnostics.evidence.reader import Contents, Reader, Source
+from diagnostics.evidence.readers.timeline import GpuSample
+
+KIND = "gpu_state"
+_HEAD = b"==============NVSMI LOG=============="
+_REASONS = {
+    "SW Power Cap": "software_power_cap",
+    "HW Slowdown": "hardware_slowdown",
+    "HW Thermal Slowdown": "hardware_thermal",
+    "HW Power Brake Slowdown": "hardware_power_brake",
+    "SW Thermal Slowdown": "software_thermal",
+}
+_FAULTS = (
+    (re.compile(r"Volatile/.*Uncorrectable|Volatile/Double Bit/Total"), r"[1-9]\d*", 48),
+    (re.compile(r"Remapping Failure Occurred"), "Yes", 64),
+    (re.compile(r"Reset Required"), "Yes", 154),
+)
+"""What is at fault where a value under such a heading is such a text: the Xid with the same meaning."""
+_NUMBER = re.compile(r"\d{1,9}")
+
+
+def _devices(text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield address and values of each device; a key is the path of its headings, `ECC Errors/Volatile/DRAM ...`."""
+    for part in re.split(r"^GPU (?=[\dA-Fa-f]{4,8}:)", text, flags=re.MULTILINE)[1:]:
+        address, _, rest = part.partition("\n")
+        values: dict[str, str] = {}
+        path: list[str] = []
+        for line in rest.splitlines():
+            name, colon, value = (word.strip() for word in line.partition(" : "))
+            path = [*path[: max(0, (len(line) - len(line.lstrip())) // 4 - 1)], name]
+            if colon:
+                values["/".join(path)] = value
+        yield address.strip(), values
+
+
+def _state(file: str, address: str, values: dict[str, str]) -> LogFact:
+    def number(end: str) -> float | None:
+        found = (match for key, text in values.items() if key.endswith(end) and (match := _NUMBER.match(text)))
+        return next((float(match.group()) for match in found), None)
+
+    slowed = [key.rpartition("/")[2] for key, text in values.items() if "Reasons/" in key and text == "Active"]
+    sample = GpuSample(
+        utilization_percent=number("Utilization/Gpu") or number("Utilization/GPU"),
+        sm_clock_mhz=number("Clocks/SM"),
+        throttle_reasons=[_REASONS[name] for name in slowed if name in _REASONS],
+        pcie_generation=number("PCIe Generation/Current"),
+        pcie_generation_max=number("PCIe Generation/Max"),
+        pcie_width=number("Link Width/Current"),
+        pcie_width_max=number("Link Width/Max"),
+    )
+    faults = (xid for at, bad, xid in _FAULTS for key in values if at.search(key) and re.fullmatch(bad, values[key]))
+    fields = {"device": address, "sample": sample, "xid": next(faults, None)}
+    return LogFact(KIND, None, file, 0, f"GPU {address}", fields)
+
+
+def read(source: Source) -> Contents:
+    """Read one file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is too large, or names no device.
+    """
+    text = whole(source.path, source.limits).decode("utf-8", "replace")
+    facts = [_state(source.file, address, values) for address, values in _devices(text)]
+    if not facts:
+        raise ValueError("no device in it")
+    return Contents(source.file, facts=facts)
+
+
+READER = Reader(
+    kind="nvidia_smi",
+    title="outputs of nvidia-smi -q",
+    recognise=lambda head: head.lstrip().startswith(_HEAD),
+    open=read,
+    facts=(KIND,),
+)
