@@ -18,8 +18,8 @@ from dtk.console.options import Parser, add_flags
 from dtk.errors import DtkError
 
 _COMMANDS = (
-    "new", "ls", "show", "ui", "rerun", "rm", "sweep", "plan", "compare", "diagnose", "watch", "attach", "preflight",
-    "bench", "tune", "doctor", "nccl", "explain", "demo",
+    "new", "ls", "show", "ui", "rerun", "rm", "sweep", "plan", "compare", "diagnose", "trace", "watch", "attach",
+    "preflight", "bench", "tune", "doctor", "nccl", "explain", "demo",
 )  # fmt: skip
 """In the order of `dtk --help`."""
 

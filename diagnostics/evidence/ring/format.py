@@ -97,6 +97,8 @@ class RingRecord:
     """`started` (inside the call), `finished`, `issued` (asynchronous, handed over), `raised`."""
     time_s: float
     asynchronous: bool
+    ended_s: float = 0.0
+    """When it returned; 0 = not yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +242,7 @@ def _records(
 
 def _record(fields: tuple[int, ...], texts: list[str], groups: dict[int, RingGroup]) -> RingRecord | None:
     """One record; None when it names a group or a state that does not exist."""
-    number, began, _, step, group, site, region, op, user_op, dtype, root, tag = fields[:12]
+    number, began, ended, step, group, site, region, op, user_op, dtype, root, tag = fields[:12]
     inputs, outputs, reduce_op, splits, seq, numel, amount, signature, state, p2p, asynchronous = fields[12:23]
     if group not in groups or state not in STATES:
         return None
@@ -270,4 +272,5 @@ def _record(fields: tuple[int, ...], texts: list[str], groups: dict[int, RingGro
         state=STATES[state],
         time_s=float(began),
         asynchronous=bool(asynchronous),
+        ended_s=float(ended),
     )

@@ -1,0 +1,41 @@
+"""`dtk trace RUN`: one timeline of all ranks for Perfetto. Loads torch never."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from dtk.console import output
+from dtk.console.progress import Busy
+from dtk.runs.find import RUN_HELP, find
+
+TRACE = Path("dtk-trace.json.gz")
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add the subcommand with its options."""
+    about = "one timeline of all ranks, for Perfetto: regions, collectives, memory, profiler"
+    parser = commands.add_parser("trace", text="trace", values={"trace": TRACE}, help=about)
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
+    parser.add_argument("--out", type=Path, default=TRACE, metavar="FILE", help=f".json or .json.gz (default: {TRACE})")
+    parser.set_defaults(command=run, stopped="before the trace was complete")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the trace and say what is in it.
+
+    Raises:
+        DtkError: no such run, nothing to draw, or the file cannot be written.
+    """
+    from dtk.runs.trace import Merge
+
+    merge = Merge(find(arguments.run))
+    with Busy("reading"):
+        merge.write(arguments.out)
+    for problem in merge.problems:
+        output.put(f"problem  {problem}\n")
+    flows = sum(earliest != latest for _, earliest, _, latest in merge.flows.values())
+    output.put(
+        f"{arguments.out}: {len(merge.ranks)} ranks, {merge.events:,} events, {flows:,} collectives linked over ranks\n"
+        "open it at https://ui.perfetto.dev, which reads it in the browser\n"
+    )
+    return 0

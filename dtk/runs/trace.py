@@ -1,0 +1,205 @@
+"""One Chrome trace of all ranks of a run, for Perfetto. Streamed: memory does not grow with the size of the files.
+
+Tracks of a rank: its regions (events/), its calls of torch.distributed (the ring), with a flow between those that are
+one collective, its memory, and what the profiler recorded (traces/). All times are those of rank 0's clock.
+"""
+
+import gzip
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from diagnostics.contract.artifacts import RunPaths, read_status
+from diagnostics.diagnose import Options, diagnose
+from diagnostics.evidence.clock_offset import offset
+from diagnostics.evidence.limits import Limits, lines_of, whole
+from diagnostics.evidence.ring.format import RingDump, parse
+from diagnostics.evidence.trace.scan import Scan
+from diagnostics.runs.records import objects
+from dtk.errors import DtkError, refused
+
+Event = dict[str, Any]
+Position = tuple[str, int]
+"""Key of a group, and position in it: the same on every rank that joins a collective."""
+PIDS = 1000
+"""Process numbers of a rank in the trace: the first is its own, the others are those of its profiler."""
+_RANK = re.compile(r"(?:rank|node)_(\d{1,7})\.(?:jsonl|json\.gz|ring)")
+
+
+@dataclass(slots=True)
+class Merge:
+    """One run on its way into one file."""
+
+    folder: Path
+    limits: Limits = field(default_factory=Limits)
+    problems: list[str] = field(default_factory=list)
+    """Files that cannot be read, or not to their end."""
+    events: int = 0
+    ranks: set[int] = field(default_factory=set)
+    flows: dict[Position, tuple[float, int, float, int]] = field(default_factory=dict)
+    """Collective -> when the first rank came to it, which that is, and the same of the last."""
+    blamed: dict[int, str] = field(default_factory=dict)
+    """Rank -> cause."""
+    guilty: set[tuple[int, str, int | None]] = field(default_factory=set)
+    """Rank, group and position of the calls that a root cause names."""
+    shifts_s: dict[int, float] = field(default_factory=dict)
+    """Rank -> what its clock is ahead of the first rank's."""
+    origin_s: float = 0.0
+    end_s: float = 0.0
+
+    def write(self, file: Path) -> None:
+        """Write the trace.
+
+        Args:
+            file: `.json`, or `.json.gz`.
+
+        Raises:
+            DtkError: the run has nothing with times, or the file cannot be written.
+        """
+        with suppress(OSError, ValueError, TypeError):
+            status = read_status(RunPaths(self.folder).status)
+            self.origin_s, self.end_s = (
+                datetime.fromisoformat(t).timestamp() for t in (status.started, status.updated)
+            )
+        self._align()
+        opened = gzip.open if file.suffix == ".gz" else open
+        with refused(f"cannot write {file}", "choose another --out"), opened(file, "wt", encoding="utf-8") as output:
+            output.write('{"displayTimeUnit": "ms", "traceEvents": [')
+            for event in self._all():
+                output.write((",\n" if self.events else "\n") + msgspec.json.encode(event).decode())
+                self.events += 1
+            output.write("\n]}\n")
+        if not self.ranks:
+            file.unlink()
+            raise DtkError(f"{self.folder} has nothing to draw", fix="record it: record=light, or full for regions")
+
+    def _all(self) -> Iterator[Event]:
+        with suppress(Exception):  # What cannot be diagnosed is drawn all the same.
+            for cause in diagnose(self.folder, Options(limits=self.limits)).root_causes:
+                self.blamed |= dict.fromkeys(cause.ranks, cause.cause)
+                if cause.group is not None:
+                    self.guilty |= {(rank, cause.group.name, cause.position) for rank in cause.ranks}
+        for rank, ring in self._rings():
+            yield from self._calls(rank, ring)
+        counters = {"memory": self._counters, "telemetry": self._counters}
+        for name, read in {"events": self._regions, "traces": self._profiled, **counters}.items():
+            for rank, path in self._files(name):
+                try:
+                    yield from read(rank, path)
+                except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # Damage ends a file.
+                    self.problems.append(f"{name}/{path.name}: {type(error).__name__}: {error}")
+        for rank in sorted(self.ranks):
+            name = f"rank {rank}" + (f" - TO BLAME: {self.blamed[rank]}" if rank in self.blamed else "")
+            for kind, about in (("name", {"name": name}), ("sort_index", {"sort_index": rank * PIDS})):
+                yield {"ph": "M", "pid": rank * PIDS, "name": f"process_{kind}", "args": about}
+            for thread, title in enumerate(("regions", "collectives")):
+                yield {"ph": "M", "pid": rank * PIDS, "tid": thread, "name": "thread_name", "args": {"name": title}}
+
+    def _align(self) -> None:
+        """Compare all clocks with the first rank's, and note who comes first and last to each collective."""
+        first: dict[str, dict[int, float]] = {}
+        for rank, ring in self._rings():
+            times: dict[str, dict[int, float]] = {}
+            for record in ring.records:
+                if not record.is_p2p and record.root is None and not record.asynchronous:
+                    times.setdefault(record.group.key, {})[record.seq] = record.time_s
+            first = first or times
+            bounds = [bound for key in times if (bound := offset(first.get(key, {}), times[key])) is not None]
+            if bounds and (best := min(bounds, key=lambda bound: bound.width_s)).apart_s():
+                self.shifts_s[rank] = best.value_s
+            for record in ring.records:
+                key, time_s = (record.group.key, record.seq), record.time_s - self.shifts_s.get(rank, 0.0)
+                self.end_s = max(self.end_s, record.time_s)
+                early_s, earliest, late_s, latest = self.flows.get(key, (time_s, rank, time_s, rank))
+                early_s, earliest = min((early_s, earliest), (time_s, rank))
+                late_s, latest = max((late_s, latest), (time_s, rank))
+                if not record.is_p2p:
+                    self.flows[key] = early_s, earliest, late_s, latest
+
+    def _calls(self, rank: int, ring: RingDump) -> Iterator[Event]:
+        """Yield a rank's calls, and the flows between the ranks of a collective."""
+        self.ranks.add(rank)
+        for record in ring.records:
+            start = self._us(rank, record.time_s)
+            place: Event = {"pid": rank * PIDS, "tid": 1, "ts": start}
+            ended_s = self.end_s if record.state == "started" else record.ended_s
+            length_us = max(1.0, self._us(rank, ended_s) - start)
+            about = {"call": f"{record.file}:{record.line}", "group": record.group.desc, "position": record.seq}
+            about |= {"dtype": record.dtype, "shapes": record.input_sizes, "step": record.step, "state": record.state}
+            yield {**place, "ph": "X", "name": record.op, "dur": length_us, "args": about}
+            stuck = record.state == "started" and rank in self.blamed
+            if stuck or (rank, record.group.name, record.seq) in self.guilty:
+                yield {**place, "ph": "i", "s": "p", "name": f"TO BLAME: {self.blamed[rank]}"}
+            _, earliest, _, latest = self.flows.get((record.group.key, record.seq), (0.0, rank, 0.0, rank))
+            if not record.is_p2p and earliest != latest:
+                phase = "s" if rank == earliest else "f" if rank == latest else "t"
+                flow = {"ph": phase, "id": f"{record.group.key}/{record.seq}", "bp": "e"}
+                yield {**place, **flow, "cat": "collective", "name": "collective"}
+
+    def _regions(self, rank: int, path: Path) -> Iterator[Event]:
+        """Yield regions as slices and lifecycle events as marks."""
+        for record in objects(lines_of(path, self.limits)):
+            place = {"pid": rank * PIDS, "tid": 0, "name": str(record["name"]), "ts": self._us(rank, record["time_s"])}
+            about = {key: value for key, value in record.items() if key not in ("kind", "name", "time_s")}
+            if record.get("kind") == "span":
+                yield {**place, "ph": "X", "dur": float(record["duration_ms"]) * 1e3, "args": about}
+            else:
+                yield {**place, "ph": "i", "s": "t", "args": about}
+            self.ranks.add(rank)
+
+    def _counters(self, rank: int, path: Path) -> Iterator[Event]:
+        """Yield the memory of a rank, or what NVML and the host said of a node, on the rank of that number."""
+        for record in objects(lines_of(path, self.limits)):
+            gpus = record.get("gpu") or []
+            sources = {"host ": record.get("host") or {}, **{f"GPU {i} ": gpu for i, gpu in enumerate(gpus)}}
+            place = {"pid": rank * PIDS, "ts": self._us(rank, record["time_s"]), "ph": "C"}
+            for title, values in (sources if "kind" in record else {"": record}).items():
+                for name, value in values.items():
+                    if isinstance(value, int | float) and name not in ("time_s", "step"):
+                        yield {**place, "name": f"{title}{name}", "args": {name: value}}
+
+    def _profiled(self, rank: int, path: Path) -> Iterator[Event]:
+        """Yield what the profiler recorded, on tracks of this rank and in its time."""
+        scan = Scan(path, self.limits, dict[str, Any])
+        pids: dict[Any, int] = {}
+        for batch in scan.batches():
+            for event in batch:
+                pid = pids.setdefault(event.get("pid"), len(pids) + 1)
+                event["pid"] = rank * PIDS + min(pid, PIDS - 1)
+                if "ts" in event:
+                    event["ts"] = self._us(rank, scan.header.get("baseTimeNanoseconds", 0) / 1e9) + float(event["ts"])
+                if "id" in event:
+                    event["id"] = f"{rank}:{event['id']}"
+                if event.get("name") == "process_name":
+                    event["args"] = {"name": f"rank {rank} profiler: {(event.get('args') or {}).get('name', '')}"}
+                elif event.get("name") == "process_sort_index":
+                    event["args"] = {"sort_index": event["pid"]}
+                yield event
+        if scan.problem:
+            self.problems.append(f"{path.name}: {scan.problem}")
+
+    def _us(self, rank: int, time_s: float) -> float:
+        """Return microseconds since the run began, by the first rank's clock."""
+        return (float(time_s) - self.shifts_s.get(rank, 0.0) - self.origin_s) * 1e6
+
+    def _files(self, name: str) -> list[tuple[int, Path]]:
+        """Return the regular files of a folder of records by their rank or node."""
+        found = []
+        with suppress(OSError):
+            for path in (self.folder / name).iterdir():
+                if (match := _RANK.fullmatch(path.name)) and path.is_file() and not path.is_symlink():
+                    found.append((int(match[1]), path))
+        return sorted(found)[: self.limits.files]
+
+    def _rings(self) -> Iterator[tuple[int, RingDump]]:
+        for rank, path in self._files("flight"):
+            try:
+                yield rank, parse(whole(path, self.limits))
+            except (OSError, ValueError) as error:
+                self.problems.append(f"{path.name}: {error}")
