@@ -46,7 +46,7 @@ class Wandb:
 
     def _init(self, wandb: Any, settings: dict[str, Any], mode: str) -> Any:
         return wandb.init(
-            **{name: settings[name] for name in ("project", "entity", "group", "tags", "config")},
+            **{name: settings[name] for name in ("project", "entity", "group", "tags", "config", "job_type", "notes")},
             mode=mode,
             id=settings["run_id"],
             name=settings["run_id"],
@@ -57,7 +57,8 @@ class Wandb:
 
     def log(self, record: dict[str, Any]) -> None:
         """Scalars of one step."""
-        self._run.log(scalars(record), step=record["step"])
+        # W&B's own time axis is that of the record, also when it is sent later.
+        self._run.log({**scalars(record), "_timestamp": record.get("time_s", time.time())}, step=record["step"])
 
     def summary(self, figures: dict[str, Any]) -> None:
         """Record the final figures."""
@@ -80,7 +81,7 @@ class Tensorboard:
     def log(self, record: dict[str, Any]) -> None:
         """Scalars of one step."""
         for name, value in scalars(record).items():
-            self._writer.add_scalar(name, value, record["step"])
+            self._writer.add_scalar(name, value, record["step"], walltime=record.get("time_s"))
 
     def summary(self, figures: dict[str, Any]) -> None:
         """Record the final figures."""

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,8 @@ class Tracker:
             **dataclasses.asdict(config.tracker),
             "run_id": folder.name,
             "folder": str(folder.absolute()),
-            "config": masked(dataclasses.asdict(config)),
+            # Of a loop that is not dtk's only what its user gave.
+            "config": masked(config.own if hasattr(config, "own") else dataclasses.asdict(config)),
         }
         self._writer = Writer(self.topic)
         self._process: subprocess.Popen[bytes] | None = None
@@ -95,6 +97,24 @@ class Tracker:
     def summary(self, figures: dict[str, Any]) -> None:
         """Queue the final figures."""
         self._writer.submit(self.topic, lambda: self._send({"summary": figures}))
+
+    def replay(self, records: Iterable[dict[str, Any]], figures: dict[str, Any], exit_code: Any) -> tuple[int, int]:
+        """Hand over a run that is over, and wait for the tracker.
+
+        Returns:
+            the exit code of the tracker's process, and how many records were sent.
+        """
+        self._launch()
+        assert self._process is not None and self._process.stdin is not None
+        count = 0
+        with suppress(RuntimeError):  # Its process ended: its exit code says so.
+            for record in records:
+                self._send({"log": record})
+                count += 1
+            self._send({"summary": figures})
+            self._send({"end": exit_code if isinstance(exit_code, int) else 1})
+        self._process.stdin.close()
+        return self._process.wait(), count
 
     def close(self, exit_code: int, timeout_s: float = CLOSE_S) -> None:
         """Let the tracker finish for a few seconds; then it goes on by itself, or is stopped if it stalls."""

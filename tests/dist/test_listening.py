@@ -47,8 +47,9 @@ EXTENDED = {
     "rerun": ("rerun", "last", "fault=none", "train.steps=2"),
     "diagnose": ("diagnose", "last", "--verify-fix"),
     "demo": ("demo", "--no-open"),
+    "sync": ("sync", "last", "--tracker=wandb", "--offline"),
 }  # fmt: skip
-OF_A_RUN = ("rerun", "diagnose")
+OF_A_RUN = ("rerun", "diagnose", "sync")
 """These need a run that has failed."""
 SILENT = ("simulation", "preflight")
 """One process that opens no socket at all."""
@@ -150,7 +151,7 @@ def prepare(folder: Path) -> None:
     [*COMMANDS, *(pytest.param(name, marks=[pytest.mark.extended, pytest.mark.timeout(900)]) for name in EXTENDED)],
 )
 def test_only_loopback_is_listened_on(name: str, tmp_path: Path) -> None:
-    if "wandb" in name and find_spec("wandb") is None:
+    if ("wandb" in name or name == "sync") and find_spec("wandb") is None:
         pytest.skip("the extra wandb is not installed")
     prepare(tmp_path)
     if name in OF_A_RUN:

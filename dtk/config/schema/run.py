@@ -122,7 +122,9 @@ class WandbTracker:
     project: str = "dtk"
     entity: str | None = None
     group: str | None = None
+    job_type: str | None = None
     tags: list[str] = field(default_factory=list)
+    notes: str | None = None
     mode: Literal["auto", "online", "offline"] = "auto"
     """auto: online when a key is configured and the server answers at once, else offline."""
 

@@ -1,0 +1,101 @@
+"""`dtk sync RUN`: hands what a run recorded to a tracker, after the run. Loads torch never."""
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.files import read_json
+from dtk.config.trust import check_owner
+from dtk.console import output
+from dtk.console.options import add_flags
+from dtk.errors import DtkError
+from dtk.runs.find import RUN_HELP, find_readable
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add the subcommand with its options."""
+    parser = commands.add_parser("sync", text="sync", help="hand what a run recorded to W&B or TensorBoard, afterwards")
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
+    parser.add_argument("--tracker", choices=("wandb", "tensorboard"), help="default: that of the run")
+    for name in ("project", "entity", "group"):
+        parser.add_argument(f"--{name}", metavar="NAME", help=f"of W&B (default: tracker.{name} of the run)")
+    add_flags(
+        parser, offline="write W&B's files, for wandb sync", trust="take a folder that others own or can write to"
+    )
+    parser.set_defaults(command=run, stopped="before everything was handed over")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Start the tracker's process and feed it; 0 = it took everything.
+
+    Raises:
+        DtkError: no such run or tracker, or the run cannot be read.
+    """
+    from diagnostics.evidence import safe_yaml
+    from diagnostics.evidence.limits import Limits, whole
+    from diagnostics.runs.records import as_mapping
+    from dtk.config.schema import KINDS
+    from dtk.config.strict import section_from_plain
+    from dtk.record.trackers import Tracker, check_tracker, offline_logs
+
+    paths = RunPaths(Path(find_readable(arguments.run).path))
+    check_owner(paths.root, "dtk sync", trust=arguments.trust)
+    with _readable(paths.config):
+        config = as_mapping(safe_yaml.loads(whole(paths.config, Limits()), Limits()))
+    stored = as_mapping(config.get("tracker"))
+    name = arguments.tracker or stored.get("name")
+    if name not in ("wandb", "tensorboard"):
+        raise DtkError("the run has no tracker", fix="name one: --tracker wandb")
+    typed = {key: getattr(arguments, key) for key in ("project", "entity", "group") if getattr(arguments, key)}
+    typed |= {"mode": "offline"} if arguments.offline else {}
+    section = {**(stored if stored.get("name") == name else {}), **(typed if name == "wandb" else {}), "name": name}
+    chosen = section_from_plain(KINDS["tracker"][1][name], section, "tracker")
+    check_tracker(chosen)
+    summary, ended = (as_mapping(_json(path)) for path in (paths.summary, paths.status))
+    tracker = Tracker(SimpleNamespace(tracker=chosen, own=config), paths.root.absolute())
+    code, count = tracker.replay(_records(paths.metrics), as_mapping(summary.get("figures")), ended.get("exit_code"))
+    if code:
+        raise DtkError(
+            f"{name} did not take the run", "its message stands above", "metrics.jsonl is as it was: try again"
+        )
+    kept = "".join(f"\nto send it: wandb sync {log}" for log in offline_logs(paths.root)[-1:] if name == "wandb")
+    output.put(f"{paths.root.name}: {count:,} records handed to {name}{kept}\n")
+    return 0
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the metrics in order of steps; of a step that several attempts made those of the latest."""
+    from diagnostics.evidence.limits import Limits, lines_of
+    from diagnostics.runs.records import objects, whole_number
+
+    def rows() -> Iterator[tuple[int, int, dict[str, Any]]]:
+        for row in objects(lines_of(path, Limits())):
+            if (step := whole_number(row.get("step"))) is not None:
+                yield step, whole_number(row.get("attempt")) or 0, row
+
+    with _readable(path):
+        began: dict[int, int] = {}
+        for step, attempt, _ in rows():
+            began[attempt] = min(step, began.get(attempt, step))
+        for step, attempt, row in rows():
+            if all(step < first for later, first in began.items() if later > attempt):
+                yield row
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise DtkError(f"{path} cannot be read", " ".join(str(getattr(error, "strerror", error)).split())) from error
+
+
+def _json(path: Path) -> Any:
+    try:
+        return read_json(path)
+    except (OSError, ValueError):
+        return None
