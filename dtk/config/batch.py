@@ -1,5 +1,7 @@
 """The batch of a job: the micro-batch that `train.micro_batch_size=0` leaves open, and what fits instead."""
 
+from dataclasses import replace
+
 from diagnostics.contract.formatting import counted
 from dtk.config.compose import Composed
 from dtk.config.schema import Config
@@ -43,9 +45,8 @@ def settle(composed: Composed, world_size: int) -> Composed:
     if train.micro_batch_size:
         return composed
     plan, wanted = composed.config.batch_plan(world_size), composed.config.parallel.microbatches
-    if wanted is not None and plan.global_batch_size % (plan.dp_size * wanted) == 0:
-        chosen: int | None = plan.samples_per_rank // wanted
-    else:  # A pipeline wants as many micro-batches as it has stages, at least.
+    chosen = None if wanted is None else plan.micro_batch_size_of(wanted)
+    if chosen is None:  # A pipeline wants as many micro-batches as it has stages, at least.
         chosen = plan.chosen_micro_batch_size(composed.config.parallel.pp)
     if chosen is None:
         what = f"train.global_batch_size={plan.global_batch_size} does not divide over {counted(plan.dp_size, 'rank')}"
@@ -72,7 +73,7 @@ def _other_microbatches(plan: BatchPlan, wanted: int) -> DtkError:
 def _fewer_ranks(plan: BatchPlan) -> str:
     """Return the advice for a resumed run, whose global batch cannot change: use fewer ranks, which always fits."""
     ranks = plan.fewer_ranks()
-    again = " train.micro_batch_size=0" if plan.global_batch_size % (ranks * max(1, plan.micro_batch_size)) else ""
+    again = "" if replace(plan, dp_size=ranks).is_whole else " train.micro_batch_size=0"
     return f"the global batch cannot change in a resumed run, so use fewer ranks: launcher.nproc={ranks}{again}"
 
 

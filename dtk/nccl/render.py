@@ -30,6 +30,14 @@ _BACKENDS = {"nccl": "NCCL", "gloo": "gloo"}
 _EXAMPLES = {"interface": "eth0", "hca": '"mlx5_0,mlx5_1"', "address_range": "10.1.0.0/16", "topo_file": "FILE"}
 
 
+class MissingKeyError(DtkError):
+    """A variable of a preset needs a key that is not given."""
+
+    def __init__(self, what: str, why: str = "", fix: str = "", key: str = "") -> None:
+        super().__init__(what, why, fix)
+        self.key = key
+
+
 @dataclass(frozen=True, slots=True)
 class OwnVariable:
     """A variable that the user has set himself."""
@@ -102,7 +110,8 @@ def fill(config: NCCLConfig, name: str, text: str, run: Path | None) -> str | No
             return None
         if value is None and key != RUN:
             fix = f"nccl.{key}={_EXAMPLES.get(key, 'NUMBER')}, or set {name} yourself"
-            raise DtkError(f"nccl={config.name} needs nccl.{key}", f"{name} names it, and it is not guessed", fix)
+            what = f"nccl={config.name} needs nccl.{key}"
+            raise MissingKeyError(what, f"{name} names it, and it is not guessed", fix, key)
     values = {key: str(getattr(config, key)) for key in KEYS} | ({} if run is None else {RUN: str(run.absolute())})
     return _BRACES.sub(lambda match: values.get(match[1], match[0]), text)
 
@@ -149,8 +158,8 @@ def check_preset(
         raise DtkError(what, f"it has {', '.join(interfaces)}", "name the one between the nodes")
     try:
         render(config, environment)
-    except DtkError as error:
-        if error.what.endswith(".interface") and interfaces:
+    except MissingKeyError as error:
+        if error.key == "interface" and interfaces:
             why = f"{error.why}; this machine has {', '.join(interfaces)}"
             raise DtkError(error.what, why, error.fix) from None
         raise

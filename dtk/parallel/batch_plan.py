@@ -52,6 +52,11 @@ class BatchPlan:
         share, rest = divmod(self.global_batch_size, self.dp_size)
         return [] if rest or not share else divisors(share)
 
+    def micro_batch_size_of(self, steps: int) -> int | None:
+        """Return the size with which every rank has that many micro-batches, or None if there is none."""
+        size, rest = divmod(self.global_batch_size, self.dp_size * steps)
+        return None if rest or not size else size
+
     def chosen_micro_batch_size(self, least_steps: int = 1) -> int | None:
         """Return the largest valid size up to `LARGEST_CHOSEN`, or None if the ranks cannot divide the batch evenly.
 

@@ -80,7 +80,7 @@ def _reduced(config: Config) -> Config:
     sizes = {"width": width, "vocab_size": min(model.vocab_size, 512), "pretrained": None}
     sizes |= {"context_length": min(model.context_length, length), "ffn_width": 2 * width, "expert_width": HEAD_WIDTH}
     narrow = dataclasses.replace(model, **{key: value for key, value in sizes.items() if hasattr(model, key)})
-    if hasattr(strategy, "bucket_cap_mb"):  # As many buckets as before.
+    if strategy.traits.gradients_in == "buckets":  # As many buckets as before.
         ratio = size(narrow) / size(model)
         strategy = dataclasses.replace(strategy, bucket_cap_mb=strategy.bucket_cap_mb * ratio)
     return dataclasses.replace(config, model=narrow, strategy=strategy)

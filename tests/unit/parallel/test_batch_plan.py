@@ -47,3 +47,13 @@ def test_held_out_samples_are_dealt_out_in_equal_rounds(size: int, micro: int, r
     rounds = evaluation_rounds(size, micro, ranks)
     assert all(len(part) <= rounds * micro for part in parts)
     assert rounds == max((-(-len(part) // micro) for part in parts), default=0)
+
+
+@given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 8))
+def test_a_size_for_a_number_of_micro_batches_makes_that_many(total: int, dp_size: int, steps: int) -> None:
+    size = BatchPlan(total, 1, dp_size).micro_batch_size_of(steps)
+    if size is None:
+        assert total % (dp_size * steps)
+    else:
+        plan = BatchPlan(total, size, dp_size)
+        assert plan.is_whole and plan.accumulation_steps == steps
