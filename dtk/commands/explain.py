@@ -33,13 +33,13 @@ def run(arguments: argparse.Namespace) -> int:
         DtkError: there is no such name.
     """
     everything = [*_causes(), *_options(), *_keys()]
-    matches = [rows for name in arguments.names for rows in _found(name, everything)]
+    matches = [rows for name in arguments.names for rows in _matching(name, everything)]
     width = max(40, min(110, shutil.get_terminal_size().columns))
     put("\n".join(_text(rows, width) for rows in matches))
     return 0
 
 
-def _found(name: str, everything: list[Rows]) -> list[Rows]:
+def _matching(name: str, everything: list[Rows]) -> list[Rows]:
     """Return what is called so in full, else everything of which that is the last part of the name.
 
     Raises:

@@ -54,7 +54,7 @@ def unknown_dimensions(config: Config) -> str:
     return " ".join(experts + [typed for typed in config.parallel.cut_layers if not typed.startswith("parallel.tp=")])
 
 
-def kept(config: Config, world_size: int) -> Config:
+def on_mesh(config: Config, world_size: int) -> Config:
     """Return the configuration with the section that keeps states on this mesh.
 
     Raises:
@@ -103,7 +103,7 @@ def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = F
     Raises:
         DtkError: `model.architecture=custom`, a dimension that no formula knows, or a schedule that splits backward.
     """
-    config = kept(config, world_size)
+    config = on_mesh(config, world_size)
     count = config.batch_plan(world_size).accumulation_steps
     pipeline = config.parallel.pipeline(count) if config.parallel.pp > 1 else Pipeline("1f1b", 1, count)
     if SCHEDULES[pipeline.schedule].splits:
@@ -191,7 +191,7 @@ def least_bytes(config: Config, world_size: int) -> int:
 
     Costs next to nothing, so that a search can leave out what is sure to be too large.
     """
-    config = kept(config, world_size)
+    config = on_mesh(config, world_size)
     ledger = Ledger(CUDA_BLOCK_BYTES if config.launcher.device == "cuda" else 1)
     stages = rank_stages(config, 0)
     shape, parallel = model_shape(config.model), config.parallel
@@ -213,7 +213,7 @@ def least_bytes(config: Config, world_size: int) -> int:
 
 def stage_declarations(config: Config, world_size: int, place: int) -> list[Collective]:
     """Return what the rank at this place of its pipeline issues per step."""
-    config = kept(config, world_size)
+    config = on_mesh(config, world_size)
     mesh, count = config.mesh(world_size), config.batch_plan(world_size).accumulation_steps
     sent = count * messages(config, place)
     declared = [Collective(op, "pp", sent, sent * message_bytes(config)) for op in ("send", "recv") if sent]
@@ -224,7 +224,7 @@ def stage_declarations(config: Config, world_size: int, place: int) -> list[Coll
 
 
 def stage_states(config: Config, mesh: Mesh, place: int) -> list[Collective]:
-    """Return what the strategy sends of the states of a rank's stages; `config` as `kept` returns it."""
+    """Return what the strategy sends of the states of a rank's stages; `config` as `on_mesh` returns it."""
     shape = model_shape(config.model)
     parts = (cut(stage_shape(shape, blocks), mesh.tp) for blocks in rank_stages(config, place).values())
     count = config.batch_plan(mesh.world_size).accumulation_steps

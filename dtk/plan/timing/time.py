@@ -16,7 +16,7 @@ from dtk.parallel.mesh import ORDER, Mesh
 from dtk.parallel.pipeline import Action, Pipeline
 from dtk.parallel.pipeline import walk as walk_pipeline
 from dtk.plan.formulas.owners import owned_elements
-from dtk.plan.formulas.stages import kept, message_bytes, messages, stage_states, sums_of_gradients
+from dtk.plan.formulas.stages import message_bytes, messages, on_mesh, stage_states, sums_of_gradients
 from dtk.plan.formulas.traffic import link
 from dtk.plan.prediction import Time, Transfer
 from dtk.plan.timing.alpha_beta import Cost, Group, collective
@@ -134,7 +134,7 @@ class _Job:
     """What is timed: the stages of a job, and what their calls take."""
 
     def __init__(self, config: Config, world_size: int, hardware: Hardware) -> None:
-        self.config, self.hardware = kept(config, world_size), hardware
+        self.config, self.hardware = on_mesh(config, world_size), hardware
         self.mesh = mesh = config.mesh(world_size)
         self.price = _price(mesh, hardware)
         self.layout = layout(config)

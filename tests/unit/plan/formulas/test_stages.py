@@ -9,10 +9,10 @@ from dtk.config.schema import ParallelConfig
 from dtk.errors import DtkError
 from dtk.plan.formulas.shape import model_shape
 from dtk.plan.formulas.stages import (
-    kept,
     least_bytes,
     message_bytes,
     messages,
+    on_mesh,
     rank_memory,
     rank_stages,
     stage_declarations,
@@ -110,7 +110,7 @@ def test_what_no_formula_knows_is_one_line() -> None:
     config = piped(DDPConfig(), 4, cp=2)
     assert unknown_dimensions(config) == "parallel.cp=2"
     with pytest.raises(DtkError, match=r"the closed form does not know parallel\.cp=2"):
-        kept(config, 4)
+        on_mesh(config, 4)
     split = piped(DDPConfig(), 4, pp=2, schedule="zero_bubble")
     with pytest.raises(DtkError, match=r"parallel\.schedule=zero_bubble"):
         rank_memory(split, 4)
