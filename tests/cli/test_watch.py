@@ -78,7 +78,7 @@ def test_the_watch_leaves_dumps_of_all_ranks(tmp_path):
     _, out, folder, _ = hang(tmp_path, "operation", "strategy=ddp")
     paths = RunPaths(folder)
     verdict = read_verdict(paths.verdict(0))
-    assert (verdict.kind, verdict.blamed, verdict.position) == ("desync", [], verdict.position), out
+    assert (verdict.kind, verdict.culprits, verdict.position) == ("desync", [], verdict.position), out
     for rank in range(2):
         assert "hanging.py" in paths.stacks(rank).read_text()
         assert paths.flight(rank).stat().st_size > 0

@@ -31,7 +31,7 @@ def seeds(folder: Path) -> dict[str, bytes]:
         "attempt_0_rank_1_error.json": json.dumps({"message": {"message": "ValueError: x", "extraInfo": {"py_callstack": TRACE, "timestamp": "17"}}}).encode(),
         "rank_2_error.json": json.dumps({"schema_version": 1, "rank": 2, "type": "ValueError", "message": "x", "traceback": TRACE, "time_s": 1.0}).encode(),
         "start_0.json": START.encode(),
-        "watch.json": json.dumps({"kind": "stall", "reason": "nothing moved", "blamed": [], "time_s": 1.5}, indent=2).encode(),
+        "watch.json": json.dumps({"kind": "stall", "reason": "nothing moved", "culprits": [], "time_s": 1.5}, indent=2).encode(),
         "out.log": LOG.encode(),
         "plain.pickle": pickle.dumps([1, "x", {"a": (1, 2.5)}], protocol=0),
     }  # fmt: skip

@@ -58,7 +58,7 @@ def test_a_verdict_ends_the_watch_and_is_said_first(folder: Path, capfd: pytest.
     verdict = {
         "kind": "stall",
         "reason": "rank 1 stood still",
-        "blamed": [1],
+        "culprits": [1],
         "victims": [0],
         "attempt": 2,
         "time_s": 5.0,

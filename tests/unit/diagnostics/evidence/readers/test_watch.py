@@ -11,7 +11,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.readers.watch import ENDED_WELL, VERDICT, ended_well, read, recognise
 
-STALL = {"kind": "stall", "reason": "nothing moved", "blamed": [], "time_s": 1.5}
+STALL = {"kind": "stall", "reason": "nothing moved", "culprits": [], "time_s": 1.5}
 DONE = {"kind": FINISHED, "command": ["python", "t.py"], "time_s": 2.5}
 
 
