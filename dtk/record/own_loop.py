@@ -8,6 +8,7 @@
 Call it on every rank, after `init_process_group`. The folder is a run folder: `dtk ls`, `show`, `diagnose`, `compare`.
 """
 
+import json
 import os
 import statistics
 import sys
@@ -186,7 +187,7 @@ def attach(
     Args:
         folder: where the run folder is made; several nodes need a shared one.
         name: of the job, a part of the run's name.
-        config: anything that JSON can hold: kept as config.yaml, compared by `dtk compare`, sent to the tracker.
+        config: kept as config.yaml, compared by `dtk compare`, sent to the tracker; what JSON cannot hold as its text.
         level: as `record=` of `dtk run`; full adds spans, a profiler window and the memory timeline.
         stall_timeout_s: seconds in which no rank moves or works before the live watch ends the job.
         tracker: keys of dtk's section `tracker`, such as `{"name": "wandb", "project": "mine"}`.
@@ -209,7 +210,7 @@ def attach(
         section_from_plain(RecordConfig, {"level": level}, "record"),
         section_from_plain(WatchConfig, {"stall_timeout_s": float(stall_timeout_s)}, "watch"),
         section_from_plain(kind_of("tracker", mirror), mirror, "tracker"),
-        dict(config or {}),
+        json.loads(json.dumps(dict(config or {}), default=str)),
         TrainConfig(steps=sys.maxsize),
     )
     check_tracker(settings.tracker)

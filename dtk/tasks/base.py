@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any, ClassVar
 
 import torch
@@ -129,11 +130,20 @@ def add_figures(
             "return (sum, count) for each of metric_names",
         )
     pairs = ((loss_of(task, output, batch.targets), count), *metrics.values())
+    for name, pair in metrics.items():
+        if not isinstance(pair, tuple | list) or [_is_number(value) for value in pair] != [True, True]:
+            what = f"{type(task).__qualname__}.metrics: {name} is no pair of numbers"
+            raise DtkError(what, "ranks add their sums and counts up", "return (sum, count), of one element each")
     if batch.counts:
-        values = [torch.as_tensor(value, dtype=sums.dtype, device=sums.device) for pair in pairs for value in pair]
+        numbers = (value for pair in pairs for value in pair)
+        values = [torch.as_tensor(value, dtype=sums.dtype, device=sums.device).reshape(()) for value in numbers]
         sums += torch.stack(values)
         for metric in (collected or {}).values():
             metric.update(*task.collect(output, batch.targets))
+
+
+def _is_number(value: object) -> bool:
+    return value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real)
 
 
 def no_figures(task: Task, device: torch.device) -> Tensor:

@@ -20,7 +20,7 @@ def train(mode):
     dist.init_process_group("gloo")
     model = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with dtk.record.attach(name="mine", config={"lr": 0.1, "api_key": "s3cret"}, level="full") as run:
+    with dtk.record.attach(name="mine", config={"lr": 0.1, "api_key": "s3cret", "dtype": torch.float32}, level="full") as run:
         for number, batch in enumerate(run.steps(torch.randn(5, 4, 8))):
             with run.region("forward"):
                 loss = model(batch).square().mean()
@@ -132,7 +132,7 @@ def test_a_plain_loop_leaves_a_run_folder(tmp_path):
     assert [row["step"] for row in metrics] == [1, 2, 3, 4, 5]
     assert metrics[-1]["tokens"] == 320 and metrics[-1]["tokens_per_s"] > 0
     assert json.loads(paths.summary.read_text())["figures"]["steps_measured"] == 3
-    assert yaml.safe_load(paths.config.read_text())["api_key"] == "***"
+    assert yaml.safe_load(paths.config.read_text()) == {"lr": 0.1, "api_key": "***", "dtype": "torch.float32"}
     for rank in range(2):
         assert paths.ring(rank).stat().st_size > 0 and paths.black_box(rank).is_file()
         assert read_heartbeat(paths.heartbeat(rank)).step == 6  # The sixth is where the data ended.

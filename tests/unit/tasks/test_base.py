@@ -1,5 +1,6 @@
 """What a task of one's own returns is checked where it is added up."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,20 @@ def test_metrics_other_than_those_named_are_refused() -> None:
         add_figures(
             no_figures(Own(), CPU), Own(metrics={"misses": (1, 1)}), torch.ones(1), Batch(None, torch.ones(1)), 1
         )
+
+
+@pytest.mark.parametrize("pair", [None, 3, (1,), (torch.ones(2), 2), ("a", 1), (1, None), (1, 2, 3)])
+def test_a_metric_that_is_no_pair_of_numbers_is_one_line(pair: object) -> None:
+    task, batch = Own(metrics={"hits": pair}), Batch(None, torch.ones(1))
+    with pytest.raises(DtkError, match=r"Own\.metrics: hits is no pair of numbers: .*return \(sum, count\)"):
+        add_figures(no_figures(task, CPU), task, torch.ones(1), batch, 1)
+
+
+def test_numbers_of_any_kind_and_tensors_of_one_element_are_taken() -> None:
+    task = Own(metrics={"hits": (torch.ones(1, 1), np.int64(4))})
+    sums = no_figures(task, CPU)
+    add_figures(sums, task, torch.ones(1), Batch(None, torch.ones(1)), 1)
+    assert sums.tolist() == [1, 1, 1, 4]
 
 
 def test_samples_count_by_default_whatever_the_tree() -> None:
