@@ -7,8 +7,8 @@ planned. Knows no output.
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from itertools import product
-from math import inf
 from typing import Any
 
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
@@ -81,25 +81,27 @@ def search(job: Composed, here: Machine) -> Search:
     ]
     fitting: list[FittingLayout] = []
     large: list[tuple[_Candidate, int]] = []
-    slow = 0
-    for layout in sorted(layouts, key=lambda candidate: candidate.least_s):
-        bar_s = _time(fitting[SHOWN - 1]).step_s if len(fitting) >= SHOWN else inf
-        needed = least_bytes(layout.config, ranks) if layout.least_s < bar_s else 0
-        if needed > room:
-            large.append((layout, needed))
-            continue
-        # The time costs a tenth of what the memory does.
-        if layout.least_s >= bar_s or (time := step_time(layout.config, ranks, here.hardware)).step_s >= bar_s:
-            slow += 1
+    # By bound, then by time, of which memory costs ten times as much: only of those that nothing faster precedes.
+    queue: list[tuple[float, int, Time | None]] = [(each.least_s, n, None) for n, each in enumerate(layouts)]
+    heapify(queue)
+    while queue and len(fitting) < SHOWN:
+        _, number, time = heappop(queue)
+        layout = layouts[number]
+        if time is None:
+            if (needed := least_bytes(layout.config, ranks)) > room:
+                large.append((layout, needed))
+            else:
+                time = step_time(layout.config, ranks, here.hardware)
+                heappush(queue, (time.step_s, number, time))
             continue
         plan = predict(layout.config, ranks, here, "closed_form", timed=False)
         if plan.fits:
             fitting.append(FittingLayout(_overrides(layout.typed), dataclasses.replace(plan, time=time)))
-            fitting.sort(key=lambda each: _time(each).step_s)
         else:
             large.append((layout, plan.memory.peak_bytes))
+    slow = len(queue)
     reasons = tuple(_reasons(fitting, large, room, slow))
-    return Search(tuple(fitting[:SHOWN]), len(layouts), len(large), slow, reasons)
+    return Search(tuple(fitting), len(layouts), len(large), slow, reasons)
 
 
 def _time(fitting: FittingLayout) -> Time:

@@ -4,10 +4,9 @@ A class is a place at which code may branch: the first and the last rank of the 
 dimension, and every rank that is named. Knows nothing of what the ranks do.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from dtk.errors import DtkError
 from dtk.preflight.calls import Group, Record
 
 ALL_UP_TO = 256
@@ -17,7 +16,11 @@ _DEFAULT = "0"
 
 
 def representatives(
-    world_size: int, local_size: int, degrees: Iterable[int] = (), named: Iterable[int] = ()
+    world_size: int,
+    local_size: int,
+    degrees: Iterable[int] = (),
+    named: Iterable[int] = (),
+    apart: Collection[int] = (),
 ) -> dict[int, int]:
     """Every rank -> the rank that is simulated in its place.
 
@@ -26,14 +29,16 @@ def representatives(
         local_size: ranks per node.
         degrees: sizes of the mesh's dimensions, outermost first.
         named: ranks that differ by name, such as that of a fault.
+        apart: which of the degrees have a class for each place, as stages of a pipeline do different things.
     """
     own, sizes = {0, world_size - 1, *named}, tuple(degrees)
     first: dict[tuple[str, ...], int] = {}
     stands_for = {}
     for rank in range(world_size):
         places, rest = [_place(rank % local_size, local_size)], rank
-        for degree in reversed(sizes):
-            places.append(_place(rest % degree, degree))
+        for number, degree in reversed(list(enumerate(sizes))):
+            index = rest % degree
+            places.append(str(index) if number in apart else _place(index, degree))
             rest //= degree
         stands_for[rank] = rank if rank in own else first.setdefault(tuple(places), rank)
     return stands_for
@@ -46,10 +51,8 @@ def _place(index: int, size: int) -> str:
 def spread(records: Mapping[int, Record], stands_for: Mapping[int, int]) -> dict[int, Record]:
     """Return the records of all ranks, from those that were simulated.
 
-    A rank runs the program of the one that stands for it, over the groups at the same place among its own.
-
-    Raises:
-        DtkError: a simulated rank sends or receives, or makes groups of its own, so that it stands for no other.
+    A rank runs the program of the one that stands for it, over the groups at the same place among its own; whom it
+    sends to is a place in such a group.
     """
     made = next(iter(records.values())).made
     belongs: dict[int, list[int]] = {}
@@ -60,19 +63,19 @@ def spread(records: Mapping[int, Record], stands_for: Mapping[int, int]) -> dict
     def same_place(group: Group, simulated: int, rank: int) -> Group:
         if group.name == _DEFAULT:
             return group
-        if not group.name.isdecimal():
-            what = "ranks make process groups of their own"
-            raise DtkError(what, "one rank cannot stand for another", "use --ranks all")
+        if not group.name.isdecimal():  # Made by its members alone, at the same distances from them everywhere.
+            ranks = tuple(member + rank - simulated for member in group.ranks)
+            return Group(f"{group.desc} {ranks}", ranks, group.desc)
         index = belongs[rank][belongs[simulated].index(int(group.name) - 1)]
         return Group(str(index + 1), made[index][0], group.desc)
 
     every = {rank: _without_parts(record) for rank, record in records.items()}
-    for rank, simulated in stands_for.items():
-        if rank not in every:
-            record = every[simulated]
-            groups = tuple(same_place(group, simulated, rank) for group in record.groups)
-            every[rank] = replace(record, rank=rank, groups=groups, made=made)
-    return dict(sorted(every.items()))
+    spread_out = {}
+    for rank, simulated in sorted(stands_for.items()):
+        record = every[simulated]
+        groups = tuple(same_place(group, simulated, rank) for group in record.groups)
+        spread_out[rank] = replace(record, rank=rank, groups=groups, made=made)
+    return spread_out
 
 
 def _without_parts(record: Record) -> Record:
@@ -83,10 +86,21 @@ def _without_parts(record: Record) -> Record:
     return replace(record, program=replace(record.program, entries=entries))
 
 
-def replaceable(records: Iterable[Record]) -> bool:
-    """Whether one rank can stand for another: nobody sends to a rank by its number, all make the same groups."""
+def replaceable(records: Iterable[Record], apart: bool = False) -> bool:
+    """Whether one rank can stand for another.
+
+    Args:
+        records: of those that were simulated.
+        apart: whether each place has a class of its own along dimensions whose ranks send to each other; else nobody
+            may send to a rank by its number.
+    """
     simulated = list(records)
     return all(
-        record.made == simulated[0].made and not any(entry.p2p for entry in record.program.entries)
+        record.made == simulated[0].made
+        and (apart or all(group.name.isdecimal() for group in record.groups))
+        and not any(
+            entry.p2p and not (apart and record.groups[entry.group].name != _DEFAULT)
+            for entry in record.program.entries
+        )
         for record in simulated
     )

@@ -13,6 +13,7 @@ from dtk.config.compose import Composed
 from dtk.config.placement import is_remote, ranks_per_node
 from dtk.config.schema import Config
 from dtk.errors import DtkError
+from dtk.parallel.mesh import ORDER
 from dtk.plan.job import planned_job
 from dtk.preflight.calls import Record
 from dtk.preflight.classes import ALL_UP_TO, replaceable, representatives, spread
@@ -25,6 +26,8 @@ from dtk.preflight.what_if import STEPS, Tried, WhatIf
 
 PROCESSES = 8
 """Ranks simulated at once, at most; as many as this machine has cores."""
+_APART = (ORDER.index("pp"), ORDER.index("cp"))
+"""Dimensions along which ranks send to their neighbours, so that each place is a class."""
 Progress = Callable[[str], None]
 
 
@@ -53,7 +56,7 @@ class Job:
     world_size: int
     body: Body
     degrees: tuple[int, ...] = ()
-    """Of its mesh."""
+    """Of its mesh, outermost first; empty for a script."""
     named: tuple[int, ...] = ()
     """Ranks that differ by name."""
     config: Config | None = None
@@ -129,13 +132,13 @@ def _job(composed: Composed, request: Request) -> Job:
     config = simulated_config(composed.config, max(request.steps, STEPS) if request.what_if else request.steps)
     warm_up(config, world_size, request.local_size)
     play, steps = play_job(config, request.local_size), config.train.steps
-    shard = getattr(config.strategy, "dp_shard", 0)
+    mesh = config.mesh(world_size)
     rank = getattr(config.fault, "rank", None)
     return Job(
         source=f"preflight of {' '.join(request.overrides) or 'the default job'}, {world_size} ranks",
         world_size=world_size,
         body=partial(simulate_rank, world_size=world_size, steps=steps, limit_s=request.limit_s, play=play),
-        degrees=(world_size // shard, shard) if shard > 0 and world_size % shard == 0 else (),
+        degrees=tuple(mesh.size(name) for name in ORDER),
         named=() if rank is None else (rank,),
         config=config,
         plain=composed.plain,
@@ -154,7 +157,7 @@ def simulate_all(job: Job, request: Request, say: Progress | None) -> tuple[Coll
     by_class = request.ranks == "classes" or (request.ranks == "auto" and world_size > ALL_UP_TO)
     stands_for = {rank: rank for rank in range(world_size)}
     if by_class:
-        stands_for = representatives(world_size, request.local_size, job.degrees, job.named)
+        stands_for = representatives(world_size, request.local_size, job.degrees, job.named, _APART)
     chosen = sorted(set(stands_for.values()))
     collected = Collected()
     processes = max(1, min(PROCESSES, len(os.sched_getaffinity(0))))
@@ -165,7 +168,7 @@ def simulate_all(job: Job, request: Request, say: Progress | None) -> tuple[Coll
         collected.made_up = job.reads
     if not by_class:
         return collected, dict(sorted(collected.records.items()))
-    if not replaceable(collected.records.values()):
+    if not replaceable(collected.records.values(), apart=bool(job.degrees)):
         raise DtkError(
             "ranks of one class do not stand for each other here",
             "they send to each other by number, or make groups of their own",

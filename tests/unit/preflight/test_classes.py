@@ -61,3 +61,25 @@ def test_an_end_is_shared_too(end: End) -> None:
     records = {rank: simulated(rank, made, 8) for rank in set(stands_for.values())}
     records[1] = Record(1, records[1].program, records[1].groups, end, made=made)
     assert spread(records, stands_for)[2].end == end
+
+
+def two_stages(rank: int, world_size: int) -> Record:
+    """A stage of the pipeline of ranks n and n + world_size / 2, which sends to its place in the group."""
+    pipelines = tuple(((n, n + world_size // 2), "mesh_pp") for n in range(world_size // 2))
+    place = rank // (world_size // 2)
+    groups = [Group("0", tuple(range(world_size))), Group(str(rank % (world_size // 2) + 1), *pipelines[rank % 4])]
+    own = Group("8f2c", pipelines[rank % 4][0], "pp_shared")
+    message = ("send", 1, 1) if place == 0 else ("recv", 1, 0)
+    one = record(rank, [*groups, own], [message, *blocking(("call", 2, "all_reduce", 4))])
+    return Record(rank, one.program, one.groups, one.end, made=pipelines)
+
+
+def test_a_stage_stands_for_the_same_stage_of_other_pipelines() -> None:
+    stands_for = representatives(8, 8, degrees=(2, 4), apart=(0,))
+    records = {rank: two_stages(rank, 8) for rank in set(stands_for.values())}
+    assert not replaceable(records.values()) and replaceable(records.values(), apart=True)
+    assert len(records) < 8
+    found = spread(records, stands_for)
+    assert {rank: one.groups[1].ranks for rank, one in found.items()} == {n: (n % 4, n % 4 + 4) for n in range(8)}
+    assert all(one.groups[2].ranks == one.groups[1].ranks for one in found.values())
+    assert match(found.values()).ends
