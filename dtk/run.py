@@ -8,6 +8,7 @@ import argparse
 import gc
 import os
 import sys
+from itertools import pairwise
 from typing import Any
 
 from dtk.config import help as config_help
@@ -51,7 +52,33 @@ class _Help(argparse.Action):
         parser.exit()
 
 
+_HYDRAS = {
+    "--config-name": "the main file is always config.yaml - choose experiment=NAME, your own by --config-dir DIR",
+    "--config-path": "conf/ is dtk's own - use --config-dir DIR for yours",
+    "--info": "dtk uses Hydra to compose only - use --cfg, --help GROUP, or dtk show RUN --why KEY",
+    "--hydra-help": "dtk uses Hydra to compose only - use --help",
+    "--package": "print one section by dtk explain SECTION - use --cfg for all of it",
+    "--resolve": "the configuration is always resolved - use --cfg",
+}
+"""Options of Hydra that dtk does without -> why, and what to use."""
+
+
 def _parse(argv: list[str]) -> argparse.Namespace:
+    short = {"-cn": "--config-name", "-cp": "--config-path", "-cd": "--config-dir", "-c": "--cfg", "-p": "--package"}
+    argv = [short.get(word, word) for word in argv]
+    for word in argv:
+        if (name := word.partition("=")[0]) in _HYDRAS:
+            why, _, fix = _HYDRAS[name].partition(" - ")
+            raise DtkError(f"dtk run has no {name}", why, fix)
+    # Hydra's `--cfg job`: what dtk prints is the job.
+    asked = [after for word, after in pairwise(argv) if word == "--cfg" and after in ("job", "hydra", "all")]
+    if "hydra" in asked:
+        raise DtkError("--cfg hydra prints nothing", "dtk uses Hydra to compose only", "use --cfg, or --cfg job")
+    return options().parse_intermixed_args([word for word in argv if word not in asked])
+
+
+def options() -> Parser:
+    """Return the parser of `dtk run`."""
     parser = Parser(prog="dtk run", text="run", add_help=False)
     about = "show this and stop; of a group: its options"
     parser.add_argument("-h", "--help", nargs="?", metavar="GROUP", action=_Help, help=about)
@@ -69,7 +96,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         dry_run="check everything and print the job; start nothing",
         cfg="print the composed configuration and stop",
     )
-    return parser.parse_intermixed_args(argv)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from dtk.errors import DtkError
 
 _COMMANDS = (
     "new", "ls", "show", "ui", "rerun", "rm", "sweep", "plan", "compare", "diagnose", "trace", "watch", "attach",
-    "sync", "preflight", "bench", "tune", "doctor", "nccl", "explain", "demo",
+    "sync", "preflight", "bench", "tune", "doctor", "nccl", "explain", "demo", "completion",
 )  # fmt: skip
 """In the order of `dtk --help`."""
 

@@ -150,6 +150,8 @@ def _values(text: str, override: "Override", groups: Groups) -> list[str]:
 
 def _refuse_hydra(key: str) -> None:
     if re.fullmatch(r"hydra[./](launcher|sweeper)|hydra\.(launcher|sweeper|sweep)\..*", key):
-        raise DtkError(f"{key} has no effect", "dtk runs sweeps itself, one run after another", "drop it and use -m")
+        raise DtkError(
+            f"{key} has no effect", "dtk runs sweeps itself, one run after another", "use -m, or dtk sweep FILE"
+        )
     if key == "hydra" or key.startswith(("hydra.", "hydra/")):
         raise DtkError(f"{key} has no effect", "dtk uses Hydra only to compose", "run folders: runs_folder=PATH")

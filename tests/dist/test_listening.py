@@ -56,7 +56,8 @@ SILENT = ("simulation", "preflight")
 WITHOUT_PROCESSES = {
     "ls": ["ls"], "show": ["show", "last", "--why", "train.steps"], "compare": ["compare", "*"],
     "nccl": ["nccl", "list"], "plan": ["plan", "model=gpt2_tiny", "--engine=closed_form"],
-    "attach": ["attach", "--help"], "rm": ["rm", "last", "--yes"], "explain": ["explain", "seed"], "trace": ["trace", "last"], "new": ["new", "lab"],
+    "attach": ["attach", "--help"], "rm": ["rm", "last", "--yes"], "explain": ["explain", "seed"], "new": ["new", "lab"],
+    "trace": ["trace", "last"], "completion": ["completion", "words", "dtk run "],
 }  # fmt: skip
 """They start nothing and bind nothing, so a look into the interpreter shows it; `attach` looks at a job from outside
 and has tests of its own (tests/cli/test_attach.py), with jobs that listen for themselves."""

@@ -1,0 +1,82 @@
+"""`dtk completion SHELL`: what a shell evaluates so that Tab completes commands, options, groups, keys and runs."""
+
+import argparse
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dtk.console import output
+
+SCRIPTS = Path(__file__).parents[1] / "console" / "completion"
+WITH_OVERRIDES = ("run", "rerun", "plan", "preflight", "sweep", "tune", "bench")
+WITH_RUNS = ("show", "rerun", "rm", "compare", "diagnose", "trace", "sync")
+_VALUES = re.compile(r"'([^']+)'")
+"""In the type of a key: `Literal['full', 'light']`."""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add the subcommand with its options."""
+    parser = commands.add_parser("completion", text="completion", help="tab completion for bash, zsh and fish")
+    shells = sorted(path.stem for path in SCRIPTS.iterdir())
+    parser.add_argument("shell", choices=(*shells, "words"), metavar="SHELL", help=f"{', '.join(shells)}")
+    parser.add_argument(
+        "line", nargs="?", default="", help=argparse.SUPPRESS
+    )  # words: what was typed up to the cursor.
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the script, or for `words` what may stand at the end of a line."""
+    if arguments.shell != "words":
+        output.put((SCRIPTS / f"{arguments.shell}.txt").read_text(encoding="utf-8"))
+        return 0
+    typed = arguments.line.split(" ")[1:] or [""]
+    output.put("".join(f"{word}\n" for word in sorted({w for w in candidates(typed) if w.startswith(typed[-1])})))
+    return 0
+
+
+def candidates(typed: list[str]) -> Iterator[str]:
+    """Yield what may stand in place of the last word; the caller takes those that begin like it.
+
+    Args:
+        typed: the words behind `dtk`; the last one is incomplete, and may be empty.
+    """
+    from dtk.commands.main import _parser
+
+    command, last = typed[0], typed[-1]
+    parser, commands = _parser([command] if len(typed) > 1 else [])
+    if len(typed) == 1:
+        yield from commands.choices
+    elif last.startswith("-"):
+        if command == "run":
+            from dtk.run import options
+
+            parser = options()
+        else:
+            parser = commands.choices.get(command, parser)
+        yield from (name for action in parser._actions for name in action.option_strings if name.startswith("--"))
+    else:
+        if command in WITH_OVERRIDES:
+            yield from _overrides(last.partition("="))
+        if command in WITH_RUNS:
+            with suppress(OSError):
+                yield from ("last", *(path.name for path in Path("runs").iterdir() if path.name.startswith(last)))
+
+
+def _overrides(typed: tuple[str, str, str]) -> Iterator[str]:
+    """Yield groups and keys, or behind the `=` of one its options or values."""
+    from dtk.config.folders import groups, search_path
+    from dtk.config.keys import keys
+
+    name, equals, _ = typed
+    options = groups(search_path(None))
+    if not equals:
+        yield from (f"{key}=" for key in (*options, *(key.name for key in keys())))
+        return
+    yield from (f"{name}={option}" for option in options.get(name, ()))
+    for key in keys():
+        if key.name == name:
+            values = ["true", "false"] if key.type == "bool" else _VALUES.findall(key.type)
+            yield from (f"{name}={value}" for value in values)
