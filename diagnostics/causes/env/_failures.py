@@ -1,45 +1,32 @@
-"""The causes that NCCL, gloo and torch name themselves when they fail: no guess, one text each."""
+"""The causes that NCCL, torch, the kernel and others name themselves: no guess, a table of texts each."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided, worded
-from diagnostics.contract.formatting import counted, ranks_spoken, sentence
-from diagnostics.evidence.model import LogFact
+from diagnostics.contract.formatting import bytes_text, counted, ranks_spoken, sentence
 
 _SHOWN = 8
 """Lines that a finding cites."""
 _ANY_KIND = ("nccl_warn", "dist_backend_error")
 """Kinds of lines that may quote any of these texts."""
+_Case = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A line, or the message of an exception, in which a library names the cause."""
+class _Line:
+    """A line, or the message of an exception, in which the cause is named."""
 
     rank: int | None
-    file: str
-    line: int
-    text: str
-    kind: str
-    """Of the line; empty for an exception."""
-    fields: Mapping[str, Any]
-    """What the line or the exception names, by the groups of its pattern."""
-
-
-Words = Callable[[Finding, Sequence[Line]], tuple[str, Remedy]]
-"""Puts the lines into a summary and a remedy."""
-
-
-def speakers(lines: Iterable[Line]) -> tuple[int, ...]:
-    """Return the ranks that wrote the lines, as far as they are known."""
-    return tuple(sorted({line.rank for line in lines if line.rank is not None}))
+    item: EvidenceItem
+    case: _Case
+    fields: dict[str, str]
+    """Groups of the case's pattern; a group that ends in `_bytes` as `9.19 MiB`."""
 
 
 def in_logs(count: int) -> str:
@@ -47,95 +34,60 @@ def in_logs(count: int) -> str:
     return f"{counted(count, 'line')} in logs"
 
 
-def failure_cause(
-    *,
-    id: str,
-    title: str,
-    remedy: str,
-    decided_from: str,
-    pattern: re.Pattern[str],
-    kinds: tuple[str, ...],
-    words: Words,
-    ranks: Callable[[Sequence[Line]], tuple[int, ...]] = speakers,
-    counts: Callable[[LogFact], bool] = lambda fact: True,
-    elsewhere: str = "",
-) -> Cause[JobEnvironment]:
-    """Return a cause that a library names in its own text.
+def failure_cause(file: str) -> Cause[JobEnvironment]:
+    """Return the cause whose texts stand in the table beside a module; `container_limits.yaml` says in which form."""
+    table, id = table_beside(file), f"env.{Path(file).stem}"
+    cases = [(re.compile(case["pattern"]), case) for case in table["cases"]]
 
-    Args:
-        id: of the cause.
-        title: in words.
-        remedy: for docs/causes.md.
-        decided_from: for docs/causes.md.
-        pattern: the text.
-        kinds: kinds of log lines that are recognised as it.
-        words: puts the lines into words.
-        ranks: to blame for the lines; default: those that wrote them.
-        counts: whether a line of one of the kinds names the cause.
-        elsewhere: what to look at where the ranks' logs do not name it; empty = they always do.
-    """
+    def named(text: str, shown: str, rank: int | None, file: str, line: int) -> Iterator[_Line]:
+        for pattern, case in cases:
+            if match := pattern.search(text):
+                fields = {
+                    name: bytes_text(int(value)) if name.endswith("_bytes") and value else (value or "").strip()[:120]
+                    for name, value in match.groupdict().items()
+                }
+                item = EvidenceItem("log", file, (shown or match.group())[:200], line or None)
+                yield _Line(rank, item, case, fields)
+                return
+
+    def lines(job: JobEnvironment) -> Iterator[_Line]:
+        for fact in job.log:
+            if fact.kind in (*table["kinds"], *_ANY_KIND):
+                yield from named(fact.text, fact.text, fact.rank, fact.file, fact.line)
+        for error in job.errors:
+            yield from named(error.message, "", error.rank, error.file, error.line)
 
     def decide(job: JobEnvironment) -> list[Finding]:
-        lines = list(_lines(job, pattern, kinds, counts))
-        if not lines and job.spoken and not elsewhere:
+        found, elsewhere = list(lines(job)), table.get("elsewhere", "")
+        if not found and job.spoken and not elsewhere:
             return [ruled_out(id, "No log and no exception says so.", "0 lines in logs")]
-        if not lines:
+        if not found:
             why = "No line says so." if job.spoken else "There is neither a log nor an error file."
             return [undecided(id, why, elsewhere or "the ranks' stderr")]
-        items = tuple(EvidenceItem("log", line.file, line.text[:200], line.line or None) for line in lines[:_SHOWN])
-        facts, blamed = worded(_text, lines=lines, words=words), ranks(lines)
-        return [Finding(cause=id, status="confirmed", facts=facts, confidence=0.97, ranks=blamed, evidence=items)]
+        stated = {int(number) for line in found for name in table.get("ranks", ()) if (number := line.fields.get(name))}
+        ranks = tuple(sorted(stated or {line.rank for line in found if line.rank is not None}))
+        items = tuple(line.item for line in found[:_SHOWN])
+        facts = worded(_text, first=found[0], count=len(found))
+        return [Finding(cause=id, status="confirmed", facts=facts, confidence=0.97, ranks=ranks, evidence=items)]
 
     return Cause(
         id=id,
-        title=title,
+        title=table["title"],
         outcome="crashed",
         branch="environment.hardware",
         facts=job_environment,
         decide=decide,
-        decided_from=decided_from,
-        remedy=remedy,
-    )
-
-
-def named_cause(file: str) -> Cause[JobEnvironment]:
-    """Return the cause in the table beside a module: each of its cases has a pattern and what to say of it."""
-    table, path = table_beside(file), Path(file)
-    cases: dict[str, dict[str, str]] = table["cases"]
-    pattern = "|".join(f"(?P<{name}>{case['pattern']})" for name, case in cases.items())
-
-    def words(finding: Finding, lines: Sequence[Line]) -> tuple[str, Remedy]:
-        case = next(case for line in lines for name, case in cases.items() if line.fields.get(name))
-        who = sentence(ranks_spoken(finding.ranks)) if finding.ranks else "A process"
-        return case["summary"].format(who=who), Remedy("environment", case["change"], case["why"])
-
-    return failure_cause(
-        id=f"{path.parent.name}.{path.stem}",
-        title=table["title"],
-        remedy=table["remedy"],
         decided_from=table["decided_from"],
-        pattern=re.compile(pattern),
-        kinds=(table["kind"],),
-        words=words,
-        elsewhere=table.get("elsewhere", ""),
+        remedy=table["remedy"],
     )
 
 
-def _text(finding: Finding, lines: Sequence[Line], words: Words) -> Text:
-    summary, remedy = words(finding, lines)
-    return Text(summary=summary, measured=in_logs(len(lines)), remedies=(remedy,))
-
-
-def _lines(
-    job: JobEnvironment, pattern: re.Pattern[str], kinds: tuple[str, ...], counts: Callable[[LogFact], bool]
-) -> Iterator[Line]:
-    """Yield the lines that name the cause, in logs and in exceptions."""
-    for fact in job.log:
-        if fact.kind in kinds:
-            if counts(fact):
-                yield Line(fact.rank, fact.file, fact.line, fact.text, fact.kind, fact.fields)
-        elif fact.kind in _ANY_KIND and (match := pattern.search(fact.text)):
-            yield Line(fact.rank, fact.file, fact.line, fact.text, fact.kind, match.groupdict())
-    for error in job.errors:
-        if match := pattern.search(error.message):
-            yield Line(error.rank, error.file, error.line, match.group(), "", match.groupdict())
+def _text(finding: Finding, first: _Line, count: int) -> Text:
+    case, ranks = first.case, ranks_spoken(finding.ranks)
+    who = sentence(ranks) if finding.ranks else "A process"
+    summary = case["summary"].format_map({**first.fields, "who": who, "ranks": ranks})
+    return Text(
+        summary=summary,
+        measured=in_logs(count),
+        remedies=(Remedy("code" if "kind" in case else "environment", case["change"], case["why"]),),
+    )

@@ -3,27 +3,36 @@
 torch's debug server (torch/distributed/debug/_debug_handlers.py) writes those of all ranks into one file.
 """
 
-import json
 import re
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from diagnostics.evidence.limits import Limits, whole
 from diagnostics.evidence.model import Frame, Stacks, Thread
 from diagnostics.evidence.reader import Contents, Reader
-from diagnostics.evidence.stacks.dumps import (
-    FAULT_THREAD,
-    MAX_FRAMES,
-    MAX_THREADS,
-    SPY_PROCESS,
-    SPY_THREAD,
-    WHEN,
-    Assembler,
-    with_main,
-)
+from diagnostics.evidence.stacks import dumps
+from diagnostics.evidence.stacks.dumps import FAULT_THREAD, SPY_PROCESS, SPY_THREAD, WHEN, Assembler
 
 _RANK = re.compile(r"^=== Rank (\d{1,7}): \S+ ===$", re.MULTILINE)
 _UNANSWERED = "PARTIAL DATA: "
 """What the debug server writes first where some ranks did not answer."""
+
+
+class _SpyFrame(msgspec.Struct):
+    """As py-spy's Frame."""
+
+    name: Annotated[str, msgspec.Meta(max_length=4096)]
+    filename: Annotated[str, msgspec.Meta(max_length=4096)]
+    line: int
+
+
+class _SpyThread(msgspec.Struct):
+    """As py-spy's StackTrace."""
+
+    frames: list[_SpyFrame]
+    thread_name: str | None = None
 
 
 def recognise(head: bytes) -> bool:
@@ -65,23 +74,17 @@ def read(path: Path, file: str, rank: int | None, limits: Limits) -> list[Stacks
 
 
 def _of_json(data: bytes) -> tuple[Thread, ...]:
-    """Return the threads of `py-spy dump --json` (py-spy's StackTrace and Frame, innermost first)."""
-    try:
-        threads = [
-            Thread(
-                str(thread.get("thread_name") or ""),
-                tuple(
-                    Frame(str(frame["filename"])[:4096], int(frame["line"]), str(frame["name"])[:256])
-                    for frame in thread["frames"][:MAX_FRAMES]
-                ),
-            )
-            for thread in json.loads(data)[:MAX_THREADS]
-        ]
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as problem:
-        raise ValueError("no stacks of py-spy") from problem
+    """Return the threads of `py-spy dump --json`, innermost frame first."""
+    threads = msgspec.json.decode(data, type=list[_SpyThread])
     if not threads:
         raise ValueError("no stack in it")
-    return with_main(threads)
+    return dumps.with_main(
+        [Thread(thread.thread_name or "", _frames(thread)) for thread in threads[: dumps.MAX_THREADS]]
+    )
+
+
+def _frames(thread: _SpyThread) -> tuple[Frame, ...]:
+    return tuple(Frame(frame.filename, frame.line, frame.name) for frame in thread.frames[: dumps.MAX_FRAMES])
 
 
 READER = Reader(
