@@ -4,7 +4,6 @@ A process id is given out again after a while (at once in a container), so the s
 """
 
 import os
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,9 @@ def still_runs(manifest: Mapping[str, Any]) -> bool | None:
         manifest: content of manifest.json; one without `pid_start` is trusted by its `pid` alone.
     """
     pid, began = manifest.get("pid"), manifest.get("pid_start")
-    if manifest.get("host") != socket.gethostname() or not isinstance(pid, int):
+    from socket import gethostname  # Here, as few commands look for processes.
+
+    if manifest.get("host") != gethostname() or not isinstance(pid, int):
         return None
     now = process_start(pid)
     if now is None and process_start(os.getpid()) is None:

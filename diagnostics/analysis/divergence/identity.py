@@ -5,7 +5,6 @@ a recorder leaves out is unknown: it is never a difference. The split sizes of a
 because ranks need not have the same ones; they have to fit each other pair by pair.
 """
 
-import hashlib
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import takewhile
 
@@ -35,7 +34,9 @@ def agree(one: Wire, other: Wire) -> bool:
 
 def signature(wire: Wire) -> int:
     """Return a hash of what all ranks must agree on, the same in every process and never 0."""
-    digest = hashlib.blake2b(repr(tuple(wire)).encode(), digest_size=8).digest()
+    from hashlib import blake2b  # Here, as it loads OpenSSL, which most diagnoses do not need.
+
+    digest = blake2b(repr(tuple(wire)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") or 1
 
 

@@ -47,19 +47,18 @@ def test_enough_of_it(tmp_path: Path, host: dict[str, object], status: str) -> N
 
 
 REAL = """
-import json, os, sys, time
+import json, os, sys
 from pathlib import Path
 own = sys.argv[2]
 if own == "affinity":
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-else:
-    Path(own, "tasks" if Path(own, "tasks").exists() else "cgroup.procs").write_text(str(os.getpid()))
 from dtk.record.cgroup import cpu_figures
-samples = []
+if own != "affinity":
+    Path(own, "tasks" if Path(own, "tasks").exists() else "cgroup.procs").write_text(str(os.getpid()))
+samples, begin = [], cpu_figures().get("cgroup_periods", 0)
 for n in range(2):
     samples.append({"kind": "sample", "time_s": 1e9 + n, "host": {"rank_rss_bytes": {"0": 1, "1": 1}, **cpu_figures()}})
-    until = time.monotonic() + (0.0 if own == "affinity" else 1.2) * (1 - n)
-    while time.monotonic() < until:
+    while own != "affinity" and cpu_figures()["cgroup_periods"] < begin + 110:
         pass
 about = {"kind": "about", "every_s": 1.0, "cores": os.cpu_count()}
 Path(sys.argv[1]).write_text("".join(json.dumps(line) + "\\n" for line in (about, *samples)))
@@ -74,11 +73,13 @@ def test_ranks_that_really_share_a_core(tmp_path: Path) -> None:
 
 
 def test_a_quota_that_is_really_used_up(tmp_path: Path) -> None:
+    if os.getloadavg()[0] > 2 * (os.cpu_count() or 1):
+        pytest.skip("others hold the CPU of this machine, so that a process does not reach its quota")
     group = ROOT / "cpu" / f"dtk_{os.getpid()}"
     try:
         group.mkdir()
         (group / "cpu.cfs_period_us").write_text("10000")
-        (group / "cpu.cfs_quota_us").write_text("2000")
+        (group / "cpu.cfs_quota_us").write_text("1000")
     except OSError as problem:
         pytest.skip(f"no cgroup can be made here: {problem}")
     try:
@@ -86,9 +87,9 @@ def test_a_quota_that_is_really_used_up(tmp_path: Path) -> None:
     finally:
         group.rmdir()
     last = json.loads((tmp_path / "node_00000.jsonl").read_text().splitlines()[-1])["host"]
-    assert last["cgroup_cores"] == 0.2 and last["cgroup_throttled_periods"] > 10
+    assert last["cgroup_cores"] == 0.1 and last["cgroup_throttled_periods"] > 10
     found = decided(tmp_path, ID)
-    assert found.status == "confirmed" and "quota of 0.2 cores" in text_of(found).summary
+    assert found.status == "confirmed" and "quota of 0.1 cores" in text_of(found).summary
 
 
 EXAMPLES = {ID: Example(lambda: {"telemetry/node_00000.jsonl": telemetry(host=[QUOTA])}, ranks=(0, 1))}

@@ -155,7 +155,7 @@ def test_py_spy_in_json_is_read_back(tmp_path: Path) -> None:
 )
 def test_damaged_json_of_py_spy_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(ValueError, match="stack|Object|Expected|missing"):
+    with pytest.raises(ValueError, match=r"stack|Object|Expected|missing"):
         stack_file.read(tmp_path / "a.json", "a.json", 0, Limits())
 
 
