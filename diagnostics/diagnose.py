@@ -8,7 +8,7 @@ from pathlib import Path
 from diagnostics import settings
 from diagnostics.analysis.layout import named
 from diagnostics.analysis.memory.out_of_memory import ran_out
-from diagnostics.analysis.printed_steps import STEPS, printed_steps
+from diagnostics.analysis.printed_steps import printed_steps
 from diagnostics.analysis.standing import standing as stands
 from diagnostics.analysis.step_profile.account import Account
 from diagnostics.causes.registry import Registry, collect
@@ -18,6 +18,7 @@ from diagnostics.contract.causes import AnyCause
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Stated, Status, Worded, text_of
+from diagnostics.contract.formatting import counted
 from diagnostics.evidence.budget import budget, failure
 from diagnostics.evidence.coverage import damaged, unused
 from diagnostics.evidence.endings import kind_of_exception
@@ -268,9 +269,9 @@ def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], 
     if outcome := next((cause.outcome for cause in confirmed if cause.names_outcome), None):
         return outcome  # Though not why.
     suspected = any(finding.status == "confirmed" and finding.confidence < SURE for finding in findings)
-    # Variables in order and printed losses say nothing about the job's end.
+    # Variables in order, printed losses and a log without trouble say nothing about the job's end.
     decided = any(finding.status == "ruled_out" and not finding.cause.startswith("env.") for finding in findings)
-    decided &= not any(fact.kind in STEPS for fact in evidence.facts) or any(evidence.files.values())
+    decided &= not evidence.facts or any(evidence.files.values())
     # Dumps and stacks are mostly taken of jobs that hang: while a hang is possible they show no good health.
     open_hang = any(finding.status == "undecided" and finding.cause.startswith("hang.") for finding in findings)
     hang = open_hang and bool(evidence.stacks or any(map(evidence.handles, (FlightFile, RingFile))))
@@ -338,6 +339,8 @@ def _standing(evidence: Evidence, findings: Sequence[Finding], measures: dict[st
     stopped = [f for f in findings if f.cause == "env.job_stopped" and f.status == "undecided"]
     if stopped and any(fact.kind == "job_stopped" for fact in evidence.facts):
         return text_of(stopped[0]).summary.rstrip(".")
+    if logs := next((fact.fields["logs"] for fact in evidence.facts if fact.kind == "nothing_known"), 0):
+        return f"no line of {counted(logs, 'log')} is known to be trouble, which alone does not show what the job did"
     if processes := processes_text(evidence):
         return processes
     if not any(evidence.files.values()) and not _trouble(evidence) and (steps := printed_text(printed_steps(evidence))):

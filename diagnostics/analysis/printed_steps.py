@@ -116,8 +116,11 @@ def non_finite_to_the_end(log: Printed) -> tuple[str, int, int] | None:
         rows = zip(values, series.printed, strict=True)
         run = _trailing([bool(bits & bit) and not math.isfinite(value) for value, bits in rows])
         # Hugging Face's trainer prints 0 in place of a loss that is not finite.
-        hidden = run >= _HIDDEN and not any(series.loss[-_HIDDEN:])
-        if run >= LEAST_AFTER // 2 or hidden:
+        hidden = run >= _HIDDEN and not any(series.loss[1 - _HIDDEN :])  # The first norm is of a loss that was finite.
+        applied = (
+            bit == 2 and run >= _HIDDEN and not any(series.skipped[-_HIDDEN:])
+        )  # Told not to be skipped; NaN = not told.
+        if run >= LEAST_AFTER // 2 or hidden or applied:
             return name, series.lines[-run], run
     return None
 

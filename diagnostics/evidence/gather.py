@@ -24,7 +24,7 @@ from diagnostics.evidence.job.choose import one_per_rank, refuse_mixed_times
 from diagnostics.evidence.job.merge_errors import merge_errors
 from diagnostics.evidence.job.world_size import Claims
 from diagnostics.evidence.limits import EmptyFileError, Limits, head, is_deeper, whole
-from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.evidence.model import Evidence, LogFact, Problem
 from diagnostics.evidence.owner import Owner, owner
 from diagnostics.evidence.reader import Contents, Reader, Source
 from diagnostics.evidence.readers.log import is_named_like_a_log
@@ -129,12 +129,8 @@ def _refuse_nothing(path: Path, evidence: Evidence, seen: Counter[str], logs_rea
     if not seen:
         raise DiagnosticsError(f"{path} is empty", f"looked for {titles()}")
     if logs_read:
-        few = "1 log was" if logs_read == 1 else f"{logs_read:,} logs were"
-        raise DiagnosticsError(
-            f"no evidence in {path}: found {_found(seen, empty)}; {few} read, and no line of "
-            f"{'it' if logs_read == 1 else 'them'} is known to be trouble; that alone does not show what a run did",
-            f"add other evidence: {titles(but=LOG)}",
-        )
+        evidence.facts.append(LogFact("nothing_known", None, path.name, 0, "", {"logs": logs_read}))
+        return
     raise DiagnosticsError(f"no evidence in {path}: found {_found(seen, empty)}", f"looked for {titles()}")
 
 

@@ -153,8 +153,9 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
         return endings
     rank = candidates[0] if len(candidates) == 1 else UNNAMED
     homeless = [error for error in evidence.errors if error.rank is None and ends_a_rank(error)]
-    # An exception says more than the exit code that follows from it.
-    unnamed = [of_error(e, rank) for e in homeless if e.type] or [of_error(e, rank) for e in homeless]
+    # An exception says more than the exit code that follows from it, and the kernel more than a launcher's SIGKILL.
+    bare = [] if memory_kills(evidence) else homeless
+    unnamed = [of_error(error, rank) for error in [error for error in homeless if error.type] or bare]
     own = [ending for ending in unnamed if ending.by_itself]
     if not unnamed:
         own = [*_of_memory(evidence, rank), *_of_workers(evidence, rank)][:1]

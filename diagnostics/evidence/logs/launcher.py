@@ -29,10 +29,16 @@ _CHILD = re.compile(r"(?:returned non-zero exit status (\d{1,3})|died with <Sign
 """How subprocess.CalledProcessError ends."""
 _FATAL = re.compile(r"^Fatal Python error: (?P<what>.{1,200})$")
 
+_SHELL = re.compile(
+    r"^(?:\S+: line \d+: +\d+ )?(?P<what>Killed|Segmentation fault|Bus error|Illegal instruction|Aborted)"
+    r"(?: +\(core dumped\))?(?: {2,}\S.*)?$"
+)
+"""How bash tells that a command of a script, or of a terminal, was ended by a signal."""
+
 
 def fatal_error(text: str, rank: int | None, file: str, line: int) -> RankError | None:
-    """Return the error of the interpreter's last line in a log, such as `Fatal Python error: Aborted`."""
-    if (match := _FATAL.match(text)) is None:
+    """Return the error of the interpreter's last line, such as `Fatal Python error: Aborted`, or of the shell's."""
+    if (match := _FATAL.match(text) or _SHELL.match(text)) is None:
         return None
     return RankError(rank, file, line, "", text.strip(), signal=SIGNAL_TEXTS.get(match["what"].strip()))
 

@@ -113,8 +113,8 @@ class Streams:
             self._keep(stream)
         if stream.number and not stream.traceback.inside:
             # Progress behind an exception shows that it was handled.
-            if progress := _PROGRESS.search(line.text):
-                stream.steps.add(progress[1] or progress[2])
+            if progress := _PROGRESS.findall(line.text):  # An epoch and a batch in it, say.
+                stream.steps.add(str(progress))
             # A sentence of the end counts only where no other rank can have written it.
             stream.finished |= bool(_FINISHED.search(line.text)) and (self.rank is not None or bool(line.stream))
             self._take_back(stream)

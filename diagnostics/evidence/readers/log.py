@@ -44,6 +44,7 @@ _WAITED = frozenset({"watchdog_timeout", "store_key_timeout", "gloo_timeout", "m
 _STRUCTURE = (
     b"Traceback (most recent call last)", b"Error: ", b"Exception: ", b'  File "', b"(most recent call first)",
     b"Fatal Python error", b"  exitcode  :", b"  time      :", b" (active", b" (idle", b"# stacks at ", b"Last error:",
+    b"Killed", b"core dumped",
     b"terminated with the following error", log_collective.HEAD.encode(), _RESTARTS.encode(),
     *(word.encode() for word in ASIDE),
 )  # fmt: skip

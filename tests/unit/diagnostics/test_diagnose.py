@@ -79,7 +79,7 @@ def test_outcomes() -> None:
     setting = LogFact("nccl_env", 0, "log", 1, "NCCL_DEBUG set by environment to INFO")
     assert outcome() == "undecided"
     assert outcome(ruled_out) == "healthy"
-    assert outcome(ruled_out, facts=[setting]) == "healthy"
+    assert outcome(ruled_out, facts=[setting]) == "undecided"  # A log alone does not show how the job ended.
     assert outcome(ruled_out, errors=[error]) == "undecided"
     assert outcome(ruled_out, facts=[fact]) == "undecided"
     listed = LogFact("torchrun_list", None, "torchrun.log", 9, "torchrun lists 1 rank", {"ranks": [0], "pids": [4]})
@@ -215,11 +215,18 @@ def test_an_own_tree_with_the_id_of_another_is_refused(tmp_path: Path) -> None:
         diagnose(tmp_path, Options(trees=(tmp_path / "own.yaml",)))
 
 
-def test_logs_without_a_word_of_trouble_are_no_evidence(tmp_path: Path) -> None:
+def test_logs_without_a_word_of_trouble_show_neither_trouble_nor_good_health(tmp_path: Path) -> None:
     for rank in range(3):
         (tmp_path / f"rank_{rank}.log").write_text("step 1 loss 2.0\n")
-    with pytest.raises(DiagnosticsError, match=r"found 3 .log; 3 logs were read, and no line of them is known to be"):
-        diagnose(tmp_path)
+    report = diagnose(tmp_path)
+    assert (report.outcome, report.root_causes) == ("undecided", ())
+    assert headline(report).startswith("no line of 3 logs is known to be trouble")
+
+
+def test_a_log_with_known_lines_and_no_trouble_does_not_show_how_the_job_ended(tmp_path: Path) -> None:
+    line = "W1 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 90 closing signal SIGTERM\n"
+    (tmp_path / "job.log").write_text("NCCL version 2.21.5+cuda12.4\n" + line)
+    assert diagnose(tmp_path).outcome == "undecided"
 
 
 def verdict_of(evidence_: Evidence, cause: str) -> tuple[str, str]:

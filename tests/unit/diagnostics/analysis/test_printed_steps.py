@@ -125,3 +125,17 @@ def test_a_loss_scale_that_was_halved_to_its_end(scales: list[float], found: tup
 
 def test_steps_that_went_on_behind_the_last_overflow() -> None:
     assert skipped_to_the_end(overflow([1, 1, 1], steps=300)) is None
+
+
+@pytest.mark.parametrize(
+    ("losses", "skipped", "told"),
+    [
+        ([2.0, 0.2, 0.0, 0.0], [NAN] * 4, True),  # The loss before the first such norm was still finite.
+        ([2.0, 2.0, 2.0, 2.0], [NAN] * 4, False),  # It may have been skipped, as float16 does.
+        ([2.0, 2.0, 2.0, 2.0], [0.0] * 4, True),  # Megatron prints that no step was skipped.
+        ([2.0, 2.0, 2.0, 2.0], [0.0, 1.0, 1.0, 1.0], False),
+    ],
+)
+def test_a_few_norms_that_are_not_finite_at_the_end(losses: list[float], skipped: list[float], told: bool) -> None:
+    norms = [1.0, NAN, NAN, NAN]
+    assert (non_finite_to_the_end(log(losses, norms=norms, skipped=skipped)) is not None) is told

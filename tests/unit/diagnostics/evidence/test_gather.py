@@ -264,7 +264,7 @@ def test_dumps_of_different_moments_are_two_jobs(tmp_path: Path, dumps: dict[str
 
 ERROR = """step 1
 Traceback (most recent call last):
-  File "/u/me/train.py", line 5, in main
+  File "/u/me/train.py", line 5, in <module>
     x = y[3]
 IndexError: list index out of range
 """

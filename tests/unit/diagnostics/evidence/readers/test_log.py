@@ -506,3 +506,26 @@ def test_a_driver_that_lost_a_worker_raised_nothing_of_its_own(tmp_path: Path) -
 )
 def test_zeros_behind_a_text(head: bytes, known: bool) -> None:
     assert recognise(head) is known
+
+
+@pytest.mark.parametrize(
+    ("line", "signal"),
+    [
+        ("Killed", "SIGKILL"),
+        ("/var/spool/slurm_script: line 28:  8156 Killed                  python3 main.py --epochs 400", "SIGKILL"),
+        ("run.sh: line 4: 77 Segmentation fault      (core dumped) python train.py", "SIGSEGV"),
+        ("Segmentation fault (core dumped)", "SIGSEGV"),
+        ("Killed process 8156 (python3)", None),
+        ("Killed by the user", None),
+        ("12 jobs Killed", None),
+    ],
+)
+def test_what_a_shell_tells_of_a_command_that_a_signal_ended(tmp_path: Path, line: str, signal: str | None) -> None:
+    found = scan(tmp_path / "x.log", f"step 1 loss 2.0\n{line}\n")
+    assert [(error.rank, error.signal) for error in found.errors] == ([(None, signal)] if signal else [])
+
+
+def test_batches_of_one_epoch_are_progress(tmp_path: Path) -> None:
+    batches = "".join(f"Epoch 1 batch {n} loss 2.{n}\n" for n in (30, 40, 50))
+    found = scan(tmp_path / "x.log", "ValueError: could not convert 'n/a'\n" + batches)
+    assert (found.errors, [fact.kind for fact in found.facts if fact.kind != "steps"]) == ([], ["handled_error"])
