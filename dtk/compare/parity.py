@@ -75,7 +75,9 @@ def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tol
 
 
 def hook_of(run: RunRecord) -> str:
-    """Return the compression of the gradients on the wire, `none` without one."""
+    """Return the compression of what travels, `none` without one."""
+    if run.get("strategy.quantized_weights") or run.get("strategy.quantized_gradients"):
+        return "int8"
     return str(run.get("strategy.communication_hook") or "none").lower()
 
 

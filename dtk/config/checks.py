@@ -43,6 +43,7 @@ def check(config: Config, world_size: int, device: str, cuda_devices: int = 0) -
     config.strategy.check()
     _error_feedback(config)
     _in_backward(config, world_size)
+    _offload(config)
     _schedule(config)
     check_fault(config, world_size)
 
@@ -278,6 +279,20 @@ def _in_backward(config: Config, world_size: int) -> None:
     ):
         if holds:
             raise _clash("optimizer.in_backward=true", other, why, instead)
+
+
+def _offload(config: Config) -> None:
+    """Raise DtkError for states that the strategy cannot move, and for a file without its folder or a use."""
+    strategy, typed = config.strategy, f"strategy.offload={config.strategy.offload}"
+    if strategy.offload not in ("none", *strategy.traits.offloads):
+        why, instead = "its forward uses whole parameters where they lie", "strategy.offload=optimizer or strategy=fsdp"
+        raise _clash(typed, f"strategy={strategy.name}", why, instead)
+    if strategy.offload_to == "nvme" and strategy.offload == "none":
+        raise DtkError("strategy.offload_to=nvme moves nothing", typed, "use strategy.offload=optimizer")
+    if (strategy.offload_to == "nvme") != bool(folder := strategy.offload_folder):
+        what = f"strategy.offload_to={strategy.offload_to} with strategy.offload_folder={folder or 'null'}"
+        fix = "use strategy.offload_to=nvme strategy.offload_folder=FOLDER, both or neither"
+        raise DtkError(what, "the folder takes the file of states that leave memory", fix)
 
 
 def _schedule(config: Config) -> None:

@@ -14,7 +14,7 @@ _counted: "list[tuple[DataConfig, list[str], Dataset]]" = []
 
 
 def check_parts(config: Config, world_size: int) -> dict[str, Any]:
-    """Look at optimizer, tracker, weights and data where they are.
+    """Look at the folder for offloaded states, optimizer, tracker, weights and data where they are.
 
     Args:
         config: settled for `world_size`.
@@ -30,6 +30,10 @@ def check_parts(config: Config, world_size: int) -> dict[str, Any]:
     from dtk.record.trackers import check_tracker
 
     check_tracker(config.tracker)
+    if config.strategy.offload_folder is not None:
+        from dtk.parallel.tiers import Swap
+
+        Swap(config.strategy.offload_folder, [])  # Each rank takes what it needs before its first step.
     if isinstance(config.optimizer, CustomOptimizerConfig):
         from dtk.train.optimizer import check_optimizer
 

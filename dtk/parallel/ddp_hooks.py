@@ -14,7 +14,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.futures import Future
 
 from dtk.parallel.collectives import all_gather_single
-from dtk.parallel.compression import BLOCK, int8_blocks, kept
+from dtk.parallel.compression import BLOCK, kept
+from dtk.parallel.int8 import Blocks, dequantize, quantize
 from dtk.parallel.regions import communication
 
 POWERSGD_START = 2
@@ -153,23 +154,19 @@ class Int8(Compressed):
 
     def average(self, buffer: Tensor, gradients: list[Tensor], errors: list[Tensor]) -> None:
         """Each rank averages as many blocks; only the first rounding has its error kept."""
-        sizes = [len(gradient) for gradient in gradients]
-        blocks = torch.zeros(int8_blocks(sizes, self.ranks), BLOCK, device=buffer.device)
-        starts = [BLOCK * start for start in accumulate((-(-size // BLOCK) for size in sizes), initial=0)]
-        inside = [blocks.view(-1)[start : start + size] for start, size in zip(starts, sizes, strict=False)]
-        torch._foreach_copy_(inside, gradients)
+        layout, flat = Blocks([len(gradient) for gradient in gradients], self.ranks), buffer.view(1, -1)
+        blocks = layout.split(flat)
         packed = quantize(blocks)
         if errors:
             blocks -= dequantize(packed)
-            torch._foreach_copy_(errors, inside)
+            torch._foreach_copy_(errors, layout.inside(blocks.view(-1)))
         received = torch.empty_like(packed)
         with communication("all_to_all", packed.nbytes, "dp"):
             dist.all_to_all_single(received, packed, group=self.group)
         mean = dequantize(received).view(self.ranks, -1, BLOCK).sum(0) / self.ranks
         with communication("all_gather", packed.nbytes, "dp"):
             all_gather_single(packed, quantize(mean), group=self.group)
-        blocks.copy_(dequantize(packed))
-        torch._foreach_copy_(gradients, inside)
+        layout.join(dequantize(packed), flat)
 
 
 class TopK(Compressed):
@@ -281,18 +278,3 @@ class PowerSGD(ErrorFeedback):
     def restore(self, state: dict[str, Tensor]) -> None:
         """Go on with the steps of the checkpoint, so that factors are sent at once."""
         self.power.iter = int(state["steps"])
-
-
-def quantize(blocks: Tensor) -> Tensor:
-    """Return uint8 [blocks, 260] of float32 [blocks, 256]: int8 elements, then the float32 scale.
-
-    A block with an element that is not finite comes back without a finite one.
-    """
-    scale = blocks.abs().amax(1, keepdim=True) / 127
-    rounded = (blocks / scale.clamp_min(torch.finfo(torch.float32).tiny)).round_().to(torch.int8)
-    return torch.cat([rounded.view(torch.uint8), scale.view(torch.uint8)], 1)
-
-
-def dequantize(packed: Tensor) -> Tensor:
-    """Return float32 [blocks, 256] of what `quantize` gave."""
-    return packed[:, :BLOCK].view(torch.int8) * packed[:, BLOCK:].contiguous().view(torch.float32)

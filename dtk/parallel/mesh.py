@@ -13,6 +13,8 @@ ORDER = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 consecutive numbers, so that the dimension with the most communication gets the fastest links."""
 EXPERTS = ("expert_replicate", "expert_shard", "ep")
 """How the ranks of a stage are divided for the experts, outermost first: a second view of all dimensions but `pp`."""
+SECONDARY = "dp_secondary"
+"""Consecutive ranks of dp_shard that keep a copy of gathered parameters between them from forward to backward."""
 COMPOUND = {"dp": ("dp_replicate", "dp_shard"), **dict.fromkeys(EXPERTS, ("dp_replicate", "dp_shard", "cp", "tp"))}
 """Dimensions that lie over others: `dp` over both kinds of data parallelism, `EXPERTS` over all within a stage."""
 
@@ -33,6 +35,8 @@ class Mesh:
     """Pipeline parallel: stages."""
     ep: int = 1
     """Expert parallel: parts of the experts. Has no ranks of its own: it divides dp_shard x cp x tp, or copies."""
+    dp_secondary: int = 1
+    """Ranks of each part of dp_shard that keeps gathered parameters between them until backward; 1 = none does."""
 
     def __post_init__(self) -> None:
         for name in (*ORDER, "ep"):
@@ -85,8 +89,8 @@ class Mesh:
         """
         if dimension == "dp":
             return self.dp_size
-        if dimension not in ORDER and dimension not in EXPERTS:
-            raise ValueError(f"{dimension} is no dimension of a mesh: they are {', '.join((*ORDER, 'dp', *EXPERTS))}")
+        if dimension not in (names := (*ORDER, "dp", *EXPERTS, SECONDARY)):
+            raise ValueError(f"{dimension} is no dimension of a mesh: they are {', '.join(names)}")
         return int(getattr(self, dimension))
 
     def stride(self, dimension: str) -> int:
@@ -94,7 +98,7 @@ class Mesh:
         self.size(dimension)
         if dimension in EXPERTS:
             return prod(self.size(name) for name in EXPERTS[EXPERTS.index(dimension) + 1 :])
-        innermost = COMPOUND.get(dimension, (dimension,))[-1]
+        innermost = COMPOUND.get(dimension, ("dp_shard" if dimension == SECONDARY else dimension,))[-1]
         return prod(self.size(name) for name in ORDER[ORDER.index(innermost) + 1 :])
 
     def coordinate(self, rank: int) -> dict[str, int]:
@@ -128,7 +132,9 @@ class Mesh:
 
     def groups(self, dimension: str) -> list[list[int]]:
         """Return the ranks of every group of a dimension, in order; each rank is in exactly one group."""
-        self.size(dimension)
+        size = self.size(dimension)
+        if dimension == SECONDARY:
+            return [[*range(first, first + size)] for first in range(0, self.world_size, size)]
         fixed = {*ORDER} - {*COMPOUND.get(dimension, (dimension,))}
         if dimension in EXPERTS:
             fixed |= {*EXPERTS} - {dimension}

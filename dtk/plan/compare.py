@@ -130,7 +130,7 @@ def _overrides(job: Composed, here: Machine, variant: Variant) -> tuple[str, ...
     """Return the overrides that select the variant."""
     overrides = _selecting(job, here, variant.strategy)
     if variant.offload:
-        overrides.append("strategy.cpu_offload=true")
+        overrides.append("strategy.offload=parameters")
     every = job.config.train.activation_checkpoint_every
     if variant.checkpointing or every:
         overrides.append(f"{_CHECKPOINTING}={(every or 1) if variant.checkpointing else 0}")
@@ -142,7 +142,7 @@ def _variant_job(job: Composed, variant: Variant, ranks: int, with_strategy: Cal
     other = with_strategy(variant.strategy)
     every = (job.config.train.activation_checkpoint_every or 1) if variant.checkpointing else 0
     train = dataclasses.replace(job.config.train, activation_checkpoint_every=every)
-    strategy = dataclasses.replace(other.strategy, cpu_offload=True) if variant.offload else other.strategy
+    strategy = dataclasses.replace(other.strategy, offload="parameters") if variant.offload else other.strategy
     config = dataclasses.replace(job.config, train=train, strategy=strategy, fault=other.fault)
     return settled_job(dataclasses.replace(job, config=config), ranks)
 
@@ -155,7 +155,7 @@ def _with_strategy(job: Composed, here: Machine, strategy: str, config_dir: Path
     Raises:
         DtkError: the other overrides do not go with the strategy.
     """
-    own_by_definition = {"cpu_offload", "reshard_after_forward"}
+    own_by_definition = {"offload", "offload_to", "offload_folder", "reshard_after_forward"}
     accepted = {field.name for field in fields(CONFIG_TYPES[strategy])} - own_by_definition
     shared = []
     for text in job.overrides:

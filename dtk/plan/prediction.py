@@ -31,6 +31,10 @@ class Memory:
     """Highest use within each region."""
     host_bytes: int = 0
     """Kept in host memory by offloading, per rank."""
+    file_bytes: int = 0
+    """Kept in a file by offloading, per rank."""
+    paged_bytes: int = 0
+    """Read from and written to the place of offloaded states in a step, per rank."""
 
     @property
     def peak_bytes(self) -> int:

@@ -51,8 +51,9 @@ def simulated_config(config: Config, steps: int) -> Config:
     """
     steps = max(steps, int(getattr(config.fault, "step", 0)) + 1)
     config = _reduced(config)
-    if config.strategy.traits.one_process:  # One process: its copies are made inside, by no process group.
-        config = dataclasses.replace(config, strategy=one_device())
+    # One process: its copies are made inside, by no process group.
+    alone = config.strategy.traits.one_process
+    config = dataclasses.replace(config, strategy=one_device() if alone else config.strategy.in_memory())
     train = dataclasses.replace(config.train, steps=steps, compile=False, garbage_collect_every=0)
     schedule = dataclasses.replace(config.schedule, warmup_steps=0)
     return dataclasses.replace(config, train=train, schedule=schedule, resume=None)

@@ -100,7 +100,8 @@ def simulate_step(config: Config, rank: int, world_size: int, local_size: int, e
         DtkError: the model reads values or fails, or this torch cannot simulate.
     """
     uncompiled = dataclasses.replace(config.train, compile=False)
-    config = dataclasses.replace(config, record=RecordConfig(level="off"), train=uncompiled)
+    strategy = config.strategy.in_memory()
+    config = dataclasses.replace(config, record=RecordConfig(level="off"), train=uncompiled, strategy=strategy)
     check_torch()
     run = _Run(config, edge)
     mesh = config.mesh(world_size)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dtk.parallel.collectives import Axis
     from dtk.parallel.context import Context
     from dtk.parallel.mesh import Mesh
+    from dtk.parallel.tiers import Tier
 
     Fill = Callable[[nn.Module], None]
     """Gives every parameter of a materialised model its initial value, one parameter at a time."""
@@ -86,6 +87,18 @@ class Strategy(ABC):
         if self.mesh.ep > 1:
             groups.update((name, self.expert_mesh.get_group(name)) for name in EXPERTS)
         return {name: Axis(name, group, group.rank(), group.size()) for name, group in groups.items()}
+
+    @functools.cached_property
+    def tier(self) -> Tier | None:
+        """Where states are kept off the device of the update; None = they are on it."""
+        if not self.config.pages(self.context.device.type):
+            return None
+        import torch
+
+        from dtk.parallel.tiers import Tier
+
+        device = torch.device("cpu") if self.config.offloads_parameters else self.context.device
+        return Tier(device, self.config.offload_folder if self.config.offload_to == "nvme" else None)
 
     @property
     def loss_factor(self) -> int:
@@ -160,7 +173,7 @@ class Strategy(ABC):
 
     def figures(self) -> dict[str, float]:
         """Return what was counted since the start, the same on every rank, for the metrics record."""
-        return {}
+        return {} if self.tier is None else self.tier.figures()
 
     @property
     def reduce_dtype(self) -> str | None:
@@ -229,3 +242,9 @@ def owned_state(optimizer: Optimizer) -> dict[Tensor, dict[str, Any]]:
     """Return the optimizer state on this rank, keyed by parameter; the whole of it unless it is sharded (ZeRO-1)."""
     inner: Optimizer = getattr(optimizer, "optim", optimizer)
     return inner.state
+
+
+def owned_parameters(optimizer: Optimizer) -> list[nn.Parameter]:
+    """Return the parameters that this rank updates, in that order."""
+    groups = getattr(optimizer, "optim", optimizer).param_groups
+    return [parameter for group in groups for parameter in group["params"]]

@@ -99,14 +99,15 @@ class DDPConfig(StrategyConfig):
         cut = [f"parallel.{name}" for name in (*ORDER, "ep") if name not in self.plain and mesh.size(name) > 1]
         if not cut:
             return self
+        tier = {field.name: getattr(self, field.name) for field in fields(StrategyConfig) if field.name != "name"}
         for field in fields(self):
-            if (value := getattr(self, field.name)) != field.default:
+            if field.name not in tier and (value := getattr(self, field.name)) != field.default:
                 raise DtkError(
                     f"strategy.{field.name}={value} does not go with {' and '.join(cut)}",
                     "the gradients of a model that is cut are averaged unit by unit, not in DDP's buckets",
                     f"drop it, or use {' '.join(f'{key}=1' for key in cut)}",
                 )
-        return self.in_units()
+        return replace(self.in_units(), **tier)  # type: ignore[arg-type]
 
     def in_units(self) -> StrategyConfig:
         """Return the section that keeps states alike, unit by unit."""
@@ -212,7 +213,7 @@ class DDP(Strategy):
 
     def figures(self) -> dict[str, float]:
         """Sum what the hooks counted."""
-        return dict(sum((Counter(hook.figures()) for hook in self.hooks), Counter()))
+        return {**super().figures(), **sum((Counter(hook.figures()) for hook in self.hooks), Counter())}
 
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
         """`no_sync` in all micro-batches but the last.

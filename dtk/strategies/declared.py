@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from dtk.parallel.compression import BLOCK_BYTES, int8_blocks
 from dtk.parallel.number_formats import PrecisionConfig
 
 Shape = tuple[int, ...]
@@ -66,3 +67,10 @@ def reduced_item_bytes(precision: PrecisionConfig) -> int:
 def padded_elements(shapes: Sequence[Shape], shards: int) -> int:
     """Elements with dim 0 padded to a multiple of the ranks that share it, as FSDP2 gathers and reduces them."""
     return sum(-(-shape[0] // shards) * shards * prod(shape[1:]) for shape in shapes)
+
+
+def wire_bytes(shapes: Sequence[Shape], shards: int, item_bytes: int, quantized: bool) -> int:
+    """Bytes of the full buffer in which FSDP2 gathers or reduces a unit: whole elements, or int8 with their scales."""
+    if not quantized:
+        return padded_elements(shapes, shards) * item_bytes
+    return shards * BLOCK_BYTES * int8_blocks((padded_elements([shape], shards) // shards for shape in shapes), 1)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from dtk.parallel.mesh import Mesh
+from diagnostics.contract.formatting import counted
+from dtk.errors import DtkError
+from dtk.parallel.compression import BLOCK
+from dtk.parallel.mesh import SECONDARY, Mesh, divisors
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.base import Strategy, local, materialise, model_shapes
-from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, padded_elements, reduced_item_bytes
+from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, padded_elements, reduced_item_bytes, wire_bytes
 from dtk.strategies.traits import StrategyConfig, TableRow, Traits
 
 if TYPE_CHECKING:
@@ -31,6 +35,7 @@ class FSDPConfig(StrategyConfig):
         gradients_in="units",
         collectives=("all_gather", "reduce_scatter"),
         always_grouped=("dp_shard",),
+        offloads=("optimizer", "parameters"),
         dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep"),
         simplicity=6,
     )
@@ -45,17 +50,40 @@ class FSDPConfig(StrategyConfig):
     """Whether the forward runs under autocast on float32 parameters, and whole units are not cast."""
     gathers_once = False
     """Whether gathered parameters stay until the last backward of a step."""
-    limits = {"blocks_per_unit": (0, math.inf), "prefetch_depth": (0, math.inf)}
+    limits = {"blocks_per_unit": (0, math.inf), "prefetch_depth": (0, math.inf), "reshard_after_forward": (2, math.inf)}
 
     name: Literal["fsdp"] = "fsdp"
-    reshard_after_forward: bool = True
-    """Free gathered parameters after forward and gather them again in backward (ZeRO-3); false: ZeRO-2."""
+    reshard_after_forward: bool | int = True
+    """Free gathered parameters after forward and gather them again in backward (ZeRO-3); false: ZeRO-2. A number n:
+    every n consecutive ranks keep them between them, so that backward gathers inside a node (ZeRO++'s hpZ)."""
     blocks_per_unit: int = 1
     """Blocks gathered together; 0 = the whole model as one unit."""
     prefetch_depth: int = 1
     """Units gathered ahead of the one in use."""
-    cpu_offload: bool = False
-    """Parameters, gradients and optimizer state live in host memory."""
+    quantized_weights: bool = False
+    """Gather parameters as int8 with a scale per block (ZeRO++'s qwZ)."""
+    quantized_gradients: bool = False
+    """Reduce gradients as int8 with a scale per block (ZeRO++'s qgZ)."""
+
+    def mesh(self, world_size: int) -> Mesh:
+        """Shards over all ranks, in parts where backward gathers inside them."""
+        secondary = 1 if isinstance(self.reshard_after_forward, bool) else self.reshard_after_forward
+        return replace(StrategyConfig.mesh(self, world_size), dp_secondary=secondary)
+
+    def on(self, mesh: Mesh) -> StrategyConfig:
+        """Return itself.
+
+        Raises:
+            DtkError: `reshard_after_forward` is a number that does not divide the ranks, or there are other dimensions.
+        """
+        size, alone = mesh.dp_secondary, mesh.dp_shard == mesh.world_size and mesh.ep == 1
+        fits = divisors(mesh.dp_shard)[1:-1] if alone else []
+        if size == 1 or size in fits:
+            return self
+        key = "strategy.reshard_after_forward"
+        ranks = counted(mesh.dp_shard, "rank") if alone else f"{mesh}" if mesh.ep == 1 else f"parallel.ep={mesh.ep}"
+        why = "it divides the ranks of dp_shard, alone, into several parts of several"
+        raise DtkError(f"{key}={size} does not go with {ranks}", why, f"use {key}={fits[0] if fits else 'true'}")
 
     def declare(
         self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
@@ -67,31 +95,24 @@ class FSDPConfig(StrategyConfig):
         """
         units, root = shapes.units(self.blocks_per_unit), shapes.root(self.blocks_per_unit)
         compute, reduced = ITEM_BYTES[precision.compute_dtype], reduced_item_bytes(precision)
-        gathers, rounds = 2 if self.reshard_after_forward else 1, 1 if self.gathers_once else accumulation_steps
-        declared = []
-
-        shards, count = mesh.dp_shard, len(units) + bool(root)  # No root in the middle of a pipeline.
-        blocks, rest = sum(padded_elements(unit, shards) for unit in units), padded_elements(root, shards)
-        if shards > 1:
-            calls, gathered = gathers * len(units) + bool(root), (gathers * blocks + rest) * compute
-            declared += [
-                Collective("all_gather", "dp_shard", rounds * calls, rounds * gathered),
-                Collective("reduce_scatter", "dp_shard", count, (blocks + rest) * reduced),
-            ]
-        if "dp_replicate" in self.grouped(mesh):
-            declared.append(Collective("all_reduce", "dp_replicate", count, (blocks + rest) // shards * reduced))
-
-        # Experts that are divided over `ep` are units of their own, over the ranks that have the same ones.
-        shards, count = mesh.expert_shard, len(shapes.experts)
-        experts = sum(padded_elements(unit, shards) for unit in shapes.experts)
-        if count and shards > 1:
-            calls = accumulation_steps * gathers
-            declared += [
-                Collective("all_gather", "expert_shard", calls * count, calls * experts * compute),
-                Collective("reduce_scatter", "expert_shard", count, experts * reduced),
-            ]
-        if count and mesh.expert_replicate > 1:
-            declared.append(Collective("all_reduce", "expert_replicate", count, experts // shards * reduced))
+        reduction, near = "all_to_all" if self.quantized_gradients else "reduce_scatter", mesh.dp_secondary > 1
+        rounds, declared = 1 if self.gathers_once else accumulation_steps, list[Collective]()
+        for shard, replicate, freed, kept, times in (
+            # There is no root in the middle of a pipeline.
+            ("dp_shard", "dp_replicate", units, [root] if root else [], rounds),
+            # Experts that are divided over `ep` are units of their own, over the ranks that have the same ones.
+            ("expert_shard", "expert_replicate", shapes.experts, [], accumulation_steps),
+        ):
+            shards, every, again = mesh.size(shard), [*freed, *kept], freed if self.reshard_after_forward else []
+            calls = [("all_gather", shard, [*every, *(() if near else again)], compute, self.quantized_weights, times)]
+            calls += [("all_gather", SECONDARY, [*again], compute, False, times)] if near else []
+            calls += [(reduction, shard, [*every], reduced, self.quantized_gradients, 1)]
+            for op, group, some, item_bytes, int8, repeated in calls if shards > 1 and every else ():
+                size = sum(wire_bytes(unit, shards, item_bytes, int8) for unit in some)
+                declared.append(Collective(op, group, repeated * len(some), repeated * size))
+            if replicate in self.grouped(mesh) or (every and mesh.size(replicate) > 1):
+                elements = sum(padded_elements(unit, shards) for unit in every) // shards
+                declared.append(Collective("all_reduce", replicate, len(every), elements * reduced))
         return declared
 
 
@@ -111,15 +132,17 @@ class FSDP(Strategy):
         from dtk.parallel.blocks import blocks_of
         from dtk.parallel.placement import mark_copy, over_ep
         from dtk.parallel.precision import mixed_precision_policy
-        from dtk.parallel.regions import observed
 
         on_cuda = self.context.device.type == "cuda"
         arguments: dict[str, Any] = {
             "mesh": self.device_mesh["dp_shard"],
             "mp_policy": MixedPrecisionPolicy() if self.config.autocasts else mixed_precision_policy(self.precision),
-            "offload_policy": CPUOffloadPolicy(pin_memory=on_cuda) if self.config.cpu_offload else OffloadPolicy(),
+            "offload_policy": OffloadPolicy(),
         }
-        storage = torch.device("cpu") if self.config.cpu_offload else self.context.device
+        storage = self.context.device
+        if self.config.offloads_parameters:
+            storage = torch.device("cpu")
+            arguments["offload_policy"] = CPUOffloadPolicy(pin_memory=on_cuda and self.tier is None)
         if not any(p.is_meta for p in model.parameters()):
             model.to(storage)
         size, blocks = self.config.blocks_per_unit, blocks_of(model)
@@ -139,10 +162,11 @@ class FSDP(Strategy):
         modules = [*heads, cast("FSDPModule", model)]
         if "dp_replicate" in self.axes:
             for module in modules:
-                module.set_all_reduce_hook(self._average_over_replicas)
-        if observed():
-            self._mark(modules, "dp_shard")
-            self._mark(experts, "expert_shard")
+                module.set_all_reduce_hook(partial(self._average, "dp_replicate", self.mesh.dp_replicate))
+        self._replace_collectives(modules, "dp_shard")
+        self._replace_collectives(experts, "expert_shard")
+        if self.tier is not None and self.config.offloads_parameters:
+            self._page_parameters([*modules[:-1], *experts, modules[-1]])
         if self.mesh.ep_holds_copies:
             for parameter in model.parameters():
                 if not over_ep(parameter):
@@ -160,32 +184,56 @@ class FSDP(Strategy):
             if any(over_ep(parameter) for parameter in module.parameters(recurse=False)):
                 over = {**arguments, "mesh": self.expert_mesh["expert_shard"]}
                 unit = fully_shard(module, reshard_after_forward=self.config.reshard_after_forward, **over)
-                unit.set_all_reduce_hook(self._average_over_experts)
+                # Each has the sum over the tokens of an `ep` group: the average is over all tokens.
+                divisor = self.loss_factor / self.mesh.expert_shard
+                unit.set_all_reduce_hook(partial(self._average, "expert_replicate", divisor))
                 experts.append(unit)
         return experts
 
-    def _average_over_experts(self, gradient: Tensor) -> None:
-        """Each has the sum over the tokens of an `ep` group: add up the copies', average over all tokens."""
+    def _average(self, dimension: str, divisor: float, gradient: Tensor) -> None:
+        """Add up what the ranks of a dimension have, and divide; a hook of FSDP2."""
         from dtk.parallel.collectives import all_reduce_
 
-        mesh = self.mesh
-        if mesh.expert_replicate > 1:
-            all_reduce_(gradient, self.axes["expert_replicate"])
-        gradient.div_(self.loss_factor / mesh.expert_shard)
+        if dimension == "dp_replicate" or self.mesh.expert_replicate > 1:
+            all_reduce_(gradient, self.axes[dimension])
+        gradient.div_(divisor)
 
-    def _average_over_replicas(self, gradient: Tensor) -> None:
-        from dtk.parallel.collectives import all_reduce_
-
-        replicas = self.axes["dp_replicate"]
-        all_reduce_(gradient, replicas).div_(replicas.size)
-
-    def _mark(self, modules: Iterable[FSDPModule], dimension: str) -> None:
-        """Open a communication region around every gather and reduction over a mesh dimension."""
+    def _replace_collectives(self, modules: Iterable[FSDPModule], dimension: str) -> None:
+        """Replace what gathers and reduces over a mesh dimension by what marks or rounds it, where that is wanted."""
         from dtk.parallel.marked_comm import MarkedAllGather, MarkedReduceScatter
+        from dtk.parallel.quantized_comm import QuantizedAllGather, QuantizedReduceScatter
+        from dtk.parallel.regions import observed
 
+        config, secondary = self.config, self.mesh.dp_secondary if self.mesh.dp_secondary > 1 else 0
         for module in modules:
-            module.set_custom_all_gather(MarkedAllGather(dimension))
-            module.set_custom_reduce_scatter(MarkedReduceScatter(dimension))
+            sizes = [p._sharded_param_data.numel() for p in _parameters(module)]
+            if config.quantized_weights:
+                module.set_custom_all_gather(QuantizedAllGather(dimension, sizes, secondary))
+            elif observed() or self.tier is not None:
+                module.set_custom_all_gather(MarkedAllGather(dimension, secondary))
+            if config.quantized_gradients:
+                module.set_custom_reduce_scatter(QuantizedReduceScatter(dimension, sizes))
+            elif observed():
+                module.set_custom_reduce_scatter(MarkedReduceScatter(dimension))
+
+    def _page_parameters(self, modules: list[FSDPModule]) -> None:
+        """Keep the shards in a file: a unit's are let go of once they are gathered, and the next one's asked for.
+
+        Units are gathered in their order in forward, and back in backward.
+        """
+        tier, units = self.tier, [_parameters(module) for module in modules]
+        assert tier is not None
+        tier.move_parameters(units)
+        last = 0
+
+        def copied(number: int) -> None:
+            nonlocal last
+            following, last = number + (1 if number >= last else -1), number
+            tier.gathered(units[number], units[following] if 0 <= following < len(units) else [])
+
+        for number, module in enumerate(modules):
+            if units[number]:
+                _group(module)._all_gather_comm.copied = partial(copied, number)
 
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
         """Reduce gradients in the last micro-batch only; unsharded gradients wait until then."""
@@ -232,6 +280,8 @@ class FSDP(Strategy):
 
         dtype = None if self.config.autocasts else mixed_precision_policy(self.precision).reduce_dtype
         whole = super().reduce_dtype
+        if whole is not None and self.config.quantized_gradients:
+            return f"int8 by blocks of {BLOCK}"
         return whole if dtype is None or whole is None else str(dtype).removeprefix("torch.")
 
     def release(self, model: nn.Module) -> None:
@@ -241,6 +291,15 @@ class FSDP(Strategy):
     def shapes(self, model: nn.Module) -> ModelShapes:
         """Shapes of all parameters: those without gradients are gathered too."""
         return model_shapes(model, frozen=True)
+
+
+def _parameters(module: FSDPModule) -> list[Any]:
+    """Return what fully_shard keeps for each parameter of a unit, in the order in which it gathers them."""
+    return [] if (group := _group(module)) is None else list(group.fsdp_params)
+
+
+def _group(module: FSDPModule) -> Any:
+    return cast(Any, module)._get_fsdp_state()._fsdp_param_group
 
 
 CONFIG, STRATEGY = FSDPConfig, FSDP

@@ -54,7 +54,7 @@ class HSDPConfig(FSDPConfig):
             valid = ", ".join(f"{world_size // size} x {size}" for size in divisors(world_size))
             what = f"a mesh of strategy.dp_replicate={replicate} x strategy.dp_shard={shard} does not fit"
             raise DtkError(f"{what} {counted(world_size, 'rank')}", fix=f"valid dp_replicate x dp_shard: {valid}")
-        return Mesh(dp_replicate=rows, dp_shard=columns)
+        return replace(FSDPConfig.mesh(self, columns), dp_replicate=rows)
 
 
 CONFIG, STRATEGY = HSDPConfig, FSDP

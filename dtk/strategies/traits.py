@@ -6,8 +6,8 @@ A strategy file subclasses `StrategyConfig`; configuration, plan, launcher and c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NamedTuple, Self
 
 from dtk.parallel.mesh import ORDER, Mesh
 from dtk.parallel.number_formats import PrecisionConfig
@@ -43,6 +43,8 @@ class Traits:
     """Whether the memory of gradients is held from step to step."""
     keeps_gathered: bool = False
     """Whether gathered parameters stay from forward to backward by definition, not by a setting."""
+    offloads: tuple[Literal["optimizer", "parameters"], ...] = ("optimizer",)
+    """States that `offload` can move off the device."""
     in_backward_conflict: str = ""
     """Why optimizer.in_backward=true cannot work; empty where it can."""
     simplicity: int = 100
@@ -102,6 +104,26 @@ class StrategyConfig:
     """Strategy whose class runs it; empty = its own."""
 
     name: str
+    offload: Literal["none", "optimizer", "parameters"] = "none"
+    """States that are kept off the device: the optimizer's, or parameters and all that belongs to them."""
+    offload_to: Literal["host", "nvme"] = "host"
+    """Where: host memory, or a file that is paged in ahead of an update and out behind it."""
+    offload_folder: str | None = None
+    """Folder on the disk of that file."""
+
+    @property
+    def offloads_parameters(self) -> bool:
+        """Whether parameters, their gradients and the optimizer state live on the host, where the update runs too."""
+        return self.offload == "parameters"
+
+    def pages(self, device: str) -> bool:
+        """Whether an update on this kind of device sees states through windows; the CPU has the host's memory."""
+        return self.offload != "none" and (self.offload_to == "nvme" or (self.offload, device) == ("optimizer", "cuda"))
+
+    def in_memory(self) -> Self:
+        """Return the section without windows: what a simulation runs, which has no memory to save."""
+        away = {"offload": "none", "offload_to": "host", "offload_folder": None}
+        return replace(self, **away) if self.pages("cuda") else self  # type: ignore[arg-type]
 
     def mesh(self, world_size: int) -> Mesh:
         """Return the degrees of parallelism on that many ranks.

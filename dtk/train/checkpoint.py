@@ -10,7 +10,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import async_save
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.optim import Optimizer
 
 from diagnostics.contract.artifacts import CHECKPOINT_INFO, RunPaths, complete_checkpoints
@@ -36,9 +36,10 @@ from dtk.parallel.context import Context
 from dtk.parallel.control import share_buffers
 from dtk.parallel.placement import local_piece
 from dtk.parallel.regions import region
+from dtk.parallel.tiers import Tier
 from dtk.record.guard import report
 from dtk.record.recorder import Recorder
-from dtk.strategies.base import Strategy, owned_state
+from dtk.strategies.base import Strategy, owned_parameters, owned_state
 from dtk.train.metadata import Reader
 from dtk.train.storage import Writer, in_words, is_out_of_memory
 
@@ -111,19 +112,23 @@ class Checkpoints:
             self.recorder.event("checkpoint_begin", step=step)
             share_buffers(self.context, model)
             state = {**_model_state(model), **_optimizer_state(model, optimizer), **loop.tensors(), **self.more()}
-            future = async_save(
-                {**state, **self._rank_state()},
-                storage_writer=Writer(partial, single_file_per_rank=True, overwrite=True),
-                process_group=self.group,
-                async_stager=BlockingAsyncStager(),
-            )
-        assert isinstance(future, Future)
-        self.pending = future
+            self.pending = self._write({**state, **self._rank_state()}, partial)
         if self.context.rank == 0:
             self.named.clear()
-            future.add_done_callback(lambda done: self._finish(done, step, partial, more or {}))
+            self.pending.add_done_callback(lambda done: self._finish(done, step, partial, more or {}))
         if not self.config.asynchronous:
             self.wait()
+
+    def _write(self, state: dict[str, Any], partial: Path) -> Future[Any]:
+        """Write beside training from a staged copy; at once and without one where states may not fit in memory."""
+        files = Writer(partial, single_file_per_rank=True, overwrite=True)
+        options: dict[str, Any] = {"storage_writer": files, "process_group": self.group}
+        if self.strategy.tier is None or self.strategy.tier.folder is None:
+            future = async_save(state, async_stager=BlockingAsyncStager(), **options)
+            assert isinstance(future, Future)
+            return future
+        with ThreadPoolExecutor(1) as writer:
+            return writer.submit(save, state, **options)
 
     def wait(self) -> None:
         """Wait for the write in flight; on return its checkpoint is complete or reported."""
@@ -222,7 +227,7 @@ class Checkpoints:
         own = self._own_state(entries)
         more = {key: value for key, value in self.more().items() if key in entries}  # None of a callback that is new.
         state: dict[str, Any] = {**_model_state(model), **loop, **own, **more}
-        fresh = _empty_optimizer_state(model, optimizer, entries)
+        fresh = _empty_optimizer_state(model, optimizer, entries, self.strategy.tier)
         for name, fields in fresh.items():
             state.update({f"optimizer.{name}.{field}": value for field, value in fields.items()})
         for key, value in sorted(state.items()):
@@ -275,22 +280,22 @@ def _optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
 
 
 def _empty_optimizer_state(
-    model: nn.Module, optimizer: Optimizer, entries: dict[str, Any]
+    model: nn.Module, optimizer: Optimizer, entries: dict[str, Any], tier: Tier | None
 ) -> dict[str, dict[str, Tensor]]:
     """Room for the stored state of the parameters that this rank's optimizer updates.
 
     Which fields there are is read from the checkpoint, so any torch optimizer will do. A field of
     the parameter's shape is laid out as the parameter is; the others are scalars such as `step`.
     """
-    groups = getattr(optimizer, "optim", optimizer).param_groups
     names = {parameter: name for name, parameter in model.named_parameters()}
-    updated = {names[parameter]: parameter for group in groups for parameter in group["params"]}
+    updated = {names[parameter]: parameter for parameter in owned_parameters(optimizer)}
     room: dict[str, dict[str, Tensor]] = {name: {} for name in updated}
     for key, stored in entries.items():
         name, _, field = key.removeprefix("optimizer.").rpartition(".")
         if key.startswith("optimizer.") and name in updated:
             if stored.size == updated[name].shape:
-                room[name][field] = torch.zeros_like(updated[name])
+                p = updated[name]
+                room[name][field] = torch.zeros_like(p) if tier is None else tier.room(p, field)
             else:
                 room[name][field] = torch.zeros(stored.size, dtype=stored.properties.dtype)
     return room

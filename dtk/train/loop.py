@@ -129,20 +129,18 @@ class Loop:
 
     def _batches(self, step: int) -> list[Batch]:
         """Return this rank's micro-batches of one step."""
+        plan = self.batch_plan
+        size, sizes = plan.accumulation_steps, (plan.global_batch_size, self.dataset.train_size)
         with region("data"):
             if self.samples is None:
-                numbers, ahead = tee(mine for later in count(step) for mine in self._ids(later))
+                of_steps = (sample_ids(self.config.seed, later, *sizes) for later in count(step))
+                numbers, ahead = tee(
+                    ids[plan.positions(self.context.dp_rank, i)] for ids in of_steps for i in range(size)
+                )
                 self.samples = numbers, self.dataset.stream(ahead)
             numbers, batches = self.samples
-            size = self.batch_plan.accumulation_steps
             self.step_samples = samples_sum(step, np.concatenate(list(islice(numbers, size))))
             return list(islice(batches, size))
-
-    def _ids(self, step: int) -> list[np.ndarray]:
-        """Ids of the samples in each of this rank's micro-batches of one step."""
-        plan = self.batch_plan
-        ids = sample_ids(self.config.seed, step, plan.global_batch_size, self.dataset.train_size)
-        return [ids[plan.positions(self.context.dp_rank, i)] for i in range(plan.accumulation_steps)]
 
     def _step(self, step: int, batches: list[Batch], agreement: Agreement) -> StepResult:
         """One optimizer step on the global batch."""
@@ -161,6 +159,8 @@ class Loop:
                 self.state.loss_scale, self.state.good_steps = self.scaler.scale, self.scaler.good_steps
             if finite:
                 optimizer.step()
+            if strategy.tier is not None:
+                strategy.tier.settle()
             optimizer.zero_grad(set_to_none=True)
         return StepResult(total, targets, norm)
 

@@ -21,7 +21,7 @@ from dtk.models.initialize import initialize_model
 from dtk.parallel.blocks import blocks_of
 from dtk.parallel.context import Context
 from dtk.parallel.precision import allow_tf32
-from dtk.strategies.base import Strategy
+from dtk.strategies.base import Strategy, owned_parameters
 from dtk.strategies.declared import Collective
 from dtk.strategies.registry import build_strategy
 from dtk.tasks.base import Task
@@ -101,11 +101,14 @@ def set_up(
         wrapped = model = joined([stage.model for stage in stages.values()])
         runner = _pipelined(config, strategy, stages, cuts, task, tokens)
     build = recipe(config.optimizer, model.parameters(), config.allow_targets)
-    groups = parameter_groups(model, config.optimizer.weight_decay)
+    groups, tier = parameter_groups(model, config.optimizer.weight_decay), strategy.tier
+    paged = build if tier is None else tier.paged(build)
     if config.optimizer.in_backward:
-        optimizer: Optimizer = InBackward(groups, build)
+        optimizer: Optimizer = InBackward(groups, paged)
     else:
-        optimizer = strategy.build_optimizer(groups, build)
+        optimizer = strategy.build_optimizer(groups, paged)
+    if tier is not None:
+        tier.reserve(owned_parameters(optimizer), build)
     return Parts(model, wrapped, strategy, optimizer, parameter_count, runner, task, flops_per_token)
 
 

@@ -163,7 +163,7 @@ def test_the_text_is_there_although_the_page_could_not_be_written(capsys: pytest
 
 
 def test_what_is_offloaded_must_fit_the_host_of_a_node(plan: Plan, tmp_path: Path) -> None:
-    job = [*QUICK, "strategy=fsdp", "strategy.cpu_offload=true", "launcher.world_size=4"]
+    job = [*QUICK, "strategy=fsdp", "strategy.offload=parameters", "launcher.world_size=4"]
     fits = asked(plan, *job, "hardware=h100_sxm")["plan"]
     needed = fits["memory"]["host_bytes"] * 4
     assert (fits["fits"], fits["node_ranks"], needed > 0) == (True, 4, True)

@@ -132,7 +132,7 @@ def _consecutive_tokens(patch: pytest.MonkeyPatch) -> None:
 
 def _experts_as_all_else(patch: pytest.MonkeyPatch) -> None:
     """Gradients of experts are averaged over the ranks that have the same ones only."""
-    patch.setattr(FSDP, "_average_over_experts", lambda self, gradient: None)
+    patch.setattr(FSDP, "_average", lambda self, dimension, divisor, gradient: None)
 
 
 def _copies_counted(patch: pytest.MonkeyPatch) -> None:

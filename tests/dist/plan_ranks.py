@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from diagnostics.contract.artifacts import RunPaths
 from dtk.config.strict import from_plain
-from dtk.parallel import collectives
+from dtk.parallel import collectives, quantized_comm
 from dtk.parallel.context import Context
 from dtk.parallel.stop import StopRequest
 from dtk.record.observers import ProfilerMarks
@@ -152,6 +152,9 @@ def allocations(roots: list[Any]) -> tuple[list[tuple[int, int, int, bool]], lis
 
 def measure_all(context: Context, cases: dict[str, dict[str, Any]], folder: str) -> dict[str, Any]:
     """`cases`: name -> resolved configuration."""
-    for module, name in ((collectives, "all_gather_single"), (collectives, "reduce_scatter_single"), (dist, "all_reduce")):
+    for module, name in (
+        *((collectives, "all_gather_single"), (collectives, "reduce_scatter_single"), (dist, "all_reduce")),
+        *((quantized_comm, "all_gather_single"), (dist, "all_to_all_single")),
+    ):
         setattr(module, name, released(getattr(module, name)))
     return {name: steps(context, plain, f"{folder}/{name}") for name, plain in cases.items()}

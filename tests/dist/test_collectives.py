@@ -14,6 +14,7 @@ from dtk.plan.formulas.memory_table import FULL
 from tests.dist.ranks import run_ranks
 
 BF16 = PrecisionConfig(name="bf16", compute_dtype="bfloat16", reduce_dtype="float32")
+INT8 = {"quantized_weights": True, "quantized_gradients": True}
 CASES = {
     "ddp": {"strategy_config": DDPConfig(), "accumulation": 1},
     "ddp accumulated": {"strategy_config": DDPConfig(), "accumulation": 3},
@@ -44,11 +45,18 @@ CASES = {
     "fsdp two blocks a unit": {"strategy_config": FSDPConfig(blocks_per_unit=2), "accumulation": 1},
     "fsdp prefetch": {"strategy_config": FSDPConfig(prefetch_depth=2), "accumulation": 1},
     "fsdp bf16": {"strategy_config": FSDPConfig(), "accumulation": 1, "precision": BF16},
-    "fsdp offload": {"strategy_config": FSDPConfig(cpu_offload=True), "accumulation": 1, "clip": True},
+    "fsdp offload": {"strategy_config": FSDPConfig(offload="parameters"), "accumulation": 1, "clip": True},
+    "fsdp int8": {"strategy_config": FSDPConfig(**INT8), "accumulation": 2},
+    "fsdp int8 unmarked": {"strategy_config": FSDPConfig(**INT8), "accumulation": 1, "marked": False},
+    "zero2 int8 bf16": {"strategy_config": Zero2Config(**INT8), "accumulation": 1, "precision": BF16},
+    "fsdp int8 weights": {"strategy_config": FSDPConfig(quantized_weights=True), "accumulation": 1},
 }
 HSDP = {
     "hsdp": {"strategy_config": HSDPConfig(dp_replicate=2), "accumulation": 1, "clip": True},
     "hsdp accumulated": {"strategy_config": HSDPConfig(dp_replicate=2), "accumulation": 2},
+    "hsdp int8": {"strategy_config": HSDPConfig(dp_replicate=2, **INT8), "accumulation": 1},
+    "fsdp secondary": {"strategy_config": FSDPConfig(reshard_after_forward=2), "accumulation": 2},
+    "fsdp secondary int8": {"strategy_config": FSDPConfig(reshard_after_forward=2, **INT8), "accumulation": 1},
     "ddp": CASES["ddp"],
     "zero2": CASES["zero2"],
     "fsdp": CASES["fsdp"],

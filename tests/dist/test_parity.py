@@ -49,7 +49,7 @@ CASES = {
     "zero3": {"strategy": Zero3Config(), "train": replace(TRAIN, activation_checkpoint_every=2)},
     "fsdp": {"strategy": FSDPConfig()},
     "fsdp accumulated": {"strategy": FSDPConfig(), "train": ACCUMULATED},
-    "fsdp offload": {"strategy": FSDPConfig(cpu_offload=True)},
+    "fsdp offload": {"strategy": FSDPConfig(offload="parameters")},
     "fsdp light": {"strategy": FSDPConfig(), "record": schema.RecordConfig(level="light")},
     "ddp light": {"strategy": DDPConfig(), "record": schema.RecordConfig(level="light")},
     "ddp sgd": {"strategy": DDPConfig(), "optimizer": schema.SGDConfig(lr=0.05)},

@@ -23,6 +23,10 @@ CASES = {
     "llama_tiny ulysses": [
         *(*GPT, "model=llama_tiny", "strategy=ulysses", "data.vocab_size=512", "train.global_batch_size=8"),
     ],
+    "gpt2_tiny fsdp int8": [
+        *(*GPT, "model=gpt2_tiny", "strategy=fsdp", "strategy.quantized_weights=true"),
+        "strategy.quantized_gradients=true",
+    ],
     "gpt2_tiny hsdp": [*GPT, "model=gpt2_tiny", "strategy=hsdp", "strategy.dp_replicate=2"],
 }
 COMMON = ["train.micro_batch_size=4", "train.evaluate_every=-1", "checkpoint=off", "record=off", "launcher.device=cpu"]
@@ -36,7 +40,8 @@ def test_predicted_peaks_and_collectives(tmp_path):
     for name, job in jobs.items():
         predicted = simulate(job.config, RANKS)
         peak = max(results[name]["tensors"] for results in actual)
-        assert predicted.memory.peak_bytes == pytest.approx(peak, rel=0.02), name
+        # Of what rounding to int8 copies the plan says that it is not counted.
+        assert predicted.memory.peak_bytes == pytest.approx(peak, rel=0.05 if "int8" in name else 0.02), name
         recorded = {(one.op, one.group): (one.count, one.size_bytes) for one in predicted.traffic}
         assert recorded == actual[0][name]["calls"], name
 
@@ -67,6 +72,19 @@ def test_the_optimizer_in_backward_saves_what_the_plan_says(strategy, ranks, lea
     for name, peak in predicted.items():
         assert 0.998 * peak <= measured[name] <= 1.002 * peak + late, name
     assert predicted["true"] <= (1 - least) * predicted["false"]
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("overrides", [["strategy=zero1", "strategy.offload=optimizer"], ["strategy=fsdp", "strategy.offload=parameters"]])
+def test_bytes_to_and_from_a_file_are_those_that_the_plan_says(overrides, tmp_path):
+    """Parameters are read for every gather, and each micro-batch has some."""
+    batch = ["train.global_batch_size=4", "train.micro_batch_size=1"]
+    where = ["strategy.offload_to=nvme", f"strategy.offload_folder={tmp_path}"]
+    job = planned_job([*SMALL_BATCH, *batch, *COMMON[1:], *overrides, *where], None, RANKS)
+    ranks = run_ranks("tests.dist.tier_ranks:measure", RANKS, job.plain, str(tmp_path), 1)
+    planned = closed_form(job.config, RANKS).memory
+    assert max(rank["moved_bytes"] for rank in ranks) == planned.paged_bytes > 0
+    assert planned.file_bytes > 0 and planned.host_bytes == (0 if "zero1" in overrides[0] else planned.host_bytes)
 
 
 LLAMA_TINY = ["model=llama_tiny", "data.vocab_size=512"]

@@ -28,7 +28,7 @@ def _words(finding: Finding, states: States, capacity_bytes: int, model: ModelSi
         remedies.append(shared.fix(is_dtk, override, "shard the model with fully_shard over all ranks", why, saves))
     if is_dtk and model.traits.shards_parameters and not model.traits.keeps_gathered:
         why, saves = "model states live in host memory", f"{total} of {total}"
-        remedies.append(Remedy("override", "strategy.cpu_offload=true", why, saves))
+        remedies.append(Remedy("override", "strategy.offload=parameters", why, saves))
     if (each := whole // PREDICTED_RANKS) < states.total:
         change = f"use more ranks: {PREDICTED_RANKS} need {bytes_text(each)} each when sharded"
         remedies.append(Remedy("code", change, "ZeRO-3"))

@@ -32,7 +32,7 @@ def _words(cost: shared.StepCost, *, copies: CopyProfile, offloads: bool) -> sha
         summary=f"Copies {direction} ({_figures(copies)}{within}) run with nothing beside them: {cost}.",
         change=change,
         why=why,
-        override="strategy.cpu_offload=false" if offloads else "",
+        override="strategy.offload=none" if offloads else "",
     )
 
 
@@ -53,7 +53,7 @@ def decide(view: Overview) -> Finding:
         return shared.ruled_out("0 copies between host and device")
     exposed = view.typical_ms(lambda profile: sum(copies.exposed for copies in profile.copies))
     most = max((copies for profile in view.profiles for copies in profile.copies), key=lambda copies: copies.exposed)
-    facts = shared.costly(view, exposed, _words, copies=most, offloads=bool(view.declared("strategy.cpu_offload")))
+    facts = shared.costly(view, exposed, _words, copies=most, offloads=view.declared("strategy.offload") not in (None, "none"))
     return shared.judged(view, facts, f"{_figures(most)} in the window of a rank", of_transfer=False)
 
 
@@ -64,6 +64,6 @@ CAUSE = shared.step_cause(
     unless=(shared.on_cpu("there is no device to copy to"),),
     decide=decide,
     decided_from="traces of GPUs: copies between host and device without compute beside them, their memory and size",
-    remedy="pin_memory=True and non_blocking=True, a stream of their own, no cpu_offload",
+    remedy="pin_memory=True and non_blocking=True, a stream of their own, nothing offloaded",
     source="CUDA C++ Best Practices Guide, section 10.1: pinned memory, asynchronous and overlapping transfers",
 )

@@ -77,5 +77,7 @@ def _assumptions(config: Config) -> Iterator[str]:
     hook = getattr(strategy, "communication_hook", "none")
     if hook != "none":
         yield f"strategy.communication_hook={hook}: copies and factors are not counted"
-    if getattr(strategy, "cpu_offload", False):
-        yield "strategy.cpu_offload=true: shards, gradients and optimizer state are host memory, not in the peak"
+    if strategy.offloads_parameters:
+        yield "strategy.offload=parameters: shards, gradients and optimizer state are off the device, not in the peak"
+    if getattr(strategy, "quantized_weights", False) or getattr(strategy, "quantized_gradients", False):
+        yield "copies in which weights or gradients are rounded to int8 are not counted"

@@ -4,11 +4,14 @@ Is told the moments by whoever walks the step; knows nothing of activations.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dtk.config.schema import Config
 from dtk.plan.formulas.ledger import Buffer, Ledger
 from dtk.plan.formulas.shape import ModelShape
+from dtk.plan.formulas.states import WINDOWS, optimizer_bytes, update_bytes, windows
+from dtk.strategies.declared import Shape
 
 ROOT = -1
 """The unit of what belongs to no block."""
@@ -30,6 +33,40 @@ class Holding(ABC):
     temporary_bytes: int = 0
     """Of the update."""
     host_bytes: int = 0
+    file_bytes: int = 0
+    """Of states in a file."""
+    paged_bytes: int = 0
+    """Moved to and from the place of offloaded states in a step."""
+
+    def place_states(self, elements: int, tensors: int, part: Callable[[Shape], int]) -> None:
+        """Put the optimizer state on the device, or where it is offloaded to; then updates see it through windows.
+
+        Args:
+            elements: that this rank updates.
+            tensors: in which they are.
+            part: elements of this rank's part of a parameter.
+        """
+        optimizer, strategy = self.config.optimizer, self.config.strategy
+        some = self.shape.before + self.shape.block * min(WINDOWS, self.shape.layers) + self.shape.after
+        sizes = [part(shape) for matrices in (True, False) for _, shape in some if (len(shape) > 1) == matrices]
+        if strategy.traits.deals_out_parameters:
+            sizes.sort(reverse=True)  # Of which a rank may own the largest ones.
+        moved, counters = optimizer_bytes(optimizer, elements, 0), optimizer_bytes(optimizer, 0, tensors)
+        largest = min(max(sizes), elements)
+        if not strategy.pages("cuda" if self.on_cuda else "cpu"):
+            self.ledger.change("optimizer states", moved + counters)
+            self.temporary_bytes = update_bytes(optimizer, elements, largest, self.on_cuda)
+            return
+        self.ledger.change("optimizer states", counters)
+        self.paged_bytes += 2 * moved
+        if strategy.offload_to == "nvme":
+            self.file_bytes += moved
+        else:
+            self.host_bytes += moved
+        seen = optimizer_bytes(optimizer, min(windows(sizes), elements), 0)
+        self.temporary_bytes = seen + update_bytes(optimizer, largest, largest, self.on_cuda)
+        if optimizer.in_backward:
+            self.ledger.change("temporaries", seen)
 
     @abstractmethod
     def settle(self) -> None:

@@ -88,10 +88,10 @@ class Ledger:
             self.in_use[category] += times * size
             self.total_bytes += times * size
 
-    def memory(self, rank: int, host_bytes: int) -> Memory:
+    def memory(self, rank: int, host_bytes: int, file_bytes: int = 0, paged_bytes: int = 0) -> Memory:
         """Return the highest use so far as the memory of this rank."""
         at_peak = {category: size for category, size in self.at_peak.items() if size}
-        return Memory(rank, at_peak, self.peak_region, self.by_region, host_bytes)
+        return Memory(rank, at_peak, self.peak_region, self.by_region, host_bytes, file_bytes, paged_bytes)
 
     def enter(self, region: str) -> None:
         """Go on in another region of the step."""

@@ -6,7 +6,7 @@ from math import prod
 from dtk.plan.formulas.holding import Holding
 from dtk.plan.formulas.ledger import Buffer
 from dtk.plan.formulas.owners import owned_elements
-from dtk.plan.formulas.states import MASTER_BYTES, optimizer_bytes, update_bytes
+from dtk.plan.formulas.states import MASTER_BYTES
 
 
 @dataclass(slots=True)
@@ -25,14 +25,12 @@ class Replicated(Holding):
             self.ledger.change("gradients" if self._views else "buckets", MASTER_BYTES * elements)
             if strategy.remembers_error:
                 self.ledger.change("buckets", MASTER_BYTES * elements)  # Errors of compression.
-        largest = max(prod(shape) for _, shape in self.shape.root + self.shape.block)
         if strategy.traits.deals_out_parameters:
             # Rajbhandari et al. 2020 cut evenly, Psi / N; torch deals out whole parameters.
             owned = owned_elements(self.shape.shapes, self.world_size)
             self.rank, elements = max(enumerate(owned), key=lambda entry: entry[1])
-            tensors, largest = -(-tensors // len(owned)), min(largest, elements)
-        self.ledger.change("optimizer states", optimizer_bytes(self.config.optimizer, elements, tensors))
-        self.temporary_bytes = update_bytes(self.config.optimizer, elements, largest, self.on_cuda)
+            tensors = -(-tensors // len(owned))
+        self.place_states(elements, tensors, prod)
 
     def piled(self) -> list[Buffer]:
         """Gradients that the update frees; views of buckets are let go of one by one in the last micro-batch."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from dtk.plan.formulas.holding import ROOT, Holding
 from dtk.plan.formulas.ledger import Buffer
 from dtk.plan.formulas.shape import Named, block_of
-from dtk.plan.formulas.states import MASTER_BYTES, optimizer_bytes, shard_elements, update_bytes
+from dtk.plan.formulas.states import MASTER_BYTES, shard_elements
 from dtk.strategies.declared import ITEM_BYTES, Shape, padded_elements, reduced_item_bytes
 
 
@@ -24,6 +24,8 @@ class Sharded(Holding):
     gathered: dict[int, Buffer] = field(default_factory=dict)
     arriving: dict[int, Buffer] = field(default_factory=dict)
     """Outputs of gathers that were not copied out yet."""
+    secondary: dict[int, Buffer] = field(default_factory=dict)
+    """What forward leaves of gathered parameters on a part of the ranks, for backward."""
     copied_out: Buffer | None = None
     """In forward FSDP2 keeps the last output until the next one is copied out."""
     unsharded: dict[int, dict[str, Buffer]] = field(default_factory=dict)
@@ -39,17 +41,28 @@ class Sharded(Holding):
         """Shards of parameters and optimizer state, on the device or, offloaded, on the host."""
         root, block = _shapes(self.shape.root), _shapes(self.shape.block)
         elements = shard_elements(root, self.shards) + self.shape.layers * shard_elements(block, self.shards)
-        tensors = len(root) + self.shape.layers * len(block)
-        states = optimizer_bytes(self.config.optimizer, elements, tensors)
-        largest = max(shard_elements([shape], self.shards) for shape in root + block)
-        self.temporary_bytes = update_bytes(self.config.optimizer, elements, largest, self.on_cuda)
-        if self.config.strategy.cpu_offload:
-            gradients = 0 if self.config.optimizer.in_backward else elements * MASTER_BYTES
-            self.host_bytes = elements * MASTER_BYTES + states + gradients + self.temporary_bytes
-            self.temporary_bytes = 0
-        else:
+        tensors, strategy = len(root) + self.shape.layers * len(block), self.config.strategy
+        before = self.ledger.in_use.copy()
+        self.place_states(elements, tensors, lambda shape: shard_elements([shape], self.shards))
+        if not strategy.offloads_parameters:
             self.ledger.change("parameters", elements * MASTER_BYTES)
-            self.ledger.change("optimizer states", states)
+            return
+        for category, size in (self.ledger.in_use - before).items():  # The update runs on the host.
+            self.ledger.change(category, -size)
+            self.host_bytes += size
+        gradients = 0 if self.config.optimizer.in_backward else elements * MASTER_BYTES
+        self.host_bytes += gradients + self.temporary_bytes
+        self.temporary_bytes = 0
+        if strategy.offload_to == "host":
+            self.host_bytes += elements * MASTER_BYTES
+        else:
+            once, again = elements, self.shape.layers * shard_elements(block, self.shards)
+            rounds = 1 if strategy.gathers_once else self.config.batch_plan(self.world_size).accumulation_steps
+            gathered = (
+                once + again * (self.config.mesh(self.world_size).dp_secondary == 1) * strategy.reshard_after_forward
+            )
+            self.file_bytes += elements * MASTER_BYTES
+            self.paged_bytes += MASTER_BYTES * (2 * elements + (rounds * gathered if self.shards > 1 else 0))
 
     def piled(self) -> list[Buffer]:
         """Shards of gradients; where blocks are no units, the gradients that wait for the end of backward."""
@@ -69,6 +82,9 @@ class Sharded(Holding):
         if unit == ROOT:
             self._free_copied_out()
         elif self.config.strategy.reshard_after_forward:
+            if (parts := self.config.mesh(self.world_size).dp_secondary) > 1:
+                size = self._padded(unit) * self._compute_bytes // parts
+                self.secondary[unit] = self.ledger.allocate("gathered parameters", size)
             self.gathered.pop(unit).drop()
 
     def before_backward(self, unit: int) -> None:
@@ -102,7 +118,7 @@ class Sharded(Holding):
             shard.drop()
             shard = wide
         # Offloaded it is kept on the host; an update in backward frees it at once.
-        if self.config.strategy.cpu_offload or self.config.optimizer.in_backward:
+        if self.config.strategy.offloads_parameters or self.config.optimizer.in_backward:
             shard.drop()
         else:
             self.reduced.append(shard)
@@ -156,7 +172,7 @@ class Sharded(Holding):
         if self.shards == 1:
             self.arriving[unit] = self.ledger.allocate("gathered parameters", 0)
             return
-        casts, offloads = self._compute_bytes != MASTER_BYTES, self.config.strategy.cpu_offload and self.on_cuda
+        casts, offloads = self._compute_bytes != MASTER_BYTES, self.config.strategy.offloads_parameters and self.on_cuda
         sent = self.ledger.allocate("temporaries", size // self.shards if casts or offloads else 0)
         self.arriving[unit] = self.ledger.allocate("gathered parameters", size)
         sent.drop()
@@ -167,6 +183,8 @@ class Sharded(Holding):
             return
         size = self._padded(unit) * self._compute_bytes
         self.gathered[unit] = self.ledger.allocate("gathered parameters", size)
+        if unit in self.secondary:
+            self.secondary.pop(unit).drop()
         output = self.arriving.pop(unit)
         if forward:
             # Only now: torch waits for the copy before, but holds its source until this one is made.

@@ -121,7 +121,8 @@ def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = F
     batches.drop()
     holdings = rank.holdings.values()
     number = place * config.mesh(world_size).stride("pp") + max(holding.rank for holding in holdings)
-    return rank.ledger.memory(number, sum(holding.host_bytes for holding in holdings))
+    kept_elsewhere = ((each.host_bytes, each.file_bytes, each.paged_bytes) for each in holdings)
+    return rank.ledger.memory(number, *map(sum, zip(*kept_elsewhere, strict=True)))
 
 
 class _Rank:

@@ -13,6 +13,14 @@ from dtk.strategies.declared import Shape
 MASTER_BYTES = 4
 """Parameters and optimizer state are float32 under every precision."""
 
+WINDOWS = 3
+"""Parameters whose states `dtk.parallel.tiers` has in memory: one on its way in, one in use, one on its way out."""
+
+
+def windows(sizes: Sequence[int]) -> int:
+    """Return the most that so many consecutive parameters hold, of sizes in the order of the update."""
+    return max((sum(sizes[i : i + WINDOWS]) for i in range(len(sizes))), default=0)
+
 
 def shard_elements(shapes: Sequence[Shape], shards: int) -> int:
     """Elements on the first, and fullest, of the ranks that share parameters: ceil(d0 / shards) rows of each.

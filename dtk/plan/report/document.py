@@ -138,6 +138,8 @@ def _memory(plan: Prediction, used: Sequence[Category]) -> doc.Section:
     others = [f"{name} {bytes_text(size)}" for name, size in memory.by_region_bytes.items() if name != memory.region]
     fields = [doc.Field("peak", f"in {memory.region}" + (f" ({', '.join(others)})" if others else ""))]
     fields += [doc.Field("host", f"{_host(plan)} in host memory")] if _host(plan) else []
+    moved = f", {bytes_text(memory.paged_bytes)} moved a step" if memory.paged_bytes else ""
+    fields += [doc.Field("file", f"{bytes_text(memory.file_bytes)} a rank{moved}")] if memory.file_bytes else []
     figures = doc.table([("category", "bytes at the peak"), *(row[:2] for row in rows)])
     return doc.Section(
         f"Memory of the fullest rank ({memory.rank}) at the peak",

@@ -84,13 +84,17 @@ def _fullest(config: Config, world_size: int, local_size: int) -> Observed:
 
 
 def _memory(config: Config, rank: int, parts: dict[Part, dict[str, int]]) -> Memory:
-    offloaded = _HOST if getattr(config.strategy, "cpu_offload", False) else ()
+    strategy = config.strategy
+    paged = ("optimizer states",) if strategy.pages(config.launcher.device) else ()
+    offloaded = _HOST if strategy.offloads_parameters else paged
+    filed = {*offloaded} & {"parameters", "optimizer states"} if strategy.offload_to == "nvme" else set[str]()
+    file_bytes = max(sum(held.get(name, 0) for name in filed) for held in parts.values())
     by_region: dict[str, int] = {}
     host_bytes = peak_bytes = -1
     peak: Part = ("", "")
     for part, held in parts.items():
         size = sum(size for name, size in held.items() if name not in offloaded)
-        host_bytes = max(host_bytes, sum(held.values()) - size)
+        host_bytes = max(host_bytes, sum(held.values()) - size - sum(held.get(name, 0) for name in filed))
         by_region[part[0]] = max(by_region.get(part[0], 0), size)
         if size > peak_bytes:
             peak, peak_bytes = part, size
@@ -98,7 +102,7 @@ def _memory(config: Config, rank: int, parts: dict[Part, dict[str, int]]) -> Mem
     for name, size in parts[peak].items():
         if size and name not in offloaded:
             at_peak[cast(Category, "gradients" if name == OWN_GRADIENTS else name)] += size
-    return Memory(rank, dict(at_peak), peak[0], by_region, host_bytes)
+    return Memory(rank, dict(at_peak), peak[0], by_region, host_bytes, file_bytes)
 
 
 def _notes(config: Config, count: int, chosen: tuple[int, ...], classes: int) -> Iterator[str]:
@@ -109,8 +113,8 @@ def _notes(config: Config, count: int, chosen: tuple[int, ...], classes: int) ->
         yield f"{MICRO_BATCHES} of {count} micro-batches simulated; those between the first and the last are alike"
     if config.train.compile:
         yield "torch.compile is not simulated: the figures are those of the eager step"
-    if getattr(config.strategy, "cpu_offload", False):
-        yield "offloading: the shards' copies on their way to and from the device are not seen"
+    if config.strategy.offload != "none":
+        yield "offloading: copies on their way to and from the device, and how much they move, are not seen"
     if getattr(config.model, "experts", 0):
         yield "every expert is taken to get as many tokens: which it gets follows from values"
     words = getattr(config.data, "vocab_size", classes)

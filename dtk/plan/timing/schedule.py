@@ -119,7 +119,11 @@ class Unit:
     forward_s: float
     backward_s: float
     gather_bytes: float
+    again_bytes: float
+    """Of the gather for backward."""
     reduce_bytes: float
+    shard_bytes: float
+    """Of the reduced gradients that a rank keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,9 @@ class Sharded:
     shards: int
     replicated: bool
     """Whether reduced shards are averaged over dp_replicate."""
+    again_group: str = "dp_shard"
+    """Ranks that gather for backward."""
+    reduce_op: str = "reduce_scatter"
 
 
 def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool, gathers: bool = True) -> None:
@@ -148,16 +155,19 @@ def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool, gathers: bool = Tru
     def gather(unit: Unit) -> float:
         return walk.communicate("all_gather", "dp_shard", unit.gather_bytes)
 
+    def gather_again(unit: Unit) -> float:
+        return walk.communicate("all_gather", model.again_group, unit.again_bytes)
+
     def reduce(unit: Unit) -> None:
         """FSDP2 keeps one input buffer: compute waits for the reduction before."""
         nonlocal scattered_s, averaged_s
         walk.compute(0.0, after_s=scattered_s)
         begin_s = max(walk.now_s, averaged_s)
-        scattered_s = walk.communicate("reduce_scatter", "dp_shard", unit.reduce_bytes, begin_s)
+        scattered_s = walk.communicate(model.reduce_op, "dp_shard", unit.reduce_bytes, begin_s)
         if model.replicated:
-            averaged_s = walk.communicate("all_reduce", "dp_replicate", unit.reduce_bytes / model.shards, scattered_s)
+            averaged_s = walk.communicate("all_reduce", "dp_replicate", unit.shard_bytes, scattered_s)
 
-    def ready_s(units: Sequence[Unit], i: int, done_s: list[float]) -> float:
+    def ready_s(units: Sequence[Unit], i: int, done_s: list[float], gather: Callable[[Unit], float]) -> float:
         """When a unit is gathered; those ahead of it are asked for before."""
         while len(done_s) <= min(i + max(model.prefetch_depth, 1), len(units) - 1):
             done_s.append(gather(units[len(done_s)]))
@@ -167,14 +177,14 @@ def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool, gathers: bool = Tru
         walk.compute(0.0, after_s=gather(model.root))
     forward_s: list[float] = []
     for i, unit in enumerate(model.units):
-        walk.compute(unit.forward_s, after_s=ready_s(model.units, i, forward_s) if gathers else 0.0)
+        walk.compute(unit.forward_s, after_s=ready_s(model.units, i, forward_s, gather) if gathers else 0.0)
     walk.compute(model.root.forward_s)
     turn = model.units[::-1]
     # The root's backward asks for the last unit, so that its gather hides behind the output projection.
-    backward_s = [gather(turn[0])] if model.reshard and turn else []
+    backward_s = [gather_again(turn[0])] if model.reshard and turn else []
     walk.compute(model.root.backward_s)
     for i, unit in enumerate(turn):
-        walk.compute(unit.backward_s, after_s=ready_s(turn, i, backward_s) if model.reshard else 0.0)
+        walk.compute(unit.backward_s, after_s=ready_s(turn, i, backward_s, gather_again) if model.reshard else 0.0)
         if last:
             reduce(unit)
     if last:

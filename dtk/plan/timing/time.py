@@ -12,7 +12,7 @@ from math import prod
 
 from dtk.config.schema import Config
 from dtk.dimensions import tp
-from dtk.parallel.mesh import ORDER, Mesh
+from dtk.parallel.mesh import ORDER, SECONDARY, Mesh
 from dtk.parallel.pipeline import Action, Pipeline
 from dtk.parallel.pipeline import walk as walk_pipeline
 from dtk.plan.formulas.owners import owned_elements
@@ -24,7 +24,7 @@ from dtk.plan.timing.hardware import Hardware
 from dtk.plan.timing.schedule import Bucket, Price, Sharded, Unit, Walk, ddp_micro_batch, fsdp_micro_batch, update
 from dtk.plan.timing.work import Layout, Seconds, clip_seconds, count, layout, micro_batch_seconds, optimizer_seconds
 from dtk.record.metrics import model_flops_utilization
-from dtk.strategies.declared import ITEM_BYTES, Collective, Shape, padded_elements, reduced_item_bytes
+from dtk.strategies.declared import ITEM_BYTES, Collective, Shape, padded_elements, reduced_item_bytes, wire_bytes
 
 _FULL = 4
 """Times as many micro-batches as ranks, after which a schedule repeats."""
@@ -276,8 +276,10 @@ def _sharded(config: Config, mesh: Mesh, part: _Part) -> Sharded:
     reduce = ITEM_BYTES["float32"] if strategy.autocasts else reduced_item_bytes(precision)
 
     def unit(forward_s: float, backward_s: float, shapes: Sequence[Shape]) -> Unit:
-        padded = padded_elements(shapes, shards)
-        return Unit(forward_s, backward_s, compute * padded, reduce * padded)
+        gathered = wire_bytes(shapes, shards, compute, strategy.quantized_weights)
+        again = wire_bytes(shapes, shards, compute, strategy.quantized_weights and mesh.dp_secondary == 1)
+        reduced = wire_bytes(shapes, shards, reduce, strategy.quantized_gradients)
+        return Unit(forward_s, backward_s, gathered, again, reduced, padded_elements(shapes, shards) / shards * reduce)
 
     size, layers = strategy.blocks_per_unit, len(model.blocks)
     root = [*model.before, *model.after, *(shape for block in model.blocks for shape in block if not size)]
@@ -290,8 +292,12 @@ def _sharded(config: Config, mesh: Mesh, part: _Part) -> Sharded:
     rest_s = part.forward_s - sum(each.forward_s for each in units)
     rest_back_s = part.backward_s - sum(each.backward_s for each in units)
     replicated = "dp_replicate" in strategy.grouped(mesh) and mesh.dp_replicate > 1
-    around, reshard = unit(rest_s, rest_back_s, root), strategy.reshard_after_forward
-    return Sharded(tuple(units), around, reshard, strategy.prefetch_depth, shards, replicated)
+    around, reshard = unit(rest_s, rest_back_s, root), bool(strategy.reshard_after_forward)
+    return Sharded(
+        *(tuple(units), around, reshard, strategy.prefetch_depth, shards, replicated),
+        again_group=SECONDARY if mesh.dp_secondary > 1 else "dp_shard",
+        reduce_op="all_to_all" if strategy.quantized_gradients else "reduce_scatter",
+    )
 
 
 def _price(mesh: Mesh, hardware: Hardware) -> Price:
@@ -299,7 +305,7 @@ def _price(mesh: Mesh, hardware: Hardware) -> Price:
     links, local_size = (hardware.intra_node, hardware.inter_node), hardware.devices_per_node
     placed = {
         name: Group(size, min(size, max(1, local_size // mesh.stride(name))), *links)
-        for name in (*ORDER, "dp")
+        for name in (*ORDER, "dp", SECONDARY)
         if (size := mesh.size(name))
     }
     near = link(2, mesh.stride("pp"), mesh.world_size, local_size) == "intra_node"
@@ -349,8 +355,11 @@ def _assumptions(config: Config, hardware: Hardware) -> Iterator[str]:
         yield "Launching kernels, loading data and logging are taken to hide behind the device's work."
     if assumed := sorted(key for key, source in hardware.sources.items() if source.startswith("assumption")):
         yield f"Figures of hardware={hardware.name} that no data sheet gives: {', '.join(assumed)}."
-    if getattr(strategy, "cpu_offload", False):
-        yield "Copies between host and device and the update on the host (cpu_offload) are not in the time."
+    if strategy.offload != "none":
+        where = "host" if strategy.offload_to == "host" else "file"
+        yield f"Not in the time: copies between device and {where}, updates on the host (offload={strategy.offload})."
+    if getattr(strategy, "quantized_weights", False) or getattr(strategy, "quantized_gradients", False):
+        yield "The arithmetic of quantising is not in the time."
     if (hook := getattr(strategy, "communication_hook", "none")) in ("int8", "topk", "powersgd"):
         yield f"The arithmetic of communication_hook={hook} is not in the time."
     if strategy.traits.least_cuda_devices > 1:

@@ -17,6 +17,9 @@ from dtk.errors import DtkError
 BERT = ["model=bert_tiny", "data=classification"]
 
 
+NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "world_size", "expected"),
     [
@@ -344,6 +347,40 @@ BERT = ["model=bert_tiny", "data=classification"]
             "the update comes before anyone knows of an overflow - use precision=bf16",
         ),
         (
+            ["strategy=ddp", "strategy.offload=parameters"],
+            2,
+            "strategy.offload=parameters does not go with strategy=ddp: its forward uses whole parameters where they "
+            "lie - use strategy.offload=optimizer or strategy=fsdp",
+        ),
+        (
+            ["strategy=fsdp", *NVME],
+            2,
+            "strategy.offload_to=nvme moves nothing: strategy.offload=none - use strategy.offload=optimizer",
+        ),
+        (
+            ["strategy=fsdp", "strategy.offload=optimizer", "strategy.offload_to=nvme"],
+            2,
+            "strategy.offload_to=nvme with strategy.offload_folder=null: the folder takes the file of states that "
+            "leave memory - use strategy.offload_to=nvme strategy.offload_folder=FOLDER, both or neither",
+        ),
+        (
+            ["strategy=fsdp", "strategy.reshard_after_forward=3"],
+            4,
+            "strategy.reshard_after_forward=3 does not go with 4 ranks: it divides the ranks of dp_shard, alone, into "
+            "several parts of several - use strategy.reshard_after_forward=2",
+        ),
+        (
+            ["strategy=fsdp", "strategy.reshard_after_forward=2", "parallel.tp=2", "model=gpt2_tiny"],
+            4,
+            "strategy.reshard_after_forward=2 does not go with dp_shard 2 x tp 2: it divides the ranks of dp_shard, "
+            "alone, into several parts of several - use strategy.reshard_after_forward=true",
+        ),
+        (
+            ["strategy=fsdp", "strategy.reshard_after_forward=1"],
+            2,
+            "strategy.reshard_after_forward=1 is out of range: it must be 2 or more",
+        ),
+        (
             ["schedule=wsd", "train.steps=12"],
             2,
             "schedule.warmup_steps=5 + schedule.decay_steps=10 is more than train.steps=12 - "
@@ -407,6 +444,14 @@ def test_the_batch_sizes_that_are_advised_do_divide(total: int, micro: int, rank
         (["strategy=hsdp", "train.micro_batch_size=2"], 4, "cpu", 0),
         (["strategy=hsdp", "strategy.dp_replicate=-1", "strategy.dp_shard=2", "train.micro_batch_size=2"], 4, "cpu", 0),
         (["strategy=zero2"], 2, "cpu", 0),
+        (["strategy=zeropp", "strategy.reshard_after_forward=2", "train.micro_batch_size=2"], 4, "cpu", 0),
+        (["strategy=ddp", "strategy.offload=optimizer"], 2, "cpu", 0),
+        (
+            ["strategy=single", "strategy.offload=optimizer", "strategy.offload_to=nvme", "strategy.offload_folder=x"],
+            1,
+            "cpu",
+            0,
+        ),
         (["strategy=ddp", "strategy.communication_hook=bf16"], 2, "cpu", 0),
         (["optimizer.in_backward=true", "train.clip_norm=null"], 2, "cpu", 0),
         ([*BERT], 2, "cpu", 0),

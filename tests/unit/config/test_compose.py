@@ -15,7 +15,7 @@ from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 
 OPTIONS = {group: list(options) for group, options in groups([conf_folder()]).items()}
-STRATEGIES = "3d, ddp, dp, fsdp, hsdp, hsdp_tp, moe, pp, ring, single, tp, ulysses, zero1, zero2, zero3"
+STRATEGIES = "3d, ddp, dp, fsdp, hsdp, hsdp_tp, moe, pp, ring, single, tp, ulysses, zero1, zero2, zero3, zeropp"
 NEEDED = {
     "text": ["data.path=x"],
     "tokens": ["data.path=x"],
@@ -250,7 +250,7 @@ def test_sweeps_expand_as_nested_loops() -> None:
         ["strategy=fsdp", "train.steps=5", "seed=1"],
         ["strategy=fsdp", "train.steps=5", "seed=2"],
     ]
-    assert expand(["strategy=glob(zero*,exclude=zero3)"]) == [["strategy=zero1"], ["strategy=zero2"]]
+    assert expand(["strategy=glob(zero*,exclude=[zero3,zeropp])"]) == [["strategy=zero1"], ["strategy=zero2"]]
     assert expand(["optimizer.lr=choice(1e-3,1e-4)"]) == [["optimizer.lr=0.001"], ["optimizer.lr=0.0001"]]
     assert expand(["data.path='a,b'"]) == [["data.path='a,b'"]]
 

@@ -22,6 +22,7 @@ CASES: dict[str, tuple[Any, Mesh, int, PrecisionConfig]] = {
     "fsdp": (FSDPConfig(), Mesh(dp_shard=2), 2, PrecisionConfig()),
     "one unit, bf16": (FSDPConfig(blocks_per_unit=0), Mesh(dp_shard=2), 1, BF16),
     "zero2, two blocks a unit": (Zero2Config(blocks_per_unit=2), Mesh(dp_shard=2), 1, PrecisionConfig()),
+    "int8": (FSDPConfig(quantized_weights=True, quantized_gradients=True), Mesh(dp_shard=2), 2, BF16),
     "hsdp, prefetching": (HSDPConfig(prefetch_depth=2), Mesh(dp_replicate=2, dp_shard=2), 1, PrecisionConfig()),
 }
 

@@ -79,7 +79,7 @@ def test_every_rank_more_lowers_memory():
         ({"recompute": 1}, {"recompute": 2}),
         ({"recompute": 2}, {}),
         ({"precision": "bfloat16"}, {}),
-        ({"strategy": FSDPConfig(cpu_offload=True)}, {}),
+        ({"strategy": FSDPConfig(offload="parameters")}, {}),
         ({"optimizer": SGDConfig()}, {}),
         ({}, {"rounds": 2}),
     ],
@@ -94,7 +94,7 @@ def test_settings_move_memory_the_right_way(less, more):
 
 def test_offloaded_states_are_host_memory():
     kept = closed_form(job(4, FSDPConfig()), 4).memory
-    moved = closed_form(job(4, FSDPConfig(cpu_offload=True)), 4).memory
+    moved = closed_form(job(4, FSDPConfig(offload="parameters")), 4).memory
     assert kept.host_bytes == 0
     assert {"parameters", "optimizer states"}.isdisjoint(moved.at_peak_bytes)
     assert moved.host_bytes == pytest.approx(4 * 858_880, rel=0.01)  # A quarter of each of four.

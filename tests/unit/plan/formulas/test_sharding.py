@@ -38,13 +38,25 @@ def test_states_are_a_shard_each() -> None:
 
 
 def test_offloaded_states_are_on_the_host() -> None:
-    made = held(cpu_offload=True)
+    made = held(offload="parameters")
     part = shard_elements(SHAPE.shapes, RANKS)
     assert made.ledger.total_bytes == 0
     # Parameters, two moments with a counter each, gradients; the fused update needs nothing more.
     assert made.host_bytes == 4 * part + 2 * 4 * part + 4 * len(SHAPE.shapes) + 4 * part
-    in_backward = held(cpu_offload=True, optimizer=AdamWConfig(in_backward=True))
+    in_backward = held(offload="parameters", optimizer=AdamWConfig(in_backward=True))
     assert in_backward.host_bytes == made.host_bytes - 4 * part
+
+
+def test_states_in_a_file_leave_windows_and_counters() -> None:
+    whole, part = held(), shard_elements(SHAPE.shapes, RANKS)
+    made = held(offload="optimizer", offload_to="nvme")
+    assert made.ledger.total_bytes == whole.ledger.total_bytes - 2 * 4 * part
+    assert (made.file_bytes, made.paged_bytes, made.host_bytes) == (8 * part, 16 * part, 0)
+    assert 0 < made.temporary_bytes < 8 * part
+    both = held(offload="parameters", offload_to="nvme")
+    assert both.ledger.total_bytes == 0 and both.file_bytes == 12 * part
+    assert both.host_bytes == 4 * part + 4 * len(SHAPE.shapes) + made.temporary_bytes
+    assert held(offload="optimizer").ledger.total_bytes == whole.ledger.total_bytes, "the CPU's memory is the host's"
 
 
 def gathered(made: Sharded) -> set[int]:
@@ -123,7 +135,7 @@ def test_gradients_in_16_bits_wait_and_end_in_float32() -> None:
 
 
 def test_an_update_in_backward_or_on_the_host_keeps_no_shard() -> None:
-    for made in (held(optimizer=AdamWConfig(in_backward=True)), held(cpu_offload=True)):
+    for made in (held(optimizer=AdamWConfig(in_backward=True)), held(offload="parameters")):
         backward(made, last=True)
         assert made.ledger.in_use["gradients"] == 0 and not made.reduced
 

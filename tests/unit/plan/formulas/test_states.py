@@ -6,7 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtk.config.schema import AdamWConfig, SGDConfig
-from dtk.plan.formulas.states import optimizer_bytes, shard_elements, update_bytes
+from dtk.plan.formulas.states import WINDOWS, optimizer_bytes, shard_elements, update_bytes, windows
+
+
+@given(st.lists(st.integers(0, 1000), max_size=12))
+def test_windows_are_the_largest_of_the_consecutive_ones(sizes: list[int]) -> None:
+    most = windows(sizes)
+    assert all(sum(sizes[i : i + WINDOWS]) <= most for i in range(len(sizes)))
+    assert max(sizes, default=0) <= most <= sum(sizes)
+    assert windows([5, 1, 1, 4, 4, 4, 0]) == 12
+
 
 SHAPES = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=3).map(tuple), min_size=1, max_size=6)
 

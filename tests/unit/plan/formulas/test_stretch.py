@@ -24,8 +24,9 @@ SHARDED = st.builds(
     FSDPConfig,
     blocks_per_unit=st.integers(0, 3),
     prefetch_depth=st.integers(0, 4),
-    reshard_after_forward=st.booleans(),
-    cpu_offload=st.booleans(),
+    reshard_after_forward=st.sampled_from([True, False, 2]),
+    offload=st.sampled_from(["none", "optimizer", "parameters"]),
+    offload_to=st.sampled_from(["host", "nvme"]),
 )
 
 

@@ -138,7 +138,7 @@ def test_zero1_says_what_the_fullest_rank_holds():
 
 def test_offloading_moves_states_to_the_host():
     plain = simulate(job(4, "strategy=fsdp"), 4)
-    prediction = simulate(job(4, "strategy=fsdp", "strategy.cpu_offload=true"), 4)
+    prediction = simulate(job(4, "strategy=fsdp", "strategy.offload=parameters"), 4)
     states = 4 * 4 * prediction.parameters / 4
     assert prediction.memory.host_bytes == pytest.approx(states, rel=0.02)
     assert not {"parameters", "optimizer states"} & set(prediction.memory.at_peak_bytes)

@@ -62,8 +62,8 @@ def test_ddp_reduces_in_the_last_micro_batch_only() -> None:
 
 
 def model(reshard: bool = True, depth: int = 1, replicated: bool = False, units: int = 2) -> Sharded:
-    unit = Unit(forward_s=5, backward_s=10, gather_bytes=4, reduce_bytes=6)
-    return Sharded((unit,) * units, Unit(1, 2, 1, 2), reshard, depth, shards=2, replicated=replicated)
+    unit = Unit(forward_s=5, backward_s=10, gather_bytes=4, again_bytes=4, reduce_bytes=6, shard_bytes=3)
+    return Sharded((unit,) * units, Unit(1, 2, 1, 1, 2, 1), reshard, depth, shards=2, replicated=replicated)
 
 
 def test_fsdp_gathers_ahead_and_reduces_behind() -> None:
@@ -110,11 +110,11 @@ def test_hsdp_averages_over_the_replicas_after_each_reduction() -> None:
 def test_deeper_prefetch_helps_where_gathers_are_uneven() -> None:
     # A large unit behind two small ones: one unit ahead there is too little compute to hide its gather.
     sizes = (1, 1, 12)
-    units = tuple(Unit(5, 0, size, 0) for size in sizes)
+    units = tuple(Unit(5, 0, size, size, 0, 0) for size in sizes)
     ends = []
     for depth in (1, 2):
         done = walk()
-        fsdp_micro_batch(done, Sharded(units, Unit(0, 0, 0, 0), False, depth, 2, False), last=False)
+        fsdp_micro_batch(done, Sharded(units, Unit(0, 0, 0, 0, 0, 0), False, depth, 2, False), last=False)
         ends.append(done.end_s)
     # Depth 1: the third gather is issued when the second unit starts, 6-18, compute 18-23.
     # Depth 2: it is issued at 0 behind the small ones, 2-14, compute 14-19.
@@ -137,12 +137,12 @@ def test_clipping_adds_one_reduction_that_nothing_hides() -> None:
 
 
 seconds = st.floats(0, 100)
-some_units = st.lists(st.builds(Unit, seconds, seconds, seconds, seconds), max_size=6)
+some_units = st.lists(st.builds(Unit, *[seconds] * 6), max_size=6)
 
 
 @given(
     units=some_units,
-    root=st.builds(Unit, seconds, seconds, seconds, seconds),
+    root=st.builds(Unit, *[seconds] * 6),
     reshard=st.booleans(),
     depth=st.integers(0, 4),
     replicated=st.booleans(),

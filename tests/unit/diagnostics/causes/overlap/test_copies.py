@@ -86,9 +86,9 @@ def test_where_the_copies_are_issued_is_named(tmp_path: Path, detect: Any) -> No
 def test_a_run_that_offloads_is_told_not_to(tmp_path: Path, detect: Any) -> None:
     sim = Simulator()
     write(ddp(sim, per_step=lambda: sim.copy(5000.0, 50 * MIB, "HtoD (Pinned -> Device)")), tmp_path)
-    run = dtk_run({"strategy": {"name": "fsdp", "cpu_offload": True}})
+    run = dtk_run({"strategy": {"name": "fsdp", "offload": "parameters"}})
     (remedy,) = text_of(finding_of(detect(tmp_path, run=run), "overlap.copies")).remedies
-    assert (remedy.kind, remedy.change) == ("override", "strategy.cpu_offload=false")
+    assert (remedy.kind, remedy.change) == ("override", "strategy.offload=none")
 
 
 def test_a_real_export_that_copies_all_the_time() -> None:

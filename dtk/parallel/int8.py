@@ -1,0 +1,53 @@
+"""Blockwise int8: 256 elements share a float32 scale, and no block holds elements of two parameters."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from dtk.parallel.compression import BLOCK, int8_blocks
+
+
+def quantize(blocks: Tensor) -> Tensor:
+    """Return uint8 [blocks, 260] of float32 [blocks, 256]: int8 elements, then the float32 scale.
+
+    An element changes by at most 1/254 of the largest in its block. A block with an element that is not finite comes
+    back without a finite one.
+    """
+    scale = blocks.abs().amax(1, keepdim=True) / 127
+    rounded = (blocks / scale.clamp_min(torch.finfo(torch.float32).tiny)).round_().to(torch.int8)
+    return torch.cat([rounded.view(torch.uint8), scale.view(torch.uint8)], 1)
+
+
+def dequantize(packed: Tensor) -> Tensor:
+    """Return float32 [blocks, 256] of what `quantize` gave."""
+    return packed[:, :BLOCK].view(torch.int8) * packed[:, BLOCK:].contiguous().view(torch.float32)
+
+
+class Blocks:
+    """Where the elements of some parameters, one after the other in a flat tensor, lie in blocks that each fills alone.
+
+    Args:
+        sizes: elements of each parameter.
+        parts: equal numbers of blocks into which all are divided.
+    """
+
+    def __init__(self, sizes: Sequence[int], parts: int = 1) -> None:
+        self.sizes = list(sizes)
+        self.count = int8_blocks(sizes, parts)
+        self._starts = [BLOCK * start for start in accumulate((-(-size // BLOCK) for size in sizes), initial=0)]
+
+    def split(self, flat: Tensor) -> Tensor:
+        """Return float32 [rows * blocks, 256] of [rows, elements], filled up with zeros."""
+        blocks = torch.zeros(len(flat), self.count * BLOCK, device=flat.device)
+        torch._foreach_copy_(self.inside(blocks), list(torch.split(flat, self.sizes, 1)))
+        return blocks.view(-1, BLOCK)
+
+    def join(self, blocks: Tensor, flat: Tensor) -> None:
+        """Write the elements of [rows * blocks, 256] into [rows, elements]."""
+        torch._foreach_copy_(list(torch.split(flat, self.sizes, 1)), self.inside(blocks.view(len(flat), -1)))
+
+    def inside(self, blocks: Tensor) -> list[Tensor]:
+        """Return the elements of each parameter, views of [..., blocks * 256]."""
+        return [blocks[..., start : start + size] for start, size in zip(self._starts, self.sizes, strict=False)]

@@ -1,0 +1,280 @@
+"""States outside the device: optimizer states in pinned host memory or in a file, shards of parameters in a file.
+
+An update sees states through windows, copies that one thread brings before their use and another takes away after it.
+ZeRO-Offload (Ren et al. 2021) and ZeRO-Infinity (Rajbhandari et al. 2021) by what the operating system has: a file
+without a name, `preadv` and `pwritev`. Knows no strategy.
+"""
+
+import mmap
+import os
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from diagnostics.contract.formatting import bytes_text
+from dtk.errors import DtkError
+
+DROP, AHEAD = mmap.MADV_DONTNEED, mmap.MADV_WILLNEED
+Build = Callable[..., Optimizer]
+"""Called with parameter groups it builds an optimizer."""
+
+
+class Swap:
+    """Memory in a file without a name: the disk has it back when the process ends, in whatever way.
+
+    Args:
+        folder: on the disk that takes it.
+        sizes_bytes: of the tensors that it will hold; each begins on a page of its own.
+
+    Raises:
+        DtkError: the folder cannot be written, or its disk has no room.
+    """
+
+    def __init__(self, folder: str, sizes_bytes: Iterable[int]) -> None:
+        size = sum(map(_pages, sizes_bytes)) or mmap.PAGESIZE
+        try:
+            # tempfile takes O_TMPFILE where the file system has it, and else removes the name at once.
+            self.file = tempfile.TemporaryFile(dir=folder, prefix="dtk-offload-", buffering=0)  # noqa: SIM115
+            os.posix_fallocate(self.file.fileno(), 0, size)  # Later a full disk would be a signal, not an error.
+            self.map = mmap.mmap(self.file.fileno(), size)
+        except OSError as error:
+            what = f"strategy.offload_folder={folder} cannot take states of {bytes_text(size)}"
+            raise DtkError(what, (error.strerror or str(error)).lower(), "name a folder on another disk") from error
+        self.begin = torch.frombuffer(self.map, dtype=torch.uint8).data_ptr()
+        self.used = 0
+
+    def take(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Return a tensor of zeros that lies in the file; who reads it, reads the file."""
+        tensor = torch.empty(shape, dtype=dtype, device="meta")
+        if not tensor.numel():
+            return torch.empty(shape, dtype=dtype)
+        start, self.used = self.used, self.used + _pages(tensor.nbytes)
+        return torch.frombuffer(self.map, dtype=dtype, count=tensor.numel(), offset=start).view(tensor.shape)
+
+    def read(self, home: Tensor, into: Tensor) -> None:
+        """Copy a tensor of the file into memory, by its own reads: faults of a mapping would stop the update."""
+        self._move(os.preadv, home, into)
+        self.advise(home, DROP)
+
+    def write(self, source: Tensor, home: Tensor) -> None:
+        """Copy memory into a tensor of the file; whole pages that are written so need not be read before."""
+        self._move(os.pwritev, home, source)
+
+    def advise(self, home: Tensor, what: int) -> None:
+        """Tell the operating system to DROP the pages that readers of a tensor touched, or to read it AHEAD."""
+        if home.numel():
+            self.map.madvise(what, home.data_ptr() - self.begin, _pages(home.nbytes))
+
+    def _move(self, call: Callable[..., int], home: Tensor, memory: Tensor) -> None:
+        data: Any = memory.reshape(-1).view(torch.uint8).numpy()
+        view, start = memoryview(data), home.data_ptr() - self.begin
+        while view.nbytes:  # A call moves 2 GiB at most.
+            moved = call(self.file.fileno(), [view], start)
+            view, start = view[moved:], start + moved
+
+
+class Tier:
+    """Where the states of an optimizer are between updates; three parameters at most have theirs in memory.
+
+    Args:
+        device: that updates.
+        folder: on the disk that takes the states; None = pinned host memory.
+    """
+
+    def __init__(self, device: torch.device, folder: str | None) -> None:
+        self.device, self.folder = device, folder
+        self.swap: Swap | None = None
+        self.shards: Swap | None = None
+        """Holds the shards of the parameters, where they are in a file too."""
+        self.homes: dict[Tensor, dict[str, Tensor]] = {}
+        """Parameter -> field of its state -> this rank's part, outside the device."""
+        self.read_bytes = self.written_bytes = 0
+        self._filled: set[Tensor] = set()
+        self._following: dict[Tensor, Tensor] = {}
+        """Parameter -> the one that was updated after it in the last step."""
+        self._last: Tensor | None = None
+        self._arriving: dict[Tensor, Future[dict[str, Tensor]]] = {}
+        self._leaving: deque[Future[None]] = deque()
+        self._threads = [ThreadPoolExecutor(1, f"dtk-page-{way}") for way in ("in", "out")]
+        cuda = device.type == "cuda"
+        self._streams = [torch.cuda.Stream(device) if cuda else None for _ in self._threads]  # type: ignore[no-untyped-call]
+
+    def paged(self, build: Build) -> Build:
+        """Return a `build` whose optimizers update one parameter at a time, its states in a window."""
+
+        def make(groups: Any, **more: Any) -> Optimizer:
+            optimizer = build(groups, **more)
+            optimizer.step = partial(self._step, optimizer, optimizer.step)  # type: ignore[method-assign, assignment]
+            return optimizer
+
+        return make
+
+    def reserve(self, parameters: Sequence[Tensor], build: Build) -> None:
+        """Take the place of all states before the first step.
+
+        Args:
+            parameters: that this rank updates.
+            build: of the optimizer, which is asked for the fields of its state by a step of its own.
+
+        Raises:
+            DtkError: there is no room.
+        """
+        fields = state_fields(build)
+        sizes = [_local(p).numel() * dtype.itemsize for p in parameters for dtype in fields.values()]
+        self.swap = None if self.folder is None else Swap(self.folder, sizes)
+        take = self.swap.take if self.swap else partial(torch.zeros, pin_memory=self.device.type == "cuda")
+        for p in parameters:
+            self.homes[p] = {field: take(_local(p).shape, dtype=dtype) for field, dtype in fields.items()}
+
+    def room(self, parameter: Tensor, field: str) -> Tensor:
+        """Return where a checkpoint is read to: a tensor like the parameter, with memory where that state lives."""
+        tensor = torch.zeros_like(parameter, requires_grad=False)
+        if (home := self.homes.get(parameter, {}).get(field)) is not None:
+            _local(tensor).data = home
+            self._filled.add(parameter)
+        return tensor
+
+    def settle(self) -> None:
+        """Wait until all states are back; after a step, before anyone else reads them."""
+        while self._leaving:
+            self._leaving.popleft().result()
+        self._last = None
+
+    def move_parameters(self, units: Sequence[Sequence[Any]]) -> None:
+        """Move the shards of fully_shard's units, given by their FSDPParams with values, into a file.
+
+        Raises:
+            DtkError: there is no room.
+        """
+        assert self.folder is not None
+        data = [[p._sharded_param_data for p in unit] for unit in units]
+        self.shards = Swap(self.folder, [shard.nbytes for unit in data for shard in unit])
+        for p in (p for unit in units for p in unit):
+            memory, part = p._sharded_param_data, p.sharded_param._local_tensor
+            p._sharded_param_data = home = self.shards.take(memory.shape, memory.dtype)
+            p.sharded_param._local_tensor = home.as_strided(part.size(), part.stride())  # Without what pads it.
+            home.copy_(memory)
+            self.shards.advise(home, DROP)
+
+    def gathered(self, unit: Sequence[Any], following: Sequence[Any]) -> None:
+        """Let go of a unit's shards, which were copied, and ask for those of the next unit."""
+        assert self.shards is not None
+        for p in unit:
+            self.read_bytes += p._sharded_param_data.nbytes
+            self.shards.advise(p._sharded_param_data, DROP)
+        for p in following:
+            self.shards.advise(p._sharded_param_data, AHEAD)
+
+    def figures(self) -> dict[str, float]:
+        """Bytes that were moved to and from the states' place since the start."""
+        return {"offload_read_bytes": float(self.read_bytes), "offload_written_bytes": float(self.written_bytes)}
+
+    def _step(self, optimizer: Optimizer, update: Callable[[], Any], closure: None = None) -> None:
+        """Update every parameter that has a gradient by itself: the optimizer sees one group with one parameter."""
+        groups = optimizer.param_groups
+        whole = [(group, group["params"]) for group in groups]
+        try:
+            for group, p in ((group, p) for group, parameters in whole for p in parameters if p.grad is not None):
+                self._enter(p, optimizer.state)
+                group["params"], optimizer.param_groups = [p], [group]
+                update()
+                self._leave(p, optimizer.state[p])
+        finally:
+            optimizer.param_groups = groups
+            for group, parameters in whole:
+                group["params"] = parameters
+
+    def _enter(self, p: Tensor, state: Any) -> None:
+        """Put the windows of a parameter in place of its homes, and ask for those of the next one."""
+        if p in self._filled:
+            windows = self._arriving.pop(p, None) or self._threads[0].submit(self._read, p)
+            for field, window in windows.result().items():
+                self.read_bytes += window.nbytes
+                _local(state[p][field]).data = window
+        if self._last is not None:
+            self._following[self._last] = p
+        self._last = p
+        following = self._following.get(p, p)
+        if following is not p and following in self._filled and following not in self._arriving:
+            self._arriving[following] = self._threads[0].submit(self._read, following)
+
+    def _leave(self, p: Tensor, state: dict[str, Any]) -> None:
+        """Send the windows of a parameter back; no more than one parameter's are under way."""
+        windows = {field: _local(state[field]).detach() for field in self.homes[p] if field in state}
+        self._filled.add(p)
+        while self._leaving:
+            self._leaving.popleft().result()
+        done = None if self._streams[1] is None else torch.cuda.current_stream(self.device).record_event()
+        for field, window in windows.items():
+            _local(state[field]).data = self.homes[p][field]
+            self.written_bytes += window.nbytes
+        if self.shards is not None:
+            self.read_bytes += _local(p).nbytes
+            self.written_bytes += _local(p).nbytes
+        self._leaving.append(self._threads[1].submit(self._write, p, windows, done))
+
+    def _read(self, p: Tensor) -> dict[str, Tensor]:
+        """Return copies of the states on the device."""
+        windows = {}
+        if self.shards is not None:
+            self.shards.advise(_local(p), AHEAD)
+        with _beside(self._streams[0]):
+            for field, home in self.homes[p].items():
+                memory = home
+                if self.swap is not None:
+                    memory = torch.empty_like(home, pin_memory=self.device.type == "cuda")
+                    self.swap.read(home, memory)
+                windows[field] = memory.to(self.device, non_blocking=True)
+        return windows
+
+    def _write(self, p: Tensor, windows: dict[str, Tensor], done: Any) -> None:
+        with _beside(self._streams[1], done):
+            for field, window in windows.items():
+                if self.swap is None:
+                    self.homes[p][field].copy_(window, non_blocking=True)
+                else:
+                    self.swap.write(window.cpu(), self.homes[p][field])
+        if self.shards is not None:
+            self.shards.advise(_local(p), DROP)
+
+
+def state_fields(build: Build) -> dict[str, torch.dtype]:
+    """Return the fields of an optimizer's state that have the shape of the parameter, by a step on four zeros."""
+    probe = nn.Parameter(torch.zeros(2, 2))
+    probe.grad = torch.zeros_like(probe)
+    optimizer = build([{"params": [probe], "weight_decay": 0.0}])
+    optimizer.step()
+    state = optimizer.state[probe].items()
+    return {name: x.dtype for name, x in state if isinstance(x, Tensor) and x.shape == probe.shape}
+
+
+@contextmanager
+def _beside(stream: Any, after: Any = None) -> Iterator[None]:
+    """Run on a stream of CUDA, after an event, and wait for it; without a stream at once."""
+    if stream is None:
+        yield
+        return
+    with torch.cuda.stream(stream):
+        if after is not None:
+            stream.wait_event(after)
+        yield
+        stream.synchronize()
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """Return the tensor itself that holds this rank's part, so that its memory can be exchanged."""
+    with torch.no_grad():
+        return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return, operator]
+
+
+def _pages(size_bytes: int) -> int:
+    """Round up to whole pages."""
+    return -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -1,0 +1,60 @@
+"""On every rank: some steps of a real training with states in memory or in files, and what they took."""
+
+import ctypes
+import gc
+import resource
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from diagnostics.contract.artifacts import RunPaths
+from dtk.config.strict import from_plain
+from dtk.parallel.context import Context
+from dtk.parallel.control import agree
+from dtk.parallel.stop import StopRequest
+from dtk.record.recorder import Recorder
+from dtk.train.assemble import assemble
+from tests.dist.ranks import placed
+
+M_MMAP_THRESHOLD = -3
+
+
+def resident_bytes(field: str) -> int:
+    """A figure of /proc/self/status: VmHWM, VmRSS, VmData."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
+def measure(context: Context, plain: dict[str, Any], folder: str, steps: int, limit_bytes: int = 0) -> dict[str, Any]:
+    """Peak resident memory above that of the process before set-up, median step, bytes moved in a step.
+
+    Args:
+        context: this rank.
+        plain: resolved configuration.
+        folder: for the run.
+        steps: that are timed, after a first one.
+        limit_bytes: RLIMIT_DATA of this rank from set-up on; 0 = none.
+    """
+    # Every large tensor is a mapping of its own and goes back when it is freed.
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 16)
+    config = from_plain(plain)
+    context = placed(context, config)
+    gc.collect()
+    before = resident_bytes("VmRSS")
+    if limit_bytes:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+    paths = RunPaths(Path(folder))
+    recorder = Recorder(config, paths, context.rank, context.local_rank, 0, context.world_size, 0, context.device)
+    loop = assemble(config, context, paths, recorder, StopRequest())
+    times, moved = [], []
+    for step in range(steps + 1):
+        if step == 1:
+            Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew.
+        inputs = loop._batches(step), agree(loop.context, False, 0)
+        began, figures = time.perf_counter(), loop.parts.strategy.figures()
+        loop._step(step, *inputs)
+        times.append(time.perf_counter() - began)
+        moved.append(sum(loop.parts.strategy.figures().values()) - sum(figures.values()))
+    peak = resident_bytes("VmHWM") - before
+    return {"peak_bytes": peak, "step_s": median(times[1:]), "moved_bytes": moved[-1], "data_bytes": resident_bytes("VmData")}
