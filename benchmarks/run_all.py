@@ -24,6 +24,7 @@ PARTS = [
     ["watch_latency.py"],
     ["memory_cases.py"],
     ["plan_accuracy.py"],
+    ["tiers.py", "--limit-mb", "640"],
     ["plan_time.py"],
     ["preflight_speed.py"],
     ["hang_scale.py", "64", "1024"],

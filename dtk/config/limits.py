@@ -52,7 +52,7 @@ def check_numbers(plain: dict[str, Any], more: Mapping[str, tuple[float, float]]
         low, high = limits.get(key, (-_NONE, _NONE))
         if not low <= value <= high:
             least = "above 0" if low == _ABOVE_ZERO else f"{_show(low)} or more"
-            span = f"{_show(low)} to {_show(high)}"
+            span = f"above 0, at most {_show(high)}" if low == _ABOVE_ZERO else f"{_show(low)} to {_show(high)}"
             span = least if high == _NONE else f"{least} and below 1" if high == _BELOW_ONE else span
             raise DtkError(f"{key}={_show(value)} is out of range", f"it must be {span}")
 

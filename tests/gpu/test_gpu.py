@@ -104,3 +104,30 @@ def test_the_trace_holds_kernels(tmp_path: Path) -> None:
     kernels = [event for event in events if event.get("cat") == "kernel"]
     assert len(kernels) > 50
     assert all(event["dur"] >= 0 for event in kernels)
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_states_off_the_device_update_alike(in_file: bool, tmp_path: Path) -> None:
+    """Pinned host memory and a file, with streams of their own."""
+    from functools import partial
+
+    from torch import nn
+    from torch.optim import AdamW
+
+    from dtk.parallel.tiers import Tier
+
+    device = torch.device("cuda")
+    build = partial(AdamW, lr=0.1, fused=True)
+    own, plain = ([nn.Parameter(torch.ones(400, n, device=device)) for n in (300, 7, 500)] for _ in range(2))
+    tier = Tier(device, str(tmp_path) if in_file else None)
+    paged, optimizer = tier.paged(build)([{"params": own}]), build([{"params": plain}])
+    tier.reserve(own, build)
+    for step in range(4):
+        for p, q in zip(own, plain, strict=True):
+            p.grad = torch.randn(p.shape, device=device, generator=torch.Generator(device).manual_seed(step))
+            q.grad = p.grad.clone()
+        paged.step()
+        tier.settle()
+        optimizer.step()
+    assert all(torch.equal(p, q) for p, q in zip(own, plain, strict=True))
+    assert all(paged.state[p]["exp_avg"].device.type == "cpu" for p in own)

@@ -53,7 +53,8 @@ def decide(view: Overview) -> Finding:
         return shared.ruled_out("0 copies between host and device")
     exposed = view.typical_ms(lambda profile: sum(copies.exposed for copies in profile.copies))
     most = max((copies for profile in view.profiles for copies in profile.copies), key=lambda copies: copies.exposed)
-    facts = shared.costly(view, exposed, _words, copies=most, offloads=view.declared("strategy.offload") not in (None, "none"))
+    offloads = view.declared("strategy.offload") not in (None, "none")
+    facts = shared.costly(view, exposed, _words, copies=most, offloads=offloads)
     return shared.judged(view, facts, f"{_figures(most)} in the window of a rank", of_transfer=False)
 
 
