@@ -410,7 +410,7 @@ def test_gloos_abort_is_told_without_its_c_plus_plus(tmp_path: Path) -> None:
     assert (fact.fields["received_bytes"], fact.fields["expected_bytes"]) == (12, 8)
 
 
-HONEST = b"step 1\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+HONEST = b"step 1\nCUDA out of memory. Tried to allocate 2.00 GiB.\n"
 DAMAGED = None
 
 
