@@ -55,6 +55,8 @@ def _linted(record: Recorded) -> Iterator[RankLint]:
         alike[frozenset(variables.items())].append(rank)
     ranks_of: dict[Lint, set[int]] = defaultdict(set)
     for items, ranks in alike.items():
+        if not (items or record.hardware):
+            continue  # Nothing to judge, and the catalogue takes its time to read.
         for found in lint(dict(sorted(items)), record.nccl_version, record.nnodes, record.hardware):
             ranks_of[found].update(ranks)
     for found, having in ranks_of.items():
