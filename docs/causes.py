@@ -6,38 +6,60 @@ A test checks that it is up to date and that no cause is left out.
 from pathlib import Path
 
 from diagnostics.causes import registry
+from diagnostics.contract.causes import AnyCause, ExampleKind
 from diagnostics.tree.built_in import built_in
 from diagnostics.tree.model import Gate, Leaf, Node, Tree
 
-About = dict[str, tuple[str, str]]
-"""Cause -> (what it is decided from, usual remedy)."""
+HEAD = """# Causes
+
+The ids that reports, tests and users share; they never change. Made from the files in `diagnostics/causes/` by
+`python docs/causes.py`. Below each table is the smallest evidence of each cause, which a test diagnoses. To try
+one, save the lines of a log in a folder and run `dtk diagnose FOLDER`.
+"""
+EVIDENCE: dict[ExampleKind, str] = {
+    "fault": "A run that plants this fault on purpose",
+    "log": "Lines of a log",
+    "variables": "Environment variables, on two nodes with two GPUs each, NVLink and InfiniBand",
+    "calls": "The collectives of each rank in its flight-recorder dump",
+    "timeline": "One step, as the profiler traces show it (neighbouring collectives differ in case)",
+    "files": "Files",
+}
+"""Kind of an example -> what it shows."""
 
 
 def render() -> str:
     """All causes, tree by tree."""
-    about: About = {cause.id: (cause.decided_from, cause.remedy) for cause in registry.built_in()}
-    head = (
-        "# Causes\n\nThe ids that reports, tests and users share; they never change. Made from the files in "
-        "`diagnostics/causes/` by `python docs/causes.py`.\n"
-    )
-    return head + "".join(_section(tree, about) for tree in built_in())
+    causes = {cause.id: cause for cause in registry.built_in()}
+    return HEAD + "".join(_section(tree, causes) for tree in built_in())
 
 
-def _section(tree: Tree, about: About) -> str:
-    rows = "".join(_row(leaf, place, *about[leaf.cause]) for leaf, place in _leaves(tree.top))
+def _section(tree: Tree, causes: dict[str, AnyCause]) -> str:
+    leaves = _leaves(tree.top)
+    rows = "".join(_row(leaf, branch, causes[leaf.cause]) for leaf, branch in leaves)
     names = ("id", "the cause in words", "branch", "decided from", "usual remedy", "outcome")
-    return f"\n## {tree.top.title}\n| {' | '.join(names)} |\n|{' --- |' * len(names)}\n{rows}"
+    examples = "".join(_example(causes[leaf.cause]) for leaf, _ in leaves)
+    return f"\n## {tree.top.title}\n| {' | '.join(names)} |\n|{' --- |' * len(names)}\n{rows}{examples}"
 
 
-def _row(leaf: Leaf, place: str, evidence: str, remedy: str) -> str:
-    return f"| `{leaf.cause}` | {leaf.title} | {place} | {evidence} | {remedy} | {leaf.outcome} |\n"
+def _row(leaf: Leaf, branch: str, cause: AnyCause) -> str:
+    return f"| `{leaf.cause}` | {leaf.title} | {branch} | {cause.decided_from} | {cause.remedy} | {leaf.outcome} |\n"
 
 
-def _leaves(node: Node, place: str = "") -> list[tuple[Leaf, str]]:
+def _example(cause: AnyCause) -> str:
+    """Return the evidence with its cause as a heading, which links can name."""
+    example = cause.example
+    if example is None:
+        return ""
+    text = example.content().strip()
+    lines = f"dtk run fault={text}" if example.kind == "fault" else text
+    return f"\n### {cause.id}\n{EVIDENCE[example.kind]}:\n```\n{lines}\n```\n"
+
+
+def _leaves(node: Node, branch: str = "") -> list[tuple[Leaf, str]]:
     if isinstance(node, Leaf):
-        return [(node, place)]
+        return [(node, branch)]
     return [
-        found for child in node.children for found in _leaves(child, child.title if isinstance(child, Gate) else place)
+        leaf for child in node.children for leaf in _leaves(child, child.title if isinstance(child, Gate) else branch)
     ]
 
 

@@ -33,9 +33,9 @@ def built_in() -> tuple[AnyCause, ...]:
     Raises:
         ValueError: a file defines no cause, or one whose id or branch is not right.
     """
-    found = [_cause(path) for path in sorted(Path(__file__).parent.glob("*/[!_]*.py"))]
+    causes = [_cause(path) for path in sorted(Path(__file__).parent.glob("*/[!_]*.py"))]
     order = {branch.id: number for number, branch in enumerate(BRANCHES)}
-    return tuple(sorted(found, key=lambda cause: (order[cause.branch], cause.id)))
+    return tuple(sorted(causes, key=lambda cause: (order[cause.branch], cause.id)))
 
 
 def _cause(path: Path) -> AnyCause:
@@ -46,7 +46,7 @@ def _cause(path: Path) -> AnyCause:
     if cause.id != f"{family}.{name}":
         raise ValueError(f"{path}: its id is {cause.id!r}, and has to be {family}.{name}")
     if cause.branch not in {branch.id for branch in BRANCHES}:
-        raise ValueError(f"{path}: there is no branch {cause.branch!r} in diagnostics/causes/branches.py")
+        raise ValueError(f"{path}: there is no branch {cause.branch!r} in diagnostics/causes/branches.yaml")
     return cause
 
 

@@ -35,13 +35,13 @@ def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Sus
     odds = {cause: entry["share"] for cause, entry in _CAUSES.items() if cause not in ruled_out}
     for name in shown:
         odds = {cause: value * _CLUES[name].get(cause, 1.0) for cause, value in odds.items()}
-    total, blamed, suspected = sum(odds.values()) + _OTHER, _blamed(standing), []
+    total, culprits, suspected = sum(odds.values()) + _OTHER, _culprits(standing), []
     for cause in sorted(odds, key=lambda cause: -odds[cause])[:MOST]:
         speaks_for = tuple(text for name, text in shown.items() if _CLUES[name].get(cause, 1.0) > 1)
         against = tuple(text for name, text in shown.items() if _CLUES[name].get(cause, 1.0) < 1)
         if speaks_for and odds[cause] / total >= LEAST:
             entry, probability = _CAUSES[cause], round(odds[cause] / total, 2)
-            ranks, decide = blamed[entry["ranks"]], _DECIDE[entry["decide"]]
+            ranks, decide = culprits[entry["ranks"]], _DECIDE[entry["decide"]]
             suspected.append(Suspicion(cause, probability, ranks, speaks_for, against, decide))
     return tuple(suspected)
 
@@ -80,7 +80,7 @@ def clues(standing: Standing) -> dict[str, str]:
     return {name: texts[name] for name in _CLUES if name in texts}
 
 
-def _blamed(standing: Standing) -> dict[str, tuple[int, ...]]:
+def _culprits(standing: Standing) -> dict[str, tuple[int, ...]]:
     """Return the ranks that a cause would blame, by the names that the table uses."""
     behind = standing.behind or standing.absent or (standing.apart[0].ranks if standing.apart else ())
     silent = standing.silent if len(standing.silent) <= len(standing.longest.ranks) else ()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Outcome
 
 Relation = Literal["ranks", "victims", "group", "any"]
@@ -43,6 +44,31 @@ class ExplainedBy:
     """One of them must hold."""
 
 
+ExampleKind = Literal["fault", "log", "variables", "calls", "timeline", "files"]
+"""What the text of an example is: the name of a fault in `conf/fault/`, which a run of dtk plants; lines of the job's
+log; environment variables of a job of two nodes with two GPUs each, NVLink and InfiniBand; the collectives of each
+rank as its flight recorder has them; one step of a rank as the profiler shows it; files, each below a line
+`--- path`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """The smallest evidence of a job with the cause: docs/causes.md prints it, and `test_registry.py` diagnoses it."""
+
+    kind: ExampleKind
+    text: str = ""
+    ranks: tuple[int, ...] = ()
+    """Culprits that the diagnosis must name; of a fault the tests of all faults know them."""
+    outcome: Outcome | None = None
+    """Of the diagnosis; None = the cause's own. A risk becomes what it led to: memory that ran out is `oom`."""
+    beside: str = ""
+    """`__file__` of a cause whose text is long and lies in a YAML file beside it, under `example`."""
+
+    def content(self) -> str:
+        """Return the text, read from its file where it has one."""
+        return self.text or str(table_beside(self.beside)["example"])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause(Generic[F]):
     """One cause. Its file defines the facts that its findings carry, `decide`, and ends in `CAUSE = Cause(...)`."""
@@ -54,7 +80,7 @@ class Cause(Generic[F]):
     outcome: Outcome
     """What happened to the run when this is the root cause."""
     branch: str
-    """Id of the gate above it in the fault tree (`diagnostics/causes/branches.py`)."""
+    """Id of the gate above it in the fault tree (`diagnostics/causes/branches.yaml`)."""
     facts: Callable[[Any], F]
     """Builds what it is decided from, of an `evidence.model.Evidence`. Causes that name the same function share one
     result, as it runs once a diagnosis.
@@ -67,6 +93,7 @@ class Cause(Generic[F]):
     remedy: str
     """The usual remedy, for docs/causes.md."""
     explained_by: tuple[ExplainedBy, ...] = ()
+    example: Example | None = None
     may_complete: bool = False
     """Whether what it is about can complete all the same, by chance: calls that differ and yet fit each other."""
     crash_when: Literal["", "failed", "refused", "unreduced"] = ""

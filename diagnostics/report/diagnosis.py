@@ -23,7 +23,9 @@ from diagnostics.tree.evaluate import Branch
 
 PAGES: tuple[doc.Form, ...] = ("html", "markdown")
 SIDES_SHOWN = 8
+"""Places of a cause that a page shows."""
 CUT_SETS_SHOWN = 64
+"""Rows that a reader still looks through."""
 _BRIEF = 4
 """Pieces of evidence, places, suspicions and problems that the first screen shows."""
 _LONG = 240
@@ -217,11 +219,13 @@ def _cause(report: Report, root: Finding, number: int) -> doc.Section:
 
 def _card(root: Finding, ranks: tuple[int, ...], where: Where) -> doc.Card:
     name = ranks_text(ranks) or ("all ranks" if where.rank is None else f"rank {where.rank}")
-    blamed = bool(ranks) and set(ranks) <= set(root.ranks)
+    marked = bool(ranks) and set(ranks) <= set(root.ranks)
     some = set(root.ranks) != {place.rank for place in root.where}
     does: tuple[doc.Text, ...] = (where.does,) if where.does else ()
     return doc.Card(
-        f"{name} (to blame)" if blamed and some else name, (*does, doc.Span(wording.place(where), "code")), blamed
+        f"{name} (to blame)" if marked and some else name,
+        (*does, doc.Span(wording.place(where), "code")),
+        marked,
     )
 
 

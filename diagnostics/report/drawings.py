@@ -27,20 +27,23 @@ _KIND_COLOURS = {
     "reserved, in no tensor": 7,
 }
 _ROUND = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+"""Digits of a height of which a quarter is round as well."""
 _MOMENTS = 9
 """Moments of memory over time that are written as figures."""
 _TICKS = 5
+"""Of an axis of time."""
 _STEPS = 12
 """Beginnings of steps that are marked."""
 _FAR = 1.6
 """A capacity so many times above everything else would flatten the curves and is only written."""
 _LEAST = 1e-9
+"""Below any height that is drawn, so that its logarithm exists."""
 
 
 def timeline(report: Report) -> doc.Only | None:
     """Return a row for each rank and a column for each position; what differs from the majority is marked."""
     position = next((root.position for root in report.root_causes if root.position is not None), None)
-    blamed = _culprits(report, "hang")
+    culprits = _culprits(report, "hang")
     lines = measures.timeline(report.measures)
     if lines is None:
         return None
@@ -53,7 +56,7 @@ def timeline(report: Report) -> doc.Only | None:
         majority[at] = best if 2 * count > counts.total() else ()
     rows = [
         (
-            doc.Cell(f"{rank}{' *' if rank in blamed else ''}"),
+            doc.Cell(f"{rank}{' *' if rank in culprits else ''}"),
             *(_call(calls.get(at), majority[at], at == position) for at in positions),
         )
         for rank, calls in cells.items()
@@ -90,18 +93,18 @@ def _call(call: Call | None, majority: tuple[str, ...], here: bool) -> doc.Cell:
 
 def overlap(report: Report) -> doc.Section | None:
     """Return a bar for each rank: where its wall time went."""
-    blamed = _culprits(report, "overlap")
-    ranks = measures.overlap(report.measures, blamed)
+    culprits = _culprits(report, "overlap")
+    ranks = measures.overlap(report.measures, culprits)
     if not ranks:
         return None
     bars = []
-    for rank, one in ranks.items():
-        compute, overlapped, exposed = one.compute_ms or 0.0, one.overlapped_ms or 0.0, one.exposed_ms or 0.0
-        parts = compute + exposed + (one.idle_ms or 0.0)
-        wall = parts if one.wall_ms is None else max(one.wall_ms, parts)
+    for rank, record in ranks.items():
+        compute, overlapped, exposed = record.compute_ms or 0.0, record.overlapped_ms or 0.0, record.exposed_ms or 0.0
+        parts = compute + exposed + (record.idle_ms or 0.0)
+        wall = parts if record.wall_ms is None else max(record.wall_ms, parts)
         values = (compute - overlapped, overlapped, exposed, wall - compute - exposed)
-        end = f"{wall:.1f} ms" + ("" if one.overlap_percent is None else f", {one.overlap_percent:.0f} %")
-        name = f"rank {rank}{'*' if rank in blamed else ''}"
+        end = f"{wall:.1f} ms" + ("" if record.overlap_percent is None else f", {record.overlap_percent:.0f} %")
+        name = f"rank {rank}{'*' if rank in culprits else ''}"
         bars.append(doc.Bar(name, values, tuple(f"{value:.2f} ms" for value in values), end))
     window = measures.overlap_window(report.measures)
     note = "At the end of a bar: wall time, and the share of communication that compute hides."
@@ -118,18 +121,18 @@ def overlap(report: Report) -> doc.Section | None:
 
 def memory(report: Report) -> doc.Section | None:
     """Return memory over time, the highest peak first; then all ranks beside each other."""
-    blamed = _culprits(report, "memory")
-    ranks = measures.memory(report.measures, blamed)
+    culprits = _culprits(report, "memory")
+    ranks = measures.memory(report.measures, culprits)
     if not ranks:
         return None
     highest = sorted(ranks, key=lambda rank: (-ranks[rank].peak_bytes, rank))
     stacked = {rank: stack for rank in highest if (stack := ranks[rank].over_time) is not None}
-    curves = {rank: one for rank, one in ranks.items() if len(one.curve) > 1}
-    named = {rank: one for rank, one in ranks.items() if any(name != NOBODY for name, _ in one.at_peak)}
+    curves = {rank: record for rank, record in ranks.items() if len(record.curve) > 1}
+    named = {rank: record for rank, record in ranks.items() if any(name != NOBODY for name, _ in record.at_peak)}
     alone = len(ranks) == 1 and bool(stacked)
     pictures = doc.present(
-        _over_time(stacked, blamed) if stacked else None,
-        doc.Section("All ranks" if stacked else "Over time", _curves(curves, blamed), 3)
+        _over_time(stacked, culprits) if stacked else None,
+        doc.Section("All ranks" if stacked else "Over time", _curves(curves, culprits), 3)
         if curves and not alone
         else None,
         doc.Section("At the peak", (_at_peak(named, measures.drawn_as(report.measures)),), 3) if named else None,
@@ -161,11 +164,11 @@ def _colours(names: Sequence[str]) -> tuple[int, ...]:
     return tuple(_KIND_COLOURS[name] if name in _KIND_COLOURS else next(free, doc.COLOURS - 1) for name in names)
 
 
-def _over_time(stacks: Mapping[int, MemoryStack], blamed: Collection[int]) -> doc.Section:
+def _over_time(stacks: Mapping[int, MemoryStack], culprits: Collection[int]) -> doc.Section:
     names = tuple(dict.fromkeys(name for stack in stacks.values() for name in stack.kinds))
     folds = [
         doc.Fold(
-            f"rank {rank}{'*' if rank in blamed else ''}: peak {bytes_text(stack.peak.bytes)}",
+            f"rank {rank}{'*' if rank in culprits else ''}: peak {bytes_text(stack.peak.bytes)}",
             doc.present(
                 doc.Paragraph(_described(stack)),
                 _areas(rank, stack),
@@ -247,24 +250,24 @@ def _moments(stack: MemoryStack) -> tuple[doc.Block, ...]:
     return doc.present(doc.table(rows, 1), source)
 
 
-def _curves(ranks: Mapping[int, RankMemory], blamed: Collection[int]) -> tuple[doc.Block, ...]:
+def _curves(ranks: Mapping[int, RankMemory], culprits: Collection[int]) -> tuple[doc.Block, ...]:
     """Return one line for each rank; those to blame are drawn last, on top of the others."""
-    points = [point for one in ranks.values() for point in one.curve]
+    points = [point for record in ranks.values() for point in record.curve]
     start, end = min(time for time, _ in points), max(time for time, _ in points)
     few = len(ranks) <= doc.COLOURS
     curves = []
-    for n, (rank, one) in sorted(enumerate(ranks.items()), key=lambda item: item[1][0] in blamed):
-        peak = max(one.curve, key=lambda point: point[1])
-        parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in one.at_peak[:6])
-        name = f"rank {rank}{'*' if rank in blamed else ''}: peak {bytes_text(one.peak_bytes)}"
+    for n, (rank, record) in sorted(enumerate(ranks.items()), key=lambda item: item[1][0] in culprits):
+        peak = max(record.curve, key=lambda point: point[1])
+        parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in record.at_peak[:6])
+        name = f"rank {rank}{'*' if rank in culprits else ''}: peak {bytes_text(record.peak_bytes)}"
         stroke = "dashed" if few and n else "solid"  # Equal curves lie on each other: both stay visible.
         curves.append(
             doc.Curve(
                 name,
-                tuple(one.curve),
+                tuple(record.curve),
                 n if few else doc.COLOURS - 2,
                 stroke,  # type: ignore[arg-type]
-                strong=rank in blamed,
+                strong=rank in culprits,
                 dots=(doc.Dot(*peak, f"{name}: {parts}" if parts else name),),
             )
         )
@@ -283,9 +286,9 @@ def _curves(ranks: Mapping[int, RankMemory], blamed: Collection[int]) -> tuple[d
 def _at_peak(ranks: Mapping[int, RankMemory], drawn_as: Mapping[str, str]) -> doc.Bars:
     """Return what the peak of each rank consists of; what has one colour over time counts together."""
     kinds: dict[int, Counter[str]] = {}
-    for rank, one in ranks.items():
+    for rank, record in ranks.items():
         kinds[rank] = Counter()
-        for name, size in one.at_peak:
+        for name, size in record.at_peak:
             kinds[rank][drawn_as.get(name, name)] += size  # type: ignore[assignment]  # a float as well
     totals = sum(kinds.values(), Counter[str]())
     names = sorted(totals, key=lambda name: (-totals[name], name))

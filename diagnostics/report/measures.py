@@ -15,6 +15,7 @@ from diagnostics.evidence.readers.timeline import thinned
 RANKS_DRAWN = 64
 """Ranks drawn at most, those to blame first; report.json has all."""
 POINTS_DRAWN = 400
+"""Of a curve: a page is about twice as many pixels wide."""
 Number = Annotated[float, msgspec.Meta(ge=-1e21, le=1e21)]
 """Finite, and no larger than anything that is measured."""
 _Measured = TypeVar("_Measured")
@@ -166,12 +167,12 @@ def timeline(measures: Mapping[str, Any]) -> Timeline | None:
     return calls if calls is not None and any(calls.ranks.values()) else None
 
 
-def memory(measures: Mapping[str, Any], blamed: Sequence[int] = ()) -> dict[int, RankMemory]:
+def memory(measures: Mapping[str, Any], culprits: Sequence[int] = ()) -> dict[int, RankMemory]:
     """Return `measures.memory.ranks`, cut to what can be drawn, without ranks of which nothing was recorded."""
     records = _part(measures, "memory", "ranks")
-    stacked = [rank for rank, one in records.items() if isinstance(one, dict) and "over_time" in one]
-    found = _ranks(records, RankMemory, [*blamed, *(int(rank) for rank in stacked if str(rank).isdecimal())])
-    return {rank: one for rank, one in found.items() if one.peak_bytes > 0}
+    stacked = [rank for rank, record in records.items() if isinstance(record, dict) and "over_time" in record]
+    drawn = _ranks(records, RankMemory, [*culprits, *(int(rank) for rank in stacked if str(rank).isdecimal())])
+    return {rank: record for rank, record in drawn.items() if record.peak_bytes > 0}
 
 
 def drawn_as(measures: Mapping[str, Any]) -> dict[str, str]:
@@ -184,11 +185,13 @@ def memory_rows(ranks: Mapping[int, RankMemory]) -> list[tuple[str, ...]]:
     rows = [
         (
             str(rank),
-            bytes_text(one.peak_bytes),
-            (one.over_time.peak.place if one.over_time is not None else "") or "-",
-            ", ".join(f"{name} {bytes_text(size)}{share_text(size, one.peak_bytes)}" for name, size in one.at_peak[:8]),
+            bytes_text(record.peak_bytes),
+            (record.over_time.peak.place if record.over_time is not None else "") or "-",
+            ", ".join(
+                f"{name} {bytes_text(size)}{share_text(size, record.peak_bytes)}" for name, size in record.at_peak[:8]
+            ),
         )
-        for rank, one in ranks.items()
+        for rank, record in ranks.items()
     ]
     return [("rank", "peak", "where", "at the peak"), *rows]
 
@@ -200,19 +203,19 @@ def plan_lines(measures: Mapping[str, Any], *, everything: bool = True) -> list[
     return [text for text in texts if isinstance(text, str)]
 
 
-def overlap(measures: Mapping[str, Any], blamed: Sequence[int] = ()) -> dict[int, RankTimes]:
+def overlap(measures: Mapping[str, Any], culprits: Sequence[int] = ()) -> dict[int, RankTimes]:
     """Return `measures.overlap.ranks`, cut to what can be drawn."""
-    found = _ranks(_part(measures, "overlap", "ranks"), RankTimes, blamed)
-    return {rank: one for rank, one in found.items() if one != RankTimes()}
+    drawn = _ranks(_part(measures, "overlap", "ranks"), RankTimes, culprits)
+    return {rank: record for rank, record in drawn.items() if record != RankTimes()}
 
 
 def overlap_rows(ranks: Mapping[int, RankTimes]) -> list[tuple[str, ...]]:
     """Return heading and a row for each rank, as text; copies only where there are any."""
-    copies = any(one.memory_ms for one in ranks.values())
+    copies = any(record.memory_ms for record in ranks.values())
     names = [name for name in RankTimes.__struct_fields__ if copies or name != "memory_ms"]
     rows = [
-        (str(rank), *("-" if (value := getattr(one, name)) is None else f"{value:.2f}" for name in names))
-        for rank, one in ranks.items()
+        (str(rank), *("-" if (value := getattr(record, name)) is None else f"{value:.2f}" for name in names))
+        for rank, record in ranks.items()
     ]
     heading = (name.replace("memory", "copies").replace("_", " ").replace("percent", "%") for name in names)
     return [("rank", *heading), *rows]
@@ -220,10 +223,10 @@ def overlap_rows(ranks: Mapping[int, RankTimes]) -> list[tuple[str, ...]]:
 
 def overlap_window(measures: Mapping[str, Any]) -> str:
     """Return what the figures of overlap are of: `whole file, 6 steps of 76.9 ms`; empty where that is not known."""
-    found = _typed(_part(measures, "overlap"), Window)
-    if found is None or not (found.steps_marked and found.steps and found.step_ms):
-        return found.window if found is not None else ""
-    return f"{found.window}, {counted(found.steps, 'step')} of {found.step_ms:.1f} ms"
+    span = _typed(_part(measures, "overlap"), Window)
+    if span is None or not (span.steps_marked and span.steps and span.step_ms):
+        return span.window if span is not None else ""
+    return f"{span.window}, {counted(span.steps, 'step')} of {span.step_ms:.1f} ms"
 
 
 def share_text(part_bytes: float, whole_bytes: float) -> str:
@@ -253,6 +256,6 @@ def _typed(value: object, kind: type[_Measured]) -> _Measured | None:
 
 def _ranks(records: object, kind: type[_Measured], first: Sequence[int]) -> dict[int, _Measured]:
     """Return the ranks to draw, ascending; those that come first are among them however many there are."""
-    known = _typed(records, dict[int, Any]) or {}
-    chosen = list(dict.fromkeys([*(rank for rank in first if rank in known), *sorted(known)]))[:RANKS_DRAWN]
-    return {rank: one for rank in sorted(chosen) if (one := _typed(known[rank], kind)) is not None}
+    by_rank = _typed(records, dict[int, Any]) or {}
+    chosen = list(dict.fromkeys([*(rank for rank in first if rank in by_rank), *sorted(by_rank)]))[:RANKS_DRAWN]
+    return {rank: record for rank in sorted(chosen) if (record := _typed(by_rank[rank], kind)) is not None}

@@ -9,6 +9,7 @@ from diagnostics.report.document import COLOURS, Axis, Bars, Curve, Mark, Plot
 from diagnostics.report.markup import Markup, el, join
 
 _BAR = 17
+"""Height of a bar in pixels."""
 _TOP, _BOTTOM = 18.0, 28.0
 """Room above the highest and below the lowest value of a plot, in pixels."""
 _SIDE = 4.0
@@ -16,7 +17,9 @@ _SIDE = 4.0
 _SCALE = 10.0
 """Units of a stretched drawing for one per cent."""
 _LINES = 4
+"""Lines across a plot."""
 _FEW_DECADES = 4
+"""Powers of ten up to which lines stand at 2 and 5 as well."""
 _STROKES = {"solid": None, "dashed": "7 4", "dotted": "2 4", "dash-dotted": "10 3 2 3"}
 _NARROW_TICKS = 4
 """Ticks that a phone (320 pixels) has room for, at 60 pixels each; the others are left out there."""

@@ -15,23 +15,25 @@ from diagnostics.contract.findings import Outcome
 from diagnostics.tree.model import Gate, Leaf, Rule, TooManyCutSetsError, Tree, leaves, minimal_cut_sets
 
 FILE_BYTES = 1 << 20
+"""The built-in trees together take 20 KiB."""
 DEPTH = 32
+"""Of gates; the built-in trees have 3 levels."""
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
 _OUTCOMES = tuple(name for name in get_args(Outcome) if name not in ("healthy", "undecided"))
 
 
-def load(path: Path, known: Collection[str] | None = None) -> Tree:
+def load(path: Path, decided: Collection[str] | None = None) -> Tree:
     """One tree.
 
     Args:
         path: the YAML file.
-        known: causes that some detector decides; None = any id is accepted.
+        decided: causes that some detector decides; None = any id is accepted.
 
     Raises:
         DiagnosticsError: it cannot be read, or is no tree; the message names the file and the place.
     """
     try:
-        return _Reader(str(path), known).tree(_document(path))
+        return _Reader(str(path), decided).tree(_document(path))
     except OSError as error:
         raise DiagnosticsError(f"cannot read the tree {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
@@ -68,9 +70,9 @@ def _document(path: Path) -> Any:
 class _Reader:
     """Turns plain values into a tree; remembers the ids it has seen."""
 
-    def __init__(self, file: str, known: Collection[str] | None) -> None:
+    def __init__(self, file: str, decided: Collection[str] | None) -> None:
         self.file = file
-        self.known = known
+        self.decided = decided
         self.ids: set[str] = set()
 
     def tree(self, value: Any) -> Tree:
@@ -80,7 +82,7 @@ class _Reader:
         rules = value.get("explains", [])
         if not isinstance(rules, list):
             raise ValueError("explains: a list of rules is expected")
-        causes = {leaf.cause for leaf in leaves(top)} | set(self.known or ())
+        causes = {leaf.cause for leaf in leaves(top)} | set(self.decided or ())
         try:
             minimal_cut_sets(top)
         except TooManyCutSetsError as error:
@@ -108,8 +110,8 @@ class _Reader:
         where = f"cause {value['cause']!r}"
         _keys(value, where, required=("cause", "title"), optional=("outcome",))
         cause = self._id(value["cause"], where)
-        if self.known is not None and cause not in self.known:
-            raise ValueError(f"{where} is decided by no detector{_did_you_mean(cause, self.known)}")
+        if self.decided is not None and cause not in self.decided:
+            raise ValueError(f"{where} is decided by no detector{_did_you_mean(cause, self.decided)}")
         own = _choice(value.get("outcome", outcome), _OUTCOMES, f"{where}: outcome")
         return Leaf(cause, _text(value["title"], where), own)
 
@@ -129,7 +131,7 @@ class _Reader:
             _names(value["explains"], where),
             tuple(_choice(name, get_args(Relation), f"{where}: when") for name in _names(value["when"], where)),
         )
-        if self.known is not None:
+        if self.decided is not None:
             for name in rule.causes + rule.explains:
                 if "*" not in name and name not in causes:
                     raise ValueError(f"{where}: unknown cause {name!r}{_did_you_mean(name, causes)}")

@@ -106,10 +106,10 @@ def minimal_cut_sets(node: Node) -> list[frozenset[str]]:
 
 def _minimal(sets: list[frozenset[str]]) -> list[frozenset[str]]:
     """Without those that contain another one."""
-    kept: list[frozenset[str]] = []
+    minimal: list[frozenset[str]] = []
     for cut in sorted(set(sets), key=lambda cut: (len(cut), sorted(cut))):
-        if len(cut) == 1 or not any(smaller <= cut for smaller in kept):
-            kept.append(cut)
-        if len(kept) > MAX_CUT_SETS:
+        if len(cut) == 1 or not any(smaller <= cut for smaller in minimal):
+            minimal.append(cut)
+        if len(minimal) > MAX_CUT_SETS:
             raise TooManyCutSetsError(f"over {MAX_CUT_SETS} minimal cut sets")
-    return kept
+    return minimal

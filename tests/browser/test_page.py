@@ -29,7 +29,7 @@ def test_the_tree_opens_by_click(visit: Any) -> None:
     leaf = page.locator(".tree .leaf", has_text="memory.leak")
     assert not leaf.is_visible()
     gate(page, PERIL).click()
-    gate(page, "Memory is held that nobody uses").click()
+    gate(page, "Memory is held but not used").click()
     assert leaf.is_visible()
     page.click("#open-all")
     assert page.locator(".tree details:not([open])").count() == 0
@@ -193,7 +193,7 @@ def test_a_phone_does_not_scroll_sideways(visit: Any) -> None:
 def test_without_script_everything_is_there(visit: Any) -> None:
     page = visit(render(full()), java_script_enabled=False)
     gate(page, PERIL).click()
-    assert gate(page, "Memory is held that nobody uses").is_visible()
+    assert gate(page, "Memory is held but not used").is_visible()
     assert page.locator("button:visible").count() == 0
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import yaml
 
+from diagnostics.causes.registry import built_in
 from diagnostics.contract.artifacts import SCHEMA_VERSION
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.diagnose import Options, diagnose
@@ -35,6 +36,7 @@ from diagnostics.tree.export import FORMATS
 from dtk.errors import DtkError
 from tests.fuzz.seeds import seeds
 from tests.unit.diagnostics.causes.examples import examples
+from tests.unit.diagnostics.causes.leftovers import leftovers
 
 LIMITS = Limits(whole_bytes=8 << 20, stream_bytes=32 << 20, seconds=20, memory_bytes=1 << 30)
 MARK = "\x1b]0;owned\x07<script>owned</script>\u202e"
@@ -74,9 +76,10 @@ def jobs() -> tuple[Job, ...]:
 
 
 def _honest() -> list[dict[str, bytes]]:
+    found = [leftovers(cause.id, cause.example) for cause in built_in() if cause.example]
     whole = [
-        {name: content if isinstance(content, bytes) else content.encode() for name, content in example.files().items()}
-        for _, example in sorted(examples().items())
+        {name: content if isinstance(content, bytes) else content.encode() for name, content in files.items()}
+        for files in (*(example.files() for _, example in sorted(examples().items())), *filter(None, found))
     ]
     small = [files for files in whole if sum(map(len, files.values())) <= MOST_BYTES]
     with tempfile.TemporaryDirectory() as folder:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.diagnostics.causes.examples import Example
-
 ROOT = Path(__file__).resolve().parents[2]
 
 TOY_READER = '''
@@ -107,9 +105,15 @@ TOY_CAUSE = '''
 
 from dataclasses import dataclass
 
-from diagnostics.contract.causes import Cause
+from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import Finding, Remedy, Text
 from diagnostics.evidence.model import Evidence, RankError
+
+LOG = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "/job/train.py", line 3, in <module>
+[rank1]:     play()
+[rank1]: ToyError: none is left
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,21 +151,20 @@ CAUSE = Cause(
     decide=decide,
     decided_from="exceptions in logs",
     remedy="TOYS=2",
+    example=Example("log", LOG, ranks=(1,)),
 )
 '''
 TOY_CAUSE_TEST = """
-from tests.unit.diagnostics.causes.examples import Example
+from diagnostics.causes.env.out_of_toys import CAUSE, decide
+from diagnostics.evidence.model import RankError
 
-LOG = "".join(
-    f"[rank1]: {line}\\n"
-    for line in (
-        "Traceback (most recent call last):",
-        '  File "/job/train.py", line 3, in <module>',
-        "    play()",
-        "ToyError: none is left",
-    )
-)
-EXAMPLES = {"env.out_of_toys": Example(lambda: {"train.log": LOG}, (1,))}
+
+def test_an_error_of_toys_is_of_its_rank():
+    assert decide([RankError(2, "train.log", 1, "ToyError", "none is left")])[0].ranks == (2,)
+
+
+def test_no_error_rules_it_out():
+    assert decide([])[0].status == "ruled_out"
 """
 
 
@@ -208,9 +211,19 @@ def test_a_cause_is_one_file_and_its_test(copy: Path) -> None:
     """Its example is diagnosed, as the tests of all causes do it; trees and documents know it."""
     (copy / "diagnostics/causes/env/out_of_toys.py").write_text(TOY_CAUSE, encoding="utf-8")
     shutil.copytree(ROOT / "docs", copy / "docs")
-    namespace: dict[str, dict[str, Example]] = {}
-    exec(TOY_CAUSE_TEST, namespace)
-    namespace["EXAMPLES"]["env.out_of_toys"].write(copy / "left")
+    for package in ("tests", "conf"):
+        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    test = "tests/unit/diagnostics/causes/env/test_out_of_toys.py"
+    (copy / test).write_text(TOY_CAUSE_TEST, encoding="utf-8")
+    registry = "tests/unit/diagnostics/causes/test_registry.py"
+    passed = dtk(copy, "-q", "-k", "out_of_toys", "-p", "no:cacheprovider", test, registry, module="pytest")
+    assert passed.returncode == 0, passed.stdout
+    (copy / "left").mkdir()
+    log = subprocess.run(
+        [sys.executable, "-c", "from diagnostics.causes.env.out_of_toys import LOG; print(LOG)"],
+        cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)}, check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    (copy / "left/train.log").write_text(log)
     ended = dtk(copy, "diagnose", "left", "--json")
     assert ended.returncode == 1, ended.stderr
     report = json.loads(ended.stdout)
@@ -221,7 +234,8 @@ def test_a_cause_is_one_file_and_its_test(copy: Path) -> None:
     subprocess.run(
         [sys.executable, "docs/causes.py"], cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)}, check=True
     )
-    assert "| `env.out_of_toys` | a rank ran out of toys |" in (copy / "docs/causes.md").read_text()
+    page = (copy / "docs/causes.md").read_text()
+    assert "| `env.out_of_toys` | a rank ran out of toys |" in page and "[rank1]: ToyError: none is left" in page
     nothing = copy / "nothing"
     nothing.mkdir()
     (nothing / "train.log").write_text((copy / "left/train.log").read_text().replace("ToyError", "ValueError"))

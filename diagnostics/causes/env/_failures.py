@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
-from diagnostics.contract.causes import Cause
+from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided, worded
 from diagnostics.contract.formatting import bytes_text, counted, ranks_spoken, sentence
@@ -79,6 +79,7 @@ def failure_cause(file: str) -> Cause[JobEnvironment]:
         decide=decide,
         decided_from=table["decided_from"],
         remedy=table["remedy"],
+        example=Example("log", ranks=tuple(table.get("example_ranks", ())), beside=file) if "example" in table else None,
     )
 
 

@@ -9,7 +9,7 @@ from diagnostics.analysis.environment.job import JobEnvironment, RankLint, job_e
 from diagnostics.analysis.environment.recorded import ALL, CONFIGURATION, Recorded
 from diagnostics.analysis.environment.situation import Severity
 from diagnostics.causes.lint_texts import lint_text
-from diagnostics.contract.causes import Cause
+from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided
 from diagnostics.contract.formatting import ranks_spoken
 
@@ -78,6 +78,7 @@ def lint_cause(
     title: str,
     branch: str,
     remedy: str,
+    example: Example | None = None,
     decided_from: str = "environment in manifest or log",
     nccl_only: bool = False,
     names: bool = False,
@@ -91,6 +92,7 @@ def lint_cause(
         title: in words.
         branch: of the fault tree.
         remedy: for docs/causes.md.
+        example: of the evidence.
         decided_from: for docs/causes.md.
         nccl_only: it matters only where NCCL moves the data.
         names: it is about names, which a log does not tell: NCCL repeats only those that it knows.
@@ -128,6 +130,7 @@ def lint_cause(
         decide=lambda job: tuple(decide(job)),
         decided_from=decided_from,
         remedy=remedy,
+        example=example,
     )
 
 

@@ -1,7 +1,7 @@
 """TORCH_DISTRIBUTED_DEBUG=DETAIL ended the job: on CPU, torch 2.13's DDP constructor segfaults under it."""
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
-from diagnostics.contract.causes import Cause
+from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided, worded
 
 _SHOWN = 8
@@ -56,4 +56,5 @@ CAUSE = Cause(
     decide=decide,
     decided_from="environment, and a rank that died by SIGSEGV",
     remedy="TORCH_DISTRIBUTED_DEBUG=INFO",
+    example=Example("files", ranks=(1,), beside=__file__),
 )

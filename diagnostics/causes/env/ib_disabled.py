@@ -2,6 +2,7 @@
 
 from diagnostics.analysis.environment.recorded import Recorded
 from diagnostics.causes.env._lint import lint_cause, set_anywhere
+from diagnostics.contract.causes import Example
 
 
 def _lacking(record: Recorded) -> str:
@@ -18,6 +19,7 @@ CAUSE = lint_cause(
     title="RDMA is there but not used",
     branch="environment.hardware",
     remedy="unset NCCL_IB_DISABLE or NCCL_NET",
+    example=Example("variables", "NCCL_IB_DISABLE=1"),
     decided_from="environment, the node's RDMA devices, number of nodes",
     nccl_only=True,
     lacking=_lacking,

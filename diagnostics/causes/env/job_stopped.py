@@ -1,7 +1,7 @@
 """The job was stopped from outside: a closed terminal, the scheduler's limit or preemption, a failed node."""
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
-from diagnostics.contract.causes import Cause
+from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided, worded
 from diagnostics.evidence.endings import is_victim, kind_of_exception, signal_name
@@ -69,4 +69,9 @@ CAUSE = Cause(
     decide=decide,
     decided_from="signals that torchrun or DeepSpeed received, Slurm's reason for a cancelled job",
     remedy="tmux instead of a terminal that is closed; a longer time limit, checkpoints and --requeue",
+    example=Example(
+        "log",
+        "W0920 09:10:41.194000 84 torch/distributed/elastic/agent/server/api.py:719] Received 1 death signal, shutting "
+        "down workers\n",
+    ),
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from diagnostics.analysis.environment.catalogue import Version
 from diagnostics.analysis.environment.known_bugs import KnownBug, possible, struck
 from diagnostics.analysis.environment.recorded import recorded
-from diagnostics.contract.causes import Cause
+from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.model import Evidence
@@ -37,15 +37,15 @@ def seen(evidence: Evidence) -> Seen:
     arch = str(machine.get("machine", "")) if isinstance(machine, dict) else ""
     kinds = {fact.kind for fact in evidence.facts}
     shown = {"hang"} if kinds & _HANG else {"memory"} if "cuda_oom" in kinds else set()
-    found: dict[KnownBug, EvidenceItem] = {}
+    by_bug: dict[KnownBug, EvidenceItem] = {}
     for fact in evidence.facts:
         if bug := struck(fact.text):
-            found.setdefault(bug, EvidenceItem("log", fact.file, fact.text, fact.line))
+            by_bug.setdefault(bug, EvidenceItem("log", fact.file, fact.text, fact.line))
     for error in evidence.errors:
         if bug := struck(error.message):
-            found.setdefault(bug, EvidenceItem("error", error.file, error.message[:200], error.line or None))
+            by_bug.setdefault(bug, EvidenceItem("error", error.file, error.message[:200], error.line or None))
     fits = tuple(bug for bug in possible(versions, variables, arch) if bug.shows in shown)
-    return Seen(tuple(found.items()), fits, versions)
+    return Seen(tuple(by_bug.items()), fits, versions)
 
 
 def _versions(evidence: Evidence) -> Iterator[tuple[str, Version]]:
@@ -71,11 +71,11 @@ def described(bug: KnownBug, version: Version | None) -> str:
 
 
 def _words(finding: Finding, bugs: tuple[KnownBug, ...], versions: dict[str, Version]) -> Text:
-    told = "; ".join(described(bug, versions.get(bug.component)) for bug in bugs[:2])
+    bugs_text = "; ".join(described(bug, versions.get(bug.component)) for bug in bugs[:2])
     if finding.status == "undecided":
-        return Text(summary=f"A known fault may be behind it: {told}.", missing=f"try {bugs[0].fix}")
+        return Text(summary=f"A known fault may be behind it: {bugs_text}.", missing=f"try {bugs[0].fix}")
     remedies = tuple(Remedy("environment", bug.fix, bug.source) for bug in bugs)
-    return Text(summary=f"A known fault: {told}.", measured=counted(len(bugs), "fault"), remedies=remedies)
+    return Text(summary=f"A known fault: {bugs_text}.", measured=counted(len(bugs), "fault"), remedies=remedies)
 
 
 def decide(case: Seen) -> list[Finding]:
@@ -87,11 +87,13 @@ def decide(case: Seen) -> list[Finding]:
     if case.possible:
         facts = worded(_words, bugs=case.possible, versions=case.versions)
         return [Finding(cause=ID, status="undecided", facts=facts, confidence=0.0)]
-    known = ", ".join(f"{_NAMES.get(name, name)} {'.'.join(map(str, one))}" for name, one in case.versions.items())
-    text = "{known}: no fault in the table fits" if known else "No version is among the evidence."
+    named = ", ".join(
+        f"{_NAMES.get(name, name)} {'.'.join(map(str, version))}" for name, version in case.versions.items()
+    )
+    text = "{named}: no fault in the table fits" if named else "No version is among the evidence."
     missing = "NCCL_DEBUG=VERSION, python -m torch.utils.collect_env"
-    status = Figures(text, {"known": known}, missing)
-    return [Finding(cause=ID, status="ruled_out" if known else "undecided", facts=status, confidence=0.0)]
+    status = Figures(text, {"named": named}, missing)
+    return [Finding(cause=ID, status="ruled_out" if named else "undecided", facts=status, confidence=0.0)]
 
 
 CAUSE = Cause(
@@ -103,6 +105,7 @@ CAUSE = Cause(
     decide=decide,
     noted=True,
     decided_from="versions in logs and in the manifest, variables, and the texts of faults (table with sources)",
-    remedy="the version or the variable that the table names",
+    remedy="install the version or set the variable that the table names",
+    example=Example("log", beside=__file__),
     source="diagnostics/analysis/environment/data/known_bugs.yaml: each row has its own",
 )

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from diagnostics.causes.env._lint import lint_cause
-from diagnostics.contract.causes import ExplainedBy
+from diagnostics.contract.causes import Example, ExplainedBy
 
 CAUSE = replace(
     lint_cause(
@@ -11,6 +11,7 @@ CAUSE = replace(
         title="direct transfers between devices are switched off",
         branch="environment.hardware",
         remedy="unset NCCL_P2P_DISABLE",
+        example=Example("variables", "NCCL_P2P_DISABLE=1"),
         decided_from="environment, the node's GPUs",
         nccl_only=True,
     ),

@@ -8,6 +8,7 @@ from diagnostics.analysis.environment.job import JobEnvironment
 from diagnostics.analysis.environment.recorded import Recorded, interfaces
 from diagnostics.causes.env._failures import in_logs
 from diagnostics.causes.env._lint import lint_cause, set_anywhere
+from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.evidence.model import LogFact
 
@@ -92,7 +93,8 @@ CAUSE = lint_cause(
     id="env.wrong_interface",
     title="communication on the wrong network interface",
     branch="environment.hardware",
-    remedy="NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME by their exact names",
+    remedy="set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the exact name of the interface",
+    example=Example("variables", "NCCL_SOCKET_IFNAME==ens3"),
     decided_from="environment against the node's interfaces; what NCCL and gloo say they use",
     lacking=_lacking,
     from_logs=_from_logs,

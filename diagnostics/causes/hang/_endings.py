@@ -1,145 +1,112 @@
-"""What the four causes of ranks that ended first share: the finding and its sentences."""
+"""What the four causes of ranks that ended first share: who ended and who waited, or why it is not confirmed."""
 
-import re
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from diagnostics.analysis.stall.endings import FirstEndings, line
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.files import table_beside
+from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, ruled_out, undecidable
 from diagnostics.contract.findings import Finding, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
-from diagnostics.evidence.endings import UNNAMED, Ending, Kind, is_fault
+from diagnostics.evidence.endings import UNNAMED, Ending, Kind, first_is_unknown
 
-_UNNAMED_CONFIDENCE = 0.8
-_UNNAMED_DEVICE_CONFIDENCE = 0.45
-"""A device's memory ran out in a process without a rank: that one rank differed from its peers is not shown, so it is a
-suspicion beside those about what takes the memory."""
-_CODE_1_CONFIDENCE = 0.7
-"""An exit code of 1 without a traceback is mostly, not always, an exception of the rank's own."""
-_CONFIDENCE = 0.95
-_ABORT_CONFIDENCE = 0.7
-"""What C++ code aborts for may be the fault of a peer."""
-_WORKER = "/dtk/rank/worker.py"
-"""In every traceback of a rank of dtk; what lies beside it is dtk's own."""
-_REMEDIES = table_beside(__file__)
-
-
-def _ended_first_text(
-    finding: Finding, case: FirstEndings, world: int, is_dtk_run: bool, gave_up_at: Where | None
-) -> Text:
-    first = case.first
-    names = tuple(end.rank for end in case.endings if end.rank != UNNAMED)
-    who = sentence(ranks_spoken(names)) if names else "A process whose log does not name its rank"
-    own = finding.where[0] if finding.where and case.last is None else None
-    at = f" ({file_name(own.file)}:{own.line})" if own and own != gave_up_at else _parts.after(case.last, names)
-    step = f" in step {finding.step}" if finding.step is not None else ""
-    while_others = " while others still waited" if first.in_order else ""
-    ended = f"raised {first.what}"
-    if case.kind == "oom":
-        ended = f"ran out of memory: {first.what}"
-    elif case.kind == "killed":
-        ended = (
-            f"{verb(names or (0,), 'was', 'were')} killed by {first.what}"
-            if first.signal
-            else f"vanished: {first.what}"
-        )
-    elif first.in_order:
-        ended = "ended in order with exit code 0"
-    elif first.only_exit_code:
-        ended = f"ended with {first.what} without a traceback"
-    summary = f"{who} {ended}{at}{step}{while_others}."
-    victims = tuple(rank for rank in finding.victims if rank not in names)
-    if case.model == "rank 0":
-        summary += f" All of {ranks_spoken(names)} raised the same: it is the model of rank 0 that differs."
-    elif case.model == "tie":
-        summary += " Of two ranks it cannot be told which has the wrong model."
-    elif victims:
-        there = f" at {file_name(gave_up_at.file)}:{gave_up_at.line}" if gave_up_at else ""
-        summary += f" {sentence(ranks_spoken(victims))} waited for {verb(names, 'it', 'them')}{there}."
-    return Text(
-        summary=summary,
-        measured=f"{len(names) or 1} of {max(world, len(names), 1)} ranks",
-        missing="" if names else "which rank it was: torchrun --log-dir=logs --redirects=3 ...",
-        remedies=remedies(case.kind, first, finding.where, is_dtk_run, gave_up_at),
-    )
+CONFIDENCE = 0.95
+"""A traceback, a signal or an exit code says it; that no other rank failed before is seldom certain."""
+UNNAMED_CONFIDENCE = 0.8
+"""Where no file says which rank it was."""
+LAUNCHER_LOG = "the launcher's log, which names exit codes and signals"
+ERROR_FILES = "the ranks' logs or error files: torchrun --log-dir, TORCHELASTIC_ERROR_FILE"
+Change = tuple[str, str]
+"""What to change, and why. `{at}` stands for its line or `the place in its log`; `{native}` for its line or what a core
+dump shows; `{what}` for the ending; `{after}` and `{aside}` for what is added where its line is known."""
+HOST_MEMORY: Change = (
+    "ask for more host memory (sbatch --mem), or hold less there: fewer workers of the data loader, a lower "
+    "prefetch_factor, checkpoints written by one rank at a time",
+    "the kernel ends a process of a job that is over its limit",
+)
+EXIT_CODE: Change = (
+    "find what ends this process with {what} (sys.exit, os._exit, or exit() in a library){after}; let all ranks decide "
+    "together when to stop",
+    "it left no traceback, so no exception that Python saw ended it",
+)
 
 
-def _aborted_text(finding: Finding, abort: Ending, waiting: tuple[int, ...], world: int, is_dtk_run: bool) -> Text:
-    return Text(
-        summary=(
-            f"{sentence(ranks_spoken(finding.ranks))} aborted ({abort.what}); {ranks_spoken(waiting)} "
-            f"{verb(waiting, 'waits', 'wait')}."
-        ),
-        measured=f"{len(finding.ranks)} of {world} ranks left no dump",
-        remedies=remedies("killed", None, (), is_dtk_run),
-    )
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The facts: ranks that ended first."""
+
+    case: FirstEndings
+    world: int
+    is_dtk_run: bool
+    gave_up_at: Where | None
+    """Line of a victim that waited for a rank which ended in order."""
+
+    @property
+    def first(self) -> Ending:
+        """The ending of the lowest rank."""
+        return self.case.first
+
+    def text(self, finding: Finding, how: str, remedies: tuple[Remedy, ...], more: str = "") -> Text:
+        """Say who ended, how and where, and who waited for them; `more` takes the place of the victims."""
+        case, gave_up_at = self.case, self.gave_up_at
+        names = tuple(end.rank for end in case.endings if end.rank != UNNAMED)
+        who = sentence(ranks_spoken(names)) if names else "A process whose log does not name its rank"
+        own = finding.where[0] if finding.where and case.last is None else None
+        at = f" ({file_name(own.file)}:{own.line})" if own and own != gave_up_at else _parts.after(case.last, names)
+        step = f" in step {finding.step}" if finding.step is not None else ""
+        victims = tuple(rank for rank in finding.victims if rank not in names)
+        if not more and victims:
+            there = f" at {file_name(gave_up_at.file)}:{gave_up_at.line}" if gave_up_at else ""
+            more = f" {sentence(ranks_spoken(victims))} waited for {verb(names, 'it', 'them')}{there}."
+        while_others = " while others still waited" if self.first.in_order else ""
+        measured = f"{len(names) or 1} of {max(self.world, len(names), 1)} ranks"
+        missing = "" if names else "which rank it was: torchrun --log-dir=logs --redirects=3 ..."
+        summary = f"{who} {how}{at}{step}{while_others}.{more}"
+        return Text(summary=summary, measured=measured, missing=missing, remedies=remedies)
+
+    def remedy(self, finding: Finding, changes: Mapping[str, Change], detail: str = "") -> Remedy:
+        """Return the change for a detail, or the one under the empty string, with what is known filled in."""
+        return filled(changes.get(detail, changes[""]), self.first.what, finding.where)
 
 
-def decide(stall: Stall, kind: Kind) -> list[Finding]:
-    """Return the finding about ranks that ended first in this way, or why the cause is not confirmed."""
-    cause = f"hang.rank_{kind}"
-    case = next((case for case in stall.endings if case.kind == kind), None)
-    if case is not None:
-        return [_finding(stall, case)]
-    missing = stall.missing
-    if kind != "killed" or missing is None or missing.abort is None:
-        return [unconfirmed(stall, cause)]
-    job, waits = stall.job, dict.fromkeys(missing.waiting[:2], "waits for a rank without a dump")
-    return [
-        Finding(
-            cause=cause,
-            status="confirmed",
-            facts=worded(
-                _aborted_text,
-                abort=missing.abort,
-                waiting=missing.waiting,
-                world=job.world(),
-                is_dtk_run=job.is_dtk_run,
-            ),
-            confidence=_ABORT_CONFIDENCE,
-            ranks=missing.ranks,
-            victims=tuple(rank for rank in missing.waiting if rank not in missing.ranks),
-            cost=job.cost(),
-            evidence=(missing.abort.evidence, *_parts.dumps(job.survey, waits)),
-        )
-    ]
+def filled(change: Change, what: str, where: tuple[Where, ...]) -> Remedy:
+    """Fill in a change; see `Change`."""
+    at = f"{where[0].file}:{where[0].line}" if where else ""
+    parts = {
+        "at": at or "the place in its log",
+        "native": at or "the place that a core dump shows",
+        "what": what,
+        "after": f", after {at}" if at else "",
+        "aside": f"; {at} is only where it came up" if at else "",
+    }
+    return Remedy("code", change[0].format_map(parts), change[1].format_map(parts))
 
 
-def _finding(stall: Stall, case: FirstEndings) -> Finding:
-    job, first = stall.job, case.first
-    own = tuple(place for end in case.endings[:4] for place in _place(end))
-    last = _parts.last_places(case.last)
+def first_to_end(stall: Stall, kind: Kind) -> FirstEndings | None:
+    """Return the ranks that ended first in this way."""
+    return next((case for case in stall.endings if case.kind == kind), None)
+
+
+def confirmed(stall: Stall, cause: str, case: FirstEndings, words: Callable[..., Text], confidence: float) -> Finding:
+    """Return the finding about ranks that ended first."""
+    job, last = stall.job, _parts.last_places(case.last)
+    shown = tuple(place for end in case.endings[:4] for place in _place(end)) or last
     gave_up = _place(case.gave_up) if case.gave_up else ()
     gave_up_at = replace(gave_up[0], does="waits here") if gave_up else None
-    shown = own or last
     step = next((end.step for end in case.endings if end.step is not None), None)
-    if step is None and last:
-        step = job.step_of(case.endings[0].rank)
-    confidence = _CONFIDENCE
-    if case.model:
-        confidence = 0.9
-    elif not case.culprits:
-        on_device = case.kind == "oom" and first.signal is None and not first.detail
-        confidence = _UNNAMED_DEVICE_CONFIDENCE if on_device else _UNNAMED_CONFIDENCE
-    elif case.kind == "raised" and first.only_exit_code:
-        confidence = _CODE_1_CONFIDENCE
     beside = gave_up_at and gave_up_at.rank not in {place.rank for place in shown}
-    return Finding(
-        cause=f"hang.rank_{case.kind}",
-        status="confirmed",
-        facts=worded(_ended_first_text, case=case, world=job.world(), is_dtk_run=job.is_dtk_run, gave_up_at=gave_up_at),
-        confidence=confidence,
+    return _parts.confirmed(
+        job,
+        cause,
+        worded(words, ended=Ended(case, job.world(), job.is_dtk_run, gave_up_at)),
+        confidence,
+        evidence=[end.evidence for end in case.endings[:6]],
+        seen={last[0].rank: last[0].does} if last and last[0].rank is not None else {},
         ranks=case.culprits,
         victims=case.victims,
-        step=step,
+        step=job.step_of(case.endings[0].rank) if step is None and last else step,
         where=(*shown, *((gave_up_at,) if gave_up_at and beside else ())),
-        cost=job.cost(),
-        evidence=(
-            *(end.evidence for end in case.endings[:6]),
-            *(_parts.dumps(job.survey, {last[0].rank: last[0].does}) if last and last[0].rank is not None else ()),
-        ),
     )
 
 
@@ -147,61 +114,46 @@ def _place(ending: Ending) -> tuple[Where, ...]:
     return _parts.where(ending.rank if ending.rank != UNNAMED else None, line(ending), ending.what)
 
 
-def remedies(
-    kind: Kind, end: Ending | None, where: tuple[Where, ...], is_dtk_run: bool, gave_up_at: Where | None = None
-) -> tuple[Remedy, ...]:
-    """How to fix it.
+def unconfirmed(stall: Stall, cause: str, missing: str, **may_be: bool) -> Finding:
+    """Return why no rank is known to have ended in this way before the others.
 
     Args:
-        kind: of the ending.
-        end: of the first culprit; None where only an abort is known.
-        where: of the finding.
-        is_dtk_run: whether overrides apply.
-        gave_up_at: where a victim lost a rank that ended in order.
+        stall: in which nothing confirms the cause.
+        cause: its id.
+        missing: what would decide it.
+        may_be: as `undecidable` takes it.
     """
-    at, entry = f"{where[0].file}:{where[0].line}" if where else "", _REMEDIES["kinds"][kind]
-    detail = _detail(kind, end) if end is not None else ""
-    known = (text for text in _REMEDIES["texts"] if end is not None and end.type and re.search(text["text"], end.what))
-    override: tuple[Remedy, ...] = ()
-    if detail in _REMEDIES["details"]:
-        entry = _REMEDIES["details"][detail]
-    elif kind == "raised" and (text := next(known, None)) is not None:
-        entry = text
-    elif kind == "oom" and is_dtk_run:
-        override = (Remedy("override", "train.micro_batch_size=1", "activations shrink with the micro-batch"),)
-    one_more = ""
-    if gave_up_at:
-        one_more = (
-            f"; if its work was done, rank {gave_up_at.rank} calls one more at {gave_up_at.file}:{gave_up_at.line}: "
-            "let all ranks call it, or none"
-        )
-    parts = {
-        "at": at or "the place in its log",
-        "native": at or "the place that a core dump shows",
-        "what": end.what if end is not None else "",
-        "after": f", after {at}" if at else "",
-        "aside": f"; {at} is only where it came up" if at else "",
-        "one_more": one_more,
-    }
-    return (*override, Remedy("code", entry["change"].format_map(parts), entry["why"].format_map(parts)))
-
-
-def _detail(kind: Kind, end: Ending) -> str:
-    """Return what more is known of an ending than its kind, as the table names it."""
-    if end.only_exit_code:
-        return "exit_code"
-    if end.signal in ("SIGKILL", "SIGBUS") and end.detail not in _REMEDIES["details"]:
-        return end.signal.lower()
-    if is_fault(end.signal):
-        return "native_fault"
-    if end.detail in _REMEDIES["details"]:
-        return end.detail
-    if end.signal == "SIGINT":
-        return "interrupted"
-    # Raised in a rank of dtk, and on no line of the user's own: nobody is to change dtk's lines.
-    root = next((frame.file.removesuffix(_WORKER) for frame in end.frames if frame.file.endswith(_WORKER)), None)
-    frame = line(end)
-    own = frame is not None and (
-        not frame.file.startswith(f"{root}/dtk/") or frame.file.startswith(f"{root}/dtk/faults/")
-    )
-    return "raised_in_dtk" if kind == "raised" and root is not None and not own else ""
+    if answer := undecidable(stall, cause, missing, **may_be):
+        return answer
+    job = stall.job
+    late = {rank: end.what for rank, end in job.after_stall.items() if end.kind == cause.removeprefix("hang.rank_")}
+    if late:
+        text = "{who} ended with {what} only after {it} had waited for others: the wait came first."
+        return left_open(cause, text, missing, about=late, what=next(iter(late.values())))
+    if stall.unclear:
+        text = "{who} left no error and no stack, so how {it} ended is not known."
+        return left_open(cause, text, missing, about=stall.unclear)
+    silent = [rank for rank in range(job.world()) if job.silent(rank) and rank not in job.endings]
+    if silent and job.pending_ranks():
+        return left_open(cause, "{who} left no dump and no error.", missing, about=silent)
+    if not stall.confirmed:
+        if failed := [rank for rank, end in job.endings.items() if end.kind == "failed"]:
+            text = (
+                "{who} ended with exit code 1 and left no traceback: an error of {its} own, or what a peer did to "
+                "{them}."
+            )
+            return left_open(cause, text, missing, about=failed)
+        if unknown := job.without_ending():
+            return ending_unknown(cause, missing, unknown)
+        if first_is_unknown(job.endings.values()):
+            text = (
+                "Every known ending ({ranks}) is that of a rank that lost a peer or was stopped; which rank failed "
+                "first is not known."
+            )
+            if UNNAMED in job.endings:
+                text = (
+                    "The log shows one rank, without naming it, that lost a peer; which rank failed first is not known."
+                )
+            return left_open(cause, text, missing, about=sorted(job.endings))
+    summary, measured = "No rank ended this way before the others.", "0 of {world} ranks; {count} endings known"
+    return ruled_out(cause, summary, measured, world=max(job.world(), 1), count=len(job.endings))

@@ -1,15 +1,19 @@
 """Parts of findings about hangs: source lines, groups, evidence from dumps. Made of what it is handed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.printed import RECORDER as PRINTED
+from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.last_seen import LastSeen
-from diagnostics.contract.findings import EvidenceItem, Finding, Group, Where
+from diagnostics.analysis.wait_graph.graph import Operation
+from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Where
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Frame, LogFact
 
 _FILES_SHOWN = 6
+"""Dumps that a finding cites."""
 RECORD = (
     "dtk watch -- COMMAND, which records the calls of all ranks; under NCCL also "
     "TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_ COMMAND"
@@ -40,6 +44,34 @@ def dumps(survey: Survey, details: Mapping[int, str]) -> tuple[EvidenceItem, ...
         if record
         for file in record.files[:1]
     )
+
+
+def confirmed(
+    job: JobState,
+    cause: str,
+    facts: Facts,
+    confidence: float,
+    *,
+    at: Call | Operation | None = None,
+    seen: Mapping[int, str] | None = None,
+    evidence: Iterable[EvidenceItem] = (),
+    **more: Any,
+) -> Finding:
+    """Return a confirmed finding with its cost.
+
+    Args:
+        job: in which it was found.
+        cause: its id.
+        facts: what it rests on.
+        confidence: 0 to 1.
+        at: call or operation of which it takes group and position.
+        seen: what the dump of each rank shows.
+        evidence: other than dumps, before them.
+        more: fields of the finding, which go before what is filled in here.
+    """
+    fields: dict[str, Any] = {"group": group(job.survey, at.key), "position": at.seq} if at else {}
+    fields |= {"cost": job.cost(), "evidence": (*evidence, *dumps(job.survey, seen or {}))} | more
+    return Finding(cause=cause, status="confirmed", facts=facts, confidence=confidence, **fields)
 
 
 def lines(facts: Sequence[LogFact]) -> tuple[EvidenceItem, ...]:

@@ -1,4 +1,4 @@
-"""Findings about hangs of which only the lines of NCCL's watchdogs are left."""
+"""Findings about hangs of which only the lines of NCCL's watchdogs are left: what several causes share."""
 
 from diagnostics.analysis.divergence.identity import differing_parts
 from diagnostics.analysis.stall.explain import Stall
@@ -13,7 +13,7 @@ from diagnostics.analysis.stall.watchdog import (
 from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait
 from diagnostics.analysis.standing import SCALAR
 from diagnostics.causes.hang import _parts
-from diagnostics.contract.findings import EvidenceItem, Finding, Group, Remedy, Text, Where, worded
+from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence, verb
 
 _SURE = 0.75
@@ -21,59 +21,81 @@ _SURE = 0.75
 _LIKELY = 0.65
 """A tie, or lines that do not name their group."""
 _BEHIND = 0.6
-_OPEN = ("hang.collective_mismatch", "hang.signature_mismatch", "hang.conditional_collective")
-"""Causes that timeouts leave open."""
-_DUMPS = "TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_, which records the calls before it"
+"""Ranks at other positions: they may be late, or have made other calls before."""
+DUMPS = "TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_, which records the calls before it"
+ALL_RANKS_CALL = "a collective returns only when every rank of its group calls"
+_IN_ORDER = "collectives are matched by their order in the group"
 
 
-def _disagree_text(finding: Finding, case: WatchdogMismatch) -> Text:
-    vote, group, sides = case.vote, case.group, _sides(case)
+def different_operations(stall: Stall, cause: str) -> list[Finding]:
+    """Return what shows that ranks wait in other operations, or at other lines of the program."""
+    case = stall.watchdog
+    if isinstance(case, WatchdogMismatch) and _is_other_call(case):
+        majority, minority, *_ = _sides(case)
+        at = f"position {case.vote.position}"
+        change = f"{majority.text} and {minority.text} meet at {at}: let all ranks take the same branch"
+        return [confirmed(case, cause, worded(_disagree_text, case=case, change=change))]
+    if isinstance(case, WatchdogSites) or (isinstance(case, WatchdogDrift) and not case.fewer):
+        return [confirmed(case, cause, worded(_drifted_text, case=case))]
+    return _left_open(stall, cause)
+
+
+def different_arguments(stall: Stall, cause: str) -> list[Finding]:
+    """Return what shows that ranks wait in one operation with other numbers of elements."""
+    case = stall.watchdog
+    if not isinstance(case, WatchdogMismatch) or _is_other_call(case):
+        return _left_open(stall, cause)
+    change = f"{_sides(case)[0].name} at position {case.vote.position} needs the same number of elements on every rank"
+    return [confirmed(case, cause, worded(_disagree_text, case=case, change=change))]
+
+
+def fewer_calls(stall: Stall, cause: str) -> list[Finding]:
+    """Return what shows that ranks made fewer calls than those that are ahead of them."""
+    case = stall.watchdog
+    if isinstance(case, WatchdogDrift) and case.fewer:
+        return [confirmed(case, cause, worded(_drifted_text, case=case))]
+    return _left_open(stall, cause)
+
+
+def _left_open(stall: Stall, cause: str) -> list[Finding]:
+    if not isinstance(stall.watchdog, WatchdogOpen):
+        return []
+    facts = worded(_unclear_text, group=stall.watchdog.group)
+    return [Finding(cause=cause, status="undecided", facts=facts, confidence=0.0)]
+
+
+def _is_other_call(case: WatchdogMismatch) -> bool:
+    """Whether it is another call, rather than other arguments of the same one.
+
+    A metric or a barrier, of one element, is never the same call as the reduction of gradients that it meets.
+    """
+    majority, minority, *_ = _sides(case)
+    few, many = sorted(wait.numel or 0 for wait in (majority, minority))
+    return "operation" in differing_parts(majority.wire, minority.wire) or (few == 1 and many > SCALAR)
+
+
+def _sides(case: WatchdogMismatch) -> tuple[Wait, ...]:
+    """Return what the sides wait in, the largest side first."""
+    return tuple(case.group.waits[side[0]] for side in case.vote.sides)
+
+
+def _disagree_text(finding: Finding, case: WatchdogMismatch, change: str) -> Text:
+    vote, group = case.vote, case.group
     waits = [
         f"{ranks_spoken(side)} {'waits' if len(side) == 1 else 'wait'} in {group.waits[side[0]].text}"
         for side in (*vote.sides[1:4], vote.sides[0])
     ]
     at = f"position {vote.position}"
-    summary = f"{sentence(', '.join(waits[:-1]))} where {waits[-1]}, at {at} of {_named(group)}."
-    if any(wait.numel == 1 and wait.name == "all_reduce" for wait in sides):
+    summary = f"{sentence(', '.join(waits[:-1]))} where {waits[-1]}, at {at} of {named(group)}."
+    if any(wait.numel == 1 and wait.name == "all_reduce" for wait in _sides(case)):
         summary += " (A barrier is an all_reduce of 1 element.)"
     if vote.tie:
         counts = " against ".join(str(len(side)) for side in vote.sides)
         summary += f" It is a tie ({counts}): either side may be the wrong one."
-    majority, minority, *_ = sides
-    change = f"{majority.text} and {minority.text} meet at {at}: let all ranks take the same branch"
-    if finding.cause == "hang.signature_mismatch":
-        change = f"{majority.name} at {at} needs the same number of elements on every rank"
     return Text(
-        summary=(
-            f"{summary} Whether it is this call that is wrong or one left out or added before it, logs do not tell."
-        ),
+        summary=f"{summary} The logs do not tell whether this call is wrong or one before it was left out or added.",
         measured=f"{len(vote.minority)} of {len(vote.present)} ranks differ at {at}",
-        remedies=(Remedy("code", change, "collectives are matched by their order in the group"),),
-    )
-
-
-def _call_not_reached_text(finding: Finding, case: WatchdogGap) -> Text:
-    waiting, behind, call = case.waiting, case.behind, case.call
-    group, last = _named(case.group), call.seq - 1
-    if case.few_wait:
-        summary = (
-            f"Only {ranks_spoken(waiting)} {verb(waiting, 'calls', 'call')} {call.text} at position {call.seq} of "
-            f"{group}; {ranks_spoken(behind)} completed #{last} and made no call after it."
-        )
-        change = f"let all ranks call {call.text}, or none"
-    else:
-        summary = (
-            f"{sentence(ranks_spoken(behind))} never reached {call.text} (#{call.seq} of {group}), which "
-            f"{ranks_spoken(waiting)} {verb(waiting, 'waits', 'wait')} in: {verb(behind, 'its', 'their')} last "
-            f"call was #{last}, and it completed. {sentence(verb(behind, 'it is', 'they are'))} late or stuck, or "
-            "skipped that call; the logs do not show which."
-        )
-        change = f"look at what {ranks_spoken(behind)} did after #{last}"
-    return Text(
-        summary=summary,
-        measured=f"{len(waiting)} of {len(case.members)} ranks reached position {call.seq}",
-        missing=_DUMPS,
-        remedies=(Remedy("code", change, "a collective returns only when every rank of its group calls"),),
+        remedies=(Remedy("code", change, _IN_ORDER),),
     )
 
 
@@ -92,13 +114,12 @@ def _drifted_text(finding: Finding, case: WatchdogDrift | WatchdogSites) -> Text
         why = "made fewer calls" if case.fewer else "made another call at that position or before it"
         summary = (
             f"{sentence(who)} {verb(ranks, 'waits', 'wait')} in {case.call.text} (#{case.call.seq} of "
-            f"{_named(case.group)}), while {others} completed #{case.completed}. No call after "
+            f"{named(case.group)}), while {others} completed #{case.completed}. No call after "
             f"#{case.call.seq} completes without {who}, so it was not the same call: {who} {why}."
         )
         measured = f"{len(ranks)} of {len(case.members)} ranks behind #{case.completed}"
     change = f"compare what {who} and {others} call before this point: a branch or a loop differs"
-    why = "collectives are matched by their order in the group"
-    return Text(summary=summary, measured=measured, missing=_DUMPS, remedies=(Remedy("code", change, why),))
+    return Text(summary=summary, measured=measured, missing=DUMPS, remedies=(Remedy("code", change, _IN_ORDER),))
 
 
 def _unclear_text(finding: Finding, group: GroupLog) -> Text:
@@ -108,68 +129,36 @@ def _unclear_text(finding: Finding, group: GroupLog) -> Text:
         why = f"The timeouts of {ranks} cannot be of one process group, so they are not compared."
     elif first.seq != last.seq:
         why = (
-            f"Rank {first.rank} waits in #{first.seq} of {_named(group)}, which rank {last.rank} completed before it "
+            f"Rank {first.rank} waits in #{first.seq} of {named(group)}, which rank {last.rank} completed before it "
             f"came to #{last.seq}: a device that does not complete, or calls that did not fit before."
         )
     elif len({(wait.name, wait.numel) for wait in waits}) == 1:
-        why = f"{sentence(ranks)} wait in the same call: {first.text}, #{first.seq} of {_named(group)}."
+        why = f"{sentence(ranks)} wait in the same call: {first.text}, #{first.seq} of {named(group)}."
     else:
         why = f"{sentence(ranks)} wait at #{first.seq} in calls that may differ by rank: {first.op}, {last.op}."
-    return Text(summary=why, missing=_DUMPS)
+    return Text(summary=why, missing=DUMPS)
 
 
-def findings(stall: Stall, cause: str) -> list[Finding]:
-    """Return what the watchdogs' lines show of one cause: at most one finding."""
-    case = stall.watchdog
-    if isinstance(case, WatchdogOpen) and cause in _OPEN:
-        facts = worded(_unclear_text, group=case.group)
-        return [Finding(cause=cause, status="undecided", facts=facts, confidence=0.0)]
-    if case is None or isinstance(case, WatchdogOpen) or cause != _cause(case):
-        return []
-    return [_confirmed(case, cause)]
-
-
-def _cause(case: WatchdogDecided) -> str:
-    if isinstance(case, WatchdogMismatch):
-        majority, minority, *_ = _sides(case)
-        other_operation = "operation" in differing_parts(majority.wire, minority.wire)
-        # A metric or a barrier, of one element, is never the same call as the reduction of gradients that it meets.
-        few, many = sorted(wait.numel or 0 for wait in (majority, minority))
-        other_call = other_operation or (few == 1 and many > SCALAR)
-        return "hang.collective_mismatch" if other_call else "hang.signature_mismatch"
-    if isinstance(case, WatchdogGap):
-        return "hang.conditional_collective" if case.few_wait else "hang.host_stall"
-    fewer = isinstance(case, WatchdogDrift) and case.fewer
-    return "hang.conditional_collective" if fewer else "hang.collective_mismatch"
-
-
-def _sides(case: WatchdogMismatch) -> tuple[Wait, ...]:
-    """Return what the sides wait in, the largest side first."""
-    return tuple(case.group.waits[side[0]] for side in case.vote.sides)
-
-
-def _confirmed(case: WatchdogDecided, cause: str) -> Finding:
+def confirmed(case: WatchdogDecided, cause: str, facts: Facts) -> Finding:
+    """Return the finding, with the lines of the log that show it."""
     confidence, group, position = _BEHIND, None, None
     match case:
         case WatchdogMismatch():
             majority, minority, *others = _sides(case)
-            facts = worded(_disagree_text, case=case)
             confidence = _LIKELY if case.vote.tie or case.group.name == UNNAMED else _SURE
             position, places = case.vote.position, (*_where(minority), *_where(majority))
             evidence = [_line(wait) for wait in (minority, *others[:2], majority)]
         case WatchdogGap():
-            facts = worded(_call_not_reached_text, case=case)
             position, places = case.call.seq, _where(case.call)
             last = case.group.counters[case.behind[0]]
             progress = f"rank {case.behind[0]}: last enqueued {last.enqueued}, last completed {last.completed}"
             evidence = [EvidenceItem("log", last.fact.file, progress, last.fact.line), _line(case.call)]
         case WatchdogDrift():
-            facts = worded(_drifted_text, case=case)
             position, places = case.call.seq, _where(case.call)
             counters = [case.group.counters[rank].fact for rank in case.members if rank in case.group.counters]
             evidence = [_line(case.call), *_parts.lines(counters[:3])]
         case WatchdogSites():
-            facts, evidence = worded(_drifted_text, case=case), []
+            evidence = []
             shown = sorted(case.sites.items(), key=lambda item: item[0] not in case.culprits)
             places = tuple(place for rank, site in shown for place in _parts.where(rank, site, case.op))
     if not isinstance(case, WatchdogSites) and case.group.name != UNNAMED:
@@ -188,7 +177,8 @@ def _confirmed(case: WatchdogDecided, cause: str) -> Finding:
     )
 
 
-def _named(group: GroupLog) -> str:
+def named(group: GroupLog) -> str:
+    """Return `group default_pg`."""
     if group.name == UNNAMED:
         return "the default group, as far as the lines tell"
     return f"group {group.desc or group.name}"

@@ -1,21 +1,55 @@
 """Ranks issued different operations at the same position of a group."""
 
-from diagnostics.analysis.stall.explain import explain
+from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang import _stacks, _watchdog
+from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, OTHER_CALLS
-from diagnostics.causes.hang._unconfirmed import decided_by
-from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.findings import Finding, Remedy
+
+ID = "hang.collective_mismatch"
+_WHY = "collectives are matched by their order in the group, not by name"
+
+
+def _summary(facts: Disagreement) -> str:
+    return facts.filled("{who} {calls} {mine} where {rest} {rest_calls} {theirs}, at {at}.")
+
+
+def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
+    minority, majority = facts.divergence.minority, facts.divergence.majority
+    meet = f"{minority.text} and {majority.text} meet at position {minority.seq} and"
+    if minority.site is not None and majority.site is not None:
+        meet = f"{minority.place} and {majority.place}"
+    return (Remedy("code", f"let all ranks take the same branch: {meet} must be the same collective", _WHY),)
+
+
+READING = Reading(
+    ID,
+    ("other_operation",),
+    _summary,
+    _remedies,
+    not_this="Both sides issue {op} at {at}.",
+    not_this_either="The operations at {at} differ only because of what was confirmed: {why}.",
+)
+
+
+def decide(stall: Stall) -> list[Finding]:
+    """Decide it by the first call in which the ranks differ, else by what watchdogs printed and by stacks."""
+    findings = [*_watchdog.different_operations(stall, ID), *_stacks.findings(stall, ID)]
+    return decided(stall, READING, findings, silent=True)
+
 
 CAUSE = Cause(
-    id="hang.collective_mismatch",
+    id=ID,
     title="ranks issued different operations at the same position",
     outcome="hung",
     branch="hang.asymmetric",
     facts=explain,
-    decide=decided_by("hang.collective_mismatch", _watchdog.findings, _stacks.findings),
+    decide=decide,
     decided_from="dumps or rings of two ranks or more, else NCCL's watchdog lines or DETAIL's message",
     may_complete=True,
     remedy="let all ranks call the same collective at that line",
+    example=Example("fault", "other_operation"),
     explained_by=(
         ExplainedBy(FAILED, when=("ranks",)),
         ExplainedBy(OTHER_CALLS, when=("ranks", "victims")),

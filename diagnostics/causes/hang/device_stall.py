@@ -5,9 +5,13 @@ from diagnostics.analysis.stall.late import DeviceStall
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._relations import FAILED, MISMATCH
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence, verb
+
+ID = "hang.device_stall"
+_CONFIDENCE = 0.9
+"""NCCL counts a collective as completed a moment after it is."""
 
 
 def _words(finding: Finding, case: DeviceStall) -> Text:
@@ -15,7 +19,7 @@ def _words(finding: Finding, case: DeviceStall) -> Text:
     devices = verb(ranks, "device", "devices")
     summary = (
         f"The {devices} of {ranks_spoken(ranks)} {verb(ranks, 'does', 'do')} not complete what the others "
-        f"complete: rank {ranks[0]} stands at {case.call.cited()} of group {case.call.key.label} ({counts})."
+        f"complete: rank {ranks[0]} is stuck at {case.call.cited()} of group {case.call.key.label} ({counts})."
     )
     if case.waiting:
         waits = verb(case.waiting, "waits", "wait")
@@ -36,30 +40,22 @@ def decide(stall: Stall) -> list[Finding]:
     """Decide from the completion counters of NCCL's dumps."""
     case, job = stall.device, stall.job
     if case is None:
-        return [unconfirmed(stall, "hang.device_stall")]
+        return [unconfirmed(stall, ID, "NCCL's completion counters: TORCH_NCCL_TRACE_BUFFER_SIZE=2000")]
     details = dict.fromkeys(case.ranks, "enqueued work that its peers completed")
     if not case.peers:
         details = {case.ranks[0]: _counts(case)}
     details |= dict.fromkeys(case.peers[:1], f"completed #{case.operation.seq}")
+    where = _parts.where(case.ranks[0], case.call, f"enqueued {case.call.text}, which does not complete")
+    facts, victims = worded(_words, case=case), case.waiting
     return [
-        Finding(
-            cause="hang.device_stall",
-            status="confirmed",
-            facts=worded(_words, case=case),
-            confidence=0.9,
-            ranks=case.ranks,
-            victims=case.waiting,
-            group=_parts.group(job.survey, case.operation.key),
-            position=case.operation.seq,
-            where=_parts.where(case.ranks[0], case.call, f"enqueued {case.call.text}, which does not complete"),
-            cost=job.cost(),
-            evidence=_parts.dumps(job.survey, details),
+        _parts.confirmed(
+            job, ID, facts, _CONFIDENCE, at=case.operation, seen=details, ranks=case.ranks, victims=victims, where=where
         )
     ]
 
 
 CAUSE = Cause(
-    id="hang.device_stall",
+    id=ID,
     title="a rank's device does not complete what the others complete",
     outcome="hung",
     branch="hang.late",
@@ -67,6 +63,7 @@ CAUSE = Cause(
     decide=decide,
     decided_from="completed counters in the pg_status of NCCL dumps",
     remedy="check that device for Xid, ECC and NVLink errors; move the job off the node",
+    example=Example("calls", ranks=(1,), beside=__file__),
     explained_by=(
         ExplainedBy(FAILED, when=("ranks",)),
         ExplainedBy((*FAILED, "hang.rank_exited", *MISMATCH), when=("victims",)),

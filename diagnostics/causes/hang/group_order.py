@@ -5,9 +5,13 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._proviso import assuming
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause
+from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import Finding, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence, verb
+
+ID = "hang.group_order"
+_CONFIDENCE = 0.9
+"""The cycle is proven; which order is the wrong one is a vote."""
 
 
 def _words(finding: Finding, case: GroupOrder) -> Text:
@@ -36,7 +40,7 @@ def _words(finding: Finding, case: GroupOrder) -> Text:
 def decide(stall: Stall) -> list[Finding]:
     """Decide from the cycles of the wait-for graph that hold collectives of more than one group."""
     findings = [assuming(stall.job, _finding(stall, wait)) for wait in stall.circular if isinstance(wait, GroupOrder)]
-    return findings or [unconfirmed(stall, "hang.group_order")]
+    return findings or [unconfirmed(stall, ID)]
 
 
 def _finding(stall: Stall, case: GroupOrder) -> Finding:
@@ -50,24 +54,16 @@ def _finding(stall: Stall, case: GroupOrder) -> Finding:
         details[side.ranks[0]] = does
     order = {rank: place for place, rank in enumerate(case.culprits)}
     where.sort(key=lambda place: order.get(place.rank or 0, len(order)))
-    first = min(cycle.operations)
-    return Finding(
-        cause="hang.group_order",
-        status="confirmed",
-        facts=worded(_words, case=case),
-        confidence=0.9,
-        ranks=case.culprits,
-        victims=tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(case.culprits))),
-        group=_parts.group(job.survey, first.key),
-        position=first.seq,
-        where=tuple(where),
-        cost=job.cost(),
-        evidence=_parts.dumps(job.survey, details),
+    victims = tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(case.culprits)))
+    facts, first = worded(_words, case=case), min(cycle.operations)
+    ranks, places = case.culprits, tuple(where)
+    return _parts.confirmed(
+        job, ID, facts, _CONFIDENCE, at=first, seen=details, ranks=ranks, victims=victims, where=places
     )
 
 
 CAUSE = Cause(
-    id="hang.group_order",
+    id=ID,
     title="ranks used process groups in different orders",
     outcome="hung",
     branch="hang.circular",
@@ -75,5 +71,5 @@ CAUSE = Cause(
     decide=decide,
     decided_from="dumps or rings with more than one process group",
     remedy="use the groups in one order on all ranks",
-    explained_by=(),
+    example=Example("fault", "group_order"),
 )

@@ -4,21 +4,24 @@ from diagnostics.analysis.job_state import STALL_S
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.late import HostStall
 from diagnostics.analysis.stall.stack_evidence import HostOutside
+from diagnostics.analysis.stall.watchdog import WatchdogGap
 from diagnostics.causes.hang import _parts, _stacks, _watchdog
 from diagnostics.causes.hang._host import doing, fix
 from diagnostics.causes.hang._proviso import assuming
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, MISMATCH, OTHER_CALLS
-from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.causes.hang._unconfirmed import left_open, unconfirmed
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
 
+ID = "hang.host_stall"
 _SEEN_CONFIDENCE = 0.95
 """A stack shows what the host does."""
 _UNSEEN_CONFIDENCE = 0.6
 """Without a stack the rank may as well be gone, or in a call that gloo does not record."""
 _ONE_STACK_CONFIDENCE = 0.75
 """One stack, in a job of which something else shows that it hangs."""
+_MISSING = "stacks of the ranks at the stall: dtk watch -- torchrun ..., or py-spy dump"
 _OTHERS_WAIT = "everybody else waits for this rank's next collective"
 
 
@@ -78,14 +81,38 @@ def _outside_text(finding: Finding, case: HostOutside) -> Text:
     )
 
 
+def _not_reached_text(finding: Finding, case: WatchdogGap) -> Text:
+    waiting, behind, call, last = case.waiting, case.behind, case.call, case.call.seq - 1
+    return Text(
+        summary=(
+            f"{sentence(ranks_spoken(behind))} never reached {call.text} (#{call.seq} of {_watchdog.named(case.group)})"
+            f", which {ranks_spoken(waiting)} {verb(waiting, 'waits', 'wait')} in: {verb(behind, 'its', 'their')} last "
+            f"call was #{last}, and it completed. {sentence(verb(behind, 'it is', 'they are'))} late or stuck, or "
+            "skipped that call; the logs do not show which."
+        ),
+        measured=f"{len(waiting)} of {len(case.members)} ranks reached position {call.seq}",
+        missing=_watchdog.DUMPS,
+        remedies=(Remedy("code", f"look at what {ranks_spoken(behind)} did after #{last}", _watchdog.ALL_RANKS_CALL),),
+    )
+
+
 def decide(stall: Stall) -> list[Finding]:
-    """Decide from the roots of the wait-for graph that have nothing pending, and their stacks."""
-    findings = _watchdog.findings(stall, "hang.host_stall")
+    """Decide from the roots of the wait-for graph that have nothing pending, their stacks, and watchdogs' lines."""
+    findings, case = list[Finding](), stall.watchdog
+    if isinstance(case, WatchdogGap) and not case.few_wait:
+        findings.append(_watchdog.confirmed(case, ID, worded(_not_reached_text, case=case)))
     if isinstance(stall.stacks, HostOutside):
         findings.append(_outside(stall.stacks))
     if stall.host is not None:
         findings.append(assuming(stall.job, _finding(stall, stall.host)))
-    return findings or [unconfirmed(stall, "hang.host_stall")]
+    return findings or [unconfirmed(stall, ID, _MISSING, silent=True, otherwise=_otherwise)]
+
+
+def _otherwise(stall: Stall, waits: bool) -> Finding | None:
+    if waits or not (behind := stall.job.behind()):
+        return None
+    text = "{who} made fewer calls than {its} peers, and nothing shows whether the job had ended."
+    return left_open(ID, text, _MISSING, about=behind)
 
 
 def _finding(stall: Stall, case: HostStall) -> Finding:
@@ -97,7 +124,7 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
         place = _parts.where(first, case.last, f"made {case.last.text} last" if case.last else None)
     stack = EvidenceItem("stacks", case.stack_file, f"rank {first}: {doing(at)}")
     return Finding(
-        cause="hang.host_stall",
+        cause=ID,
         status="confirmed",
         facts=worded(_late_host_text, case=case),
         confidence=_SEEN_CONFIDENCE if case.has_stack else _UNSEEN_CONFIDENCE,
@@ -127,7 +154,7 @@ def _outside(case: HostOutside) -> Finding:
     ]
     waits = EvidenceItem(place.kind, place.file, f"rank {waiting}: stands in {_stacks.described(place)}", place.line)
     return Finding(
-        cause="hang.host_stall",
+        cause=ID,
         status="confirmed",
         facts=worded(_outside_text, case=case),
         confidence=_UNSEEN_CONFIDENCE if unsure else seen,
@@ -142,7 +169,7 @@ def _outside(case: HostOutside) -> Finding:
 
 
 CAUSE = Cause(
-    id="hang.host_stall",
+    id=ID,
     title="a rank never reached a collective",
     outcome="hung",
     branch="hang.late",
@@ -150,6 +177,7 @@ CAUSE = Cause(
     decide=decide,
     decided_from="stacks at the stall, heartbeats, counters of the dumps",
     remedy="fix what the stack shows: data loader, file system, lock, compilation",
+    example=Example("fault", "data_loader_stuck"),
     explained_by=(
         ExplainedBy(("hang.timeout_budget",), when=("any",)),
         ExplainedBy(("storage.stall",), when=("ranks",)),

@@ -5,8 +5,12 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._relations import ASYMMETRIC, CIRCULAR, FAILED, LATE, REFUSED
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
+
+ID = "hang.network"
+_CONFIDENCE, _REPORTED_CONFIDENCE = 0.75, 0.9
+"""All ranks agree; surer where the transport reported errors as well."""
 
 
 def _words(finding: Finding, case: NeverCompletes) -> Text:
@@ -31,30 +35,25 @@ def _words(finding: Finding, case: NeverCompletes) -> Text:
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide from dumps of all ranks that agree, and from errors of the transport in logs."""
-    job = stall.job
     findings = [
-        Finding(
-            cause="hang.network",
-            status="confirmed",
-            facts=worded(_words, case=case),
-            confidence=0.9 if case.transport else 0.75,
+        _parts.confirmed(
+            stall.job,
+            ID,
+            worded(_words, case=case),
+            _REPORTED_CONFIDENCE if case.transport else _CONFIDENCE,
+            at=case.operation,
+            seen=dict.fromkeys(case.ranks[:2], f"waits in {case.call.text}"),
+            evidence=_parts.lines(case.transport[:3]),
             victims=case.ranks,
-            group=_parts.group(job.survey, case.operation.key),
-            position=case.operation.seq,
             where=_parts.where(case.ranks[0], case.call),
-            cost=job.cost(),
-            evidence=(
-                *_parts.dumps(job.survey, dict.fromkeys(case.ranks[:2], f"waits in {case.call.text}")),
-                *_parts.lines(case.transport[:3]),
-            ),
         )
         for case in stall.never_complete
     ]
-    return findings or [unconfirmed(stall, "hang.network")]
+    return findings or [unconfirmed(stall, ID)]
 
 
 CAUSE = Cause(
-    id="hang.network",
+    id=ID,
     title="all ranks issued the same collective and it does not complete",
     outcome="hung",
     branch="hang.blameless",
@@ -62,6 +61,7 @@ CAUSE = Cause(
     decide=decide,
     decided_from="dumps of all ranks that agree, transport errors in logs",
     remedy="check links, firewall and interfaces between the nodes",
+    example=Example("calls", beside=__file__),
     explained_by=(
         ExplainedBy(("hang.timeout_budget",), when=("any",)),
         ExplainedBy((*FAILED, "hang.rank_exited", *ASYMMETRIC, *LATE), when=("group",)),

@@ -5,13 +5,19 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.unrecorded_transfer import UnrecordedTransfer
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._relations import MISMATCH
-from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.causes.hang._unconfirmed import UNRECORDED, left_open, unconfirmed
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
 from diagnostics.evidence.calls import Call
 
+ID = "hang.p2p_cycle"
+_CYCLE_CONFIDENCE, _ONE_SIDED_CONFIDENCE = 0.95, 0.8
+"""A cycle of sends and receives proves itself; where a peer is in another call, that call may be the wrong one."""
+_ALL_CONFIDENCE, _BESIDE_CONFIDENCE, _SOME_CONFIDENCE = 0.9, 0.85, 0.45
+"""By stacks: all ranks wait in one half; some do, the others in a collective; or the number of ranks is not known."""
 _SHOWN = 8
+"""Ranks of a cycle that a sentence names."""
 _HALVES = "a blocking send or receive returns only when the peer has posted the other half"
 
 
@@ -86,18 +92,34 @@ def decide(stall: Stall) -> list[Finding]:
     """Decide from the cycles of the wait-for graph with sends and receives, else from stacks."""
     findings = [_finding(stall, wait) for wait in stall.circular if isinstance(wait, PointToPoint)]
     findings += [_unrecorded(stall, stall.transfer)] if stall.transfer is not None else []
-    return findings or [unconfirmed(stall, "hang.p2p_cycle")]
+    return findings or [unconfirmed(stall, ID, UNRECORDED, otherwise=_otherwise)]
+
+
+def _otherwise(stall: Stall, waits: bool) -> Finding | None:
+    """Leave it open where gloo may have left out the send or receive that a rank waits in."""
+    unseen = [rank for rank in sorted(stall.job.survey.ranks) if stall.job.may_be_unrecorded(rank)]
+    if not waits and unseen:
+        text = "Every recorded call completed, but gloo records no send or recv: {ranks} may wait in one of these."
+        return left_open(ID, text, UNRECORDED, about=unseen)
+    if not waits or not any(stall.job.may_be_unrecorded(rank) for rank in stall.unclear):
+        return None
+    text = (
+        "{who} may wait in a send or recv, which gloo's recorder leaves out: nothing is pending there and no stack was "
+        "left."
+    )
+    return left_open(ID, text, UNRECORDED, about=stall.unclear)
 
 
 def _finding(stall: Stall, case: PointToPoint) -> Finding:
     job, cycle = stall.job, case.cycle
     waiters = tuple(rank for rank, _ in case.calls)
     elsewhere = case.elsewhere[:1]
-    return Finding(
-        cause="hang.p2p_cycle",
-        status="confirmed",
-        facts=worded(_no_other_half_text, case=case),
-        confidence=0.8 if elsewhere else 0.95,
+    return _parts.confirmed(
+        job,
+        ID,
+        worded(_no_other_half_text, case=case),
+        _ONE_SIDED_CONFIDENCE if elsewhere else _CYCLE_CONFIDENCE,
+        seen={rank: f"waits in {call.text}" for rank, call in case.calls},
         ranks=waiters,
         victims=tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(waiters))),
         group=_parts.group(job.survey, case.calls[0][1].key),
@@ -109,33 +131,26 @@ def _finding(stall: Stall, case: PointToPoint) -> Finding:
             )
             for place in _parts.where(rank, call, does)
         ),
-        cost=job.cost(),
-        evidence=_parts.dumps(job.survey, {rank: f"waits in {call.text}" for rank, call in case.calls}),
     )
 
 
 def _unrecorded(stall: Stall, case: UnrecordedTransfer) -> Finding:
-    confidence = 0.85 if case.waiting else 0.9
-    waits = f"waits in {case.direction}"
-    return Finding(
-        cause="hang.p2p_cycle",
-        status="confirmed",
-        facts=worded(_nobody_posts_text, case=case),
-        confidence=confidence if case.world_known else 0.45,
+    confidence = _BESIDE_CONFIDENCE if case.waiting else _ALL_CONFIDENCE
+    waits, ranks = f"waits in {case.direction}", list(case.ranks.items())
+    return _parts.confirmed(
+        stall.job,
+        ID,
+        worded(_nobody_posts_text, case=case),
+        confidence if case.world_known else _SOME_CONFIDENCE,
+        evidence=[EvidenceItem(seen.kind, seen.file, f"rank {rank}: {waits}") for rank, seen in ranks[:6]],
         ranks=tuple(case.ranks),
         victims=case.waiting,
-        where=tuple(
-            place for rank, seen in list(case.ranks.items())[:4] for place in _parts.where(rank, seen.site, waits)
-        ),
-        cost=stall.job.cost(),
-        evidence=tuple(
-            EvidenceItem(seen.kind, seen.file, f"rank {rank}: {waits}") for rank, seen in list(case.ranks.items())[:6]
-        ),
+        where=tuple(place for rank, seen in ranks[:4] for place in _parts.where(rank, seen.site, waits)),
     )
 
 
 CAUSE = Cause(
-    id="hang.p2p_cycle",
+    id=ID,
     title="a send or receive waits for another half that never comes",
     outcome="hung",
     branch="hang.circular",
@@ -143,5 +158,6 @@ CAUSE = Cause(
     decide=decide,
     decided_from="rings and NCCL dumps (gloo does not record send and recv), stacks",
     remedy="order sends and receives by rank, or use batch_isend_irecv",
+    example=Example("fault", "recv_before_send"),
     explained_by=(ExplainedBy((*MISMATCH, "hang.pipeline_mismatch"), when=("group",)),),
 )

@@ -3,23 +3,52 @@
 Ranks that exit together after they have waited are not blamed: what they waited for came first.
 """
 
-from functools import partial
-
-from diagnostics.analysis.stall.explain import explain
+from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang import _endings
+from diagnostics.causes.hang._endings import EXIT_CODE, Ended
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, MISMATCH, OTHER_CALLS
-from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.findings import Finding, Remedy, Text
+
+ID = "hang.rank_exited"
+
+
+def _text(finding: Finding, ended: Ended) -> Text:
+    first, there = ended.first, ended.gave_up_at
+    if first.only_exit_code:
+        remedy = ended.remedy(finding, {"": EXIT_CODE})
+        return ended.text(finding, f"ended with {first.what} without a traceback", (remedy,))
+    change = "let all ranks decide together when to stop (all_reduce a stop flag)"
+    if there:
+        change += (
+            f"; if its work was done, rank {there.rank} calls one more at {there.file}:{there.line}: let all ranks "
+            "call it, or none"
+        )
+    remedy = Remedy("code", change, "a rank that ends by itself leaves the others in their next collective")
+    how = "ended in order with exit code 0" if first.in_order else f"ended: {first.what}"
+    return ended.text(finding, how, (remedy,))
+
+
+def decide(stall: Stall) -> list[Finding]:
+    """Decide it by the endings of the ranks."""
+    case = _endings.first_to_end(stall, "exited")
+    if case is None:
+        return [_endings.unconfirmed(stall, ID, _endings.LAUNCHER_LOG, vanished=True)]
+    confidence = _endings.CONFIDENCE if case.culprits else _endings.UNNAMED_CONFIDENCE
+    return [_endings.confirmed(stall, ID, case, _text, confidence)]
+
 
 CAUSE = Cause(
-    id="hang.rank_exited",
+    id=ID,
     title="a rank exited while the others waited for it",
     outcome="hung",
     branch="crash",
     facts=explain,
-    decide=partial(_endings.decide, kind="exited"),
+    decide=decide,
     decided_from="events of dtk's ranks, exit codes that launchers report, the last collectives of all ranks",
     crash_when="failed",
     remedy="let every rank run the same number of steps and leave together",
+    example=Example("log", ranks=(1,), beside=__file__),
     explained_by=(
         ExplainedBy(FAILED, when=("ranks",)),
         ExplainedBy((*FAILED, *MISMATCH, "hang.unused_parameters"), when=("victims",)),

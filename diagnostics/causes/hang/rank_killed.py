@@ -1,21 +1,96 @@
 """A rank was killed by a signal that no launcher sends, or its process vanished."""
 
-from functools import partial
-
-from diagnostics.analysis.stall.explain import explain
-from diagnostics.causes.hang import _endings
+from diagnostics.analysis.stall.endings import Missing
+from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.hang import _endings, _parts
+from diagnostics.causes.hang._endings import HOST_MEMORY, Change, Ended
 from diagnostics.causes.hang._relations import ASYMMETRIC, CIRCULAR, LATE, MISMATCH, REFUSED
-from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.findings import Finding, Text, worded
+from diagnostics.contract.formatting import ranks_spoken, sentence, verb
+from diagnostics.evidence.endings import is_fault
+
+ID = "hang.rank_killed"
+_ABORT_CONFIDENCE = 0.7
+"""What C++ code aborts for may be the fault of a peer."""
+CHANGES: dict[str, Change] = {
+    "": (
+        "look into dmesg and the scheduler's log of that node for who sent the signal",
+        "no launcher sends it by itself",
+    ),
+    "cgroup": HOST_MEMORY,
+    "host_memory": HOST_MEMORY,
+    "SIGKILL": (
+        "most likely the kernel's OOM killer: dmesg -T | grep -i 'killed process' on that node (or sacct -j JOB -o "
+        "State,MaxRSS,ReqMem; kubectl describe pod) shows it; then ask for more host memory, or hold less there: fewer "
+        "workers of the data loader, checkpoints loaded by one rank at a time or with torch.load(mmap=True)",
+        "a SIGKILL that nothing else explains comes from the kernel when the host's or the cgroup's memory runs out",
+    ),
+    "SIGBUS": (
+        "look at df -h /dev/shm while it runs (in a container docker run --shm-size=16g or --ipc=host), and at the "
+        "free space behind files that are mapped into memory; else at the native code behind {native}",
+        "SIGBUS mostly comes when a page of shared memory or of a mapped file cannot be provided",
+    ),
+    "fault": (
+        "look at the native code behind {native} (extension, ctypes, driver): faulthandler and a core dump name it",
+        "{what} is a fault of the program itself; no other process sent it",
+    ),
+    "SIGINT": (
+        "look for who sent SIGINT to this process alone: kill -INT, a debugger, a terminal that only it belongs to",
+        "Ctrl-C reaches the launcher and every rank; this one was interrupted alone",
+    ),
+}
+"""Detail of the ending or signal -> how to fix it. `fault`: any other fault of the program itself; empty: others."""
+
+
+def _text(finding: Finding, ended: Ended) -> Text:
+    first, ranks = ended.first, [end.rank for end in ended.case.endings]
+    how = f"{verb(ranks, 'was', 'were')} killed by {first.what}" if first.signal else f"vanished: {first.what}"
+    detail = next((name for name in (first.detail, first.signal) if name in CHANGES and name), "")
+    detail = detail or ("fault" if is_fault(first.signal) else "")
+    return ended.text(finding, how, (ended.remedy(finding, CHANGES, detail),))
+
+
+def _aborted_text(finding: Finding, missing: Missing, what: str, world: int) -> Text:
+    waiting = missing.waiting
+    return Text(
+        summary=(
+            f"{sentence(ranks_spoken(finding.ranks))} aborted ({what}); {ranks_spoken(waiting)} "
+            f"{verb(waiting, 'waits', 'wait')}."
+        ),
+        measured=f"{len(finding.ranks)} of {world} ranks left no dump",
+        remedies=(_endings.filled(CHANGES[""], what, ()),),
+    )
+
+
+def decide(stall: Stall) -> list[Finding]:
+    """Decide it by the endings of the ranks, else by a rank without a dump of which something says that it aborted."""
+    case, missing, job = _endings.first_to_end(stall, "killed"), stall.missing, stall.job
+    if case is not None:
+        confidence = _endings.CONFIDENCE if case.culprits else _endings.UNNAMED_CONFIDENCE
+        return [_endings.confirmed(stall, ID, case, _text, confidence)]
+    if missing is None or missing.abort is None:
+        return [_endings.unconfirmed(stall, ID, _endings.LAUNCHER_LOG, vanished=True, silent=True)]
+    waits = dict.fromkeys(missing.waiting[:2], "waits for a rank without a dump")
+    facts = worded(_aborted_text, missing=missing, what=missing.abort.what, world=job.world())
+    victims, evidence = tuple(rank for rank in missing.waiting if rank not in missing.ranks), [missing.abort.evidence]
+    return [
+        _parts.confirmed(
+            job, ID, facts, _ABORT_CONFIDENCE, evidence=evidence, seen=waits, ranks=missing.ranks, victims=victims
+        )
+    ]
+
 
 CAUSE = Cause(
-    id="hang.rank_killed",
+    id=ID,
     title="a rank was killed by a signal",
     outcome="crashed",
     branch="crash",
     facts=explain,
-    decide=partial(_endings.decide, kind="killed"),
+    decide=decide,
     decided_from="exit codes and signals that launchers report, status.json",
     remedy="find out what sent the signal: the kernel when memory runs out, the scheduler, a user",
+    example=Example("fault", "sigkill"),
     explained_by=(
         ExplainedBy(("hang.rank_raised", "hang.rank_oom", "hang.rank_exited", *ASYMMETRIC, *LATE), when=("victims",)),
         ExplainedBy(("hang.rank_oom", "memory.host"), when=("ranks",)),

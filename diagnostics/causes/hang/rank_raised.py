@@ -1,21 +1,90 @@
 """A rank raised an exception of its own, and its peers wait for collectives that it never reaches."""
 
-from functools import partial
+import re
 
-from diagnostics.analysis.stall.explain import explain
+from diagnostics.analysis.stall.endings import line
+from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang import _endings
+from diagnostics.causes.hang._endings import EXIT_CODE, Change, Ended
 from diagnostics.causes.hang._relations import ASYMMETRIC, CIRCULAR, LATE, REFUSED
-from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.causes.hang._unconfirmed import left_open
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.files import table_beside
+from diagnostics.contract.findings import Finding, Text
+from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.evidence.endings import Ending
+
+ID = "hang.rank_raised"
+_CODE_1_CONFIDENCE = 0.7
+"""An exit code of 1 without a traceback is mostly, not always, an exception of the rank's own."""
+_MODEL_CONFIDENCE = 0.9
+"""DDP compares all ranks with rank 0, so that rank 0 differs is concluded from the others."""
+_WORKER = "/dtk/rank/worker.py"
+"""In every traceback of a rank of dtk; what lies beside it is dtk's own."""
+TABLE = table_beside(__file__)
+CHANGES: dict[str, Change] = {name: (entry["change"], entry["why"]) for name, entry in TABLE["changes"].items()}
+"""What is known beyond the kind of the ending (`evidence.endings.Detail`, or `_raised_in_dtk`) -> how to fix it."""
+
+
+def _text(finding: Finding, ended: Ended) -> Text:
+    first, more = ended.first, ""
+    if ended.case.model == "rank 0":
+        names = ranks_spoken(end.rank for end in ended.case.endings)
+        more = f" All of {names} raised the same: it is the model of rank 0 that differs."
+    elif ended.case.model == "tie":
+        more = " Of two ranks it cannot be told which has the wrong model."
+    how = f"ended with {first.what} without a traceback" if first.only_exit_code else f"raised {first.what}"
+    return ended.text(finding, how, (_endings.filled(_change(first), first.what, finding.where),), more)
+
+
+def _change(end: Ending) -> Change:
+    """Return how to fix it, by what is known of the exception."""
+    if end.only_exit_code:
+        return EXIT_CODE
+    if change := CHANGES.get(end.detail or ("in_dtk" if _raised_in_dtk(end) else "")):
+        return change
+    matching = (entry for entry in TABLE["texts"] if end.type and re.search(entry["text"], end.what))
+    entry = next(matching, TABLE["changes"]["default"])
+    return entry["change"], entry["why"]
+
+
+def _raised_in_dtk(end: Ending) -> bool:
+    """Whether it was raised in a rank of dtk and on no line of the user's own: nobody is to change dtk's lines."""
+    root = next((frame.file.removesuffix(_WORKER) for frame in end.frames if frame.file.endswith(_WORKER)), None)
+    file = frame.file if (frame := line(end)) is not None else ""
+    inside = not file or (file.startswith(f"{root}/dtk/") and not file.startswith(f"{root}/dtk/faults/"))
+    return root is not None and inside
+
+
+def decide(stall: Stall) -> list[Finding]:
+    """Decide it by the endings of the ranks."""
+    case, job = _endings.first_to_end(stall, "raised"), stall.job
+    if case is None:
+        own = {rank: end.what for rank, end in job.endings.items() if end.kind == "raised" and end.frames}
+        if own and job.finished() and not job.evidence.doubt:
+            text = "{who} ended with {what}, and the run went on to its end."
+            return [left_open(ID, text, _endings.ERROR_FILES, about=own, what=next(iter(own.values())))]
+        return [_endings.unconfirmed(stall, ID, _endings.ERROR_FILES, vanished=True)]
+    confidence = _endings.CONFIDENCE
+    if case.model:
+        confidence = _MODEL_CONFIDENCE
+    elif not case.culprits:
+        confidence = _endings.UNNAMED_CONFIDENCE
+    elif case.first.only_exit_code:
+        confidence = _CODE_1_CONFIDENCE
+    return [_endings.confirmed(stall, ID, case, _text, confidence)]
+
 
 CAUSE = Cause(
-    id="hang.rank_raised",
+    id=ID,
     title="a rank raised an exception",
     outcome="crashed",
     branch="crash",
     facts=explain,
-    decide=partial(_endings.decide, kind="raised"),
+    decide=decide,
     decided_from="error files, tracebacks in logs, failure events",
     remedy="fix the exception at the named line; its peers only lost their connection",
+    example=Example("fault", "exception"),
     explained_by=(
         ExplainedBy(("hang.rank_oom", "hang.rank_killed", "hang.rank_exited", *ASYMMETRIC, *LATE), when=("victims",)),
         ExplainedBy(("hang.rank_oom", "hang.rank_killed"), when=("ranks",)),

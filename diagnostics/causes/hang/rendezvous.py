@@ -5,11 +5,13 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._relations import FAILED, LATE, MISMATCH
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Text, worded
-from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
+from diagnostics.contract.formatting import counted, file_name, ranks_spoken, sentence, verb
 from diagnostics.evidence.model import shortened
 from diagnostics.evidence.readers.start import own_frame
+
+ID = "hang.rendezvous"
 
 
 def _not_complete_text(finding: Finding, case: Startup) -> Text:
@@ -64,7 +66,7 @@ def _failed_text(finding: Finding, case: StartupFailed) -> Text:
         )
     return Text(
         summary=f"Start-up never completed: {message}. No rank issued a collective.",
-        measured=f"{len(case.facts)} messages of start-up, 0 collectives",
+        measured=f"{counted(len(case.facts), 'message')} of start-up, 0 collectives",
         remedies=(Remedy("code", change, "the ranks never all met"),),
     )
 
@@ -75,27 +77,19 @@ def decide(stall: Stall) -> list[Finding]:
     if isinstance(case, Startup):
         return [_finding(case)]
     if case is None:
-        return [unconfirmed(stall, "hang.rendezvous")]
-    return [
-        Finding(
-            cause="hang.rendezvous",
-            status="confirmed",
-            facts=worded(_failed_text, case=case),
-            confidence=0.85,
-            victims=tuple(sorted({fact.rank for fact in case.facts if fact.rank is not None})),
-            cost=job.cost(),
-            evidence=_parts.lines(case.facts[:4]),
-        )
-    ]
+        return [unconfirmed(stall, ID, "the log of every node's launcher")]
+    victims = tuple(sorted({fact.rank for fact in case.facts if fact.rank is not None}))
+    facts, lines = worded(_failed_text, case=case), _parts.lines(case.facts[:4])
+    return [_parts.confirmed(job, ID, facts, 0.85, evidence=lines, victims=victims)]
 
 
 def _finding(case: Startup) -> Finding:
     facts = worded(_not_complete_text, case=case)
     if not case.stuck:
-        return Finding(cause="hang.rendezvous", status="undecided", facts=facts, confidence=0.0, victims=case.waiting)
+        return Finding(cause=ID, status="undecided", facts=facts, confidence=0.0, victims=case.waiting)
     stands = "has not come to init_process_group"
     return Finding(
-        cause="hang.rendezvous",
+        cause=ID,
         status="confirmed",
         facts=facts,
         confidence=0.9,
@@ -118,7 +112,7 @@ def _finding(case: Startup) -> Finding:
 
 
 CAUSE = Cause(
-    id="hang.rendezvous",
+    id=ID,
     title="start-up never completed",
     outcome="hung",
     branch="hang.blameless",
@@ -127,6 +121,7 @@ CAUSE = Cause(
     decided_from="what dtk watch records during start-up; messages of the store and the rendezvous",
     crash_when="refused",
     remedy="start all ranks, check MASTER_ADDR, port, firewall and world size",
+    example=Example("log", beside=__file__),
     explained_by=(
         ExplainedBy(("hang.timeout_budget",), when=("any",)),
         ExplainedBy((*FAILED, "hang.rank_exited", *MISMATCH, *LATE), when=("group",)),

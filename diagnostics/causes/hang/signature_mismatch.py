@@ -1,12 +1,62 @@
 """Ranks issued the same operation with another shape, dtype, root, ReduceOp or other split sizes."""
 
+from diagnostics.analysis.divergence.identity import differing_parts
+from diagnostics.analysis.stall.blameless import RootDiffers
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.hang import _asymmetric_waits, _parts, _watchdog
+from diagnostics.causes.hang import _parts, _watchdog
+from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
 from diagnostics.causes.hang._relations import FAILED, OTHER_CALLS
-from diagnostics.causes.hang._unconfirmed import decided_by
-from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.causes.hang._unconfirmed import ruled_out
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
+from diagnostics.contract.formatting import counted, ranks_spoken, sentence
 from diagnostics.evidence.model import LogFact, shortened
+
+ID = "hang.signature_mismatch"
+_MISSING = "root and ReduceOp, which flight dumps leave out: dtk watch -- COMMAND records them"
+_SIZES_CONFIDENCE = 0.75
+"""Gloo printed two sizes that do not fit; which rank brought the wrong one is not recorded."""
+_ROOT_CONFIDENCE, _ROOT_TIE_CONFIDENCE = 0.7, 0.6
+"""Dumps do not hold the root: a broadcast that completed on some ranks only may also be a fault of a link."""
+
+
+def _summary(facts: Disagreement) -> str:
+    minority, majority = facts.divergence.minority, facts.divergence.majority
+    if facts.divergence.payload is not None:
+        sent, expected = facts.divergence.payload
+        return facts.filled(
+            "Rank {sender} sends {sent} bytes to rank {receiver} in {mine_at}; rank {receiver} expects {expected} "
+            "bytes of it in {theirs_at}.",
+            sent=sent, expected=expected, **_transfer(facts),
+        )  # fmt: skip
+    differing = differing_parts(minority.wire, majority.wire) if minority.text == majority.text else ()
+    hidden = f" What differs is the {' and the '.join(differing)}." if differing else ""
+    return facts.filled("{who} {calls} {mine} where {rest} {rest_has} {theirs}, at {at}.") + hidden
+
+
+def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
+    change = "use the same shape, dtype, root and ReduceOp on every rank at {mine_place}"
+    why = "a collective needs equal arguments on all ranks of its group"
+    if facts.divergence.payload is not None:
+        change = (
+            "let what rank {sender} sends at {mine_place} be as long as what rank {receiver} expects at {theirs_place}"
+        )
+        why = "both ends of a transfer need the same number of bytes: exchange the sizes before the data"
+    return (Remedy("code", facts.filled(change, **_transfer(facts)), why),)
+
+
+def _transfer(facts: Disagreement) -> dict[str, object]:
+    return {"sender": facts.divergence.minority_rank, "receiver": facts.divergence.majority_rank}
+
+
+READING = Reading(
+    ID,
+    ("other_arguments",),
+    _summary,
+    _remedies,
+    not_this="At {at} it is another call, not other arguments of the same call: {why}.",
+    not_this_either="The ranks issue different operations at {at}.",
+)
 
 
 def _sizes_printed_text(finding: Finding, facts: tuple[LogFact, ...]) -> Text:
@@ -17,39 +67,76 @@ def _sizes_printed_text(finding: Finding, facts: tuple[LogFact, ...]) -> Text:
             f"Ranks brought different sizes to one collective: {printed}. The rank that aborted is the one that "
             "met the wrong size, not the one that brought it; which one did is not recorded."
         ),
-        measured=f"{len(facts)} messages",
+        measured=counted(len(facts), "message"),
         missing=_parts.RECORD,
         remedies=(Remedy("code", change, "gloo ends a process whose message does not fit"),),
     )
 
 
-def _sizes_differ(stall: Stall, cause: str) -> list[Finding]:
-    case = stall.sizes
-    if case is None or case.divergence is not None:
-        return []
-    return [
-        Finding(
-            cause=cause,
-            status="confirmed",
-            facts=worded(_sizes_printed_text, facts=case.facts),
-            confidence=0.75,
-            victims=case.victims,
-            cost=stall.job.cost(),
-            evidence=_parts.lines(case.facts[:4]),
-        )
-    ]
+def _root_differs_text(finding: Finding, case: RootDiffers) -> Text:
+    call = case.calls[case.waiting[0]]
+    side = "source" if call.wire.op in {"broadcast", "scatter"} else "destination"
+    which = "Which of them differs is not recorded: a tie."
+    if case.deviating is not None:
+        which = f"If the common {side} is rank {case.members[0]}, rank {case.deviating} names another one."
+    at = f" at {call.place}" if call.site else ""
+    return Text(
+        summary=(
+            f"{sentence(ranks_spoken(case.waiting))} hang in {call.cited()}, which {ranks_spoken(case.complete)} "
+            f"completed: all made the call, so they do not agree on its {side}. {which}"
+        ),
+        measured=f"completed on {len(case.complete)} of {len(case.members)} ranks",
+        remedies=(Remedy("code", f"pass the same {side} on every rank{at}", "all ranks must name the same root"),),
+    )
+
+
+def decide(stall: Stall) -> list[Finding]:
+    """Decide it by the first call in which the ranks differ, printed sizes, watchdogs, and roots that cannot agree."""
+    case, findings = stall.sizes, list[Finding]()
+    if case is not None and case.divergence is None:
+        facts, printed = worded(_sizes_printed_text, facts=case.facts), _parts.lines(case.facts[:4])
+        sizes = _parts.confirmed(stall.job, ID, facts, _SIZES_CONFIDENCE, evidence=printed, victims=case.victims)
+        findings.append(sizes)
+    findings += _watchdog.different_arguments(stall, ID)
+    findings += [_root_differs(stall, root) for root in stall.roots_differ]
+    return decided(stall, READING, findings, _MISSING, otherwise=_otherwise)
+
+
+def _otherwise(stall: Stall, waits: bool) -> Finding | None:
+    if waits or stall.divergences:
+        return None
+    summary = "All ranks issued the same calls and all completed; root and ReduceOp are not in these dumps."
+    return ruled_out(ID, summary, "0 of {count:,} calls differ", count=stall.job.survey.positions)
+
+
+def _root_differs(stall: Stall, case: RootDiffers) -> Finding:
+    ranks = (case.deviating,) if case.deviating is not None else case.waiting
+    both = (*ranks[:1], *[rank for rank in case.waiting if rank not in ranks][:1])
+    stuck = dict.fromkeys(case.waiting[:2], f"#{case.operation.seq} did not complete")
+    return _parts.confirmed(
+        stall.job,
+        ID,
+        worded(_root_differs_text, case=case),
+        _ROOT_CONFIDENCE if case.deviating is not None else _ROOT_TIE_CONFIDENCE,
+        at=case.operation,
+        seen={**stuck, case.complete[0]: f"#{case.operation.seq} completed"},
+        ranks=ranks,
+        victims=tuple(rank for rank in case.members if rank not in ranks),
+        where=tuple(place for rank in both for place in _parts.where(rank, case.calls[rank])),
+    )
 
 
 CAUSE = Cause(
-    id="hang.signature_mismatch",
+    id=ID,
     title="ranks issued the same operation with different arguments",
     outcome="hung",
     branch="hang.asymmetric",
     facts=explain,
-    decide=decided_by("hang.signature_mismatch", _sizes_differ, _watchdog.findings, _asymmetric_waits.root_differs),
+    decide=decide,
     decided_from="dumps or rings, else NCCL's watchdog lines; for sizes also DETAIL's message and gloo's abort",
     may_complete=True,
     remedy="make shape, dtype, root, ReduceOp and splits equal; pad or gather sizes first",
+    example=Example("fault", "other_shape"),
     explained_by=(
         ExplainedBy(FAILED, when=("ranks",)),
         ExplainedBy(("hang.all_to_all_splits", "hang.pipeline_mismatch"), when=("any",)),

@@ -5,7 +5,7 @@ from diagnostics.analysis.standing import Waiting, standing
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._relations import FAILED, REFUSED
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Cost, Finding, Group, Remedy, Text, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence
 
@@ -17,8 +17,8 @@ def _words(finding: Finding, wait: Waiting) -> Text:
     return Text(
         summary=(
             f"{sentence(ranks_spoken(wait.ranks))}, all of the group, wait in its first collective ({wait.op}), "
-            "and none of them completes it: NCCL's connections between them never came up. What a rank raised "
-            "after that timeout follows from it."
+            "and none of them completes it: NCCL's connections between them never came up. "
+            "Exceptions after that timeout are consequences."
         ),
         measured=f"{len(wait.ranks)} of {wait.members} ranks in the first collective, 0 completed",
         remedies=(
@@ -63,7 +63,8 @@ CAUSE = Cause(
     facts=explain,
     decide=decide,
     decided_from="NCCL's watchdog lines of all ranks of a group",
-    remedy="NCCL_DEBUG=INFO; NCCL_P2P_DISABLE=1 on one node, the interface between nodes",
+    remedy="look at NCCL_DEBUG=INFO; try NCCL_P2P_DISABLE=1 on one node, NCCL_SOCKET_IFNAME between nodes",
+    example=Example("log", beside=__file__),
     explained_by=(
         ExplainedBy(("hang.timeout_budget",), when=("any",)),
         ExplainedBy(FAILED, when=("group",)),

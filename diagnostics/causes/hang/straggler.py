@@ -4,10 +4,13 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.straggler import Straggler
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, MISMATCH, OTHER_CALLS
-from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.causes.hang._unconfirmed import left_open, unconfirmed
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Cost, Finding, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import ranks_spoken
+
+ID = "hang.straggler"
+_MISSING = "stacks of all ranks, twice with a minute between: py-spy dump, or dtk attach"
 
 
 def _words(finding: Finding, case: Straggler) -> Text:
@@ -38,31 +41,38 @@ def decide(stall: Stall) -> list[Finding]:
     """Decide from the times at which ranks reached the same positions."""
     case, job = stall.straggler, stall.job
     if case is None:
-        return [unconfirmed(stall, "hang.straggler")]
+        return [unconfirmed(stall, ID, _MISSING, otherwise=_otherwise)]
     seen: tuple[Where, ...] = ()
     if case.seen_at is not None:
         frame, times, samples = case.seen_at
         does = f"was here in {times} of {samples} samples between its collectives, its peers were not"
         seen = _parts.where(case.rank, frame, does)
     return [
-        Finding(
-            cause="hang.straggler",
-            status="confirmed",
-            facts=worded(_words, case=case),
-            confidence=0.85,
+        _parts.confirmed(
+            job,
+            ID,
+            worded(_words, case=case),
+            0.85,
+            seen={case.rank: f"late {_when(case)}"},
             ranks=(case.rank,),
             victims=tuple(rank for rank in job.survey.members(case.key) if rank != case.rank),
             group=_parts.group(job.survey, case.key),
             position=case.position,
             where=(*seen, *_parts.where(case.rank, case.call, "arrives late here")),
             cost=Cost(round(case.lost_s, 2), "s blocked"),
-            evidence=_parts.dumps(job.survey, {case.rank: f"late {_when(case)}"}),
         )
     ]
 
 
+def _otherwise(stall: Stall, waits: bool) -> Finding | None:
+    if not waits or not stall.unclear:
+        return None
+    text = "{who} may only be late: nothing is pending there and no stack was left."
+    return left_open(ID, text, _MISSING, about=stall.unclear)
+
+
 CAUSE = Cause(
-    id="hang.straggler",
+    id=ID,
     title="a rank is slow, not stuck",
     outcome="slow",
     branch="hang.late",
@@ -70,6 +80,7 @@ CAUSE = Cause(
     decide=decide,
     decided_from="arrival times in rings and dumps",
     remedy="balance the work of the ranks, check the clocks and the load of the node",
+    example=Example("fault", "straggler"),
     explained_by=(
         ExplainedBy(FAILED, when=("ranks",)),
         ExplainedBy((*FAILED, "hang.rank_exited", *MISMATCH), when=("victims",)),

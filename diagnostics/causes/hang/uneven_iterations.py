@@ -1,20 +1,204 @@
 """A rank ran fewer or more steps of the loop than the others."""
 
-from diagnostics.analysis.stall.explain import explain
-from diagnostics.causes.hang import _asymmetric_waits, _stacks
+from diagnostics.analysis.stall.departure import EarlierStep, EndedInRound, MoreCalls, RoundUnknown
+from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.hang import _parts, _stacks
+from diagnostics.causes.hang._divergence import Disagreement, Reading, call_everywhere, call_unconditionally, decided
+from diagnostics.causes.hang._more_calls import exited_in_order, more_calls
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, LATE
-from diagnostics.causes.hang._unconfirmed import decided_by
-from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, ruled_out
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.findings import Finding, Remedy, Text, worded
+from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
+
+ID = "hang.uneven_iterations"
+_EQUALLY_OFTEN = "each rank must run the loop equally often"
+_AGREE_ON_STEPS = Remedy(
+    "code",
+    "let all ranks agree on the number of steps (all_reduce a stop flag, drop uneven batches)",
+    _EQUALLY_OFTEN,
+)
+_MORE_CONFIDENCE = 0.7
+"""Calls beyond those of ranks that ended, in lines that they had called before."""
+_STEP_CONFIDENCE = 0.9
+"""The steps in events and heartbeats, which may lag behind by one."""
+_ROUND_CONFIDENCE, _ROUND_UNPLACED_CONFIDENCE = 0.85, 0.7
+"""A round of two calls and more with known lines is that of a loop; one call may repeat for other reasons."""
+
+
+def _summary(facts: Disagreement) -> str:
+    divergence = facts.divergence
+    if divergence.whole:
+        meets = "{mine} meets {theirs}"
+        if divergence.ended:
+            meets = "{mine} is the last call on one side, the other goes on to {theirs}"
+        run, expected = divergence.iterations or (0, 0)
+        counts = f" ({counted(run, 'iteration')} instead of {expected})" if run != expected else ""
+        times = facts.kind.partition("_")[0]
+        return facts.filled(f"{{who}} {{goes}} through the loop {times} times than {{rest}}{counts}: {meets}.")
+    if facts.kind == "fewer_iterations":
+        return facts.filled("{who} left the loop that {rest} {rest_is} still in: {mine} meets {theirs} at {at}.")
+    return facts.filled("{who} {runs} on with {mine} where {rest} {rest_is} in {theirs}, at {at}.")
+
+
+def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
+    divergence, explanation = facts.divergence, facts.divergence.explanation
+    change = (
+        "let all ranks agree on the number of steps (all_reduce a stop flag, drop uneven batches, or DDP's join) "
+        f"around {divergence.majority.place}"
+    )
+    remedies = [Remedy("code", change, _EQUALLY_OFTEN)]
+    kinds = {divergence.kind, *explanation.alternatives}
+    if "added" in kinds:
+        remedies.append(call_unconditionally(divergence.minority.text, divergence.minority.place))
+    if "left_out" in kinds:
+        call = explanation.calls[0] if divergence.kind == "left_out" else divergence.majority
+        remedies.append(call_everywhere(call.text, call.place))
+    return tuple(remedies)
+
+
+READING = Reading(
+    ID,
+    ("fewer_iterations", "more_iterations"),
+    _summary,
+    _remedies,
+    not_this="No rank left the loop or ran on with it: {why}.",
+)
+
+
+def _another_round_text(finding: Finding, case: MoreCalls) -> Text:
+    return Text(
+        summary=(
+            f"{sentence(ranks_spoken(case.ranks))} {verb(case.ranks, 'goes', 'go')} on with another round: "
+            f"{case.extra[0].cited()}, while {ranks_spoken(case.ended)} ended in order after {case.there.cited()}."
+        ),
+        measured=f"{len(case.extra)} calls more than on the {len(case.ended)} ranks that ended",
+        remedies=(_AGREE_ON_STEPS,),
+    )
+
+
+def _earlier_step_text(finding: Finding, case: EarlierStep) -> Text:
+    waits = f" and waits in {case.peer_call.cited()}" if case.peer_call else ""
+    return Text(
+        summary=(
+            f"{sentence(ranks_spoken(finding.ranks))} ended in order after step {case.step}, while rank "
+            f"{case.peer} went on with step {case.peer_step}{waits}."
+        ),
+        measured=f"step {case.step} against {case.peer_step}",
+        remedies=(_AGREE_ON_STEPS,),
+    )
+
+
+def _between_rounds_text(finding: Finding, case: EndedInRound) -> Text:
+    round_of = counted(case.size, "call")
+    return Text(
+        summary=(
+            f"{sentence(ranks_spoken(case.ranks))} left the loop between two rounds of {round_of}, after "
+            f"{case.last.cited()}, and ended in order, while rank {case.peer} went on with another round: "
+            f"{case.pending.cited()}."
+        ),
+        measured=f"{case.rounds} whole rounds of {round_of}, and none begun",
+        remedies=(_AGREE_ON_STEPS,),
+    )
+
+
+def _round_unknown_text(finding: Finding, case: RoundUnknown) -> Text:
+    ranks = case.ranks
+    it, their = verb(ranks, "it", "they"), verb(ranks, "its", "their")
+    why = "left no dump" if case.no_dump else "made calls that do not show where a round of a loop begins"
+    missing = "where each step begins: dtk watch -- COMMAND"
+    if case.no_dump:
+        missing = (
+            f"the calls of {ranks_spoken(ranks)} up to {their} end: a flight dump at exit, or dtk watch -- "
+            "torchrun ..., whose rings stay behind"
+        )
+    return Text(
+        summary=(
+            f"{sentence(ranks_spoken(ranks))} {why}: whether {it} left {their} loop a round before the others, or "
+            "ended elsewhere, cannot be told."
+        ),
+        missing=missing,
+    )
+
+
+def decide(stall: Stall) -> list[Finding]:
+    """Decide it by the first call in which the ranks differ, stacks, and ranks that ended in order before others."""
+    return decided(stall, READING, [*_stacks.findings(stall, ID), *_ended(stall)], otherwise=_otherwise)
+
+
+def _ended(stall: Stall) -> list[Finding]:
+    """Return what ranks show that ended in order a round of the loop before or after the others."""
+    left, job, exited = stall.departure, stall.job, exited_in_order(stall)
+    if left is None or exited is None or job.evidence.doubt:
+        return []
+    if isinstance(left, MoreCalls):
+        facts = worded(_another_round_text, case=left)
+        return [more_calls(stall, left, ID, facts, _MORE_CONFIDENCE)] if left.kind == "another round" else []
+    if isinstance(left, RoundUnknown):
+        facts = worded(_round_unknown_text, case=left)
+        return [Finding(cause=ID, status="undecided", facts=facts, confidence=0.0, victims=exited.victims)]
+    evidence = tuple(end.evidence for end in exited.endings[:6])
+    if isinstance(left, EarlierStep):
+        return [
+            _parts.confirmed(
+                job,
+                ID,
+                worded(_earlier_step_text, case=left),
+                _STEP_CONFIDENCE,
+                evidence=evidence,
+                seen={left.peer: f"in step {left.peer_step}"},
+                ranks=exited.culprits,
+                victims=left.peers,
+                step=left.step,
+                where=(*_parts.last_places(left.last)[:1], *_parts.where(left.peer, left.peer_call)),
+            )
+        ]
+    if left.over:
+        return []
+    placed, waits = left.last.site is not None and left.size > 1, f"waits in {left.pending.text}"
+    last = _parts.where(left.ranks[0], left.last, f"made {left.last.text} last")
+    where = (*last, *_parts.where(left.peer, left.pending, waits))
+    confidence = _ROUND_CONFIDENCE if placed else _ROUND_UNPLACED_CONFIDENCE
+    facts, ranks, victims, seen = (
+        worded(_between_rounds_text, case=left),
+        left.ranks,
+        exited.victims,
+        {left.peer: waits},
+    )
+    return [
+        _parts.confirmed(
+            job, ID, facts, confidence, evidence=evidence, seen=seen, ranks=ranks, victims=victims, where=where
+        )
+    ]
+
+
+def _otherwise(stall: Stall, waits: bool) -> Finding | None:
+    job, ended = stall.job, stall.departure
+    if waits and not stall.confirmed and (unknown := job.without_ending()):
+        return ending_unknown(ID, "the launcher's log, which names exit codes and signals", unknown)
+    if isinstance(ended, EndedInRound) and ended.over:
+        summary = (
+            "Rank {rank} ended in the middle of a round: after {over} of the {size} calls that its peers' loop repeats."
+        )
+        measured = "{over} of {size} calls of the last round"
+        return ruled_out(ID, summary, measured, rank=ended.ranks[0], over=ended.over, size=ended.size)
+    behind = job.behind()
+    if waits or stall.divergences or not behind:
+        return None
+    text = "{who} made fewer calls than {its} peers, and nothing shows whether the job had ended."
+    return left_open(ID, text, _parts.RECORD, about=behind)
+
 
 CAUSE = Cause(
-    id="hang.uneven_iterations",
+    id=ID,
     title="a rank ran fewer or more steps than the others",
     outcome="hung",
     branch="hang.asymmetric",
     facts=explain,
-    decide=decided_by("hang.uneven_iterations", _stacks.findings, _asymmetric_waits.uneven),
+    decide=decide,
     decided_from="dumps or rings, steps in heartbeats",
     remedy="deal out equal batches, agree on when to stop, or use DDP's Join",
+    example=Example("fault", "uneven_batches"),
     explained_by=(
         ExplainedBy(FAILED, when=("ranks",)),
         ExplainedBy(("hang.unused_parameters",), when=("group",)),

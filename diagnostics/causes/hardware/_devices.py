@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from diagnostics.analysis.node_health import DeviceHealth, NodeHealth, node_health
-from diagnostics.contract.causes import Cause
+from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided, worded
 from diagnostics.contract.formatting import counted
 
@@ -19,6 +19,7 @@ def device_cause(
     decided_from: str,
     source: str,
     remedy: Remedy,
+    example: Example,
     known: Callable[[DeviceHealth], bool],
     badness: Callable[[DeviceHealth], float],
     words: Words,
@@ -31,6 +32,7 @@ def device_cause(
         decided_from: for docs/causes.md.
         source: of the decision.
         remedy: the first one.
+        example: of the evidence.
         known: whether a device was looked at for it while it worked.
         badness: 0 = nothing is wrong with it; the larger, the worse.
         words: puts the worst device into words.
@@ -77,5 +79,6 @@ def device_cause(
         decide=decide,
         decided_from=decided_from,
         remedy=remedy.change,
+        example=example,
         source=source,
     )

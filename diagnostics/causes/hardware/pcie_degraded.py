@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from diagnostics.analysis.node_health import DeviceHealth
 from diagnostics.causes.hardware._devices import device_cause
+from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import Remedy
 
 
@@ -27,6 +28,7 @@ CAUSE = device_cause(
     decided_from="telemetry of a dtk run, `nvidia-smi -q`: width and generation of the links of working devices",
     source="nvmlDeviceGetCurrPcieLinkWidth, nvmlDeviceGetMaxPcieLinkWidth (nvml.h: of this device in this system)",
     remedy=Remedy("environment", "reseat the device, its riser or cable; look for AER lines in dmesg", "lanes fail"),
+    example=Example("files", ranks=(1,), beside=__file__),
     known=lambda device: device.width[1] > 0,
     badness=_lost,
     words=_words,

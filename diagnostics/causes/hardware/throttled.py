@@ -5,6 +5,7 @@ from statistics import median
 
 from diagnostics.analysis.node_health import DeviceHealth
 from diagnostics.causes.hardware._devices import device_cause
+from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import Remedy
 from diagnostics.contract.formatting import counted
 
@@ -39,6 +40,7 @@ CAUSE = device_cause(
         "check cooling and power of the node: fans, inlet temperature, dust, power supplies and their cables",
         "every step takes as long as its slowest device",
     ),
+    example=Example("files", ranks=(1,), beside=__file__),
     known=lambda device: device.samples >= _LEAST or (device.is_one_look and bool(device.samples or device.slowed)),
     badness=lambda device: share if device.slowed and (share := device.slowed[0][1]) >= _SHARE else 0.0,
     words=_words,

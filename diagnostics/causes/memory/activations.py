@@ -7,7 +7,7 @@ from diagnostics.analysis.memory.categories import ACTIVATIONS, LOGITS
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause
+from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
 from diagnostics.contract.formatting import bytes_text
 
@@ -110,6 +110,7 @@ CAUSE = Cause(
     decide=decide,
     decided_from="timeline or snapshot",
     remedy="train.activation_checkpoint_every=1, smaller micro-batch or sequence",
+    example=Example("files", ranks=(0,), outcome="oom", beside=__file__),
     explained_by=shared.WASTE,
     source="arXiv 2205.05198: bytes of activations per layer, and what recomputation saves",
 )

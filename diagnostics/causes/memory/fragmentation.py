@@ -7,7 +7,7 @@ from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.causes.memory._shared import where
-from diagnostics.contract.causes import Cause
+from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import Bytes, bytes_text
 
@@ -148,8 +148,9 @@ CAUSE = Cause(
     branch="memory.lost",
     facts=read,
     decide=decide,
-    decided_from="out-of-memory text, snapshot: reserved far above allocated",
+    decided_from="out-of-memory message or snapshot: reserved far above allocated",
     remedy="PYTORCH_ALLOC_CONF=expandable_segments:True",
+    example=Example("log", ranks=(0,), outcome="oom", beside=__file__),
     explained_by=shared.WASTE,
     source="torch's CUDACachingAllocator frees unused segments before it fails: what is left unused is in pieces",
 )

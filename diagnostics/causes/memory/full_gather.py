@@ -6,7 +6,7 @@ from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.model_size import FROM_UNITS
 from diagnostics.causes._own_model import NAME_BLOCKS, blocks_unknown
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause
+from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided, worded
 from diagnostics.contract.formatting import Bytes, bytes_text
 
@@ -153,5 +153,6 @@ CAUSE = Cause(
     decide=decide,
     decided_from="sizes of all_gathers, plan, timeline",
     remedy="wrap blocks, not only the root: strategy.blocks_per_unit=1",
+    example=Example("fault", "full_gather"),
     source="FSDP paper (arXiv 2304.11277): the peak is the shards plus the largest units gathered at once",
 )

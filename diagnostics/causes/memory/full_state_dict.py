@@ -7,7 +7,7 @@ from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause
+from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import Bytes, bytes_text
 
@@ -115,5 +115,6 @@ CAUSE = Cause(
     decide=decide,
     decided_from="all_gathers while a checkpoint is written, timeline",
     remedy="sharded checkpoints (torch.distributed.checkpoint)",
+    example=Example("files", ranks=(0, 1), beside=__file__),
     source="measured: full_tensor of each parameter keeps 1.0 times the parameters on all ranks, a sharded save none",
 )

@@ -2,7 +2,7 @@
 
 from diagnostics.analysis.stall.endings import line
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.contract.causes import Cause
+from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where, undecided, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
 from diagnostics.evidence.endings import UNNAMED, Ending
@@ -28,7 +28,11 @@ def _words(finding: Finding, end: Ending, worker: bool) -> Text:
             "of Python lists, which every worker copies page by page",
             "each rank and each of its workers has its own copy",
         ),
-        Remedy("code", "load checkpoints on one rank at a time, or with torch.load(mmap=True)", "ranks times its size"),
+        Remedy(
+            "code",
+            "load checkpoints on one rank at a time, or with torch.load(mmap=True)",
+            "else each rank holds a copy",
+        ),
     ]
     if end.detail == "cgroup":
         change = "request more host memory: sbatch --mem or --mem-per-cpu, resources.limits.memory of the pod"
@@ -77,5 +81,6 @@ CAUSE = Cause(
     decide=decide,
     decided_from="what the kernel, Slurm and Kubernetes say of killed processes; allocations that failed on the host",
     remedy="a higher limit (--mem), fewer workers of the data loader, checkpoints loaded one rank at a time",
+    example=Example("log", ranks=(3,), beside=__file__),
     source="mm/oom_kill.c of Linux; cgroup_oom of Slurm; OOMKilled of Kubernetes",
 )

@@ -7,13 +7,14 @@ from diagnostics.analysis.memory.growth import Growth, growth
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause
+from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided
 from diagnostics.contract.formatting import Bytes, bytes_text
 from diagnostics.evidence.model import Frame
 
 ID = "memory.leak"
 LEAST_BYTES = 64 << 10
+"""A step that leaves less behind would need a million steps to fill a device."""
 LEAST_SHARE = 0.01
 """Of the peak, per step, where single allocations are known."""
 ALIKE = 2
@@ -219,4 +220,5 @@ CAUSE = Cause(
     decide=decide,
     decided_from="timeline over 16 steps or more",
     remedy="drop what keeps tensors alive: lists of losses with graph, hooks, caches",
+    example=Example("fault", "leak"),
 )

@@ -5,7 +5,7 @@ from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.model_size import ModelSize, States
 from diagnostics.analysis.memory.out_of_memory import RanOut
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause
+from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import Bytes, bytes_text
 
@@ -107,8 +107,9 @@ CAUSE = Cause(
     branch="memory.demand",
     facts=read,
     decide=decide,
-    decided_from="parameter count, optimizer, strategy, device memory; where a traceback ran out of it",
+    decided_from="parameter count, optimizer, strategy, device memory; the traceback of an out-of-memory error",
     remedy="shard more (strategy=zero3 or fsdp), offload, or more ranks",
+    example=Example("log", ranks=(1,), outcome="oom", beside=__file__),
     explained_by=shared.WASTE,
     source="ZeRO (arXiv 1910.02054), table 1: bytes of model states per rank",
 )

@@ -3,7 +3,7 @@
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause
+from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import Finding, Remedy, Text, undecided, worded
 from diagnostics.contract.formatting import Bytes, bytes_text
 
@@ -97,7 +97,8 @@ CAUSE = Cause(
     branch="memory.lost",
     facts=read,
     decide=decide,
-    decided_from="telemetry or out-of-memory text against torch's own figures",
-    remedy="look for other processes; fewer communicators; NCCL_MAX_CTAS",
+    decided_from="telemetry or out-of-memory message against torch's own figures",
+    remedy="end other processes on the device; use fewer communicators; lower NCCL_MAX_CTAS",
+    example=Example("log", ranks=(3,), outcome="oom", beside=__file__),
     source="nccl issues 864, 964: 544 to 688 MB for each communicator on 4 x A100",
 )

@@ -7,7 +7,7 @@ from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause
+from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import Bytes, bytes_text
 from diagnostics.evidence.model import Frame
@@ -16,6 +16,7 @@ ID = "memory.replicated_gather"
 LEAST_SHARE = 0.05
 """Of the peak, for one call's output; a quarter of it for what each step adds to what is kept."""
 LEAST_BYTES = 1 << 20
+"""Smaller outputs are metrics and sizes."""
 LEAST_UNWEIGHED_BYTES = 64 << 20
 """Where neither the peak nor the model's size is known."""
 
@@ -153,5 +154,6 @@ CAUSE = Cause(
     decide=decide,
     decided_from="all_gathers of lists, objects or logits, their sizes against world_size",
     remedy="reduce instead of gather, or gather to one rank in pieces",
+    example=Example("fault", "gathered_logits"),
     source="measured: all_gather_object peaks at (2 N + 1) times the object; kept logits grow with steps and N",
 )

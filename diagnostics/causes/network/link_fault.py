@@ -1,7 +1,7 @@
 """A link between two nodes failed: a cable, a port, a switch, or the route between two network devices."""
 
 from diagnostics.analysis.link_faults import RETRY_EXCEEDED, LinkFaults, link_faults
-from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided, worded
 from diagnostics.contract.formatting import counted, sentence
 
@@ -70,6 +70,7 @@ CAUSE = Cause(
     decide=decide,
     decided_from="NCCL's InfiniBand completion errors and port events; the kernel's `Link down`",
     remedy="check the common port, cable and switch; leave the device out with NCCL_IB_HCA=^DEVICE",
+    example=Example("log", beside=__file__),
     explained_by=(
         ExplainedBy(
             ("hang.rank_raised", "hang.rank_oom", "hang.rank_killed", "hang.rank_exited", "hardware.gpu_fault"),

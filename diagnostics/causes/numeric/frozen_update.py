@@ -5,7 +5,7 @@ from itertools import takewhile
 from diagnostics.analysis.printed_pairs import Course, courses, frozen_beside
 from diagnostics.analysis.printed_steps import WINDOW, PrintedSteps, printed_steps
 from diagnostics.causes.numeric._printed import not_to_the_end
-from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 
@@ -47,6 +47,7 @@ CAUSE = Cause(
     id=ID,
     facts=printed_steps,
     decide=decide,
+    example=Example("log", beside=__file__),
     explained_by=(ExplainedBy(("numeric.overflow", "numeric.non_finite"), when=("any",)),),
     **_TABLE["cause"],
 )

@@ -11,7 +11,7 @@ from typing import Any
 from diagnostics.analysis.metrics_series import BadFigure, Figures, Metrics, read
 from diagnostics.analysis.printed_steps import non_finite_to_the_end, printed_steps
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import (
     Cost,
     EvidenceItem,
@@ -135,7 +135,7 @@ def _global_text(finding: Finding, *, bad: BadFigure, settings: Settings) -> Tex
     since = f"after step {bad.step_before} and " if bad.step_before is not None else ""
     summary = f"{bad.figure} is {bad.value} at step {bad.step}; it began {since}not later than that. "
     return Text(
-        summary=f"{summary}Which rank began it is not recorded.",
+        summary=f"{summary}The record does not show which rank began it.",
         measured=f"{bad.figure} {bad.value} at step {bad.step}",
         remedies=settings.remedies(finding.step),
     )
@@ -153,7 +153,7 @@ def _anomaly_text(finding: Finding, *, function: str, errors: int) -> Text:
 
 def _check_text(finding: Finding, *, message: str, errors: int) -> Text:
     return Text(
-        summary=f"The script's own check stopped it: {message}. Which rank began it is open.",
+        summary=f"The script's own check stopped it: {message}. It is not known which rank began it.",
         measured=f"{errors} exceptions say so",
         remedies=Settings().remedies(None),
     )
@@ -163,7 +163,7 @@ def _printed_text(finding: Finding, *, figure: str, value: str, at: str, lines: 
     """Say where the script's own log first shows it."""
     place = f"in {at}" if finding.step is None else f"at step {finding.step} ({at})"
     return Text(
-        summary=f"The log first shows {figure} {value} {place}. Which rank began it is not in a log.",
+        summary=f"The log first shows {figure} {value} {place}. A log does not show which rank began it.",
         measured=f"{figure} {value} in {lines:,} lines",
         remedies=Settings().remedies(finding.step),
     )
@@ -339,6 +339,7 @@ CAUSE = Cause(
     facts=read,
     decide=decide,
     decided_from="metrics.jsonl, non_finite events of the ranks, anomaly detection",
-    remedy="the samples of that rank and step; lower learning rate, clipping, bfloat16",
+    remedy="inspect the samples of that rank and step; lower the learning rate, clip gradients, use bfloat16",
+    example=Example("fault", "nan_on_one_rank"),
     explained_by=(ExplainedBy(("numeric.overflow",), when=("any",)),),
 )

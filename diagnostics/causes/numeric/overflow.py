@@ -5,7 +5,7 @@ import re
 
 from diagnostics.analysis.printed_steps import PrintedSteps, Skipped, printed_steps, skipped_to_the_end
 from diagnostics.causes.numeric._printed import not_to_the_end
-from diagnostics.contract.causes import Cause
+from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.model import RankError, shortened
@@ -24,7 +24,7 @@ def _words(finding: Finding, case: Skipped | None, error: RankError | None) -> T
         skipped = f"Gradients overflowed in float16: {counted(case.count, 'step')} skipped until the log ends{scale}. "
     gave_up = f"The trainer gave up: {shortened(error.message, 160)}. " if error is not None else ""
     return Text(
-        summary=f"{skipped}{gave_up}No step changes the weights any more. What overflows first is not in the log.",
+        summary=f"{skipped}{gave_up}The weights no longer change. The log does not show what overflows first.",
         measured=f"{case.count} steps skipped" if case is not None else "the loss scale is at its minimum",
         remedies=(
             Remedy(
@@ -66,12 +66,13 @@ def decide(job: PrintedSteps) -> list[Finding]:
 
 CAUSE = Cause(
     id=ID,
-    title="gradients overflow and no step counts any more",
+    title="gradients overflow in every step, so the weights no longer change",
     outcome="diverged",
     branch="numerics",
     facts=printed_steps,
     decide=decide,
     decided_from="skipped steps of DeepSpeed, Megatron-LM, apex and fairseq; the error of a scale at its minimum",
-    remedy="bfloat16; a lower learning rate; softmax, norms and losses in float32",
+    remedy="train in bfloat16; lower the learning rate; compute softmax, norms and losses in float32",
+    example=Example("log", beside=__file__),
     source="deepspeed/runtime/fp16/loss_scaler.py; fairseq/optim/dynamic_loss_scaler.py",
 )

@@ -4,7 +4,7 @@ import math
 
 from diagnostics.analysis.printed_steps import Jump, PrintedSteps, jump, printed_steps
 from diagnostics.causes.numeric._printed import not_to_the_end
-from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 
 ID = "numeric.spike"
@@ -25,7 +25,7 @@ def _words(finding: Finding, case: Jump) -> Text:
             Remedy(
                 "code",
                 "go back to the last checkpoint before it, and skip the batches around it or lower the learning rate",
-                "a training that has left its valley does not find back at the same rate",
+                "a run that has diverged does not recover at the same learning rate",
             ),
             Remedy("code", "clip gradients (1.0), warm up for longer, Adam's beta2 at 0.95", "fewer large steps"),
             Remedy("code", "look at the samples of that step", "a broken or other data set jumps as well"),
@@ -60,7 +60,8 @@ CAUSE = Cause(
     facts=printed_steps,
     decide=decide,
     decided_from="step lines of Hugging Face, Lightning, Megatron-LM, torchtitan, fairseq, mmcv; `step N loss X`",
-    remedy="an earlier checkpoint, skipped batches, a lower learning rate, clipping",
+    remedy="resume from an earlier checkpoint and skip batches, lower the learning rate, clip gradients",
+    example=Example("log", beside=__file__),
     explained_by=(
         ExplainedBy(
             ("numeric.overflow", "numeric.non_finite", "numeric.rank_divergence", "checkpoint.lost_state"),

@@ -8,7 +8,7 @@ from typing import Any, Concatenate, Literal, ParamSpec
 from diagnostics.analysis.step_profile.overview import SHARE, Overview, Unusable, overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.contract import findings
-from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Text, Where
 
 ALL_RANKS = "a profiler trace of every rank (dtk: `record=full`)"
@@ -105,6 +105,7 @@ def step_cause(
     decide: Callable[[Overview], Finding],
     decided_from: str,
     remedy: str,
+    example: Example | None = None,
     unless: Sequence[Guard] = (),
     explained_by: tuple[ExplainedBy, ...] = (),
     source: str = "",
@@ -134,6 +135,7 @@ def step_cause(
         decide=decide_usable,
         decided_from=decided_from,
         remedy=remedy,
+        example=example,
         explained_by=(*explained_by, *spoilt),
         source=source,
     )

@@ -4,6 +4,7 @@ from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.reductions import StepReductions, total_bytes
 from diagnostics.causes.overlap import _shared as shared
+from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import bytes_text
 
@@ -81,4 +82,5 @@ CAUSE = shared.step_cause(
     decide=decide,
     decided_from="traces: the reductions of each backward pass of a step",
     remedy="no_sync in all micro-batches but the last",
+    example=Example("timeline", beside=__file__),
 )

@@ -3,7 +3,7 @@
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.contract.causes import ExplainedBy
+from diagnostics.contract.causes import Example, ExplainedBy
 from diagnostics.contract.findings import Finding
 
 
@@ -45,5 +45,6 @@ CAUSE = shared.step_cause(
     decide=decide,
     decided_from="traces: collectives with compute of the same phase right behind them and none beside them",
     remedy="wait where the result is needed; unset TORCH_NCCL_BLOCKING_WAIT",
+    example=Example("timeline", beside=__file__),
     explained_by=(ExplainedBy(("overlap.unbucketed",), ("any",)),),
 )

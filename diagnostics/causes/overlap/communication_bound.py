@@ -8,7 +8,7 @@ from diagnostics.analysis.step_profile.overview import SHARE, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.reductions import TINY_BYTES
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.contract.causes import ExplainedBy
+from diagnostics.contract.causes import Example, ExplainedBy
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.strategy_traits import strategy_traits
 
@@ -51,8 +51,8 @@ def _words(cost: shared.StepCost, *, schedule: Schedule, in_buckets: bool, batch
     beyond = shared.figure(max(0.0, schedule.transfer_ms - schedule.compute_ms))
     return shared.Words(
         seen=str(schedule),
-        summary=f"There is more to communicate than compute to hide it; {beyond} ms a {cost.unit} would stay exposed "
-        f"in any schedule ({schedule}).",
+        summary=f"Communication takes longer than the compute that could hide it; {beyond} ms a {cost.unit} would stay "
+        f"exposed in any schedule ({schedule}).",
         change="reduce in bf16, accumulate more micro-batches between reductions, or shard inside a node only (HSDP)",
         why="less is sent for the same compute",
         override="strategy.communication_hook=bf16" if in_buckets else f"train.global_batch_size={2 * batch}",
@@ -122,11 +122,12 @@ _AVOIDABLE = (
 """What wins time by a change of the program comes before the bound of the hardware."""
 CAUSE = shared.step_cause(
     id="overlap.communication_bound",
-    title="more is communicated than there is compute to hide it",
+    title="communication takes longer than the compute that could hide it",
     branch="slow.bound",
     unless=(shared.no_collectives,),
     decide=decide,
     decided_from="traces of two ranks or more: transfer without waiting, against compute",
-    remedy="fewer bytes (bfloat16, HSDP), a larger micro-batch, sharding inside the node",
+    remedy="send fewer bytes (bfloat16, HSDP), use a larger micro-batch, shard inside the node only",
+    example=Example("timeline", beside=__file__),
     explained_by=(ExplainedBy(_AVOIDABLE, ("any",)),),
 )

@@ -4,6 +4,7 @@ from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.reductions import StepReductions
 from diagnostics.causes.overlap import _shared as shared
+from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import Finding
 
 _BITMAP_ELEMENTS = 1_000_000
@@ -15,7 +16,7 @@ def _words(cost: shared.StepCost) -> shared.Words:
         seen="the graph is searched in every step",
         summary=f"DDP searches the graph for unused parameters in every step: up to {cost}.",
         change="pass `find_unused_parameters=False` (or `static_graph=True`) to DistributedDataParallel",
-        why="if every parameter gets a gradient in every step; otherwise `static_graph` searches only once",
+        why="no search is needed if every parameter gets a gradient in every step; `static_graph` searches only once",
         override="strategy.find_unused_parameters=false",
     )
 
@@ -48,4 +49,5 @@ CAUSE = shared.step_cause(
     decide=decide,
     decided_from="traces: DDP's search and its reduction of the map of used parameters; configuration",
     remedy="strategy.find_unused_parameters=false",
+    example=Example("timeline", beside=__file__),
 )

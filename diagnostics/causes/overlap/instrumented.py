@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from diagnostics.analysis.step_profile.instrument import SWITCHES
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.overlap._shared import on_cpu, ruled_out, step_cause
+from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
 
 
@@ -57,4 +58,5 @@ CAUSE = step_cause(
     decide=decide,
     decided_from="traces, environment",
     remedy="unset CUDA_LAUNCH_BLOCKING and the like, then measure again",
+    example=Example("timeline", beside=__file__),
 )

@@ -3,7 +3,7 @@
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.units import MicroBatch, hidden_share
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.contract.causes import ExplainedBy
+from diagnostics.contract.causes import Example, ExplainedBy
 from diagnostics.contract.findings import Finding
 
 _NOT_AHEAD = 0.15
@@ -59,5 +59,6 @@ CAUSE = shared.step_cause(
     decide=decide,
     decided_from="traces: the share of the gathers that runs beside compute",
     remedy="strategy.prefetch_depth=2; do not wait on the host between blocks",
+    example=Example("timeline", beside=__file__),
     explained_by=(ExplainedBy(("overlap.root_only_wrapping",), ("any",)),),
 )

@@ -3,7 +3,7 @@
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.overlap._idle import idle, judged_idle
 from diagnostics.causes.overlap._shared import StepCost, Words, figure, on_cpu, step_cause
-from diagnostics.contract.causes import ExplainedBy
+from diagnostics.contract.causes import Example, ExplainedBy
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import counted
@@ -52,5 +52,6 @@ CAUSE = step_cause(
     decided_from="traces with host events: what the host does while the device idles (garbage collection, compilation, "
     "allocation, waiting for input), or a few long stretches that hold nearly all of the idle time of a step",
     remedy="take what the host does in the pause out of the step",
+    example=Example("timeline", beside=__file__),
     explained_by=(ExplainedBy(("hang.host_stall", "overlap.sync_point"), ("ranks",)),),
 )

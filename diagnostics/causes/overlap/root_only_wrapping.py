@@ -6,6 +6,7 @@ from diagnostics.analysis.step_profile.reductions import MOST, large, share_of, 
 from diagnostics.analysis.step_profile.units import GOOD_UNITS, MicroBatch
 from diagnostics.causes._own_model import NAME_BLOCKS, blocks_unknown
 from diagnostics.causes.overlap import _shared as shared
+from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import bytes_text
 
@@ -71,4 +72,5 @@ CAUSE = shared.step_cause(
     decide=decide,
     decided_from="traces: the gathers of a forward pass; configuration",
     remedy="strategy.blocks_per_unit=1",
+    example=Example("timeline", beside=__file__),
 )

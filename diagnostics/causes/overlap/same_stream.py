@@ -3,6 +3,7 @@
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.causes.overlap import _shared as shared
+from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import Finding
 
 _SHARE = 0.5
@@ -43,5 +44,6 @@ CAUSE = shared.step_cause(
     unless=(shared.no_collectives, shared.on_cpu("there are no streams")),
     decide=decide,
     decided_from="traces of GPUs: the streams of collectives and compute",
-    remedy="a communication stream of its own, async_op=True",
+    remedy="async_op=True, or a separate communication stream",
+    example=Example("timeline", beside=__file__),
 )

@@ -7,7 +7,7 @@ from diagnostics.analysis.step_profile.account import WAITING_ON_CPU
 from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.skew import Late
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.contract.causes import ExplainedBy
+from diagnostics.contract.causes import Example, ExplainedBy
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import ranks_spoken, sentence
@@ -157,6 +157,7 @@ CAUSE = shared.step_cause(
     decide=decide,
     decided_from="traces of two ranks or more: matched collectives, whose last arrival stays shortest",
     remedy="fix what makes the late rank late",
+    example=Example("timeline", beside=__file__),
     # A rank whose host is late is what the others wait for.
     explained_by=(
         ExplainedBy(

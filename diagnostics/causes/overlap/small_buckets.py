@@ -9,7 +9,7 @@ from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.reductions import MANY, MOST, tiny, total_bytes
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import bucket_cap, bucket_gain, declared_cap, fixed_cost, portions
-from diagnostics.contract.causes import ExplainedBy
+from diagnostics.contract.causes import Example, ExplainedBy
 from diagnostics.contract.findings import Finding
 
 _BRIEF_NS = 150_000
@@ -60,5 +60,6 @@ CAUSE = shared.step_cause(
     decide=decide,
     decided_from="traces: number and size of the reductions of a backward pass",
     remedy="strategy.bucket_cap_mb=25",
+    example=Example("timeline", beside=__file__),
     explained_by=(ExplainedBy(("overlap.unbucketed",), ("any",)),),
 )

@@ -7,6 +7,7 @@ from diagnostics.analysis.step_profile.reductions import MOST, tiny, total_bytes
 from diagnostics.analysis.step_profile.units import GOOD_UNITS, MicroBatch
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import fixed_cost, portions
+from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import Finding
 
 _MANY = 2 * GOOD_UNITS
@@ -51,4 +52,5 @@ CAUSE = shared.step_cause(
     decide=decide,
     decided_from="traces: number and size of the gathers of a forward pass",
     remedy="strategy.blocks_per_unit=2 or more",
+    example=Example("timeline", beside=__file__),
 )

@@ -3,6 +3,7 @@
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.overlap._idle import idle, judged_idle
 from diagnostics.causes.overlap._shared import StepCost, Words, on_cpu, step_cause
+from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import Finding
 
 
@@ -32,4 +33,5 @@ CAUSE = step_cause(
     decide=decide,
     decided_from="traces with host events: idle time that begins while the host waits for the device",
     remedy="no .item(), print or .cpu() in the step",
+    example=Example("timeline", beside=__file__),
 )

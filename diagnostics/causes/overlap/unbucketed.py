@@ -6,6 +6,7 @@ from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.reductions import MANY, total_bytes
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import bucket_gain
+from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import Finding, Where
 from diagnostics.contract.formatting import bytes_text
 
@@ -72,5 +73,6 @@ CAUSE = shared.step_cause(
     unless=(shared.no_backward,),
     decide=decide,
     decided_from="traces: the reductions between backward and optimizer; records of calls for the line",
-    remedy="DDP, or flatten the gradients into buckets",
+    remedy="use DDP, or flatten the gradients into buckets",
+    example=Example("timeline", beside=__file__),
 )

@@ -1,7 +1,7 @@
-"""An example of each cause: what a real or a minimal job with it leaves behind.
+"""What real or minimal jobs with a cause leave behind, beside the example in the cause's own file.
 
 A module in a family's folder here holds them in `EXAMPLES`: id of the cause -> its example. `test_registry.py`
-diagnoses each.
+diagnoses each. They are of causes whose own example is a fault to plant, or other evidence of the same cause.
 """
 
 from collections.abc import Callable, Mapping

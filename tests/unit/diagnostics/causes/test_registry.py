@@ -9,7 +9,9 @@ from diagnostics.causes.branches import BRANCHES
 from diagnostics.causes.registry import built_in, collect
 from diagnostics.contract.causes import AnyCause
 from diagnostics.diagnose import diagnose
+from tests.faults.truth import ROOT, TRUTH
 from tests.unit.diagnostics.causes.examples import examples
+from tests.unit.diagnostics.causes.leftovers import leftovers, scenario_of
 
 CAUSES = built_in()
 EXAMPLES = examples()
@@ -17,13 +19,37 @@ EXAMPLES = examples()
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.id)
 def test_the_example_is_diagnosed(cause: AnyCause, tmp_path: Path) -> None:
-    example = EXAMPLES[cause.id]
+    """The example that docs/causes.md prints; what a planted fault leaves behind is diagnosed in `tests/faults`."""
+    example = cause.example
+    if example is None:
+        assert cause.id in EXAMPLES, f"{cause.id} has no example: CAUSE = Cause(..., example=Example(...))"
+        return
+    if example.kind == "fault":
+        assert cause.id in TRUTH[example.text].causes
+        promised = (ROOT / f"conf/fault/{example.text}.yaml").read_text(encoding="utf-8")
+        assert f"# Diagnosis: {cause.id}" in promised
+        return
+    for name, content in leftovers(cause.id, example).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    ranks = scenario_of(cause.id).ranks if example.kind == "timeline" else example.ranks
+    report = diagnose(tmp_path)
+    assert report.root_causes, [one.finding.cause for one in report.findings if one.finding.status == "confirmed"]
+    first = report.root_causes[0]
+    assert (first.cause, first.ranks) == (cause.id, ranks)
+    assert report.outcome == (example.outcome or cause.outcome)
+
+
+@pytest.mark.parametrize("cause", EXAMPLES)
+def test_what_a_small_job_leaves_behind_is_diagnosed(cause: str, tmp_path: Path) -> None:
+    example = EXAMPLES[cause]
     example.write(tmp_path)
     report = diagnose(tmp_path)
     assert report.root_causes, [one.finding.cause for one in report.findings if one.finding.status == "confirmed"]
     first = report.root_causes[0]
-    assert (first.cause, first.ranks) == (cause.id, example.ranks)
-    assert report.outcome == (example.outcome or cause.outcome)
+    (outcome,) = (known.outcome for known in CAUSES if known.id == cause)
+    assert (first.cause, first.ranks) == (cause, example.ranks)
+    assert report.outcome == (example.outcome or outcome)
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.id)

@@ -51,7 +51,7 @@ def test_a_rank_that_is_damaged_does_not_cost_the_others() -> None:
 
 def test_of_many_ranks_those_to_blame_are_drawn() -> None:
     ranks = {str(rank): {"compute_ms": 1.0} for rank in range(200)}
-    found = measures.overlap({"overlap": {"ranks": ranks}}, blamed=[199, 3, 500])
+    found = measures.overlap({"overlap": {"ranks": ranks}}, culprits=[199, 3, 500])
     assert len(found) == RANKS_DRAWN and list(found) == sorted(found)
     assert {199, 3, 0} <= set(found) and 500 not in found
 

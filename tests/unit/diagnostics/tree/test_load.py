@@ -77,7 +77,7 @@ def test_rules_of_the_built_in_trees_name_causes_that_exist() -> None:
 
 
 def test_a_tree_of_ones_own(tmp_path: Path) -> None:
-    tree = load(write(tmp_path, TREE), known=["a.one", "a.two", "b.three"])
+    tree = load(write(tmp_path, TREE), decided=["a.one", "a.two", "b.three"])
     assert [(leaf.cause, leaf.outcome) for leaf in leaves(tree.top)] == [
         ("a.one", "slow"),
         ("a.two", "at_risk"),
@@ -110,7 +110,7 @@ def test_a_tree_of_ones_own(tmp_path: Path) -> None:
 def test_a_wrong_tree_is_one_line(tmp_path: Path, old: str, new: str, told: str) -> None:
     assert old in TREE
     with pytest.raises(DiagnosticsError) as caught:
-        load(write(tmp_path, TREE.replace(old, new, 1)), known=["a.one", "a.two", "b.three"])
+        load(write(tmp_path, TREE.replace(old, new, 1)), decided=["a.one", "a.two", "b.three"])
     assert told in str(caught.value) and str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
 

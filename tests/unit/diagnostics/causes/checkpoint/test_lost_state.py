@@ -4,7 +4,6 @@ from pathlib import Path
 
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
-from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.numeric.trainers import falling, log
 
 FIRST = log("titan", falling(200), [1.0] * 200)
@@ -33,6 +32,3 @@ def test_a_resume_that_goes_on_is_none(tmp_path: Path) -> None:
     (tmp_path / "before.log").write_text(FIRST)
     (tmp_path / "after.log").write_text(resumed([*falling(240)[200:]]))
     assert not diagnose(tmp_path).root_causes
-
-
-EXAMPLES = {"checkpoint.lost_state": Example(lambda: {"before.log": FIRST, "after.log": resumed([1.8] * 40)})}

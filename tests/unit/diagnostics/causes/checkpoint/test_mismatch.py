@@ -6,7 +6,6 @@ import pytest
 
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
-from tests.unit.diagnostics.causes.examples import Example
 
 HEAD = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/job/train.py", line 9, in <module>\n'
 IN_MODEL = "RuntimeError: Error(s) in loading state_dict for Net:\n"
@@ -74,6 +73,3 @@ def test_what_the_program_caught_does_not_count(tmp_path: Path) -> None:
     steps = "".join(f"[rank1]: step {n} loss {2 - n / 100}\n" for n in range(20))
     (tmp_path / "train.log").write_text(log(IN_MODEL + SIZE) + steps)
     assert not diagnose(tmp_path).root_causes
-
-
-EXAMPLES = {"checkpoint.mismatch": Example(lambda: {"train.log": log(keys("fc.weight", "module.fc.weight"))}, (1,))}

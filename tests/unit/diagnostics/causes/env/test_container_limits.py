@@ -8,7 +8,6 @@ import pytest
 
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
-from tests.unit.diagnostics.causes.examples import Example
 
 ID = "env.container_limits"
 FILES = (
@@ -40,6 +39,3 @@ def test_texts_of_libraries(tmp_path: Path, line: str, limit: str) -> None:
     (tmp_path / "train.log").write_text(line)
     (root,) = diagnose(tmp_path).root_causes
     assert root.cause == ID and limit in text_of(root).summary
-
-
-EXAMPLES = {ID: Example(lambda: {"train.log": THREADS})}

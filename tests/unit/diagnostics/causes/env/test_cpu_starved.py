@@ -10,7 +10,6 @@ import pytest
 
 from diagnostics.contract.findings import text_of
 from dtk.record.cgroup import ROOT
-from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.nodes import decided, telemetry
 
 ID = "env.cpu_starved"

@@ -6,7 +6,6 @@ import pytest
 
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
-from tests.unit.diagnostics.causes.examples import Example
 
 # ruff: noqa: E501
 NVLS = (
@@ -40,6 +39,3 @@ def test_a_version_alone_is_named_and_confirms_nothing(tmp_path: Path, version: 
 def test_a_fault_that_shows_otherwise_is_not_named(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("NCCL version 2.29.2+cuda12.9\nCUDA error: invalid argument\n")
     assert not any("known fault" in note for note in diagnose(tmp_path).notes)
-
-
-EXAMPLES = {"env.known_bug": Example(lambda: {"train.log": NVLS})}

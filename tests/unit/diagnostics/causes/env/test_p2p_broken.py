@@ -6,7 +6,6 @@ import pytest
 
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
-from tests.unit.diagnostics.causes.examples import Example
 
 # ruff: noqa: E501
 ID = "env.p2p_broken"
@@ -35,6 +34,3 @@ def test_each_text(tmp_path: Path, line: str, change: str) -> None:
 def test_a_log_without_it_does_not_rule_it_out(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("h:1:2 [0] NCCL INFO Using network Socket\nKeyError: 3\n")
     assert {one.finding.status for one in diagnose(tmp_path).findings if one.finding.cause == ID} == {"undecided"}
-
-
-EXAMPLES = {ID: Example(lambda: {"dmesg.txt": AMD})}

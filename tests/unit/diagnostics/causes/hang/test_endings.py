@@ -1,61 +1,81 @@
-"""How a rank's ending is fixed: every kind and every detail has words of its own, and what is known fills them."""
+"""How a rank's ending is told and fixed: every cause has words for what is known of it, and fills them in."""
 
 from dataclasses import replace
-from typing import get_args
+from types import ModuleType
+from typing import Any, get_args
 
 import pytest
 
-from diagnostics.causes.hang import _endings
-from diagnostics.causes.hang._endings import remedies
-from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Where
-from diagnostics.evidence.endings import BY_ITSELF, Detail, Ending
+from diagnostics.analysis.stall.endings import FirstEndings
+from diagnostics.causes.hang import rank_exited, rank_killed, rank_oom, rank_raised
+from diagnostics.causes.hang._endings import Ended
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Stated, Text, Where
+from diagnostics.evidence.endings import BY_ITSELF, Detail, Ending, Kind
 from diagnostics.evidence.model import Frame
 
 ITEM = EvidenceItem("log", "job.log", "it ended")
 RAISED = Ending(1, "raised", "ValueError: bad batch", ITEM, type="ValueError")
 AT = (Where(1, "/job/train.py", 12, "step"),)
-TABLE = table_beside(_endings.__file__)
+CAUSES: dict[Kind, ModuleType] = {
+    "raised": rank_raised, "oom": rank_oom, "killed": rank_killed, "exited": rank_exited
+}  # fmt: skip
 
 
-def test_every_kind_and_every_detail_has_an_entry() -> None:
-    assert set(TABLE["kinds"]) == set(BY_ITSELF)
-    assert set(get_args(Detail)) - {"", "host_allocation"} <= set(TABLE["details"])
+def text(end: Ending, where: tuple[Where, ...] = AT, is_dtk_run: bool = False, **more: Any) -> Text:
+    """Put an ending into words."""
+    case = FirstEndings(end.kind, (end,), (1,), (0,), None, None, more.pop("model", ""))
+    finding = Finding(
+        cause="hang.x", status="confirmed", facts=Stated(""), ranks=(1,), victims=(0,), where=where, **more
+    )
+    gave_up = where[0] if where and where[0].rank == 0 else None
+    words: Text = CAUSES[end.kind]._text(finding, Ended(case, 2, is_dtk_run, gave_up))
+    return words
+
+
+def fix(end: Ending, where: tuple[Where, ...] = AT, is_dtk_run: bool = False) -> Remedy:
+    """The best remedy."""
+    return text(end, where, is_dtk_run).remedies[0]
+
+
+def test_every_detail_has_a_change() -> None:
+    assert set(CAUSES) == set(BY_ITSELF)
+    assert set(get_args(Detail)) - {"host_allocation"} <= {*rank_raised.CHANGES, *rank_oom.CHANGES}
 
 
 @pytest.mark.parametrize("kind", BY_ITSELF)
 @pytest.mark.parametrize("where", [AT, ()])
 @pytest.mark.parametrize("detail", get_args(Detail))
-def test_every_text_can_be_made(kind: str, where: tuple[Where, ...], detail: str) -> None:
-    end = replace(RAISED, kind=kind, detail=detail)  # type: ignore[arg-type]
-    for remedy in remedies(kind, end, where, is_dtk_run=False):  # type: ignore[arg-type]
+def test_every_text_can_be_made(kind: Kind, where: tuple[Where, ...], detail: Detail) -> None:
+    made = text(replace(RAISED, kind=kind, detail=detail), where)
+    assert made.summary.startswith("Rank 1 ") and made.summary.endswith("Rank 0 waited for it.")
+    for remedy in made.remedies:
         assert remedy.kind == "code" and remedy.change and remedy.why
         assert "{" not in remedy.change + remedy.why and "None" not in remedy.change
 
 
 def test_an_exception_is_fixed_at_its_line() -> None:
-    (remedy,) = remedies("raised", RAISED, AT, is_dtk_run=False)
-    assert remedy.change == "fix the error at /job/train.py:12; to skip a batch, let all ranks skip it together"
-    assert "the place in its log" in remedies("raised", RAISED, (), is_dtk_run=False)[0].change
+    assert fix(RAISED).change == "fix the error at /job/train.py:12; to skip a batch, let all ranks skip it together"
+    assert "the place in its log" in fix(RAISED, ()).change
+    assert text(RAISED, step=4).summary.startswith("Rank 1 raised ValueError: bad batch (train.py:12) in step 4. ")
 
 
 def test_what_the_user_gave_to_dtk_is_looked_at_and_not_dtk_s_lines() -> None:
     worker = Frame("/site/dtk/rank/worker.py", 9, "main")
     inside = replace(RAISED, frames=(Frame("/site/dtk/models/gpt.py", 3, "forward"), worker))
-    (remedy,) = remedies("raised", inside, AT, is_dtk_run=True)
+    remedy = fix(inside, is_dtk_run=True)
     assert remedy.change.startswith("look at what this run gave to dtk (ValueError: bad batch)")
     assert remedy.change.endswith("; /job/train.py:12 is only where it came up")
     for own in ("/job/model.py", "/site/dtk/faults/raised.py"):
         mine = replace(inside, frames=(Frame(own, 3, "forward"), worker))
-        assert remedies("raised", mine, AT, is_dtk_run=True)[0].change.startswith("fix the error at")
+        assert fix(mine, is_dtk_run=True).change.startswith("fix the error at")
 
 
 def test_memory_that_ran_out_has_an_override_in_a_run_of_dtk() -> None:
     end = replace(RAISED, kind="oom", what="CUDA out of memory")
-    assert [remedy.kind for remedy in remedies("oom", end, AT, is_dtk_run=True)] == ["override", "code"]
-    assert [remedy.kind for remedy in remedies("oom", end, AT, is_dtk_run=False)] == ["code"]
+    assert [remedy.kind for remedy in text(end, is_dtk_run=True).remedies] == ["override", "code"]
+    assert [remedy.kind for remedy in text(end).remedies] == ["code"]
     nccl = replace(end, detail="nccl_memory")
-    assert [remedy.kind for remedy in remedies("oom", nccl, AT, is_dtk_run=True)] == ["code"]
+    assert [remedy.kind for remedy in text(nccl, is_dtk_run=True).remedies] == ["code"]
 
 
 @pytest.mark.parametrize(
@@ -65,39 +85,42 @@ def test_memory_that_ran_out_has_an_override_in_a_run_of_dtk() -> None:
             replace(RAISED, kind="exited", what="exit code 3", type="", exit_code=3),
             "find what ends this process with exit code 3",
         ),
+        (replace(RAISED, what="exit code 1", type="", exit_code=1), "find what ends this process with exit code 1"),
         (
             replace(RAISED, kind="killed", what="SIGSEGV", type="", signal="SIGSEGV"),
             "look at the native code behind /job/train.py:12",
         ),
         (replace(RAISED, kind="killed", what="SIGINT", type="", signal="SIGINT"), "look for who sent SIGINT"),
-        (
-            replace(RAISED, kind="killed", what="SIGKILL", type="", signal="SIGKILL"),
-            "most likely the kernel's OOM killer",
-        ),
-        (
-            replace(RAISED, kind="killed", what="SIGKILL", type="", signal="SIGKILL", detail="cgroup"),
-            "ask for more host",
-        ),
+        (replace(RAISED, kind="killed", what="SIGKILL", type="", signal="SIGKILL"), "most likely the kernel's OOM"),
+        (replace(RAISED, kind="killed", signal="SIGKILL", type="", detail="cgroup"), "ask for more host memory"),
         (replace(RAISED, kind="killed", what="SIGBUS", type="", signal="SIGBUS"), "look at df -h /dev/shm"),
+        (replace(RAISED, kind="killed", what="SIGUSR1", type="", signal="SIGUSR1"), "look into dmesg"),
+        (replace(RAISED, what="OSError: [Errno 98] Address already in use"), "end the process that holds the port"),
     ],
 )
 def test_signals_and_exit_codes(end: Ending, words: str) -> None:
-    assert remedies(end.kind, end, AT, is_dtk_run=False)[0].change.startswith(words)
+    assert fix(end).change.startswith(words)
 
 
 def test_a_rank_that_left_in_order_is_told_which_call_it_lacks() -> None:
     end = replace(RAISED, kind="exited", what="exit code 0", type="", exit_code=0)
-    gave_up = Where(0, "/job/train.py", 30, "finish")
-    (remedy,) = remedies("exited", end, (), False, gave_up)
-    assert remedy.change.startswith("let all ranks decide together when to stop")
-    assert "rank 0 calls one more at /job/train.py:30" in remedy.change
+    made = text(end, (Where(0, "/job/train.py", 30, "finish"),))
+    assert "while others still waited. Rank 0 waited for it at train.py:30." in made.summary
+    assert made.remedies[0].change.startswith("let all ranks decide together when to stop")
+    assert "rank 0 calls one more at /job/train.py:30" in made.remedies[0].change
+
+
+@pytest.mark.parametrize(("model", "words"), [("rank 0", "the model of rank 0"), ("tie", "which has the wrong model")])
+def test_a_model_that_differs_is_told_apart(model: str, words: str) -> None:
+    made = text(replace(RAISED, detail="model_differs"), model=model)
+    assert words in made.summary and "waited" not in made.summary
+    assert made.remedies[0].change.startswith("build the same model on every rank before /job/train.py:12")
 
 
 def test_braces_in_evidence_are_text() -> None:
     end = replace(RAISED, kind="exited", what="{0.__class__}", exit_code=3, type="")
-    where = (Where(1, "/job/{at}.py", 12),)
-    assert "/job/{at}.py:12" in remedies("raised", RAISED, where, is_dtk_run=False)[0].change
-    assert "{0.__class__}" in remedies("exited", end, where, is_dtk_run=False)[0].change
+    assert "/job/{at}.py:12" in fix(RAISED, (Where(1, "/job/{at}.py", 12),)).change
+    assert "{0.__class__}" in fix(end).change
 
 
 @pytest.mark.parametrize(
@@ -126,5 +149,5 @@ def test_braces_in_evidence_are_text() -> None:
 )
 def test_known_exceptions_have_a_fix_of_their_own(message: str, words: str) -> None:
     end = replace(RAISED, what=f"RuntimeError: {message}", type="RuntimeError")
-    (remedy,) = remedies("raised", end, AT, is_dtk_run=False)
+    remedy = fix(end)
     assert remedy.change.startswith(words) and "{" not in remedy.change.replace('{"use_reentrant": False}', "")

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from diagnostics.diagnose import diagnose
-from tests.unit.diagnostics.causes.examples import Example
 
 BAR = (
     "Running tokenizer on dataset (num_proc=16):  {percent}%|####    | 890000/1000000 [{took}<01:10, 1600 examples/s]\n"
@@ -49,8 +48,3 @@ def test_a_bar_that_was_drawn_over_itself(tmp_path: Path) -> None:
     drawn = "\r".join(BAR.format(percent=n, took=f"{n // 9:02}:00").rstrip() for n in range(90)) + "\n"
     (tmp_path / "train.log").write_bytes((drawn + WAITS).encode())
     assert [root.cause for root in diagnose(tmp_path).root_causes] == ["hang.timeout_budget"]
-
-
-EXAMPLES = {
-    "hang.timeout_budget": Example(lambda: {"train.log": BAR.format(percent=89, took="10:00") + WAITS}, (0,)),
-}

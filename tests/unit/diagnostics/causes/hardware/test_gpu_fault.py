@@ -11,7 +11,6 @@ from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.report.model import Report
-from tests.unit.diagnostics.causes.examples import Example
 
 
 def said(folder: Path, *lines: str) -> Report:
@@ -77,6 +76,3 @@ def test_every_need_of_a_fault_has_a_change_and_a_reason() -> None:
     table = table_beside(gpu_fault.__file__)["after"]
     assert set(table) == set(get_args(After)) == set(WORST)
     assert all(entry["change"] and entry["why"] for entry in table.values())
-
-
-EXAMPLES = {"hardware.gpu_fault": Example(lambda: {"dmesg.log": XID})}

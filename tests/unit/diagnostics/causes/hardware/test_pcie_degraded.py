@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from diagnostics.contract.findings import text_of
-from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.nodes import decided, telemetry
 
 ID = "hardware.pcie_degraded"
@@ -30,6 +29,3 @@ def test_lanes_and_generation_are_told_with_what_is_left(tmp_path: Path) -> None
 def test_other_links_are_not(tmp_path: Path, gpu: dict[str, object], status: str) -> None:
     (tmp_path / "node_00000.jsonl").write_text(telemetry(gpus=[gpu]))
     assert decided(tmp_path, ID).status == status
-
-
-EXAMPLES = {ID: Example(lambda: {"telemetry/node_00000.jsonl": telemetry(gpus=[{}, NARROW])}, ranks=(1,))}

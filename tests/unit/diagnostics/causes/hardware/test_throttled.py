@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from diagnostics.contract.findings import text_of
-from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.nodes import decided, telemetry
 
 ID = "hardware.throttled"
@@ -39,6 +38,3 @@ def test_some_hot_seconds_are_none(tmp_path: Path) -> None:
     hot, cool = (telemetry(gpus=[gpu], count=n).splitlines(keepends=True) for gpu, n in ((HOT, 9), ({}, 91)))
     (tmp_path / "node_00000.jsonl").write_text("".join([*hot, *cool[1:]]))
     assert decided(tmp_path, ID).status == "ruled_out"
-
-
-EXAMPLES = {ID: Example(lambda: {"telemetry/node_00000.jsonl": telemetry(gpus=[{}, HOT])}, ranks=(1,))}

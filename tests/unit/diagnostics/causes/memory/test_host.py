@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from diagnostics.diagnose import diagnose
-from tests.unit.diagnostics.causes.examples import Example
 
 HEAD = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/job/train.py", line 9, in <module>\n[rank1]: '
 TABLE = "  time      : 2025-11-22_10:21:05\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 5001)\n"
@@ -56,6 +55,3 @@ def test_the_line_and_the_ranks_that_lost_it_are_told(tmp_path: Path) -> None:
 def test_other_ends_are_not_the_hosts_memory(tmp_path: Path, text: str, cause: str) -> None:
     (tmp_path / "job.log").write_text(text)
     assert [(root.cause, root.ranks) for root in diagnose(tmp_path).root_causes] == [(cause, (1,))]
-
-
-EXAMPLES = {"memory.host": Example(lambda: {"slurm.out": SLURM + "srun: error: node12: task 3: Out Of Memory\n"}, (3,))}

@@ -7,7 +7,6 @@ import pytest
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.report.model import Report
-from tests.unit.diagnostics.causes.examples import Example
 
 
 def completion(host: str, peer: str, status: int = 12, more: str = "") -> str:
@@ -66,6 +65,3 @@ def test_a_peer_that_failed_by_itself_is_the_cause(tmp_path: Path) -> None:
     raised = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "/job/train.py", line 5, in f\n'
     report = said(tmp_path, completion("a", "10.0.0.2"), raised + "[rank3]: ValueError: bad batch")
     assert [(root.cause, root.ranks) for root in report.root_causes] == [("hang.rank_raised", (3,))]
-
-
-EXAMPLES = {"network.link_fault": Example(lambda: {"train.log": f"{completion('node-0', '10.0.0.2')}\n"})}

@@ -6,7 +6,6 @@ import pytest
 
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
-from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.numeric.trainers import falling, log
 
 NOISE: list[object] = [round(2.0 + 0.01 * ((n * 7919) % 13), 4) for n in range(60)]
@@ -37,13 +36,3 @@ def test_one_run(tmp_path: Path, losses: list[object], norms: list[object], word
 def test_others_are_none(tmp_path: Path, losses: list[object], norms: list[object]) -> None:
     (tmp_path / "train.log").write_text(log("titan", losses, norms))
     assert "numeric.frozen_update" not in [root.cause for root in diagnose(tmp_path).root_causes]
-
-
-EXAMPLES = {
-    "numeric.frozen_update": Example(
-        lambda: {
-            "frozen.log": log("titan", [*NOISE, *NOISE], [1.0] * 120),
-            "learns.log": log("titan", [*falling(120)], [1.0] * 120),
-        }
-    )
-}

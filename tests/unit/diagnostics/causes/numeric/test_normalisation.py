@@ -4,7 +4,6 @@ from pathlib import Path
 
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
-from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.numeric.trainers import falling, log
 
 LOSSES = falling(60)
@@ -23,10 +22,3 @@ def test_two_runs_that_differ_otherwise_are_none(tmp_path: Path) -> None:
     (tmp_path / "one.log").write_text(log("titan", LOSSES, [1.0] * 60))
     (tmp_path / "other.log").write_text(log("titan", [*LOSSES[:30], *FOUR[:30]], [1.0] * 60))
     assert "numeric.normalisation" not in [root.cause for root in diagnose(tmp_path).root_causes]
-
-
-EXAMPLES = {
-    "numeric.normalisation": Example(
-        lambda: {"mean.log": log("titan", LOSSES, [1.0] * 60), "sum.log": log("titan", FOUR, [4.0] * 60)}
-    )
-}

@@ -6,7 +6,6 @@ import pytest
 
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
-from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.numeric.trainers import TRAINERS, causes, falling, log
 
 
@@ -73,6 +72,3 @@ def test_printed_steps_that_go_on_rule_it_out(tmp_path: Path) -> None:
     (found,) = (one.finding for one in diagnose(tmp_path).findings if one.finding.cause == "numeric.overflow")
     assert found.status == "ruled_out"
     assert text_of(found).measured == "40 printed steps, and none skipped until the log ends"
-
-
-EXAMPLES = {"numeric.overflow": Example(lambda: {"train.log": deepspeed([4, 2, 1, 1, 1, 1])})}

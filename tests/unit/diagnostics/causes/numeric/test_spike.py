@@ -6,7 +6,6 @@ import pytest
 
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
-from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.numeric.trainers import TRAINERS, causes, falling, log
 
 
@@ -41,10 +40,3 @@ def test_other_courses_are_none(tmp_path: Path, losses: list[object]) -> None:
 def test_a_run_from_scratch_in_the_same_log_is_no_spike(tmp_path: Path) -> None:
     second = [round(10.0 - 0.01 * n, 3) for n in range(40)]
     assert causes(tmp_path, log("hf", falling(90), [1.0] * 90) + log("hf", [*second], [1.0] * 40)) == []
-
-
-EXAMPLES = {
-    "numeric.spike": Example(
-        lambda: {"train.log": log("titan", [*falling(40), *[7.5] * 20], [*[1.0] * 40, *[40.0] * 20])}
-    ),
-}

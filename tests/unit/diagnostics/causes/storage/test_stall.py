@@ -14,7 +14,6 @@ from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from dtk.record.telemetry import Host
-from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.nodes import decided, telemetry
 
 # ruff: noqa: E501
@@ -84,6 +83,3 @@ def test_it_is_why_a_rank_stands_in_file_io(tmp_path: Path) -> None:
     (tmp_path / "rank_1.txt").write_text(STACK.replace("read_batch", "read (/usr/lib/io.py:5)\n    read_batch"))
     found = decided(tmp_path, ID)
     assert found.status == "confirmed"
-
-
-EXAMPLES = {ID: Example(lambda: {"dmesg.txt": NFS})}
