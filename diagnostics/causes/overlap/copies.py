@@ -66,11 +66,7 @@ CAUSE = shared.step_cause(
     unless=(shared.on_cpu("there is no device to copy to"),),
     decide=decide,
     decided_from="traces of GPUs: copies between host and device without compute beside them, their memory and size",
-<<<<<<< HEAD
-    remedy="pin_memory=True and non_blocking=True, a stream of their own, nothing offloaded",
-=======
     remedy="pin_memory=True and non_blocking=True, a separate stream, no cpu_offload",
     example=Example("timeline", beside=__file__),
->>>>>>> 9aa99e5 (A cause is whole in its own file: texts, remedies, decision, and the smallest evidence as an example)
     source="CUDA C++ Best Practices Guide, section 10.1: pinned memory, asynchronous and overlapping transfers",
 )
