@@ -79,7 +79,7 @@ def failure_cause(file: str) -> Cause[JobEnvironment]:
         decide=decide,
         decided_from=table["decided_from"],
         remedy=table["remedy"],
-        example=Example("log", ranks=tuple(table.get("example_ranks", ())), beside=file) if "example" in table else None,
+        example=Example("log", ranks=tuple(table.get("example_ranks", ())), beside=file),
     )
 
 

@@ -89,6 +89,3 @@ def test_a_quota_that_is_really_used_up(tmp_path: Path) -> None:
     assert last["cgroup_cores"] == 0.1 and last["cgroup_throttled_periods"] > 10
     found = decided(tmp_path, ID)
     assert found.status == "confirmed" and "quota of 0.1 cores" in text_of(found).summary
-
-
-EXAMPLES = {ID: Example(lambda: {"telemetry/node_00000.jsonl": telemetry(host=[QUOTA])}, ranks=(0, 1))}
