@@ -36,6 +36,7 @@ class SplitsDiffer(FaultyLoop, name="all_to_all_splits"):
             sent, expected = [ROWS] * ranks, [ROWS] * ranks
             if self.context.rank == self.fault.rank:
                 expected = [ROWS // 2] * ranks
+                expected[self.context.rank] = ROWS
             rows, received = torch.ones(sum(sent), WIDTH), torch.empty(sum(expected), WIDTH)
             dist.all_to_all_single(received, rows, expected, sent)  # fault: all_to_all_splits
         super()._log(result)

@@ -95,6 +95,11 @@ def _no_sum(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(layers, "scatter_sum", lambda x, dim, axis: x.chunk(axis.size, dim)[axis.rank])
 
 
+def _no_reduce(patch: pytest.MonkeyPatch) -> None:
+    """The all_reduce behind row-cut layers is left out, where every rank has the whole sequence."""
+    patch.setattr(layers, "reduce", lambda x, axis: x)
+
+
 def _no_partial_sums(patch: pytest.MonkeyPatch) -> None:
     """Gradients of norms stay those of a rank's own part of the sequence."""
     patch.setattr(tp, "cut_model", _cut_and_forget(tp.cut_model))
@@ -147,6 +152,7 @@ MUTATIONS = {
     "consecutive tokens": _consecutive_tokens,
     "rows by part": _rows_by_part,
     "no sum": _no_sum,
+    "no all_reduce": _no_reduce,
     "no partial sums": _no_partial_sums,
     "swapped groups": _swapped_groups,
 }

@@ -53,7 +53,7 @@ CAUSE = Cause(
     explained_by=(
         ExplainedBy(FAILED, when=("ranks",)),
         ExplainedBy(OTHER_CALLS, when=("ranks", "victims")),
-        ExplainedBy(("hang.unused_parameters",), when=("group",)),
+        ExplainedBy(("hang.unused_parameters", "hang.all_to_all_splits"), when=("group",)),
         ExplainedBy(CIRCULAR, when=("ranks", "group")),
     ),
 )

@@ -177,7 +177,7 @@ CAUSE = Cause(
     explained_by=(
         ExplainedBy(("hang.timeout_budget",), when=("any",)),
         ExplainedBy((*FAILED, "hang.uneven_iterations"), when=("ranks",)),
-        ExplainedBy(("hang.unused_parameters",), when=("group",)),
+        ExplainedBy(("hang.unused_parameters", "hang.all_to_all_splits"), when=("group",)),
         ExplainedBy(LATE, when=("ranks", "victims")),
         ExplainedBy(CIRCULAR, when=("ranks", "group")),
     ),

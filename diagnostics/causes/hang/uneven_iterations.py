@@ -201,7 +201,7 @@ CAUSE = Cause(
     example=Example("fault", "uneven_batches"),
     explained_by=(
         ExplainedBy(FAILED, when=("ranks",)),
-        ExplainedBy(("hang.unused_parameters",), when=("group",)),
+        ExplainedBy(("hang.unused_parameters", "hang.all_to_all_splits"), when=("group",)),
         ExplainedBy(LATE, when=("ranks", "victims")),
         ExplainedBy(CIRCULAR, when=("ranks", "group")),
     ),

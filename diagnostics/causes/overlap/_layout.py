@@ -36,19 +36,7 @@ def slow(
     confidence: float = 0.9,
     **facts: Any,
 ) -> Finding:
-    """Return a confirmed finding that costs a share of the step.
-
-    Args:
-        figures: of the run.
-        cause: its id.
-        words: of the finding; takes `facts`, and the cost and the step in ms as `ms` and `step_ms`.
-        share: of the step, that a remedy wins at most.
-        ranks: to blame.
-        group: in question.
-        detail: what the records show.
-        confidence: 0 to 1.
-        facts: see `words`.
-    """
+    """Return a confirmed finding that costs a share of the step; `words` takes `facts`, `ms` and `step_ms`."""
     evidence, metrics = figures.evidence, figures.metrics
     assert metrics is not None and evidence.run is not None
     step_ms = 1e3 * (metrics.usual("step_time_s") or 0.0)
