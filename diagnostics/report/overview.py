@@ -28,7 +28,7 @@ _FAMILIES = {
     "hardware": "devices",
     "network": "links",
     "checkpoint": "checkpoints",
-    "storage": "storage",
+    "storage": "file systems",
 }
 _RECORDED_FOR = {
     "hang": {"flight", "ring", "stacks", "error", "log"},

@@ -38,6 +38,8 @@ def decide(known: Pairs) -> list[Finding]:
             return [ruled_out(ID, "parallel.pp=1: there is no pipeline")]
         if layout is not None and len(known.records) > 1:
             return [ruled_out(ID, "the messages of neighbouring stages fit each other")]
+        if known.records and not any(record.is_p2p for records in known.records.values() for record in records):
+            return [ruled_out(ID, "no rank sent or received a message")]
         return [undecided(ID, "Which ranks are stages of a pipeline is not recorded.", _parts.RECORD)]
     assert layout is not None
     stages = {rank: layout.place(rank)["pp"] for rank in case.group}
