@@ -142,6 +142,7 @@ class _Job:
         self.schedule = config.parallel.pipeline(self.count)
         self.message_bytes = message_bytes(config) if mesh.pp > 1 else 0
         self.parts = []
+        self.walked: dict[tuple[object, ...], tuple[Walk, float]] = {}
         seconds, every = micro_batch_seconds(config, self.layout, hardware), config.train.activation_checkpoint_every
         ends: dict[tuple[bool, bool, int], Seconds] = {}  # Stages alike take as long: there may be hundreds.
         for blocks in config.parallel.stage_blocks(len(self.layout.blocks)):
@@ -195,11 +196,19 @@ class _Job:
         return walk
 
     def walk(self, part: _Part, rounds: int) -> tuple[Walk, float]:
-        """Walk through a step of a stage by itself; also returns the seconds of its update."""
-        walk = Walk(self.price, self.hardware.backend == "gloo")
-        if self.config.strategy.traits.gradients_in == "units":
-            return walk, self._walk_sharded(walk, part, rounds)
-        return walk, self._walk_replicated(walk, part, rounds)
+        """Walk through a step of a stage by itself, once for stages alike; also returns the seconds of its update."""
+        ends = part.blocks.start == 0, part.blocks.stop == len(self.layout.blocks)
+        kind = *ends, part.again, self._clips(part), rounds
+        if kind not in self.walked:
+            walk = Walk(self.price, self.hardware.backend == "gloo")
+            units = self.config.strategy.traits.gradients_in == "units"
+            update_s = (self._walk_sharded if units else self._walk_replicated)(walk, part, rounds)
+            self.walked[kind] = walk, update_s
+        return self.walked[kind]
+
+    def _clips(self, part: _Part) -> bool:
+        """Whether clipping is counted with this stage: it sums over all stages of a rank."""
+        return any(part is each for each in self.parts[: self.schedule.ranks])
 
     def _walk_replicated(self, walk: Walk, part: _Part, rounds: int) -> float:
         """Walk ddp and zero1, and single and dp, which communicate nothing; returns the seconds of the update."""
@@ -241,8 +250,8 @@ class _Job:
             for call in sums_of_gradients(config, self.mesh, part.blocks):
                 walk.compute(0.0, after_s=walk.communicate(call.op, call.group, call.size_bytes))
         norm_s, scale_s = clip_seconds(config, held, hardware)
-        once = self.parts.index(part) < self.schedule.ranks  # Clipping sums over all stages of a rank.
-        groups = [name for name in config.strategy.summed(self.mesh) if once and self.mesh.size(name) > 1]
+        summed = config.strategy.summed(self.mesh) if self._clips(part) else ()
+        groups = [name for name in summed if self.mesh.size(name) > 1]
         return update(walk, norm_s, scale_s, optimizer_seconds(config, held, hardware), groups)
 
 
