@@ -1,7 +1,5 @@
-"""Collects in a few rounds what the ranks of a running job show, into a folder that `dtk diagnose` reads.
-
-Nothing is written into the job but the byte by which its own flight recorder is asked for a dump, where it opened a
-pipe for that.
+"""Collects in rounds what the ranks of a running job show, into a folder that `dtk diagnose` reads.
+Nothing is written into the job but the byte by which its own flight recorder is asked for a dump.
 """
 
 import json

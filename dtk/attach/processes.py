@@ -1,7 +1,5 @@
 """Which processes of this host are ranks of a training job, and what /proc says of one. Reads only.
-
-Launchers tell a rank its place by its environment, which its children inherit. So of Python processes with the same
-place the outermost one is the rank, and one that started processes with other places is their launcher.
+Of Python processes with one place in the environment the outermost is the rank; its launcher starts other places.
 """
 
 import os

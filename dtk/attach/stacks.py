@@ -1,7 +1,4 @@
-"""Stacks of a running process by py-spy, which needs nothing inside it; and what rights are missing where it may not.
-
-py-spy stops the process for some milliseconds, for native frames up to seconds, and with `nonblocking` not at all.
-"""
+"""Stacks of a running process by py-spy, which stops it for some milliseconds; what rights are missing where it may not."""
 
 import json
 import os

@@ -1,7 +1,5 @@
 """Names the first rank that failed, from exit codes, error.json files and heartbeats.
-
-The rank that an elastic launcher shows is often a peer of the one that failed: its collective broke
-because the other was gone. So ranks are ordered by how they ended, and only then by time.
+Peers of the rank that failed may end before it, so ranks are ordered by how they ended, and only then by time.
 """
 
 import re

@@ -1,7 +1,5 @@
 """The processes of ranks that this process starts: their lines, their end, and what one that failed said.
-
-A child prints one JSON object a line (`dtk.orphan.tell`), so that what it had reached is known when it has to be
-killed. It lives no longer than the `Children` it belongs to, and neither does what it started.
+A child prints one JSON object a line (`dtk.orphan.tell`), and lives no longer than its `Children`.
 """
 
 import json

@@ -1,6 +1,5 @@
 """Runs a command of the user's as if nobody stood between: output, input, signals and exit code are its own.
-
-Its error output is also kept in a file. What the command is, and what its files mean, is the caller's business.
+Its error output is also kept in a file.
 """
 
 import fcntl

@@ -1,8 +1,5 @@
 """What the person at the terminal sees: banner, progress, failure, next command.
-
-Ranks write to their log files only; the parent follows rank 0's. On a terminal the step lines
-share one live line, elsewhere they are printed as they come. A terminal or pipe that is closed
-costs the output and nothing else.
+A terminal or pipe that is closed costs the output and nothing else.
 """
 
 import os

@@ -1,7 +1,4 @@
-"""One rank that torchrun or Slurm started, from meeting the others to its exit code.
-
-What the job is, is decided on rank 0 by whoever calls this.
-"""
+"""One rank that torchrun or Slurm started, from meeting the others to its exit code; rank 0's caller decides what it is."""
 
 import json
 import os

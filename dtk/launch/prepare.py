@@ -1,5 +1,4 @@
 """A job before its launch: composed, placed on ranks, checked, and described in a run folder.
-
 What is needed only from a certain step on is imported there: `--cfg` and a refused job answer at once.
 """
 

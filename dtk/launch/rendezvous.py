@@ -1,5 +1,4 @@
 """Ranks of a watched command that others wait for in init_process_group, by what they tell of themselves meanwhile.
-
 They have no process group yet, so no rank can judge: the command that started them does, for its own node.
 """
 

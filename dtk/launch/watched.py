@@ -1,7 +1,5 @@
 """A command of the user's under the live watch: its environment, its end, and what is said about it.
-
-The ranks watch themselves (`dtk.record.watched_rank`) and leave a verdict in the folder; here it is found and told.
-Needs no torch: the command's Python may be another one.
+The ranks watch themselves (`dtk.record.watched_rank`) and leave a verdict. The command's Python may be another one.
 """
 
 import os

@@ -1,7 +1,4 @@
-"""`python -m dtk.rank RUN_FOLDER LAUNCHER_PID`: the process of a rank that dtk's launcher starts.
-
-Owns what must come before torch and after training; what a rank does is `dtk.rank.worker`'s.
-"""
+"""`python -m dtk.rank RUN_FOLDER LAUNCHER_PID`: the process of a rank that dtk's launcher starts."""
 
 import gc
 import sys

@@ -1,8 +1,4 @@
-"""One rank: resolved configuration -> training. Never touches Hydra.
-
-dtk's launcher starts `dtk.rank`, which calls `main`; under torchrun and Slurm `dtk.run` calls `work` in
-the rank's own process.
-"""
+"""One rank: resolved configuration -> training, under dtk's launcher (`main`) or torchrun and Slurm. Knows no Hydra."""
 
 import gc
 import json

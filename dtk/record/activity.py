@@ -1,7 +1,4 @@
-"""Whether this rank works although it calls no collective: its main thread's stack, processor time, reads and writes.
-
-Tells a late rank from a stuck one. Knows nothing of collectives.
-"""
+"""Whether this rank works although it calls no collective, which tells a late rank from a stuck one."""
 
 import os
 import sys

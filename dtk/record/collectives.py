@@ -1,7 +1,4 @@
-"""Turns the calls that `dtk.record.wrappers` sees into records of the ring, a few microseconds each.
-
-Per group it also keeps a rolling hash of what all ranks must agree on, which `dtk.record.watch` compares.
-"""
+"""Turns the calls that `dtk.record.wrappers` sees into records of the ring, a few microseconds each."""
 
 import json
 import threading

@@ -1,8 +1,5 @@
 """Whether ranks called different collectives at one position of a group, or stand still, and the verdict on it.
-
-Rolling hashes are the cheap alarm. Which ranks differ, and where they parted, is decided by `analysis.divergence` from
-the calls that the ranks then hand over: the live watch and the launcher's look at dead ranks share this.
-A verdict blames only ranks that the calls single out; a tie is said to be a tie.
+The live watch and the launcher's look at dead ranks share it. Only ranks that the calls single out are blamed.
 """
 
 import itertools

@@ -1,7 +1,5 @@
-"""The flight recorder of torch.distributed: its environment, its dump, and the black box.
-
-Sources: PyTorch's ring of the last collectives per process (`FlightRecorder.hpp`); the dump functions
-are private API, so each is looked up and guarded. Host rings (gloo) and NCCL's are separate.
+"""The flight recorder of torch.distributed (`FlightRecorder.hpp`): its environment, its dump, and the black box.
+The dump functions are private API, so each is looked up and guarded. Host rings (gloo) and NCCL's are separate.
 """
 
 import faulthandler

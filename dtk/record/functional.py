@@ -1,9 +1,5 @@
-"""Records functional collectives: what DTensor, tensor parallelism and compiled graphs call.
-
-All of them end in operators of `torch.ops._c10d_functional`, also from generated code and from backward. Each gets a
-kernel of ours for real CPU and CUDA tensors, which records the call and goes on to torch's. Fake tensors have other
-dispatch keys: tracing never comes by here and sees nothing of it. C++ that calls torch's functions without the
-dispatcher (Inductor's `cpp_wrapper`, replayed CUDA graphs) is not seen.
+"""Records functional collectives (DTensor, tensor parallelism, compiled graphs) by kernels for torch's operators.
+Tracing never comes by here; calls without the dispatcher (`cpp_wrapper`, replayed CUDA graphs) are not seen.
 """
 
 import sys

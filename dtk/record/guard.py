@@ -1,8 +1,4 @@
-"""Keeps recording from hurting training: failures are reported once, slow writes happen elsewhere.
-
-Knows nothing of what is recorded. `guarded` swallows, `bounded` waits at most so long, `Writer`
-runs writes on a thread of its own.
-"""
+"""Keeps recording from hurting training: failures are reported once, slow writes happen on a thread of their own."""
 
 import queue
 import sys

@@ -1,8 +1,5 @@
-"""Where this rank is, in a file that survives SIGKILL: step, open region, time.
-
-The file is memory-mapped, so a beat is a copy of 512 bytes and the kernel keeps it when the process
-is gone. Format and reader: `diagnostics.contract.artifacts`. On file systems where touching a mapped page may
-stall or fail, the beats stay in memory and a thread writes the newest one twice a second.
+"""Where this rank is, in a memory-mapped file that survives SIGKILL: step, open region, time.
+Format and reader: `diagnostics.contract.artifacts`. A beat is a copy of 512 bytes.
 """
 
 import json

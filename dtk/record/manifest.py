@@ -1,6 +1,5 @@
 """manifest.json: what ran where, written once by the parent before any rank starts. Imports no torch.
-
-Everything here is looked up on a best effort: what a machine does not tell is null or absent.
+What a machine does not tell is null or absent.
 """
 
 import dataclasses

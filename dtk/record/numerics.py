@@ -1,7 +1,5 @@
 """Watches the figures of training: the first loss or gradient that is not finite, and replicas that drift apart.
-
-On the device two numbers remember the step, so that steps that do not log still wait for nothing. Replicas are
-compared bit by bit, by one sum per parameter. Knows no strategy: it is told which ranks should be alike.
+Two numbers on the device remember the step, so that steps that do not log still wait for nothing.
 """
 
 import math

@@ -1,7 +1,5 @@
-"""Guarded access to NVML (package nvidia-ml-py, module pynvml): open it, find devices, probe their signals.
-
-NVML ignores CUDA_VISIBLE_DEVICES and counts in PCI order, so devices are found by UUID. A signal that a
-device does not support is named as unsupported, never given as zero. Imports no torch.
+"""NVML (module pynvml): open it, find devices by UUID, as it ignores CUDA_VISIBLE_DEVICES, probe their signals.
+A signal that a device does not support is named as unsupported, never given as zero. Imports no torch.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """parity.json: what tells later whether two runs began alike, whatever their strategy and number of ranks.
-
-The hash of the weights does not depend on how they are sharded: every element is mixed with its name and place, and
-the mixed values are added modulo 2^64, so each rank adds up what it holds. Runs once, before the first step.
+The hash of the weights is a sum modulo 2^64 over elements mixed with name and place: each rank adds what it holds.
 """
 
 import hashlib

@@ -1,7 +1,4 @@
-"""The one face of recording: what is installed at which level, and who is told what.
-
-Levels: off writes and installs nothing; light has heartbeat, NVTX, metrics, events, telemetry and the black box; full
-adds spans, the profiler window, the memory timeline and allocator history.
+"""The one face of recording: what is installed at which level (conf/record/), and who is told what.
 Nothing here may stop or slow a step: failures are reported once, files are written on other threads.
 """
 

@@ -1,8 +1,5 @@
-"""Writes the ring: the last collectives of this rank in a file that outlives the process.
-
-Format and reader: `diagnostics.evidence.ring.format`. The file is memory-mapped, so a call costs one copy of 128
-bytes and the kernel keeps it through SIGKILL and gloo's abort. Where touching a mapped page may stall or fail
-(see `heartbeat.can_map`) the ring stays in memory and a thread writes what is new twice a second.
+"""Writes the ring: the last collectives of this rank in a memory-mapped file that outlives the process.
+Format and reader: `diagnostics.evidence.ring.format`. A call costs one copy of 128 bytes.
 """
 
 import mmap

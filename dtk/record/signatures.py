@@ -1,7 +1,4 @@
-"""What a call of torch.distributed asks for, taken from its arguments: the table of functions that are recorded.
-
-Knows the signatures of torch's functions and which of their arguments all ranks must agree on; keeps no state.
-"""
+"""What a call of torch.distributed asks for, and what all ranks must agree on: the table of functions that are recorded."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

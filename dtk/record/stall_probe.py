@@ -1,6 +1,5 @@
 """A rank's answer when `dtk watch` is about to stop the job: how long it has stood still, and its dumps if it has.
-
-Runs on the thread of the live watch, so it answers also while the main thread hangs. Reads one file name a tick.
+Runs on the thread of the live watch, so it answers also while the main thread hangs.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,5 @@
-"""The tracker's own process: reads records from standard input, hands them to W&B or TensorBoard.
-
-Started as a script, so it imports nothing of dtk. Here an import may take seconds and a server may stall
-without training noticing: the rank only fills a pipe. The pipe's end ends the run, also after SIGKILL.
-Lines: first the settings, then {"log": record}, {"summary": figures}, {"end": exit_code}.
+"""The tracker's own process, a script without dtk: reads records from standard input for W&B or TensorBoard.
+Lines: first the settings, then {"log": record}, {"summary": figures}, {"end": exit_code}. The pipe's end ends the run.
 """
 
 import configparser

@@ -1,6 +1,5 @@
-"""The rank's side of a tracker: checks that it is installed, starts its process, feeds it without ever waiting.
-
-What W&B and TensorBoard do with the records is in `tracker_process`, which runs apart from training.
+"""The rank's side of a tracker: checks that it is installed, starts its process (`tracker_process`), feeds it
+without ever waiting.
 """
 
 import dataclasses

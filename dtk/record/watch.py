@@ -1,8 +1,6 @@
 """The live watch: a thread per rank that finds a proven desync or a stall, and ends the run with its reason.
-
-Ranks publish counters and rolling hashes over a store connection of their own, so training is never blocked.
-Normally rank 0 judges; when it falls silent another rank does. A rank blocked in a collective has released
-Python's lock, so its thread runs. How the reason is worded is `desync`'s business.
+Ranks publish counters and hashes over a store connection of their own. A rank blocked in a collective has released
+Python's lock, so its thread runs; when rank 0 falls silent another one judges.
 """
 
 import contextlib

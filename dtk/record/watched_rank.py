@@ -1,8 +1,5 @@
-"""The watch inside a rank of any script, under `dtk watch`: ring, live watch, black box, last words.
-
-`dtk.record.inject` calls `attach` after the process group was made, and `detach` before it is destroyed. Needs
-only torch, the standard library and dtk's own modules; knows nothing of the script. Nothing here may change what
-the script does: what cannot be installed is reported once and left out.
+"""The watch inside a rank of any script, under `dtk watch`: `dtk.record.inject` calls `attach` and `detach`.
+Nothing here may change what the script does: what cannot be installed is reported once and left out.
 """
 
 import faulthandler

@@ -1,7 +1,5 @@
 """Wrappers around torch.distributed's Python functions, through which every collective and p2p call is recorded.
-
-`install` puts them in place, `remove` puts torch's functions back; with them go those of functional collectives
-(`functional`). Calls of C++ code (DDP's own reducer) do not come by here; the flight recorder has them.
+Calls of C++ code (DDP's own reducer) do not come by here; the flight recorder has them.
 """
 
 import functools

@@ -1,5 +1,4 @@
 """Removes one run folder, and decides whether it may: the only code of dtk that deletes what a run recorded.
-
 Never follows a symbolic link, never touches a folder that dtk did not make.
 """
 

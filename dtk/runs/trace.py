@@ -1,7 +1,5 @@
-"""One Chrome trace of all ranks of a run, for Perfetto. Streamed: memory does not grow with the size of the files.
-
-Tracks of a rank: its regions (events/), its calls of torch.distributed (the ring), with a flow between those that are
-one collective, its memory, and what the profiler recorded (traces/). All times are those of rank 0's clock.
+"""One Chrome trace of all ranks of a run, for Perfetto, by rank 0's clock. Streamed: memory does not grow with files.
+Tracks of a rank: regions (events/), calls of torch.distributed (the ring), memory, profiler (traces/).
 """
 
 import gzip

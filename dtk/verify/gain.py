@@ -1,7 +1,4 @@
-"""Whether a remedy gained anything: the figures that a cause is about, before and after, against their noise.
-
-Pure arithmetic on figures of two runs; runs and reads nothing.
-"""
+"""Whether a remedy gained anything: the figures that a cause is about, before and after, against their noise."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,8 +1,5 @@
 """`dtk diagnose RUN --verify-fix`: the run again for a few steps, without and with the first remedy, side by side.
-
-Starts runs as a user would (`python -m dtk.run --rerun RUN` with the remedy) and diagnoses what they
-leave, so that the proof uses the same eyes as the diagnosis. A run that failed is not run again as it
-was: its own records are the figures before.
+A run that failed is not run again as it was: its own records are the figures before.
 """
 
 import shlex

@@ -1,7 +1,5 @@
 """The manifest of a job for the Kubeflow training operator. Knows its words; talks to no cluster.
-
-One document holds the frozen run (a ConfigMap), one the job. In each pod torchrun starts the ranks, as the operator
-expects it; the first pod makes the run folder on the volume that all share.
+One document holds the frozen run (a ConfigMap), one the job; torchrun starts the ranks of each pod.
 """
 
 import re

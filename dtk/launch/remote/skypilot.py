@@ -1,7 +1,4 @@
-"""The task file of a SkyPilot job. Knows its words; starts no machine.
-
-The frozen run is part of the task's script, so the file is all that is needed. On each node torchrun starts the ranks.
-"""
+"""The task file of a SkyPilot job, with the frozen run in its script. Knows SkyPilot's words; starts no machine."""
 
 import re
 from typing import Any

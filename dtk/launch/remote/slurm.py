@@ -1,8 +1,5 @@
 """The batch script of a Slurm job. Knows Slurm's words; submits nothing.
-
-srun starts every rank itself, without torchrun in between: so Slurm's signals reach the ranks, which answer with a
-checkpoint (torchrun would end them), Slurm binds and counts each rank, and its exit code is the rank's. The ranks
-meet at a store on the first node, as under torchrun.
+srun starts every rank itself, as torchrun would end ranks that Slurm's signals ask for a checkpoint.
 """
 
 import re

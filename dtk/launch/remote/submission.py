@@ -1,7 +1,5 @@
 """A run, frozen: the files by which ranks elsewhere run exactly what was composed here.
-
-Where the file system is shared these files lie in the run folder at once; elsewhere they travel with the job and the
-first rank makes the run folder of them.
+They lie in the run folder at once, or travel with the job where the file system is not shared.
 """
 
 import json
