@@ -1,4 +1,4 @@
-"""Stacks of a running process by py-spy, which stops it for some milliseconds; what rights are missing where it may not."""
+"""Stacks of a running process by py-spy, which stops it for milliseconds; what rights are missing where it may not."""
 
 import json
 import os

@@ -13,15 +13,7 @@ import psutil
 
 from diagnostics.contract.artifacts import ENDED_BY_WATCH, Failure, RunPaths, State, read_heartbeat, read_verdict
 from diagnostics.contract.files import open_regular
-from diagnostics.evidence.endings import (
-    COMMUNICATION_ERRORS,
-    ORDER,
-    VANISHED,
-    Ending,
-    exception_of_line,
-    kind_of_line,
-    of_error,
-)
+from diagnostics.evidence import endings
 from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.model import RankError
 from diagnostics.evidence.readers import error as error_file
@@ -39,7 +31,7 @@ _TAIL_BYTES = 65536
 class _Case:
     """What is known of one failed rank."""
 
-    ending: Ending
+    ending: endings.Ending
     reason: str
     """One line for people."""
     type: str = ""
@@ -49,7 +41,14 @@ class _Case:
     @property
     def order(self) -> tuple[int, float]:
         """Sorts the first to fail first: an exception before an abort, before a lost peer; time decides the rest."""
-        return max(ORDER[self.ending.kind], ORDER["raised"]), self.ending.time_s or 0.0
+        return max(endings.ORDER[self.ending.kind], endings.ORDER["raised"]), self.ending.time_s or 0.0
+
+    @property
+    def by_communication(self) -> bool:
+        """Whether it may come from ranks that called different collectives: a communication error, an abort."""
+        if self.ending.type:
+            return self.ending.type in endings.COMMUNICATION_ERRORS
+        return self.ending.exit_code == ENDED_BY_WATCH or self.ending.kind in ("aborted", "stopped")
 
 
 def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dict[int, int]) -> tuple[Failure, State]:
@@ -70,7 +69,7 @@ def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dic
         record = _read_error(paths.error(attempt, rank))
         if record is not None or rank in exit_codes:
             cases.append(_case(paths, attempt, rank, exit_codes.get(rank), record))
-    if verdict is None and cases and all(_by_communication(case.ending) for case in cases):
+    if verdict is None and cases and all(case.by_communication for case in cases):
         verdict = find_desync(paths, attempt, world_size, time.time())
     own_error = any(case.ending.kind in ("raised", "oom") for case in cases)
     if verdict is not None and (verdict.kind == "desync" or not own_error):
@@ -80,9 +79,11 @@ def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dic
         for rank in range(world_size):
             if rank not in failed and _vanished(paths, rank):
                 in_order = where_it_was(paths, rank)[1] == "end"
-                ending = of_error(RankError(rank, "", 0, "", "", exit_code=0 if in_order else None), rank)
+                ending = endings.of_error(RankError(rank, "", 0, "", "", exit_code=0 if in_order else None), rank)
                 end = "it ended with exit code 0 while others went on"
-                cases.append(_Case(ending, end if in_order else f"{VANISHED} (killed, or aborted in native code)"))
+                cases.append(
+                    _Case(ending, end if in_order else f"{endings.VANISHED} (killed, or aborted in native code)")
+                )
     if not cases:
         return Failure(rank=0, reason="the ranks could not be started", log="logs"), "failed"
     first = min(cases, key=lambda case: case.order)
@@ -127,23 +128,18 @@ def _case(paths: RunPaths, attempt: int, rank: int, exit_code: int | None, recor
         message = " ".join(str(record.get("message")).split())
         place = f" ({Path(str(record['file'])).name}:{record['line']})" if record.get("file") else ""
         reason = f"{record.get('type')}: {message[:300]}{place}"
-        return _Case(of_error(error, rank), reason, error.type, error.message[:MESSAGE])
-    ending = of_error(RankError(rank, "", 0, "", "", exit_code=exit_code), rank)
+        return _Case(endings.of_error(error, rank), reason, error.type, error.message[:MESSAGE])
+    ending = endings.of_error(RankError(rank, "", 0, "", "", exit_code=exit_code), rank)
     if ending.signal is not None:
         return _Case(ending, killed_by(ending.signal))
     last = _last_error(paths.logs(attempt, rank) / "stderr.log")
     # A rank of dtk writes an error.json for every exception that Python sees, so a bare exit code is its own doing.
     if not last:
         return _Case(replace(ending, kind="exited"), f"exited with code {exit_code}")
-    type_, message = exception_of_line(last)
-    return _Case(replace(ending, kind=kind_of_line(last)), f"exited with code {exit_code}: {last}", type_, message)
-
-
-def _by_communication(ending: Ending) -> bool:
-    """Whether the failure may come from ranks that called different collectives: a communication error, an abort."""
-    if ending.type:
-        return ending.type in COMMUNICATION_ERRORS
-    return ending.exit_code == ENDED_BY_WATCH or ending.kind in ("aborted", "stopped")
+    type_, message = endings.exception_of_line(last)
+    return _Case(
+        replace(ending, kind=endings.kind_of_line(last)), f"exited with code {exit_code}: {last}", type_, message
+    )
 
 
 def _vanished(paths: RunPaths, rank: int) -> bool:

@@ -22,8 +22,6 @@ from dtk.parallel import loopback
 
 SHUTDOWN_TIMEOUT_S = 5
 """How long the agent waits for the peers of a failed rank after SIGTERM."""
-
-
 RENDEZVOUS = "dtk-loopback"
 """Name of `LoopbackRendezvous` in torch's registry."""
 
@@ -83,28 +81,18 @@ def run_ranks(paths: RunPaths, nproc: int, first_attempt: int, max_restarts: int
     Returns:
         exit code of every rank that failed (negative = killed by that signal); empty when all went well.
     """
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    logging.getLogger("torch.distributed.launcher").setLevel(logging.CRITICAL)
+    for part in ("elastic", "launcher"):
+        logging.getLogger(f"torch.distributed.{part}").setLevel(logging.CRITICAL)
     if RENDEZVOUS not in rendezvous_handler_registry._registry:
         rendezvous_handler_registry.register(
             RENDEZVOUS, lambda given: LoopbackRendezvous(int(given.endpoint.rpartition(":")[2]), given.run_id)
         )
-    options: dict[str, Any] = {
-        "min_nodes": 1,
-        "max_nodes": 1,
-        "nproc_per_node": nproc,
-        "run_id": uuid.uuid4().hex,
-        "rdzv_backend": RENDEZVOUS,
-        "rdzv_endpoint": f"127.0.0.1:{port}",
-        # Without it the agent asks the resolver for this host's name, which laptops may not know.
-        "local_addr": "127.0.0.1",
-        "max_restarts": max_restarts,
-        "monitor_interval": 0.1,
-        "logs_specs": RankLogs(paths, first_attempt),
-        # SIGINT, SIGTERM and SIGHUP are ours: the ranks are asked to write a checkpoint first.
-        "signals_to_handle": "SIGQUIT",
-        "shutdown_timeout": SHUTDOWN_TIMEOUT_S,
-    }
+    # Without local_addr the agent asks the resolver for this host's name, which laptops may not know. SIGINT, SIGTERM
+    # and SIGHUP are ours: the ranks are asked to write a checkpoint first.
+    options: dict[str, Any] = {"min_nodes": 1, "max_nodes": 1, "nproc_per_node": nproc, "max_restarts": max_restarts}
+    options |= {"run_id": uuid.uuid4().hex, "rdzv_backend": RENDEZVOUS, "rdzv_endpoint": f"127.0.0.1:{port}"}
+    options |= {"local_addr": "127.0.0.1", "signals_to_handle": "SIGQUIT", "shutdown_timeout": SHUTDOWN_TIMEOUT_S}
+    options |= {"monitor_interval": 0.1, "logs_specs": RankLogs(paths, first_attempt)}
     fields = {field.name for field in dataclasses.fields(LaunchConfig)}
     config = LaunchConfig(**{key: value for key, value in options.items() if key in fields})
     try:

@@ -1,4 +1,4 @@
-"""One rank that torchrun or Slurm started, from meeting the others to its exit code; rank 0's caller decides what it is."""
+"""One rank that torchrun or Slurm started, from meeting the others to its exit code; rank 0's caller decides what."""
 
 import json
 import os

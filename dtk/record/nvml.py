@@ -38,40 +38,30 @@ def text_of(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _utilization(nvml: Any, handle: Any) -> dict[str, Any]:
-    rates = nvml.nvmlDeviceGetUtilizationRates(handle)
-    return {"utilization_percent": rates.gpu, "memory_utilization_percent": rates.memory}
-
-
-def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
-
-
-def _throttle(nvml: Any, handle: Any) -> dict[str, Any]:
-    bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
-    return {"throttle_reasons": event_reasons(bits)}
-
-
-def _pcie(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {
-        "pcie_generation": nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle),
-        "pcie_generation_max": nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle),
-        "pcie_width": nvml.nvmlDeviceGetCurrPcieLinkWidth(handle),
-        "pcie_width_max": nvml.nvmlDeviceGetMaxPcieLinkWidth(handle),
-    }
+def _fields(answer: Any, **names: str) -> dict[str, Any]:
+    return {name: getattr(answer, of) for name, of in names.items()}
 
 
 SIGNALS: dict[str, Read] = {
-    "utilization": _utilization,
-    "memory": _memory,
+    "utilization": lambda nvml, handle: _fields(
+        nvml.nvmlDeviceGetUtilizationRates(handle), utilization_percent="gpu", memory_utilization_percent="memory"
+    ),
+    "memory": lambda nvml, handle: _fields(
+        nvml.nvmlDeviceGetMemoryInfo(handle), memory_used_bytes="used", memory_total_bytes="total"
+    ),
     "power": lambda nvml, handle: {"power_watts": nvml.nvmlDeviceGetPowerUsage(handle) / 1e3},
     "power_limit": lambda nvml, handle: {"power_limit_watts": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3},
     "energy": lambda nvml, handle: {"energy_joules": nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3},
     "sm_clock": lambda nvml, handle: {"sm_clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)},
     "memory_clock": lambda nvml, handle: {"memory_clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)},
-    "throttle": _throttle,
-    "pcie": _pcie,
+    "throttle": lambda nvml, handle: {
+        "throttle_reasons": event_reasons(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+    },
+    "pcie": lambda nvml, handle: {
+        f"pcie_{what}{suffix}": getattr(nvml, f"nvmlDeviceGet{which}PcieLink{what.title()}")(handle)
+        for which, suffix in (("Curr", ""), ("Max", "_max"))
+        for what in ("generation", "width")
+    },
     "temperature": lambda nvml, handle: {
         "temperature_celsius": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
     },

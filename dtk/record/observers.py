@@ -1,4 +1,4 @@
-"""What listens to regions at every step, in well under a microsecond unless its tool is attached: NVTX, the profiler."""
+"""What listens to regions at every step, in well under a microsecond unless its tool is attached: NVTX, profiler."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""Jobs beyond this machine: frozen (`submission`), rendered for a cluster, handed over (`submit`), and run there (`rank`)."""
+"""Jobs beyond this machine: frozen (`submission`), rendered, handed over (`submit`), and run there (`rank`)."""

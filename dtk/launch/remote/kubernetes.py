@@ -14,6 +14,7 @@ FROZEN = "/etc/dtk/run"
 """Where the frozen run is mounted."""
 PORT = 23456
 """Of the store, unless `launcher.master_port` names another; the operator tells it to all pods."""
+_TRAINER = "trainer.kubeflow.org/v1alpha1"
 _CONFIG_MAP_BYTES = 1_000_000
 """What a ConfigMap holds, less some room."""
 _NAME_LENGTH = 46
@@ -34,7 +35,9 @@ def render(job: Submission) -> str:
     if sum(len(text.encode()) for text in frozen.values()) > _CONFIG_MAP_BYTES:
         frozen.pop(job.paths.plan.name, None)
     config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(job), "data": frozen}
-    return as_yaml(config_map, _train_job(job) if launcher.kind == "TrainJob" else _pytorch_job(job))
+    version, spec = ("kubeflow.org/v1", _pytorch_job) if launcher.kind == "PyTorchJob" else (_TRAINER, _train_job)
+    head = {"apiVersion": version, "kind": launcher.kind, "metadata": _metadata(job)}
+    return as_yaml(config_map, {**head, "spec": spec(job)})
 
 
 def name_of(job: Submission) -> str:
@@ -83,17 +86,9 @@ def _command(job: Submission) -> list[str]:
         here = ["--node-rank=$(RANK)", "--master-addr=$(MASTER_ADDR)", "--master-port=$(MASTER_PORT)"]
     elif launcher.master_port:
         here = [f"--master-port={launcher.master_port}"]
-    return [
-        "torchrun",
-        f"--nnodes={launcher.nodes}",
-        f"--nproc-per-node={job.placement.nproc}",
-        *here,
-        f"--max-restarts={launcher.max_restarts}",
-        "-m",
-        RANK,
-        kubernetes_argument(job.paths.root),
-        f"--frozen={FROZEN}",
-    ]
+    counts = [f"--nnodes={launcher.nodes}", f"--nproc-per-node={job.placement.nproc}"]
+    rank = ["-m", RANK, kubernetes_argument(job.paths.root), f"--frozen={FROZEN}"]
+    return ["torchrun", *counts, *here, f"--max-restarts={launcher.max_restarts}", *rank]
 
 
 def _variables(job: Submission) -> list[dict[str, Any]]:
@@ -124,18 +119,14 @@ def _volumes(job: Submission) -> tuple[list[dict[str, Any]], list[dict[str, Any]
     memory = {"medium": "Memory"} | ({"sizeLimit": launcher.shared_memory} if launcher.shared_memory else {})
     claim = launcher.volume_claim
     runs: dict[str, Any] = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
-    volumes: list[dict[str, Any]] = [
-        {"name": "dtk-run", "configMap": {"name": name_of(job)}},
-        # What data loaders and NCCL share between processes; a container has 64 MB of it by itself.
-        {"name": "dtk-shm", "emptyDir": memory},
-        {"name": "dtk-runs", **runs},
-    ]
-    mounts: list[dict[str, Any]] = [
-        {"name": "dtk-run", "mountPath": FROZEN, "readOnly": True},
-        {"name": "dtk-shm", "mountPath": "/dev/shm"},
-        {"name": "dtk-runs", "mountPath": launcher.volume_path},
-    ]
-    return volumes, mounts
+    # What data loaders and NCCL share between processes lies in dtk-shm; a container has 64 MB of it by itself.
+    table: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "dtk-run": ({"configMap": {"name": name_of(job)}}, {"mountPath": FROZEN, "readOnly": True}),
+        "dtk-shm": ({"emptyDir": memory}, {"mountPath": "/dev/shm"}),
+        "dtk-runs": (runs, {"mountPath": launcher.volume_path}),
+    }
+    volumes = [{"name": name, **volume} for name, (volume, _) in table.items()]
+    return volumes, [{"name": name, **mount} for name, (_, mount) in table.items()]
 
 
 def _pod(job: Submission) -> dict[str, Any]:
@@ -154,33 +145,21 @@ def _pytorch_job(job: Submission) -> dict[str, Any]:
     launcher: KubernetesLauncher = job.launcher
     volumes, mounts = _volumes(job)
     container = {
-        "name": "pytorch",  # The operator looks for this name.
-        "image": launcher.image,
-        "command": _command(job),
-        "env": _variables(job),
+        **{"name": "pytorch", "image": launcher.image},  # The operator looks for this name.
+        **{"command": _command(job), "env": _variables(job)},
         "ports": [{"name": "pytorchjob-port", "containerPort": launcher.master_port or PORT}],
-        "resources": _resources(job),
-        "volumeMounts": mounts,
+        **{"resources": _resources(job), "volumeMounts": mounts},
     }
     container = {key: value for key, value in container.items() if value}
-    template = {
-        "metadata": {"labels": _metadata(job)["labels"]},
-        "spec": {**_pod(job), "containers": [container], "volumes": volumes},
-    }
+    pod = {**_pod(job), "containers": [container], "volumes": volumes}
+    template = {"metadata": {"labels": _metadata(job)["labels"]}, "spec": pod}
     specs = {
         role: {"replicas": number, "restartPolicy": "OnFailure", "template": template}
         for role, number in (("Master", 1), ("Worker", launcher.nodes - 1))
         if number
     }
-    return {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
-        "metadata": _metadata(job),
-        "spec": {
-            "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": launcher.max_restarts},
-            "pytorchReplicaSpecs": specs,
-        },
-    }
+    policy = {"cleanPodPolicy": "None", "backoffLimit": launcher.max_restarts}
+    return {"runPolicy": policy, "pytorchReplicaSpecs": specs}
 
 
 def _train_job(job: Submission) -> dict[str, Any]:
@@ -196,15 +175,9 @@ def _train_job(job: Submission) -> dict[str, Any]:
     }
     pod = {**_pod(job), "containers": [{"name": "node", "volumeMounts": mounts}], "volumes": volumes}
     patch = {"name": "node", "template": {"spec": {"template": {"spec": pod}}}}
+    patches = {"template": {"spec": {"replicatedJobs": [patch]}}}
     return {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": _metadata(job),
-        "spec": {
-            "runtimeRef": {"name": launcher.runtime},
-            "trainer": {key: value for key, value in trainer.items() if value},
-            "runtimePatches": [
-                {"manager": "dtk/run", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [patch]}}}}
-            ],
-        },
+        "runtimeRef": {"name": launcher.runtime},
+        "trainer": {key: value for key, value in trainer.items() if value},
+        "runtimePatches": [{"manager": "dtk/run", "trainingRuntimeSpec": patches}],
     }
