@@ -21,12 +21,9 @@ from dtk.attach import processes, stacks
 from dtk.attach.processes import Job, RankProcess
 from dtk.attach.stacks import Manner
 
-AT_ONCE = 8
-"""Processes looked at side by side; each costs a core for as long as it takes."""
-SETTLE_S = 0.1
-"""Until a process that py-spy has left waits again."""
-FLIGHT_S = 3.0
-"""Longest wait for the flight recorder's files."""
+AT_ONCE = 8  # Processes looked at side by side; each costs a core for as long as it takes.
+SETTLE_S = 0.1  # Until a process that py-spy has left waits again.
+FLIGHT_S = 3.0  # Longest wait for the flight recorder's files.
 MOST_FLIGHT_BYTES = 256 << 20  # Chosen: far above a dump of torch's default of 2,000 entries.
 _DUMP_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 

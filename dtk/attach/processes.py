@@ -22,8 +22,7 @@ PLACES = (
 """Variables by which launchers number processes: torchrun and most others, Open MPI, MPICH, srun."""
 _JOB = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # Unit of the times in /proc/PID/stat, proc(5).
-_STATE, _PARENT, _USER, _SYSTEM, _EXIT = 0, 1, 11, 12, 49
-"""Fields of proc_pid_stat(5), counted from the third one on."""
+_STATE, _PARENT, _USER, _SYSTEM, _EXIT = 0, 1, 11, 12, 49  # Fields of proc_pid_stat(5), counted from the third one on.
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +43,7 @@ class RankProcess:
         return self.rank, self.world_size, self.environment.get("LOCAL_RANK", "")
 
 
-Job = dict[int, RankProcess]
-"""The ranks of one job that run on this host."""
+Job = dict[int, RankProcess]  # The ranks of one job that run on this host.
 
 
 def find(pids: Collection[int] = ()) -> list[Job]:

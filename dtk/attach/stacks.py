@@ -13,12 +13,10 @@ from diagnostics.evidence.calls import is_library
 
 Manner = Literal["native", "python", "nonblocking"]
 """With C's frames, without, or without stopping the process, so that a stack may be torn."""
-TIMEOUT_S = 12.0
-"""Longest time for one process; symbols of torch's CUDA libraries take seconds to read."""
+TIMEOUT_S = 12.0  # Longest time for one process; symbols of torch's CUDA libraries take seconds to read.
 _MOST_DIGITS = 9  # Line numbers are 32-bit in CPython, so longer ones are no lines.
 _SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
-_MAY_PTRACE = 1 << 19
-"""CAP_SYS_PTRACE (linux/capability.h)."""
+_MAY_PTRACE = 1 << 19  # CAP_SYS_PTRACE (linux/capability.h).
 
 
 @dataclass(frozen=True, slots=True)

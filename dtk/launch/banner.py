@@ -15,8 +15,7 @@ from dtk.nccl.lint import doubts
 from dtk.nccl.render import ENVIRONMENT, Rendered, render
 from dtk.record.trackers import offline_logs, offline_reason
 
-NAMED = 5
-"""Variables of a preset that the banner names."""
+NAMED = 5  # Variables of a preset that the banner names.
 
 
 def banner(

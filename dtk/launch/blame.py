@@ -21,10 +21,8 @@ from dtk.launch.processes import killed_by
 from dtk.record.desync import find_desync
 
 _EXCEPTION_LINE = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
-MESSAGE = 2000
-"""Characters of an exception's message in status.json; error.json has all of it."""
-_TAIL_BYTES = 65536
-"""Of a log that are searched for its last exception."""
+MESSAGE = 2000  # Characters of an exception's message in status.json; error.json has all of it.
+_TAIL_BYTES = 65536  # Of a log that are searched for its last exception.
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,14 +21,10 @@ from diagnostics.evidence.endings import exception_of_line, is_victim, kind_of_e
 from dtk.launch.processes import free_port, importable, killed_by
 from dtk.parallel import loopback
 
-SHOWN = 300
-"""Characters of an error that are told."""
-KILLED_S = 2.0
-"""Longest wait for the end of a child that was killed: one that is stuck in a driver cannot be."""
-Environments = dict[int, dict[str, str]]
-"""Rank -> all variables of its process."""
-_live: "set[Children]" = set()
-"""What is to be ended when nobody waits for it any more."""
+SHOWN = 300  # Characters of an error that are told.
+KILLED_S = 2.0  # Longest wait for the end of a child that was killed: one that is stuck in a driver cannot be.
+Environments = dict[int, dict[str, str]]  # Rank -> all variables of its process.
+_live: "set[Children]" = set()  # What is to be ended when nobody waits for it any more.
 _ERROR_LINE = re.compile(r"[\w.]*(Error|Exception)\b.*")
 
 
@@ -61,8 +57,7 @@ class Children:
         self.arguments = arguments
         self.environments = environments
         self._processes: dict[int, subprocess.Popen[str]] = {}
-        self._errors: dict[int, tuple[str, str]] = {}
-        """Rank -> class and message of the exception that it reported."""
+        self._errors: dict[int, tuple[str, str]] = {}  # Rank -> class and message of the exception that it reported.
         self._lines: queue.Queue[tuple[int, str | None]] = queue.Queue()
         self._logs: dict[int, IO[str]] = {}
         self._open = len(environments)

@@ -30,10 +30,8 @@ from dtk.record.flight import environment as flight_environment
 from dtk.record.run_folder import close
 
 SHARE_TIMEOUT_S = 300.0  # torch's own timeout of a store: rank 0 may tokenise data meanwhile.
-VANISH_S = 2.0
-"""How long a rank that lost a peer looks for the one that is gone."""
-LAUNCHERS = {"torchrun": "torchrun", "slurm": "Slurm"}
-"""Launchers of others, as people write them."""
+VANISH_S = 2.0  # How long a rank that lost a peer looks for the one that is gone.
+LAUNCHERS = {"torchrun": "torchrun", "slurm": "Slurm"}  # Launchers of others, as people write them.
 
 
 @dataclass(frozen=True, slots=True)

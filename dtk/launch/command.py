@@ -21,10 +21,8 @@ from dtk.errors import refused
 
 LOG_BYTES = 64 << 20
 """The log is begun anew beyond this, and the part before is kept once: the last words are what counts."""
-DRAIN_S = 2.0
-"""Longest wait for error output after the end: a process left behind may hold the pipe open."""
-KILL_S = 5.0
-"""Between SIGTERM and SIGKILL when the command is to end."""
+DRAIN_S = 2.0  # Longest wait for error output after the end: a process left behind may hold the pipe open.
+KILL_S = 5.0  # Between SIGTERM and SIGKILL when the command is to end.
 _CHUNK = 1 << 16  # Capacity of a pipe on Linux, pipe(7).
 
 
@@ -35,14 +33,11 @@ class Command:
         self.argv = list(argv)
         self.environment = environment
         self.log = log
-        self.stopped = False
-        """Whether someone asked it to stop."""
+        self.stopped = False  # Whether someone asked it to stop.
         self.held: int | None = None
         """The first signal that is to end it, where it waits for `release`: the ranks have a word before."""
-        self.holds = False
-        """Whether that first signal is to wait."""
-        self.keeps_log = True
-        """Set to false where what follows is no evidence."""
+        self.holds = False  # Whether that first signal is to wait.
+        self.keeps_log = True  # Set to false where what follows is no evidence.
         self._process: subprocess.Popen[bytes] | None = None
         self._tee: threading.Thread | None = None
         self._previous: dict[int, object] = {}

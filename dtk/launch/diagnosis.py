@@ -8,8 +8,7 @@ from diagnostics.contract.artifacts import RunPaths
 from dtk.launch.console import Console
 from dtk.record.guard import bounded
 
-LIMIT_S = 20.0
-"""Longest wait for a diagnosis; the run's own reason stands above it."""
+LIMIT_S = 20.0  # Longest wait for a diagnosis; the run's own reason stands above it.
 
 
 def explain(console: Console, paths: RunPaths) -> None:

@@ -20,10 +20,8 @@ from diagnostics.contract.artifacts import RunPaths
 from dtk.launch.processes import importable
 from dtk.parallel import loopback
 
-SHUTDOWN_TIMEOUT_S = 5
-"""How long the agent waits for the peers of a failed rank after SIGTERM."""
-RENDEZVOUS = "dtk-loopback"
-"""Name of `LoopbackRendezvous` in torch's registry."""
+SHUTDOWN_TIMEOUT_S = 5  # How long the agent waits for the peers of a failed rank after SIGTERM.
+RENDEZVOUS = "dtk-loopback"  # Name of `LoopbackRendezvous` in torch's registry.
 
 
 class LoopbackRendezvous(StaticTCPRendezvous):

@@ -14,8 +14,7 @@ from dtk.config.resume import Resumed
 from dtk.errors import INTERRUPTED
 from dtk.launch.prepare import make_folder
 
-FAILED = 1
-"""Exit code when a preflight refuses to launch, as when a rank fails."""
+FAILED = 1  # Exit code when a preflight refuses to launch, as when a rank fails.
 
 
 def run_point(

@@ -10,8 +10,7 @@ import psutil
 
 from dtk.parallel.stop import LOCAL_STOP, STOPPING, is_ignored_hangup
 
-STOPPED = tuple(128 + number for number in STOPPING)
-"""Exit codes of a run that was asked to stop."""
+STOPPED = tuple(128 + number for number in STOPPING)  # Exit codes of a run that was asked to stop.
 
 
 class StopSignals:
@@ -22,8 +21,7 @@ class StopSignals:
     """
 
     def __init__(self) -> None:
-        self.signal_number: int | None = None
-        """The first signal received."""
+        self.signal_number: int | None = None  # The first signal received.
         self.twice = False
         self._insisted = False
         self._previous: dict[int, object] = {}

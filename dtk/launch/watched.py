@@ -34,16 +34,11 @@ from dtk.record.stall_probe import STANDS_S
 from dtk.record.watch_environment import is_watched, watch_variables
 
 POLL_S = 0.1  # Chosen: far below the seconds that a verdict takes.
-LOOK_S = 1.0
-"""Between two looks at ranks that have not met."""
-LEAVE_S = 1.0
-"""Wait for the command to end by itself after the watch ended its ranks, before the report is printed."""
-COMPARE_S = 5.0
-"""Longest that the end of a job waits for the comparison of its ranks' last calls."""
-ANSWER_S = 2.5
-"""Longest that a signal to stop is held back until the ranks have said where they are."""
-HUNG = 1
-"""Exit code when the watch ended the job."""
+LOOK_S = 1.0  # Between two looks at ranks that have not met.
+LEAVE_S = 1.0  # Wait for the command to end by itself after the watch ended its ranks, before the report is printed.
+COMPARE_S = 5.0  # Longest that the end of a job waits for the comparison of its ranks' last calls.
+ANSWER_S = 2.5  # Longest that a signal to stop is held back until the ranks have said where they are.
+HUNG = 1  # Exit code when the watch ended the job.
 
 
 def run_watched(argv: list[str], folder: Path, stall_timeout_s: float, start_timeout_s: float) -> int:

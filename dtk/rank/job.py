@@ -6,8 +6,7 @@ from pathlib import Path
 
 DEVICE, BACKEND, ATTEMPT = "DTK_DEVICE", "DTK_BACKEND", "DTK_ATTEMPT"
 """Names of the variables by which dtk's own launcher tells its ranks what it decided."""
-CONFIG = "DTK_SECRET_CONFIG"
-"""The configuration as JSON, where it holds secrets: the run folder has them masked."""
+CONFIG = "DTK_SECRET_CONFIG"  # The configuration as JSON, where it holds secrets: the run folder has them masked.
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,8 @@ COMPILING = ("/torch/_dynamo/convert_frame.py", "/torch/_inductor/async_compile.
 SAMPLES = 8  # Chosen: only the newest looks count, so that a worker that stops is seen to.
 MOVING = 3
 """Changes of the stack within the last samples that make a worker: a loop around `sleep` shows one now and then."""
-BUSY = 0.5
-"""Share of the time in which it runs or waits for a core."""
-TRANSFER_BYTES = 1 << 20
-"""Read or written between two samples; a poll of a queue moves less."""
+BUSY = 0.5  # Share of the time in which it runs or waits for a core.
+TRANSFER_BYTES = 1 << 20  # Read or written between two samples; a poll of a queue moves less.
 _DEPTH = 200  # Chosen: deeper stacks are recursion, whose end tells enough.
 
 

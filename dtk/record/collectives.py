@@ -22,13 +22,11 @@ from dtk.record import frames
 from dtk.record.ring import Ring
 from dtk.record.signatures import Call, Kind
 
-HISTORY = 512
-"""Hashes kept per group: ranks further apart than this are compared when the one behind has caught up."""
+HISTORY = 512  # Hashes kept per group: ranks further apart than this are compared when the one behind has caught up.
 MASK = (1 << 64) - 1  # Hashes have 64 bits.
 _MULTIPLIER = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, odd: Fibonacci hashing (Knuth, vol. 3, 6.4).
 _CACHE = 8192  # Chosen: far more than a step issues; then it is made anew.
-SAMPLED = 512
-"""Different lines of samples that are kept: the room for texts is for the calls."""
+SAMPLED = 512  # Different lines of samples that are kept: the room for texts is for the calls.
 
 
 @dataclass(slots=True, eq=False)
@@ -46,8 +44,7 @@ class GroupState:
     """Rolling hash after each of the last calls."""
 
 
-Token = tuple[GroupState, int, int]
-"""A call that was recorded: its group, the record's id, the position in the group."""
+Token = tuple[GroupState, int, int]  # A call that was recorded: its group, the record's id, the position in the group.
 
 
 class _Plan(NamedTuple):
@@ -68,16 +65,12 @@ class CollectiveLog:
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
-        self.step = -1
-        """In progress; -1 before the first."""
-        self.steps = 0
-        """Begun in this process."""
-        self.sound = True
-        """Whether every call could be understood; if not, nothing may be concluded from the hashes."""
+        self.step = -1  # In progress; -1 before the first.
+        self.steps = 0  # Begun in this process.
+        self.sound = True  # Whether every call could be understood; if not, nothing may be concluded from the hashes.
         self.groups: dict[str, GroupState | None] = {}
         self.lock = threading.Lock()
-        self.open: dict[int, Token] = {}
-        """Thread -> the call that it is inside of."""
+        self.open: dict[int, Token] = {}  # Thread -> the call that it is inside of.
         self._expected: dict[int, Token] = {}
         """Memory of an output -> the functional collective that fills it, until somebody waits for it."""
         self._generations: dict[str, int] = {}

@@ -16,10 +16,8 @@ from diagnostics.evidence.ring.groups import format_ranks, parse_ranks
 from dtk.record import verdict_text as text
 from dtk.record.verdict_text import Place
 
-LOOKED_BACK = 32
-"""Calls before a difference at which ranks may have parted without a difference."""
-LOOKED_AHEAD = 8
-"""Calls behind it, which tell what was left out or added."""
+LOOKED_BACK = 32  # Calls before a difference at which ranks may have parted without a difference.
+LOOKED_AHEAD = 8  # Calls behind it, which tell what was left out or added.
 
 History = tuple[int, tuple[int, ...]]
 """Calls of one rank on one group, and the rolling hash after each of the last ones."""

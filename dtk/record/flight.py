@@ -162,8 +162,7 @@ class BlackBox:
         self.path = paths.black_box(rank)
         self.heartbeat = paths.heartbeat(rank)
         self.rank, self.attempt, self.every_s = rank, attempt, every_s
-        self.cost_s = 0.0
-        """CPU time that the entries took last."""
+        self.cost_s = 0.0  # CPU time that the entries took last.
         self._status: dict[str, Any] = {}
         self._rings: dict[str, dict[str, Any]] = {}
         self._rings_status: dict[str, Any] | None = None

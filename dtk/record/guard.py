@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-REPORT_WAIT_S = 0.2
-"""Longest wait at the end for reports to get out: stderr may lie on the very disk that stalls."""
+REPORT_WAIT_S = 0.2  # Longest wait at the end for reports to get out: stderr may lie on the very disk that stalls.
 
 _reported: set[str] = set()
 _lines: queue.SimpleQueue[str | threading.Event] = queue.SimpleQueue()

@@ -6,8 +6,7 @@ from typing import Any
 from diagnostics.contract.files import table_beside
 
 _TABLE: dict[str, Any] = table_beside(__file__)
-DEFINITIONS: dict[str, str] = _TABLE["definitions"]
-"""Name of a metric -> one sentence with its unit."""
+DEFINITIONS: dict[str, str] = _TABLE["definitions"]  # Name of a metric -> one sentence with its unit.
 FORMULA = "mfu = tokens_per_s * flops_per_token / (world_size * peak_flops)"
 
 _VENDOR = re.compile(r"^(NVIDIA|Tesla|AMD Instinct|AMD)\s+", re.IGNORECASE)

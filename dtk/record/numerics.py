@@ -19,12 +19,9 @@ from dtk.record.recorder import Recorder
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes of an element -> the integers of its bits."""
-_CPU_BLOCK, _DEVICE_BLOCK = 2**20, 2**28
-"""Elements summed at once: the CPU makes an int64 copy of them."""
-INPUTS = "inputs"
-"""What the samples of a step are called among the parameters that are compared."""
-_UNKNOWN = 0
-"""Fingerprint of a rank that cannot be compared: its parameters are not finite or could not be read."""
+_CPU_BLOCK, _DEVICE_BLOCK = 2**20, 2**28  # Elements summed at once: the CPU makes an int64 copy of them.
+INPUTS = "inputs"  # What the samples of a step are called among the parameters that are compared.
+_UNKNOWN = 0  # Fingerprint of a rank that cannot be compared: its parameters are not finite or could not be read.
 
 
 class Numerics:
@@ -47,8 +44,7 @@ class Numerics:
         """Dimension -> its groups: what is not sharded over it is alike in each."""
         self._first = torch.zeros(2, dtype=torch.int64, device=context.device)
         """Step of the first loss and of the first gradient norm that was not finite; 0 = none so far."""
-        self._values = torch.zeros(2, device=context.device)
-        """What they were."""
+        self._values = torch.zeros(2, device=context.device)  # What they were.
         self._reported = [False, False]
 
     def gradient(self, step: int, norm: Tensor, model: nn.Module, wait: bool) -> None:

@@ -6,8 +6,7 @@ import torch.autograd.profiler as autograd_profiler
 
 from dtk.parallel.regions import Region
 
-MAX_NAMES = 4096
-"""Region names whose NVTX attributes are kept; communication regions carry sizes in theirs."""
+MAX_NAMES = 4096  # Region names whose NVTX attributes are kept; communication regions carry sizes in theirs.
 
 
 class Nvtx:

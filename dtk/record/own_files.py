@@ -10,8 +10,7 @@ from diagnostics.runs.find import made_by_dtk
 
 PAGES = ("dtk-report.html", "dtk-comparison.html", "dtk-bench-comm.html", "dtk-preflight.html")
 """What dtk calls pages that it writes where it stands."""
-_MOST_CHILDREN = 1000
-"""Folders of a folder that are looked at."""
+_MOST_CHILDREN = 1000  # Folders of a folder that are looked at.
 
 
 def without_runs(root: Path, new: Iterable[bytes], tracked: Iterable[bytes], standing: Path) -> list[bytes]:

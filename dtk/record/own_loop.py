@@ -43,8 +43,7 @@ from dtk.record.watched_rank import watch_store
 T = TypeVar("T")
 WARMUP_STEPS = 2
 """First windows between two records, in which devices and caches are set up: no part of the median step time."""
-_times = 0
-"""How often this process attached: every time with keys of its own in the store."""
+_times = 0  # How often this process attached: every time with keys of its own in the store.
 
 
 class Recording:

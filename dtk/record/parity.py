@@ -19,8 +19,7 @@ from dtk.parallel.control import sum_over_ranks
 from dtk.parallel.placement import local_piece, replica
 from dtk.record.guard import guarded
 
-DEFINITIONS: dict[str, str] = table_beside(__file__)
-"""Key of parity.json -> what it is."""
+DEFINITIONS: dict[str, str] = table_beside(__file__)  # Key of parity.json -> what it is.
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes of an element -> the integers of its bits."""
 _MASK = (1 << 64) - 1  # Hashes are sums modulo 2^64.

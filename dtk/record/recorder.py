@@ -35,12 +35,10 @@ from dtk.record.telemetry import Telemetry, cuda_uuids
 from dtk.record.trackers import CLOSE_S, Tracker
 from dtk.record.watch import Watch
 
-FAILED_S = 3.0
-"""Longest that a failing rank stays to dump what it knows; its error.json is written before."""
+FAILED_S = 3.0  # Longest that a failing rank stays to dump what it knows; its error.json is written before.
 FLUSH_S = 5.0  # Chosen: some MiB are left to write, and a disk that takes longer hangs.
 TRACE_S = 30.0  # Chosen: a trace of some hundred MB is compressed meanwhile.
-HASTY_S = 1.0
-"""Instead of the two above and the tracker's, after a failure: the parent waits for this rank."""
+HASTY_S = 1.0  # Instead of the two above and the tracker's, after a failure: the parent waits for this rank.
 
 
 @dataclass(frozen=True, slots=True)

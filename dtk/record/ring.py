@@ -17,13 +17,11 @@ from dtk.record.guard import guarded
 from dtk.record.heartbeat import PUBLISH_EVERY_S, mapped
 
 GROUPS = 128  # Chosen: more than a mesh of all dimensions has on one rank.
-SLOTS = 2048
-"""Calls kept: about as many as the flight recorder keeps."""
+SLOTS = 2048  # Calls kept: about as many as the flight recorder keeps.
 TABLE_BYTES = 256 << 10
 """Room for the texts of call sites, regions, groups, sizes; a text for which there is none left reads as empty."""
 LONGEST_TEXT = 400  # Chosen: paths and lists of ranks are shorter; longer ones are cut.
-REWRITTEN = 64
-"""Records before the new ones that a thread writes again: their calls may have come back since."""
+REWRITTEN = 64  # Records before the new ones that a thread writes again: their calls may have come back since.
 _STARTED_AT, _FINISHED_AT = GROUP.size - 16, GROUP.size - 8  # The last two fields of a group, see the format.
 _LAST, _NUMBER, _TIME = struct.Struct("<q"), struct.Struct("<Q"), struct.Struct("<d")
 
@@ -34,16 +32,13 @@ class Ring:
     def __init__(self, path: Path, rank: int, world_size: int, attempt: int) -> None:
         self.path = path
         self.rank, self.world_size, self.attempt = rank, world_size, attempt
-        self.issued = 0
-        """Calls recorded so far."""
-        self.returned = 0
-        """Calls that came back so far."""
+        self.issued = 0  # Calls recorded so far.
+        self.returned = 0  # Calls that came back so far.
         self._memory: mmap.mmap | bytearray = bytearray()
         self._texts: dict[str, int] = {"": 0}
         self._used = TABLE_HEAD.size
         self._groups = 0
-        self._samples: dict[int, tuple[int, int]] = {}
-        """Text of a place -> its slot, how often it was seen."""
+        self._samples: dict[int, tuple[int, int]] = {}  # Text of a place -> its slot, how often it was seen.
         self._records_at = GROUPS_AT + GROUPS * GROUP.size
         self._table_at = self._records_at + SLOTS * RECORD.size
         self._stop = threading.Event()

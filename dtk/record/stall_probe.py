@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from diagnostics.contract.artifacts import RunPaths, write_json
 from dtk.record.guard import bounded, guarded
 
-STANDS_S = 5.0
-"""A rank that moved or worked later than this before it was asked hangs in nothing."""
+STANDS_S = 5.0  # A rank that moved or worked later than this before it was asked hangs in nothing.
 DUMP_S = 2.0  # Chosen: a disk that answers takes some 10 ms.
 
 

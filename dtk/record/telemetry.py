@@ -91,8 +91,7 @@ class Host:
         local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self._heartbeats = {rank: paths.heartbeat(rank) for rank in range(first_rank, first_rank + local_size)}
         self._processes: dict[int, psutil.Process] = {first_rank: psutil.Process()}
-        self._timed: set[int] = set()
-        """Ranks whose CPU time was taken at the last sample."""
+        self._timed: set[int] = set()  # Ranks whose CPU time was taken at the last sample.
         psutil.cpu_percent()  # The first call only begins the interval.
         psutil.cpu_times_percent()
 

@@ -15,11 +15,9 @@ import urllib.parse
 import urllib.request
 from typing import Any, TextIO
 
-PROBE_S = 2.0
-"""How long a server may take to answer before the run is tracked offline."""
+PROBE_S = 2.0  # How long a server may take to answer before the run is tracked offline.
 INIT_S = 20.0  # Chosen: wandb waits 90 s by default, longer than a run should for a tracker.
-FINISH_S = 30.0
-"""How long the tracker may go on after the run ended."""
+FINISH_S = 30.0  # How long the tracker may go on after the run ended.
 POLL_S = 1.0  # Chosen: a dashboard is no faster.
 
 

@@ -22,8 +22,7 @@ from dtk.extras import install
 from dtk.record.guard import Writer, report
 from dtk.record.tracker_process import base_url, has_key
 
-CLOSE_S = 5.0
-"""Longest wait for a tracker at the end of a run."""
+CLOSE_S = 5.0  # Longest wait for a tracker at the end of a run.
 KILL_S = 1.0  # A killed process ends at once unless a driver holds it.
 
 TrackerConfig = NoTracker | WandbTracker | TensorboardTracker

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.calls import Call
 
-SHOWN = 8
-"""Ranks named one by one; further ones are counted. A convention: these fit one line of a terminal."""
+SHOWN = 8  # Ranks named one by one; further ones are counted. A convention: these fit one line of a terminal.
 _LEFT = (("failed", "failed"), ("end", "ended in order"))
 """How a rank left -> the words for it, in the order in which they are told."""
 

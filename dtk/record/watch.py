@@ -33,17 +33,13 @@ from dtk.record.stall_probe import StallAnswer
 from dtk.record.verdict_text import Place
 
 EVERY_S = 0.5  # Chosen: little beside the time-outs of a watch.
-LOOKS = 5
-"""At the main thread, between two ticks: they cost some 10 us each."""
+LOOKS = 5  # At the main thread, between two ticks: they cost some 10 us each.
 RANKS_PER_S = 1000
 """Reports that the judge reads in a second, at most: they cost it some 10 us each, with Python's lock held."""
-RECENT = 32
-"""Hashes published while a group moves; a group that stands still publishes all it has, once."""
+RECENT = 32  # Hashes published while a group moves; a group that stands still publishes all it has, once.
 DUMP_S = 3.0  # Chosen: a disk that answers takes some 10 ms.
-ANSWER_S = 4.0
-"""Longest that the judge waits for what each rank has to say, its dumps included."""
-SILENT_S = 3.0
-"""A rank whose thread has not reported for so long is not waited for."""
+ANSWER_S = 4.0  # Longest that the judge waits for what each rank has to say, its dumps included.
+SILENT_S = 3.0  # A rank whose thread has not reported for so long is not waited for.
 _STDLIB = (sysconfig.get_paths()["stdlib"], "<frozen")
 
 

@@ -28,11 +28,9 @@ from dtk.record.watch import Watch
 from dtk.record.watch_environment import watched_run
 
 _ADDRESS = "dtk/watch/address"
-FAILED_S = 3.0
-"""Longest that a failing rank stays to dump what it knows."""
+FAILED_S = 3.0  # Longest that a failing rank stays to dump what it knows.
 
-_times = 0
-"""How often this process attached: every time in a part of the store of its own."""
+_times = 0  # How often this process attached: every time in a part of the store of its own.
 
 
 class Attachment:

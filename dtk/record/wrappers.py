@@ -31,8 +31,7 @@ class _Inside(threading.local):
 
 _inside = _Inside()
 _log: CollectiveLog | None = None
-_originals: dict[str, tuple[Any, Any]] = {}
-"""Name -> torch's function and its wrapper."""
+_originals: dict[str, tuple[Any, Any]] = {}  # Name -> torch's function and its wrapper.
 
 
 def record(path: Path, rank: int, world_size: int, attempt: int) -> CollectiveLog:

@@ -17,8 +17,7 @@ from dtk.errors import DtkError
 from dtk.record.manifest import git_state, versions
 from dtk.runs.find import find_readable
 
-_SHOWN = 10
-"""Characters of a commit."""
+_SHOWN = 10  # Characters of a commit.
 
 
 def read_manifest(run: Path) -> dict[str, Any]:

@@ -23,10 +23,8 @@ from diagnostics.runs.records import objects
 from dtk.errors import DtkError, refused
 
 Event = dict[str, Any]
-Position = tuple[str, int]
-"""Key of a group, and position in it: the same on every rank that joins a collective."""
-PIDS = 1000
-"""Process numbers of a rank in the trace: the first is its own, the others are those of its profiler."""
+Position = tuple[str, int]  # Key of a group, and position in it: the same on every rank that joins a collective.
+PIDS = 1000  # Process numbers of a rank in the trace: the first is its own, the others are those of its profiler.
 _RANK = re.compile(r"(?:rank|node)_(\d{1,7})\.(?:jsonl|json\.gz|ring)")
 
 

@@ -13,8 +13,7 @@ from diagnostics.runs.records import read_origins, reason
 from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 
-_LONGEST = 60
-"""Characters of a value in a table."""
+_LONGEST = 60  # Characters of a value in a table.
 
 
 def why(run: Path, key: str, *, as_json: bool) -> str:

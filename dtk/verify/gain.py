@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-MEMORY_NOISE = 0.02
-"""Of the peak before: peaks of two runs of the same job differ by less."""
+MEMORY_NOISE = 0.02  # Of the peak before: peaks of two runs of the same job differ by less.
 _HOST = frozenset(f"overlap.{name}" for name in ("host_bound", "pause", "sync_point", "data_bound", "instrumented"))
 """Causes whose cost is no communication."""
 

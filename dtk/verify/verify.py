@@ -26,14 +26,11 @@ from dtk.launch.prepare import compose_point, place_point
 from dtk.launch.short_run import QUIET, run_short, speed_and_peak
 from dtk.verify.proof import Figures, Proof
 
-STEPS = 8
-"""Steps of a short run at least: set-up, then a profiler window of `PROFILED` steps."""
+STEPS = 8  # Steps of a short run at least: set-up, then a profiler window of `PROFILED` steps.
 PROFILED = 4  # As few as show how steps differ.
-WARM_UP = 2
-"""Records of steps whose throughput does not count."""
+WARM_UP = 2  # Records of steps whose throughput does not count.
 _METRICS_BYTES = 256 << 20  # Chosen: about a million records.
-BEYOND = 4
-"""Steps after the one in which the run failed."""
+BEYOND = 4  # Steps after the one in which the run failed.
 FAILED = ("hung", "crashed", "oom")
 
 

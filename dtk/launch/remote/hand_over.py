@@ -20,8 +20,7 @@ from dtk.launch.remote import submit
 from dtk.launch.remote.submission import Submission, freeze
 from dtk.nccl.render import Rendered
 
-UNMOUNTED = "/tmp/dtk-runs"
-"""Run folders of a SkyPilot job without a bucket: on the first node's disk."""
+UNMOUNTED = "/tmp/dtk-runs"  # Run folders of a SkyPilot job without a bucket: on the first node's disk.
 
 
 def hand_over(

@@ -10,15 +10,11 @@ from dtk.console.script_text import as_yaml, check_variable, kubernetes_argument
 from dtk.errors import DtkError
 from dtk.launch.remote.submission import RANK, Submission
 
-FROZEN = "/etc/dtk/run"
-"""Where the frozen run is mounted."""
-PORT = 23456
-"""Of the store, unless `launcher.master_port` names another; the operator tells it to all pods."""
+FROZEN = "/etc/dtk/run"  # Where the frozen run is mounted.
+PORT = 23456  # Of the store, unless `launcher.master_port` names another; the operator tells it to all pods.
 _TRAINER = "trainer.kubeflow.org/v1alpha1"
-_CONFIG_MAP_BYTES = 1_000_000
-"""What a ConfigMap holds, less some room."""
-_NAME_LENGTH = 46
-"""Of the job: the operator makes names of pods and services from it, which have 63."""
+_CONFIG_MAP_BYTES = 1_000_000  # What a ConfigMap holds, less some room.
+_NAME_LENGTH = 46  # Of the job: the operator makes names of pods and services from it, which have 63.
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([EPTGMk]i?|Ki|m)?")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 

@@ -8,8 +8,7 @@ from dtk.console.script_text import as_yaml, check_line, check_memory, shell
 from dtk.errors import DtkError
 from dtk.launch.remote.submission import RANK, Submission
 
-PORT = 29500
-"""Of the store, unless `launcher.master_port` names another."""
+PORT = 29500  # Of the store, unless `launcher.master_port` names another.
 _MEMORY = re.compile(r"\d+(?:\.\d+)?[+x]?")
 _END = "DTK_END_OF_FILE"
 

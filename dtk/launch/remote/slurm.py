@@ -12,8 +12,7 @@ from dtk.console.script_text import check_line, check_memory, check_time, sbatch
 from dtk.errors import DtkError
 from dtk.launch.remote.submission import RANK, Submission
 
-LOG = "slurm-%j.log"
-"""Below the run folder's logs; `%j` is the job's number."""
+LOG = "slurm-%j.log"  # Below the run folder's logs; `%j` is the job's number.
 _OURS = {
     "ntasks": "nproc", "ntasks-per-node": "nproc", "gres": "gpus_per_node", "gpus-per-node": "gpus_per_node",
     "cpus-per-task": "cpus_per_rank", "mem": "memory_per_node", "no-requeue": "requeue", "signal": "signal_before_s",

@@ -21,8 +21,7 @@ from dtk.nccl.render import fill
 
 KEPT = ("schema_version", "run_id", "created", "argv", "cwd", "host", "launcher", "config_sha256", "git", "topology")
 """Of the manifest: what is known where a job is submitted. The first rank adds the hardware that the job got."""
-RANK = "dtk.launch.remote.rank"
-"""What each rank runs by `python -m`, with the run folder."""
+RANK = "dtk.launch.remote.rank"  # What each rank runs by `python -m`, with the run folder.
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 
 

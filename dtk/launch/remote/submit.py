@@ -14,10 +14,8 @@ from dtk.launch.remote import kubernetes, skypilot, slurm
 from dtk.launch.remote.submission import Submission
 from dtk.record.run_folder import now, writing
 
-SCRIPT = "job.sbatch"
-"""The batch script, in the run folder."""
-TIMEOUT_S = 120.0
-"""Longest wait for sbatch or kubectl."""
+SCRIPT = "job.sbatch"  # The batch script, in the run folder.
+TIMEOUT_S = 120.0  # Longest wait for sbatch or kubectl.
 PROGRAMS = {"slurm": "sbatch", "kubernetes": "kubectl", "skypilot": "sky"}
 
 

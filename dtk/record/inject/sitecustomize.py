@@ -14,10 +14,8 @@ if TYPE_CHECKING:
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 """Where the packages dtk and diagnostics lie; not put on the script's path, as its own packages may lie there too."""
-EVERY_S = 1.0
-"""Between two words of a rank on its way to its process group."""
-TRANSFER_BYTES = 1 << 20
-"""Read or written in that time by a process that works."""
+EVERY_S = 1.0  # Between two words of a rank on its way to its process group.
+TRANSFER_BYTES = 1 << 20  # Read or written in that time by a process that works.
 FRAMES = 24  # Chosen: torch's own frames and some of the user's.
 AWAITED = "torch.distributed.distributed_c10d"
 OLDEST = (3, 11)  # As `requires-python` in pyproject.toml.
@@ -273,8 +271,7 @@ def chain() -> None:
         sys.modules.setdefault("sitecustomize", hidden)
 
 
-BEGUN: "list[Any]" = []
-"""The start of this rank, until it comes to init_process_group."""
+BEGUN: "list[Any]" = []  # The start of this rank, until it comes to init_process_group.
 
 if "DTK_WATCH_FOLDER" in os.environ:
     if "TORCHELASTIC_RUN_ID" in os.environ and "LOCAL_RANK" in os.environ:
