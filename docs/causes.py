@@ -50,7 +50,7 @@ def _example(cause: AnyCause) -> str:
     example = cause.example
     if example is None:
         return ""
-    text = example.content().strip()
+    text = example.text.strip()
     lines = f"dtk run fault={text}" if example.kind == "fault" else text
     return f"\n### {cause.id}\n{EVIDENCE[example.kind]}:\n```\n{lines}\n```\n"
 

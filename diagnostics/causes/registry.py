@@ -1,7 +1,7 @@
 """Collects the causes: every file below a family's folder here, and a user's own detectors. Decides nothing.
 
-Adding a cause is adding one file `diagnostics/causes/<family>/<name>.py` that ends in `CAUSE = Cause(...)`; a file
-whose name begins with an underscore holds what the causes of a family share.
+Adding a cause is adding one file `diagnostics/causes/<family>/<name>.py` that ends in `CAUSE = declared(...)`; a
+file whose name begins with an underscore holds what the causes of a family share.
 """
 
 import os
@@ -42,7 +42,7 @@ def _cause(path: Path) -> AnyCause:
     family, name = path.parent.name, path.stem
     cause = getattr(import_module(f"diagnostics.causes.{family}.{name}"), "CAUSE", None)
     if not isinstance(cause, Cause):
-        raise ValueError(f"{path}: it has to end in CAUSE = Cause(...)")
+        raise ValueError(f"{path}: it has to end in CAUSE = declared(...)")
     if cause.id != f"{family}.{name}":
         raise ValueError(f"{path}: its id is {cause.id!r}, and has to be {family}.{name}")
     if cause.branch not in {branch.id for branch in BRANCHES}:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Outcome
 
 Relation = Literal["ranks", "victims", "group", "any"]
@@ -56,22 +55,16 @@ class Example:
     """The smallest evidence of a job with the cause: docs/causes.md prints it, and `test_registry.py` diagnoses it."""
 
     kind: ExampleKind
-    text: str = ""
+    text: str
     ranks: tuple[int, ...] = ()
     """Culprits that the diagnosis must name; of a fault the tests of all faults know them."""
     outcome: Outcome | None = None
     """Of the diagnosis; None = the cause's own. A risk becomes what it led to: memory that ran out is `oom`."""
-    beside: str = ""
-    """`__file__` of a cause whose text is long and lies in a YAML file beside it, under `example`."""
-
-    def content(self) -> str:
-        """Return the text, read from its file where it has one."""
-        return self.text or str(table_beside(self.beside)["example"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause(Generic[F]):
-    """One cause. Its file defines the facts that its findings carry, `decide`, and ends in `CAUSE = Cause(...)`."""
+    """One cause. Its file defines the facts that its findings carry, `decide`, and ends in `CAUSE = declared(...)`."""
 
     id: str
     """`family.name`, as the file's path below `diagnostics/causes` has it; never renamed."""

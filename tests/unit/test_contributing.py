@@ -105,15 +105,9 @@ TOY_CAUSE = '''
 
 from dataclasses import dataclass
 
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.causes.declared import declared
 from diagnostics.contract.findings import Finding, Remedy, Text
 from diagnostics.evidence.model import Evidence, RankError
-
-LOG = """[rank1]: Traceback (most recent call last):
-[rank1]:   File "/job/train.py", line 3, in <module>
-[rank1]:     play()
-[rank1]: ToyError: none is left
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +136,23 @@ def decide(errors: list[RankError]) -> list[Finding]:
     return [Finding(cause=CAUSE.id, status=status, facts=OutOfToys(len(ranks)), ranks=ranks)]
 
 
-CAUSE = Cause(
-    id="env.out_of_toys",
-    title="a rank ran out of toys",
-    outcome="crashed",
-    branch="environment.settings",
-    facts=_errors,
-    decide=decide,
-    decided_from="exceptions in logs",
-    remedy="TOYS=2",
-    example=Example("log", LOG, ranks=(1,)),
-)
+CAUSE = declared(__file__, _errors, decide)
 '''
+TOY_CAUSE_WORDS = """# `env.out_of_toys`: what docs/causes.md says of it.
+cause:
+  title: a rank ran out of toys
+  outcome: crashed
+  branch: environment.settings
+  decided_from: exceptions in logs
+  remedy: TOYS=2
+  example: {kind: log, ranks: [1]}
+
+example: |
+  [rank1]: Traceback (most recent call last):
+  [rank1]:   File "/job/train.py", line 3, in <module>
+  [rank1]:     play()
+  [rank1]: ToyError: none is left
+"""
 TOY_CAUSE_TEST = """
 from diagnostics.causes.env.out_of_toys import CAUSE, decide
 from diagnostics.evidence.model import RankError
@@ -207,9 +206,10 @@ def test_a_reader_is_one_file_and_its_test(copy: Path) -> None:
     assert "toy files" in dtk(copy, "diagnose", str(nothing)).stderr
 
 
-def test_a_cause_is_one_file_and_its_test(copy: Path) -> None:
+def test_a_cause_is_one_file_its_words_and_its_test(copy: Path) -> None:
     """Its example is diagnosed, as the tests of all causes do it; trees and documents know it."""
     (copy / "diagnostics/causes/env/out_of_toys.py").write_text(TOY_CAUSE, encoding="utf-8")
+    (copy / "diagnostics/causes/env/out_of_toys.yaml").write_text(TOY_CAUSE_WORDS, encoding="utf-8")
     shutil.copytree(ROOT / "docs", copy / "docs")
     for package in ("tests", "conf"):
         shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
@@ -220,7 +220,7 @@ def test_a_cause_is_one_file_and_its_test(copy: Path) -> None:
     assert passed.returncode == 0, passed.stdout
     (copy / "left").mkdir()
     log = subprocess.run(
-        [sys.executable, "-c", "from diagnostics.causes.env.out_of_toys import LOG; print(LOG)"],
+        [sys.executable, "-c", "from diagnostics.causes.env.out_of_toys import CAUSE; print(CAUSE.example.text)"],
         cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)}, check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
     (copy / "left/train.log").write_text(log)

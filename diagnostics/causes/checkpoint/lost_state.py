@@ -2,7 +2,7 @@
 
 from diagnostics.analysis.printed_pairs import Course, worse_after_resume
 from diagnostics.analysis.printed_steps import PrintedSteps, printed_steps
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.causes.declared import declared
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided, worded
 
@@ -36,4 +36,4 @@ def decide(job: PrintedSteps) -> list[Finding]:
     return [Finding(cause=ID, status="confirmed", facts=facts, confidence=0.75, step=step, evidence=items)]
 
 
-CAUSE = Cause(id=ID, facts=printed_steps, decide=decide, example=Example("files", beside=__file__), **_TABLE["cause"])
+CAUSE = declared(__file__, printed_steps, decide)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.causes.declared import declared
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where, undecided, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
 from diagnostics.evidence.calls import is_library
@@ -115,15 +115,4 @@ def _prefix(missing: Iterable[str], unexpected: Iterable[str]) -> str:
     return ""
 
 
-CAUSE = Cause(
-    id=ID,
-    title="a checkpoint does not fit what it is loaded into",
-    outcome="crashed",
-    branch="crash",
-    facts=lambda evidence: evidence,
-    decide=decide,
-    decided_from="exceptions of load_state_dict, torch.distributed.checkpoint, DeepSpeed and Megatron-LM",
-    remedy="save and load the same wrapper; the same sizes, optimizer and number of ranks",
-    example=Example("log", ranks=(1,), beside=__file__),
-    source="torch/nn/modules/module.py, torch/distributed/checkpoint/default_planner.py, pytorch#148252",
-)
+CAUSE = declared(__file__, lambda evidence: evidence, decide)

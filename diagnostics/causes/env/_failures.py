@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.causes.declared import declared
+from diagnostics.contract.causes import Cause
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided, worded
 from diagnostics.contract.formatting import bytes_text, counted, ranks_spoken, sentence
@@ -70,17 +71,7 @@ def failure_cause(file: str) -> Cause[JobEnvironment]:
         facts = worded(_text, first=found[0], count=len(found))
         return [Finding(cause=id, status="confirmed", facts=facts, confidence=0.97, ranks=ranks, evidence=items)]
 
-    return Cause(
-        id=id,
-        title=table["title"],
-        outcome="crashed",
-        branch="environment.hardware",
-        facts=job_environment,
-        decide=decide,
-        decided_from=table["decided_from"],
-        remedy=table["remedy"],
-        example=Example("log", ranks=tuple(table.get("example_ranks", ())), beside=file),
-    )
+    return declared(file, job_environment, decide)
 
 
 def _text(finding: Finding, first: _Line, count: int) -> Text:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from diagnostics.analysis.environment.job import JobEnvironment, RankLint, job_environment
 from diagnostics.analysis.environment.recorded import ALL, CONFIGURATION, Recorded
 from diagnostics.analysis.environment.situation import Severity
+from diagnostics.causes.declared import declared
 from diagnostics.causes.lint_texts import lint_text
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided
 from diagnostics.contract.formatting import ranks_spoken
 
@@ -73,13 +74,8 @@ class Settings:
 
 
 def lint_cause(
+    file: str,
     *,
-    id: str,
-    title: str,
-    branch: str,
-    remedy: str,
-    example: Example | None = None,
-    decided_from: str = "environment in manifest or log",
     nccl_only: bool = False,
     names: bool = False,
     lacking: Callable[[Recorded], str] = lambda record: "",
@@ -88,12 +84,7 @@ def lint_cause(
     """Return a cause that the linter decides.
 
     Args:
-        id: as `lint_texts.yaml` has it.
-        title: in words.
-        branch: of the fault tree.
-        remedy: for docs/causes.md.
-        example: of the evidence.
-        decided_from: for docs/causes.md.
+        file: `__file__` of its module.
         nccl_only: it matters only where NCCL moves the data.
         names: it is about names, which a log does not tell: NCCL repeats only those that it knows.
         lacking: the fact of the machine without which it cannot be ruled out; empty = nothing lacks.
@@ -104,34 +95,25 @@ def lint_cause(
         record = job.recorded
         if nccl_only and record.backend == "gloo":
             summary = "The ranks communicate through gloo, which these settings of NCCL do not concern."
-            yield ruled_out(id, summary, "backend gloo")
+            yield ruled_out(cause.id, summary, "backend gloo")
             return
         logged = from_logs(job)
         if logged is not None:
             yield logged
-        if lints := [seen for seen in job.lints if lint_text(seen.lint).cause == id]:
-            yield _confirmed(id, lints, record)
+        if lints := [seen for seen in job.lints if lint_text(seen.lint).cause == cause.id]:
+            yield _confirmed(cause.id, lints, record)
         elif logged is None:
             is_recorded = record.complete or (record.count > 0 and not names)
             what = lacking(record) or ("" if is_recorded else "record of the environment variables")
             if what:
-                yield undecided(id, "There is no {what}.", _MISSING, what=what)
+                yield undecided(cause.id, "There is no {what}.", _MISSING, what=what)
             else:
                 summary = "None of the {count} recorded variables is at fault."
                 summary = summary if record.count else "No variable of this kind is set."
-                yield ruled_out(id, summary, "0 of {count} variables", count=record.count)
+                yield ruled_out(cause.id, summary, "0 of {count} variables", count=record.count)
 
-    return Cause(
-        id=id,
-        title=title,
-        outcome="at_risk",
-        branch=branch,
-        facts=job_environment,
-        decide=lambda job: tuple(decide(job)),
-        decided_from=decided_from,
-        remedy=remedy,
-        example=example,
-    )
+    cause = declared(file, job_environment, lambda job: tuple(decide(job)))
+    return cause
 
 
 def set_anywhere(record: Recorded, *names: str) -> bool:

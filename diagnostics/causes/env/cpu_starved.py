@@ -1,7 +1,7 @@
 """The ranks of a node get less CPU than they need: a cgroup's quota, their affinity, or the hypervisor."""
 
 from diagnostics.analysis.node_health import NodeHealth, node_health
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.causes.declared import declared
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
@@ -69,10 +69,4 @@ def decide(nodes: tuple[NodeHealth, ...]) -> list[Finding]:
     return [undecided(ID, "What the ranks may use of the CPU was not recorded.", "record=light of a dtk run")]
 
 
-CAUSE = Cause(
-    id=ID,
-    facts=node_health,
-    decide=decide,
-    example=Example("files", ranks=(0, 1), beside=__file__),
-    **_TABLE["cause"],
-)
+CAUSE = declared(__file__, node_health, decide)

@@ -1,7 +1,7 @@
 """TORCH_DISTRIBUTED_DEBUG=DETAIL ended the job: on CPU, torch 2.13's DDP constructor segfaults under it."""
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.causes.declared import declared
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided, worded
 
 _SHOWN = 8
@@ -47,14 +47,4 @@ def decide(job: JobEnvironment) -> list[Finding]:
     ]
 
 
-CAUSE = Cause(
-    id="env.debug_detail_crash",
-    title="TORCH_DISTRIBUTED_DEBUG=DETAIL ended the job",
-    outcome="crashed",
-    branch="environment.settings",
-    facts=job_environment,
-    decide=decide,
-    decided_from="environment, and a rank that died by SIGSEGV",
-    remedy="TORCH_DISTRIBUTED_DEBUG=INFO",
-    example=Example("files", ranks=(1,), beside=__file__),
-)
+CAUSE = declared(__file__, job_environment, decide)

@@ -2,7 +2,6 @@
 
 from diagnostics.analysis.environment.recorded import Recorded
 from diagnostics.causes.env._lint import lint_cause, set_anywhere
-from diagnostics.contract.causes import Example
 
 
 def _lacking(record: Recorded) -> str:
@@ -14,13 +13,4 @@ def _lacking(record: Recorded) -> str:
     return "list of the node's RDMA devices" if record.nnodes > 1 and "infiniband" not in record.hardware else ""
 
 
-CAUSE = lint_cause(
-    id="env.ib_disabled",
-    title="RDMA is there but not used",
-    branch="environment.hardware",
-    remedy="unset NCCL_IB_DISABLE or NCCL_NET",
-    example=Example("variables", "NCCL_IB_DISABLE=1"),
-    decided_from="environment, the node's RDMA devices, number of nodes",
-    nccl_only=True,
-    lacking=_lacking,
-)
+CAUSE = lint_cause(__file__, nccl_only=True, lacking=_lacking)

@@ -1,14 +1,14 @@
 """The job was stopped from outside: a closed terminal, the scheduler's limit or preemption, a failed node."""
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.causes.declared import declared
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided, worded
 from diagnostics.evidence.endings import is_victim, kind_of_exception, signal_name
 from diagnostics.evidence.model import LogFact
 
 ID = "env.job_stopped"
-_TABLE = table_beside(__file__)
+_TABLE = table_beside(__file__)["reasons"]
 _AFTER_TROUBLE = frozenset({
     "watchdog_timeout", "watchdog_status", "monitor_stuck", "gloo_timeout", "gloo_closed", "gloo_reset", "cuda_oom",
     "monitored_barrier", "desync_report", "cuda_error", "cpu_oom", "kernel_oom", "xid", "dist_backend_error",
@@ -60,18 +60,4 @@ def decide(job: JobEnvironment) -> list[Finding]:
     return [Finding(cause=ID, status="confirmed", facts=facts, confidence=confidence, evidence=(item,))]
 
 
-CAUSE = Cause(
-    id=ID,
-    title="the job was stopped from outside",
-    outcome="crashed",
-    branch="crash",
-    facts=job_environment,
-    decide=decide,
-    decided_from="signals that torchrun or DeepSpeed received, Slurm's reason for a cancelled job",
-    remedy="tmux instead of a terminal that is closed; a longer time limit, checkpoints and --requeue",
-    example=Example(
-        "log",
-        "W0920 09:10:41.194000 84 torch/distributed/elastic/agent/server/api.py:719] Received 1 death signal, shutting "
-        "down workers\n",
-    ),
-)
+CAUSE = declared(__file__, job_environment, decide)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from diagnostics.analysis.environment.catalogue import Version
 from diagnostics.analysis.environment.known_bugs import KnownBug, possible, struck
 from diagnostics.analysis.environment.recorded import recorded
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.causes.declared import declared
 from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.model import Evidence
@@ -96,16 +96,4 @@ def decide(case: Seen) -> list[Finding]:
     return [Finding(cause=ID, status="ruled_out" if named else "undecided", facts=status, confidence=0.0)]
 
 
-CAUSE = Cause(
-    id=ID,
-    title="a known fault of NCCL, torch, the driver or the kernel",
-    outcome="crashed",
-    branch="environment.hardware",
-    facts=seen,
-    decide=decide,
-    noted=True,
-    decided_from="versions in logs and in the manifest, variables, and the texts of faults (table with sources)",
-    remedy="install the version or set the variable that the table names",
-    example=Example("log", beside=__file__),
-    source="diagnostics/analysis/environment/data/known_bugs.yaml: each row has its own",
-)
+CAUSE = declared(__file__, seen, decide)

@@ -8,7 +8,6 @@ from diagnostics.analysis.environment.job import JobEnvironment
 from diagnostics.analysis.environment.recorded import Recorded, interfaces
 from diagnostics.causes.env._failures import in_logs
 from diagnostics.causes.env._lint import lint_cause, set_anywhere
-from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.evidence.model import LogFact
 
@@ -89,13 +88,4 @@ def _lacking(record: Recorded) -> str:
     return "list of the node's network interfaces" if named and "interfaces" not in record.hardware else ""
 
 
-CAUSE = lint_cause(
-    id="env.wrong_interface",
-    title="communication on the wrong network interface",
-    branch="environment.hardware",
-    remedy="set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the exact name of the interface",
-    example=Example("variables", "NCCL_SOCKET_IFNAME==ens3"),
-    decided_from="environment against the node's interfaces; what NCCL and gloo say they use",
-    lacking=_lacking,
-    from_logs=_from_logs,
-)
+CAUSE = lint_cause(__file__, lacking=_lacking, from_logs=_from_logs)

@@ -1,8 +1,8 @@
 """An all_to_all in which a rank expects another number of rows of a peer than that peer sends."""
 
 from diagnostics.analysis.pairwise import Case, Pairs, pairs
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _parts
-from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import (
     EvidenceItem,
     Finding,
@@ -81,13 +81,4 @@ def seen(known: Pairs, case: Case, what: str) -> tuple[EvidenceItem, ...]:
     )
 
 
-CAUSE = Cause(
-    id=ID,
-    title="ranks disagree about the split sizes of an all_to_all",
-    outcome="hung",
-    branch="hang.asymmetric",
-    facts=pairs,
-    decide=decide,
-    decided_from="rings, which hold the split sizes of every all_to_all",
-    remedy="exchange the counts first, and expect what the peers announce",
-)
+CAUSE = declared(__file__, pairs, decide)

@@ -1,10 +1,9 @@
 """Ranks issued different operations at the same position of a group."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _stacks, _watchdog
 from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
-from diagnostics.causes.hang._relations import CIRCULAR, FAILED, OTHER_CALLS
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy
 
 ID = "hang.collective_mismatch"
@@ -39,21 +38,4 @@ def decide(stall: Stall) -> list[Finding]:
     return decided(stall, READING, findings, silent=True)
 
 
-CAUSE = Cause(
-    id=ID,
-    title="ranks issued different operations at the same position",
-    outcome="hung",
-    branch="hang.asymmetric",
-    facts=explain,
-    decide=decide,
-    decided_from="dumps or rings of two ranks or more, else NCCL's watchdog lines or DETAIL's message",
-    may_complete=True,
-    remedy="let all ranks call the same collective at that line",
-    example=Example("fault", "other_operation"),
-    explained_by=(
-        ExplainedBy(FAILED, when=("ranks",)),
-        ExplainedBy(OTHER_CALLS, when=("ranks", "victims")),
-        ExplainedBy(("hang.unused_parameters", "hang.all_to_all_splits"), when=("group",)),
-        ExplainedBy(CIRCULAR, when=("ranks", "group")),
-    ),
-)
+CAUSE = declared(__file__, explain, decide)

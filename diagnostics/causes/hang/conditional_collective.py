@@ -5,12 +5,11 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.late import RanAhead
 from diagnostics.analysis.stall.missed_call import MissedCall
 from diagnostics.analysis.stall.watchdog import WatchdogGap
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _parts, _stacks, _watchdog
 from diagnostics.causes.hang._divergence import Disagreement, Reading, call_everywhere, call_unconditionally, decided
 from diagnostics.causes.hang._more_calls import more_calls
 from diagnostics.causes.hang._proviso import assuming
-from diagnostics.causes.hang._relations import CIRCULAR, FAILED, LATE
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
 
@@ -164,21 +163,4 @@ def _ahead(stall: Stall, case: RanAhead) -> Finding:
     )
 
 
-CAUSE = Cause(
-    id=ID,
-    title="only some ranks issued a collective",
-    outcome="hung",
-    branch="hang.asymmetric",
-    facts=explain,
-    decide=decide,
-    decided_from="dumps or rings, else stacks or NCCL's watchdog lines",
-    remedy="take the collective out of the `if rank == ...`",
-    example=Example("fault", "extra_collective"),
-    explained_by=(
-        ExplainedBy(("hang.timeout_budget",), when=("any",)),
-        ExplainedBy((*FAILED, "hang.uneven_iterations"), when=("ranks",)),
-        ExplainedBy(("hang.unused_parameters", "hang.all_to_all_splits"), when=("group",)),
-        ExplainedBy(LATE, when=("ranks", "victims")),
-        ExplainedBy(CIRCULAR, when=("ranks", "group")),
-    ),
-)
+CAUSE = declared(__file__, explain, decide)

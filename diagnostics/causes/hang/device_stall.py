@@ -2,10 +2,9 @@
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.late import DeviceStall
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._relations import FAILED, MISMATCH
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence, verb
 
@@ -54,18 +53,4 @@ def decide(stall: Stall) -> list[Finding]:
     ]
 
 
-CAUSE = Cause(
-    id=ID,
-    title="a rank's device does not complete what the others complete",
-    outcome="hung",
-    branch="hang.late",
-    facts=explain,
-    decide=decide,
-    decided_from="completed counters in the pg_status of NCCL dumps",
-    remedy="check that device for Xid, ECC and NVLink errors; move the job off the node",
-    example=Example("calls", ranks=(1,), beside=__file__),
-    explained_by=(
-        ExplainedBy(FAILED, when=("ranks",)),
-        ExplainedBy((*FAILED, "hang.rank_exited", *MISMATCH), when=("victims",)),
-    ),
-)
+CAUSE = declared(__file__, explain, decide)

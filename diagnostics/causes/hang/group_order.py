@@ -2,10 +2,10 @@
 
 from diagnostics.analysis.stall.circular import GroupOrder
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._proviso import assuming
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import Finding, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence, verb
 
@@ -62,14 +62,4 @@ def _finding(stall: Stall, case: GroupOrder) -> Finding:
     )
 
 
-CAUSE = Cause(
-    id=ID,
-    title="ranks used process groups in different orders",
-    outcome="hung",
-    branch="hang.circular",
-    facts=explain,
-    decide=decide,
-    decided_from="dumps or rings with more than one process group",
-    remedy="use the groups in one order on all ranks",
-    example=Example("fault", "group_order"),
-)
+CAUSE = declared(__file__, explain, decide)

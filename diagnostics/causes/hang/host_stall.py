@@ -5,12 +5,11 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.late import HostStall
 from diagnostics.analysis.stall.stack_evidence import HostOutside
 from diagnostics.analysis.stall.watchdog import WatchdogGap
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _parts, _stacks, _watchdog
 from diagnostics.causes.hang._host import doing, fix
 from diagnostics.causes.hang._proviso import assuming
-from diagnostics.causes.hang._relations import CIRCULAR, FAILED, MISMATCH, OTHER_CALLS
 from diagnostics.causes.hang._unconfirmed import left_open, unconfirmed
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
 
@@ -168,21 +167,4 @@ def _outside(case: HostOutside) -> Finding:
     )
 
 
-CAUSE = Cause(
-    id=ID,
-    title="a rank never reached a collective",
-    outcome="hung",
-    branch="hang.late",
-    facts=explain,
-    decide=decide,
-    decided_from="stacks at the stall, heartbeats, counters of the dumps",
-    remedy="fix what the stack shows: data loader, file system, lock, compilation",
-    example=Example("fault", "data_loader_stuck"),
-    explained_by=(
-        ExplainedBy(("hang.timeout_budget",), when=("any",)),
-        ExplainedBy(("storage.stall",), when=("ranks",)),
-        ExplainedBy(FAILED, when=("ranks",)),
-        ExplainedBy((*FAILED, "hang.rank_exited", *MISMATCH), when=("victims",)),
-        ExplainedBy((*OTHER_CALLS, *CIRCULAR), when=("ranks", "victims")),
-    ),
-)
+CAUSE = declared(__file__, explain, decide)

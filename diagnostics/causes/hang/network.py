@@ -2,10 +2,9 @@
 
 from diagnostics.analysis.stall.blameless import NeverCompletes
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._relations import ASYMMETRIC, CIRCULAR, FAILED, LATE, REFUSED
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
 
 ID = "hang.network"
@@ -52,20 +51,4 @@ def decide(stall: Stall) -> list[Finding]:
     return findings or [unconfirmed(stall, ID)]
 
 
-CAUSE = Cause(
-    id=ID,
-    title="all ranks issued the same collective and it does not complete",
-    outcome="hung",
-    branch="hang.blameless",
-    facts=explain,
-    decide=decide,
-    decided_from="dumps of all ranks that agree, transport errors in logs",
-    remedy="check links, firewall and interfaces between the nodes",
-    example=Example("calls", beside=__file__),
-    explained_by=(
-        ExplainedBy(("hang.timeout_budget",), when=("any",)),
-        ExplainedBy((*FAILED, "hang.rank_exited", *ASYMMETRIC, *LATE), when=("group",)),
-        ExplainedBy(CIRCULAR, when=("ranks", "group")),
-        ExplainedBy((*REFUSED, "env.wrong_interface", "network.link_fault"), when=("any",)),
-    ),
-)
+CAUSE = declared(__file__, explain, decide)

@@ -3,10 +3,9 @@
 from diagnostics.analysis.stall.circular import PointToPoint
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.unrecorded_transfer import UnrecordedTransfer
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._relations import MISMATCH
 from diagnostics.causes.hang._unconfirmed import UNRECORDED, left_open, unconfirmed
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
 from diagnostics.evidence.calls import Call
@@ -149,15 +148,4 @@ def _unrecorded(stall: Stall, case: UnrecordedTransfer) -> Finding:
     )
 
 
-CAUSE = Cause(
-    id=ID,
-    title="a send or receive waits for another half that never comes",
-    outcome="hung",
-    branch="hang.circular",
-    facts=explain,
-    decide=decide,
-    decided_from="rings and NCCL dumps (gloo does not record send and recv), stacks",
-    remedy="order sends and receives by rank, or use batch_isend_irecv",
-    example=Example("fault", "recv_before_send"),
-    explained_by=(ExplainedBy((*MISMATCH, "hang.pipeline_mismatch"), when=("group",)),),
-)
+CAUSE = declared(__file__, explain, decide)

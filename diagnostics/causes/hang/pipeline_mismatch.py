@@ -1,9 +1,9 @@
 """Stages of a pipeline that disagree about the number of micro-batches of a step, or the size of messages."""
 
 from diagnostics.analysis.pairwise import Case, Pairs, pairs
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang.all_to_all_splits import places, seen
-from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import Finding, Group, Remedy, Text, ruled_out, undecided, worded
 from diagnostics.contract.formatting import ranks_spoken
 
@@ -59,13 +59,4 @@ def decide(known: Pairs) -> list[Finding]:
     ]
 
 
-CAUSE = Cause(
-    id=ID,
-    title="stages of a pipeline disagree about micro-batches",
-    outcome="hung",
-    branch="hang.asymmetric",
-    facts=pairs,
-    decide=decide,
-    decided_from="rings of a dtk run: messages of a step between neighbouring stages, and the mesh of its manifest",
-    remedy="the same number and size of micro-batches on all stages",
-)
+CAUSE = declared(__file__, pairs, decide)

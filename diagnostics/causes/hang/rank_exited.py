@@ -4,10 +4,9 @@ Ranks that exit together after they have waited are not blamed: what they waited
 """
 
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import EXIT_CODE, Ended
-from diagnostics.causes.hang._relations import CIRCULAR, FAILED, MISMATCH, OTHER_CALLS
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy, Text
 
 ID = "hang.rank_exited"
@@ -38,22 +37,4 @@ def decide(stall: Stall) -> list[Finding]:
     return [_endings.confirmed(stall, ID, case, _text, confidence)]
 
 
-CAUSE = Cause(
-    id=ID,
-    title="a rank exited while the others waited for it",
-    outcome="hung",
-    branch="crash",
-    facts=explain,
-    decide=decide,
-    decided_from="events of dtk's ranks, exit codes that launchers report, the last collectives of all ranks",
-    crash_when="failed",
-    remedy="let every rank run the same number of steps and leave together",
-    example=Example("log", ranks=(1,), beside=__file__),
-    explained_by=(
-        ExplainedBy(FAILED, when=("ranks",)),
-        ExplainedBy((*FAILED, *MISMATCH, "hang.unused_parameters"), when=("victims",)),
-        ExplainedBy((*MISMATCH, *OTHER_CALLS), when=("group",)),
-        ExplainedBy((*OTHER_CALLS, "hang.host_stall", "hang.device_stall", *CIRCULAR), when=("ranks", "victims")),
-        ExplainedBy(("hang.network", "hang.rendezvous"), when=("any",)),
-    ),
-)
+CAUSE = declared(__file__, explain, decide)

@@ -2,10 +2,9 @@
 
 from diagnostics.analysis.stall.endings import Missing
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _endings, _parts
 from diagnostics.causes.hang._endings import HOST_MEMORY, Change, Ended
-from diagnostics.causes.hang._relations import ASYMMETRIC, CIRCULAR, LATE, MISMATCH, REFUSED
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding, Text, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence, verb
 from diagnostics.evidence.endings import is_fault
@@ -81,20 +80,4 @@ def decide(stall: Stall) -> list[Finding]:
     ]
 
 
-CAUSE = Cause(
-    id=ID,
-    title="a rank was killed by a signal",
-    outcome="crashed",
-    branch="crash",
-    facts=explain,
-    decide=decide,
-    decided_from="exit codes and signals that launchers report, status.json",
-    remedy="find out what sent the signal: the kernel when memory runs out, the scheduler, a user",
-    example=Example("fault", "sigkill"),
-    explained_by=(
-        ExplainedBy(("hang.rank_raised", "hang.rank_oom", "hang.rank_exited", *ASYMMETRIC, *LATE), when=("victims",)),
-        ExplainedBy(("hang.rank_oom", "memory.host"), when=("ranks",)),
-        ExplainedBy((*MISMATCH, *REFUSED), when=("group",)),
-        ExplainedBy(CIRCULAR, when=("ranks", "victims")),
-    ),
-)
+CAUSE = declared(__file__, explain, decide)

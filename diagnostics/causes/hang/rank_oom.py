@@ -1,9 +1,9 @@
 """A rank ran out of memory, on the host or on its device."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import HOST_MEMORY, Change, Ended
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy, Text
 
 ID = "hang.rank_oom"
@@ -45,16 +45,4 @@ def decide(stall: Stall) -> list[Finding]:
     return [_endings.confirmed(stall, ID, case, _text, confidence)]
 
 
-CAUSE = Cause(
-    id=ID,
-    title="a rank ran out of memory",
-    outcome="oom",
-    branch="crash",
-    facts=explain,
-    decide=decide,
-    decided_from="out-of-memory messages in logs and error files, allocator snapshots",
-    names_outcome=True,
-    remedy="see the memory causes: smaller micro-batch, more sharding, activation checkpointing",
-    example=Example("log", ranks=(1,), beside=__file__),
-    explained_by=(ExplainedBy(("memory.*",), when=("ranks", "group")),),
-)
+CAUSE = declared(__file__, explain, decide)

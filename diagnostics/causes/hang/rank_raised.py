@@ -4,11 +4,10 @@ import re
 
 from diagnostics.analysis.stall.endings import line
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import EXIT_CODE, Change, Ended
-from diagnostics.causes.hang._relations import ASYMMETRIC, CIRCULAR, LATE, REFUSED
 from diagnostics.causes.hang._unconfirmed import left_open
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Text
 from diagnostics.contract.formatting import ranks_spoken
@@ -75,21 +74,4 @@ def decide(stall: Stall) -> list[Finding]:
     return [_endings.confirmed(stall, ID, case, _text, confidence)]
 
 
-CAUSE = Cause(
-    id=ID,
-    title="a rank raised an exception",
-    outcome="crashed",
-    branch="crash",
-    facts=explain,
-    decide=decide,
-    decided_from="error files, tracebacks in logs, failure events",
-    remedy="fix the exception at the named line; its peers only lost their connection",
-    example=Example("fault", "exception"),
-    explained_by=(
-        ExplainedBy(("hang.rank_oom", "hang.rank_killed", "hang.rank_exited", *ASYMMETRIC, *LATE), when=("victims",)),
-        ExplainedBy(("hang.rank_oom", "hang.rank_killed", "hang.all_to_all_splits"), when=("ranks",)),
-        ExplainedBy((*CIRCULAR, "numeric.non_finite", "numeric.overflow"), when=("ranks", "victims")),
-        ExplainedBy(REFUSED, when=("group",)),
-        ExplainedBy(("checkpoint.mismatch", "memory.host"), when=("ranks", "group")),
-    ),
-)
+CAUSE = declared(__file__, explain, decide)

@@ -2,10 +2,9 @@
 
 from diagnostics.analysis.stall.blameless import Startup, StartupFailed, lasted_s
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._relations import FAILED, LATE, MISMATCH
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import counted, file_name, ranks_spoken, sentence, verb
 from diagnostics.evidence.model import shortened
@@ -111,20 +110,4 @@ def _finding(case: Startup) -> Finding:
     )
 
 
-CAUSE = Cause(
-    id=ID,
-    title="start-up never completed",
-    outcome="hung",
-    branch="hang.blameless",
-    facts=explain,
-    decide=decide,
-    decided_from="what dtk watch records during start-up; messages of the store and the rendezvous",
-    crash_when="refused",
-    remedy="start all ranks, check MASTER_ADDR, port, firewall and world size",
-    example=Example("log", beside=__file__),
-    explained_by=(
-        ExplainedBy(("hang.timeout_budget",), when=("any",)),
-        ExplainedBy((*FAILED, "hang.rank_exited", *MISMATCH, *LATE), when=("group",)),
-        ExplainedBy(("env.wrong_interface", "env.version_mismatch", "env.duplicate_gpu"), when=("any",)),
-    ),
-)
+CAUSE = declared(__file__, explain, decide)

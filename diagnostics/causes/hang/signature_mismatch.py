@@ -3,11 +3,10 @@
 from diagnostics.analysis.divergence.identity import differing_parts
 from diagnostics.analysis.stall.blameless import RootDiffers
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _parts, _watchdog
 from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
-from diagnostics.causes.hang._relations import FAILED, OTHER_CALLS
 from diagnostics.causes.hang._unconfirmed import ruled_out
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
 from diagnostics.evidence.model import LogFact, shortened
@@ -126,21 +125,4 @@ def _root_differs(stall: Stall, case: RootDiffers) -> Finding:
     )
 
 
-CAUSE = Cause(
-    id=ID,
-    title="ranks issued the same operation with different arguments",
-    outcome="hung",
-    branch="hang.asymmetric",
-    facts=explain,
-    decide=decide,
-    decided_from="dumps or rings, else NCCL's watchdog lines; for sizes also DETAIL's message and gloo's abort",
-    may_complete=True,
-    remedy="make shape, dtype, root, ReduceOp and splits equal; pad or gather sizes first",
-    example=Example("fault", "other_shape"),
-    explained_by=(
-        ExplainedBy(FAILED, when=("ranks",)),
-        ExplainedBy(("hang.all_to_all_splits", "hang.pipeline_mismatch"), when=("any",)),
-        ExplainedBy(OTHER_CALLS, when=("ranks", "victims")),
-        ExplainedBy(("hang.unused_parameters",), when=("group",)),
-    ),
-)
+CAUSE = declared(__file__, explain, decide)

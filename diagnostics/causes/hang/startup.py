@@ -2,10 +2,9 @@
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.standing import Waiting, standing
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._relations import FAILED, REFUSED
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Cost, Finding, Group, Remedy, Text, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence
 
@@ -55,19 +54,4 @@ def decide(stall: Stall) -> list[Finding]:
     ]
 
 
-CAUSE = Cause(
-    id="hang.startup",
-    title="the first collective of a group never completed",
-    outcome="hung",
-    branch="hang.blameless",
-    facts=explain,
-    decide=decide,
-    decided_from="NCCL's watchdog lines of all ranks of a group",
-    remedy="look at NCCL_DEBUG=INFO; try NCCL_P2P_DISABLE=1 on one node, NCCL_SOCKET_IFNAME between nodes",
-    example=Example("log", beside=__file__),
-    explained_by=(
-        ExplainedBy(("hang.timeout_budget",), when=("any",)),
-        ExplainedBy(FAILED, when=("group",)),
-        ExplainedBy((*REFUSED, "env.wrong_interface", "network.link_fault"), when=("any",)),
-    ),
-)
+CAUSE = declared(__file__, explain, decide)

@@ -2,10 +2,9 @@
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.straggler import Straggler
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._relations import CIRCULAR, FAILED, MISMATCH, OTHER_CALLS
 from diagnostics.causes.hang._unconfirmed import left_open, unconfirmed
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Cost, Finding, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import ranks_spoken
 
@@ -71,21 +70,4 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     return left_open(ID, text, _MISSING, about=stall.unclear)
 
 
-CAUSE = Cause(
-    id=ID,
-    title="a rank is slow, not stuck",
-    outcome="slow",
-    branch="hang.late",
-    facts=explain,
-    decide=decide,
-    decided_from="arrival times in rings and dumps",
-    remedy="balance the work of the ranks, check the clocks and the load of the node",
-    example=Example("fault", "straggler"),
-    explained_by=(
-        ExplainedBy(FAILED, when=("ranks",)),
-        ExplainedBy((*FAILED, "hang.rank_exited", *MISMATCH), when=("victims",)),
-        ExplainedBy((*OTHER_CALLS, "hang.host_stall", "hang.device_stall", *CIRCULAR), when=("ranks", "victims")),
-        ExplainedBy(("hang.network", "hang.rendezvous"), when=("any",)),
-        ExplainedBy(("hardware.throttled", "hardware.pcie_degraded", "storage.stall"), when=("ranks",)),
-    ),
-)
+CAUSE = declared(__file__, explain, decide)

@@ -2,9 +2,9 @@
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.standing import standing
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import ranks_spoken, seconds_text, sentence
 from diagnostics.evidence.model import LogFact
@@ -72,15 +72,4 @@ def decide(stall: Stall) -> list[Finding]:
     ]
 
 
-CAUSE = Cause(
-    id=ID,
-    title="work on few ranks takes longer than the timeout of the others",
-    outcome="hung",
-    branch="hang.late",
-    facts=explain,
-    decide=decide,
-    decided_from="a progress bar of a data set's preparation that is under way when a timeout is reported",
-    remedy="prepare the data before the job, or raise the timeout of the group",
-    example=Example("log", ranks=(0,), beside=__file__),
-    source="hiyouga/LlamaFactory#360; huggingface/accelerate#1114; Lightning-AI/pytorch-lightning#19448",
-)
+CAUSE = declared(__file__, explain, decide)

@@ -2,12 +2,11 @@
 
 from diagnostics.analysis.stall.departure import EarlierStep, EndedInRound, MoreCalls, RoundUnknown
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _parts, _stacks
 from diagnostics.causes.hang._divergence import Disagreement, Reading, call_everywhere, call_unconditionally, decided
 from diagnostics.causes.hang._more_calls import exited_in_order, more_calls
-from diagnostics.causes.hang._relations import CIRCULAR, FAILED, LATE
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, ruled_out
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
 
@@ -189,20 +188,4 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     return left_open(ID, text, _parts.RECORD, about=behind)
 
 
-CAUSE = Cause(
-    id=ID,
-    title="a rank ran fewer or more steps than the others",
-    outcome="hung",
-    branch="hang.asymmetric",
-    facts=explain,
-    decide=decide,
-    decided_from="dumps or rings, steps in heartbeats",
-    remedy="deal out equal batches, agree on when to stop, or use DDP's Join",
-    example=Example("fault", "uneven_batches"),
-    explained_by=(
-        ExplainedBy(FAILED, when=("ranks",)),
-        ExplainedBy(("hang.unused_parameters", "hang.all_to_all_splits"), when=("group",)),
-        ExplainedBy(LATE, when=("ranks", "victims")),
-        ExplainedBy(CIRCULAR, when=("ranks", "group")),
-    ),
-)
+CAUSE = declared(__file__, explain, decide)

@@ -2,10 +2,9 @@
 
 from diagnostics.analysis.stall.endings import DdpUnused, line
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
-from diagnostics.causes.hang._relations import FAILED
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
 from diagnostics.evidence.model import shortened
@@ -73,16 +72,4 @@ def decide(stall: Stall) -> list[Finding]:
     return decided(stall, READING, findings)
 
 
-CAUSE = Cause(
-    id=ID,
-    title="gradients never became ready on some ranks",
-    outcome="hung",
-    branch="hang.asymmetric",
-    facts=explain,
-    decide=decide,
-    decided_from="dumps or rings, DDP's message, stacks",
-    crash_when="unreduced",
-    remedy="strategy.find_unused_parameters=true, or use every parameter on every rank",
-    example=Example("fault", "unused_parameters"),
-    explained_by=(ExplainedBy(FAILED, when=("ranks",)),),
-)
+CAUSE = declared(__file__, explain, decide)

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from diagnostics.analysis.node_health import DeviceHealth, NodeHealth, node_health
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.causes.declared import declared
+from diagnostics.contract.causes import Cause
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided, worded
 from diagnostics.contract.formatting import counted
 
@@ -13,26 +15,12 @@ Words = Callable[[DeviceHealth, Sequence[DeviceHealth]], tuple[str, str]]
 
 
 def device_cause(
-    *,
-    id: str,
-    title: str,
-    decided_from: str,
-    source: str,
-    remedy: Remedy,
-    example: Example,
-    known: Callable[[DeviceHealth], bool],
-    badness: Callable[[DeviceHealth], float],
-    words: Words,
+    file: str, known: Callable[[DeviceHealth], bool], badness: Callable[[DeviceHealth], float], words: Words
 ) -> Cause[tuple[NodeHealth, ...]]:
     """Return a cause that lies in single devices.
 
     Args:
-        id: of the cause.
-        title: in words.
-        decided_from: for docs/causes.md.
-        source: of the decision.
-        remedy: the first one.
-        example: of the evidence.
+        file: `__file__` of its module; the table beside it has under `why` the reason of the cause's remedy.
         known: whether a device was looked at for it while it worked.
         badness: 0 = nothing is wrong with it; the larger, the worse.
         words: puts the worst device into words.
@@ -43,23 +31,20 @@ def device_cause(
         clause, measured = words(worst, devices)
         who = f" (rank {worst.rank})" if worst.rank is not None else ""
         more = f" {counted(len(bad) - 1, 'more device')} too." if len(bad) > 1 else ""
-        return Text(
-            summary=f"{worst.name}{who} {clause}.{more}",
-            measured=measured,
-            remedies=(remedy, _LEAVE_OUT),
-        )
+        remedy = Remedy("environment", cause.remedy, table_beside(file)["why"])
+        return Text(summary=f"{worst.name}{who} {clause}.{more}", measured=measured, remedies=(remedy, _LEAVE_OUT))
 
     def decide(nodes: tuple[NodeHealth, ...]) -> list[Finding]:
         devices = [device for node in nodes for device in node.devices if known(device)]
         bad = tuple(device for device in devices if badness(device) > 0)
         if not devices:
             missing = "record=light of a dtk run; nvidia-smi -q > FILE while the job runs"
-            return [undecided(id, "Nothing of it was recorded of a device that works.", missing)]
+            return [undecided(cause.id, "Nothing of it was recorded of a device that works.", missing)]
         if not bad:
-            return [ruled_out(id, "No device shows it.", "{count} devices looked at", count=len(devices))]
+            return [ruled_out(cause.id, "No device shows it.", "{count} devices looked at", count=len(devices))]
         return [
             Finding(
-                cause=id,
+                cause=cause.id,
                 status="confirmed",
                 facts=worded(text, bad=bad, devices=devices),
                 confidence=0.75 if any(device.is_one_look for device in bad) else 0.9,
@@ -70,15 +55,5 @@ def device_cause(
             )
         ]
 
-    return Cause(
-        id=id,
-        title=title,
-        outcome="slow",
-        branch="hardware",
-        facts=node_health,
-        decide=decide,
-        decided_from=decided_from,
-        remedy=remedy.change,
-        example=example,
-        source=source,
-    )
+    cause = declared(file, node_health, decide)
+    return cause

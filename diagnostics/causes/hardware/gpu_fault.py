@@ -1,7 +1,7 @@
 """A device failed: its memory, its link, its own processor, or its place on the bus."""
 
 from diagnostics.analysis.gpu_faults import HARMLESS, WORST, After, Event, gpu_faults
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.causes.declared import declared
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
@@ -54,15 +54,4 @@ def decide(faults: tuple[Event, ...]) -> list[Finding]:
     ]
 
 
-CAUSE = Cause(
-    id="hardware.gpu_fault",
-    title="a GPU failed",
-    outcome="crashed",
-    branch="hardware",
-    facts=gpu_faults,
-    decide=decide,
-    decided_from="Xid lines of the kernel's log; CUDA's ECC, NVLink and lost-device errors",
-    remedy="depends on the Xid: restart the job, reset the device, reboot the node, or replace the device",
-    example=Example("log", "NVRM: Xid (PCI:0000:01:00): 79, pid=2710030, name=python3, GPU has fallen off the bus.\n"),
-    source="NVIDIA's Xid catalogue",
-)
+CAUSE = declared(__file__, gpu_faults, decide)

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 from diagnostics.analysis.node_health import DeviceHealth
 from diagnostics.causes.hardware._devices import device_cause
-from diagnostics.contract.causes import Example
-from diagnostics.contract.findings import Remedy
 
 
 def _lost(device: DeviceHealth) -> float:
@@ -22,14 +20,4 @@ def _words(worst: DeviceHealth, devices: Sequence[DeviceHealth]) -> tuple[str, s
     return f"has a PCIe link of {' and '.join(link)}: {left}", " and ".join(link)
 
 
-CAUSE = device_cause(
-    id="hardware.pcie_degraded",
-    title="a PCIe link is degraded",
-    decided_from="telemetry of a dtk run, `nvidia-smi -q`: width and generation of the links of working devices",
-    source="nvmlDeviceGetCurrPcieLinkWidth, nvmlDeviceGetMaxPcieLinkWidth (nvml.h: of this device in this system)",
-    remedy=Remedy("environment", "reseat the device, its riser or cable; look for AER lines in dmesg", "lanes fail"),
-    example=Example("files", ranks=(1,), beside=__file__),
-    known=lambda device: device.width[1] > 0,
-    badness=_lost,
-    words=_words,
-)
+CAUSE = device_cause(__file__, lambda device: device.width[1] > 0, _lost, _words)

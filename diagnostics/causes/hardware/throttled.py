@@ -5,8 +5,6 @@ from statistics import median
 
 from diagnostics.analysis.node_health import DeviceHealth
 from diagnostics.causes.hardware._devices import device_cause
-from diagnostics.contract.causes import Example
-from diagnostics.contract.findings import Remedy
 from diagnostics.contract.formatting import counted
 
 _SHARE = 0.2
@@ -30,18 +28,12 @@ def _words(worst: DeviceHealth, devices: Sequence[DeviceHealth]) -> tuple[str, s
     return f"lowered its clocks because of {_WHY[reason]} {when}{clocks}", measured
 
 
-CAUSE = device_cause(
-    id="hardware.throttled",
-    title="a device is throttled",
-    decided_from="telemetry of a dtk run, `nvidia-smi -q`: reasons for lower clocks while the device works",
-    source="nvmlClocksEventReasons (nvml.h)",
-    remedy=Remedy(
-        "environment",
-        "check cooling and power of the node: fans, inlet temperature, dust, power supplies and their cables",
-        "every step takes as long as its slowest device",
-    ),
-    example=Example("files", ranks=(1,), beside=__file__),
-    known=lambda device: device.samples >= _LEAST or (device.is_one_look and bool(device.samples or device.slowed)),
-    badness=lambda device: share if device.slowed and (share := device.slowed[0][1]) >= _SHARE else 0.0,
-    words=_words,
-)
+def _known(device: DeviceHealth) -> bool:
+    return device.samples >= _LEAST or (device.is_one_look and bool(device.samples or device.slowed))
+
+
+def _badness(device: DeviceHealth) -> float:
+    return share if device.slowed and (share := device.slowed[0][1]) >= _SHARE else 0.0
+
+
+CAUSE = device_cause(__file__, _known, _badness, _words)

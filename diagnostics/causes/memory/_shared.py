@@ -7,7 +7,6 @@ from typing import Any
 from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory, Prediction
 from diagnostics.contract import findings
-from diagnostics.contract.causes import ExplainedBy
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Cost, Facts, Finding, Remedy, Where
 from diagnostics.contract.formatting import bytes_text, ranks_spoken, sentence
@@ -22,9 +21,6 @@ LEAST_SHARE = 0.02
 """Of the peak: what costs less is not reported."""
 UNITS_IN_USE = 2
 """Units that are gathered at once with prefetch: the one in use and the next."""
-_WASTES = ("full_gather", "no_reshard", "replicated_gather", "full_state_dict", "leak")
-WASTE = (ExplainedBy(tuple(f"memory.{name}" for name in _WASTES), when=("ranks", "victims")),)
-"""What is wasted explains that the rest does not fit."""
 _NOT_RECORDED = table_beside(__file__)
 ON_CPU = "the run is on CPU: there is neither a caching allocator nor a device"
 

@@ -6,8 +6,8 @@ from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.categories import ACTIVATIONS, LOGITS
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
+from diagnostics.causes.declared import declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
 from diagnostics.contract.formatting import bytes_text
 
@@ -101,16 +101,4 @@ def decide(job: JobMemory) -> list[Finding]:
     )
 
 
-CAUSE = Cause(
-    id=ID,
-    title="activations dominate the peak",
-    outcome="at_risk",
-    branch="memory.demand",
-    facts=read,
-    decide=decide,
-    decided_from="timeline or snapshot",
-    remedy="train.activation_checkpoint_every=1, smaller micro-batch or sequence",
-    example=Example("files", ranks=(0,), outcome="oom", beside=__file__),
-    explained_by=shared.WASTE,
-    source="arXiv 2205.05198: bytes of activations per layer, and what recomputation saves",
-)
+CAUSE = declared(__file__, read, decide)

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
+from diagnostics.causes.declared import declared
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.causes.memory._shared import where
-from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import Bytes, bytes_text
 
@@ -141,16 +141,4 @@ def _of_recordings(job: JobMemory) -> Iterator[Unused]:
             yield Unused(rank.rank, unused, reserved, item, retries=retries)
 
 
-CAUSE = Cause(
-    id=ID,
-    title="reserved memory is far above what is allocated",
-    outcome="at_risk",
-    branch="memory.lost",
-    facts=read,
-    decide=decide,
-    decided_from="out-of-memory message or snapshot: reserved far above allocated",
-    remedy="PYTORCH_ALLOC_CONF=expandable_segments:True",
-    example=Example("log", ranks=(0,), outcome="oom", beside=__file__),
-    explained_by=shared.WASTE,
-    source="torch's CUDACachingAllocator frees unused segments before it fails: what is left unused is in pieces",
-)
+CAUSE = declared(__file__, read, decide)

@@ -5,8 +5,8 @@ from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.model_size import FROM_UNITS
 from diagnostics.causes._own_model import NAME_BLOCKS, blocks_unknown
+from diagnostics.causes.declared import declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided, worded
 from diagnostics.contract.formatting import Bytes, bytes_text
 
@@ -144,15 +144,4 @@ def _parameter_gathers(job: JobMemory, rank: RankMemory) -> list[Gather]:
     return calls
 
 
-CAUSE = Cause(
-    id=ID,
-    title="one unit gathers almost all parameters",
-    outcome="at_risk",
-    branch="memory.gathers",
-    facts=read,
-    decide=decide,
-    decided_from="sizes of all_gathers, plan, timeline",
-    remedy="wrap blocks, not only the root: strategy.blocks_per_unit=1",
-    example=Example("fault", "full_gather"),
-    source="FSDP paper (arXiv 2304.11277): the peak is the shards plus the largest units gathered at once",
-)
+CAUSE = declared(__file__, read, decide)

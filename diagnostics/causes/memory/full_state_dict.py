@@ -6,8 +6,8 @@ from itertools import accumulate
 from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
 from diagnostics.analysis.memory.measures import read
+from diagnostics.causes.declared import declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import Bytes, bytes_text
 
@@ -106,15 +106,4 @@ def _alive_together(rank: RankMemory) -> int:
     return max(accumulate(change for _, change in sorted(moves)), default=0)
 
 
-CAUSE = Cause(
-    id=ID,
-    title="the checkpoint gathers the full state",
-    outcome="at_risk",
-    branch="memory.gathers",
-    facts=read,
-    decide=decide,
-    decided_from="all_gathers while a checkpoint is written, timeline",
-    remedy="sharded checkpoints (torch.distributed.checkpoint)",
-    example=Example("files", ranks=(0, 1), beside=__file__),
-    source="measured: full_tensor of each parameter keeps 1.0 times the parameters on all ranks, a sharded save none",
-)
+CAUSE = declared(__file__, read, decide)

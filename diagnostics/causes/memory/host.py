@@ -2,7 +2,7 @@
 
 from diagnostics.analysis.stall.endings import line
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.causes.declared import declared
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where, undecided, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
 from diagnostics.evidence.endings import UNNAMED, Ending
@@ -72,15 +72,4 @@ def decide(stall: Stall) -> list[Finding]:
     ]
 
 
-CAUSE = Cause(
-    id=ID,
-    title="the host's memory ran out",
-    outcome="oom",
-    branch="memory.demand",
-    facts=explain,
-    decide=decide,
-    decided_from="what the kernel, Slurm and Kubernetes say of killed processes; allocations that failed on the host",
-    remedy="a higher limit (--mem), fewer workers of the data loader, checkpoints loaded one rank at a time",
-    example=Example("log", ranks=(3,), beside=__file__),
-    source="mm/oom_kill.c of Linux; cgroup_oom of Slurm; OOMKilled of Kubernetes",
-)
+CAUSE = declared(__file__, explain, decide)

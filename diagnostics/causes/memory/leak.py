@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from diagnostics.analysis.memory.growth import Growth, growth
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
+from diagnostics.causes.declared import declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided
 from diagnostics.contract.formatting import Bytes, bytes_text
 from diagnostics.evidence.model import Frame
@@ -211,14 +211,4 @@ def _series(rank: RankMemory) -> tuple[bool, Growth] | None:
     return None if process is None else (exact is not None, process)
 
 
-CAUSE = Cause(
-    id=ID,
-    title="memory grows from step to step",
-    outcome="at_risk",
-    branch="memory.lost",
-    facts=read,
-    decide=decide,
-    decided_from="timeline over 16 steps or more",
-    remedy="drop what keeps tensors alive: lists of losses with graph, hooks, caches",
-    example=Example("fault", "leak"),
-)
+CAUSE = declared(__file__, read, decide)

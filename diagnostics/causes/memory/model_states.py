@@ -4,8 +4,8 @@ from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.model_size import ModelSize, States
 from diagnostics.analysis.memory.out_of_memory import RanOut
+from diagnostics.causes.declared import declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import Bytes, bytes_text
 
@@ -100,16 +100,4 @@ def decide(job: JobMemory) -> list[Finding]:
     )
 
 
-CAUSE = Cause(
-    id=ID,
-    title="parameters, gradients and optimizer states alone do not fit",
-    outcome="at_risk",
-    branch="memory.demand",
-    facts=read,
-    decide=decide,
-    decided_from="parameter count, optimizer, strategy, device memory; the traceback of an out-of-memory error",
-    remedy="shard more (strategy=zero3 or fsdp), offload, or more ranks",
-    example=Example("log", ranks=(1,), outcome="oom", beside=__file__),
-    explained_by=shared.WASTE,
-    source="ZeRO (arXiv 1910.02054), table 1: bytes of model states per rank",
-)
+CAUSE = declared(__file__, read, decide)

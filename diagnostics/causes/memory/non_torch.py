@@ -2,8 +2,8 @@
 
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
+from diagnostics.causes.declared import declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import Finding, Remedy, Text, undecided, worded
 from diagnostics.contract.formatting import Bytes, bytes_text
 
@@ -90,15 +90,4 @@ def _little(outside_bytes: int) -> list[Finding]:
     return shared.ruled_out(ID, "Little is held outside PyTorch.", "{size} outside PyTorch", size=Bytes(outside_bytes))
 
 
-CAUSE = Cause(
-    id=ID,
-    title="memory outside torch's allocator",
-    outcome="at_risk",
-    branch="memory.lost",
-    facts=read,
-    decide=decide,
-    decided_from="telemetry or out-of-memory message against torch's own figures",
-    remedy="end other processes on the device; use fewer communicators; lower NCCL_MAX_CTAS",
-    example=Example("log", ranks=(3,), outcome="oom", beside=__file__),
-    source="nccl issues 864, 964: 544 to 688 MB for each communicator on 4 x A100",
-)
+CAUSE = declared(__file__, read, decide)

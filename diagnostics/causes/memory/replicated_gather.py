@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
 from diagnostics.analysis.memory.measures import read
+from diagnostics.causes.declared import declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import Bytes, bytes_text
 from diagnostics.evidence.model import Frame
@@ -145,15 +145,4 @@ def _weighs(call: Gather, peak_bytes: int | None, least_bytes: float) -> bool:
     return is_copies and call.full_bytes >= least_bytes
 
 
-CAUSE = Cause(
-    id=ID,
-    title="every rank gathers world_size copies of a full tensor",
-    outcome="at_risk",
-    branch="memory.gathers",
-    facts=read,
-    decide=decide,
-    decided_from="all_gathers of lists, objects or logits, their sizes against world_size",
-    remedy="reduce instead of gather, or gather to one rank in pieces",
-    example=Example("fault", "gathered_logits"),
-    source="measured: all_gather_object peaks at (2 N + 1) times the object; kept logits grow with steps and N",
-)
+CAUSE = declared(__file__, read, decide)

@@ -1,7 +1,7 @@
 """A link between two nodes failed: a cable, a port, a switch, or the route between two network devices."""
 
 from diagnostics.analysis.link_faults import RETRY_EXCEEDED, LinkFaults, link_faults
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.causes.declared import declared
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided, worded
 from diagnostics.contract.formatting import counted, sentence
 
@@ -61,21 +61,4 @@ def decide(faults: LinkFaults) -> list[Finding]:
     ]
 
 
-CAUSE = Cause(
-    id="network.link_fault",
-    title="a link between two nodes failed",
-    outcome="crashed",
-    branch="hardware",
-    facts=link_faults,
-    decide=decide,
-    decided_from="NCCL's InfiniBand completion errors and port events; the kernel's `Link down`",
-    remedy="check the common port, cable and switch; leave the device out with NCCL_IB_HCA=^DEVICE",
-    example=Example("log", beside=__file__),
-    explained_by=(
-        ExplainedBy(
-            ("hang.rank_raised", "hang.rank_oom", "hang.rank_killed", "hang.rank_exited", "hardware.gpu_fault"),
-            when=("any",),
-        ),
-    ),
-    source="ibv_poll_cq(3); NCCL's net_ib.cc",
-)
+CAUSE = declared(__file__, link_faults, decide)

@@ -4,8 +4,8 @@ from itertools import takewhile
 
 from diagnostics.analysis.printed_pairs import Course, courses, frozen_beside
 from diagnostics.analysis.printed_steps import WINDOW, PrintedSteps, printed_steps
+from diagnostics.causes.declared import declared
 from diagnostics.causes.numeric._printed import not_to_the_end
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 
@@ -43,11 +43,4 @@ def decide(job: PrintedSteps) -> list[Finding]:
     return [Finding(cause=ID, status="confirmed", facts=facts, confidence=0.8, evidence=(item,))]
 
 
-CAUSE = Cause(
-    id=ID,
-    facts=printed_steps,
-    decide=decide,
-    example=Example("log", beside=__file__),
-    explained_by=(ExplainedBy(("numeric.overflow", "numeric.non_finite"), when=("any",)),),
-    **_TABLE["cause"],
-)
+CAUSE = declared(__file__, printed_steps, decide)

@@ -10,8 +10,8 @@ from typing import Any
 
 from diagnostics.analysis.metrics_series import BadFigure, Figures, Metrics, read
 from diagnostics.analysis.printed_steps import non_finite_to_the_end, printed_steps
+from diagnostics.causes.declared import declared
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import (
     Cost,
     EvidenceItem,
@@ -331,15 +331,4 @@ def _settings(run: RunEvidence, metrics: Metrics | None) -> Settings:
     )
 
 
-CAUSE = Cause(
-    id=ID,
-    title="NaN or Inf appeared",
-    outcome="diverged",
-    branch="numerics",
-    facts=read,
-    decide=decide,
-    decided_from="metrics.jsonl, non_finite events of the ranks, anomaly detection",
-    remedy="inspect the samples of that rank and step; lower the learning rate, clip gradients, use bfloat16",
-    example=Example("fault", "nan_on_one_rank"),
-    explained_by=(ExplainedBy(("numeric.overflow",), when=("any",)),),
-)
+CAUSE = declared(__file__, read, decide)

@@ -4,8 +4,8 @@ import math
 import re
 
 from diagnostics.analysis.printed_steps import PrintedSteps, Skipped, printed_steps, skipped_to_the_end
+from diagnostics.causes.declared import declared
 from diagnostics.causes.numeric._printed import not_to_the_end
-from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.model import RankError, shortened
@@ -64,15 +64,4 @@ def decide(job: PrintedSteps) -> list[Finding]:
     ]
 
 
-CAUSE = Cause(
-    id=ID,
-    title="gradients overflow in every step, so the weights no longer change",
-    outcome="diverged",
-    branch="numerics",
-    facts=printed_steps,
-    decide=decide,
-    decided_from="skipped steps of DeepSpeed, Megatron-LM, apex and fairseq; the error of a scale at its minimum",
-    remedy="train in bfloat16; lower the learning rate; compute softmax, norms and losses in float32",
-    example=Example("log", beside=__file__),
-    source="deepspeed/runtime/fp16/loss_scaler.py; fairseq/optim/dynamic_loss_scaler.py",
-)
+CAUSE = declared(__file__, printed_steps, decide)

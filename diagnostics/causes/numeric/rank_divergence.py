@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from diagnostics.analysis.metrics_series import Figures, read
+from diagnostics.causes.declared import declared
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Remedy, Text, ruled_out, undecided, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence
 from diagnostics.contract.strategy_traits import strategy_traits
@@ -150,18 +150,4 @@ def _drifted(
     )
 
 
-CAUSE = Cause(
-    id=ID,
-    title="replicas drifted apart",
-    outcome="diverged",
-    branch="numerics",
-    facts=read,
-    decide=decide,
-    decided_from="replicas compared bit by bit every record.replica_hash_every steps",
-    remedy="find updates or reductions that only some ranks do; otherwise test the device's memory",
-    example=Example("files", ranks=(2,), beside=__file__),
-    explained_by=(
-        ExplainedBy(("numeric.non_finite",), when=("any",)),
-        ExplainedBy(("hang.signature_mismatch", "hang.unused_parameters"), when=("group",)),
-    ),
-)
+CAUSE = declared(__file__, read, decide)

@@ -3,8 +3,8 @@
 import math
 
 from diagnostics.analysis.printed_steps import Jump, PrintedSteps, jump, printed_steps
+from diagnostics.causes.declared import declared
 from diagnostics.causes.numeric._printed import not_to_the_end
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 
 ID = "numeric.spike"
@@ -52,21 +52,4 @@ def decide(job: PrintedSteps) -> list[Finding]:
     ]
 
 
-CAUSE = Cause(
-    id=ID,
-    title="the loss jumped and did not come back",
-    outcome="diverged",
-    branch="numerics",
-    facts=printed_steps,
-    decide=decide,
-    decided_from="step lines of Hugging Face, Lightning, Megatron-LM, torchtitan, fairseq, mmcv; `step N loss X`",
-    remedy="resume from an earlier checkpoint and skip batches, lower the learning rate, clip gradients",
-    example=Example("log", beside=__file__),
-    explained_by=(
-        ExplainedBy(
-            ("numeric.overflow", "numeric.non_finite", "numeric.rank_divergence", "checkpoint.lost_state"),
-            when=("any",),
-        ),
-    ),
-    source="PaLM (arXiv 2204.02311, section 5.1): restart 100 steps earlier and skip 200 to 500 batches",
-)
+CAUSE = declared(__file__, printed_steps, decide)

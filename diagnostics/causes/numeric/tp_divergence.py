@@ -5,8 +5,8 @@ Nothing fails then: each rank computes its part of the layers for other tokens, 
 
 from diagnostics.analysis.layout import layout
 from diagnostics.analysis.metrics_series import Figures, read
+from diagnostics.causes.declared import declared
 from diagnostics.causes.numeric.rank_divergence import compared
-from diagnostics.contract.causes import Cause, ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy, Text, ruled_out
 from diagnostics.contract.formatting import ranks_spoken, sentence
 from diagnostics.evidence.model import Evidence, RunEvidence
@@ -47,14 +47,4 @@ def decide(figures: Figures) -> list[Finding]:
     return compared(figures, ID, _words, lambda event: event.get("dimension") == "tp", _without)
 
 
-CAUSE = Cause(
-    id=ID,
-    title="ranks of a tensor-parallel group have different inputs or parameters",
-    outcome="diverged",
-    branch="numerics",
-    facts=read,
-    decide=decide,
-    decided_from="inputs and whole parameters compared bit by bit in every tp group (record.replica_hash_every)",
-    remedy="the same samples on all ranks of a tp group; gradients of whole parameters summed over tp",
-    explained_by=(ExplainedBy(("numeric.non_finite",), when=("any",)),),
-)
+CAUSE = declared(__file__, read, decide)

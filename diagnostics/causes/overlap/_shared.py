@@ -7,8 +7,9 @@ from typing import Any, Concatenate, Literal, ParamSpec
 
 from diagnostics.analysis.step_profile.overview import SHARE, Overview, Unusable, overview
 from diagnostics.analysis.step_profile.profile import CallProfile
+from diagnostics.causes.declared import declared
 from diagnostics.contract import findings
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.causes import Cause, ExplainedBy
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Text, Where
 
 ALL_RANKS = "a profiler trace of every rank (dtk: `record=full`)"
@@ -98,18 +99,7 @@ def costly(
 
 
 def step_cause(
-    *,
-    id: str,
-    title: str,
-    branch: str,
-    decide: Callable[[Overview], Finding],
-    decided_from: str,
-    remedy: str,
-    example: Example | None = None,
-    unless: Sequence[Guard] = (),
-    explained_by: tuple[ExplainedBy, ...] = (),
-    source: str = "",
-    despite_instrument: bool = False,
+    file: str, decide: Callable[[Overview], Finding], unless: Sequence[Guard] = (), despite_instrument: bool = False
 ) -> Cause[Overview]:
     """Return a cause that `decide` decides where the traces can be used and no guard answers before it.
 
@@ -122,23 +112,12 @@ def step_cause(
             answer: Finding | None = undecided(sentence, missing)
         else:
             answer = next(filter(None, (guard(view) for guard in unless)), None)
-        return [replace(answer or decide(view), cause=id)]
+        return [replace(answer or decide(view), cause=cause.id)]
 
+    cause = declared(file, overview, decide_usable)
     # Figures taken under an instrument that serialises say nothing about the run without it.
     spoilt = () if despite_instrument else (ExplainedBy(("overlap.instrumented",), ("any",)),)
-    return Cause(
-        id=id,
-        title=title,
-        outcome="slow",
-        branch=branch,
-        facts=overview,
-        decide=decide_usable,
-        decided_from=decided_from,
-        remedy=remedy,
-        example=example,
-        explained_by=(*explained_by, *spoilt),
-        source=source,
-    )
+    return replace(cause, explained_by=(*cause.explained_by, *spoilt))
 
 
 def judged(

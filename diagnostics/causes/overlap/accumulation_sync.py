@@ -4,7 +4,6 @@ from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.reductions import StepReductions, total_bytes
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import bytes_text
 
@@ -74,13 +73,4 @@ def _needless(step: StepReductions) -> list[CallProfile]:
     return early if early_bytes >= least * last_bytes else []
 
 
-CAUSE = shared.step_cause(
-    id="overlap.accumulation_sync",
-    title="gradients are reduced in every micro-batch",
-    branch="slow.reduction",
-    unless=(shared.no_backward,),
-    decide=decide,
-    decided_from="traces: the reductions of each backward pass of a step",
-    remedy="no_sync in all micro-batches but the last",
-    example=Example("timeline", beside=__file__),
-)
+CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_backward,))

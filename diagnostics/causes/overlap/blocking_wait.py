@@ -3,7 +3,6 @@
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.contract.causes import Example, ExplainedBy
 from diagnostics.contract.findings import Finding
 
 
@@ -37,14 +36,4 @@ def decide(view: Overview) -> Finding:
     return shared.judged(view, shared.costly(view, exposed, _words, count=round(count), ops=ops), shown, confidence=0.8)
 
 
-CAUSE = shared.step_cause(
-    id="overlap.blocking_wait",
-    title="a collective is waited for at once",
-    branch="slow.order",
-    unless=(shared.no_collectives, shared.on_cpu("waits leave no mark there")),
-    decide=decide,
-    decided_from="traces: collectives with compute of the same phase right behind them and none beside them",
-    remedy="wait where the result is needed; unset TORCH_NCCL_BLOCKING_WAIT",
-    example=Example("timeline", beside=__file__),
-    explained_by=(ExplainedBy(("overlap.unbucketed",), ("any",)),),
-)
+CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_collectives, shared.on_cpu("waits leave no mark there")))

@@ -8,7 +8,6 @@ from diagnostics.analysis.step_profile.overview import SHARE, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.reductions import TINY_BYTES
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.contract.causes import Example, ExplainedBy
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.strategy_traits import strategy_traits
 
@@ -114,20 +113,4 @@ def _transfer_ms(view: Overview, chosen: Callable[[CallProfile], bool]) -> float
     return view.typical_ms(lambda profile: sum(call.transfer for call in profile.calls if chosen(call)))
 
 
-_AVOIDABLE = (
-    "overlap.accumulation_sync", "overlap.single_bucket", "overlap.small_buckets", "overlap.unbucketed",
-    "overlap.same_stream", "overlap.blocking_wait", "overlap.root_only_wrapping", "overlap.no_prefetch",
-    "overlap.small_units", "env.wrong_interface", "env.ib_disabled", "env.p2p_disabled", "env.contradiction",
-)  # fmt: skip
-"""What wins time by a change of the program comes before the bound of the hardware."""
-CAUSE = shared.step_cause(
-    id="overlap.communication_bound",
-    title="communication takes longer than the compute that could hide it",
-    branch="slow.bound",
-    unless=(shared.no_collectives,),
-    decide=decide,
-    decided_from="traces of two ranks or more: transfer without waiting, against compute",
-    remedy="send fewer bytes (bfloat16, HSDP), use a larger micro-batch, shard inside the node only",
-    example=Example("timeline", beside=__file__),
-    explained_by=(ExplainedBy(_AVOIDABLE, ("any",)),),
-)
+CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_collectives,))

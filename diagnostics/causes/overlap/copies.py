@@ -3,7 +3,6 @@
 from diagnostics.analysis.step_profile.copies import CopyProfile
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import bytes_text, counted
 from diagnostics.evidence.trace.host_work import HostCopy
@@ -59,14 +58,4 @@ def decide(view: Overview) -> Finding:
     return shared.judged(view, facts, f"{_figures(most)} in the window of a rank", of_transfer=False)
 
 
-CAUSE = shared.step_cause(
-    id="overlap.copies",
-    title="copies between host and device are exposed",
-    branch="slow.order",
-    unless=(shared.on_cpu("there is no device to copy to"),),
-    decide=decide,
-    decided_from="traces of GPUs: copies between host and device without compute beside them, their memory and size",
-    remedy="pin_memory=True and non_blocking=True, a separate stream, no cpu_offload",
-    example=Example("timeline", beside=__file__),
-    source="CUDA C++ Best Practices Guide, section 10.1: pinned memory, asynchronous and overlapping transfers",
-)
+CAUSE = shared.step_cause(__file__, decide, unless=(shared.on_cpu("there is no device to copy to"),))

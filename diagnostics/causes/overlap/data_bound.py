@@ -3,7 +3,6 @@
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.overlap._idle import idle, judged_idle
 from diagnostics.causes.overlap._shared import StepCost, Words, figure, ruled_out, step_cause
-from diagnostics.contract.causes import Example, ExplainedBy
 from diagnostics.contract.findings import Finding
 
 _CPU_SHARE = 0.1
@@ -30,13 +29,4 @@ def decide(view: Overview) -> Finding:
     return judged_idle(view, waits, shown, 0.9, _words, within=waits.within)
 
 
-CAUSE = step_cause(
-    id="overlap.data_bound",
-    title="the step waits for the data loader",
-    branch="slow.idle",
-    decide=decide,
-    decided_from="traces, or spans with the data region: idle time within the data loader",
-    remedy="more workers, prefetching, faster storage",
-    example=Example("timeline", beside=__file__),
-    explained_by=(ExplainedBy(("hang.host_stall", "env.cpu_starved", "storage.stall"), ("ranks",)),),
-)
+CAUSE = step_cause(__file__, decide)

@@ -1,9 +1,9 @@
 """One rank of an expert-parallel group gets most of the tokens; the others wait for its experts in every block."""
 
 from diagnostics.analysis.metrics_series import Figures, read
+from diagnostics.causes.declared import declared
 from diagnostics.causes.overlap._layout import nothing, slow
 from diagnostics.causes.overlap._shared import figure
-from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import Finding, Group, Remedy, Text, ruled_out
 from diagnostics.evidence.model import RunEvidence
 
@@ -58,13 +58,4 @@ def _share(run: RunEvidence) -> float:
     return float(layers * experts / (layers * (experts + 4 * width**2) + words * width))
 
 
-CAUSE = Cause(
-    id=ID,
-    title="one rank's experts get most of the tokens",
-    outcome="slow",
-    branch="slow.layout",
-    facts=read,
-    decide=decide,
-    decided_from="expert_rank_load of a dtk run's metrics, over the later half of the logged steps",
-    remedy="a larger balance loss, a capacity, or more experts per rank",
-)
+CAUSE = declared(__file__, read, decide)

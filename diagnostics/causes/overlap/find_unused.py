@@ -4,7 +4,6 @@ from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.reductions import StepReductions
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import Finding
 
 _BITMAP_ELEMENTS = 1_000_000
@@ -41,13 +40,4 @@ def _bitmaps(step: StepReductions) -> list[CallProfile]:
     ]
 
 
-CAUSE = shared.step_cause(
-    id="overlap.find_unused",
-    title="the search for unused parameters runs in every step",
-    branch="slow.reduction",
-    unless=(shared.no_backward,),
-    decide=decide,
-    decided_from="traces: DDP's search and its reduction of the map of used parameters; configuration",
-    remedy="strategy.find_unused_parameters=false",
-    example=Example("timeline", beside=__file__),
-)
+CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_backward,))

@@ -3,7 +3,6 @@
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._idle import idle, judged_idle
-from diagnostics.contract.causes import Example, ExplainedBy
 from diagnostics.contract.findings import Finding
 
 _HOST_SHARE = 0.15
@@ -53,14 +52,4 @@ def decide(view: Overview) -> Finding:
     )
 
 
-CAUSE = shared.step_cause(
-    id="overlap.host_bound",
-    title="the host launches too slowly",
-    branch="slow.idle",
-    unless=(shared.on_cpu("no host waits for a device"),),
-    decide=decide,
-    decided_from="traces with host events: idle time that is spread over the launches of a step",
-    remedy="train.compile=true, a larger micro-batch, fewer small operations",
-    example=Example("timeline", beside=__file__),
-    explained_by=(ExplainedBy(("hang.host_stall", "overlap.sync_point", "env.cpu_starved"), ("ranks",)),),
-)
+CAUSE = shared.step_cause(__file__, decide, unless=(shared.on_cpu("no host waits for a device"),))

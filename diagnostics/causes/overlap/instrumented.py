@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from diagnostics.analysis.step_profile.instrument import SWITCHES
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.overlap._shared import on_cpu, ruled_out, step_cause
-from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
 
 
@@ -49,14 +48,4 @@ def decide(view: Overview) -> Finding:
     return Finding(cause="", status="confirmed", facts=facts, confidence=0.9, ranks=instrument.ranks, evidence=(item,))
 
 
-CAUSE = step_cause(
-    id="overlap.instrumented",
-    title="the measurement itself destroys overlap",
-    branch="slow",
-    unless=(on_cpu("no launch can block"),),
-    despite_instrument=True,
-    decide=decide,
-    decided_from="traces, environment",
-    remedy="unset CUDA_LAUNCH_BLOCKING and the like, then measure again",
-    example=Example("timeline", beside=__file__),
-)
+CAUSE = step_cause(__file__, decide, unless=(on_cpu("no launch can block"),), despite_instrument=True)

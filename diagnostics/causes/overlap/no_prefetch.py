@@ -3,7 +3,6 @@
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.units import MicroBatch, hidden_share
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.contract.causes import Example, ExplainedBy
 from diagnostics.contract.findings import Finding
 
 _NOT_AHEAD = 0.15
@@ -51,14 +50,4 @@ def decide(view: Overview) -> Finding:
     return shared.judged(view, facts, _HIDDEN.format(hidden=hidden_share(units.sample.gathers[1:])))
 
 
-CAUSE = shared.step_cause(
-    id="overlap.no_prefetch",
-    title="the next unit is not gathered ahead",
-    branch="slow.units",
-    unless=(shared.no_units,),
-    decide=decide,
-    decided_from="traces: the share of the gathers that runs beside compute",
-    remedy="strategy.prefetch_depth=2; do not wait on the host between blocks",
-    example=Example("timeline", beside=__file__),
-    explained_by=(ExplainedBy(("overlap.root_only_wrapping",), ("any",)),),
-)
+CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_units,))

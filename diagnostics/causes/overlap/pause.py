@@ -3,7 +3,6 @@
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.overlap._idle import idle, judged_idle
 from diagnostics.causes.overlap._shared import StepCost, Words, figure, on_cpu, step_cause
-from diagnostics.contract.causes import Example, ExplainedBy
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import counted
@@ -43,15 +42,4 @@ def decide(view: Overview) -> Finding:
     )
 
 
-CAUSE = step_cause(
-    id="overlap.pause",
-    title="the host pauses",
-    branch="slow.idle",
-    unless=(on_cpu("no host waits for a device"),),
-    decide=decide,
-    decided_from="traces with host events: what the host does while the device idles (garbage collection, compilation, "
-    "allocation, waiting for input), or a few long stretches that hold nearly all of the idle time of a step",
-    remedy="take what the host does in the pause out of the step",
-    example=Example("timeline", beside=__file__),
-    explained_by=(ExplainedBy(("hang.host_stall", "overlap.sync_point"), ("ranks",)),),
-)
+CAUSE = step_cause(__file__, decide, unless=(on_cpu("no host waits for a device"),))

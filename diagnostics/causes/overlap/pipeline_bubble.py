@@ -3,9 +3,9 @@
 from typing import Any
 
 from diagnostics.analysis.metrics_series import Figures, read
+from diagnostics.causes.declared import declared
 from diagnostics.causes.overlap._layout import at_place, nothing, slow
 from diagnostics.causes.overlap._shared import figure
-from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import Finding, Remedy, Text, ruled_out
 from diagnostics.evidence.model import RunEvidence
 
@@ -65,14 +65,4 @@ def _more(run: RunEvidence, pp: int) -> str:
     return f"train.global_batch_size={ENOUGH * pp * dp} parallel.microbatches={ENOUGH * pp}"
 
 
-CAUSE = Cause(
-    id=ID,
-    title="stages of a pipeline wait more than they have to",
-    outcome="slow",
-    branch="slow.layout",
-    facts=read,
-    decide=decide,
-    decided_from="pipeline_bubble, pipeline_bubble_ideal and pipeline_imbalance of a dtk run's metrics",
-    remedy="more micro-batches, or several stages on each rank (interleaved_1f1b)",
-    source="Huang et al. 2019, GPipe; Narayanan et al. 2021, section 2.2",
-)
+CAUSE = declared(__file__, read, decide)

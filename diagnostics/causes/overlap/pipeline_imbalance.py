@@ -1,9 +1,9 @@
 """One stage of a pipeline computes longer than the others, which wait for it in every micro-batch."""
 
 from diagnostics.analysis.metrics_series import Figures, read
+from diagnostics.causes.declared import declared
 from diagnostics.causes.overlap._layout import at_place, nothing, slow
 from diagnostics.causes.overlap._shared import figure
-from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import Finding, Remedy, Text, ruled_out
 
 ID = "overlap.pipeline_imbalance"
@@ -62,13 +62,4 @@ def decide(figures: Figures) -> list[Finding]:
     return [slow(figures, ID, _words, share, *ranks, detail, place=int(place), pp=pp, times=times, blocks=blocks)]
 
 
-CAUSE = Cause(
-    id=ID,
-    title="one stage of a pipeline is longer than the others",
-    outcome="slow",
-    branch="slow.layout",
-    facts=read,
-    decide=decide,
-    decided_from="pipeline_imbalance and pipeline_busiest of a dtk run's metrics",
-    remedy="fewer blocks on the longest stage (parallel.blocks_per_stage)",
-)
+CAUSE = declared(__file__, read, decide)

@@ -6,7 +6,6 @@ from diagnostics.analysis.step_profile.reductions import MOST, large, share_of, 
 from diagnostics.analysis.step_profile.units import GOOD_UNITS, MicroBatch
 from diagnostics.causes._own_model import NAME_BLOCKS, blocks_unknown
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import bytes_text
 
@@ -64,13 +63,4 @@ def _gain(view: Overview, batch: MicroBatch) -> float:
     return gained
 
 
-CAUSE = shared.step_cause(
-    id="overlap.root_only_wrapping",
-    title="only the root is wrapped, so nothing overlaps",
-    branch="slow.units",
-    unless=(shared.no_units,),
-    decide=decide,
-    decided_from="traces: the gathers of a forward pass; configuration",
-    remedy="strategy.blocks_per_unit=1",
-    example=Example("timeline", beside=__file__),
-)
+CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_units,))

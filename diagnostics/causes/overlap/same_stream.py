@@ -3,7 +3,6 @@
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import Finding
 
 _SHARE = 0.5
@@ -37,13 +36,4 @@ def _chosen(call: CallProfile) -> bool:
     return call.on_compute and shared.matters(call)
 
 
-CAUSE = shared.step_cause(
-    id="overlap.same_stream",
-    title="collectives run on the compute stream",
-    branch="slow.order",
-    unless=(shared.no_collectives, shared.on_cpu("there are no streams")),
-    decide=decide,
-    decided_from="traces of GPUs: the streams of collectives and compute",
-    remedy="async_op=True, or a separate communication stream",
-    example=Example("timeline", beside=__file__),
-)
+CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_collectives, shared.on_cpu("there are no streams")))

@@ -4,7 +4,6 @@ from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.reductions import MANY, MOST, StepReductions, large, share_of, total_bytes
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import bucket_cap, bucket_gain, declared_cap
-from diagnostics.contract.causes import Example, ExplainedBy
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import bytes_text
 
@@ -69,14 +68,4 @@ def _is_single(step: StepReductions) -> bool:
     )
 
 
-CAUSE = shared.step_cause(
-    id="overlap.single_bucket",
-    title="one late reduction holds all gradients",
-    branch="slow.reduction",
-    unless=(shared.no_backward,),
-    decide=decide,
-    decided_from="traces: number, size and start of the reductions of a backward pass",
-    remedy="strategy.bucket_cap_mb=25",
-    example=Example("timeline", beside=__file__),
-    explained_by=(ExplainedBy(("overlap.root_only_wrapping",), ("any",)),),
-)
+CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_backward,))

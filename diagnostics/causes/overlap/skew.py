@@ -7,7 +7,6 @@ from diagnostics.analysis.step_profile.account import WAITING_ON_CPU
 from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.skew import Late
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.contract.causes import Example, ExplainedBy
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import ranks_spoken, sentence
@@ -149,22 +148,4 @@ def _culprits(view: Overview, priced: list[tuple[Late, int]]) -> tuple[int, ...]
     return tuple(sorted(culprits)) if minority and together >= _MOST * total else ()
 
 
-CAUSE = shared.step_cause(
-    id="overlap.skew",
-    title="ranks wait for a late rank",
-    branch="slow.bound",
-    unless=(shared.no_collectives,),
-    decide=decide,
-    decided_from="traces of two ranks or more: matched collectives, whose last arrival stays shortest",
-    remedy="fix what makes the late rank late",
-    example=Example("timeline", beside=__file__),
-    # A rank whose host is late is what the others wait for.
-    explained_by=(
-        ExplainedBy(
-            ("hang.host_stall", "overlap.data_bound", "overlap.sync_point", "overlap.host_bound", "overlap.pause"),
-            ("ranks",),
-        ),
-        ExplainedBy(("hang.straggler",), ("ranks", "group")),
-        ExplainedBy(("hardware.throttled", "hardware.pcie_degraded"), ("ranks",)),
-    ),
-)
+CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_collectives,))

@@ -9,7 +9,6 @@ from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.reductions import MANY, MOST, tiny, total_bytes
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import bucket_cap, bucket_gain, declared_cap, fixed_cost, portions
-from diagnostics.contract.causes import Example, ExplainedBy
 from diagnostics.contract.findings import Finding
 
 _BRIEF_NS = 150_000
@@ -52,14 +51,4 @@ def _merge_gain(view: Overview, calls: Sequence[CallProfile], backward: int) -> 
     return min(fixed, bucket_gain(view, calls, backward)) if view.on_device else fixed
 
 
-CAUSE = shared.step_cause(
-    id="overlap.small_buckets",
-    title="gradients are reduced in many tiny buckets",
-    branch="slow.reduction",
-    unless=(shared.no_backward,),
-    decide=decide,
-    decided_from="traces: number and size of the reductions of a backward pass",
-    remedy="strategy.bucket_cap_mb=25",
-    example=Example("timeline", beside=__file__),
-    explained_by=(ExplainedBy(("overlap.unbucketed",), ("any",)),),
-)
+CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_backward,))

@@ -7,7 +7,6 @@ from diagnostics.analysis.step_profile.reductions import MOST, tiny, total_bytes
 from diagnostics.analysis.step_profile.units import GOOD_UNITS, MicroBatch
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import fixed_cost, portions
-from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import Finding
 
 _MANY = 2 * GOOD_UNITS
@@ -44,13 +43,4 @@ def decide(view: Overview) -> Finding:
     return shared.judged(view, facts, f"{portions(count, 'gathers', size)} in a forward pass", fixed_cost(view))
 
 
-CAUSE = shared.step_cause(
-    id="overlap.small_units",
-    title="units are too small for their collectives",
-    branch="slow.units",
-    unless=(shared.no_units,),
-    decide=decide,
-    decided_from="traces: number and size of the gathers of a forward pass",
-    remedy="strategy.blocks_per_unit=2 or more",
-    example=Example("timeline", beside=__file__),
-)
+CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_units,))

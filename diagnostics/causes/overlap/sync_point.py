@@ -3,7 +3,6 @@
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.overlap._idle import idle, judged_idle
 from diagnostics.causes.overlap._shared import StepCost, Words, on_cpu, step_cause
-from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import Finding
 
 
@@ -25,13 +24,4 @@ def decide(view: Overview) -> Finding:
     return judged_idle(view, waits, shown, 0.9, _words, within=waits.within)
 
 
-CAUSE = step_cause(
-    id="overlap.sync_point",
-    title="the host waits for the device in the step",
-    branch="slow.idle",
-    unless=(on_cpu("no host waits for a device"),),
-    decide=decide,
-    decided_from="traces with host events: idle time that begins while the host waits for the device",
-    remedy="no .item(), print or .cpu() in the step",
-    example=Example("timeline", beside=__file__),
-)
+CAUSE = step_cause(__file__, decide, unless=(on_cpu("no host waits for a device"),))

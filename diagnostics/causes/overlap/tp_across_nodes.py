@@ -2,7 +2,6 @@
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.contract.causes import ExplainedBy
 from diagnostics.contract.findings import Finding
 
 _GROUPS = ("tp", "mesh_tp")
@@ -35,13 +34,4 @@ def decide(view: Overview) -> Finding:
     return shared.judged(view, shared.costly(view, exposed, _words, tp=tp, node=node))
 
 
-CAUSE = shared.step_cause(
-    id="overlap.tp_across_nodes",
-    title="tensor parallelism crosses nodes",
-    branch="slow.layout",
-    unless=(shared.no_collectives,),
-    decide=decide,
-    decided_from="the manifest's nodes and mesh; traces of the tp groups' collectives",
-    remedy="a degree of tensor parallelism that divides the node",
-    explained_by=(ExplainedBy(("overlap.skew",), when=("any",)),),
-)
+CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_collectives,))

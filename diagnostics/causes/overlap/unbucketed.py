@@ -6,7 +6,6 @@ from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.reductions import MANY, total_bytes
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import bucket_gain
-from diagnostics.contract.causes import Example
 from diagnostics.contract.findings import Finding, Where
 from diagnostics.contract.formatting import bytes_text
 
@@ -66,13 +65,4 @@ def _site(view: Overview) -> Where | None:
     return Where(rank if rank >= 0 else None, file_name, line, function, "all_reduce")
 
 
-CAUSE = shared.step_cause(
-    id="overlap.unbucketed",
-    title="gradients are reduced one by one after backward",
-    branch="slow.reduction",
-    unless=(shared.no_backward,),
-    decide=decide,
-    decided_from="traces: the reductions between backward and optimizer; records of calls for the line",
-    remedy="use DDP, or flatten the gradients into buckets",
-    example=Example("timeline", beside=__file__),
-)
+CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_backward,))

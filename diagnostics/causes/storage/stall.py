@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from diagnostics.analysis.node_health import node_health
 from diagnostics.analysis.observations import observations
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.causes.declared import declared
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
@@ -83,10 +83,4 @@ def decide(case: Waits) -> list[Finding]:
     ]
 
 
-CAUSE = Cause(
-    id=ID,
-    facts=waits,
-    decide=decide,
-    example=Example("log", "[ 812.1] nfs: server filer-3 not responding, still trying\n"),
-    **_TABLE["cause"],
-)
+CAUSE = declared(__file__, waits, decide)

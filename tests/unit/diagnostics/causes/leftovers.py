@@ -16,7 +16,7 @@ _CALL = re.compile(r"(?P<op>\w+) \[(?P<size>\d+)\](?P<pending> pending)?(?: x(?P
 
 def leftovers(cause: str, example: Example) -> Mapping[str, str]:
     """Return relative path -> content of the files of a job with this example; a fault leaves none until it is run."""
-    text = example.content()
+    text = example.text
     if example.kind == "log":
         return {"train.log": text}
     if example.kind == "variables":

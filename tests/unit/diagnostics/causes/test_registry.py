@@ -22,7 +22,7 @@ def test_the_example_is_diagnosed(cause: AnyCause, tmp_path: Path) -> None:
     """The example that docs/causes.md prints; what a planted fault leaves behind is diagnosed in `tests/faults`."""
     example = cause.example
     if example is None:
-        assert cause.id in EXAMPLES, f"{cause.id} has no example: CAUSE = Cause(..., example=Example(...))"
+        assert cause.id in EXAMPLES, f"{cause.id} has no example (Cause.example)"
         return
     if example.kind == "fault":
         assert cause.id in TRUTH[example.text].causes

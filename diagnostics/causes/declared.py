@@ -1,0 +1,39 @@
+"""The one way to declare a cause: its id, words, example and relations lie in a YAML file beside its module."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from diagnostics.contract.causes import Cause, Example, ExplainedBy, F
+from diagnostics.contract.files import table_beside
+from diagnostics.contract.findings import Finding
+
+_GROUPS: dict[str, list[str]] = table_beside(__file__)
+
+
+def declared(file: str, facts: Callable[[Any], F], decide: Callable[[F], Sequence[Finding]]) -> Cause[F]:
+    """Return the cause of a module. Its id is `family.name`, as the path has it.
+
+    The YAML file beside the module holds under `cause` the other fields of `Cause`. `explained_by` may name groups of
+    `declared.yaml`; the text of `example` may stand under `example` at the end of the file.
+
+    Args:
+        file: `__file__` of the module.
+        facts: builds what it is decided from.
+        decide: decides it.
+    """
+    path, table = Path(file), table_beside(file)
+    row, rules, example = dict(table["cause"]), [], None
+    for rule in row.pop("explained_by", ()):
+        rules.append(ExplainedBy(tuple(_names(rule["causes"])), tuple(rule["when"])))
+    if shown := row.pop("example", None):
+        text = shown.get("text") or table["example"]
+        example = Example(shown["kind"], text, tuple(shown.get("ranks", ())), shown.get("outcome"))
+    id = f"{path.parent.name}.{path.stem}"
+    return Cause(id=id, facts=facts, decide=decide, example=example, explained_by=tuple(rules), **row)
+
+
+def _names(entries: Iterable[str]) -> Iterator[str]:
+    """Yield ids and patterns, with those of a group in its place."""
+    for entry in entries:
+        yield from _names(_GROUPS[entry]) if entry in _GROUPS else (entry,)
