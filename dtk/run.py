@@ -13,7 +13,7 @@ from typing import Any
 
 from dtk.config import help as config_help
 from dtk.console.entry import ended
-from dtk.console.options import Parser, add_config_dir, add_flags, add_overrides
+from dtk.console.options import Parser, add_options, read_options
 from dtk.errors import DtkError
 from dtk.extras import import_torch, require_training
 from dtk.launch.prepare import compose_point, place_point, print_configuration
@@ -82,20 +82,7 @@ def options() -> Parser:
     parser = Parser(prog="dtk run", text="run", add_help=False)
     about = "show this and stop; of a group: its options"
     parser.add_argument("-h", "--help", nargs="?", metavar="GROUP", action=_Help, help=about)
-    add_overrides(parser, "overrides of conf/config.yaml")
-    about = "run every combination of a,b lists, one after another"
-    parser.add_argument("-m", "--multirun", action="store_true", help=about)
-    add_flags(parser, resume="with -m: resume the newest sweep of this command and skip finished runs")
-    add_config_dir(parser)
-    about = "use the configuration of RUN instead of conf/ (dtk rerun RUN)"
-    parser.add_argument("--rerun", metavar="RUN", help=about)
-    add_flags(
-        parser,
-        strict="with --rerun: refuse if the code is not what it was",
-        trust="with --rerun or resume=: take a run folder that others can write to",
-        dry_run="check everything and print the job; start nothing",
-        cfg="print the composed configuration and stop",
-    )
+    add_options(parser, read_options(__file__)["options"])
     return parser
 
 

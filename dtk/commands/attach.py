@@ -5,12 +5,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from diagnostics.contract.formatting import clean, ranks_spoken
 from diagnostics.contract.invocation import command, typed
 from dtk.commands.watch import make_folder
-from dtk.console.options import Parser, above_zero, add_flags, add_json, add_number, add_verbose, whole
 from dtk.errors import DtkError
 
 if TYPE_CHECKING:
@@ -18,31 +17,13 @@ if TYPE_CHECKING:
     from dtk.attach.stacks import Manner
 
 FOLDERS = Path("dtk-attach")
-ROUNDS, EVERY_S = 4, 4.0  # Chosen: looks that tell what moves from what stands, within half a minute.
 MOST_S = 45.0
 """Between the first round and the last."""
 SLURM_S = 300.0
 """Longest wait for the hosts of a Slurm job."""
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the subcommand."""
-    parser = commands.add_parser(
-        "attach", text="attach", help="explain why a running job is stuck", usage="dtk attach [PID ...] [options]"
-    )
-    pid, job = whole(1, 1 << 30), whole(1, 1 << 40)
-    parser.add_argument("pids", nargs="*", type=pid, metavar="PID", help="ranks of one job, or their launcher")
-    add_flags(parser, list="list the jobs of this host and do nothing else")
-    parser.add_argument("--slurm", type=job, metavar="JOB", help="look on the hosts of this job")
-    add_number(parser, "--rounds", whole(2, 8), "looks", ROUNDS)
-    apart = "seconds between two looks; below 12 s in all nothing can be proven to stand still"
-    add_number(parser, "--every-s", above_zero(MOST_S), apart, EVERY_S, "S")
-    add_flags(parser, no_native="only Python's frames", nonblocking="do not stop a process even for milliseconds")
-    parser.add_argument("--folder", type=Path, metavar="F", help=f"where it goes (default: {FOLDERS}/<date>-...)")
-    add_flags(parser, collect="collect only; dtk diagnose reads the folder later")
-    add_verbose(parser)
-    add_json(parser)
-    parser.set_defaults(command=run)
+VALUES = {"most_s": MOST_S, "folders": FOLDERS}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -96,15 +77,14 @@ def _look(arguments: argparse.Namespace, ranks: "Job") -> int:
 
 
 def _diagnose(arguments: argparse.Namespace, folder: Path) -> int:
-    from dtk.commands import diagnose
+    from dtk.commands.main import make_parser
 
     if arguments.collect:
         _say(f"collected in {typed(folder)}")
         return 0
-    parser = Parser()
-    diagnose.add_parser(parser.add_subparsers())
-    argv = ["diagnose", str(folder), *["--json"] * arguments.json, *["-v"] * arguments.verbose]
-    code = diagnose.run(parser.parse_args(argv))
+    parser, _ = make_parser(["diagnose"])
+    asked = parser.parse_args(["diagnose", str(folder), *["--json"] * arguments.json, *["-v"] * arguments.verbose])
+    code: int = asked.command(asked)
     _say(f"the same again: {command('diagnose', typed(folder))}")
     return code
 

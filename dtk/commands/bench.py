@@ -4,13 +4,12 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dtk.bench.bandwidth import DTYPES, OPERATIONS, size_of, sizes
 from dtk.console import output
 from dtk.console import report as report_forms
-from dtk.console.help_text import show_help
-from dtk.console.options import above_zero, add_config_dir, add_json, add_number, add_page, taken, whole
+from dtk.console.options import Parser, add_command, read_options, taken
 from dtk.console.progress import Progress
 from dtk.errors import INTERRUPTED, USER_ERROR, DtkError
 from dtk.extras import import_torch, require_training
@@ -21,45 +20,18 @@ if TYPE_CHECKING:
 
 DONE, FAILED = 0, 1  # Exit codes.
 PAGE = Path("dtk-bench-comm.html")
-LEAST = "1K"
 MOST = {"cpu": "16M", "cuda": "1G"}
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add `bench` with its subcommand."""
-    bench = commands.add_parser("bench", help="measure this machine: bench comm, how fast its collectives are")
-    bench.set_defaults(command=lambda arguments: show_help(bench))
+def add_more(bench: Parser) -> None:
+    """Add the subcommand of `bench`."""
     topics = bench.add_subparsers(title="topics", metavar="TOPIC")
-    parser = topics.add_parser(
-        "comm",
-        text="bench_comm",
-        help="collectives over message sizes, and two presets against each other",
-        usage="dtk bench comm [KEY=VALUE ...] [options]",
-    )
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of launcher and nccl, as for dtk run")
-    parser.add_argument("--op", metavar="OP,...", help=f"default: {','.join(OPERATIONS)}")
-    parser.add_argument("--min-size", default=LEAST, metavar="SIZE", help=f"bytes, or 64K, 8M, 1G (default: {LEAST})")
     most = ", ".join(f"{size} on {device}" for device, size in MOST.items())
-    parser.add_argument("--max-size", metavar="SIZE", help=f"default: {most}")
-    add_number(parser, "--factor", whole(2, 1024), "between sizes", 4)
-    parser.add_argument("--dtype", choices=tuple(DTYPES), default="float32", metavar="T", help=", ".join(DTYPES))
-    repeats = "figures per median (default: 7; with --ab 5 launches of each preset)"
-    add_number(parser, "--repeats", whole(1, 1000), repeats)
-    add_number(parser, "--calls", whole(1, 100_000), "back to back", 20)
-    add_number(parser, "--warm-up", whole(0, 100_000), "calls", 5)
-    left_out = "of measuring; larger sizes are left out beyond it"
-    add_number(parser, "--seconds", above_zero(86_400), left_out, 30.0, "S")
-    dead = "a rank that answers nothing for so long is dead"
-    add_number(parser, "--timeout-s", above_zero(86_400), dead, 60.0, "S")
-    parser.add_argument("--no-verify", action="store_true", help="do not check results")
-    parser.add_argument("--ab", nargs=2, metavar=("PRESET_A", "PRESET_B"), help="two presets of the group nccl")
-    add_config_dir(parser)
-    add_json(parser)
-    add_page(parser, PAGE)
-    parser.set_defaults(command=run)
+    names = {"operations": ",".join(OPERATIONS), "dtypes": tuple(DTYPES), "most": most, "page": PAGE}
+    add_command(topics, "comm", read_options(__file__)["comm"], comm, **names)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def comm(arguments: argparse.Namespace) -> int:
     """Measure, print, write. Under torchrun and srun every rank comes here, and rank 0 does all that.
 
     Raises:

@@ -3,42 +3,16 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from dtk.console import output
 from dtk.console import report as report_forms
-from dtk.console.options import above_zero, add_colour, add_flags, add_json, add_number, add_page, whole
 from dtk.console.progress import AFTER_S, Progress
 
 COMPARABLE, NOT_COMPARABLE = 0, 1  # Exit codes.
 PAGE = Path("dtk-comparison.html")
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the subcommand with its options."""
-    parser = commands.add_parser(
-        "compare",
-        text="compare",
-        values={"page": PAGE},
-        help="compare runs fairly: parity, then speed and memory with intervals, then why",
-        usage="dtk compare RUN RUN [...] [options]",
-    )
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="folder, id, beginning of an id, or last")
-    form = parser.add_mutually_exclusive_group()
-    add_json(form)
-    add_flags(form, markdown="as Markdown on standard output")
-    add_page(parser, PAGE)
-    warmup = "steps at the beginning of every attempt that do not count (default: 2)"
-    add_number(parser, "--warmup", whole(0, 10**9), warmup, metavar="STEPS")
-    losses = "largest relative difference of losses (default: 0.001 in float32, 0.02 in 16 bits)"
-    add_number(parser, "--loss-tolerance", above_zero(10.0), losses, metavar="X")
-    parser.add_argument(
-        "--baseline", metavar="RUN", help="the run that the others are held against (default: the first)"
-    )
-    about = "exit 1 if the others are worse than the baseline by more: slower=2%%, memory=5%%; may be repeated"
-    parser.add_argument("--fail-if", action="append", default=[], metavar="LIMIT", help=about)
-    add_colour(parser)
-    parser.set_defaults(command=run)
+VALUES = {"page": PAGE}
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from dtk.console import output
 
@@ -16,15 +15,8 @@ _VALUES = re.compile(r"'([^']+)'")
 """In the type of a key: `Literal['full', 'light']`."""
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the subcommand with its options."""
-    parser = commands.add_parser("completion", text="completion", help="tab completion for bash, zsh and fish")
-    shells = sorted(path.stem for path in SCRIPTS.iterdir())
-    parser.add_argument("shell", choices=(*shells, "words"), metavar="SHELL", help=f"{', '.join(shells)}")
-    parser.add_argument(
-        "line", nargs="?", default="", help=argparse.SUPPRESS
-    )  # words: what was typed up to the cursor.
-    parser.set_defaults(command=run)
+_SHELLS = tuple(sorted(path.stem for path in SCRIPTS.iterdir()))
+VALUES = {"shells": _SHELLS, "choices": (*_SHELLS, "words")}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,10 +35,10 @@ def candidates(typed: list[str]) -> Iterator[str]:
     Args:
         typed: the words behind `dtk`; the last one is incomplete, and may be empty.
     """
-    from dtk.commands.main import _parser
+    from dtk.commands.main import make_parser
 
     command, last = typed[0], typed[-1]
-    parser, commands = _parser([command] if len(typed) > 1 else [])
+    parser, commands = make_parser([command] if len(typed) > 1 else [])
     if len(typed) == 1:
         yield from commands.choices
     elif last.startswith("-"):

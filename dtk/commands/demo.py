@@ -9,12 +9,10 @@ import subprocess
 import sys
 import webbrowser
 from pathlib import Path
-from typing import Any
 
 from diagnostics.contract.invocation import command, override
 from dtk.errors import DtkError
 
-RUNS = Path("runs")
 PARTS = {
     "extra_collective": "a deadlock: one rank issues a collective that the others do not",
     "full_gather": "an all_gather of the whole model on every rank",
@@ -23,20 +21,8 @@ PARTS = {
 """Fault -> what it shows."""
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the subcommand `demo` with its options."""
-    parser = commands.add_parser("demo", help="run three faults and show their diagnoses (about a minute)")
-    parser.add_argument("--runs-folder", type=Path, default=RUNS, metavar="FOLDER", help="default: runs")
-    parser.add_argument("--no-open", action="store_true", help="do not open the reports in a browser")
-    parser.set_defaults(command=lambda arguments: demo(arguments.runs_folder, not arguments.no_open))
-
-
-def demo(runs_folder: Path, show: bool) -> int:
-    """Run and diagnose the three faults.
-
-    Args:
-        runs_folder: where the run folders are made.
-        show: open the HTML reports, if there is a screen.
+def run(arguments: argparse.Namespace) -> int:
+    """Run and diagnose the three faults, and open the HTML reports if there is a screen.
 
     Returns:
         0 when each was diagnosed, else 1.
@@ -44,13 +30,13 @@ def demo(runs_folder: Path, show: bool) -> int:
     Raises:
         DtkError: a fault could not be run at all.
     """
-    pages, diagnosed = [], True
+    runs_folder, pages, diagnosed = arguments.runs_folder, [], True
     for number, (fault, title) in enumerate(PARTS.items(), 1):
         print(f"\n[{number}/{len(PARTS)}] {title}", flush=True)
-        arguments = ["run", f"fault={fault}", override("runs_folder", runs_folder)]
-        print(f"$ {command(*arguments)}", flush=True)
+        typed = ["run", f"fault={fault}", override("runs_folder", runs_folder)]
+        print(f"$ {command(*typed)}", flush=True)
         before = _folders(runs_folder)
-        code = subprocess.run([sys.executable, "-m", "dtk", *arguments], check=False).returncode
+        code = subprocess.run([sys.executable, "-m", "dtk", *typed], check=False).returncode
         folder = max(_folders(runs_folder) - before, default=None)
         if folder is None:
             raise DtkError(f"fault={fault} left no run folder", f"dtk run ended with exit code {code}")
@@ -62,7 +48,7 @@ def demo(runs_folder: Path, show: bool) -> int:
     if pages:
         print("\nreports to open in a browser:")
         print("\n".join(f"  {page}" for page in pages))
-    if show and has_screen():
+    if has_screen() and not arguments.no_open:
         for page in pages:
             webbrowser.open(page.resolve().as_uri())
     return 0 if diagnosed else 1

@@ -6,12 +6,11 @@ Only argparse is imported before a path is there to diagnose, so `--help` is ins
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from diagnostics.contract.invocation import command, typed
 from diagnostics.evidence.limits import MOST_DEPTH, Limits
 from dtk.console import output
-from dtk.console.options import above_zero, add_colour, add_flags, add_json, add_number, add_page, add_verbose
 from dtk.console.progress import AFTER_S, Progress
 from dtk.errors import DtkError
 from dtk.extras import require_training
@@ -24,46 +23,22 @@ HEALTHY, FOUND = 0, 1  # Exit codes.
 PAGE = Path("dtk-report.html")
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the subcommand with its options."""
-    limits = Limits()
-    parser = commands.add_parser(
-        "diagnose",
-        text="diagnose",
-        values={
-            "whole_mib": limits.whole_bytes >> 20,
-            "stream_gib": limits.stream_bytes >> 30,
-            "ratio": limits.ratio,
-            "depth": limits.depth,
-            "most_depth": MOST_DEPTH,
-            "event_mib": limits.event_bytes >> 20,
-            "line_kib": limits.line_bytes >> 10,
-            "files": f"{limits.files:,}",
-            "spans": f"{limits.spans:,}",
-            "seconds": limits.seconds,
-            "memory_gib": limits.memory_bytes >> 30,
-        },
-        help="why a run hung, crashed, ran out of memory or is slow",
-        usage="dtk diagnose PATH [options]",
-    )
-    parser.add_argument("path", nargs="?", metavar="PATH", help="folder, file, run id or last")
-    add_verbose(parser)
-    add_json(parser)
-    forms = f"one of {', '.join(FORMATS)}"
-    parser.add_argument("--format", choices=FORMATS, default="terminal", metavar="F", help=forms)
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write there instead of standard output")
-    add_page(parser, PAGE)
-    tree = "a fault tree of your own (YAML), repeatable"
-    parser.add_argument("--tree", type=Path, action="append", default=[], metavar="FILE", help=tree)
-    scale = f"multiply the limits on files (below) by X; {MOST_DEPTH} levels of JSON at most"
-    add_number(parser, "--limit-scale", above_zero(1e6), scale, 1.0, "X")
-    add_flags(
-        parser,
-        verify_fix="of a dtk run: run it again for a few steps with the first remedy, and print before and after",
-        trust="with --verify-fix: take a run folder that others own or can write to",
-    )
-    add_colour(parser)
-    parser.set_defaults(command=run)
+_LIMITS = Limits()
+VALUES = {
+    "page": PAGE,
+    "forms": FORMATS,
+    "whole_mib": _LIMITS.whole_bytes >> 20,
+    "stream_gib": _LIMITS.stream_bytes >> 30,
+    "ratio": _LIMITS.ratio,
+    "depth": _LIMITS.depth,
+    "most_depth": MOST_DEPTH,
+    "event_mib": _LIMITS.event_bytes >> 20,
+    "line_kib": _LIMITS.line_bytes >> 10,
+    "files": f"{_LIMITS.files:,}",
+    "spans": f"{_LIMITS.spans:,}",
+    "seconds": _LIMITS.seconds,
+    "memory_gib": _LIMITS.memory_bytes >> 30,
+}
 
 
 def run(arguments: argparse.Namespace) -> int:

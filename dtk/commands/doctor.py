@@ -6,39 +6,15 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from dtk.console import output
 from dtk.console import report as report_forms
-from dtk.console.options import add_flags, add_json, add_number, add_verbose, whole
 from dtk.console.progress import Busy
 from dtk.errors import DtkError
 
 if TYPE_CHECKING:
     from dtk.doctor.report import Report
-
-RUNS = "runs"
-TIMEOUT_S = 60  # Chosen: long enough for importing torch and a first communicator on a slow machine.
-
-
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the subcommand with its options."""
-    parser = commands.add_parser(
-        "doctor",
-        text="doctor",
-        help="check that this machine or cluster is ready to train: GPUs, limits, network, disk, collectives",
-        usage="dtk doctor [options]",
-    )
-    parser.add_argument("--only", action="append", default=[], metavar="NAME,...", help="these checks or topics alone")
-    parser.add_argument("--skip", action="append", default=[], metavar="NAME,...", help="all but these")
-    add_flags(parser, list="name all checks and what they look at; make none")
-    add_json(parser)
-    add_verbose(parser, "with the details of checks that are ok")
-    parser.add_argument("--runs-folder", default=RUNS, metavar="DIR", help="the disk to check (default: runs)")
-    port = "rendezvous port that the job will use (default: MASTER_PORT, else 29500)"
-    add_number(parser, "--port", whole(1, 65535), port)
-    add_number(parser, "--timeout-s", whole(10, 3600), "longest wait for each slow check", TIMEOUT_S, "S")
-    parser.set_defaults(command=run, stopped="before all checks were made")
 
 
 def run(arguments: argparse.Namespace) -> int:

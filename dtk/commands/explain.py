@@ -4,7 +4,6 @@ import argparse
 import shutil
 import textwrap
 from collections.abc import Iterator
-from typing import Any
 
 from dtk.config.folders import conf_folder, groups
 from dtk.config.help import description
@@ -16,14 +15,6 @@ Rows = list[tuple[str, str]]
 """Label and text; the first label is the name itself."""
 _LABEL = 14
 """Columns of the labels."""
-
-
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the subcommand with its options."""
-    about = "explain a cause, a key, a strategy or an option"
-    parser = commands.add_parser("explain", text="explain", help=about, usage="dtk explain NAME [NAME ...]")
-    parser.add_argument("names", nargs="+", metavar="NAME", help="hang.rank_oom, train.steps, fsdp, schedule=cosine")
-    parser.set_defaults(command=run, stopped="")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -3,30 +3,17 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from diagnostics.contract.invocation import command
-from diagnostics.runs.find import RUNS
 from diagnostics.runs.text import listing, listing_json
 from dtk.console import output
-from dtk.console.options import add_json, whole
 from dtk.runs.select import SORTS, add_selection, runs_in, selected
 
-
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the subcommand with its options."""
-    parser = commands.add_parser("ls", text="ls", help="list runs, newest first")
-    parser.add_argument("folder", nargs="?", type=Path, default=RUNS, metavar="FOLDER", help="default: runs")
-    add_selection(parser)
-    keys = f"{', '.join(SORTS)}; default: age, newest first"
-    parser.add_argument("--sort", choices=SORTS, default="age", metavar="KEY", help=keys)
-    parser.add_argument("--reverse", action="store_true", help="the other way round")
-    parser.add_argument("-n", "--limit", type=whole(1, 10**9), metavar="N", help="only the first N of them")
-    add_json(parser)
-    parser.set_defaults(command=ls)
+VALUES = {"sorts": tuple(SORTS)}
+add_more = add_selection
 
 
-def ls(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """List.
 
     Raises:

@@ -14,7 +14,7 @@ from importlib import import_module
 from dtk import __version__
 from dtk.console.entry import ended
 from dtk.console.help_text import show_help
-from dtk.console.options import Parser, add_flags
+from dtk.console.options import Parser, add_command, read_options
 from dtk.errors import DtkError
 
 _COMMANDS = (
@@ -48,7 +48,7 @@ def _dispatch(argv: list[str]) -> int:
         # Not argparse's business: a command to watch, or the arguments of a script.
         at = argv.index("--")
         argv, wrapped = argv[:at], argv[at + 1 :]
-    parser, commands = _parser(argv[:1])
+    parser, commands = make_parser(argv[:1])
     if argv and not argv[0].startswith("-") and argv[0] not in commands.choices:
         from dtk.config.suggest import did_you_mean
 
@@ -65,18 +65,20 @@ def _dispatch(argv: list[str]) -> int:
     return ended(lambda: chosen(arguments), arguments.stopped)
 
 
-def _parser(chosen: Sequence[str] = ()) -> "tuple[Parser, argparse._SubParsersAction[Parser]]":
+def make_parser(chosen: Sequence[str] = ()) -> "tuple[Parser, argparse._SubParsersAction[Parser]]":
     """Return the parser with all commands, or with the chosen one alone, as each module takes its time to import."""
     parser = Parser(prog="dtk", text="dtk")
     parser.set_defaults(command=lambda arguments: show_help(parser), stopped="")
     parser.add_argument("--version", action="version", version=f"dtk {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     commands.add_parser("run", help="train: dtk run [KEY=VALUE ...]; dtk run --help lists all choices")
-    strategies = commands.add_parser("strategies", text="strategies", help="what each strategy shards and communicates")
-    add_flags(strategies, markdown="as a Markdown table")
-    strategies.set_defaults(command=_strategies)
+    table = {"help": "what each strategy shards and communicates", "options": {"--markdown": "as a Markdown table"}}
+    add_command(commands, "strategies", table, _strategies)
     for name in [*chosen] if chosen and chosen[0] in _COMMANDS else _COMMANDS:
-        import_module(f"dtk.commands.{name}").add_parser(commands)
+        module = import_module(f"dtk.commands.{name}")
+        table = read_options(str(module.__file__))
+        added = add_command(commands, name, table, getattr(module, "run", None), **getattr(module, "VALUES", {}))
+        getattr(module, "add_more", lambda parser: None)(added)
     return parser, commands
 
 

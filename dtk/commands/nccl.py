@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dtk.console import output
-from dtk.console.options import add_flags, add_number, whole
+from dtk.console.options import Parser, add_command, add_options, read_options
 from dtk.errors import DtkError
 
 if TYPE_CHECKING:
@@ -22,59 +22,20 @@ HERE = "env"
 """Stands for this environment in `dtk nccl diff`."""
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the subcommand with its own subcommands."""
-    parser = _add(commands, "nccl", _list, "nccl", "presets for NCCL with their reasons, and a linter")
+def add_more(parser: Parser) -> None:
+    """Add the actions of `nccl`; what all of them take may stand before the action as well."""
+    table = read_options(__file__)
+    add_options(parser, table["common"])
     parser.set_defaults(json=False, markdown=False, config_dir=None)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
-    listed = _add(actions, "list", _list, "", "the presets, one line each")
-    add_flags(listed, markdown="every variable of every preset, as Markdown")
-    show = _add(actions, "show", _show, "", "one preset, every variable with its reason")
-    show.add_argument("preset", metavar="PRESET")
-    diff = _add(actions, "diff", _diff, "", "what two presets set differently, marked as by diff -u")
-    for side in ("first", "second"):
-        diff.add_argument(side, metavar="A" if side == "first" else "B", help="a preset, a file, or env")
-    lint = _add(actions, "lint", _lint, "nccl_lint", "what is wrong with the variables here or in a file")
-    lint.add_argument("file", nargs="?", type=Path, metavar="FILE", help="default: what a job started here would take")
-    add_number(lint, "--nodes", whole(1, 1_000_000), "of the job")
-    lint.add_argument("--nccl-version", default="", metavar="V", help="default: the one that torch brings, if it does")
-    add_flags(lint, elsewhere="the variables are for another machine: leave this one's out of it")
-    about = "the preset that fits this machine, by NVML and /sys, and why"
-    recommend = _add(actions, "recommend", _recommend, "", about)
-    add_number(recommend, "--nodes", whole(1, 1_000_000), "of the job")
-    export = _add(actions, "export", _export, "nccl_export", "a preset for other launchers")
-    export.add_argument("preset", metavar="PRESET")
-    export.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="keys that the preset needs")
-    export.add_argument("--format", required=True, choices=FORMS, metavar="F", help=f"one of {', '.join(FORMS)}")
+    for name, answer in ANSWERS.items():
+        action = {"text": "", **table["actions"][name]}
+        action["options"] = {**table["common"], **action["options"]} if "options" in action else table["common"]
+        add_command(actions, name, action, answer, forms=FORMS)
 
 
-def _add(
-    commands: "argparse._SubParsersAction[Any]",
-    name: str,
-    command: Callable[[argparse.Namespace], int],
-    text: str,
-    about: str,
-) -> Any:
-    """Add a parser with the options of every action, before it or after it; where they are absent, earlier ones hold.
-
-    Args:
-        commands: gets it.
-        name: of the action.
-        command: answers it.
-        text: name of its help text; empty = `about` is all there is to say.
-        about: its line in the list of actions.
-    """
-    parser = commands.add_parser(name, help=about, text=text, description=f"{about[0].upper()}{about[1:]}.")
-    absent = argparse.SUPPRESS
-    json_help = "as JSON on standard output, and nothing else"
-    parser.add_argument("--json", action="store_true", default=absent, help=json_help)
-    config_help = "a folder with presets of your own (DIR/nccl)"
-    parser.add_argument("--config-dir", type=Path, default=absent, metavar="DIR", help=config_help)
-    parser.set_defaults(command=command)
-    return parser
-
-
-def _list(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """List the presets."""
     from dtk.nccl.presets import read_presets, readable_presets
     from dtk.nccl.text import listing, markdown
 
@@ -200,3 +161,8 @@ def _answer(arguments: argparse.Namespace, plain: Callable[[], Any], text: Calla
     else:
         output.put(text())
     return code
+
+
+ANSWERS = {
+    "list": run, "show": _show, "diff": _diff, "lint": _lint, "recommend": _recommend, "export": _export,
+}  # fmt: skip

@@ -4,7 +4,6 @@ import argparse
 import shlex
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
 
 from diagnostics.contract.invocation import command
 from dtk.errors import DtkError
@@ -16,13 +15,6 @@ _NAMED = {
     "tests/conftest.txt": "tests/conftest.py",
 }
 """Template -> where it goes; others keep their names."""
-
-
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the subcommand with its options."""
-    parser = commands.add_parser("new", text="new", help="create a project with a model, data, a task and a test")
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="is made; its name is that of the project")
-    parser.set_defaults(command=run, stopped="")
 
 
 def run(arguments: argparse.Namespace) -> int:

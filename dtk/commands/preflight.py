@@ -3,7 +3,6 @@
 import argparse
 import os
 from pathlib import Path
-from typing import Any
 
 from diagnostics.contract.invocation import command
 from dtk.console import options, output
@@ -13,35 +12,10 @@ from dtk.errors import DtkError
 from dtk.extras import require_training
 
 ENDS, WOULD_HANG = 0, 1  # Exit codes.
-MOST_S = 86_400.0  # A day.
-RANKS = ("auto", "all", "classes")
 PAGE = Path("dtk-preflight.html")
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the subcommand; the script's own arguments behind `--` come as `wrapped`."""
-    parser = commands.add_parser(
-        "preflight",
-        text="preflight",
-        help="check before a launch whether every rank would finish",
-        usage="dtk preflight [KEY=VALUE ...] [options]\n"
-        "       dtk preflight --script FILE --world-size N [-- ARGUMENTS]",
-    )
-    options.add_overrides(parser)
-    parser.add_argument("--script", type=Path, metavar="FILE", help="a training script instead of a job of dtk")
-    options.add_number(parser, "--world-size", options.whole(1, 1 << 20), "ranks of the script's job, over all nodes")
-    options.add_number(parser, "--local-size", options.whole(1, 1 << 20), "ranks per node: gives LOCAL_RANK", 8)
-    parser.add_argument("--ranks", choices=RANKS, default="auto", metavar="R", help=f"one of {', '.join(RANKS)}")
-    options.add_number(parser, "--steps", options.whole(0, 10_000), "optimizer steps; 0 = to the end of a script", 2)
-    options.add_flags(parser, what_if="a table of mishaps on one rank: which hang this job")
-    stuck = "a simulated rank that takes longer counts as stuck"
-    options.add_number(parser, "--rank-timeout-s", options.above_zero(MOST_S), stuck, 60.0, "S")
-    options.add_config_dir(parser)
-    options.add_verbose(parser)
-    options.add_json(parser)
-    options.add_flags(parser, markdown="the report as Markdown")
-    options.add_page(parser, PAGE)
-    parser.set_defaults(command=run)
+VALUES = {"page": PAGE, "ranks": ("auto", "all", "classes")}
 
 
 def run(arguments: argparse.Namespace) -> int:

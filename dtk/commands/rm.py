@@ -5,14 +5,12 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from diagnostics.contract.formatting import bytes_text, clean, counted
 from diagnostics.contract.invocation import command
-from diagnostics.runs.find import RUNS, Run, read_run
+from diagnostics.runs.find import Run, read_run
 from diagnostics.runs.text import listing
 from dtk.console import output
-from dtk.console.options import add_flags
 from dtk.errors import USER_ERROR, DtkError
 from dtk.runs.find import RUN_HELP, find
 from dtk.runs.remove import Size, refusal, remove, size_of
@@ -23,27 +21,11 @@ DECLINED = 1
 _SLOW_S = 2.0  # After it a person wonders whether anything happens.
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the subcommand with its options."""
-    parser = commands.add_parser(
-        "rm",
-        text="rm",
-        help="remove runs after confirmation",
-        usage="dtk rm RUN... [options]\n       dtk rm [--failed] [--state S[,S]] [--older-than AGE] [options]",
-    )
-    parser.add_argument("runs", nargs="*", metavar="RUN", help=RUN_HELP)
-    add_selection(parser)
-    parser.add_argument("--folder", type=Path, default=RUNS, metavar="FOLDER", help="where the runs lie; default: runs")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
-    add_flags(
-        parser,
-        dry_run="list what would be removed, and stop",
-        force="also runs that are going, damaged or of a newer dtk",
-    )
-    parser.set_defaults(command=rm)
+VALUES = {"run_help": RUN_HELP}
+add_more = add_selection
 
 
-def rm(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """List, ask, remove.
 
     Raises:

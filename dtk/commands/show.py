@@ -3,29 +3,18 @@
 import argparse
 import os
 from pathlib import Path
-from typing import Any
 
 from diagnostics.runs.find import read_details
 from diagnostics.runs.text import details, details_json
 from dtk.config.trust import owner
 from dtk.console import output
-from dtk.console.options import add_json
 from dtk.runs.find import RUN_HELP, find_readable
 from dtk.runs.why import why
 
-
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the subcommand with its options."""
-    parser = commands.add_parser(
-        "show", text="show", help="one run: status, failure, figures, what was recorded; who set a key"
-    )
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    parser.add_argument("--why", metavar="KEY", help="which file or override set this key, or each key of this section")
-    add_json(parser)
-    parser.set_defaults(command=show)
+VALUES = {"run_help": RUN_HELP}
 
 
-def show(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Show.
 
     Raises:

@@ -3,10 +3,9 @@
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from diagnostics.contract.invocation import command
-from dtk.console.options import add_config_dir, add_flags, add_number, add_overrides, whole
 from dtk.console.output import say
 from dtk.errors import DtkError
 from dtk.extras import require_training
@@ -15,23 +14,7 @@ if TYPE_CHECKING:
     from dtk.sweep.local import Job
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the command to the parser of `dtk`."""
-    parser = commands.add_parser("sweep", text="sweep", help="run a W&B sweep file, with or without a server")
-    parser.add_argument("file", metavar="FILE", help="a YAML file, or a name in conf/sweep/")
-    add_overrides(parser, "for every point; repeats=N runs each N times")
-    add_number(parser, "--count", whole(1, 10_000), "most runs")
-    add_flags(
-        parser,
-        dry_run="check everything, print the points, run nothing",
-        resume="go on with the newest sweep of this file, skip what is done",
-        wandb="let a W&B server choose the points; its agent runs here",
-    )
-    add_config_dir(parser)
-    parser.set_defaults(command=main, stopped="before the first run")
-
-
-def main(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Check, then run or hand over.
 
     Returns:

@@ -11,22 +11,10 @@ from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.files import read_json
 from dtk.config.trust import check_owner
 from dtk.console import output
-from dtk.console.options import add_flags
 from dtk.errors import DtkError
 from dtk.runs.find import RUN_HELP, find_readable
 
-
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the subcommand with its options."""
-    parser = commands.add_parser("sync", text="sync", help="hand what a run recorded to W&B or TensorBoard, afterwards")
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    parser.add_argument("--tracker", choices=("wandb", "tensorboard"), help="default: that of the run")
-    for name in ("project", "entity", "group"):
-        parser.add_argument(f"--{name}", metavar="NAME", help=f"of W&B (default: tracker.{name} of the run)")
-    add_flags(
-        parser, offline="write W&B's files, for wandb sync", trust="take a folder that others own or can write to"
-    )
-    parser.set_defaults(command=run, stopped="before everything was handed over")
+VALUES = {"run_help": RUN_HELP}
 
 
 def run(arguments: argparse.Namespace) -> int:

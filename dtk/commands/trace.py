@@ -2,7 +2,6 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from dtk.console import output
 from dtk.console.progress import Busy
@@ -11,13 +10,7 @@ from dtk.runs.find import RUN_HELP, find
 TRACE = Path("dtk-trace.json.gz")
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the subcommand with its options."""
-    about = "one timeline of all ranks, for Perfetto: regions, collectives, memory, profiler"
-    parser = commands.add_parser("trace", text="trace", values={"trace": TRACE}, help=about)
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    parser.add_argument("--out", type=Path, default=TRACE, metavar="FILE", help=f".json or .json.gz (default: {TRACE})")
-    parser.set_defaults(command=run, stopped="before the trace was complete")
+VALUES = {"run_help": RUN_HELP, "trace": TRACE}
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,24 +4,13 @@ import argparse
 import sys
 import webbrowser
 from pathlib import Path
-from typing import Any
 
 from diagnostics.runs.find import RUNS
 from dtk.commands.demo import has_screen
-from dtk.console.options import add_flags, whole
 from dtk.errors import DtkError
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the subcommand with its options."""
-    parser = commands.add_parser("ui", text="ui", help="a local page of all runs, live and ended")
-    parser.add_argument("folder", nargs="?", type=Path, default=RUNS, metavar="FOLDER", help="default: runs")
-    parser.add_argument("--port", type=whole(0, 65535), default=0, metavar="N", help="default: a free one")
-    add_flags(parser, no_open="do not open a browser")
-    parser.set_defaults(command=ui)
-
-
-def ui(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Serve until Ctrl-C.
 
     Raises:

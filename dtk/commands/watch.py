@@ -9,34 +9,16 @@ import shlex
 import shutil
 import time
 from pathlib import Path
-from typing import Any
 
-from dtk.console.options import above_zero, add_number
 from dtk.errors import DtkError, refused
 
 FOLDERS = Path("dtk-watch")
-STALL_TIMEOUT_S = 300.0  # Half of torch's own timeout for NCCL (600 s), so that the watch speaks first.
+STALL_TIMEOUT_S = 300  # Half of torch's own timeout for NCCL (600 s), so that the watch speaks first.
 START_TIMES = 3
 """A start may take longer than anything later: packages, downloads, data, all of them cold."""
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the subcommand. The command after `--` is not argparse's business: it comes as `wrapped`."""
-    parser = commands.add_parser(
-        "watch",
-        text="watch",
-        values={"stall_timeout_s": f"{STALL_TIMEOUT_S:g}"},
-        help="run any script under the live watch: dtk watch -- torchrun train.py ...",
-        usage="dtk watch [options] -- COMMAND ...",
-    )
-    hung = "seconds in which no rank moves or works before the job counts as hung"
-    add_number(parser, "--stall-timeout-s", above_zero(1e9), hung, STALL_TIMEOUT_S, "S")
-    start = "the same for a rank that does not come to init_process_group while others wait there "
-    start += f"(default: {START_TIMES} times --stall-timeout-s)"
-    add_number(parser, "--start-timeout-s", above_zero(1e9), start, metavar="S")
-    folder = f"where the records go (default: {FOLDERS}/<date>-<time>-<4 hex>)"
-    parser.add_argument("--folder", type=Path, metavar="F", help=folder)
-    parser.set_defaults(command=run)
+VALUES = {"stall_timeout_s": STALL_TIMEOUT_S, "start_times": START_TIMES, "folders": FOLDERS}
 
 
 def run(arguments: argparse.Namespace) -> int:

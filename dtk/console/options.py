@@ -1,13 +1,14 @@
-"""The parser of `dtk`, and the options that several commands have: numbers within bounds, --json, --html."""
+"""The parser of `dtk`, and the options of its commands: each has a table (TOML), some options are common to several."""
 
 import argparse
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from diagnostics.contract.invocation import command
-from dtk.console.help_text import HelpFormatter, read_text
+from dtk.console.help_text import HelpFormatter, read_text, show_help
 from dtk.errors import DtkError
 
 Options = TypeVar("Options", bound=Any)
@@ -72,26 +73,82 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
-def add_number(
-    parser: argparse.ArgumentParser,
-    name: str,
-    parse: Callable[[str], float],
-    about: str,
-    default: float | None = None,
-    metavar: str = "N",
-) -> None:
-    """Add an option that takes a number; its help ends in the default, if there is one.
+def read_options(module: str) -> dict[str, Any]:
+    """Return the table of options that lies beside a module under its name; TOML, which costs a command no start.
 
     Args:
-        parser: gets it.
-        name: such as `--steps`.
-        parse: see `whole` and `above_zero`.
-        about: the help.
-        default: when it is not given.
-        metavar: what stands for the number in the help: `S` for seconds.
+        module: its `__file__`.
     """
-    about = about if default is None else f"{about} (default: {default:g})"
-    parser.add_argument(name, type=parse, default=default, metavar=metavar, help=about)
+    return tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+def add_options(parser: argparse._ActionsContainer, table: Mapping[str, Any], **values: Any) -> None:
+    """Add the options of a table: name or names -> what `add_argument` takes.
+
+    A text alone is a flag, or a common option (options.toml) with a help of its own; `true` is a common option as it
+    is. `whole = [least, most]` and `above_zero = most` bound a number, whose default ends the help; options with the
+    same `either` exclude each other.
+
+    Args:
+        parser: gets them.
+        table: of the options.
+        values: what stands for `{name}` in it: in a text, a sequence as a list; alone, whatever it is.
+    """
+    common, groups = read_options(__file__), dict[str, argparse._ActionsContainer]()
+    for name, entry in table.items():
+        given = entry if isinstance(entry, dict) else common.get(name, {"action": "store_true"})
+        if isinstance(entry, str):
+            given = {**given, "help": entry}
+        options = {key: _filled(key, value, values) for key, value in given.items()}
+        if options.get("type") == "Path":
+            options["type"] = Path
+        if "whole" in options or "above_zero" in options:
+            options["type"] = (
+                whole(*options.pop("whole")) if "whole" in options else above_zero(options.pop("above_zero"))
+            )
+            if isinstance(default := options.get("default"), int | float):
+                options["help"] += f" (default: {default:g})"
+            options.setdefault("metavar", "N")
+        if isinstance(options.get("metavar"), list):
+            options["metavar"] = tuple(options["metavar"])
+        group = options.pop("either", "")
+        if group and group not in groups:
+            groups[group] = parser.add_mutually_exclusive_group()
+        groups.get(group, parser).add_argument(*name.split(), **options)
+
+
+def _filled(key: str, entry: Any, values: Mapping[str, Any]) -> Any:
+    if entry == argparse.SUPPRESS:  # argparse looks for this very object.
+        return argparse.SUPPRESS
+    for name, value in values.items() if isinstance(entry, str) else ():
+        if key != "help" and entry == f"{{{name}}}":
+            return value
+        entry = entry.replace(f"{{{name}}}", ", ".join(value) if isinstance(value, tuple) else str(value))
+    return entry
+
+
+def add_command(
+    commands: "argparse._SubParsersAction[Any]",
+    name: str,
+    table: Mapping[str, Any],
+    run: Callable[[argparse.Namespace], int] | None,
+    **values: Any,
+) -> Parser:
+    """Add a subcommand.
+
+    Args:
+        commands: gets it.
+        name: of the command; also of its help text (`help_text.read_text`), unless the table has another `text`.
+        table: help, usage, text, defaults and options, all but the first optional.
+        run: answers it; None = its help does.
+        values: what stands for `{name}` in the options and in the help text.
+    """
+    about, text = str(table["help"]), str(table.get("text", name))
+    parser: Parser = commands.add_parser(name, text=text, values=values, help=about, usage=table.get("usage"))
+    parser.description = None if text else f"{about[0].upper()}{about[1:]}."
+    add_options(parser, table.get("options", {}), **values)
+    parser.set_defaults(command=run or (lambda arguments: show_help(parser)), **table.get("defaults", {}))
+    return parser
 
 
 def taken(kind: type[Options], arguments: argparse.Namespace, **more: Any) -> Options:
@@ -100,41 +157,3 @@ def taken(kind: type[Options], arguments: argparse.Namespace, **more: Any) -> Op
     more |= {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     made: Options = kind(**more)
     return made
-
-
-def add_flags(parser: argparse._ActionsContainer, **flags: str) -> None:
-    """Add options without a value: `dry_run="help"` is `--dry-run`, false unless it is given."""
-    for name, about in flags.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", action="store_true", help=about)
-
-
-def add_verbose(parser: argparse.ArgumentParser, about: str = "the fault tree, all evidence, all findings") -> None:
-    """Add `-v` and `--verbose`."""
-    parser.add_argument("-v", "--verbose", action="store_true", help=about)
-
-
-def add_overrides(parser: argparse.ArgumentParser, about: str = "as for dtk run") -> None:
-    """Add the positional arguments KEY=VALUE."""
-    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help=about)
-
-
-def add_json(parser: argparse._ActionsContainer) -> None:
-    """Add `--json`."""
-    add_flags(parser, json="one JSON object on standard output and nothing else")
-
-
-def add_page(parser: argparse.ArgumentParser, page: Path) -> None:
-    """Add `--html [FILE]`."""
-    text = f"write the page as well (default: {page})"
-    parser.add_argument("--html", nargs="?", type=Path, const=page, metavar="FILE", help=text)
-
-
-def add_colour(parser: argparse.ArgumentParser) -> None:
-    """Add `--color`."""
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="auto honours NO_COLOR")
-
-
-def add_config_dir(parser: argparse.ArgumentParser) -> None:
-    """Add `--config-dir`."""
-    text = "a folder of your own YAML files, searched before dtk's"
-    parser.add_argument("--config-dir", type=Path, metavar="DIR", help=text)

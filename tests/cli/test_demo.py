@@ -1,5 +1,6 @@
 """`dtk demo`: the fault is run and diagnosed as a user would type it; all three are in tests/faults."""
 
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ def test_a_fault_is_run_and_its_report_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "PARTS", dict(list(demo.PARTS.items())[-1:]))
-    assert demo.demo(tmp_path / "runs", show=False) == 0
+    assert demo.run(Namespace(runs_folder=tmp_path / "runs", no_open=True)) == 0
     out = capfd.readouterr().out
     (folder,) = (tmp_path / "runs").iterdir()
     assert "[1/1] low overlap" in out and "fault=one_bucket" in out

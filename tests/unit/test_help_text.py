@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dtk.commands.main import _parser
+from dtk.commands.main import make_parser
 from dtk.config.folders import conf_folder, groups
 from dtk.config.help import help_text
 from dtk.console.help_text import HelpFormatter, fold
@@ -22,7 +22,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
                 yield from parsers(one)
 
 
-ALL = {one.prog: one for one in parsers(_parser()[0])}
+ALL = {one.prog: one for one in parsers(make_parser()[0])}
 for parser in ALL.values():
     parser.format_help()  # Reads the text of the command.
 

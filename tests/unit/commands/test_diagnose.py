@@ -9,7 +9,7 @@ import pytest
 from diagnostics.contract.artifacts import RunPaths, Status, write_json
 from diagnostics.evidence.limits import Limits
 from dtk.commands.diagnose import find
-from dtk.commands.main import _parser, main
+from dtk.commands.main import main, make_parser
 from dtk.errors import DtkError
 
 
@@ -86,7 +86,7 @@ def test_an_html_option_without_a_file_leaves_the_path_a_path(
 
 
 def test_the_help_names_the_limits_as_they_are() -> None:
-    _, commands = _parser()
+    _, commands = make_parser()
     text = " ".join(commands.choices["diagnose"].format_help().split())
     limits = Limits()
     assert f"{limits.whole_bytes >> 20} MiB for a dump" in text and f"{limits.files:,} files" in text

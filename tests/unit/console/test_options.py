@@ -6,19 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dtk.console.options import (
-    Parser,
-    above_zero,
-    add_config_dir,
-    add_flags,
-    add_json,
-    add_number,
-    add_overrides,
-    add_page,
-    add_verbose,
-    taken,
-    whole,
-)
+from dtk.console.options import Parser, above_zero, add_command, add_options, taken, whole
 from dtk.errors import DtkError
 
 
@@ -41,19 +29,20 @@ def test_bounds_are_part_of_the_range() -> None:
 
 def test_the_help_of_a_number_ends_in_its_default() -> None:
     parser = Parser(prog="dtk x")
-    add_number(parser, "--steps", whole(1, 9), "how many", 3)
-    add_number(parser, "--limit-s", above_zero(9), "how long", metavar="S")
+    steps = {"whole": [1, 9], "default": 3, "help": "how many"}
+    add_options(parser, {"--steps": steps, "--limit-s": {"above_zero": 9, "help": "how long", "metavar": "S"}})
     text = parser.format_help()
     assert "--steps N" in text and "how many (default: 3)" in text
     assert "--limit-s S" in text and "how long (default" not in text
     assert parser.parse_args([]) == argparse.Namespace(steps=3, limit_s=None)
+    with pytest.raises(DtkError, match="no whole number from 1 to 9"):
+        parser.parse_args(["--steps", "10"])
 
 
 def test_flags_are_false_until_they_are_given() -> None:
     parser = Parser(prog="dtk x")
-    add_flags(parser, dry_run="start nothing", force="all the same")
-    add_json(parser)
-    add_verbose(parser)
+    flags = {"--dry-run": "start nothing", "--force": "all the same", "--json": True, "-v --verbose": True}
+    add_options(parser, flags)
     assert vars(parser.parse_args([])) == {"dry_run": False, "force": False, "json": False, "verbose": False}
     assert parser.parse_args(["--dry-run", "-v"]).dry_run is True
     assert "--dry-run" in parser.format_help() and "start nothing" in parser.format_help()
@@ -61,13 +50,28 @@ def test_flags_are_false_until_they_are_given() -> None:
 
 def test_paths_and_overrides() -> None:
     parser = Parser(prog="dtk x")
-    add_overrides(parser)
-    add_config_dir(parser)
-    add_page(parser, Path("page.html"))
+    add_options(parser, {"overrides": "what differs", "--config-dir": True, "--html": True}, page=Path("page.html"))
     assert vars(parser.parse_args([])) == {"overrides": [], "config_dir": None, "html": None}
     given = parser.parse_args(["a=1", "b=2", "--config-dir", "mine", "--html"])
     assert (given.overrides, given.config_dir, given.html) == (["a=1", "b=2"], Path("mine"), Path("page.html"))
     assert parser.parse_args(["--html", "x.html"]).html == Path("x.html")
+    assert "what differs" in parser.format_help() and "(default: page.html)" in parser.format_help()
+
+
+def test_values_of_the_program_stand_in_choices_and_texts_and_options_can_exclude_each_other() -> None:
+    parser = Parser(prog="dtk x")
+    color = {"choices": "{forms}", "default": "a", "help": "one of {forms}", "either": "form"}
+    add_options(parser, {"--form": color, "--none": {"action": "store_true", "either": "form"}}, forms=("a", "b"))
+    assert "one of a, b" in parser.format_help() and parser.parse_args(["--form", "b"]).form == "b"
+    with pytest.raises(DtkError, match="not allowed with"):
+        parser.parse_args(["--form", "b", "--none"])
+
+
+def test_a_command_without_an_answer_of_its_own_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = Parser(prog="dtk")
+    add_command(parser.add_subparsers(), "bench", {"help": "measure this machine", "text": ""}, None)
+    arguments = parser.parse_args(["bench"])
+    assert arguments.command(arguments) == 0 and "Measure this machine." in capsys.readouterr().out
 
 
 def test_a_wrong_option_is_one_line_that_leads_to_the_help() -> None:
