@@ -10,6 +10,7 @@ from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.causes.declared import declared
 from diagnostics.contract import findings
 from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Text, Where
 
 ALL_RANKS = "a profiler trace of every rank (dtk: `record=full`)"
@@ -96,6 +97,16 @@ def costly(
     """
     dtk_run = view.run is not None and bool(view.run.config)
     return Costly(StepCost(max(0.0, min(ms, view.step_ms)), view.step_ms, view.unit, dtk_run), words, figures)
+
+
+def words_beside(file: str) -> Callable[..., Words]:
+    """Return what fills in the texts of the YAML file beside a cause: with its cost and its figures, in one case."""
+    table = table_beside(file)
+
+    def words(cost: StepCost, case: str = "words", **figures: object) -> Words:
+        return Words(**{name: text.format(cost=cost, **figures) for name, text in table[case].items()})
+
+    return words
 
 
 def step_cause(

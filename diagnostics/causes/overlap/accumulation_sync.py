@@ -10,20 +10,7 @@ from diagnostics.contract.formatting import bytes_text
 _REPEATED = 0.5
 """Share of the last micro-batch's reductions, in number and in bytes, that each earlier one has to repeat."""
 _MARKS = "marked steps: torch.profiler.profile(schedule=...) and profiler.step() after each"
-
-
-def _words(cost: shared.StepCost, *, micros: int, sharded: bool, micro_batch_size: int) -> shared.Words:
-    change = "run all micro-batches but the last inside `with model.no_sync():`"
-    if sharded:
-        change = "call `set_requires_gradient_sync(False)` on the FSDP model in all micro-batches but the last"
-    return shared.Words(
-        seen=f"gradients are reduced in each of {micros} micro-batches",
-        summary=f"Gradients are reduced in each of {micros} micro-batches; only the last one needs it. That costs "
-        f"up to {cost}.",
-        change=change,
-        why="one micro-batch needs one reduction",
-        override=f"train.micro_batch_size={micro_batch_size * micros}",
-    )
+_WORDS = shared.words_beside(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -53,10 +40,10 @@ def decide(view: Overview) -> Finding:
     facts = shared.costly(
         view,
         cost,
-        _words,
+        _WORDS,
+        case="sharded" if any(call.message.op == "reduce_scatter" for call in needless) else "words",
         micros=micros,
-        sharded=any(call.message.op == "reduce_scatter" for call in needless),
-        micro_batch_size=view.declared("train.micro_batch_size") or 1,
+        whole_batch_size=(view.declared("train.micro_batch_size") or 1) * micros,
     )
     size = f", {bytes_text(total_bytes(needless))} for nothing" if total_bytes(needless) else ""
     count = f"{len(needless)} of {len(steps.sample.inside)} reductions of a step"

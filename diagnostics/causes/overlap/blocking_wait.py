@@ -5,16 +5,7 @@ from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
 
-
-def _words(cost: shared.StepCost, *, count: int, ops: tuple[str, ...]) -> shared.Words:
-    return shared.Words(
-        seen=f"{count} collectives waited for at once",
-        summary=f"Compute stops within forward or backward for {count} collectives a {cost.unit} ({', '.join(ops)}) "
-        f"and goes on only when they are over: up to {cost}.",
-        change="issue the collective earlier with `async_op=True` and call `wait()` just before its result is used; "
-        "for tensor parallelism, use sequence parallelism or asynchronous TP; for all_to_all, two micro-batches",
-        why="compute that does not need the result can run meanwhile",
-    )
+_WORDS = shared.words_beside(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -30,10 +21,10 @@ def decide(view: Overview) -> Finding:
         return within and shared.matters(call) and call.message.op not in apart
 
     count = view.typical_count(lambda profile: sum(map(chosen, profile.calls)))
-    ops = tuple(sorted({call.message.op for call in view.calls if chosen(call)}))
+    ops = ", ".join(sorted({call.message.op for call in view.calls if chosen(call)}))
     exposed = shared.exposed_ms(view, chosen) if count >= 1 else 0.0
     shown = f"{round(count)} collectives a {view.unit} with nothing beside them, exposed {shared.figure(exposed)} ms"
-    return shared.judged(view, shared.costly(view, exposed, _words, count=round(count), ops=ops), shown, confidence=0.8)
+    return shared.judged(view, shared.costly(view, exposed, _WORDS, count=round(count), ops=ops), shown, confidence=0.8)
 
 
 CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_collectives, shared.on_cpu("waits leave no mark there")))

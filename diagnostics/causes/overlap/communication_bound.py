@@ -45,17 +45,7 @@ class Schedule:
         )
 
 
-def _words(cost: shared.StepCost, *, schedule: Schedule, in_buckets: bool, batch: int) -> shared.Words:
-    """Put it into words; `batch` is the global batch size of a dtk run."""
-    beyond = shared.figure(max(0.0, schedule.transfer_ms - schedule.compute_ms))
-    return shared.Words(
-        seen=str(schedule),
-        summary=f"Communication takes longer than the compute that could hide it; {beyond} ms a {cost.unit} would stay "
-        f"exposed in any schedule ({schedule}).",
-        change="reduce in bf16, accumulate more micro-batches between reductions, or shard inside a node only (HSDP)",
-        why="less is sent for the same compute",
-        override="strategy.communication_hook=bf16" if in_buckets else f"train.global_batch_size={2 * batch}",
-    )
+_WORDS = shared.words_beside(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -97,14 +87,15 @@ def decide(view: Overview) -> Finding:
         )
         missing = "a trace of as many ranks as there are cores, or of the machine that the job is meant for"
         return shared.undecided(sentence + "({schedule}).", missing, ranks=ranks, cores=cores, schedule=schedule)
-    run = view.run
+    run, batch = view.run, 2 * (view.declared("train.global_batch_size") or 1)
+    in_buckets = run is not None and strategy_traits(run.manifest, run.config).gradients_in == "buckets"
     facts = shared.costly(
         view,
         exposed,
-        _words,
+        _WORDS,
         schedule=schedule,
-        in_buckets=run is not None and strategy_traits(run.manifest, run.config).gradients_in == "buckets",
-        batch=view.declared("train.global_batch_size") or 1,
+        beyond=shared.figure(max(0.0, transfer - compute)),
+        override="strategy.communication_hook=bf16" if in_buckets else f"train.global_batch_size={batch}",
     )
     return shared.judged(view, facts, str(schedule), confidence=0.8)
 

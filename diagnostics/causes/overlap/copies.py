@@ -7,33 +7,7 @@ from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import bytes_text, counted
 from diagnostics.evidence.trace.host_work import HostCopy
 
-_ASYNCHRONOUS = "a copy from or to pageable memory holds the host, and goes through a buffer of the driver first"
-
-
-def _words(cost: shared.StepCost, *, copies: CopyProfile, offloads: bool) -> shared.Words:
-    """Put it into words; `copies` are of the direction and memory with most of the time."""
-    to_device, memory = copies.kind
-    direction = "from the host to the device" if to_device else "from the device to the host"
-    if memory == "pageable" and to_device:
-        change, why = "`pin_memory=True` in the DataLoader and `.to(device, non_blocking=True)`", _ASYNCHRONOUS
-    elif memory == "pageable":
-        change, why = "copy into a pinned tensor with `non_blocking=True`, every N steps, or not at all", _ASYNCHRONOUS
-    elif to_device:
-        change = (
-            "copy the next batch (or layer) with `non_blocking=True` on a stream of its own while this one computes"
-        )
-        why = "a copy needs no kernel to stop"
-    else:
-        change = "copy with `non_blocking=True` on a stream of its own, or keep the values on the device"
-        why = "a copy needs no kernel to stop"
-    within = f", issued in {copies.within}" if copies.within else ""
-    return shared.Words(
-        seen=f"exposed copies {direction}",
-        summary=f"Copies {direction} ({_figures(copies)}{within}) run with nothing beside them: {cost}.",
-        change=change,
-        why=why,
-        override="strategy.offload=none" if offloads else "",
-    )
+_WORDS = shared.words_beside(__file__)
 
 
 def _figures(copies: CopyProfile) -> str:
@@ -54,8 +28,11 @@ def decide(view: Overview) -> Finding:
     exposed = view.typical_ms(lambda profile: sum(copies.exposed for copies in profile.copies))
     most = max((copies for profile in view.profiles for copies in profile.copies), key=lambda copies: copies.exposed)
     offloads = view.declared("strategy.offload") not in (None, "none")
-    facts = shared.costly(view, exposed, _words, copies=most, offloads=offloads)
-    return shared.judged(view, facts, f"{_figures(most)} in the window of a rank", of_transfer=False)
+    case = f"{'to' if most.kind.to_device else 'from'}_{'pageable' if most.kind.memory == 'pageable' else 'pinned'}"
+    within, override = f", issued in {most.within}" if most.within else "", "strategy.offload=none" if offloads else ""
+    shown = _figures(most)
+    facts = shared.costly(view, exposed, _WORDS, case=case, figures=shown, within=within, override=override)
+    return shared.judged(view, facts, f"{shown} in the window of a rank", of_transfer=False)
 
 
 CAUSE = shared.step_cause(__file__, decide, unless=(shared.on_cpu("there is no device to copy to"),))

@@ -8,16 +8,7 @@ from diagnostics.contract.findings import Finding
 
 _BITMAP_ELEMENTS = 1_000_000
 """DDP reduces one int32 per parameter tensor; no model has a million of them."""
-
-
-def _words(cost: shared.StepCost) -> shared.Words:
-    return shared.Words(
-        seen="the graph is searched in every step",
-        summary=f"DDP searches the graph for unused parameters in every step: up to {cost}.",
-        change="pass `find_unused_parameters=False` (or `static_graph=True`) to DistributedDataParallel",
-        why="no search is needed if every parameter gets a gradient in every step; `static_graph` searches only once",
-        override="strategy.find_unused_parameters=false",
-    )
+_WORDS = shared.words_beside(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -29,7 +20,7 @@ def decide(view: Overview) -> Finding:
     reduction = steps.typical(lambda step: sum(call.exposed_transfer for call in _bitmaps(step)) / MS)
     reduced = f"reduction of the map of used parameters {shared.figure(reduction)} ms"
     shown = f"search {shared.figure(search)} ms on the host, {reduced}"
-    return shared.judged(view, shared.costly(view, search + reduction, _words), shown)
+    return shared.judged(view, shared.costly(view, search + reduction, _WORDS), shown)
 
 
 def _bitmaps(step: StepReductions) -> list[CallProfile]:

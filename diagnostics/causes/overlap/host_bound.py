@@ -7,26 +7,7 @@ from diagnostics.contract.findings import Finding
 
 _HOST_SHARE = 0.15
 """Of the step: below it a device that waits for launches is not limited by its host (healthy eager jobs reach 10 %)."""
-
-
-def _words(cost: shared.StepCost, *, compiled: bool | None, with_stack: bool) -> shared.Words:
-    """Put it into words; recording stacks (`with_stack`) slows the host down."""
-    graphs, why = (
-        "capture CUDA graphs; use fused optimizers; pin the process",
-        "fewer launches, by a host that runs ahead",
-    )
-    change = f"`torch.compile` the model or {graphs}"
-    if compiled:
-        change = 'capture CUDA graphs (`torch.compile(mode="reduce-overhead")`), enlarge the batch, pin the process'
-        why = "the model is compiled already; fewer launches need graphs or more work each"
-    stack = " The profiler recorded stacks, which slows the host down." if with_stack else ""
-    return shared.Words(
-        seen="idle for late launches",
-        summary=f"The device waits for its host to launch the next kernel: {cost}.{stack}",
-        change=change,
-        why=why,
-        override="train.compile=true" if compiled is False else "",
-    )
+_WORDS = shared.words_beside(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -41,14 +22,16 @@ def decide(view: Overview) -> Finding:
     declared = view.declared("train.compile")
     kernels = round(first.kernels / max(1, len(first.steps)))
     length_us = shared.figure(first.kernel_ns / max(1, first.kernels) / 1000)
+    with_stack = bool(view.profiles[0].settings.get("with_stack"))
     return judged_idle(
         view,
         late,
         f"{kernels} kernels a {view.unit} of {length_us} us on average",
         0.85,
-        _words,
-        compiled=True if declared or first.compiled else declared,
-        with_stack=bool(view.profiles[0].settings.get("with_stack")),
+        _WORDS,
+        case="compiled" if declared or first.compiled else "eager",
+        stack=" The profiler recorded stacks, which slows the host down." if with_stack else "",
+        override="train.compile=true" if declared is False else "",
     )
 
 

@@ -10,19 +10,7 @@ _NOT_AHEAD = 0.15
 _LEAST_UNITS = 3
 """Gathers of a forward pass: with fewer there is hardly a next unit."""
 _HIDDEN = "{hidden:.0%} of the gathers in forward run beside compute"
-
-
-def _words(cost: shared.StepCost, *, phases: tuple[str, ...], hidden: float, depth: int) -> shared.Words:
-    """Put it into words; `hidden` is the share of the gathers in forward beside compute, `depth` the one to advise."""
-    where = " and ".join(phases)
-    return shared.Words(
-        seen=_HIDDEN.format(hidden=hidden),
-        summary=f"Each unit's parameters are gathered only when compute needs them ({where}): up to {cost}.",
-        change="name the next units with `set_modules_to_forward_prefetch` and `set_modules_to_backward_prefetch` "
-        "(FSDP1: `forward_prefetch=True`, `BackwardPrefetch.BACKWARD_PRE`)",
-        why="the next unit is gathered while this one computes",
-        override=f"strategy.prefetch_depth={depth}",
-    )
+_WORDS = shared.words_beside(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -46,7 +34,7 @@ def decide(view: Overview) -> Finding:
         return min(sum(call.exposed_transfer for call in chosen), max(0, free))
 
     gain, new_depth = view.per_batch_ms(to_hide), 2 if depth == 1 else 1
-    facts = shared.costly(view, gain, _words, phases=phases, hidden=hidden["forward"], depth=new_depth)
+    facts = shared.costly(view, gain, _WORDS, where=" and ".join(phases), hidden=hidden["forward"], depth=new_depth)
     return shared.judged(view, facts, _HIDDEN.format(hidden=hidden_share(units.sample.gathers[1:])))
 
 

@@ -8,7 +8,7 @@ from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.trace.host_work import HostWork
 
-_KINDS = table_beside(__file__)
+_KINDS = table_beside(__file__)["kinds"]
 """Kind of work -> what the host pauses for (`purpose`), what to change, and why."""
 
 

@@ -13,20 +13,7 @@ _FEW = 3
 """Gathers of a forward pass up to which one of them can be that of the root: buffers and embeddings may be apart."""
 _FORWARD, _BACKWARD = 1 / 3, 2 / 3
 """Shares of the compute of a micro-batch: backward has twice the matrix products of forward."""
-
-
-def _words(cost: shared.StepCost, *, gathers: int, size_bytes: int, blocks_unknown: bool) -> shared.Words:
-    """Put it into words; without `size_bytes` (0) the size of the gathers is not known."""
-    size = " of " + bytes_text(size_bytes) if size_bytes else ""
-    wrap = "call `fully_shard` on every block before the root (FSDP1: an `auto_wrap_policy`)"
-    return shared.Words(
-        seen=f"{gathers} gathers in a forward pass",
-        summary=f"All parameters are gathered as one unit{size} before any compute: up to {cost}, and their whole "
-        "memory at once.",
-        change=NAME_BLOCKS if blocks_unknown else wrap,
-        why="each block is gathered while the one before it computes",
-        override="" if blocks_unknown else "strategy.blocks_per_unit=1",
-    )
+_WORDS = shared.words_beside(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -37,8 +24,9 @@ def decide(view: Overview) -> Finding:
     if several or view.units.typical(lambda batch: float(_is_root_only(batch))) < 0.5:
         return shared.ruled_out("{count} gathers in a forward pass", count=count)
     gain = view.per_batch_ms(lambda batch: _gain(view, batch))
-    size = total_bytes(sample.gathers)
-    facts = shared.costly(view, gain, _words, gathers=count, size_bytes=size, blocks_unknown=unknown)
+    size, case = total_bytes(sample.gathers), "blocks_unknown" if unknown else "words"
+    of_size = f" of {bytes_text(size)}" if size else ""
+    facts = shared.costly(view, gain, _WORDS, case=case, gathers=count, of_size=of_size, name_blocks=NAME_BLOCKS)
     return shared.judged(view, facts, f"{count} all_gather and {len(sample.scatters)} reduce_scatter a micro-batch")
 
 

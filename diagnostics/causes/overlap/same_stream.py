@@ -7,17 +7,7 @@ from diagnostics.contract.findings import Finding
 
 _SHARE = 0.5
 """Of the communication time that has to lie on the compute stream: what is left can still overlap."""
-
-
-def _words(cost: shared.StepCost, *, share: float, count: int) -> shared.Words:
-    return shared.Words(
-        seen=f"{share:.0%} of communication on the compute stream",
-        summary=f"{count} collectives a {cost.unit} run on the stream that computes, so none can overlap: up to "
-        f"{cost}.",
-        change="issue the collectives with `async_op=True` (or on a stream of their own) and wait just before their "
-        "result is used",
-        why="kernels on one stream run one after the other",
-    )
+_WORDS = shared.words_beside(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -28,7 +18,7 @@ def decide(view: Overview) -> Finding:
     if share < _SHARE:
         return shared.ruled_out(shown, share=share)
     count = round(view.typical_count(lambda profile: sum(map(_chosen, profile.calls))))
-    facts = shared.costly(view, shared.exposed_ms(view, _chosen), _words, share=share, count=count)
+    facts = shared.costly(view, shared.exposed_ms(view, _chosen), _WORDS, share=share, count=count)
     return shared.judged(view, facts, shown.format(share=share))
 
 

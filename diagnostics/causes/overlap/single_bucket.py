@@ -11,21 +11,7 @@ _LATE = 0.75
 """Share of backward, before which a bucket that does not hold everything should have started."""
 _FIRST_BUCKET_BYTES = 1 << 20
 """What DDP reduces first by default, so that communication starts early (Li et al. 2020): no one cuts smaller."""
-
-
-def _words(cost: shared.StepCost, *, size_bytes: int, cap_mb: float, declared_cap_mb: float | None) -> shared.Words:
-    return shared.Words(
-        seen=_seen(size_bytes),
-        summary=f"All gradients are reduced at once, when the last one is there{declared_cap(declared_cap_mb)}, so "
-        f"nothing runs beside it: up to {cost}.",
-        change=f"pass `bucket_cap_mb={cap_mb:g}` to DistributedDataParallel",
-        why="the first buckets are reduced while backward still runs",
-        override=f"strategy.bucket_cap_mb={cap_mb:g}",
-    )
-
-
-def _seen(size_bytes: int) -> str:
-    return f"1 reduction of {bytes_text(size_bytes)}" if size_bytes else "1 reduction"
+_WORDS = shared.words_beside(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -39,11 +25,12 @@ def decide(view: Overview) -> Finding:
     size = total_bytes(last)
     if 0 < size <= _FIRST_BUCKET_BYTES:
         return shared.ruled_out("1 reduction of {size}: DDP's own first bucket is not smaller", size=bytes_text(size))
+    seen = f"1 reduction of {bytes_text(size)}" if size else "1 reduction"
     cap_mb, declared = bucket_cap(view, size)
     cost = steps.typical(lambda step: bucket_gain(view, step.last(), step.backward))
     begins = f"computing ends after {_begins(steps.sample):.0%} of backward, the rest waits for it"
-    facts = shared.costly(view, cost, _words, size_bytes=size, cap_mb=cap_mb, declared_cap_mb=declared)
-    return shared.judged(view, facts, f"{_seen(size)} a step; {begins}")
+    facts = shared.costly(view, cost, _WORDS, seen=seen, cap_mb=cap_mb, declared=declared_cap(declared))
+    return shared.judged(view, facts, f"{seen} a step; {begins}")
 
 
 def _begins(step: StepReductions) -> float:

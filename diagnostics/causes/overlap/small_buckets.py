@@ -13,19 +13,7 @@ from diagnostics.contract.findings import Finding
 
 _BRIEF_NS = 150_000
 """Where sizes are unknown, a reduction shorter than that is tiny: about 1 MiB at 7 GB/s."""
-
-
-def _words(
-    cost: shared.StepCost, *, count: int, size_bytes: int, cap_mb: float, declared_cap_mb: float | None
-) -> shared.Words:
-    return shared.Words(
-        seen=portions(count, "reductions", size_bytes),
-        summary=f"Gradients are reduced in {count} tiny portions{declared_cap(declared_cap_mb)}; most of their time is "
-        f"the fixed cost of a collective: up to {cost}.",
-        change=f"raise `bucket_cap_mb` of DistributedDataParallel to {cap_mb:g}",
-        why="fewer and larger reductions",
-        override=f"strategy.bucket_cap_mb={cap_mb:g}",
-    )
+_WORDS = shared.words_beside(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -38,8 +26,9 @@ def decide(view: Overview) -> Finding:
         return shared.ruled_out("{tiny} of {count} reductions of a backward pass are tiny", tiny=small, count=count)
     cap_mb, declared = bucket_cap(view, size)
     gain = steps.typical(lambda step: _merge_gain(view, step.last(), step.backward))
-    facts = shared.costly(view, gain, _words, count=count, size_bytes=size, cap_mb=cap_mb, declared_cap_mb=declared)
-    return shared.judged(view, facts, f"{portions(count, 'reductions', size)}; {wanted} would do", fixed_cost(view))
+    seen, now = portions(count, "reductions", size), declared_cap(declared)
+    facts = shared.costly(view, gain, _WORDS, seen=seen, count=count, cap_mb=cap_mb, declared=now)
+    return shared.judged(view, facts, f"{seen}; {wanted} would do", fixed_cost(view))
 
 
 def _merge_gain(view: Overview, calls: Sequence[CallProfile], backward: int) -> float:

@@ -13,17 +13,7 @@ _MANY = 2 * GOOD_UNITS
 """Gathers of one forward pass from which on they are many."""
 _BRIEF_NS = 100_000
 """Where sizes are unknown, a gather shorter than that is tiny."""
-
-
-def _words(cost: shared.StepCost, *, count: int, size_bytes: int, blocks_per_unit: int) -> shared.Words:
-    return shared.Words(
-        seen=f"{portions(count, 'gathers', size_bytes)} in a forward pass",
-        summary=f"Parameters are gathered in {count} tiny units; most of their time is the fixed cost of a collective: "
-        f"up to {cost}.",
-        change="call `fully_shard` on groups of several blocks",
-        why="fewer and larger gathers",
-        override=f"strategy.blocks_per_unit={blocks_per_unit}",
-    )
+_WORDS = shared.words_beside(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -39,8 +29,9 @@ def decide(view: Overview) -> Finding:
         return min(sum(call.exposed_transfer for call in batch.calls), fixed) if view.on_device else fixed
 
     blocks = max(2, (view.declared("strategy.blocks_per_unit") or 1) * count // GOOD_UNITS)
-    facts = shared.costly(view, view.per_batch_ms(gain), _words, count=count, size_bytes=size, blocks_per_unit=blocks)
-    return shared.judged(view, facts, f"{portions(count, 'gathers', size)} in a forward pass", fixed_cost(view))
+    seen = f"{portions(count, 'gathers', size)} in a forward pass"
+    facts = shared.costly(view, view.per_batch_ms(gain), _WORDS, seen=seen, count=count, blocks_per_unit=blocks)
+    return shared.judged(view, facts, seen, fixed_cost(view))
 
 
 CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_units,))

@@ -3,21 +3,11 @@
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
+from diagnostics.contract.formatting import counted
 
 _GROUPS = ("tp", "mesh_tp")
 """How traces call the group of tensor parallelism."""
-
-
-def _words(cost: shared.StepCost, *, tp: int, node: int) -> shared.Words:
-    near = max((n for n in range(1, node + 1) if node % n == 0 and tp % n == 0), default=1)
-    return shared.Words(
-        seen=f"parallel.tp={tp} over nodes of {node}",
-        summary=f"The {tp} ranks of a tp group are on different nodes (of {node} rank{'s' if node > 1 else ''}), and "
-        f"every layer waits for the links between them: {cost}.",
-        change="keep tensor parallelism inside a node; use pipeline or data parallelism between nodes",
-        why="tensor parallelism sends activations in every layer, and nothing hides it",
-        override=f"parallel.tp={near}",
-    )
+_WORDS = shared.words_beside(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -30,8 +20,9 @@ def decide(view: Overview) -> Finding:
     if tp == 1 or node % tp == 0:
         where = "parallel.tp=1" if tp == 1 else "parallel.tp={tp} divides nodes of {node}"
         return shared.ruled_out(where, tp=tp, node=node)
+    near = max((n for n in range(1, node + 1) if node % n == 0 and tp % n == 0), default=1)
     exposed = shared.exposed_ms(view, lambda call: call.message.group in _GROUPS)
-    return shared.judged(view, shared.costly(view, exposed, _words, tp=tp, node=node))
+    return shared.judged(view, shared.costly(view, exposed, _WORDS, tp=tp, node=counted(node, "rank"), near=near))
 
 
 CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_collectives,))

@@ -13,19 +13,7 @@ _RANKS_READ = 2
 """Ranks whose records of calls are searched for the line that issues the reductions: all ranks run the same line."""
 _OUTSIDE = ("logging", "evaluation")
 """Regions whose collectives are no reductions of gradients."""
-
-
-def _words(cost: shared.StepCost, *, count: int, site: Where | None) -> shared.Words:
-    line = f"{site.file}:{site.line}" if site else ""
-    place = f" ({line})" if line else ""
-    return shared.Words(
-        seen=f"{count} reductions after backward",
-        summary=f"{count} gradients are reduced one by one after backward{place}, with nothing beside them: up to "
-        f"{cost}.",
-        change=f"remove the loop of all_reduce{' at ' + line if line else ''} and wrap the model in "
-        "DistributedDataParallel",
-        why="it reduces buckets of gradients while backward still runs",
-    )
+_WORDS = shared.words_beside(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -37,9 +25,10 @@ def decide(view: Overview) -> Finding:
     cost = steps.typical(lambda step: bucket_gain(view, step.after, step.backward))
     site, size = _site(view) if view.worth(cost) else None, total_bytes(steps.sample.after)
     shown = f"{count} reductions{' of ' + bytes_text(size) if size else ''} a step, all issued after backward"
-    return shared.judged(
-        view, shared.costly(view, cost, _words, count=count, site=site), shown, where=(site,) if site else ()
-    )
+    line = f"{site.file}:{site.line}" if site else ""
+    place, at = (f" ({line})", f" at {line}") if line else ("", "")
+    facts = shared.costly(view, cost, _WORDS, count=count, place=place, at=at)
+    return shared.judged(view, facts, shown, where=(site,) if site else ())
 
 
 def _site(view: Overview) -> Where | None:
