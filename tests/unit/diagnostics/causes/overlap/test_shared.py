@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.skew import Skew
 from diagnostics.causes.overlap import _shared as shared
+from diagnostics.causes.overlap import sync_point
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import Finding, text_of
 from tests.unit.diagnostics.causes.overlap.helpers import dtk_run
@@ -86,15 +87,8 @@ def test_the_evidence_is_the_trace_of_the_rank_to_blame() -> None:
 
 
 def step_cause(despite_instrument: bool) -> Cause[Overview]:
-    return shared.step_cause(
-        id="overlap.x",
-        title="x",
-        branch="slow",
-        decide=lambda view: shared.ruled_out("never"),
-        decided_from="",
-        remedy="",
-        despite_instrument=despite_instrument,
-    )
+    """Of the file of a cause without relations of its own."""
+    return shared.step_cause(sync_point.__file__, lambda view: shared.ruled_out("never"), (), despite_instrument)
 
 
 def empty(**more: Any) -> Overview:
@@ -108,7 +102,7 @@ def empty(**more: Any) -> Overview:
 def test_without_a_trace_that_can_be_used_nothing_is_decided(traced: bool, summary: str) -> None:
     cause = step_cause(False)
     (finding,) = cause.decide(empty(traced=traced))
-    assert (finding.cause, finding.status, text_of(finding).summary) == ("overlap.x", "undecided", summary)
+    assert (finding.cause, finding.status, text_of(finding).summary) == ("overlap.sync_point", "undecided", summary)
     assert "record=full" in text_of(finding).missing
 
 
