@@ -327,10 +327,7 @@ def _at(error: RankError) -> str:
 
 
 def _standing(evidence: Evidence, findings: Sequence[Finding], measures: dict[str, object]) -> str:
-    """Return what can be said about the job without a cause.
-
-    Gloo's dumps of a job that waits in a recv look like those of a job that ended.
-    """
+    """Return what can be said about the job without a cause."""
     if evidence.doubt:
         return "the dumps may be of different jobs, so the ranks are not compared"
     apart = [text_of(finding).summary for finding in findings if finding.status == "undecided" and finding.victims]

@@ -1,5 +1,4 @@
 """What the NVIDIA driver's Xid numbers and CUDA's errors say about a device. Holds no cause.
-
 Source: NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors), the codes that training meets.
 """
 
@@ -27,8 +26,7 @@ _CUDA = (
     (re.compile(r"uncorrectable ECC error"), 48),
     (re.compile(r"(?:uncorrectable )?NVLink error", re.I), 74),
     (re.compile(r"fallen off the bus|GPU is lost", re.I), 79),
-)
-"""CUDA's and NVML's own words for a fault of the device -> the Xid with the same meaning."""
+)  # CUDA's and NVML's own words for a fault of the device -> the Xid with the same meaning.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,4 @@
-"""The state of a job as its files show it: who waits where, how each rank ended, whether anything stands still.
-
-Every cause of a hang is decided from this one read-only value. Decides no cause itself.
-"""
+"""The state of a job as its files show it: who waits where, how each rank ended, whether anything stands still."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -193,10 +190,7 @@ def build(evidence: Evidence) -> JobState:
 
 
 def _waited_before(job: JobState, rank: int, end: Ending) -> bool:
-    """Whether the rank had waited for `STALL_S` when it ended, and for somebody, or then left by an exit code.
-
-    A dump of torch says that it was written because of a hang, but not when.
-    """
+    """Whether it had waited for `STALL_S` when it ended, for somebody or with an exit code; dumps tell no time."""
     pending = [job.waits.calls[rank, operation] for operation in job.waits.of_rank.get(rank, [])]
     began_s = min((call.created_s for call in pending if call.created_s), default=None)
     if began_s is None or not (end.only_exit_code or job.waits.blockers(rank)):

@@ -1,7 +1,5 @@
 """What several looks from outside show of each rank: whether its main thread stood still, since when, and where.
-
-A thread that waits in one call of the kernel gives up its core once, when the wait begins. So between two looks a
-thread whose wait does not end has used no CPU time and made no switch (measured: gloo's waits, locks, pipes).
+A thread whose wait does not end uses no CPU time and makes no switch (measured: gloo's waits, locks, pipes).
 """
 
 from dataclasses import dataclass

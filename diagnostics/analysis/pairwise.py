@@ -1,8 +1,4 @@
-"""What ranks send and what their peers expect, pair by pair, from rings: messages of pipelines, splits of all_to_all.
-
-Ranks of one all_to_all need not have the same splits, nor the stages of a pipeline the same calls: they have to fit
-each other. Decides no cause.
-"""
+"""What ranks send and what their peers expect, pair by pair, from rings: pipelines' messages, splits of all_to_all."""
 
 import json
 from collections import Counter
@@ -14,8 +10,7 @@ from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.ring.format import RingRecord
 
-_MESSAGES = ("recv ", "send ")
-"""How regions of messages begin; inside one of them a rank waits for its peer."""
+_MESSAGES = ("recv ", "send ")  # How regions of messages begin; inside one of them a rank waits for its peer.
 Records = Mapping[int, tuple[RingRecord, ...]]
 """Rank -> its last calls, oldest first."""
 

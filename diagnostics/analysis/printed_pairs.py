@@ -8,12 +8,9 @@ from statistics import median, quantiles
 
 from diagnostics.analysis.printed_steps import LEAST_AFTER, RATIO, WINDOW, Printed, PrintedSteps
 
-_CLOSE = 0.03
-"""Of figures that are the same but for rounding, another order of sums and another number of ranks."""
-_FALLS = 0.8
-"""Of its first losses: what a run that learns reaches."""
-_COURSE = 50
-"""Steps in common that show a course."""
+_CLOSE = 0.03  # Of figures that are the same but for rounding, another order of sums and another number of ranks.
+_FALLS = 0.8  # Of its first losses: what a run that learns reaches.
+_COURSE = 50  # Steps in common that show a course.
 
 
 @dataclass(frozen=True, slots=True)

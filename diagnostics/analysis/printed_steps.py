@@ -1,7 +1,4 @@
-"""What the steps that a trainer printed show: overflow without end, figures that stay non-finite, a loss that jumps.
-
-One owner for the three questions; every threshold has its reason beside it. Names no cause.
-"""
+"""What the steps that a trainer printed show: overflow without end, figures that stay non-finite, a loss that jumps."""
 
 import math
 import statistics
@@ -17,20 +14,16 @@ WINDOW = 20
 """Steps before a jump by which it is measured."""
 LEAST_AFTER = 10
 """Steps for which a figure has to stay where it went: a spike that training recovers from is none of these."""
-_HIDDEN = 3
-"""Steps with a norm that is not finite and a loss of exactly 0; a single one is a skipped step of float16."""
+_HIDDEN = 3  # Steps with a norm that is not finite and a loss of exactly 0; a single one is a skipped step of float16.
 RATIO = 1.5
 """Of the loss after a jump to the one before. A new batch, data set or learning rate moves it by less."""
 SIGMAS = 10.0
 """Of the noise before a jump, so that noisy losses (RL, small batches) do not count."""
 MOST = 50_000
 """Last steps that are looked at."""
-_SCALE_ENDS = 1.0
-"""Loss scale at which halving has used up the room: DeepSpeed's minimum. A warm-up ends far above it."""
-_LOWEST = 3
-"""Skipped steps at or below that scale."""
-_FROM_START = 0.5
-"""Of the largest step: a step below it is that of another run, or of another epoch."""
+_SCALE_ENDS = 1.0  # Loss scale at which halving has used up the room: DeepSpeed's minimum. A warm-up ends far above it.
+_LOWEST = 3  # Skipped steps at or below that scale.
+_FROM_START = 0.5  # Of the largest step: a step below it is that of another run, or of another epoch.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,4 @@
 """What the program's own text says: whether a line stands in the loop that another line is in.
-
 Looks into the file that a stack names, if it lies here and is older than the call; else it says nothing.
 """
 
@@ -14,8 +13,7 @@ Place = Literal["inside", "leaves", "outside", "no loop", "unknown"]
 """In the same loop; in it, and then out of it by `break` or `return`; behind or before it; there is none."""
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_CLOCK_S = 1.0
-"""A file may look this much younger than the call by the clocks of a shared file system."""
+_CLOCK_S = 1.0  # A file may look this much younger than the call by the clocks of a shared file system.
 
 
 def place(file: str, inside: Iterable[int], line: int, before_s: float | None) -> Place:

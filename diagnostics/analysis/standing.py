@@ -1,7 +1,4 @@
-"""What log lines alone say of a job that stands still: who waits in what, since when, how far the others have come.
-
-Brings the lines of watchdogs and transports together as typed values. Names no cause.
-"""
+"""What log lines alone say of a job that stands still: who waits in what, since when, how far the others have come."""
 
 import re
 import time

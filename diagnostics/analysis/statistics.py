@@ -1,7 +1,4 @@
-"""Medians with intervals, and ratios with intervals: what a figure is worth that was measured a few times.
-
-Pure arithmetic, standard library only; knows no run. Everything that reports a measured figure uses it.
-"""
+"""Medians and ratios with intervals: what a figure is worth that was measured a few times. Pure arithmetic."""
 
 import math
 from collections.abc import Callable, Sequence

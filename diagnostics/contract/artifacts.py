@@ -1,7 +1,5 @@
-"""The run folder: where each record lies and what it holds. The contract of writers and readers.
-
-`dtk.record` imports this module to write, everything in `diagnostics` to read; it imports nothing
-of either, only the standard library. Layout and meaning: docs/architecture.md, "The run folder".
+"""The run folder: where each record lies and what it holds (docs/architecture.md, "The run folder").
+The contract of writers (`dtk.record`) and readers (`diagnostics`); imports nothing of either.
 """
 
 import json

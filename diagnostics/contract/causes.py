@@ -1,8 +1,4 @@
-"""What a cause is: one file in `diagnostics/causes/<family>/` defines one, and everything about it is read from there.
-
-The fault trees, docs/causes.md, the enum of docs/report.schema.json and the pipeline are made from these values.
-Relations between causes are data (`explained_by`); no cause looks at the findings of another.
-"""
+"""What a cause is: one file in `diagnostics/causes/<family>/` defines one, with everything about it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
-"""How files that others may have put there are opened, and how dtk's own are replaced.
-
-A run folder may hold a pipe or a device under the name of a record, and opening that would wait forever. What is
-replaced is replaced whole: readers see the old file or the new one, never half. Modes follow the umask.
+"""How files that others may have put there are opened (a pipe would wait forever), and how dtk's own are replaced:
+readers see the old file or the new one, never half. Modes follow the umask.
 """
 
 import errno

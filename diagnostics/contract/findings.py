@@ -1,8 +1,4 @@
-"""What is decided about a cause: a finding, as typed data. Shared by causes, tree and report.
-
-A finding holds ranks, sites, figures and the facts of its cause; sentences are made from it when the report is
-written (`Facts.text`). Every cause is decided: `confirmed`, `ruled_out`, or `undecided` with what is missing.
-"""
+"""What is decided about a cause: a finding, as typed data, of which sentences are made when the report is written."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

@@ -89,10 +89,7 @@ def _plural(numbers: set[int]) -> str:
 
 
 def _parts(numbers: set[int], *, pairs: bool) -> tuple[list[str], int]:
-    """Return the runs of ranks as text, and how many ranks are left out.
-
-    Two neighbours are written as `0-1` if `pairs` is set, otherwise one by one.
-    """
+    """Return the runs of ranks as text (two neighbours as `0-1` if `pairs`), and how many ranks are left out."""
     runs: list[list[int]] = []
     for rank in sorted(numbers):
         if runs and rank == runs[-1][1] + 1:

@@ -1,8 +1,4 @@
-"""Commands and paths as one would type them here: a hint that does not run as it stands is none.
-
-Every message that says what to type next builds it here. Knows the names of commands, not what they do; looks at
-PATH, the working directory and this interpreter only.
-"""
+"""Commands and paths as one would type them here: a hint that does not run as it stands is none."""
 
 import json
 import os
@@ -43,11 +39,7 @@ def override(key: str, value: object) -> str:
 
 
 def _program(name: str) -> str:
-    """Return how to call the program from a shell.
-
-    This is the bare name if PATH leads to this environment's script, else the path of that script, else
-    `python -m` with that name.
-    """
+    """Return the bare name if PATH leads to this environment's script, else its path, else `python -m` and the name."""
     schemes = [sysconfig.get_default_scheme()]
     if site.ENABLE_USER_SITE:
         schemes.append(sysconfig.get_preferred_scheme("user"))

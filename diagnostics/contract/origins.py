@@ -1,7 +1,4 @@
-"""origins.json: which file or override set each key of a run, recorded at the launch. Standard library only.
-
-Recorded, because the files under conf/ may have changed or gone when somebody asks. Knows neither Hydra nor YAML.
-"""
+"""origins.json: which file or override set each key of a run, recorded at the launch, as conf/ may change later."""
 
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Passwords, keys and tokens, by the names that they go under and by their own form: written as `***`.
-
-dtk masks what it writes down (records, trackers, submitted files) and what it shows. Text may come from evidence, so
-every pattern takes time that is linear in its length.
+Text may come from evidence, so every pattern takes time that is linear in its length.
 """
 
 import re
@@ -17,8 +15,7 @@ _BEFORE_KEY = re.compile(
 )
 _MODEL_TOKEN = re.compile(r"bos|cls|end|eos|first|image|last|mask|new|next|pad|per|sep|special|start|unk")
 """`pad_token` is a word of a tokenizer."""
-_HARMLESS_END = re.compile(r"dir|file|folder|id|length|names?|path|type")
-"""`token_file` says where a secret lies."""
+_HARMLESS_END = re.compile(r"dir|file|folder|id|length|names?|path|type")  # `token_file` says where a secret lies.
 
 _FORMS = re.compile(
     r"""(?<![\w-])(?:
@@ -26,8 +23,7 @@ _FORMS = re.compile(
     | (?:AKIA|ASIA)[A-Z0-9]{16} | AIza[\w-]{30,} | eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,}
     )""",
     re.VERBOSE,
-)
-"""OpenAI and Anthropic, Hugging Face, GitHub, GitLab, Slack, AWS, Google, JSON web tokens."""
+)  # OpenAI and Anthropic, Hugging Face, GitHub, GitLab, Slack, AWS, Google, JSON web tokens.
 _PEM = re.compile(r"(-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----).*", re.DOTALL)
 _URL = re.compile(r"(?<=://)(?:([^\s/:@\"'<>]*+):[^\s/\"'<>]+@|[^\s/:@\"'<>]{20,}+@)")
 _HEADER = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{12,}", re.IGNORECASE)

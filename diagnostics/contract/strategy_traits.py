@@ -1,7 +1,4 @@
-"""What the diagnosis knows of a dtk run's strategy: the traits in manifest.json, never the strategy's name.
-
-Runs that were recorded before manifest.json held traits are looked up in strategy_traits.yaml by name.
-"""
+"""What the diagnosis knows of a dtk run's strategy: the traits in manifest.json, never the strategy's name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The cheapest way to turn one history into another: which calls were dropped, inserted or made with other arguments.
-
-For whole histories, which may differ in several places; `edit` looks for the one edit at a known place. Knows lists of
-`PathCall`, no ranks and no causes.
+For whole histories, which may differ in several places; `edit` looks for the one edit at a known place.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,4 @@
-"""How the minority's calls differ from the majority's: the edit, where it stands, and what speaks for it.
-
-Compares two histories of one group from a position at which they differ. Where both made further calls the smallest
-edit that makes these agree is the answer. Where they stand at that very position, each side's own past predicts which
-of them goes on as before. Knows two lists of calls, no ranks and no causes.
-"""
+"""How the minority's calls differ from the majority's: the edit, where it stands, and what speaks for it."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -44,8 +39,7 @@ a call behind the loop runs on."""
 _ROUNDS_OF_ONE_CALL = 2
 """Equal calls before a single one that make it a round of a loop; one may be the other half of a pair of calls."""
 _REDUCTIONS = {"all_reduce", "reduce", "reduce_scatter"}
-_LONGEST_SEARCH = 256
-"""Positions before the first misfit among which an earlier edit is looked for."""
+_LONGEST_SEARCH = 256  # Positions before the first misfit among which an earlier edit is looked for.
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +171,7 @@ def _aligned(ours: list[Call], theirs: list[Call], before: list[Call]) -> Explan
 
 
 def _whole_rounds(run: tuple[Call, ...], before: list[Call], behind: Call, other: Call) -> bool:
-    """Whether dropped or inserted calls are whole rounds of the loop that both sides were in before.
-
-    Args:
-        run: the calls.
-        before: the calls before them.
-        behind: the call behind them on the side that made them.
-        other: the same call on the other side.
-    """
+    """Whether `run` is whole rounds of the loop of `before`; `behind`, `other`: the call behind it on both sides."""
     if behind.step is not None and behind.step == other.step:
         return False
     tokens = [on_path(call) for call in run]
@@ -195,10 +182,7 @@ def _whole_rounds(run: tuple[Call, ...], before: list[Call], behind: Call, other
 
 
 def _accumulation(expected: Call, got: Call, before: list[Call]) -> Explanation | None:
-    """Explain a divergence by a different boundary of gradient accumulation.
-
-    The minority goes through the same calls again within one step.
-    """
+    """Explain by a boundary of gradient accumulation: the minority goes through the same calls again in a step."""
     if got.step is None or got.step != expected.step:
         return None
     for back, call in enumerate(reversed(before[-edit.MOST_CALLS :]), 1):

@@ -1,8 +1,4 @@
-"""Which ranks' calls differ, where first, and how: the divergences of a job, from the histories of all ranks.
-
-Votes at the first position of each group at which ranks issued different calls, reads one rank of each of the two
-largest sides again, and explains the difference. Ties stay ties unless the calls themselves show who deviates.
-"""
+"""Which ranks' calls differ, where first, and how: the divergences of a job, from the histories of all ranks."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -236,9 +232,6 @@ def _recorded_twice(one: Call, other: Call) -> bool:
 
 
 def _shows_itself(explanation: Explanation, vote: Vote, rank: int) -> bool:
-    """Whether it is known that `rank` deviates, however many are on its side.
-
-    Half of the ranks that make a call within the loop took a branch of it, of which neither is the exception.
-    """
+    """Whether it is known that `rank` deviates, however many are on its side."""
     certain = explanation.kind in {"gradients_not_ready", "fewer_iterations"}
     return explanation.self_evident and (certain or (explanation.kind == "added" and len(vote.side_of(rank)) == 1))

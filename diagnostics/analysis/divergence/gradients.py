@@ -1,8 +1,4 @@
-"""A rank that its peers wait for in the backward pass: was it in that pass, or did it never enter it? Knows no ranks.
-
-Decided by the recorded steps, by the number of buckets that DDP announced, by how far the peers are in their round of
-different buckets; where none of these is there, by what the rank did instead.
-"""
+"""A rank that its peers wait for in the backward pass: was it in that pass, or did it never enter it?"""
 
 from diagnostics.analysis.divergence.evidence_terms import Term, support
 from diagnostics.analysis.divergence.identity import at_line, in_backward

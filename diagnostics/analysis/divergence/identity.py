@@ -1,8 +1,5 @@
-"""When two calls are the same call. Every comparison of calls in dtk and its diagnostics uses this definition.
-
-Ranks of a group must agree on the operation, the number of elements, the dtype, the root and the ReduceOp. A part that
-a recorder leaves out is unknown: it is never a difference. The split sizes of an all_to_all are not among the parts,
-because ranks need not have the same ones; they have to fit each other pair by pair.
+"""When two calls are the same call, for every comparison of calls. A part that a recorder leaves out never differs.
+The split sizes of an all_to_all are no part of it: they need not be the same, but fit each other pair by pair.
 """
 
 from collections.abc import Hashable, Iterable, Sequence

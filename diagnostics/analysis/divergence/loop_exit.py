@@ -1,7 +1,4 @@
-"""Whether a call that a loop does not make in every round stands behind the loop or in a branch within it.
-
-Decided from the program's text, the frames, the lines and, weakly, from names; see `evidence_terms` for the weights.
-"""
+"""Whether a call that a loop does not make in every round stands behind the loop or in a branch within it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

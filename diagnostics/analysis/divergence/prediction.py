@@ -1,7 +1,5 @@
 """Which call comes next: as after the longest part of a rank's own past that was there before.
-
-A history repeats its loops, so the longest suffix that also occurs earlier ends where the rank stands now, one or more
-rounds ago; what followed there is expected here. Nested loops need no extra rule: an outer loop's suffix is longer.
+Nested loops need no extra rule: an outer loop's repeated suffix is longer.
 """
 
 from collections.abc import Hashable, Sequence

@@ -1,8 +1,4 @@
-"""Divergences of ranks of which single calls are known: of a running job, of gloo's own abort, of a misfit.
-
-`find` compares histories. These callers know where ranks stand and what that means, and hand it over; what the
-divergence is called, and on which evidence, is settled here.
-"""
+"""Divergences of ranks of which single calls are known: of a running job, of gloo's own abort, of a misfit."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,9 +1,4 @@
-"""How ranks' whole programs differ, where every call to their very end is known, as of simulated ranks.
-
-A post-mortem knows the calls up to the stall and has to predict the next one. Whole programs decide what is a guess
-there: a call that the majority makes at no time is a conditional one, a call that it makes less often belongs to
-another number of iterations. Where the difference is neither, nothing is said, and the calls up to the stall decide.
-"""
+"""How ranks' whole programs differ, where every call to their very end is known, as of simulated ranks."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -116,10 +111,7 @@ def _compare(majority: Program, minority: Program, *, tie: bool) -> tuple[int, D
 
 
 def _whole_rounds(side: Program, start: int, count: int, peers: Program) -> bool:
-    """Whether calls are further rounds of a loop: beside calls like them, and whole passes of what the peers do.
-
-    A pass is a forward or a backward, for instance; there may be several.
-    """
+    """Whether calls are further rounds of a loop: beside calls like them, and whole passes of what the peers do."""
     run = side.paths[start : start + count]
     size = next(size for size in range(1, count + 1) if run == (run[:size] * count)[:count])
     if run[:size] not in (side.paths[max(0, start - size) : start], side.paths[start + count : start + count + size]):

@@ -1,8 +1,5 @@
-"""One pass over all ranks: who issued what at which position of which group.
-
-Positions are those of the group (`collective_seq_id`), never of the file, so rings that wrapped at
-different places line up. Holds per rank and group a few numbers and two calls, per group and position
-one small integer, and what deviates: memory does not grow with ranks times entries. Knows no verdict.
+"""One pass over all ranks: who issued what at which position (`collective_seq_id`) of which group.
+Keeps a few numbers per rank, group and position, and what deviates: memory does not grow with ranks times entries.
 """
 
 from array import array

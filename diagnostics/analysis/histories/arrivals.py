@@ -1,7 +1,4 @@
-"""When ranks arrived at the positions of one group: the latest and the second latest, for each position.
-
-Enough to say who was late how often and by how much, in a few bytes for each position. Knows no verdict.
-"""
+"""When ranks arrived at the positions of one group: the latest and the second latest, for each position."""
 
 from array import array
 

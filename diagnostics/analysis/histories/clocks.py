@@ -1,7 +1,5 @@
-"""The ranks' clocks: one rank after the other is brought to the clock of the first, where the calls show it is off.
-
-Only of calls that a rank waits for: gloo's, and those of a ring that were complete when they returned. Decides no
-cause.
+"""The ranks' clocks: each is brought to that of the first rank, where the calls show it is off.
+Only by calls that a rank waits for: gloo's, and those of a ring that were complete when they returned.
 """
 
 from array import array

@@ -1,8 +1,5 @@
-"""Loads the files of many ranks in several processes, and gives the digests in the order of the ranks.
-
-The workers are plain processes of this interpreter (`worker`), not children by fork or of the caller's main
-module, and the pipes to them hold them back: each has one rank in memory and a few KiB on its way. Whatever goes
-wrong with one is made up for here, so the result is the same with any number of them.
+"""Loads the files of many ranks in several processes (`worker`), and gives the digests in the order of the ranks.
+Whatever goes wrong with a process is made up for here, so the result is the same with any number of them.
 """
 
 import os

@@ -1,6 +1,4 @@
-"""Calls that no recorder kept, read from what torch or gloo printed when it ended a rank because calls did not fit.
-
-They become histories like any other, so that the ranks vote on them. Two texts state calls: the fingerprints of
+"""Calls that no recorder kept, as histories, from what torch or gloo printed when it ended a rank: the fingerprints of
 TORCH_DISTRIBUTED_DEBUG=DETAIL, and the two message sizes of gloo's `op.preamble.length <= op.nbytes. X vs Y`.
 """
 
@@ -122,11 +120,7 @@ def _frames(evidence: Evidence, rank: int) -> list[dict[str, object]]:
 
 
 def _cut_short(evidence: Evidence, reading: Reading) -> Iterator[PrintedCalls]:
-    """Complete the histories of ranks that gloo ended because a message was longer than their buffer.
-
-    gloo tells apart operations and positions, so such a rank was at its peers' last position, in the same operation.
-    Its calls before all completed, so they were those of its peers.
-    """
+    """Complete histories of ranks that gloo ended over a long message: they were at their peers' last position."""
     survey = reading.survey
     facts = [fact for fact in evidence.facts if fact.kind == "gloo_mismatch" and "expected_bytes" in fact.fields]
     sizes = {fact.rank: fact for fact in facts if fact.rank is not None}

@@ -1,8 +1,4 @@
-"""The pass over the files of all ranks, and the way back to a rank for those that need a closer look.
-
-One rank's dumps are in memory at a time, in this process or in each worker. Where two files tell of the same
-recorder the younger one counts.
-"""
+"""The pass over the files of all ranks, and the way back to a rank for those that need a closer look."""
 
 from dataclasses import dataclass, field
 

@@ -1,5 +1,4 @@
 """One process that loads files of ranks: `python -m diagnostics.analysis.histories.worker`, started by `pool`.
-
 Reads its work from standard input, and writes one digest after another to standard output, each behind its length.
 """
 

@@ -75,11 +75,7 @@ def circular_waits(job: JobState, explained: Collection[int]) -> list[CircularWa
 
 
 def _enqueued_crosswise(job: JobState) -> GroupOrder | None:
-    """Return two collectives that every member enqueued and none completes, in an order that is not the same on all.
-
-    A device runs them in the order in which its host enqueued them, so ranks that did so from two threads wait in
-    one group each. gloo's calls run side by side, so their order says nothing.
-    """
+    """Return two collectives that all enqueued and none completes, in differing orders: a device runs them in order."""
     waits = job.waits
     stuck = [
         operation

@@ -1,8 +1,5 @@
 """Ranks that ended in order while others wait: who deviates, those that ended or those that went on?
-
-By content and line, from the calls of both sides. A call from a line that no rank that ended ever came to, behind which
-all later calls fit again, is one too many whoever makes it. Else it counts in which step, or where in the rounds of
-equal calls, the ranks ended.
+A call from a line that no rank that ended came to, behind which all calls fit again, is one too many.
 """
 
 from dataclasses import dataclass, replace
@@ -15,10 +12,8 @@ from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.last_seen import LastSeen, last_seen
 from diagnostics.evidence.calls import Call, GroupKey
 
-_LONGEST = 64
-"""Calls that one side may have made more than the other."""
-_ROUNDS = 2
-"""Whole rounds that show a loop."""
+_LONGEST = 64  # Calls that one side may have made more than the other.
+_ROUNDS = 2  # Whole rounds that show a loop.
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +139,7 @@ def _more_calls(job: JobState, exited: tuple[int, ...], key: GroupKey) -> MoreCa
 def _fitting_by_chance(
     waiting: tuple[int, ...], ended: tuple[int, ...], ours: list[Call], theirs: list[Call]
 ) -> MoreCalls | None:
-    """Detect last calls from a line whose earlier calls matched those of other lines only by chance.
-
-    This happens when DDP sends its buffers in the first forward pass after a step: in rank 0's evaluation, or in the
-    next step of the others.
-    """
+    """Detect last calls from a line whose earlier calls, as DDP's of buffers, fitted those of other lines by chance."""
     if any(not agree(call.wire, other.wire) for call, other in zip(ours, theirs, strict=False)):
         return None
     mine, other = [on_path(call) for call in ours], [on_path(call) for call in theirs]

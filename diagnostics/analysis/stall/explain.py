@@ -1,7 +1,5 @@
-"""Why a job stands still, computed once in a fixed order: what explains the waiting of a rank settles it.
-
-The order is that of cause and effect: calls that differ come before the ends that they lead to, ends before cycles,
-cycles before ranks that are late, and what no rank is to blame for comes last.
+"""Why a job stands still, computed once in the order of cause and effect: what explains a rank's waiting settles it.
+Calls that differ come before ends, ends before cycles, cycles before late ranks; what nobody is to blame for is last.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,8 +27,7 @@ from diagnostics.analysis.stall.unrecorded_transfer import UnrecordedTransfer, u
 from diagnostics.analysis.stall.watchdog import WatchdogCase, WatchdogDecided, WatchdogGap, watchdog_case
 from diagnostics.evidence.model import Evidence
 
-_LIKELY = 0.5
-"""A divergence of less confidence is a suspicion, no root cause."""
+_LIKELY = 0.5  # A divergence of less confidence is a suspicion, no root cause.
 
 
 @dataclass(slots=True)

@@ -1,8 +1,4 @@
-"""Ranks of a running job, observed from outside several times: who is not in the collective that the others wait in.
-
-A job is proven to stand still where no wait of the waiting ranks ended for `STALL_S`. Who then waits in nothing holds
-the others up. Where all wait, but at different lines, the ranks vote, and the program's text says what the lines mean.
-"""
+"""Ranks of a running job, observed from outside several times: who is not in the collective that the others wait in."""
 
 import re
 from dataclasses import replace
@@ -20,11 +16,9 @@ from diagnostics.evidence.stacks import activity, blocking_calls
 from diagnostics.evidence.stacks import dumps as stacks
 from diagnostics.evidence.stacks.activity import Standing
 
-_COMMUNICATES = re.compile(r"\b(?:c10d|gloo)::|\bnccl[A-Z]")
-"""In the names of C++ functions."""
+_COMMUNICATES = re.compile(r"\b(?:c10d|gloo)::|\bnccl[A-Z]")  # In the names of C++ functions.
 _KEY = GroupKey("stacks", "0", DEFAULT_GROUP)
-_UNKNOWN = 0
-"""Position of a call of which no recorder counted the ones before."""
+_UNKNOWN = 0  # Position of a call of which no recorder counted the ones before.
 
 
 def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOutside | Divergence | None:

@@ -1,8 +1,5 @@
-"""A cycle of waits over two groups that is no matter of order: a rank went past one of its calls.
-
-Ranks that go through the same calls again and again show what comes next. A rank that waits in a call of its next
-round, while its peer waits in the call that comes next, left that call out; ranks that merely use two groups in
-opposite orders do so from other lines.
+"""A cycle of waits over two groups that is no matter of order: a rank went past one of its calls, as the rounds show.
+Ranks that merely use two groups in opposite orders do so from other lines.
 """
 
 from collections.abc import Hashable
@@ -13,8 +10,7 @@ from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation
 from diagnostics.evidence.calls import Call
 
-_LONGEST = 2048
-"""Calls before the cycle that are compared."""
+_LONGEST = 2048  # Calls before the cycle that are compared.
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +46,7 @@ def find(job: JobState, cycle: Cycle) -> MissedCall | None:
 
 
 def _by_program(job: JobState, cycle: Cycle) -> MissedCall | None:
-    """Find a rank that has passed a peer's call in program order, at a line from which other ranks call too.
-
-    Calls of other ranks from that line show that it lies on the common path through the program.
-    """
+    """Find a rank past a peer's call in program order, at a line on the common path: other ranks call from it too."""
     if len(cycle.operations) != 2:
         return None
     waits = job.waits
@@ -136,10 +129,7 @@ def _went_past(job: JobState, rank: int, peer: int, here: Operation, missed: Ope
 
 
 def _path(job: JobState, rank: int, here: Operation, together: set[int]) -> list[Call]:
-    """Return a rank's calls in the order they were made, up to the first incomplete one.
-
-    In the groups of one recorder, that of `here`, of which these ranks made calls `together`.
-    """
+    """Return a rank's calls up to the first incomplete one, in groups of `here`'s recorder that `together` used."""
     groups = sorted(job.survey.groups.items())
     keys = [key for key, table in groups if key.recorder == here.key.recorder and together <= set(table.lines)]
     calls = [call for key in keys for call in job.reading.calls(rank, key)]

@@ -1,7 +1,5 @@
 """Processes that gloo ended because sizes did not fit: they leave no dump, but their rings show which call they made.
-
-Where no peer made that call and the peers are in DDP's backward pass, which rings do not record, the two met. A
-mismatch in which all calls were recorded is a divergence like any other.
+Where no peer made that call and the peers are in DDP's backward pass, which rings do not record, the two met.
 """
 
 from collections.abc import Iterator
@@ -63,10 +61,7 @@ def _divergences(job: JobState, ended: set[int | None]) -> Iterator[Divergence]:
 
 
 def _sides(job: JobState, operation: Operation, ended: set[int | None]) -> tuple[list[int], list[int], bool]:
-    """Ranks in the call, ranks that are elsewhere, and whether these came to it later.
-
-    Ranks that swallow the error that the end of another is to them go on to the same call.
-    """
+    """Ranks in the call, ranks elsewhere, and whether these came to it later, as those that swallow the error do."""
     waits = job.waits
     ranks, peers = waits.waiting[operation], list(waits.absent[operation])
     if not peers and ended & set(ranks):

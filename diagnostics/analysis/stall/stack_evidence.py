@@ -1,7 +1,5 @@
 """Ranks in different places where no recorder holds calls: only tracebacks of timeouts, and stacks.
-
-These show where each rank stood, not the calls before. So they do not show who left a call out, ran fewer steps or took
-another branch. A host that stands still outside any collective is the exception.
+These do not show the calls before; a host that stands still outside any collective is all that they prove.
 """
 
 from collections import defaultdict
@@ -88,10 +86,7 @@ def by_stacks(job: JobState, explained: Collection[int]) -> DifferentCollectives
 
 
 def _one_call_ahead(job: JobState) -> set[int]:
-    """Ranks that made the same one call more than all others, where gloo's records show nothing pending.
-
-    Gloo marks a call that failed as it marks one that completed, so dumps of a job that gave up look like this.
-    """
+    """Ranks with the same one call more than all others; gloo marks a failed call as one that completed."""
     groups = [table.lines for key, table in job.survey.groups.items() if key.recorder == "gloo"]
     if len(groups) != 1 or job.waits.of_rank or len(groups[0]) < job.world():
         return set()

@@ -1,8 +1,4 @@
-"""A rank that is late, not stuck: everything completed, and one rank kept coming long after the others.
-
-Works on arrival times alone. A clock that is off shows at every position alike and is taken out; one that was set
-meanwhile shows from there to the end, or turns back.
-"""
+"""A rank that is late, not stuck: everything completed, and one rank kept coming long after the others."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

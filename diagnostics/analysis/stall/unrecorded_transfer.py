@@ -12,8 +12,7 @@ from diagnostics.evidence.stacks import dumps as stacks
 
 _FUNCTIONS = {"recv": "recv", "send": "send", "irecv": "recv", "isend": "send", "batch_isend_irecv": "batch"}
 """torch's functions -> which way the bytes go."""
-_DEPTH = 4
-"""Innermost frames among which torch's own function is looked for."""
+_DEPTH = 4  # Innermost frames among which torch's own function is looked for.
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +44,7 @@ def unrecorded_transfer(job: JobState, explained: Collection[int]) -> Unrecorded
 
 
 def _are_together(job: JobState, ranks: tuple[int, ...]) -> bool:
-    """Whether all these ranks gave up on a peer in one collective, or looks from outside show them in one.
-
-    gloo marks a call that failed as it marks one that completed, so its dumps do not show it.
-    """
+    """Whether all these ranks gave up on a peer in one collective, or looks from outside show them in one."""
     gave_up = [job.endings[rank].frames for rank in ranks if rank in job.endings and job.endings[rank].victim]
     dumps = [dump for rank, dump in job.latest_stacks().items() if rank in ranks] if observations(job.evidence) else []
     stand = [thread.frames if (thread := stacks.main_thread(dump)) is not None else () for dump in dumps]

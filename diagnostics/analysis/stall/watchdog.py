@@ -1,7 +1,5 @@
 """Hangs of which only logs are left: what the NCCL watchdogs of several ranks say about one process group.
-
-Two ranks that wait at the same position in calls that do not fit are proof; positions that differ are none, since
-NCCL may complete a call on one rank and not on another. Dumps show more, so jobs with any are not decided here.
+Two ranks at one position in calls that do not fit are proof; positions that differ are none. Dumps show more.
 """
 
 from collections import defaultdict
@@ -110,8 +108,7 @@ WatchdogDecided = WatchdogMismatch | WatchdogGap | WatchdogDrift | WatchdogSites
 WatchdogCase = WatchdogDecided | WatchdogOpen
 TOGETHER = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
 """Operations of which every rank needs something of every other one, so that none completes without all."""
-_SIDE = 3
-"""Least ranks that are compared: of two neither is the odd one."""
+_SIDE = 3  # Least ranks that are compared: of two neither is the odd one.
 
 
 def watchdog_case(job: JobState) -> WatchdogCase | None:

@@ -1,7 +1,5 @@
-"""Where each rank's NCCL watchdog says that it stands in each process group. Brings lines together, decides nothing.
-
-torch prints a timeout with the call but without its group, and beside it a status with the group and its counters
-(ProcessGroupNCCL.cpp, 2.4 to 2.13). What cannot be tied to one group of one job is left out.
+"""Where each rank's NCCL watchdog says that it stands in each process group (ProcessGroupNCCL.cpp, 2.4 to 2.13).
+torch prints a timeout without its group, and a status with it; what cannot be tied to one group is left out.
 """
 
 import re
@@ -183,11 +181,7 @@ def _take(
 
 
 def _is_one_hang(group: GroupLog) -> bool:
-    """Whether the lines can be of one group and of one hang.
-
-    Several groups may go by one name, and lines by none: ranks and ranks within the group have to fit. The first one to
-    time out ends the job soon after.
-    """
+    """Whether the lines, of which groups may share a name, can be of one group and of one hang."""
     waits = sorted(group.waits.items())
     placed = [(rank, wait.group_rank) for rank, wait in waits if wait.group_rank is not None]
     if group.default or group.name == UNNAMED:

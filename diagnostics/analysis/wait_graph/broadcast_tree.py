@@ -1,11 +1,6 @@
-"""Gloo's broadcast tree: which ranks hang when one of them names another root.
+"""Gloo's broadcast tree, a binomial tree over ranks relative to the root, as gloo's broadcast.cc walks it."""
 
-A binomial tree over ranks relative to the root, as gloo's broadcast.cc walks it. A send completes when the peer
-receives it, a receive when the peer sends.
-"""
-
-_MOST_RANKS = 64
-"""Every pair of rank and root is tried, which takes the square of the size."""
+_MOST_RANKS = 64  # Every pair of rank and root is tried, which takes the square of the size.
 
 
 def deviating_rank(members: tuple[int, ...], waiting: tuple[int, ...]) -> int | None:

@@ -1,7 +1,5 @@
 """Who waits for whom: ranks wait in operations, operations wait for the ranks that did not reach them.
-
-The graph has a node for each pending operation rather than an edge for each pair of ranks, so it stays
-linear in the ranks. Roots are ranks that others wait for and that wait for nobody. Knows no cause.
+A node for each pending operation rather than an edge for each pair of ranks keeps it linear in the ranks.
 """
 
 import sys
@@ -139,13 +137,7 @@ def _absent(survey: Survey, waits: WaitGraph, operation: Operation) -> None:
 def _with_silent_members(
     survey: Survey, waits: WaitGraph, operation: Operation, seen: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Return the members of a group whose ranks were not recorded.
-
-    A rank that is alone in such a group waits for a member that never came, and so do all that were seen in it if they
-    are in the same call and gloo completes it on none.
-
-    Gloo's dumps say which ranks never joined a group; if that leaves one candidate, it is the other member.
-    """
+    """Return the members of a group whose ranks were not recorded: those `seen`, and the one candidate that is left."""
     if len(seen) > 1:
         table = survey.groups[operation.key]
         pending = [table.lines[rank].pending for rank in seen if rank in table.lines]
@@ -173,12 +165,7 @@ def _with_silent_members(
 
 
 def _joined(survey: Survey, operation: Operation, waiter: int, other: int) -> bool:
-    """Whether `other` is in the group of `operation` rather than a rank without a dump, as far as gloo's dumps show.
-
-    They say that it joined a group besides the default one. Either it used none, so that this one explains it; or
-    the two wait in one group each, both come in question for the other's, and who waits in the later group has
-    passed the line of the earlier one.
-    """
+    """Whether `other` is in the group of `operation` rather than a rank without a dump, as far as gloo's dumps show."""
     if "gloo" not in survey.ranks[other].recorders:
         return False
     own = {line.pending.key: line.pending for line in survey.ranks[other].lines.values() if line.pending is not None}
