@@ -13,30 +13,23 @@ from diagnostics.contract.secrets import masked
 
 SCHEMA_VERSION = 1
 """Raised when a record changes so that an old reader would misread it."""
-
 HEARTBEAT_BYTES = 512
 """Size of a heartbeat file: one JSON object padded with spaces, rewritten in place."""
-
 ENDED_BY_WATCH = 75
 """Exit code of a rank that the live watch ended: the consequence of what the watch saw, never the cause."""
-
 FINISHED = "finished"
 """Kind of the record of a command under `dtk watch` that ended with exit code 0."""
-
 CHECKPOINT_INFO = "checkpoint.json"
 """Beside the files of a checkpoint: what it is of. Its presence says that the checkpoint is complete."""
-
 State = Literal["queued", "running", "finished", "failed", "hung", "oom", "preempted"]
-
-
 _P = ParamSpec("_P")
 
 
 class _At:
     """A path below the run folder."""
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, place: str, holds: str = "") -> None:
+        self.place, self.__doc__ = place, holds
 
     def __get__(self, run: "RunPaths", owner: type) -> Path:
         return run.root / self.place
@@ -45,8 +38,8 @@ class _At:
 class _Of(Generic[_P]):
     """Paths below the run folder that have numbers in their names."""
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, place: str, holds: str = "") -> None:
+        self.place, self.__doc__ = place, holds
 
     def __get__(self, run: "RunPaths", owner: type) -> Callable[_P, Path]:
         def path(*numbers: _P.args, **names: _P.kwargs) -> Path:
@@ -61,43 +54,29 @@ class RunPaths:
 
     root: Path
 
-    manifest = _At("manifest.json")
-    """What ran where: argv, versions, git, hardware, topology."""
-    config = _At("config.yaml")
-    """The resolved configuration."""
-    overrides = _At("overrides.yaml")
-    """What the user typed."""
-    origins = _At("origins.json")
-    """Which file or override set each key (`diagnostics.contract.origins`)."""
+    manifest = _At("manifest.json", "What ran where: argv, versions, git, hardware, topology.")
+    config = _At("config.yaml", "The resolved configuration.")
+    overrides = _At("overrides.yaml", "What the user typed.")
+    origins = _At("origins.json", "Which file or override set each key (`diagnostics.contract.origins`).")
     plan = _At("plan.json")
     """What was predicted of memory and traffic at launch, of the job without its fault (`dtk plan`)."""
     parity = _At("parity.json")
     """What tells whether two runs may be compared: hash of the initial weights, number formats."""
-    status = _At("status.json")
-    """How the run stands or ended (`Status`)."""
-    metrics = _At("metrics.jsonl")
-    """One JSON object per logged step."""
-    summary = _At("summary.json")
-    """Final figures, each with its definition."""
-    finished = _At("finished.json")
-    """That a command under `dtk watch` ended well: kind `FINISHED`, command, time."""
-    checkpoints = _At("checkpoints")
-    """Folder of `step_00001000/` checkpoints."""
-    checkpoint = _Of[[int]]("checkpoints/step_{:08d}")
-    """Of a step: one complete checkpoint."""
-    export = _At("export")
-    """Final weights in Hugging Face's layout."""
-    verify = _At("verify")
-    """Folder of the short runs that tried a remedy: run folders of their own."""
-    events = _Of[[int]]("events/rank_{:05d}.jsonl")
-    """Of a rank: spans and lifecycle events, JSON lines."""
+    status = _At("status.json", "How the run stands or ended (`Status`).")
+    metrics = _At("metrics.jsonl", "One JSON object per logged step.")
+    summary = _At("summary.json", "Final figures, each with its definition.")
+    finished = _At("finished.json", "That a command under `dtk watch` ended well: kind `FINISHED`, command, time.")
+    checkpoints = _At("checkpoints", "Folder of `step_00001000/` checkpoints.")
+    checkpoint = _Of[[int]]("checkpoints/step_{:08d}", "Of a step: one complete checkpoint.")
+    export = _At("export", "Final weights in Hugging Face's layout.")
+    verify = _At("verify", "Folder of the short runs that tried a remedy: run folders of their own.")
+    events = _Of[[int]]("events/rank_{:05d}.jsonl", "Of a rank: spans and lifecycle events, JSON lines.")
     heartbeat = _Of[[int]]("heartbeat/rank_{:05d}.json")
     """Of a rank, where it is: step, open region, time; rewritten in place."""
     start = _Of[[int, int]]("start/attempt_{}/rank_{:05d}.json")
     """Of an attempt and a rank of a watched command: how far it is on its way to its process group; written by
     `dtk.record.inject`."""
-    question = _At("start/asked")
-    """Made when the ranks of a watched command are to say at once where they are."""
+    question = _At("start/asked", "Made when the ranks of a watched command are to say at once where they are.")
     answer = _Of[[int]]("start/answer_{:05d}.json")
     """Of a rank: how long it has been idle (`idle_s`) and whether it waits in a call."""
     flight = _Of[[int]]("flight/rank_{:05d}.pickle")
@@ -108,22 +87,17 @@ class RunPaths:
     """Of a rank: every call to torch.distributed, the last few thousand (binary, memory-mapped)."""
     watchdog_prefix = _At("flight/watchdog_rank_")
     """Dumps that torch's own watchdog writes when NCCL times out: this prefix + rank, a pickle each."""
-    stacks = _Of[[int]]("stacks/rank_{:05d}.txt")
-    """Of a rank: Python stacks of all threads."""
-    trace = _Of[[int]]("traces/rank_{:05d}.json.gz")
-    """Of a rank: profiler window (Chrome trace)."""
-    memory = _Of[[int]]("memory/rank_{:05d}.jsonl")
-    """Of a rank: memory timeline, JSON lines."""
+    stacks = _Of[[int]]("stacks/rank_{:05d}.txt", "Of a rank: Python stacks of all threads.")
+    trace = _Of[[int]]("traces/rank_{:05d}.json.gz", "Of a rank: profiler window (Chrome trace).")
+    memory = _Of[[int]]("memory/rank_{:05d}.jsonl", "Of a rank: memory timeline, JSON lines.")
     memory_snapshot = _Of[[int]]("memory/rank_{:05d}.snapshot.pickle")
     """Of a rank: CUDA allocator snapshot (pickle), written on out-of-memory."""
-    telemetry = _Of[[int]]("telemetry/node_{:05d}.jsonl")
-    """Of a node: device and host samples, JSON lines."""
+    telemetry = _Of[[int]]("telemetry/node_{:05d}.jsonl", "Of a node: device and host samples, JSON lines.")
     logs = _Of[[int, int]]("logs/attempt_{}/rank_{:05d}")
     """Of an attempt and a rank: folder with stdout.log, stderr.log and error.json."""
     error = _Of[[int, int]]("logs/attempt_{}/rank_{:05d}/error.json")
     """Of an attempt and a rank: the exception that ended it."""
-    verdict = _Of[[int]]("logs/attempt_{}/watch.json")
-    """Of an attempt: why the live watch ended it (`Verdict`)."""
+    verdict = _Of[[int]]("logs/attempt_{}/watch.json", "Of an attempt: why the live watch ended it (`Verdict`).")
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,9 +65,9 @@ class Cost:
     unit: Unit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Text:
-    """A finding in words, made when the report is written."""
+    """A finding in words, made when the report is written. They are facts as well, of a user's own detector."""
 
     summary: str
     """One or two sentences for the user. Undecided: what the evidence does not tell."""
@@ -78,6 +78,13 @@ class Text:
     remedies: tuple[Remedy, ...] = ()
     """The best first."""
 
+    def text(self, finding: "Finding") -> "Text":
+        """Return the words as they were given."""
+        return self
+
+
+Stated = Text
+
 
 class Facts(Protocol):
     """What a finding rests on: a frozen dataclass of figures, calls, sites and names, defined beside its cause."""
@@ -85,20 +92,6 @@ class Facts(Protocol):
     def text(self, finding: "Finding") -> Text:
         """Return the finding in words. The text depends only on these facts and the finding."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Stated:
-    """Facts that are words already: of a user's own detector. A built-in cause has facts of its own."""
-
-    summary: str
-    measured: str = ""
-    missing: str = ""
-    remedies: tuple[Remedy, ...] = ()
-
-    def text(self, finding: "Finding") -> Text:
-        """Return the words as they were given."""
-        return Text(summary=self.summary, measured=self.measured, missing=self.missing, remedies=self.remedies)
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,19 +123,10 @@ def _group_order(job: JobState, cycle: Cycle) -> GroupOrder:
         first = next((operation for operation in waits.of_rank.get(rank, []) if operation in cycle.operations), None)
         if first is not None:
             sides.setdefault(first, []).append(rank)
-    sizes = sorted((len(ranks) for ranks in sides.values()), reverse=True)
-    largest = max(sides.values(), key=len) if len(sizes) > 1 and sizes[0] > sizes[1] else []
-    culprits = tuple(rank for rank in cycle.ranks if rank not in largest)
-    return GroupOrder(
-        cycle,
-        tuple(
-            Side(
-                tuple(ranks),
-                operation,
-                waits.calls[ranks[0], operation],
-                tuple(rank for rank in waits.absent[operation] if rank in cycle.ranks),
-            )
-            for operation, ranks in sorted(sides.items(), key=lambda side: side[1])
-        ),
-        culprits,
-    )
+    by_size = sorted(sides.values(), key=len)
+    largest = by_size[-1] if len(by_size) > 1 and len(by_size[-1]) > len(by_size[-2]) else []
+    made = []
+    for operation, ranks in sorted(sides.items(), key=lambda side: side[1]):
+        absent = tuple(rank for rank in waits.absent[operation] if rank in cycle.ranks)
+        made.append(Side(tuple(ranks), operation, waits.calls[ranks[0], operation], absent))
+    return GroupOrder(cycle, tuple(made), tuple(rank for rank in cycle.ranks if rank not in largest))

@@ -130,25 +130,19 @@ def _more_calls(job: JobState, exited: tuple[int, ...], key: GroupKey) -> MoreCa
     mine, other = [on_path(call) for call in ours], [on_path(call) for call in theirs]
     at = next((number for number, token in enumerate(other) if mine[number] != token), len(other))
     if mine[at + by :] != other[at:]:
-        return _fitting_by_chance(waiting, ended, ours, theirs)
+        # Last calls from a line whose earlier calls fitted those of other lines only by chance? So it is when DDP sends
+        # its buffers in the first forward pass after a step: in rank 0's evaluation, or in the others' next step.
+        if any(not agree(call.wire, met.wire) for call, met in zip(ours, theirs, strict=False)):
+            return None
+        new = not set(mine[len(theirs) :]) & set(other)
+        fits = [(token, met) for token, met in zip(mine, other, strict=False) if token != met]
+        by_chance = sum(token == mine[-1] for token, _ in fits)
+        if not (new and by_chance) or 2 * len(fits) > len(other):  # Ranks that share no path cannot be compared by it.
+            return None
+        return MoreCalls(waiting, ended, tuple(ours[len(theirs) :]), theirs[-1], ours[-1], 0, True, by_chance)
     there = theirs[min(at, len(theirs) - 1)]
     extra = tuple(ours[at : at + by])
     return MoreCalls(waiting, ended, extra, there, ours[-1], len(other) - at, mine[at] not in set(other))
-
-
-def _fitting_by_chance(
-    waiting: tuple[int, ...], ended: tuple[int, ...], ours: list[Call], theirs: list[Call]
-) -> MoreCalls | None:
-    """Detect last calls from a line whose earlier calls, as DDP's of buffers, fitted those of other lines by chance."""
-    if any(not agree(call.wire, other.wire) for call, other in zip(ours, theirs, strict=False)):
-        return None
-    mine, other = [on_path(call) for call in ours], [on_path(call) for call in theirs]
-    new = not set(mine[len(theirs) :]) & set(other)
-    fits = [(token, met) for token, met in zip(mine, other, strict=False) if token != met]
-    by_chance = sum(token == mine[-1] for token, _ in fits)
-    if not (new and by_chance) or 2 * len(fits) > len(other):  # Ranks that share no path cannot be compared by it.
-        return None
-    return MoreCalls(waiting, ended, tuple(ours[len(theirs) :]), theirs[-1], ours[-1], 0, True, by_chance)
 
 
 def _ended_in_round(job: JobState, rank: int) -> EndedInRound | None:
