@@ -11,8 +11,6 @@ from diagnostics.evidence.model import Evidence
 After = Literal["program", "warning", "restart", "reset", "reboot", "replace"]
 """What helps: looking at the program, nothing now (the job goes on), another start of the job, a reset of the device, a
 reboot, another device."""
-
-
 XIDS: dict[int, After] = {
     13: "program", 31: "program", 43: "program", 45: "program", 48: "reset", 61: "reboot", 62: "reboot",
     63: "warning", 64: "replace", 74: "reset", 79: "reboot", 92: "warning", 94: "restart", 95: "reset", 109: "reset",
@@ -61,9 +59,8 @@ def gpu_faults(evidence: Evidence) -> tuple[Event, ...]:
             rank = fact.rank if fact.rank is not None else rank_of.get(fact.fields.get("pid", -1))
             events.append(Event(code, True, device, rank, fact.file, fact.line, fact.text))
         elif fact.kind == "gpu_state" and fact.fields["xid"] is not None:  # `nvidia-smi -q`
-            events.append(
-                Event(fact.fields["xid"], False, fact.fields["device"], None, fact.file, fact.line, fact.text)
-            )
+            code, device = fact.fields["xid"], fact.fields["device"]
+            events.append(Event(code, False, device, None, fact.file, fact.line, fact.text))
         elif fact.kind == "cuda_error":
             events += _device_errors(str(fact.fields.get("error")), fact.rank, fact.file, fact.line)
     for error in evidence.errors:

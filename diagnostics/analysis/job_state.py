@@ -115,9 +115,8 @@ class JobState:
 
     def any_calls(self) -> bool:
         """Whether any rank's record holds a call."""
-        return any(
-            record.p2p or any(line.issued for line in record.lines.values()) for record in self.survey.ranks.values()
-        )
+        records = self.survey.ranks.values()
+        return any(record.p2p or any(line.issued for line in record.lines.values()) for record in records)
 
     def latest_stacks(self) -> dict[int, Stacks]:
         """Return the last stack dump of each rank that left one."""

@@ -26,18 +26,15 @@ class LinkFaults:
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """(host, address of its peer), the most frequent first."""
-        return tuple(
-            pair for pair, _ in Counter((_host(fact), _address(fact)) for fact in self.completions).most_common()
-        )
+        counts = Counter((_host(fact), _address(fact)) for fact in self.completions)
+        return tuple(pair for pair, _ in counts.most_common())
 
     @property
     def common(self) -> str:
         """The device, port, host or peer that all lines share; empty where there is none, or but one line."""
         facts = (*self.completions, *self.ports)
-        parts = [
-            (str(fact.fields.get("device", "")), str(fact.fields.get("local_gid", "")), _address(fact), _host(fact))
-            for fact in facts
-        ]
+        named = [[str(fact.fields.get(key, "")) for key in ("device", "local_gid")] for fact in facts]
+        parts = [(*names, _address(fact), _host(fact)) for names, fact in zip(named, facts, strict=True)]
         shared = (set(values).pop() for values in zip(*parts) if len(set(values)) == 1)
         return next(filter(None, shared), "") if len(facts) > 1 else ""
 
@@ -48,8 +45,7 @@ def link_faults(evidence: Evidence) -> LinkFaults:
     ports = [fact for fact in evidence.facts if fact.kind == "nccl_ib_async" and "failed" in fact.fields]
     down = [fact for fact in evidence.facts if fact.kind == "link_down"]
     failed = [fact for fact in completions if fact.fields.get("status") in RETRY_EXCEEDED]
-    followed = [fact for fact in completions if fact not in failed]
-    return LinkFaults(tuple(failed), tuple(ports), tuple(down), tuple(followed))
+    return LinkFaults(tuple(failed), tuple(ports), tuple(down), tuple(f for f in completions if f not in failed))
 
 
 def _host(fact: LogFact) -> str:

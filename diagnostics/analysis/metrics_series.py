@@ -109,16 +109,14 @@ def _take(metrics: Metrics, record: dict[str, Any], number: int, finite_at: dict
         metrics.bad, metrics.recovered, metrics.lowest, metrics.last_finite = {}, False, math.inf, None
         finite_at.clear()
     for figure in FIGURES:
-        value = _figure(record, figure)
-        if value is None:
+        if (value := _figure(record, figure)) is None:
             continue
         if math.isfinite(value):
             finite_at[figure] = step
         elif figure not in metrics.bad:
             metrics.bad[figure] = BadFigure(figure, word(value), step, number, finite_at.get(figure))
     for name in LAYOUT:
-        value = _figure(record, name)
-        if value is not None and math.isfinite(value):
+        if (value := _figure(record, name)) is not None and math.isfinite(value):
             metrics.recent.setdefault(name, deque(maxlen=KEPT)).append(value)
     if loss is not None:
         metrics.records += 1

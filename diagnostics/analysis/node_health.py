@@ -95,6 +95,10 @@ def _node(file: str, cores: float | None, samples: Sequence[NodeSample]) -> Node
         int(max(0.0, (getattr(last, name) or 0) - (getattr(first, name) or 0)))
         for name in ("cgroup_periods", "cgroup_throttled_periods")
     )
+    waiting, since_s = set(last.ranks_in_disk_wait), dict[int, float]()
+    for sample in reversed(samples):  # Up to the first of the trailing samples that found the rank in state D.
+        waiting &= set(sample.host.ranks_in_disk_wait)
+        since_s |= dict.fromkeys(waiting, sample.time_s)
     return NodeHealth(
         file=file,
         ranks=ranks,
@@ -106,18 +110,8 @@ def _node(file: str, cores: float | None, samples: Sequence[NodeSample]) -> Node
         periods=periods,
         throttled_periods=throttled,
         stolen_percent=fmean(stolen) if stolen else None,
-        disk_waits_s=tuple((rank, _disk_wait_s(rank, samples)) for rank in sorted(set(last.ranks_in_disk_wait))),
+        disk_waits_s=tuple((rank, samples[-1].time_s - since_s[rank]) for rank in sorted(since_s)),
     )
-
-
-def _disk_wait_s(rank: int, samples: Sequence[NodeSample]) -> float:
-    """Return the time between the first and the last of the trailing samples that found the rank in state D."""
-    since = samples[-1].time_s
-    for sample in reversed(samples):
-        if rank not in sample.host.ranks_in_disk_wait:
-            break
-        since = sample.time_s
-    return samples[-1].time_s - since
 
 
 def _device(name: str, rank: int | None, file: str, samples: Iterable[GpuSample], once: bool = False) -> DeviceHealth:

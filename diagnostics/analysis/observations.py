@@ -58,16 +58,10 @@ def observations(evidence: Evidence) -> dict[int, Observation]:
             idle = [share < IDLE and fixed for share, fixed in zip(shares, same, strict=True)]
             waits = [end.switches == start.switches for start, end in windows]
             still = [fixed and waited for fixed, waited in zip(idle, waits, strict=True)]
-            observed[fact.rank] = Observation(
-                fact.file,
-                fact.fields["last"],
-                _trailing(windows, still),
-                _trailing(windows, idle),
-                _trailing(windows, same),
-                bool(shares) and shares[-1] > BUSY,
-                fact.fields["call"],
-                fact.fields["counters"],
-            )
+            lasting = (_trailing(windows, still), _trailing(windows, idle), _trailing(windows, same))
+            last, busy = fact.fields["last"], bool(shares) and shares[-1] > BUSY
+            more = fact.fields["call"], fact.fields["counters"]
+            observed[fact.rank] = Observation(fact.file, last, *lasting, busy, *more)
     return observed
 
 

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from diagnostics.analysis.layout import Layout, layout
 from diagnostics.evidence.model import Evidence
@@ -85,7 +86,12 @@ class Pairs:
             return None
         ranks = sorted(self.records)
         pairs = [(a, b) for a in ranks for b in self.layout.group("pp", a) if a != b and b in self.records]
-        found = [m for pair in pairs for m in self._sizes(*pair)]
+        found: list[Misfit] = []
+        for a, b in pairs:
+            step = self._last(a)
+            both = zip(self._between(a, b, "send", step), self._between(b, a, "recv", step), strict=False)
+            unlike = (Misfit(a, b, s.numel, r.numel, (s, r)) for s, r in both if s.numel != r.numel)
+            found += islice(unlike, 1)
         counted = [] if found else [m for pair in pairs for m in self._numbers(*pair)]
         if not (misfits := tuple(found or counted)):
             return None
@@ -101,13 +107,6 @@ class Pairs:
 
     def _last(self, rank: int) -> int | None:
         return max((r.step for r in self.records[rank] if r.is_p2p and r.step is not None), default=None)
-
-    def _sizes(self, a: int, b: int) -> Iterator[Misfit]:
-        step = self._last(a)
-        for send, receive in zip(self._between(a, b, "send", step), self._between(b, a, "recv", step), strict=False):
-            if send.numel != receive.numel:
-                yield Misfit(a, b, send.numel, receive.numel, (send, receive))
-                return
 
     def _numbers(self, a: int, b: int) -> Iterator[Misfit]:
         """Yield where one of two ranks waits for a message of a peer that has gone on to a collective."""

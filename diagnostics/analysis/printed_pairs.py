@@ -66,7 +66,9 @@ def worse_after_resume(job: PrintedSteps) -> tuple[Course, Course, float, float]
     for resumed in every:
         start = resumed.rows[0][0]
         for one in every:
-            if one is resumed or start <= 1 or not one.rows[0][0] < start <= one.rows[-1][0] + 2 * _stride(one):
+            first, last = one.rows[0][0], one.rows[-1][0]
+            stride = (last - first) / (len(one.rows) - 1)
+            if one is resumed or start <= 1 or not first < start <= last + 2 * stride:
                 continue
             before = [loss for step, loss, _, _ in one.rows if step < start][-WINDOW:]
             after = [loss for _, loss, _, _ in resumed.rows[: LEAST_AFTER // 2]]
@@ -77,8 +79,7 @@ def worse_after_resume(job: PrintedSteps) -> tuple[Course, Course, float, float]
 
 
 def _pairs(job: PrintedSteps) -> Iterator[tuple[Course, Course]]:
-    firsts = [parts[0] for log in job.logs if (parts := courses(log))]
-    return combinations(firsts, 2)
+    return combinations([parts[0] for log in job.logs if (parts := courses(log))], 2)
 
 
 def _factor(values: list[tuple[float, float]]) -> int:
@@ -96,7 +97,3 @@ def _factor(values: list[tuple[float, float]]) -> int:
 def _ends(course: Course) -> tuple[float, float]:
     width = max(3, len(course.rows) // 10)
     return median(row[1] for row in course.rows[:3]), median(row[1] for row in course.rows[-width:])
-
-
-def _stride(course: Course) -> float:
-    return (course.rows[-1][0] - course.rows[0][0]) / (len(course.rows) - 1)

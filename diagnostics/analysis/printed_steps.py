@@ -102,17 +102,15 @@ def skipped_to_the_end(log: Printed) -> Skipped | None:
 
 def non_finite_to_the_end(log: Printed) -> tuple[str, int, int] | None:
     """Return figure, first line and number of steps whose gradient norm or loss is not finite until the log ends."""
-    series = log.series
-    if series is None:
+    if (series := log.series) is None:
         return None
     for name, values, bit in (("loss", series.loss, 1), ("grad_norm", series.norm, 2)):
         rows = zip(values, series.printed, strict=True)
         run = _trailing([bool(bits & bit) and not math.isfinite(value) for value, bits in rows])
         # Hugging Face's trainer prints 0 in place of a loss that is not finite.
         hidden = run >= _HIDDEN and not any(series.loss[1 - _HIDDEN :])  # The first norm is of a loss that was finite.
-        applied = (
-            bit == 2 and run >= _HIDDEN and not any(series.skipped[-_HIDDEN:])
-        )  # Told not to be skipped; NaN = not told.
+        # Told not to be skipped; NaN = not told.
+        applied = bit == 2 and run >= _HIDDEN and not any(series.skipped[-_HIDDEN:])
         if run >= LEAST_AFTER // 2 or hidden or applied:
             return name, series.lines[-run], run
     return None
@@ -120,8 +118,7 @@ def non_finite_to_the_end(log: Printed) -> tuple[str, int, int] | None:
 
 def jump(log: Printed) -> Jump | None:
     """Return the jump of the loss that the log does not recover from."""
-    series = log.series
-    if series is None:
+    if (series := log.series) is None:
         return None
     points: list[int] = []
     largest = -math.inf

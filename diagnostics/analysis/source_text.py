@@ -80,10 +80,8 @@ def conditional(frame: Frame, before_s: float | None) -> bool:
 def loop_variables(file: str, lines: Iterable[int], before_s: float | None) -> tuple[list[str], bool]:
     """Return the names that the `for` loops around any of these lines bind, and whether one may be left early."""
     tree, at = _tree(file, before_s), set(lines)
-    loops = [
-        node for node in (ast.walk(tree) if tree is not None else ())
-        if isinstance(node, ast.For | ast.AsyncFor) and any(_spans(node, line) for line in at)
-    ]  # fmt: skip
+    fors = (node for node in (ast.walk(tree) if tree is not None else ()) if isinstance(node, ast.For | ast.AsyncFor))
+    loops = [node for node in fors if any(_spans(node, line) for line in at)]
     names = (one.id for loop in loops for one in ast.walk(loop.target) if isinstance(one, ast.Name))
     early = any(isinstance(node, ast.Break | ast.Return) for loop in loops for node in ast.walk(loop))
     return list(dict.fromkeys(names)), early
@@ -120,9 +118,7 @@ def _name(call: ast.Call) -> str:
 
 def _tree(file: str, before_s: float | None) -> ast.Module | None:
     text = source(file)
-    if text is None or before_s is None or text.changed_s > before_s + _CLOCK_S:
-        return None
-    return text.tree
+    return text.tree if text is not None and before_s is not None and text.changed_s <= before_s + _CLOCK_S else None
 
 
 def _spans(node: ast.AST, line: int) -> bool:

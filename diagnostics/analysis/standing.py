@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, read_all
 from diagnostics.evidence.calls import operation
 from diagnostics.evidence.endings import kind_of_exception
-from diagnostics.evidence.model import Evidence, LogFact, RankError
+from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.ring.groups import MOST_RANKS
 
 TRANSPORT = frozenset({"nccl_ib_error", "nccl_ib_async", "nccl_peer_closed", "nccl_connect", "link_down"})
 _OPENS = TRANSPORT | {"watchdog_timeout", "watchdog_status", "collective_stack", "gloo_timeout", "monitor_stuck"}
 """Kinds of lines that say that something waits, or why it may."""
-_FAILED = frozenset({"dist_backend_error", "nccl_result", "nccl_last_error"})
-"""Kinds of lines in which NCCL gives up; the last has its own words, the first an address in torch's source."""
+_BEST_WORDS = ("nccl_last_error", "nccl_result", "dist_backend_error")
+"""Kinds of lines in which NCCL gives up; the first has its own words, the last an address in torch's source."""
+_FAILED = frozenset(_BEST_WORDS)
 _TOLD = _OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines of which `Standing` tells all that they say."""
 SCALAR = 16
@@ -110,11 +111,8 @@ class Standing:
     @property
     def told(self) -> frozenset[str]:
         """Kinds of lines that need not be shown beside this."""
-        if self.waits:
-            return _TOLD
-        return (
-            frozenset({"gloo_closed", "gloo_reset", "monitored_barrier"}) if self.lost or self.absent else frozenset()
-        )
+        lost = {"gloo_closed", "gloo_reset", "monitored_barrier"} if self.lost or self.absent else set[str]()
+        return _TOLD if self.waits else frozenset(lost)
 
     @property
     def longest(self) -> Waiting:
@@ -142,7 +140,8 @@ def standing(evidence: Evidence) -> Standing | None:
     """Return what the logs say; None where no line says that anything waits, or that NCCL or its transport failed."""
     kinds = frozenset(fact.kind for fact in evidence.facts)
     aborted = {error.rank for error in evidence.errors if error.signal == "SIGABRT" and error.rank is not None}
-    victims = [error for error in evidence.errors if error.type and _lost_a_peer(error)]
+    named = ((kind_of_exception(one.type, one.message, one.frames), one) for one in evidence.errors if one.type)
+    victims = [error for kind, error in named if kind in ("lost_peer", "timed_out")]
     bare = [one for one in evidence.errors if one.exit_code == 1 and not one.type]
     silent = {one.rank for one in bare if one.rank is not None}
     if not kinds & (_OPENS | _FAILED) and not aborted and not victims and not bare:
@@ -150,11 +149,7 @@ def standing(evidence: Evidence) -> Standing | None:
     gave_up = [fact for fact in evidence.facts if fact.kind in _FAILED]
     reasons = {fact.kind: str(fact.fields.get("error") or fact.fields.get("result")) for fact in reversed(gave_up)}
     groups = read_all(evidence)
-    waits, others = [], []
-    for group in groups:
-        waits += _waits(evidence, group)
-        others += _others(group)
-    waits = _named(waits) + _without_position(evidence)
+    waits = _named([wait for group in groups for wait in _waits(evidence, group)]) + _without_position(evidence)
     world = evidence.world_size or max((wait.members or 0 for wait in waits if wait.group == "default_pg"), default=0)
     spoke = {fact.rank for fact in evidence.facts} | {error.rank for error in evidence.errors}
     connects = [fact for fact in evidence.facts if fact.kind == "nccl_connect"]
@@ -163,7 +158,7 @@ def standing(evidence: Evidence) -> Standing | None:
     broken = {fact.rank for fact in evidence.facts if fact.kind == "side_error" and fact.rank is not None}
     return Standing(
         waits=tuple(sorted(waits, key=lambda wait: (-len(wait.ranks), wait.seq or 0))),
-        others=tuple(others),
+        others=tuple(one for group in groups for one in _others(group)),
         silent=tuple(rank for rank in range(world) if rank not in spoke),
         aborted=tuple(sorted(aborted)) if not waits else (),
         failed_silently=tuple(sorted(silent)) if not waits else (),
@@ -172,19 +167,13 @@ def standing(evidence: Evidence) -> Standing | None:
         refused=any("refused" in str(fact.fields.get("why")) for fact in connects),
         loopback=any(_LOOPBACK.match(str(fact.fields.get("peer"))) for fact in connects),
         broken=tuple(sorted(broken - {rank for wait in waits for rank in wait.ranks})),
-        failure=next(
-            (reasons[kind] for kind in ("nccl_last_error", "nccl_result", "dist_backend_error") if kind in reasons), ""
-        ),
+        failure=next((reasons[kind] for kind in _BEST_WORDS if kind in reasons), ""),
         failed=tuple(sorted({fact.rank for fact in gave_up if fact.rank is not None})),
         absent=tuple(sorted(absent)),
         lost=_CPP_FILE.sub("", victims[0].message.partition("\n")[0]) if victims else "",
         losers=tuple(sorted({error.rank for error in victims if error.rank is not None})),
         results=frozenset(str(fact.fields["result"]) for fact in gave_up if fact.kind == "nccl_result"),
     )
-
-
-def _lost_a_peer(error: RankError) -> bool:
-    return kind_of_exception(error.type, error.message, error.frames) in ("lost_peer", "timed_out")
 
 
 def _waits(evidence: Evidence, group: GroupLog) -> list[Waiting]:
@@ -206,19 +195,9 @@ def _waits(evidence: Evidence, group: GroupLog) -> list[Waiting]:
     for (seq, op, numel), ranks in sorted(alike.items(), key=lambda item: (item[0][:2], item[0][2] or 0, item[1])):
         known = [group.counters[rank] for rank in sorted(ranks) if rank in group.counters]
         timed = next((facts[rank] for rank in sorted(ranks) if rank in group.waits), facts[ranks[0]])
-        made.append(
-            Waiting(
-                tuple(sorted(ranks)),
-                op,
-                seq,
-                numel,
-                label,
-                members,
-                known[0].completed if known else None,
-                max((counters.enqueued for counters in known), default=None),
-                *_since(timed),
-            )
-        )
+        completed, enqueued = known[0].completed if known else None, max((one.enqueued for one in known), default=None)
+        call = (tuple(sorted(ranks)), op, seq, numel, label, members)
+        made.append(Waiting(*call, completed, enqueued, *_since(timed)))
     return made
 
 

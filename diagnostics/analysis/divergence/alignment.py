@@ -68,12 +68,8 @@ def align(majority: Sequence[PathCall], minority: Sequence[PathCall]) -> list[Ch
         else:
             steps.append(("drop", i, j))
             i += 1
-    runs = [list(run) for _, run in groupby(steps, key=itemgetter(0))]
-    return [
-        Change(run[0][0], start + run[0][1], start + run[0][2], len(run))  # type: ignore[arg-type]
-        for run in runs
-        if run[0][0] != "same"
-    ]
+    runs = [(kind, list(run)) for kind, run in groupby(steps, key=itemgetter(0)) if kind != "same"]
+    return [Change(kind, start + run[0][1], start + run[0][2], len(run)) for kind, run in runs]  # type: ignore[arg-type]
 
 
 def _costs(ours: Sequence[PathCall], theirs: Sequence[PathCall], *, whole: bool) -> list[list[int]]:

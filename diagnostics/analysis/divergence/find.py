@@ -190,7 +190,14 @@ def find(
     for key, table in sorted(survey.groups.items()):
         differing = ((at, issued) for at in sorted(table.deviations) if len(issued := table.issued_at(at)) > 1)
         votes += [count_votes(key, *first, survey.members(key)) for first in islice(differing, 1)]
-    votes.sort(key=lambda vote: _last_seen_s(survey, vote))
+
+    def last_seen_s(vote: Vote) -> float:
+        """When ranks of the sides made their last call: a cheap guess at the order of divergences."""
+        lines = [survey.groups[vote.key].lines[side[0]] for side in vote.sides]
+        calls = [line.pending or line.last for line in lines]
+        return min((call.created_s or 0.0 if call else 0.0 for call in calls), default=0.0)
+
+    votes.sort(key=last_seen_s)
     divergences = [case for vote in votes[:MAX_GROUPS] if (case := between(vote, calls_of, ended, steps))]
     left = sorted(divergences, key=lambda case: (case.time_s, case.key, case.vote.position))
     independent = []
@@ -204,13 +211,6 @@ def find(
         independent.append(best)
         left = [case for case in left[1:] if not touched & set(case.vote.present)]
     return independent
-
-
-def _last_seen_s(survey: Survey, vote: Vote) -> float:
-    """Return when ranks of the sides made their last call: a cheap guess at the order of divergences."""
-    lines = [survey.groups[vote.key].lines[side[0]] for side in vote.sides]
-    calls = [line.pending or line.last for line in lines]
-    return min((call.created_s or 0.0 if call else 0.0 for call in calls), default=0.0)
 
 
 def _in_ring_positions(best: Divergence, same: list[Divergence]) -> Divergence:

@@ -18,10 +18,8 @@ _BACKWARD_FRAMES = 6
 
 def differing_parts(one: Wire, other: Wire) -> tuple[str, ...]:
     """Return the names of the parts that both sides know and that differ."""
-    pairs = zip(PARTS, one, other, strict=True)
-    return tuple(
-        name for name, left, right in pairs if left != right and left not in _UNKNOWN and right not in _UNKNOWN
-    )
+    rows = zip(PARTS, one, other, strict=True)
+    return tuple(name for name, a, b in rows if a != b and a not in _UNKNOWN and b not in _UNKNOWN)
 
 
 def agree(one: Wire, other: Wire) -> bool:

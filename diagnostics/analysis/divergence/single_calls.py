@@ -41,9 +41,8 @@ def misfit(taken: Call, sent: Call, receiver: int, sender: int, sent_bytes: int,
     vote = Vote(sent.key, sent.seq, ((receiver, sender),))
     explanation = Explanation("change", "within", (taken, sent), (support("whole programs"),))
     both = tuple(sorted((receiver, sender)))
-    return Divergence(
-        vote, receiver, sender, taken, sent, explanation, both, tie=False, payload=(sent_bytes, taken_bytes)
-    )
+    sizes = (sent_bytes, taken_bytes)
+    return Divergence(vote, receiver, sender, taken, sent, explanation, both, tie=False, payload=sizes)
 
 
 def by_lines(divergence: Divergence, majority: Counters, minority: Counters, *, default_group: bool) -> Divergence:

@@ -148,14 +148,10 @@ def _divergence(
         side, start, first = (minority, there, got) if deviation == "insert" else (majority, at, expected)
         calls = (first, *side.calls[start + 1 : start + change.count])
     key = expected.key if deviation == "drop" and place != "round" else got.key
+    explanation = Explanation(deviation, place, calls, (support("whole programs"),), aligned=True)
+    sides = (majority.ranks[0], minority.ranks[0], expected, got)
     return at, Divergence(
-        vote=Vote(key, got.seq, ()),
-        majority_rank=majority.ranks[0],
-        minority_rank=minority.ranks[0],
-        majority=expected,
-        minority=got,
-        explanation=Explanation(deviation, place, calls, (support("whole programs"),), aligned=True),
-        culprits=minority.ranks,
+        *(Vote(key, got.seq, ()), *sides, explanation, minority.ranks),
         tie=len(majority.ranks) == len(minority.ranks),
         whole=True,
         ended=change.there >= len(minority.calls),

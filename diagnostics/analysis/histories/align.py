@@ -80,8 +80,7 @@ class Survey:
 
     def take(self, digest: Digest) -> None:
         """Take in what one rank left."""
-        record = digest.record
-        if record is None:
+        if (record := digest.record) is None:
             return
         self.clocks.take(digest)
         self.ranks[record.rank] = record
@@ -96,8 +95,7 @@ class Survey:
         for key, line in record.lines.items():
             table = self.groups.setdefault(key, GroupTable())
             table.lines[record.rank] = line
-            positions = digest.positions.get(key)
-            if positions is None:
+            if (positions := digest.positions.get(key)) is None:
                 continue
             if positions.uncounted is not None:
                 self._uncounted[record.rank, key] = positions.uncounted
@@ -119,9 +117,7 @@ class Survey:
             return self.declared[key]
         if key.desc == DEFAULT_GROUP or (key.name == "0" and key.desc in {"", "undefined"}):
             return tuple(range(self.world()))
-        if key in self.inferred:
-            return self.inferred[key]
-        return tuple(sorted(self.groups[key].lines)) if key in self.groups else ()
+        return self.inferred.get(key) or (tuple(sorted(self.groups[key].lines)) if key in self.groups else ())
 
     def membership_known(self, key: GroupKey) -> bool:
         """Whether `members` is all of them rather than a lower bound."""

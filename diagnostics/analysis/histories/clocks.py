@@ -6,7 +6,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterator
 
-from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Digest, Line, RankRecord
+from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Digest, Line
 from diagnostics.evidence.calls import ROOTED, Call, GroupKey
 from diagnostics.evidence.clock_offset import offset
 
@@ -26,8 +26,7 @@ class Clocks:
 
     def take(self, digest: Digest) -> None:
         """One rank: finds out how far its clock is off, and corrects all times in its record."""
-        record = digest.record
-        if record is None:
+        if (record := digest.record) is None:
             return
         times = {key: _times(digest, key, record.lines.get(key)) for key in digest.positions}
         bounds = [offset(self._seen.get(key, {}), own) for key, own in times.items()]
@@ -35,7 +34,12 @@ class Clocks:
         ahead_s = best.value_s if best is not None and best.apart_s() > LEAST_S else 0.0
         if ahead_s:
             self.ahead_s[record.rank] = ahead_s
-            _correct(record, ahead_s)
+            in_lines = [call for line in record.lines.values() for call in (line.pending, line.last)]
+            calls: list[Call | None] = [record.last, *record.p2p, *in_lines]
+            for call in {id(call): call for call in calls if call is not None}.values():
+                move(call, ahead_s)  # Once, as the same call may stand in several places.
+            if record.time_s is not None:
+                record.time_s -= ahead_s
             for positions in digest.positions.values():
                 moved = (at_s - ahead_s if at_s else 0.0 for at_s in array("d", positions.times))
                 positions.times = array("d", moved).tobytes()
@@ -66,16 +70,6 @@ def _times(digest: Digest, key: GroupKey, line: Line | None) -> dict[int, float]
     joined = [all(wire.op not in ROOTED for wire in signature) for signature in digest.signatures]
     rows = zip(*digest.positions[key].arrays(), strict=True)
     return {seq: at_s for seq, number, at_s in rows if at_s and joined[number]}
-
-
-def _correct(record: RankRecord, ahead_s: float) -> None:
-    """All times of a record; the same call may stand in several places of it."""
-    in_lines = [call for line in record.lines.values() for call in (line.pending, line.last)]
-    calls: list[Call | None] = [record.last, *record.p2p, *in_lines]
-    for call in {id(call): call for call in calls if call is not None}.values():
-        move(call, ahead_s)
-    if record.time_s is not None:
-        record.time_s -= ahead_s
 
 
 def move(call: Call, ahead_s: float) -> None:

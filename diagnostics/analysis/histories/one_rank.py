@@ -5,6 +5,8 @@ Stands by itself, so that a worker process can do it: the result goes through ms
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 
 from diagnostics.evidence.calls import Call, CallFile, Dump, GroupKey, Wire, settle
 from diagnostics.evidence.model import Problem
@@ -216,15 +218,9 @@ def _line(calls: list[Call], counters: tuple[int, int] | None) -> Line:
 def _positions(calls: list[Call], numbers: dict[tuple[Wire, ...], int]) -> Positions:
     """Return the positions of calls, ascending; the parts of a coalesced block share one position and signature."""
     seqs, signatures, times = array("q"), array("I"), array("d")
-    at, size = 0, len(calls)
-    while at < size:
-        call = calls[at]
-        end = at + 1
-        while end < size and calls[end].seq == call.seq:
-            end += 1
-        signature = (call.described.wire,) if end - at == 1 else tuple(part.described.wire for part in calls[at:end])
-        seqs.append(call.seq)
-        signatures.append(numbers.setdefault(signature, len(numbers)))
-        times.append(call.created_s or 0.0)
-        at = end
+    for seq, same in groupby(calls, key=attrgetter("seq")):
+        parts = list(same)
+        seqs.append(seq)
+        signatures.append(numbers.setdefault(tuple([part.described.wire for part in parts]), len(numbers)))
+        times.append(parts[0].created_s or 0.0)
     return Positions(seqs.tobytes(), signatures.tobytes(), times.tobytes())

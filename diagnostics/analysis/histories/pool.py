@@ -34,7 +34,14 @@ def digests(
         workers: processes to start; None = as many as pay, 0 or 1 = none.
     """
     ranks = sorted(files)
-    count = min(_worthwhile(files) if workers is None else workers, len(ranks))
+    if workers is None:  # As many as pay: cores, unless there is little to read.
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        size = 0
+        for file in chain.from_iterable(files.values()):
+            with suppress(OSError):
+                size += file.path.stat().st_size if isinstance(file, FlightFile | RingFile) else 0
+        workers = min(cores, MAX_WORKERS, size // WORTH_BYTES + 1)
+    count = min(workers, len(ranks))
     jobs = [(rank, listed) for rank in ranks if count > 1 and (listed := _listed(files[rank]))]
     if len(jobs) < len(ranks) or not jobs:
         yield from (digest(rank, files[rank], attempt) for rank in ranks)
@@ -46,24 +53,10 @@ def digests(
             yield answer if answer is not None else digest(rank, files[rank], attempt)
 
 
-def _worthwhile(files: Mapping[int, Sequence[CallFile]]) -> int:
-    """How many processes pay: cores, unless there is little to read."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    size = 0
-    for file in chain.from_iterable(files.values()):
-        if isinstance(file, FlightFile | RingFile):
-            with suppress(OSError):
-                size += file.path.stat().st_size
-    return min(cores, MAX_WORKERS, size // WORTH_BYTES + 1)
-
-
 def _listed(files: Sequence[CallFile]) -> list[JobFile]:
     """Return a rank's files for a worker; nothing if one is of another type and must be read in this process."""
-    listed = [
-        JobFile(isinstance(file, RingFile), str(file.path.absolute()), file.file, file.rank)
-        for file in files
-        if isinstance(file, FlightFile | RingFile)
-    ]
+    ours = (file for file in files if isinstance(file, FlightFile | RingFile))
+    listed = [JobFile(isinstance(file, RingFile), str(file.path.absolute()), file.file, file.rank) for file in ours]
     return listed if len(listed) == len(files) else []
 
 
@@ -75,20 +68,14 @@ def _start(
 
     path = os.pathsep.join(entry for entry in sys.path if entry)
     limits = next(file.limits for file in files if isinstance(file, FlightFile | RingFile))
+    command, env = [sys.executable, "-m", "diagnostics.analysis.histories.worker"], {**os.environ, "PYTHONPATH": path}
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
     try:
-        process = stack.enter_context(
-            subprocess.Popen(
-                [sys.executable, "-m", "diagnostics.analysis.histories.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": path},
-            )
-        )
+        process = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, env=env))
         stack.callback(process.kill)
         assert process.stdin is not None and process.stdout is not None
-        with suppress(BrokenPipeError), process.stdin as pipe:
-            pipe.write(msgspec.msgpack.encode(Work(limits, attempt, jobs)))
+        with suppress(BrokenPipeError), process.stdin as work:
+            work.write(msgspec.msgpack.encode(Work(limits, attempt, jobs)))
     except OSError:
         return None
     return process.stdout
@@ -96,8 +83,7 @@ def _start(
 
 def _next(pipes: list[IO[bytes] | None], number: int) -> Digest | None:
     """Return the worker's next answer, or None if it has none or has ended."""
-    pipe = pipes[number]
-    if pipe is None:
+    if (pipe := pipes[number]) is None:
         return None
     head = pipe.read(LENGTH)
     size = int.from_bytes(head, "little")

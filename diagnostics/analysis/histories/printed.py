@@ -96,10 +96,7 @@ def _fingerprint(
     evidence: Evidence, key: GroupKey, position: int, match: re.Match[str], fact: LogFact, own: bool
 ) -> Call:
     """Return a call as the fact states it, at the line of the rank that printed it if that rank made it, too."""
-    op = operation(match["op"])
-    amounts: tuple[int, ...] = ()
-    dtypes: tuple[str, ...] = ()
-    sizes: list[list[int]] = []
+    op, sizes, amounts, dtypes = operation(match["op"]), list[list[int]](), tuple[int, ...](), tuple[str, ...]()
     if match["shape"] is not None:
         shape = [int(size) for size in match["shape"].split(",") if size.strip()]
         amounts, dtypes, sizes = (prod(shape),), (dtype(match["dtype"] or ""),), [shape]

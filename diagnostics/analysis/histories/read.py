@@ -62,19 +62,12 @@ def read(evidence: Evidence, workers: int | None = None) -> Reading:
         reading.problems += digest.problems
         reading.survey.take(digest)
     reading.survey.close()
-    if not evidence.doubt:
-        reading.problems += _clocks(reading.survey)
-    return reading
-
-
-def _clocks(survey: Survey) -> list[Problem]:
-    """Return a problem for each clock that is off."""
-    problems = []
-    for ahead_s, ranks in survey.clocks.far_off():
+    survey = reading.survey
+    for ahead_s, ranks in () if evidence.doubt else survey.clocks.far_off():
         off = "ahead of" if ahead_s > 0 else "behind"
         what = (
             f"the clock of {ranks_spoken(ranks)} is {abs(ahead_s):,.1f} s {off} that of rank {min(survey.ranks)}, as "
             "their calls in step show; its times are corrected by that"
         )
-        problems.append(Problem("flight", survey.ranks[ranks[0]].files[0], what, harmless=True))
-    return problems
+        reading.problems.append(Problem("flight", survey.ranks[ranks[0]].files[0], what, harmless=True))
+    return reading

@@ -44,10 +44,8 @@ def main() -> None:
     gc.disable()  # Dumps are millions of plain values without cycles: counting frees them.
     work = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Work)
     for rank, listed in work.jobs:
-        files = [
-            (RingFile if file.ring else FlightFile)(Path(file.path), file.file, file.rank, work.limits)
-            for file in listed
-        ]
+        types = ((RingFile if file.ring else FlightFile, file) for file in listed)
+        files = [type_(Path(file.path), file.file, file.rank, work.limits) for type_, file in types]
         try:
             with budget(work.limits, sum(disk_bytes(file.path) for file in files)):
                 data = msgspec.msgpack.encode(digest(rank, files, work.attempt))

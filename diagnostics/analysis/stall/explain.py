@@ -98,13 +98,9 @@ class Stall:
     def measures(self) -> dict[str, Any]:
         """Return the figures about the hang for the report."""
         job = self.job
-        hang: dict[str, Any] = {
-            "ranks": len(job.survey.ranks),
-            "world_size": job.world(),
-            "groups": len(job.survey.groups),
-            "calls_compared": job.survey.positions,
-            "ranks_waiting": len(job.pending_ranks()),
-        }
+        ranks, groups, waiting = len(job.survey.ranks), len(job.survey.groups), len(job.pending_ranks())
+        hang: dict[str, Any] = {"ranks": ranks, "world_size": job.world(), "groups": groups}
+        hang |= {"calls_compared": job.survey.positions, "ranks_waiting": waiting}
         if self.suspected or self.straggler:
             culprits = {rank for ranks in self._culprits() for rank in ranks}
             drawn = timeline(job, next(self._points(), None), culprits)
@@ -163,7 +159,18 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
         is_early = {rank: (job.step_of(rank) or steps) < steps for rank in job.survey.ranks if isinstance(steps, int)}
         ended = [rank for rank, end in job.endings.items() if end.in_order]
         divergences = find_divergences(job.survey, job.reading.calls, job.waits.reaching, ended, is_early)
-    _calls(stall, explained, [divergence] if divergence is not None else divergences)
+    else:
+        divergences = [divergence]
+    stall.divergences = tuple(divergences)
+    for case in divergences:
+        _settle(stall, explained, {*job.survey.members(case.key), *case.vote.present})
+    if not any(case.culprits for case in divergences) and (sizes := sizes_differ(job)) is not None:
+        stall.sizes = sizes
+        explained |= set(sizes.divergence.vote.present if sizes.divergence else sizes.victims)
+    stall.roots_differ = tuple(blameless.roots_differ(job, explained))
+    for rooted in stall.roots_differ:
+        _settle(stall, explained, rooted.waiting)
+        explained |= set(rooted.complete)
     _ends(stall, explained)
     _waits(stall, explained)
     stall.startup = blameless.startup(job)
@@ -175,21 +182,6 @@ def _settle(stall: Stall, explained: set[int], ranks: Iterable[int]) -> None:
     """Take the waiting of these ranks, and of all that wait for them, for explained."""
     ranks = set(ranks)
     explained |= ranks | stall.job.waits.reaching(ranks)
-
-
-def _calls(stall: Stall, explained: set[int], divergences: list[Divergence]) -> None:
-    """Compare what the ranks called."""
-    job = stall.job
-    stall.divergences = tuple(divergences)
-    for divergence in divergences:
-        _settle(stall, explained, {*job.survey.members(divergence.key), *divergence.vote.present})
-    if not any(divergence.culprits for divergence in divergences) and (sizes := sizes_differ(job)) is not None:
-        stall.sizes = sizes
-        explained |= set(sizes.divergence.vote.present if sizes.divergence else sizes.victims)
-    stall.roots_differ = tuple(blameless.roots_differ(job, explained))
-    for case in stall.roots_differ:
-        _settle(stall, explained, case.waiting)
-        explained |= set(case.complete)
 
 
 def _ends(stall: Stall, explained: set[int]) -> None:
@@ -231,16 +223,14 @@ def _waits(stall: Stall, explained: set[int]) -> None:
         elif host is not None:
             stall.ahead = host
             explained |= set(host.others)
-    seen_by_stacks = None
     if not stall.suspected:
-        seen_by_stacks = (
-            from_observations(job, observed) if (observed := observations(job.evidence)) else by_stacks(job, explained)
-        )
-    if isinstance(seen_by_stacks, Divergence):
-        stall.divergences = (seen_by_stacks,)
-        explained |= set(seen_by_stacks.vote.present)
-    else:
-        stall.stacks = seen_by_stacks
+        observed = observations(job.evidence)
+        seen = from_observations(job, observed) if observed else by_stacks(job, explained)
+        if isinstance(seen, Divergence):
+            stall.divergences = (seen,)
+            explained |= set(seen.vote.present)
+        else:
+            stall.stacks = seen
     if isinstance(stall.stacks, HostOutside):
         explained |= {*stall.stacks.ranks, *stall.stacks.inside}
     stall.never_complete = tuple(blameless.never_complete(job, explained))

@@ -39,8 +39,7 @@ def find(job: JobState, cycle: Cycle) -> MissedCall | None:
     for recorder in sorted({operation.key.recorder for operation in cycle.operations}, key=lambda name: name == "dtk"):
         operations = [operation for operation in cycle.operations if operation.key.recorder == recorder]
         for missed in operations:
-            by_rounds = _by_rounds(job, cycle, operations, missed)
-            if by_rounds is not None:
+            if (by_rounds := _by_rounds(job, cycle, operations, missed)) is not None:
                 return by_rounds
     return _by_program(job, cycle)
 

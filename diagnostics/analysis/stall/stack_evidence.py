@@ -67,10 +67,19 @@ def by_stacks(job: JobState, explained: Collection[int]) -> DifferentCollectives
     ahead = _one_call_ahead(job)
     if (job.any_calls() and not ahead) or any(end.gone for end in job.endings.values()):
         return None
-    inside = _inside(job, ahead)
+    inside: dict[int, InCollective] = {}  # What its stack, or the error by which it gave up on a peer, stands in.
+    for rank, end in job.endings.items():
+        if end.victim and (collective := collective_of(end.frames)):
+            inside[rank] = InCollective(*collective, end.evidence.kind, end.evidence.file, end.evidence.line)
+    latest = job.latest_stacks()
+    for rank, dump in latest.items():
+        frames = thread.frames if rank not in inside and (thread := stacks.main_thread(dump)) is not None else ()
+        if (collective := collective_of(frames, _WITHIN if rank in ahead else {})) is not None:
+            inside[rank] = InCollective(*collective, "stacks", dump.file)
+    inside = dict(sorted(inside.items()))
     if ahead and ahead != set(inside):
         return None
-    outside = {rank: dump for rank, dump in job.latest_stacks().items() if rank not in inside and rank not in explained}
+    outside = {rank: dump for rank, dump in latest.items() if rank not in inside and rank not in explained}
     ranks_at: defaultdict[tuple[str, Frame | None], list[int]] = defaultdict(list)
     for rank, place in inside.items():
         ranks_at[place.op, place.site].append(rank)
@@ -93,21 +102,6 @@ def _one_call_ahead(job: JobState) -> set[int]:
     issued = {rank: line.issued for rank, line in groups[0].items()}
     least, most = min(issued.values()), max(issued.values())
     return {rank for rank, count in issued.items() if count == most == least + 1}
-
-
-def _inside(job: JobState, ahead: set[int]) -> dict[int, InCollective]:
-    """Rank -> the collective that its stack, or the error by which it gave up on a peer, stands in."""
-    inside: dict[int, InCollective] = {}
-    for rank, end in job.endings.items():
-        if end.victim and (collective := collective_of(end.frames)):
-            inside[rank] = InCollective(*collective, end.evidence.kind, end.evidence.file, end.evidence.line)
-    for rank, dump in job.latest_stacks().items():
-        thread = stacks.main_thread(dump)
-        if rank not in inside and thread is not None:
-            collective = collective_of(thread.frames, _WITHIN if rank in ahead else {})
-            if collective is not None:
-                inside[rank] = InCollective(*collective, "stacks", dump.file)
-    return dict(sorted(inside.items()))
 
 
 def collective_of(

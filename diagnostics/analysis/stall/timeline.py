@@ -11,8 +11,6 @@ from diagnostics.evidence.calls import Call, GroupKey
 BEFORE = AFTER = 12  # A convention: positions that the report's drawing has room for.
 MAX_RANKS = 64
 """Ranks shown, the culprits first: the file of each is read once more."""
-
-
 Point = tuple[GroupKey, int]
 """A position in a group, as one recorder counts it."""
 
@@ -25,18 +23,16 @@ def timeline(job: JobState, point: Point | None, culprits: Collection[int]) -> d
         point: of the cause; None = where ranks have waited longest.
         culprits: all ranks to blame.
     """
+    groups = job.survey.groups
     if point is None:
-        waits = [
-            (call.created_s or 0.0, operation)
-            for (_, operation), call in job.waits.calls.items()
-            if operation.peer < 0 and operation.key in job.survey.groups
-        ]
+        known = (item for item in job.waits.calls.items() if item[0][1].peer < 0 and item[0][1].key in groups)
+        waits = [(call.created_s or 0.0, operation) for (_, operation), call in known]
         if not waits:
             return None
         longest = min(waits)[1]
         point = longest.key, longest.seq
     key, middle = point
-    lines = job.survey.groups[key].lines
+    lines = groups[key].lines
     first = [rank for rank in sorted(culprits) if rank in lines][:MAX_RANKS]
     others = [rank for rank in sorted(lines) if rank not in culprits]
     rows = {
@@ -64,16 +60,12 @@ def _row(line: Line, calls: list[Call], middle: int) -> list[dict[str, Any]]:
             "position": call.seq,
             "op": call.user_op or call.wire.op,
             "signature": call.described.text.partition(" ")[2],
-            "state": _state(line, call),
+            # Of an asynchronous call the ring knows only that it was made, unless later ones came after it in order.
+            "state": "completed"
+            if call.done or call.seq <= line.done
+            else ("issued", "pending")[call.completion_known],
             "where": f"{call.site.file}:{call.site.line} in {call.site.function}" if call.site else "",
         }
         for call in calls
         if middle - BEFORE <= call.seq <= middle + AFTER
     ]
-
-
-def _state(line: Line, call: Call) -> str:
-    """Of an asynchronous call the ring knows only that it was made, unless later ones came after it in order."""
-    if call.done or call.seq <= line.done:
-        return "completed"
-    return "pending" if call.completion_known else "issued"

@@ -12,16 +12,20 @@ from diagnostics.evidence.model import Frame
 
 
 @dataclass(frozen=True, slots=True)
-class WatchdogMismatch:
-    """Ranks that wait at one position of a group in calls that do not fit together."""
-
+class _OfGroup:
     group: GroupLog
-    vote: Vote
 
     @property
     def members(self) -> tuple[int, ...]:
         """Every rank of which a line names the group."""
         return tuple(sorted({*self.group.waits, *self.group.counters}))
+
+
+@dataclass(frozen=True, slots=True)
+class WatchdogMismatch(_OfGroup):
+    """Ranks that wait at one position of a group in calls that do not fit together."""
+
+    vote: Vote
 
     @property
     def culprits(self) -> tuple[int, ...]:
@@ -30,10 +34,9 @@ class WatchdogMismatch:
 
 
 @dataclass(frozen=True, slots=True)
-class WatchdogGap:
+class WatchdogGap(_OfGroup):
     """Ranks that wait in a call that the others, all of whose calls completed, never made."""
 
-    group: GroupLog
     call: Wait
     """Of the lowest rank that waits."""
     behind: tuple[int, ...]
@@ -47,25 +50,19 @@ class WatchdogGap:
         return tuple(sorted(self.group.waits))
 
     @property
-    def members(self) -> tuple[int, ...]:
-        """Both sides."""
-        return tuple(sorted({*self.group.waits, *self.behind}))
-
-    @property
     def culprits(self) -> tuple[int, ...]:
         """The ranks to blame."""
         return self.waiting if self.few_wait else self.behind
 
 
 @dataclass(frozen=True, slots=True)
-class WatchdogDrift:
+class WatchdogDrift(_OfGroup):
     """Ranks that wait in a call while most others have completed that position and further ones.
 
     A call may complete on some ranks only: a link or a device failed. The one after it may not, since every rank takes
     part in it after that one. So it was not the same call: the ranks' sequences had parted before.
     """
 
-    group: GroupLog
     call: Wait
     """Of the lowest rank behind."""
     culprits: tuple[int, ...]
@@ -75,11 +72,6 @@ class WatchdogDrift:
     """Position that all ranks ahead have completed."""
     fewer: bool
     """Whether the counters show that the ranks behind made fewer calls, rather than other ones."""
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """Both sides."""
-        return tuple(sorted({*self.culprits, *self.ahead}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +89,8 @@ class WatchdogSites:
         return tuple(sorted(self.sites))
 
 
-@dataclass(frozen=True, slots=True)
-class WatchdogOpen:
+class WatchdogOpen(_OfGroup):
     """Timeouts of one group that do not show why its ranks wait."""
-
-    group: GroupLog
 
 
 WatchdogDecided = WatchdogMismatch | WatchdogGap | WatchdogDrift | WatchdogSites
@@ -116,15 +105,16 @@ def watchdog_case(job: JobState) -> WatchdogCase | None:
     if job.any_calls():
         return None
     groups = read(job.evidence)
-    for group in groups:
-        vote = None if group.mixed or not _complete(job, group, groups) else _vote(group)
-        if vote is not None:
+    clear = [group for group in groups if not group.mixed]
+    complete = [group for group in clear if _complete(job, group, groups)]
+    for group in complete:
+        if (vote := _vote(group)) is not None:
             return WatchdogMismatch(group, vote)
-    for group in groups:
-        if not group.mixed and group.name != UNNAMED and (gap := _gap(job, group, groups)):
+    for group in clear:
+        if group.name != UNNAMED and (gap := _gap(job, group, groups)):
             return gap
-    for group in groups:
-        if not group.mixed and _complete(job, group, groups) and (drift := _drift(group)):
+    for group in complete:
+        if drift := _drift(group):
             return drift
     if sites := _sites(job, groups):
         return sites
@@ -176,15 +166,14 @@ def _drift(group: GroupLog) -> WatchdogDrift | None:
 
 def _sites(job: JobState, groups: list[GroupLog]) -> WatchdogSites | None:
     """Return ranks whose printed stacks differ, where the lines speak of no group but that of all ranks."""
-    stacks = [fact for fact in job.evidence.facts if fact.kind == "collective_stack" and fact.rank is not None]
     named = [fact for fact in job.evidence.facts if fact.kind == "watchdog_status"]
     if not named or any(fact.fields.get("desc") != "default_pg" for fact in named) or len(groups) > 1:
         return None
     sites, ops = dict[int, Frame](), set[str]()
-    for fact in stacks:
-        assert fact.rank is not None
-        sites.setdefault(fact.rank, Frame(fact.fields["file"], fact.fields["line"], fact.fields["function"]))
-        ops.add(str(fact.fields.get("op")))
+    for fact in job.evidence.facts:
+        if fact.kind == "collective_stack" and fact.rank is not None:
+            sites.setdefault(fact.rank, Frame(fact.fields["file"], fact.fields["line"], fact.fields["function"]))
+            ops.add(str(fact.fields.get("op")))
     of_site: dict[tuple[str, str], list[int]] = {}
     for rank, frame in sorted(sites.items()):
         of_site.setdefault((frame.file, frame.function), []).append(rank)

@@ -145,11 +145,9 @@ def _with_silent_members(
         is_same = len(table.issued_at(operation.seq)) == 1
         if operation.key.recorder != "gloo" or not is_same or in_call < len(seen):
             return seen
-    candidates = [
-        rank
-        for rank in range(survey.world())
-        if rank not in seen and (rank not in survey.ranks or survey.ranks[rank].can_be_in(operation.key.name))
-    ]
+    ranks, name = survey.ranks, operation.key.name
+    others = (rank for rank in range(survey.world()) if rank not in seen)
+    candidates = [rank for rank in others if rank not in ranks or ranks[rank].can_be_in(name)]
     if len(candidates) > 1:
         lost = {rank for rank in candidates if rank not in survey.ranks}
         there = [rank for rank in candidates if rank not in lost]
