@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def test_without_workers_it_is_done_here(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_few_files_start_no_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool.subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
     assert len(read(evidence(folder)).survey.ranks) == WORLD - 2
 
 
