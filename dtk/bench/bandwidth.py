@@ -1,8 +1,4 @@
-"""What a bandwidth is: sizes, algorithm and bus bandwidth as nccl-tests define them. Imports no torch.
-
-Source of all of it: NVIDIA/nccl-tests, doc/PERFORMANCE.md, and `*GetCollByteCount`, `*GetBw` of its src/*.cu:
-https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
-"""
+"""What a bandwidth is, as nccl-tests define it (doc/PERFORMANCE.md; `*GetCollByteCount`, `*GetBw` of its src/*.cu)."""
 
 import re
 from dataclasses import dataclass

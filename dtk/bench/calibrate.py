@@ -1,7 +1,4 @@
-"""Measures this machine for `hardware=measured`: matrix products, copies, all_reduce between local ranks.
-
-Owns the start of the ranks and what is made of their figures; `calibrate_rank` does the timing. Prints nothing.
-"""
+"""Measures this machine for `hardware=measured`: starts the ranks of `calibrate_rank` and fits their figures."""
 
 import math
 import statistics

@@ -1,7 +1,5 @@
-"""One rank of a calibration: times matrix products, copies and all_reduce, and writes JSON lines for the parent.
-
-Started by `calibrate`, all ranks at once: python -m dtk.bench.calibrate_rank DEVICE SECONDS, with RANK, WORLD_SIZE,
-MASTER_ADDR and the rest set. Rank 0 writes {"at"}, every rank at last {"figures"}.
+"""One rank of a calibration: times matrix products, copies and all_reduce: calibrate_rank DEVICE SECONDS.
+Rank 0 writes JSON lines {"at"}, every rank at last {"figures"}.
 """
 
 import platform
@@ -9,6 +7,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import psutil
@@ -17,6 +16,7 @@ import torch.distributed as dist
 
 from dtk.orphan import run_child, tell
 from dtk.parallel.context import join, leave, meet
+from dtk.parallel.verified import timed_s
 
 SIZES_BYTES = tuple(4**i for i in range(5, 13))
 """Of the all_reduce: 1 KiB to 16 MiB."""
@@ -31,24 +31,13 @@ START_S = TIMEOUT_S = 60.0
 """Longest wait for the other ranks, at the start and in a collective."""
 
 
-def _timed(device: str, run: Callable[[], object]) -> float:
-    """Seconds of one run to its end on the device."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-    began_s = time.perf_counter()
-    run()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - began_s
-
-
 def _median_s(device: str, budget_s: float, run: Callable[[], object]) -> float:
     """Median of as many runs as the budget allows, one at least, after one that warms up."""
     end_s = time.perf_counter() + budget_s
-    _timed(device, run)
-    times = [_timed(device, run)]
+    timed_s(run, device)
+    times = [timed_s(run, device)]
     while time.perf_counter() < end_s:
-        times.append(_timed(device, run))
+        times.append(timed_s(run, device))
     return statistics.median(times)
 
 
@@ -58,7 +47,7 @@ def matmul_flops(device: str, name: str, dtype: torch.dtype, budget_s: float) ->
     width, rows = WIDTH[device], ROWS[device]
     matrix = torch.ones(width, width, dtype=dtype, device=device)
     probe = torch.ones(8, width, dtype=dtype, device=device)
-    probe_s = min(_timed(device, lambda: probe @ matrix) for _ in range(2))
+    probe_s = min(timed_s(lambda: probe @ matrix, device) for _ in range(2))
     while rows > 8 and probe_s * rows / 8 > budget_s / 4:
         rows //= 2
     left = torch.ones(rows, width, dtype=dtype, device=device)
@@ -80,12 +69,10 @@ def all_reduce_s(device: str, budget_s: float) -> dict[str, list[float]]:
         for _ in range(2):
             dist.all_reduce(tensor)
         dist.barrier()
-        once_s = torch.tensor([_timed(device, lambda tensor=tensor: dist.all_reduce(tensor))], device=device)  # type: ignore[misc]
+        once_s = torch.tensor([timed_s(partial(dist.all_reduce, tensor), device)], device=device)
         dist.all_reduce(once_s, op=dist.ReduceOp.MAX)
         rounds = max(3, min(200, int(budget_s / len(SIZES_BYTES) / max(float(once_s), 1e-6))))
-        times[str(size)] = []
-        for _ in range(rounds):
-            times[str(size)].append(_timed(device, lambda tensor=tensor: dist.all_reduce(tensor)))  # type: ignore[misc]
+        times[str(size)] = [timed_s(partial(dist.all_reduce, tensor), device) for _ in range(rounds)]
     return times
 
 

@@ -1,13 +1,10 @@
 """One rank of one launch: python -m dtk.bench.rank SPEC, with RANK, WORLD_SIZE, MASTER_ADDR and the rest set.
-
 Rank 0 writes JSON lines: {"at"}, {"about"}, {"cell"}, {"left_out"}, {"pass"}. Any rank that fails writes {"error"}.
 """
 
 import platform
 import re
 import sys
-import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,7 +15,7 @@ from dtk.bench.bandwidth import OPERATIONS
 from dtk.bench.spec import Spec, key_of, loads
 from dtk.orphan import run_child, tell
 from dtk.parallel.context import Context, join, meet
-from dtk.parallel.verified import Buffers, make, wrong_elements
+from dtk.parallel.verified import Buffers, make, timed_s, wrong_elements
 
 _NOT_OFFERED = re.compile(r"invalid scalar type|not supported|unsupported|does not support|not implemented", re.I)
 """A backend that lacks an operation or a type says so on every rank, before it sends anything."""
@@ -48,21 +45,17 @@ class Bench:
             "nccl": ".".join(map(str, nccl)) or None,
         }
         self._tell(about=about)
+        element = getattr(torch, self.spec.dtype)
         for operation in self.spec.operations:
-            self._prepare(operation)
+            fits = OPERATIONS[operation].fitted
+            asked = (fits(size, self.context.world_size, element.itemsize) for size in self.spec.sizes_bytes)
+            for size in dict.fromkeys(asked):  # Until one does not fit into the budget.
+                self._tell(at=f"warm-up: {operation} of {bytes_text(size)}")
+                if reason := self._warm_up(operation, size, element):
+                    self._tell(left_out={"operation": operation, "size_bytes": size, "reason": reason})
+                    break
         for number in range(1, self.spec.passes + 1):
             self._pass(number)
-
-    def _prepare(self, operation: str) -> None:
-        """Every size of one operation until one does not fit into the budget."""
-        element = getattr(torch, self.spec.dtype)
-        ranks, fitted = self.context.world_size, OPERATIONS[operation].fitted
-        for size in dict.fromkeys(fitted(size_bytes, ranks, element.itemsize) for size_bytes in self.spec.sizes_bytes):
-            self._tell(at=f"warm-up: {operation} of {bytes_text(size)}")
-            reason = self._warm_up(operation, size, element)
-            if reason:
-                self._tell(left_out={"operation": operation, "size_bytes": size, "reason": reason})
-                return
 
     def _warm_up(self, operation: str, size: int, element: torch.dtype) -> str:
         """Prepare one cell; returns why it is left out, with all larger ones."""
@@ -70,13 +63,13 @@ class Bench:
             return "one rank has nobody to send to"
         try:
             buffers = make(operation, size, element, self.context.device)
-            self._timed(buffers.call, 1)
+            timed_s(buffers.call, self.context.device)
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
             if isinstance(error, torch.OutOfMemoryError) or not _NOT_OFFERED.search(str(error)):
                 raise
             return f"{self.context.backend} does not offer it for {self.spec.dtype}"
         wrong = self._agreed(wrong_elements(operation, buffers), dist.ReduceOp.SUM) if self.spec.verify else None
-        once_s = self._agreed(self._timed(buffers.call, 1), dist.ReduceOp.MAX)
+        once_s = self._agreed(timed_s(buffers.call, self.context.device), dist.ReduceOp.MAX)
         calls = self._calls(once_s)
         if calls == 0:
             return f"the time limit: one call takes {once_s:.3g} s; raise it with --seconds"
@@ -106,23 +99,11 @@ class Bench:
         for key, (buffers, calls) in self.cells.items():
             self._tell(at=f"repeat {number} of {self.spec.passes}: {key.split()[0]}")
             dist.barrier(group=self.context.control)
-            times.append(self._timed(buffers.call, calls) / calls)
+            times.append(timed_s(buffers.call, self.context.device, calls=calls) / calls)
         if times:
             summed = torch.tensor(times, dtype=torch.float64)
             dist.all_reduce(summed, group=self.context.control)
             self._tell(**{"pass": dict(zip(self.cells, (summed / self.context.world_size).tolist()))})
-
-    def _timed(self, call: Callable[[], None], calls: int) -> float:
-        """Seconds of so many calls to their end on the device."""
-        on_cuda = self.context.device.type == "cuda"
-        if on_cuda:
-            torch.cuda.synchronize()
-        began_s = time.perf_counter()
-        for _ in range(calls):
-            call()
-        if on_cuda:
-            torch.cuda.synchronize()
-        return time.perf_counter() - began_s
 
     def _agreed(self, value: float, how: Any) -> float:
         """One value of all ranks."""

@@ -1,7 +1,4 @@
-"""Who starts the ranks of a launch: this process all of them, or each rank of torchrun or Slurm its own.
-
-Every launch has fresh processes, as NCCL reads its variables once. Knows no figures.
-"""
+"""Who starts the ranks of a launch: this process, or each rank of torchrun or Slurm its own. Always fresh processes."""
 
 import json
 import os

@@ -1,7 +1,6 @@
 """`dtk compare`: options, where the comparison goes, exit code. Compares nothing itself and loads torch never."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 from dtk.console import output
@@ -21,11 +20,13 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         DtkError: a run or an option cannot be used.
     """
+    from diagnostics.evidence.run_folder import is_run, runs_in
     from dtk.compare.compare import Options, compare
     from dtk.compare.jsonform import as_json
     from dtk.compare.limits import check_limits, limit_text, parse_limit
     from dtk.compare.report import document
     from dtk.compare.steps import WARMUP_STEPS
+    from dtk.runs.find import find
 
     if arguments.html and arguments.html != PAGE and arguments.html.is_dir():  # `--html RUN` without a FILE.
         arguments.runs, arguments.html = [*arguments.runs, str(arguments.html)], PAGE
@@ -37,8 +38,12 @@ def run(arguments: argparse.Namespace) -> int:
     progress = Progress(after_s=AFTER_S)
     warmup_steps = WARMUP_STEPS if arguments.warmup is None else arguments.warmup
     options = Options(warmup_steps=warmup_steps, loss_tolerance=arguments.loss_tolerance, progress=progress.say)
+    folders: list[Path] = []
     try:
-        folders = _folders(names)
+        for name in names:  # A folder that contains runs stands for all of them.
+            path = Path(name)
+            inside = runs_in(path) if name and path.is_dir() and not is_run(path) else ()
+            folders += [path / run for run in inside] or [find(name)]
         comparison = compare(folders, options)
     finally:
         progress.end()
@@ -49,18 +54,3 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html and not (arguments.json or arguments.markdown):
         output.put(f"\npage: {arguments.html}\n")
     return COMPARABLE if comparison.comparable and not any(limit["failed"] for limit in limits) else NOT_COMPARABLE
-
-
-def _folders(names: Sequence[str]) -> list[Path]:
-    """Return the named run folders; a folder that contains runs stands for all of them."""
-    from diagnostics.evidence.run_folder import is_run, runs_in
-    from dtk.runs.find import find
-
-    folders: list[Path] = []
-    for name in names:
-        path = Path(name)
-        if name and path.is_dir() and not is_run(path) and (inside := runs_in(path)):
-            folders += [path / run for run in inside]
-            continue
-        folders.append(find(name))
-    return folders

@@ -1,7 +1,4 @@
-"""`dtk demo`: runs three faults on this machine and shows what `dtk diagnose` makes of each. Imports no torch itself.
-
-Every part is a process of its own, typed as a user would type it, so that each command can be tried again.
-"""
+"""`dtk demo`: runs three faults and shows what `dtk diagnose` makes of each, every part typed as a user would."""
 
 import argparse
 import os

@@ -1,7 +1,4 @@
-"""`dtk diagnose`: options, where the report goes, exit code. Explains nothing itself and loads torch never.
-
-Only argparse is imported before a path is there to diagnose, so `--help` is instant.
-"""
+"""`dtk diagnose`: where the report goes, exit code. Loads torch never, and nothing but argparse for `--help`."""
 
 import argparse
 import sys

@@ -31,11 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _matching(name: str, everything: list[Rows]) -> list[Rows]:
-    """Return what is called so in full, else everything of which that is the last part of the name.
-
-    Raises:
-        DtkError: nothing is.
-    """
+    """Return what is called so in full, else all of which that is the last part of the name, or raise DtkError."""
     full = [rows for rows in everything if name == rows[0][0]]
     last = [rows for rows in everything if name in (rows[0][0].partition("=")[2], rows[0][0].rpartition(".")[2])]
     if not full and not last:

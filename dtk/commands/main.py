@@ -1,7 +1,4 @@
-"""The `dtk` command: thin, and every import inside the subcommand that needs it.
-
-Reading runs works without torch and Hydra; only `dtk run` needs them.
-"""
+"""The `dtk` command: every import inside the subcommand that needs it; only `dtk run` needs torch and Hydra."""
 
 import argparse
 import atexit

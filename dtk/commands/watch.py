@@ -1,7 +1,4 @@
-"""`dtk watch -- COMMAND`: options, and the folder of the job. Only argparse is imported before there is a command.
-
-What happens then is the business of `dtk.launch.watched`.
-"""
+"""`dtk watch -- COMMAND`: the folder of the job. What happens then is the business of `dtk.launch.watched`."""
 
 import argparse
 import secrets

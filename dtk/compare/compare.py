@@ -47,7 +47,12 @@ def compare(folders: Sequence[Path], options: Options | None = None) -> Comparis
         if (task := parity.task(runs[-1])) != (first := parity.task(runs[0])):
             what = f"{runs[0].path} trains {first} and {folder} {task}: they have no figure in common"
             raise DiagnosticsError(what, "compare runs of one task")
-    every = variants([_measured(run, options) for run in runs], options.warmup_steps)
+    for n, run in enumerate(runs):
+        if compares(run, options.warmup_steps):  # Then it has steps for its telemetry and its traces.
+            span_s, step_s = steps.timespan_s(run, options.warmup_steps), steps.step_time_s(run, options.warmup_steps)
+            breakdown, causes = traces.explain(run.path, options.limits, options.progress)
+            runs[n] = replace(surrounded(run, *span_s, step_s, options.limits), breakdown=breakdown, causes=causes)
+    every = variants(runs, options.warmup_steps)
     compared = [variant for variant in every if variant.compared]
     checks = _gate(compared, options) if compared else []
     fair = not any(check.status == "differs" for check in checks)
@@ -62,16 +67,6 @@ def compare(folders: Sequence[Path], options: Options | None = None) -> Comparis
         warmup_steps=options.warmup_steps,
         notes=tuple(notes(every, compared, measured, checks, options.warmup_steps)),
     )
-
-
-def _measured(run: RunRecord, options: Options) -> RunRecord:
-    """Return the run with the facts of its telemetry and its traces, if it has steps to compare."""
-    if not compares(run, options.warmup_steps):
-        return run
-    begin_s, end_s = steps.timespan_s(run, options.warmup_steps)
-    run = surrounded(run, begin_s, end_s, steps.step_time_s(run, options.warmup_steps), options.limits)
-    breakdown, causes = traces.explain(run.path, options.limits, options.progress)
-    return replace(run, breakdown=breakdown, causes=causes)
 
 
 def _gate(compared: Sequence[Variant], options: Options) -> list[Check]:

@@ -1,7 +1,4 @@
-"""Figures of every variant: median over its repeats, interval, ratio to the first of its batch.
-
-Owns what each figure is and how it is read from one run; intervals are `diagnostics.analysis.statistics`'.
-"""
+"""Figures of every variant: how each is read from a run, median over the repeats, interval, ratio to the first."""
 
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
@@ -51,21 +48,14 @@ def _cells(key: str, read: Read, variants: Sequence[Variant], warmup_steps: int,
         against = [read(run, warmup_steps) for run in baseline.compared] if ratios and baseline is not variant else []
         # Repeats were taken in turns, so the n-th of both are a pair.
         pairs = [(value, base) for value, base in zip(values, against, strict=False) if value is not None and base]
-        yield Cell(
-            variant.label,
-            batch,
-            estimate(recorded) if recorded else None,
-            ratio([value for value, _ in pairs], [base for _, base in pairs]) if pairs else None,
-            _spread(key, variant.compared[0], warmup_steps) if len(variant.compared) == 1 else None,
-        )
-
-
-def _spread(key: str, run: RunRecord, warmup_steps: int) -> tuple[float, float] | None:
-    """Return the middle half of the steps of a run, of the two figures that each step has."""
-    times_s, tokens = steps.spread_s(run, warmup_steps), steps.tokens_per_step(run)
-    if times_s is None or key == "step_time_s":
-        return times_s
-    return (tokens / times_s[1], tokens / times_s[0]) if key == "tokens_per_s" and tokens is not None else None
+        over = ratio([value for value, _ in pairs], [base for _, base in pairs]) if pairs else None
+        spread = None
+        if len(variant.compared) == 1:  # The middle half of its steps, of the two figures that each step has.
+            times_s, tokens = steps.spread_s(variant.any, warmup_steps), steps.tokens_per_step(variant.any)
+            if times_s is not None and tokens is not None and key == "tokens_per_s":
+                spread = tokens / times_s[1], tokens / times_s[0]
+            spread = times_s if key == "step_time_s" else spread
+        yield Cell(variant.label, batch, estimate(recorded) if recorded else None, over, spread)
 
 
 def _speed(run: RunRecord, warmup_steps: int) -> float | None:
@@ -80,10 +70,6 @@ def _memory(run: RunRecord, _: int) -> float | None:
     return float(max(values)) if values else None
 
 
-def _exposed_s(run: RunRecord, _: int) -> float | None:
-    return None if run.breakdown is None else run.breakdown.exposed_ms / 1e3
-
-
 def _mfu(run: RunRecord, warmup_steps: int) -> float | None:
     values = [window.mfu for window in steps.measured(run, warmup_steps) if window.mfu is not None]
     return median(values) if values else None
@@ -95,7 +81,12 @@ QUANTITIES: tuple[tuple[str, tuple[str, str, str], bool, Read], ...] = (
     ("tokens_per_s", ("tokens/s", "tokens/s", "tokens/s"), False, _speed),
     ("step_time_s", ("step time", "step", "s"), True, steps.step_time_s),
     ("peak_memory_bytes", ("peak memory", "memory", "bytes"), True, _memory),
-    ("exposed_s", ("exposed communication", "exposed", "s"), True, _exposed_s),
+    (
+        "exposed_s",
+        ("exposed communication", "exposed", "s"),
+        True,
+        lambda run, _: run.breakdown.exposed_ms / 1e3 if run.breakdown else None,
+    ),
     ("communicated_bytes", ("communicated", "sent", "bytes"), True, lambda run, _: run.windows[-1].sent_bytes),
     ("energy_j", ("energy", "energy", "J"), True, lambda run, _: run.energy_j),
     ("mfu", ("MFU", "MFU", "fraction"), False, _mfu),

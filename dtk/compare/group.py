@@ -1,7 +1,4 @@
-"""Which runs are repeats of each other, and what each variant is called: by what tells it from the others.
-
-Looks at configurations and manifests only.
-"""
+"""Which runs are repeats of each other, by configuration and manifest, and what each variant is called."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -75,7 +72,14 @@ def machine(run: RunRecord) -> tuple[str, ...]:
 def _labels(runs: Sequence[RunRecord]) -> list[str]:
     """One name each, as short as it can be."""
     values = [flat(run.config) for run in runs]
-    keys = [key for key in dict.fromkeys(key for config in values for key in config) if _varies(key, values)]
+    keys = []
+    for key in dict.fromkeys(key for config in values for key in config):
+        # Keys of a group count only among those that chose the same option of it.
+        choices: dict[Any, set[str]] = {}
+        for config in values:
+            choice = config.get(f"{key.split('.')[0]}.name") if not key.endswith(".name") else None
+            choices.setdefault(choice, set()).add(repr(config.get(key)))
+        keys += [key] if any(len(texts) > 1 for texts in choices.values()) else []
     labels = [_label(config, keys) for config in values]
     if len({run.world_size for run in runs}) > 1:
         labels = [f"{label} w{run.world_size}" for label, run in zip(labels, runs, strict=True)]
@@ -88,16 +92,6 @@ def _labels(runs: Sequence[RunRecord]) -> list[str]:
         seen[label] += 1
         labels[n] = f"{label} ({seen[label]})" if seen[label] > 1 else label
     return labels
-
-
-def _varies(key: str, values: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether it tells variants apart: keys of a group count only among those that chose the same option of it."""
-    section = key.split(".")[0]
-    choices: dict[Any, set[str]] = {}
-    for config in values:
-        choice = config.get(f"{section}.name") if not key.endswith(".name") else None
-        choices.setdefault(choice, set()).add(repr(config.get(key)))
-    return any(len(texts) > 1 for texts in choices.values())
 
 
 def _label(values: Mapping[str, Any], keys: Sequence[str]) -> str:

@@ -25,9 +25,8 @@ def parse_limit(text: str) -> tuple[str, float]:
     """
     match = re.fullmatch(rf"({'|'.join(KINDS)})=(\d{{1,6}}(?:\.\d{{1,6}})?)%", text)
     if match is None:
-        raise DtkError(
-            f"--fail-if {text} is no limit", fix=f"write KIND=PERCENT: {', '.join(f'{k}=2%' for k in KINDS)}"
-        )
+        fix = f"write KIND=PERCENT: {', '.join(f'{k}=2%' for k in KINDS)}"
+        raise DtkError(f"--fail-if {text} is no limit", fix=fix)
     return match[1], 1 + float(match[2]) / 100
 
 

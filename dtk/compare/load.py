@@ -1,7 +1,4 @@
-"""Reads one run folder for a comparison: strict about what cannot be compared, silent about what is merely absent.
-
-Judges nothing. Every file is bounded; a folder that is no run, damaged or of a newer dtk is one line.
-"""
+"""Reads one run folder, bounded: strict about what cannot be compared, silent about what is merely absent."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -38,7 +35,12 @@ def load(folder: Path, limits: Limits) -> RunRecord:
     problems: list[Problem] = []
     read = run_folder.read(folder, limits, problems)
     paths = RunPaths(folder)
-    parity = _parity(paths.parity, limits, problems)
+    parity: Mapping[str, Any] = {}
+    if paths.parity.is_file() and not paths.parity.is_symlink():
+        try:
+            parity = small_json(paths.parity, limits)
+        except (OSError, ValueError) as problem:
+            problems.append(run_folder.damaged(paths.parity.name, problem))
     _refuse(folder, problems, (read.manifest, read.summary, parity))
     status = read.status
     if status is None or not read.config or not read.manifest:
@@ -86,16 +88,6 @@ def _damage(plan: Path, problems: list[Problem], logged: metrics.Metrics) -> Ite
     yield from (f"{problem.file}: {problem.what}" for problem in problems if problem.file == plan.name)
     if plan.is_symlink() or (plan.exists() and not plan.is_file()):
         yield f"{plan.name}: not a regular file"
-
-
-def _parity(path: Path, limits: Limits, problems: list[Problem]) -> Mapping[str, Any]:
-    if path.is_symlink() or not path.is_file():
-        return {}
-    try:
-        return small_json(path, limits)
-    except (OSError, ValueError) as problem:
-        problems.append(run_folder.damaged(path.name, problem))
-        return {}
 
 
 def _refuse(folder: Path, problems: list[Problem], records: tuple[Mapping[str, Any], ...]) -> None:

@@ -1,7 +1,4 @@
-"""Reads metrics.jsonl: of every step the latest attempt's record, and how much of the file could not be read.
-
-Bounded; opens regular files only, so that nothing waits for a writer.
-"""
+"""Reads metrics.jsonl: of every step the latest attempt's record, and how much of the file could not be read."""
 
 import json
 import math

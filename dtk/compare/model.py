@@ -1,7 +1,4 @@
-"""What a comparison is made of and what it finds: runs, variants with their repeats, checks, figures. No verdicts.
-
-A variant is one configuration on one kind of machine; runs that differ in nothing else are its repeats.
-"""
+"""What a comparison is made of and what it finds. Runs that differ in nothing are repeats of one variant."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,4 @@
-"""What a reader must know beside the figures: what was left out, what disturbed them, what else differs.
-
-A note never decides; the parity gate does.
-"""
+"""What a reader must know beside the figures: what was left out, disturbed them or differs. A note never decides."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

@@ -1,7 +1,4 @@
-"""The parity gate: whether runs did the same work, so that their speed may be compared at all.
-
-Every condition is `same`, `differs` or `unknown` (not recorded). Owns the tolerance on losses.
-"""
+"""The parity gate: whether runs did the same work, condition by condition: same, differs, unknown (not recorded)."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +45,14 @@ def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tol
     runs = [(variant.label, run) for variant in variants for run in variant.compared]
     several = [(label, run) for label, run in runs if run.world_size > 1]  # One rank alone fits every reduction.
     reduction = ("reduce_dtype", "type of the gradient reduction")
+
+    def optimizer(run: RunRecord) -> Mapping[str, Any]:
+        """Without how the update is computed: fused or not, it is the same."""
+        return {k: v for k, v in mapping(run.config.get("optimizer")).items() if k not in ("fused", "in_backward")}
+
+    def trained_tokens(run: RunRecord) -> int | None:
+        return (last := run.windows[-1]).tokens and last.tokens // max(last.last, 1)
+
     results = [
         _model(runs),
         _equal("data", "data and tokenizer", runs, _data),
@@ -58,12 +63,12 @@ def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tol
         if several
         else Check(*reduction, "same", "one rank: nothing is reduced"),
         _equal("clipping", "gradient clipping", runs, lambda run: ("clip_norm", run.get("train.clip_norm"))),
-        _equal("optimizer", "optimizer", runs, _optimizer),
+        _equal("optimizer", "optimizer", runs, optimizer),
         _equal("schedule", "learning rate", runs, _schedule),
         _equal("fault", "injected fault", runs, lambda run: run.get("fault.name", "none")),
     ]
     if not weak:
-        tokens = _equal("tokens", "global tokens per step", runs, _tokens)
+        tokens = _equal("tokens", "global tokens per step", runs, trained_tokens)
         if tokens.status == "same":
             tokens = replace(tokens, detail=f"{int(tokens.detail):,}")
         results[2:2] = [tokens, _samples(runs, reference)]
@@ -149,21 +154,10 @@ def _data(run: RunRecord) -> Mapping[str, Any] | None:
     return {**facts, "sequence_length": run.get("data.sequence_length")}
 
 
-def _optimizer(run: RunRecord) -> Mapping[str, Any]:
-    """Without how the update is computed: fused or not, it is the same."""
-    return {k: v for k, v in mapping(run.config.get("optimizer")).items() if k not in ("fused", "in_backward")}
-
-
 def _schedule(run: RunRecord) -> Mapping[str, Any]:
     """Return the settings of the schedule, with the number of steps unless the schedule is constant."""
     section = dict(mapping(run.config.get("schedule")))
     return section if section.get("name") == "constant" else {**section, "train.steps": run.get("train.steps")}
-
-
-def _tokens(run: RunRecord) -> int | None:
-    """As trained, not as configured."""
-    last = run.windows[-1]
-    return None if last.tokens is None else last.tokens // max(last.last, 1)
 
 
 def _samples(runs: Sequence[tuple[str, RunRecord]], reference: RunRecord) -> Check:

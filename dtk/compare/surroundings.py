@@ -1,7 +1,4 @@
-"""What the telemetry of a run says against its figures: throttled devices, neighbours on the CPU; and its energy.
-
-Reads telemetry/*.jsonl, of the measured steps only. Where nothing was sampled nothing is said.
-"""
+"""What telemetry/*.jsonl says against a run's figures, in the measured steps: throttling, neighbours; its energy."""
 
 from collections import Counter
 from contextlib import suppress
@@ -49,7 +46,13 @@ def surrounded(run: RunRecord, begin_s: float, end_s: float, step_time_s: float,
                         samples.append(value)
         node = "" if path.name == "node_00000.jsonl" else f" of {path.stem.replace('_0000', ' ')}"
         disturbances += _host(samples, node)
-        for device in _devices(samples).values():
+        by_device: dict[str, list[dict[str, Any]]] = {}
+        for sample in samples:
+            of_gpus = sample.get("gpu")
+            for seen in of_gpus if isinstance(of_gpus, list) else ():
+                if isinstance(seen, dict):
+                    by_device.setdefault(str(seen.get("uuid")), []).append({**seen, "time_s": sample["time_s"]})
+        for device in by_device.values():
             disturbances += _throttled(f"GPU {device[0].get('index')}{node}", device)
             clocks += _numbers(device, "sm_clock_mhz")
             watts += [power for power in (_power(device),) if power is not None]
@@ -59,17 +62,6 @@ def surrounded(run: RunRecord, begin_s: float, end_s: float, step_time_s: float,
         clocks_mhz=median(clocks) if clocks else None,
         disturbances=tuple(disturbances),
     )
-
-
-def _devices(samples: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Device -> its samples, each with its time."""
-    by_device: dict[str, list[dict[str, Any]]] = {}
-    for sample in samples:
-        devices = sample.get("gpu")
-        for device in devices if isinstance(devices, list) else ():
-            if isinstance(device, dict):
-                by_device.setdefault(str(device.get("uuid")), []).append({**device, "time_s": sample["time_s"]})
-    return by_device
 
 
 def _throttled(name: str, device: list[dict[str, Any]]) -> list[Disturbance]:

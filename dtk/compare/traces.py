@@ -1,7 +1,4 @@
-"""What the profiler's window of a run says: the breakdown of a step, and the causes that the diagnosis confirms.
-
-Calls the diagnosis as it is; only runs with traces are worth its time.
-"""
+"""What the diagnosis says of the profiler's window of a run: the breakdown of a step, and the confirmed causes."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""Who is faster, by how much, and why: sentences from figures, declared collectives and the diagnosis.
-
-Says nothing that is not measured or declared; what noise explains is said to be noise.
-"""
+"""Who is faster, by how much, and why: sentences from what is measured or declared; noise is said to be noise."""
 
 from collections.abc import Sequence
 
@@ -85,10 +82,7 @@ def _collectives(run: RunRecord, other: RunRecord) -> str:
 
 
 def _large(run: RunRecord) -> dict[tuple[str, int, int], str]:
-    """Return (operation, count, bytes) -> `24 all_gathers of about 28 MiB`: sizes differ from unit to unit.
-
-    Without collectives of a few bytes (a norm, an agreement), which every strategy has.
-    """
+    """(operation, count, bytes) -> `24 all_gathers of about 28 MiB`, without a norm or an agreement (few bytes)."""
     texts = {}
     for kind in run.traffic:
         if kind.size_bytes >= _SMALL_BYTES:

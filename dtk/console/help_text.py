@@ -1,7 +1,4 @@
-"""The texts of `--help`: read from `help/`, one file per command, and folded to the width of the terminal.
-
-Knows no command. What must stay together stays: the columns of examples, the lines of a list, commands to copy.
-"""
+"""The texts of `--help`, one file of `help/` per command, folded to the terminal; columns and commands stay whole."""
 
 import argparse
 import re

@@ -1,7 +1,4 @@
-"""How the commands that read and predict hand over what they made: on standard output, or as a file.
-
-Knows no report; imports nothing that costs a command its start.
-"""
+"""How commands hand over what they made: on standard output, or as a file. Costs a command no start."""
 
 import os
 import shutil

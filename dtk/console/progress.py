@@ -1,7 +1,4 @@
-"""What a command is at, on standard error: one line that is rewritten on a terminal, a line now and then in a file.
-
-`Progress` is told by work that goes step by step, `Busy` stands beside work that tells nothing while it lasts.
-"""
+"""What a command is at, on standard error: one line that is rewritten on a terminal, a line now and then in a file."""
 
 import io
 import shutil

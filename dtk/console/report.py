@@ -1,7 +1,4 @@
-"""Hands a report over in the form that was asked for: text for a terminal, Markdown, JSON, and a page beside it.
-
-Knows no report. The renderers are imported when one is needed.
-"""
+"""Hands a report over as text for a terminal, Markdown or JSON, and a page beside it; imports renderers when needed."""
 
 import argparse
 from collections.abc import Callable

@@ -1,13 +1,10 @@
-"""`python -m dtk.doctor.collective_ranks BACKEND TIMEOUT_S`: one rank that tries a tiny collective of each kind.
-
-Needs RANK, MASTER_ADDR and the rest. Checks every result. One JSON line before and after each, and before it imports
-torch, so that the place of a rank that does not come back is known.
+"""One rank that tries a tiny collective of each kind: `python -m dtk.doctor.collective_ranks BACKEND TIMEOUT_S`.
+It writes a JSON line before and after each, and before it imports torch, so that the place where it stops is known.
 """
 
 import datetime
 import os
 import sys
-import time
 
 from dtk.orphan import run_child, tell
 
@@ -19,7 +16,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from dtk.parallel.context import meet
-from dtk.parallel.verified import KINDS, make, wrong_elements
+from dtk.parallel.verified import KINDS, make, timed_s, wrong_elements
 
 SHARE_BYTES = 1024
 """Of each rank, where the data is divided over them."""
@@ -47,13 +44,7 @@ def try_all(backend: str, timeout_s: float) -> None:
             tell(begin=name)
             buffers = make(name, SHARE_BYTES * world_size, torch.float32, device)
             wrong = sum(wrong_elements(name, buffers) for _ in range(REPEATS))
-            best_s = float("inf")
-            for _ in range(REPEATS):
-                began_s = time.perf_counter()
-                buffers.call()
-                if device.type == "cuda":
-                    torch.cuda.synchronize()
-                best_s = min(best_s, time.perf_counter() - began_s)
+            best_s = min(timed_s(buffers.call, device) for _ in range(REPEATS))
             tell(done=name, right=not wrong, ms=round(best_s * 1e3, 3))
     tell(begin="leaving")
     dist.barrier()  # A rank that serves the store must not go before the others have come.

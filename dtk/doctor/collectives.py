@@ -1,7 +1,4 @@
-"""A tiny collective of each kind between real ranks, with a limit: on gloo, and on NCCL where there are GPUs.
-
-Starts the ranks and judges what they said; imports no torch itself.
-"""
+"""A tiny collective of each kind between real ranks, with a limit: gloo, and NCCL where there are GPUs. No torch."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -80,10 +77,7 @@ def judge(outputs: Sequence[ChildOutput], backend: str, hosts: Sequence[str] = (
 
 
 def _stopped(outputs: Sequence[ChildOutput], backend: str, hosts: Sequence[str]) -> list[Finding]:
-    """Return a finding on ranks that did not finish.
-
-    A rank that failed by itself is to blame first, then ranks that never answered; the others only waited for them.
-    """
+    """Return a finding on ranks that did not finish: those that failed by themselves, else the silent ones."""
     bad = [rank for rank, output in enumerate(outputs) if output.problem]
     if not bad:
         return []

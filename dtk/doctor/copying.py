@@ -1,12 +1,12 @@
 """`python -m dtk.doctor.copying DEVICE ...`: copies between all devices, checked and timed; a JSON line each."""
 
 import sys
-import time
-from typing import Any
+from functools import partial
 
 import torch
 
 from dtk.orphan import run_child, tell
+from dtk.parallel.verified import timed_s
 
 COPY_BYTES = 64 << 20  # Large enough that the fixed cost of a copy (about 10 us) does not count.
 REPEATS = 3  # The best of three: others may use the link.
@@ -20,28 +20,12 @@ def main(devices: list[str]) -> None:
         for j, target in enumerate(devices):
             if i != j:
                 tell(begin=source, to=target)
-                tell(**{"from": source, "to": target}, **_copy(sent, torch.device(target)))
-
-
-def _copy(sent: torch.Tensor, target: torch.device) -> dict[str, Any]:
-    """Speed of the fastest of some copies, and whether the last one is right."""
-    received = torch.zeros_like(sent, device=target)
-    best_s = float("inf")
-    for _ in range(REPEATS):
-        _finish(sent.device, target)
-        began = time.perf_counter()
-        received.copy_(sent)
-        _finish(sent.device, target)
-        best_s = min(best_s, time.perf_counter() - began)
-    differ = int((received.cpu() != sent.cpu()).sum())
-    wrong = {"wrong": f"{differ} of {sent.numel()} words"} if differ else {}
-    return {"gb_per_s": COPY_BYTES / best_s / 1e9, **wrong}
-
-
-def _finish(*devices: torch.device) -> None:
-    for device in devices:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+                received = torch.zeros_like(sent, device=target)
+                copy = partial(received.copy_, sent)
+                best_s = min(timed_s(copy, source, target) for _ in range(REPEATS))
+                differ = int((received.cpu() != sent.cpu()).sum())
+                wrong = {"wrong": f"{differ} of {sent.numel()} words"} if differ else {}
+                tell(**{"from": source, "to": target, "gb_per_s": COPY_BYTES / best_s / 1e9}, **wrong)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""Whether torch's CUDA build, the NVIDIA driver, the devices and NCCL fit each other.
-
-Asks NVML and torch's facts; imports no torch and starts no CUDA here.
-"""
+"""Whether torch's CUDA build, the NVIDIA driver, the devices and NCCL fit each other. Starts no CUDA here."""
 
 import os
 import re

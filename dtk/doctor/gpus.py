@@ -1,7 +1,4 @@
-"""The GPUs as NVML sees them: whether they answer, and an access to each for the other checks of GPUs.
-
-NVML counts in PCI order and ignores CUDA_VISIBLE_DEVICES, as does nvidia-smi, whose numbers the remedies use.
-"""
+"""The GPUs as NVML sees them: in PCI order, whatever CUDA_VISIBLE_DEVICES says, as nvidia-smi numbers them."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -134,7 +131,15 @@ def present(scope: Scope) -> Result:
         most = max(names, key=lambda name: sum(gpu.name == name for gpu in gpus))
         take = ",".join(gpu.uuid for gpu in gpus if gpu.name == most)
         findings.append(warning(text, "take devices of one kind", f"export CUDA_VISIBLE_DEVICES={take}"))
-    findings += [*_unusable(gpus), *_hidden(gpus)]
+    for gpu in gpus:  # In a mode in which ranks cannot use them together.
+        if gpu.read("GetComputeMode") == PROHIBITED:
+            text = f"GPU {gpu.index} is in compute mode Prohibited"
+            findings.append(failure(text, "allow processes on it", f"sudo nvidia-smi -i {gpu.index} -c DEFAULT"))
+        if (mig := gpu.read("GetMigMode")) is not None and mig[0]:
+            text = f"GPU {gpu.index} is split by MIG: a process uses one instance, and NCCL joins none of one GPU"
+            leave = f"sudo nvidia-smi -i {gpu.index} -mig 0"
+            findings.append(warning(text, "leave MIG to train on the whole device", leave))
+    findings += _hidden(gpus)
     driver = str(nvml.nvmlSystemGetDriverVersion())
     kind = f"{len(gpus)} x {names[0]}" if len(names) == 1 else ", ".join(gpu.name for gpu in gpus)
     return judged(
@@ -163,18 +168,6 @@ def _without_nvml(reason: str) -> Result:
 def nvidia_devices() -> bool:
     """Whether the kernel gave this system (or container) an NVIDIA device."""
     return any(os.path.exists(path) for path in ("/dev/nvidiactl", "/proc/driver/nvidia/version"))  # noqa: PTH110
-
-
-def _unusable(gpus: list[Gpu]) -> Iterator[Finding]:
-    """Devices in a mode in which ranks cannot use them together."""
-    for gpu in gpus:
-        if gpu.read("GetComputeMode") == PROHIBITED:
-            text = f"GPU {gpu.index} is in compute mode Prohibited"
-            yield failure(text, "allow processes on it", f"sudo nvidia-smi -i {gpu.index} -c DEFAULT")
-        mig = gpu.read("GetMigMode")
-        if mig is not None and mig[0]:
-            text = f"GPU {gpu.index} is split by MIG: a process uses one instance, and NCCL joins none of one GPU"
-            yield warning(text, "leave MIG to train on the whole device", f"sudo nvidia-smi -i {gpu.index} -mig 0")
 
 
 def _hidden(gpus: list[Gpu]) -> Iterator[Finding]:

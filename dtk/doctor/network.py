@@ -48,10 +48,7 @@ def hostname(scope: Scope) -> Result:
 
 
 def _own_name(name: str, several_nodes: bool) -> tuple[list[Finding], list[str]]:
-    """Return findings on this machine's own name, and the addresses of that name.
-
-    On one node gloo falls back to loopback with a warning; on several this node then cannot be reached.
-    """
+    """Return findings on this machine's own name, by which gloo is reached from other nodes, and its addresses."""
     try:
         entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -195,13 +192,9 @@ def _loopback() -> list[Finding]:
     return [] if received == b"dtk" else [failure("loopback loses what is sent")]
 
 
+UP_AND_NAMED = "interfaces up, those that variables name, broken packets"
 CHECKS = (
     Check("hostname", TOPIC, "this machine's name and MASTER_ADDR resolve, quickly, to the right address", hostname),
-    Check(
-        "interfaces",
-        TOPIC,
-        "interfaces up, those that variables name, broken packets",
-        lambda scope: judge_interfaces(INTERFACES, scope.nodes > 1),
-    ),
+    Check("interfaces", TOPIC, UP_AND_NAMED, lambda scope: judge_interfaces(INTERFACES, scope.nodes > 1)),
     Check("ports", TOPIC, "the rendezvous port is free, loopback works", ports),
 )

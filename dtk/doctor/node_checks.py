@@ -1,7 +1,4 @@
-"""Checks between nodes: do they agree, do their clocks, can they reach each other. Talks through a store.
-
-Rank 0 asks, the leaders (local_rank 0) of the other nodes answer. Knows torch's store by its methods only.
-"""
+"""Checks between nodes, over a store: rank 0 asks, the leaders (local_rank 0) of the other nodes answer."""
 
 import json
 import os

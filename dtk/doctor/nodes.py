@@ -1,7 +1,5 @@
-"""`torchrun ... -m dtk doctor`: the ranks meet, each node checks itself, rank 0 tells it all.
-
-Every rank takes part in the collectives; the leader (local_rank 0) of each node makes the node's checks. All ranks
-end with the same exit code. Imports torch; only command.py imports this, when a launcher has started the process.
+"""`torchrun ... -m dtk doctor`: the ranks meet, the leader (local_rank 0) of each node checks it, rank 0 tells it all.
+Every rank takes part in the collectives and ends with the same exit code. Imports torch: for launched processes only.
 """
 
 import json
@@ -95,11 +93,7 @@ def _gathered(
 
 
 def _meet(here: Place, seconds: float) -> PrefixStore:
-    """Return the store of all ranks; unlike env://, it does not wait for every rank, so that missing ones can be named.
-
-    Raises:
-        OwnRankError: nobody answers where the ranks are to meet.
-    """
+    """Return the store of all ranks; unlike env://, it waits for no rank, so that missing ones can be named."""
     address = f"{here.master[0]} port {here.master[1]}"
     fix = "check MASTER_ADDR, MASTER_PORT and the firewall"
     if not here.serve and (why := _closed(here.master, seconds)):
@@ -113,10 +107,7 @@ def _meet(here: Place, seconds: float) -> PrefixStore:
 
 
 def _closed(master: tuple[str, int], seconds: float) -> str:
-    """Why a port cannot be connected to, after trying for some time; empty = it can.
-
-    The store tries by itself as well, but cannot be interrupted, and prints stack traces.
-    """
+    """Why a port cannot be connected to (empty = it can), tried here as the store's own tries cannot be interrupted."""
     ends_s = time.monotonic() + seconds
     while True:
         try:
@@ -132,11 +123,7 @@ def _closed(master: tuple[str, int], seconds: float) -> str:
 
 
 def _value_of_rank_0(store: PrefixStore, key: str, seconds: float) -> str:
-    """Return a value that rank 0 stores for the others.
-
-    Raises:
-        DtkError: rank 0 does not answer.
-    """
+    """Return a value that rank 0 stores for the others, or raise DtkError if it does not answer."""
     text = arrived(store, key, seconds)
     if text is None:
         raise DtkError("rank 0 does not answer", f"waited {seconds:.0f} s", "see what its process does")

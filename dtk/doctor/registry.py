@@ -7,19 +7,8 @@ from dtk.doctor import collectives, cuda_fit, disk, gpu_state, gpus, limits, lin
 from dtk.doctor.model import Check
 from dtk.errors import DtkError
 
-CHECKS: tuple[Check, ...] = (
-    *versions.CHECKS,
-    *cuda_fit.CHECKS,
-    *gpus.CHECKS,
-    *gpu_state.CHECKS,
-    *xid.CHECKS,
-    *links.CHECKS,
-    *pairs.CHECKS,
-    *limits.CHECKS,
-    *network.CHECKS,
-    *disk.CHECKS,
-    *collectives.CHECKS,
-)
+_MODULES = (versions, cuda_fit, gpus, gpu_state, xid, links, pairs, limits, network, disk, collectives)
+CHECKS: tuple[Check, ...] = tuple(check for module in _MODULES for check in module.CHECKS)
 BETWEEN = {
     "agreement": "versions, limits and variables are alike",
     "clock": "clock skew",

@@ -65,13 +65,8 @@ def as_json(report: Report) -> dict[str, Any]:
         "exit_code": report.exit_code(),
         "seconds": round(report.seconds, 3),
         "nodes": [
-            {
-                "node": node.number,
-                "host": node.host,
-                "status": node.status,
-                "checks": [as_plain(made) for made in node.made],
-            }
-            for node in report.nodes
+            {"node": n.number, "host": n.host, "status": n.status, "checks": list(map(as_plain, n.made))}
+            for n in report.nodes
         ],
         "between": [as_plain(made) for made in report.between],
     }

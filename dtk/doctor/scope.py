@@ -1,7 +1,5 @@
 """What the checks of one machine share: the user's options, and NVML and torch's facts, asked for once.
-
-torch is imported by a child process only: a broken installation, or a driver that hangs, costs a check and not the
-doctor, and CUDA is never initialised here.
+torch is imported by a child process only: a broken installation, or a driver that hangs, costs a check, not the doctor.
 """
 
 import threading

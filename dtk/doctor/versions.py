@@ -1,7 +1,4 @@
-"""Versions of the software and whether they are what dtk is made for: Python, torch, NumPy, Hydra, the extras.
-
-Reads metadata of installed packages and torch's facts; imports none of what it judges.
-"""
+"""Versions of Python, torch, NumPy, Hydra and the extras, by metadata: whether they are what dtk is made for."""
 
 import importlib.metadata
 import platform

@@ -102,11 +102,5 @@ def _finding(bus: str, code: int, events: list[Event]) -> Finding:
     return graded(last is None or last < RECENT_S, text, what, "sudo nvidia-bug-report.sh")
 
 
-CHECKS = (
-    Check(
-        "xid",
-        TOPIC,
-        "the driver's error events in the kernel log",
-        lambda scope: judge_log(KERNEL_LOG, driver_here=nvidia_devices()),
-    ),
-)
+ABOUT = "the driver's error events in the kernel log"
+CHECKS = (Check("xid", TOPIC, ABOUT, lambda scope: judge_log(KERNEL_LOG, driver_here=nvidia_devices())),)

@@ -1,7 +1,4 @@
-"""What NCCL says it took of the variables, read back from its log lines after a run and kept in the manifest.
-
-NCCL prints these lines at NCCL_DEBUG=INFO only, and only names that it knows. Judges no cause: that is the diagnosis'.
-"""
+"""What NCCL says it took of the variables (NCCL_DEBUG=INFO), read back from its logs, kept in the manifest."""
 
 from collections import defaultdict
 from collections.abc import Iterable

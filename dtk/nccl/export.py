@@ -1,7 +1,4 @@
-"""A preset in other forms: shell, Slurm script, Kubernetes, docker. What it sets gives way to what is set already.
-
-Every form says in comments what the preset is and what it cannot express. Knows no preset by name.
-"""
+"""A preset as shell, Slurm script, Kubernetes or docker file. What it sets gives way to what is set already."""
 
 import re
 import shlex

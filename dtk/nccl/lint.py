@@ -1,8 +1,4 @@
-"""`dtk nccl lint`: the linter over variables with their places, and what is odd about NCCL's own files.
-
-The rules are the diagnosis' own (`diagnostics.analysis.environment`); this module brings facts of this machine to
-them, and knows how the answer looks.
-"""
+"""`dtk nccl lint`: the diagnosis' own linter over variables with their places, with facts of this machine."""
 
 import importlib.metadata
 import re

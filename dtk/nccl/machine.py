@@ -1,11 +1,9 @@
-"""What this machine has, as far as it bears on NCCL: GPUs and their links, network, RDMA, cloud, container.
-
-Looks at NVML, /sys, /proc and the environment; asks no network and starts nothing. What is not told is null.
-"""
+"""What this machine has that bears on NCCL, by NVML, /sys, /proc and the environment. What is not told is null."""
 
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -130,7 +128,12 @@ def _gpus() -> tuple[tuple[Gpu, ...], str, str, bool | None]:
         driver = text_of(nvml.nvmlSystemGetDriverVersion())
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         gpus = tuple(Gpu(text_of(nvml.nvmlDeviceGetName(handle)), _nvlinks(nvml, handle)) for handle in handles)
-        return gpus, "" if gpus else "NVML lists no GPU", driver, _p2p(nvml, handles)
+        p2p = None
+        if len(handles) > 1:
+            with suppress(nvml.NVMLError):
+                states = (nvml.nvmlDeviceGetP2PStatus(a, b, P2P_READ) for a, b in combinations(handles, 2))
+                p2p = all(state == nvml.NVML_P2P_STATUS_OK for state in states)
+        return gpus, "" if gpus else "NVML lists no GPU", driver, p2p
     except nvml.NVMLError as error:
         return (), f"NVML: {error}", "", None
     finally:
@@ -148,17 +151,6 @@ def _nvlinks(nvml: Any, handle: Any) -> int | None:
         except nvml.NVMLError:
             return None
     return up
-
-
-def _p2p(nvml: Any, handles: list[Any]) -> bool | None:
-    if len(handles) < 2:
-        return None
-    try:
-        return all(
-            nvml.nvmlDeviceGetP2PStatus(a, b, P2P_READ) == nvml.NVML_P2P_STATUS_OK for a, b in combinations(handles, 2)
-        )
-    except nvml.NVMLError:
-        return None
 
 
 def _driver(path: Path) -> str:

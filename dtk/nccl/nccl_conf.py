@@ -1,7 +1,5 @@
-"""The files from which NCCL itself takes variables: which ones, in which order, and what they set.
-
-NCCL reads $NCCL_CONF_FILE, else .nccl.conf in the home folder that the system knows (not $HOME), and then
-/etc/nccl.conf; a name that is set already stays (src/misc/param.cc).
+"""The files from which NCCL itself takes variables: $NCCL_CONF_FILE, else .nccl.conf in the home folder that the system
+knows (not $HOME), then /etc/nccl.conf; a name that is set already stays (src/misc/param.cc).
 """
 
 import os

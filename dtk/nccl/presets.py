@@ -126,11 +126,7 @@ def _read(path: Path, common: dict[tuple[str, str], dict[str, str]]) -> Preset:
 
 
 def _config(path: Path) -> NCCLConfig:
-    """Read and check the section in a file.
-
-    Raises:
-        DtkError: it cannot be read, or is no section of this kind.
-    """
+    """Read and check the section in a file; raise DtkError if it cannot be read, or is no section of this kind."""
     try:
         values: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -1,7 +1,4 @@
-"""Which preset fits this machine, and why: rules over its facts. Looks at nothing itself.
-
-What only the user can know (the number of nodes, the name of an interface) is asked for, never guessed.
-"""
+"""Which preset fits this machine, and why. What only the user knows (nodes, an interface) is asked, never guessed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A preset becomes variables for the ranks: keys filled in, what the user has set himself left alone and reported.
-
-Runs in the parent, and in ranks that torchrun or Slurm started; always before any communicator exists.
-Knows neither torch nor Hydra, and no preset by name.
+Always before any communicator exists, in the parent or in ranks that torchrun or Slurm started.
 """
 
 import ipaddress

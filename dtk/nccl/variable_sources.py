@@ -1,7 +1,4 @@
-"""Variables with the place where they stand: the environment, NCCL's own files, or a file of the user's.
-
-Knows nccl.conf, shell and batch scripts, Dockerfiles, and YAML (a preset, Kubernetes, compose). Judges nothing.
-"""
+"""Variables with the place where they stand: the environment, nccl.conf, scripts, Dockerfiles, YAML. Judges nothing."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -113,12 +110,7 @@ def _oddities(path: Path, content: ConfFile) -> Iterator[tuple[str, str]]:
 
 
 def _from_script(text: str, returns: bool) -> tuple[dict[str, str], dict[str, int]]:
-    """Return the assignments in a script; the last one of a name counts, and values computed by a shell are unknown.
-
-    Args:
-        text: the script.
-        returns: whether a carriage return at the end of a line is part of the value, as for shells; Docker drops it.
-    """
+    """Return assignments, the last of a name; `returns`: a carriage return is part of a value, as in a shell."""
     variables: dict[str, str] = {}
     lines: dict[str, int] = {}
     for number, whole in enumerate(text.split("\n"), 1):
@@ -139,10 +131,7 @@ def _from_script(text: str, returns: bool) -> tuple[dict[str, str], dict[str, in
 
 
 def _walk(whole: list[Any]) -> Iterator[tuple[str, str]]:
-    """Pairs in mappings, `{name: ..., value: ...}` of Kubernetes, and `NAME=value` in lists.
-
-    Every container is looked at once, however often it is referred to (YAML's aliases).
-    """
+    """Yield pairs in mappings, Kubernetes' `{name, value}` and `NAME=value` in lists; YAML's aliases once."""
     waiting: list[Any] = [whole]
     seen: set[int] = set()
     while waiting:

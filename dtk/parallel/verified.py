@@ -1,5 +1,6 @@
 """The collectives on real buffers: made, called, and verified element by element. Runs in a rank."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
@@ -112,3 +113,16 @@ def _exchange(source: Tensor, target: Tensor) -> None:
     receive = dist.P2POp(dist.irecv, target, (rank - 1) % ranks)
     for work in dist.batch_isend_irecv([send, receive]):
         work.wait()
+
+
+def timed_s(call: Callable[[], Any], *devices: torch.device | str, calls: int = 1) -> float:
+    """Return the seconds of so many calls, to their end on the devices."""
+    on_cuda = [device for device in map(torch.device, devices) if device.type == "cuda"]
+    for device in on_cuda:
+        torch.cuda.synchronize(device)
+    began_s = time.perf_counter()
+    for _ in range(calls):
+        call()
+    for device in on_cuda:
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began_s

@@ -1,8 +1,4 @@
-"""Ends a run of a sweep before its time, when the search says that others were better at the same step.
-
-A thread beside the launcher that reads the run's metrics.jsonl; the ranks are asked as by Ctrl-C, so they stop together
-after a step and leave a checkpoint.
-"""
+"""Ends a run of a sweep before its time, as by Ctrl-C, when the search says that others were better at this step."""
 
 import threading
 from collections.abc import Iterator

@@ -1,8 +1,4 @@
-"""Reads a W&B sweep file and checks what can be said of it without composing a point.
-
-Stricter than W&B: what its server takes and `dtk run` could not read is refused here, one line each. Knows neither a
-search nor a server.
-"""
+"""Reads a W&B sweep file, more strictly than W&B: what `dtk run` could not read is refused here, one line each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -90,11 +86,7 @@ def _checked(path: Path, content: dict[str, Any]) -> SweepFile:
 
 
 def _refuse_large(given: Any, method: str) -> None:
-    """Refuse too many points by their number alone: each value costs time to check, and each point far more.
-
-    Raises:
-        DtkError: a list with more values than `LARGEST_SWEEP`, or a grid with more points.
-    """
+    """Refuse too many points by their number alone: each value costs time to check, and each point far more."""
     most, points = f"the most are {LARGEST_SWEEP:,}", 1.0
     for key, space in given.items() if isinstance(given, dict) else ():
         if not isinstance(space, dict):

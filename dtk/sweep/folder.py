@@ -1,7 +1,5 @@
 """The record of a sweep, `<runs_folder>/sweeps/<id>/`: its points, frozen, and which run each became.
-
-Written once and then only appended to, so a sweep that was killed at any moment can go on. Run folders stay ordinary
-ones beside it and know nothing of it. Knows no configuration and no search.
+Written once and then only appended to, so a sweep that was killed at any moment can go on.
 """
 
 import fcntl
@@ -196,11 +194,7 @@ def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -
 
 
 def _read(sweep: Sweep) -> None:
-    """Read the points and runs.jsonl; a line that was torn when the process was killed says nothing.
-
-    Raises:
-        DtkError: a file is damaged.
-    """
+    """Read the points and runs.jsonl; a line that was torn when the process was killed says nothing."""
     log = sweep.root / "runs.jsonl"
     try:
         for path in sorted((sweep.root / "points").glob("*.json")):

@@ -1,7 +1,4 @@
-"""Runs a sweep file on this machine, without any server: the points of a grid at once, others one by one.
-
-Knows neither W&B nor how a search works.
-"""
+"""Runs a sweep file on this machine, without any server: the points of a grid at once, others one by one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""A point of a sweep: what was chosen for it, and its configuration, frozen when the sweep was composed.
-
-Knows neither folders nor how a point is run.
-"""
+"""A point of a sweep: what was chosen for it, and its configuration, frozen when the sweep was composed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

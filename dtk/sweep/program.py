@@ -1,7 +1,4 @@
-"""The `command` of a sweep file: how W&B's agent starts a point, and what it fixes for all of them.
-
-W&B's own default passes `--key=value`, which is not how overrides are written; so a file must name its command.
-"""
+"""The `command` of a sweep file: it must be named, as W&B's default passes `--key=value`, which is no override."""
 
 from itertools import pairwise
 from typing import Any

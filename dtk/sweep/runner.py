@@ -1,7 +1,4 @@
-"""Runs the points of a sweep one after another, whatever becomes of each. Knows not how points are found.
-
-Serial on purpose: two jobs on one machine falsify each other's times.
-"""
+"""Runs the points of a sweep, whatever becomes of each; serially, as two jobs on a machine falsify their times."""
 
 import dataclasses
 import sys

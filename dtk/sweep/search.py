@@ -1,7 +1,4 @@
-"""The points of a sweep: a grid's by itself, others by the `sweeps` package, W&B's own search, without a server.
-
-The only module that imports the package. Knows parameters and metrics, and nothing of runs but what they recorded.
-"""
+"""The points of a sweep: a grid's by itself, others by the `sweeps` package, which only this module imports."""
 
 import itertools
 import json

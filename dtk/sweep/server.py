@@ -1,7 +1,4 @@
-"""Hands a sweep file to a W&B server and runs its agent here, by W&B's own commands.
-
-The agent starts one `dtk run` after the other; of each only rank 0 talks to the server. Imports no wandb.
-"""
+"""Hands a sweep file to a W&B server and runs its agent here, by W&B's own commands. Imports no wandb."""
 
 import os
 import re

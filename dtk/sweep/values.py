@@ -1,8 +1,4 @@
-"""A parameter's value as an override, as W&B's agent spells it: `KEY=` and Python's str() of the value.
-
-What would reach `dtk run` as something else than what the file says is refused here, so that the same file means the
-same with and without a server. Knows one value at a time.
-"""
+"""A parameter's value as W&B's agent spells it, `KEY=` and Python's str(); refused where Hydra would read another."""
 
 import math
 from typing import Any

@@ -154,11 +154,7 @@ def usable_presets(config: Config, backend: str, config_dir: Path | None) -> lis
 
 
 def _variables(preset: NCCLConfig, config: Config, backend: str) -> dict[str, str]:
-    """Return the variables of a preset with the keys that the job sets.
-
-    Raises:
-        DtkError: it does not fit the backend or this machine.
-    """
+    """Return the variables of a preset with the keys that the job sets; raise DtkError if it does not fit here."""
     from dtk.nccl.render import KEYS, check_preset, render
     from dtk.record.manifest import network
 

@@ -1,7 +1,4 @@
-"""What a run's folder says about it now: the curves of its metrics, and where each rank is.
-
-Run folders may be somebody else's: everything read is bounded, and only regular files are opened.
-"""
+"""What a run's folder, maybe somebody else's, says now: the curves of its metrics, and where each rank is. Bounded."""
 
 import json
 import math

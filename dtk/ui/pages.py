@@ -259,24 +259,21 @@ def _planned(paths: RunPaths, figures: Mapping[str, Any]) -> doc.Section | None:
         return None
     duration = plan.get("time")
     step_s = duration.get("step_s") if isinstance(duration, dict) else None
+    sent_bytes = None
+    with suppress(TypeError, KeyError):
+        sent_bytes = float(sum(item["size_bytes"] for item in plan["traffic"]))
     rows = [
         (title, _text(name, planned), "-" if (seen := figures.get(name)) is None else _text(name, seen))
         for title, name, planned in (
             ("peak memory of rank 0", "peak_memory_bytes", plan.get("peak_bytes")),
             ("step time", "step_time_s", step_s),
-            ("communicated in a step", "communicated_bytes_per_step", _traffic(plan.get("traffic"))),
+            ("communicated in a step", "communicated_bytes_per_step", sent_bytes),
         )
         if isinstance(planned, int | float)
     ]
     note = doc.remark("Memory is planned for tensors; on a CPU the whole process is measured.")
     table = doc.Table(("figure", "planned", "measured"), tuple(rows), names=1)
     return doc.Section("Plan and actual", doc.present(table, note)) if rows else None
-
-
-def _traffic(traffic: Any) -> float | None:
-    with suppress(TypeError, KeyError):
-        return float(sum(item["size_bytes"] for item in traffic))
-    return None
 
 
 def _summary(summary: Mapping[str, Any]) -> doc.Section | None:

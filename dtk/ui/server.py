@@ -1,7 +1,6 @@
 """Serves the pages of `dtk ui` on this machine only: on loopback, to those who have the token, and reading alone.
-
-The token is in the address that is printed; it becomes a cookie, so that it stands in no link and no history entry. A
-request must also name this host, so that no foreign page reaches it by a name that resolves to loopback.
+The token becomes a cookie, so that it stands in no link and no history. A request must also name this host, so that
+no foreign page reaches it by a name that resolves to loopback.
 """
 
 import http.server
@@ -44,15 +43,7 @@ class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, folder: Path, port: int = 0) -> None:
-        """Listen.
-
-        Args:
-            folder: of the runs.
-            port: 0 = a free one.
-
-        Raises:
-            DtkError: the port is taken, or not allowed.
-        """
+        """Listen; port 0 = a free one. Raise DtkError if the port is taken, or not allowed."""
         try:
             super().__init__((HOST, port), _Handler)
         except OSError as error:

@@ -54,4 +54,4 @@ def test_times_are_of_as_many_calls_as_asked_for() -> None:
         nonlocal count
         count += 1
 
-    assert bench()._timed(call, 7) >= 0 and count == 7
+    assert timed_s(call, "cpu", calls=7) >= 0 and count == 7
