@@ -60,7 +60,11 @@ def probe(overrides: Sequence[str], config_dir: Path | None, home: Path) -> Prob
         DtkError: the run could not start, which it says in one line.
     """
     folder = [] if config_dir is None else ["--config-dir", str(config_dir)]
-    details = read_details(run := run_short([*folder, *overrides], home))
+    return _read(run_short([*folder, *overrides], home))
+
+
+def _read(run: Path) -> Probe:
+    details = read_details(run)
     status = details.status
     failure = status.failure if status else None
     reason = "" if status is None else failure.reason if failure else status.reason

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtk.bench.rank import _NOT_OFFERED, Bench
+from dtk.parallel.verified import timed_s
 from tests.unit.bench.test_measure import SPEC
 
 
