@@ -1,8 +1,7 @@
 """Arrays of integers that are made once and memory-mapped afterwards, one file per key.
 
-A file is the array followed by what is known about it (JSON) and its length, so it is written in one
-pass, and half a file is recognised. It is written aside and linked to its name: processes that build
-the same key at once each finish, the first one wins, and none reads what is incomplete. Knows nothing of text.
+A file is the array, what is known about it (JSON) and its length, so that half a file is recognised. It is written
+aside and linked to its name: of processes that build the same key at once the first one wins.
 """
 
 import contextlib

@@ -1,7 +1,5 @@
-"""Text classification: samples of fixed length with one class each, split so that classes stay balanced.
-
-Id 0 is padding and nothing else: the tokenizer's ids are shifted up by one, so vocab_size is one more
-than the tokenizer's. Samples are cached as rows [class, content hash, token ids ...] of uint32.
+"""Text classification: samples of fixed length with one class each, split so that classes stay balanced. Ids are those
+of the tokenizer + 1, as 0 is padding. Samples are cached as rows [class, content hash, token ids ...] of uint32.
 """
 
 import hashlib

@@ -1,7 +1,4 @@
-"""Which files a corpus is made of, and its text piece by piece, in bounded memory.
-
-Knows files and UTF-8 only: neither tokens nor torch.
-"""
+"""Which files a corpus is made of, and its text piece by piece, in bounded memory."""
 
 import codecs
 import hashlib

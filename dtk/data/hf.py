@@ -1,7 +1,4 @@
-"""Text of a Hugging Face dataset (extra `hf`): a local folder or file, or a name on the hub.
-
-The package `datasets` is imported only when there is something to load.
-"""
+"""Text of a Hugging Face dataset (extra `hf`): a local folder or file, or a name on the hub."""
 
 import os
 from collections.abc import Iterator

@@ -1,7 +1,4 @@
-"""Where labelled text comes from: the user's table, or windows of the standard library's packages.
-
-Yields (label, text or tokens) one by one; knows neither splits nor torch.
-"""
+"""Where labelled text comes from: the user's table, or windows of the standard library's packages."""
 
 import csv
 import json

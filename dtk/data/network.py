@@ -1,7 +1,5 @@
-"""Bounded waiting for libraries that download: a machine without a network must not hang.
-
-Name look-ups and some downloads have no time limit of their own, so they run on a daemon thread
-that is left behind when its time is up.
+"""Bounded waiting for libraries that download: a machine without a network must not hang. Name look-ups have no time
+limit of their own, so they run on a daemon thread that is left behind when its time is up.
 """
 
 import threading

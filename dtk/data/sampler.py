@@ -1,8 +1,7 @@
 """Which samples a step trains on: a pure function of seed, step and index, with no state to save.
 
-Knows numbers only: neither data nor ranks' processes nor torch. Each epoch is a keyed permutation
-of the samples: a Feistel network over the next power of two, with cycle walking for what falls
-outside (Black & Rogaway 2002, "Ciphers with arbitrary finite domains").
+Each epoch is a keyed permutation of the samples: a Feistel network over the next power of two, with cycle walking for
+what falls outside (Black & Rogaway 2002, "Ciphers with arbitrary finite domains").
 """
 
 import hashlib

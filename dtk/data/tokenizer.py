@@ -1,8 +1,5 @@
-"""Text to token ids: bytes, GPT-2's byte pairs (tiktoken), or a `tokenizer.json`.
-
-Takes UTF-8 bytes and returns numpy arrays; knows nothing of files of text, of the cache or of torch.
-Libraries are imported and vocabularies loaded at the first `encode`, so tokens that are cached
-already need neither.
+"""UTF-8 bytes to arrays of token ids: bytes, GPT-2's byte pairs (tiktoken), or a `tokenizer.json`. Vocabularies are
+loaded at the first `encode`, so that tokens that are cached already need none.
 """
 
 import hashlib

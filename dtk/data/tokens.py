@@ -1,7 +1,4 @@
-"""Token streams: a tokenised corpus from the cache, or a flat binary file of ids of the user's.
-
-Both end as one memory-mapped array and what is to be known about it; neither imports torch.
-"""
+"""Token streams, one memory-mapped array each: a tokenised corpus from the cache, or a file of ids of the user's."""
 
 import hashlib
 from collections.abc import Callable, Iterator

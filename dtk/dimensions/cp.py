@@ -1,7 +1,5 @@
-"""Context parallel: each sequence divided over the ranks of `cp`, which meet in attention only.
-
-`ulysses` (Jacobs et al. 2023) exchanges tokens for heads and back: each rank attends with some heads over the whole
-sequence. `ring` sends keys and values round, hop by hop (`dtk.parallel.ring_attention`).
+"""Context parallel: each sequence divided over the ranks of `cp`, which meet in attention only. `ulysses` (Jacobs et
+al. 2023) exchanges tokens for heads and back; `ring` sends keys and values round (`dtk.parallel.ring_attention`).
 """
 
 from __future__ import annotations

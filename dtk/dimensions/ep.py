@@ -1,7 +1,5 @@
-"""Expert parallel: the experts of each block divided over the ranks of `ep`, which send each other tokens.
-
-`ep` has no ranks of its own: those of a group train on different samples, and all but the experts is kept as the
-strategy keeps it. Tokens travel to the ranks of their experts and back by all_to_all (Lepikhin et al. 2020, GShard).
+"""Expert parallel: the experts of each block divided over the ranks of `ep`, which train on different samples and send
+each other tokens by all_to_all (Lepikhin et al. 2020, GShard). All but the experts is kept as the strategy keeps it.
 """
 
 from __future__ import annotations

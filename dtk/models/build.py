@@ -1,11 +1,9 @@
 """From the `model` section of the configuration to a module. The only place that knows all architectures.
 
 A custom model (`_target_`) is any `torch.nn.Module` whose forward maps token ids [batch, sequence] to logits
-[batch, sequence, vocab] or [batch, classes], or to an object that has them as `logits`. Its blocks, the units of
-sharding, recomputation and compile, are found (`dtk.parallel.blocks`). It may offer what dtk's own models have:
-`initial(name)` (how a parameter starts) and `flops_per_token(sequence_length)`. Without `initial` it cannot start on
-the meta device: the strategy builds it whole on the CPU of each rank under `torch.manual_seed(seed)`, so that all
-ranks have equal values, and shards it from there; every rank then needs host memory for the whole model once.
+[batch, sequence, vocab] or [batch, classes], or to an object that has them as `logits`. It may offer what dtk's own
+models have: `initial(name)` and `flops_per_token(sequence_length)`. Without `initial` it cannot start on the meta
+device: each rank builds it whole on the CPU under `torch.manual_seed(seed)`, and the strategy shards it from there.
 """
 
 import torch

@@ -1,7 +1,5 @@
-"""BERT-like bidirectional encoder (Devlin et al. 2018) with a classification head.
-
-Two things differ from BERT: norms stand before each sub-layer (Xiong et al. 2020), so that it trains from
-scratch without a long warm-up, and the head reads the mean over the tokens instead of a [CLS] token.
+"""BERT-like bidirectional encoder (Devlin et al. 2018) with a classification head. Unlike BERT it has norms before each
+sub-layer (Xiong et al. 2020), to train without a long warm-up, and the head reads the mean over the tokens.
 """
 
 from torch import Tensor

@@ -1,7 +1,5 @@
-"""GPT-2 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners").
-
-Computes what Hugging Face's GPT2LMHeadModel computes; names and layout of the weights are dtk's own,
-`dtk.models.hf` translates.
+"""GPT-2 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"), which computes what Hugging
+Face's GPT2LMHeadModel computes; names and layout of the weights are dtk's own, `dtk.models.hf` translates.
 """
 
 from torch import Tensor

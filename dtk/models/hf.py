@@ -1,8 +1,5 @@
-"""GPT-2 weights from a local Hugging Face folder, and weights of any model into one.
-
-Owns the translation between dtk's names and those of GPT2LMHeadModel. Reads and writes one parameter at a
-time, of a sharded model only the shard; communicates nothing and never touches the network. Needs safetensors,
-not transformers.
+"""GPT-2 weights from a local Hugging Face folder, and weights of any model into one: one parameter at a time, of a
+sharded model only the shard. Owns the translation between dtk's names and those of GPT2LMHeadModel.
 """
 
 import dataclasses

@@ -1,7 +1,4 @@
-"""How a parameter starts: the vocabulary of `model.initial(name)` and the rule that dtk's models share.
-
-Says what the values shall be; `dtk.models.initialize` makes them. Knows no tensor, mesh or rank.
-"""
+"""How a parameter starts: the vocabulary of `model.initial(name)` and the rule that dtk's models share."""
 
 import math
 from dataclasses import dataclass

@@ -1,9 +1,4 @@
-"""Initial values as a pure function of (seed, parameter name): the same under every strategy and world size.
-
-Fills memory that is there already; knows neither the model's architecture nor who sharded it. A custom model
-without `initial` cannot be filled here: it is built on the CPU under `torch.manual_seed(seed)` with the values
-of its own constructor (see `dtk.models.build`).
-"""
+"""Initial values as a pure function of (seed, parameter name): the same under every strategy and world size."""
 
 import hashlib
 from math import prod

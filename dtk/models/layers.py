@@ -1,8 +1,7 @@
 """Layers that say how tensor parallelism may cut them, and compute on the part that a rank holds.
 
-Each computes what torch's layer of that name does. Cut over an axis (`cut` of `dtk.dimensions.tp`), its parameters are
-DTensors for storage, the forward uses their local parts, and activations are plain tensors. Column and row follow
-Shoeybi et al. 2019 (Megatron-LM), the cut of the sequence between them Korthikanti et al. 2022.
+Cut over an axis, their parameters are DTensors for storage, the forward uses the local parts, and activations are plain
+tensors. Column and row follow Shoeybi et al. 2019 (Megatron-LM), the cut of the sequence Korthikanti et al. 2022.
 """
 
 from collections.abc import Callable

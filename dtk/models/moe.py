@@ -1,8 +1,7 @@
 """Mixture of experts: Llama's blocks with many feed-forward networks, of which a router chooses some for each token.
 
-Routing follows Shazeer et al. 2017 and Mixtral (Jiang et al. 2024): softmax over all experts, the largest k, whose
-weights sum to 1; a single one keeps its probability (Fedus et al. 2021, Switch). It depends on a token alone, so that
-every layout routes alike; only a capacity makes tokens of a micro-batch compete.
+Softmax over all experts, the largest k, whose weights sum to 1 (Shazeer et al. 2017; Jiang et al. 2024, Mixtral); a
+single one keeps its probability (Fedus et al. 2021, Switch). Only a capacity makes tokens of a micro-batch compete.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
-"""The order of the rows of a fused projection: by head, so that a contiguous part of them has whole heads.
-
-Logical rows stand as [queries | keys | values], each [heads, head_width]: so they are drawn, hashed and exchanged with
-other software. Stored rows stand as [heads, (query, key, value), head_width].
+"""The order of the rows of a fused projection. Logical rows stand as [queries | keys | values], each [heads,
+head_width]: so they are drawn, hashed and exchanged. Stored rows stand as [heads, (query, key, value), head_width], so
+that a contiguous part of them has whole heads.
 """
 
 from torch import Tensor

@@ -1,7 +1,5 @@
-"""Writing a safetensors file one tensor at a time, so that a model is never whole in memory.
-
-Format: https://huggingface.co/docs/safetensors (8-byte header length, JSON header, raw little-endian data). The
-library's own writer wants all tensors at once. Reading is the library's business.
+"""Writing a safetensors file one tensor at a time; the library's own writer wants all tensors at once.
+Format: https://huggingface.co/docs/safetensors (8-byte header length, JSON header, raw little-endian data).
 """
 
 import json

@@ -1,7 +1,4 @@
-"""Who trains on which samples of a global batch, and in how many micro-batches: the only place that divides a batch.
-
-Numbers only, no torch and no configuration.
-"""
+"""Who trains on which samples of a global batch, in how many micro-batches: the only place that divides a batch."""
 
 from dataclasses import dataclass
 

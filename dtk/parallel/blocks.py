@@ -1,6 +1,5 @@
-"""The blocks of a model: the repeated layers that are sharded, recomputed and compiled one by one.
-
-The one place that knows where they are. dtk's own models keep them in `blocks`; in any other model they are found.
+"""The blocks of a model: the repeated layers that are sharded, recomputed and compiled one by one. dtk's own models
+keep them in `blocks`; in any other model they are found.
 """
 
 from collections.abc import Iterator, Sequence

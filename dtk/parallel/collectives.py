@@ -1,8 +1,7 @@
 """Collectives inside forward and backward, written out as autograd functions on plain tensors: the only file with them.
 
-Each opens a communication region that names the mesh dimension and calls torch.distributed, so that regions, ring,
-simulated groups and declarations see it. Buffers are contiguous in both directions. The backward of each is right for
-a loss that is the sum over the ranks of the group of what they compute on different parts, and, after `copy` and
+Each opens a communication region that names the mesh dimension; buffers are contiguous in both directions. The backward
+is right for a loss that is the sum over the ranks of what they compute on different parts, and, after `copy` and
 `join`, for a loss that every rank of the group computes alike.
 """
 

@@ -1,7 +1,5 @@
 """Sizes of compressed gradients on the wire, from the elements of each parameter. Torch-free: a plan counts with them.
-
-Every compressor works parameter by parameter, so that its result does not depend on DDP's buckets, which change after
-the first step.
+Compressors work parameter by parameter, as DDP's buckets change after the first step.
 """
 
 import math

@@ -1,7 +1,5 @@
 """Agreement between hosts once a step: who wants to stop, how many valid targets there are, which samples they took.
-
-Runs on its own gloo group and overlaps the step, so it neither waits for the device nor adds
-to the step time. Knows nothing of what the agreement is used for.
+It has its own gloo group and overlaps the step, so that it neither waits for the device nor adds to the step time.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
-"""What ranks of one machine use to find each other: a store and an interface that no other machine can reach.
-
-A TCPStore listens on every interface, and so do gloo's connections: anybody who reaches the machine could read and
-write what the ranks agree on. On one machine nothing needs to be reachable from outside.
+"""A store and an interface for the ranks of one machine that no other machine can reach: a TCPStore and gloo listen on
+every interface, so that anybody who reaches the machine could read and write what the ranks agree on.
 """
 
 import ipaddress

@@ -1,7 +1,5 @@
 """The mesh of a job: in how many parts each kind of parallelism divides its ranks, and where a rank stands in it.
-
-Numbers only, no torch: the configuration's checks, the plan, the command line and the ranks read the same object.
-Processes are counted by `world_size`; whoever divides data says `dp_size` and `dp_rank`.
+Numbers only, no torch. Processes are counted by `world_size`; whoever divides data says `dp_size` and `dp_rank`.
 """
 
 import functools

@@ -1,8 +1,7 @@
 """Pipeline schedules as data: what each rank of a pipeline computes, sends and receives, in order.
 
-Ranks run this list, declarations count its messages, and the plan walks it with seconds, so that the three cannot
-disagree. Numbers only, no torch: torch's own schedules need process groups to say what they will do, and the order
-that torch 2.13 states of its 1F1B is not the one it runs.
+Ranks run this list, declarations count its messages, and the plan walks it with seconds. Torch's own schedules need
+process groups to say what they will do, and the order that torch 2.13 states of its 1F1B is not the one it runs.
 
 Sources: Huang et al. 2019, "GPipe"; Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU
 Clusters", section 2.2 (1F1B and interleaved); Qi et al. 2023, "Zero Bubble Pipeline Parallelism", section 2 (ZB-H1).

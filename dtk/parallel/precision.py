@@ -1,6 +1,5 @@
-"""Number formats: what autocast and FSDP2's policy are told, and dynamic loss scaling for float16.
-
-Master weights and optimizer state are float32 everywhere; only compute and reduction change.
+"""What autocast and FSDP2's policy are told, and dynamic loss scaling for float16. Master weights and optimizer state
+are float32 everywhere.
 """
 
 from __future__ import annotations

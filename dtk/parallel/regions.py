@@ -1,8 +1,5 @@
 """Named regions of a step: `with region("forward"):` marks NVTX, the profiler and the heartbeat at once.
-
-Compute and host regions are opened by `region`, collectives by `communication`, which also says
-operation, bytes and group. With no observer installed both return one shared null context, so
-`record=off` costs a function call. Observers are installed once, before training.
+Without observers, which are installed once before training, `region` and `communication` return a null context.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,6 @@
-"""What one simulated rank called, in a form that equal ranks share: plain values that travel between processes.
+"""What one simulated rank called, as plain values that equal ranks share and that travel between processes.
 
-Knows neither torch nor who recorded it. A program is a list of entries (what is called where, with which arguments)
-and a list of events: entry i is issued, or the n-th issued call is waited for.
+Entries say what is called where, with which arguments; events, that an entry is issued or an issued call waited for.
 """
 
 from array import array

@@ -1,7 +1,5 @@
-"""Which ranks stand for which: of a job of thousands a few are simulated, one of each class.
-
-A class is a place at which code may branch: the first and the last rank of the job, of a node and of each mesh
-dimension, and every rank that is named. Knows nothing of what the ranks do.
+"""Which ranks stand for which: of a job of thousands one of each class is simulated. A class is a place at which code
+may branch: the first and the last rank of the job, of a node and of each mesh dimension, and every rank that is named.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -1,7 +1,4 @@
-"""What a simulated job left, as evidence in memory for the detectors of `dtk diagnose`. Decides nothing.
-
-Every rank's calls up to the point where nothing moves any more, how the ranks ended, and what the job was.
-"""
+"""What a simulated job left, as evidence in memory for the detectors of `dtk diagnose`. Decides nothing."""
 
 import json
 from collections.abc import Mapping

@@ -1,10 +1,8 @@
 """Values that simulated ranks hand to each other: what code may read of a collective's or a receive's result.
 
-Where all ranks are simulated at the same time, every result is the true one: a rank offers what it brings to a call
-and asks for what comes of it once it waits, and the parent process puts the offers together (`dtk.preflight.results`).
-Where ranks are simulated one after another, a rank gets what ranks before it gave: small tensors of whole numbers that
-one rank sends to others (sizes, flags, objects). What would come from a later rank is noted, so that this rank can be
-simulated again after that one. Knows tensors and bytes, no process group.
+Of ranks that are simulated at the same time a rank offers what it brings, asks for the result once it waits, and the
+parent puts the offers together. Of ranks one after another it gets what earlier ones gave: small tensors of whole
+numbers (sizes, flags, objects). What would come from a later rank is noted, so that it can be simulated again.
 """
 
 import pickle

@@ -1,7 +1,5 @@
-"""The report on a simulated job that stands: by the causes of `dtk diagnose`, told which ranks differ.
-
-The causes are decided from what a real run would have left. Beyond that a simulation knows what every rank would have
-called later, and by how many bytes two ends of a transfer differ.
+"""The report on a simulated job that stands, by the causes of `dtk diagnose`. Beyond what a real run leaves it knows
+what every rank would have called later, and by how many bytes two ends of a transfer differ.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,6 @@
 """The process group of a simulated rank: records every call and every wait, and answers as `MirrorGroup` does.
 
 All ways lead through a process group: Python's functions, functional collectives, DTensor, DDP's reducer in C++.
-What needs the other ranks' values comes from ranks that were simulated before, or are simulated at the same time.
 """
 
 import sys

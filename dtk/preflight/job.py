@@ -1,7 +1,4 @@
-"""One rank of a dtk job: the worker's own way from set-up to summary, with nothing read from or written to disk.
-
-Replaced are only the parts that touch the world outside: samples, initial values, files of checkpoints.
-"""
+"""One rank of a dtk job: the worker's own way from set-up to summary, without samples, initial values and files."""
 
 import dataclasses
 import gc

@@ -1,17 +1,13 @@
 """Matches the calls of all ranks with each other: does every rank finish, or where does each of them wait?
 
-What is assumed of the library, on the side of caution where gloo and NCCL differ:
-
-- The collectives of a group run in the order in which each member issues them; the n-th of one meets the n-th of the
-  others. It completes when all members issued it with the same operation, amount, dtype, ReduceOp and root.
-- A call that is waited for stops its rank until it is complete, one that is not waited for does not. Under NCCL a
-  wait only holds up the stream; a later look at the device holds up the host all the same.
-- What a member sends another in one call is as long as what that one expects of it.
-- A send meets the first receive that names its group, both ends and its tag, and waits for it (rendezvous). NCCL and
-  gloo may buffer a small send; a program that relies on it hangs with larger ones.
+Assumed of the library, on the side of caution where gloo and NCCL differ:
+- The n-th collective of a group of one member meets the n-th of the others. It completes when all members issued it
+  with the same operation, amount, dtype, ReduceOp and root, and expect of each other what they send.
+- A call that is waited for stops its rank until it is complete. (Under NCCL a later look at the device does.)
+- A send meets the first receive that names its group, both ends and its tag, and waits for it (rendezvous): a small
+  one may be buffered, but a program that relies on it hangs with larger ones.
 - A rank that ends in order waits for what it issued; one that raised, was killed or stands still does nothing more.
-
-Each event is looked at once, so the work is linear in the calls. Knows neither torch nor causes.
+Each event is looked at once, so the work is linear in the calls.
 """
 
 from array import array

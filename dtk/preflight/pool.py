@@ -1,12 +1,9 @@
 """Simulates ranks in forked processes, a few at a time, and collects what each of them recorded.
 
-A process for each rank: what a rank does to its memory, its modules or itself (exit, SIGKILL) stays its own. Ranks are
-simulated one after another, so that memory does not grow with them, or all at the same time (`live`), so that they can
-exchange true values: then a few of them run, and the others wait for values or for their turn. Once none of them can
-go on, the ranks stand, and each runs to its end with made-up values, so that its later calls are known too.
-
-Knows nothing of what a rank runs. Must be called before this process has run backward or more than one thread of
-torch, neither of which outlives a fork.
+Each has its own process, as it may change its memory and modules or end itself. Ranks run one after another, so that
+memory does not grow with them, or all at the same time (`live`), so that they exchange true values; once none of those
+can go on, each runs to its end with made-up values, so that its later calls are known too. Call it before this process
+has run backward or more than one thread of torch, neither of which outlives a fork.
 """
 
 import gc

@@ -1,7 +1,4 @@
-"""Puts together what simulated ranks bring to a call: the true result of a collective, and of a send.
-
-Lives in the parent of all ranks. Knows bytes and dtypes; who waits for what is for `dtk.preflight.pool` to say.
-"""
+"""Puts together, in the parent, what simulated ranks bring to a call: the true result of a collective or a send."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

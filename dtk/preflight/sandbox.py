@@ -1,6 +1,5 @@
 """What stands around a simulated rank in its process: the recording group, the clock that ends it, no way out.
-
-Everything here changes modules for good, as the process ends with the rank. Knows no model and no script.
+Everything here changes modules for good, as the process ends with the rank.
 """
 
 import dataclasses

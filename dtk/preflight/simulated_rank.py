@@ -1,6 +1,5 @@
-"""What is shared in the process of a simulated rank, and the works that its calls hand out.
-
-A work has harmless values at once. Where ranks are simulated together, it gets its true ones when it is waited for.
+"""What is shared in the process of a simulated rank, and the works that its calls hand out. A work has harmless values
+at once; where ranks are simulated together, it gets its true ones when it is waited for.
 """
 
 from collections import Counter

@@ -1,6 +1,5 @@
-"""The tape of one simulated rank: takes the place of the ring behind `dtk.record.collectives.CollectiveLog`.
-
-Keeps every call rather than the last ones, and the moment at which each is waited for. Writes no file.
+"""The tape of one simulated rank: takes the place of the ring behind `dtk.record.collectives.CollectiveLog`, keeps
+every call and the moment at which each is waited for, and writes no file.
 """
 
 from array import array

@@ -1,8 +1,7 @@
-"""Mishaps on one rank, each tried on a job that ends by itself: which of them would leave the other ranks waiting?
+"""Faults of `dtk.faults` on one rank of a job that ends by itself: which of them would leave the other ranks waiting?
 
-The mishaps are the faults of `dtk.faults`, put into one rank; the records of the others are at hand already. A value
-that is not a number spreads, so there the others are simulated again with it, and with a model that may read values
-always.
+The records of the others are at hand. They are simulated again where a value that is not a number spreads, and always
+with a model that may read values.
 """
 
 import dataclasses

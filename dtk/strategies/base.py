@@ -1,8 +1,5 @@
-"""The base of all strategies: the verbs that the training loop calls, and what must be declared.
-
-A strategy decides how the model is spread over ranks and what is communicated. It never sees
-data, schedules or checkpoints, and never imports the training loop. Torch is imported where it is used, so that the
-traits in a strategy's file can be read without it.
+"""The base of all strategies: the verbs that the training loop calls, and what must be declared. Torch is imported
+where it is used, so that the traits in a strategy's file can be read without it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What a strategy issues per optimizer step, from the shapes of the parameters alone.
-
-Pure functions and records: the strategies declare with them, and a plan asks them for a number of ranks that is not
-there. They know no tensor, no process group and no model.
-"""
+"""What a strategy issues per optimizer step, from the shapes of the parameters alone."""
 
 from __future__ import annotations
 

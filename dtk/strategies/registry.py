@@ -1,6 +1,5 @@
 """Every strategy is a file of this folder; its name is what `strategy=` chooses. No other list of strategies exists.
-
-A file defines CONFIG, a `StrategyConfig` that needs no torch to read, and STRATEGY, the class that a rank runs.
+CONFIG is a `StrategyConfig` that needs no torch to read, STRATEGY the class that a rank runs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The table of all strategies that `dtk strategies` and the documents show. Torch-free, so it is instant.
+"""The table of all strategies and dimensions (table.yaml) that `dtk strategies` and the documents show. Torch-free.
 
-P = bytes of all parameters, N = data-parallel ranks, A = accumulation steps, K = bytes of optimizer
-state (2 P for AdamW). Sources: Rajbhandari et al. 2020 (ZeRO), Li et al. 2020 (DDP), Zhao et al. 2023 (FSDP).
-The dimensions of the mesh have rows too (table.yaml); their letters are those of docs/strategies.md.
+Sources: Rajbhandari et al. 2020 (ZeRO), Li et al. 2020 (DDP), Zhao et al. 2023 (FSDP).
 """
 
 import io

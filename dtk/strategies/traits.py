@@ -1,6 +1,5 @@
 """What is known of a strategy without torch: its keys, its traits, its row in the table, what it declares to send.
-
-A strategy file subclasses `StrategyConfig`; configuration, plan, launcher and commands read these and never its name.
+Configuration, plan, launcher and commands read these and never its name.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Callbacks that dtk brings: averaged weights, the best checkpoint, samples of a language model, norms of each block.
-
-callbacks:
-  - {_target_: dtk.train.builtin.EMA, arguments: {decay: 0.9999}}
-  - {_target_: dtk.train.builtin.BestCheckpoint, arguments: {metric: validation_accuracy, goal: maximize}}
-"""
+"""Callbacks that dtk brings: averaged weights, the best checkpoint, samples of a language model, norms by block."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,12 +1,10 @@
-"""Code of the user's at fixed points of a run: the base class, what it is given, and what is built in.
+"""Code of the user's at fixed points of a run: the base class, what it is given, and `EarlyStopping`.
 
     callbacks:
       - {_target_: dtk.train.callbacks.EarlyStopping, arguments: {patience: 3}}
-      - {_target_: my_package.Norms, keep_going: true}
 
-`dtk.train.builtin` has further ones. Every rank has its own object of each callback and calls it at the same points of
-the same steps. A collective in a callback must therefore be issued on every rank; the live watch ends a run in which
-one rank issues it alone.
+Every rank calls its own object of each callback at the same points of the same steps, so that a collective in one must
+be issued on every rank.
 """
 
 import json

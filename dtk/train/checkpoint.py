@@ -1,9 +1,8 @@
 """Checkpoints: complete or absent, written beside training, readable under any strategy and world size.
 
-Everything is keyed by parameter name (`model.<name>`, `optimizer.<name>.<field>`, `loop.<field>`),
-so torch.distributed.checkpoint reshards on load: ddp -> fsdp, 2 ranks -> 4. ZeRO-1 fits as well,
-because each rank stores the entries it owns and asks for those it owns. What a strategy keeps on one
-rank alone (`rank_00003.<field>`) is read on the same layout only.
+Everything is keyed by parameter name (`model.<name>`, `optimizer.<name>.<field>`, `loop.<field>`), so that
+torch.distributed.checkpoint reshards on load; under ZeRO-1 each rank stores and asks for the entries that it owns. What
+a strategy keeps on one rank alone (`rank_00003.<field>`) is read on the same layout only.
 """
 
 import json

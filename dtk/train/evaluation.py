@@ -1,8 +1,6 @@
-"""Exact metrics on the held-out split, whatever the number of ranks.
-
-Samples are dealt out by their position in an order that the seed gives, so that a part of the split is a fair one
-however it is sorted. A rank that runs out goes on with batches that are not counted, so that every rank issues the
-same collectives and nothing is counted twice.
+"""Exact metrics on the held-out split, whatever the number of ranks. Samples are dealt out by their position in an
+order that the seed gives. A rank that runs out goes on with batches that are not counted: all issue the same
+collectives.
 """
 
 from collections.abc import Iterator

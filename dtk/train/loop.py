@@ -1,7 +1,5 @@
 """The training loop: data -> forward -> backward -> clip -> optimizer -> log -> evaluate -> checkpoint.
-
-Knows no strategy by name: it calls the verbs of `Strategy`. Steps that do not log never wait for
-the device.
+Steps that do not log never wait for the device.
 """
 
 import functools

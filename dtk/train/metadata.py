@@ -1,7 +1,5 @@
-"""The index of a checkpoint, `.metadata`, read without executing what it names.
-
-torch.distributed.checkpoint stores the index as a pickle. A checkpoint may be somebody else's, so only the classes
-that torch itself writes there are built; any other name is refused.
+"""The index of a checkpoint, `.metadata`, read without executing what it names: torch stores it as a pickle, and the
+checkpoint may be somebody else's. Only the classes that torch itself writes there are built.
 """
 
 import io

@@ -1,7 +1,5 @@
-"""The micro-batches of a step through the stages of a pipeline, in the order of its schedule.
-
-Every rank of a pipeline reads the same samples, so that each knows the shapes that arrive, and a stage that needs the
-token ids has them: only the residual stream and its gradient travel.
+"""The micro-batches of a step through the stages of a pipeline, in the order of its schedule. Every rank of a pipeline
+reads the same samples: only the residual stream and its gradient travel.
 """
 
 import time

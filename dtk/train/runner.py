@@ -1,7 +1,5 @@
-"""Forward and backward over the micro-batches of one optimizer step through a whole model.
-
-A runner, this one or that of `dtk.train.pipeline`, is given micro-batches and returns sums; it knows the strategy's
-verbs, and neither optimizer nor logging.
+"""Forward and backward over the micro-batches of one optimizer step through a whole model. A runner, this one or that
+of `dtk.train.pipeline`, is given micro-batches and returns sums.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
