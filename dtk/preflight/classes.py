@@ -67,21 +67,18 @@ def spread(records: Mapping[int, Record], stands_for: Mapping[int, int]) -> dict
         index = belongs[rank][belongs[simulated].index(int(group.name) - 1)]
         return Group(str(index + 1), made[index][0], group.desc)
 
-    every = {rank: _without_parts(record) for rank, record in records.items()}
+    programs = {}
+    for rank, record in records.items():
+        programs[rank] = program = record.program
+        if any(len(entry.sent) > 1 or len(entry.taken) > 1 for entry in program.entries):
+            # Lengths that differ by member: those of one rank say nothing of another.
+            entries = tuple(entry._replace(sent=(), taken=()) for entry in program.entries)
+            programs[rank] = replace(program, entries=entries)
     spread_out = {}
-    for rank, simulated in sorted(stands_for.items()):
-        record = every[simulated]
-        groups = tuple(same_place(group, simulated, rank) for group in record.groups)
-        spread_out[rank] = replace(record, rank=rank, groups=groups, made=made)
+    for rank, other in sorted(stands_for.items()):
+        groups = tuple(same_place(group, other, rank) for group in records[other].groups)
+        spread_out[rank] = replace(records[other], rank=rank, program=programs[other], groups=groups, made=made)
     return spread_out
-
-
-def _without_parts(record: Record) -> Record:
-    """Without lengths that differ by member: those of one rank say nothing of another."""
-    if all(len(entry.sent) < 2 and len(entry.taken) < 2 for entry in record.program.entries):
-        return record
-    entries = tuple(entry._replace(sent=(), taken=()) for entry in record.program.entries)
-    return replace(record, program=replace(record.program, entries=entries))
 
 
 def replaceable(records: Iterable[Record], apart: bool = False) -> bool:
@@ -93,12 +90,14 @@ def replaceable(records: Iterable[Record], apart: bool = False) -> bool:
             may send to a rank by its number.
     """
     simulated = list(records)
-    return all(
-        record.made == simulated[0].made
-        and (apart or all(group.name.isdecimal() for group in record.groups))
-        and not any(
-            entry.p2p and not (apart and record.groups[entry.group].name != _DEFAULT)
-            for entry in record.program.entries
-        )
-        for record in simulated
-    )
+    for record in simulated:
+        numbered = all(group.name.isdecimal() for group in record.groups)
+        sent_in = {record.groups[entry.group].name for entry in record.program.entries if entry.p2p}
+        if (
+            record.made != simulated[0].made
+            or not (apart or numbered)
+            or (sent_in and not apart)
+            or _DEFAULT in sent_in
+        ):
+            return False
+    return True

@@ -91,31 +91,20 @@ class IssuingGroup(MirrorGroup):
         root: int = -1,
         to: int = -1,
     ) -> Share:
-        """Return what this rank contributes to a call, before the mirror changes it; None if no rank receives it.
+        """Return what this rank brings to a call, before the mirror changes it; None if no rank receives it.
 
-        Args:
-            how: what comes of it.
-            inputs: parts for all members where each gets its own, those of the first member first.
-            outputs: where this rank's result goes.
-            opts: with the ReduceOp.
-            root: who alone brings something, by rank in the group; -1 = all do.
-            to: who alone gets something; -1 = all, or all but the root.
+        `root` alone brings something and `to` alone gets something, by rank in the group; -1 = all.
         """
         exchange, mine = current().exchange, self.rank()
         if self.size() == 1 or not exchange.carries(how, (*inputs, *outputs)):
             return None
-        offer = Offer(
-            key=(),
-            rank=exchange.rank,
-            members=(),
-            agreed=(),
-            how=how,
-            reduce_op=reduce_name(opts.reduceOp) if how.startswith("reduce") else "",
-            root=self._global(root) if root >= 0 else -1,
-            takers=1 if to >= 0 else self.size() - (root >= 0 and how == "root"),
-            dtypes=dtypes_of(inputs),
-            parts=packed(inputs) if root in (-1, mine) else (),
+        op, giver = (
+            reduce_name(opts.reduceOp) if how.startswith("reduce") else "",
+            self._global(root) if root >= 0 else -1,
         )
+        takers = 1 if to >= 0 else self.size() - (root >= 0 and how == "root")
+        parts = packed(inputs) if root in (-1, mine) else ()
+        offer = Offer((), exchange.rank, (), (), how, op, giver, takers, dtypes_of(inputs), parts)
         takes = mine == to or (to < 0 and (root != mine or how == "root_mine"))
         return offer, [output.data for output in outputs] if takes else None
 

@@ -57,10 +57,7 @@ def simulated_config(config: Config, steps: int) -> Config:
 
 
 def _reduced(config: Config) -> Config:
-    """Short samples for dtk's own models, of which no call depends on the length, and narrow layers for large ones.
-
-    There are as many blocks, units and calls as before, and a fraction of the work.
-    """
+    """Shorten the samples of dtk's own models and narrow large ones: as many blocks, units and calls, and less work."""
     model, strategy = config.model, config.strategy
     if model.architecture == "custom":
         return config
@@ -154,11 +151,7 @@ class _Data(Dataset):
 
 
 class _Checkpoints(Checkpoints):
-    """The collectives of a checkpoint without its files.
-
-    Gathering the state is the strategy's business and done as ever. torch.distributed.checkpoint then lets all ranks
-    agree on a plan and on the end of the write, on a group of its own.
-    """
+    """The collectives of a checkpoint without its files: the strategy's, and those of torch.distributed.checkpoint."""
 
     def save(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, loop: LoopState, more: Mapping[str, Any] | None = None

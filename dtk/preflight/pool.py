@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from typing import Any
 
 import torch
 
@@ -111,7 +112,7 @@ def simulate(
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # Sums of live ranks are made here, and threads of torch do not outlive a fork.
-    pool = _Pool(sorted(ranks), body, collected, limit_s, progress, spoiled, live)
+    pool = _Pool(sorted(ranks), body, collected, limit_s, progress, spoiled, live, set(collected.records))
     try:
         with _forking(pool.children):
             pool.run(processes)
@@ -131,17 +132,14 @@ class _Pool:
     progress: Callable[[int], None] | None
     spoiled: frozenset[Key]
     live: bool
+    done: set[int]
     children: list[_Child] = field(default_factory=list)
-    done: set[int] = field(init=False)
     needs: dict[int, set[int]] = field(default_factory=dict)
     """Rank -> ranks that it has to be simulated after."""
     tries: Counter[int] = field(default_factory=Counter)
     results: Results = field(default_factory=Results)
     adrift: bool = False
     """No live rank could go on: values are made up from here."""
-
-    def __post_init__(self) -> None:
-        self.done = set(self.collected.records)
 
     def run(self, processes: int) -> None:
         """Until every rank has ended."""
@@ -239,7 +237,7 @@ class _Pool:
             exchange.pipe = there if self.live else None
             code = 1
             try:
-                there.send_bytes(END + _run(self.body, exchange))
+                there.send_bytes(END + pickle.dumps(self._made(exchange)))
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -247,6 +245,16 @@ class _Pool:
                 _leave(code)
         there.close()
         return _Child(rank, pid, here, time.monotonic() + self.limit_s + GRACE_S)
+
+    def _made(self, exchange: Exchange) -> tuple[Any, ...]:
+        """In the child: what goes back, a problem of the user's making included."""
+        before = set(sys.modules)
+        try:
+            record = self.body(exchange)
+        except DtkError as error:
+            return error.what, error.why, error.fix
+        exchange.offers, exchange.pipe = {}, None  # The parent has them.
+        return record, exchange, [name for name in set(sys.modules) - before if name.partition(".")[0] == "torch"]
 
 
 @contextmanager
@@ -265,15 +273,3 @@ def _forking(children: list[_Child]) -> Iterator[None]:
             with suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)
             os.waitpid(child.pid, 0)
-
-
-def _run(body: Body, exchange: Exchange) -> bytes:
-    """In the child: what goes back, a problem of the user's making included."""
-    before = set(sys.modules)
-    try:
-        record = body(exchange)
-    except DtkError as error:
-        return pickle.dumps((error.what, error.why, error.fix))
-    exchange.offers, exchange.pipe = {}, None  # The parent has them.
-    loaded = [name for name in sys.modules if name.partition(".")[0] == "torch" and name not in before]
-    return pickle.dumps((record, exchange, loaded))

@@ -95,12 +95,10 @@ def _proven(found: Preflight) -> tuple[doc.Block, ...]:
         ("calls and waits of all ranks", f"{found.verdict.outcome.events:,}"),
         ("seconds", f"{found.seconds:.1f}"),
     )
-    proven = doc.Section(
-        "What was proven", (doc.Paragraph(ASSUMED), doc.Table(("what", "how much"), rows, 1), doc.Paragraph(LIMITS))
-    )
-    return doc.present(
-        proven, doc.Section("What was changed", (doc.Paragraph(found.job.note),)) if found.job.note else None
-    )
+    table = doc.Table(("what", "how much"), rows, 1)
+    proven = doc.Section("What was proven", (doc.Paragraph(ASSUMED), table, doc.Paragraph(LIMITS)))
+    note = doc.Section("What was changed", (doc.Paragraph(found.job.note),)) if found.job.note else None
+    return doc.present(proven, note)
 
 
 def _what_if(tried: tuple[Tried, ...]) -> tuple[doc.Block, ...]:

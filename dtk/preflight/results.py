@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import chain
+from itertools import chain, repeat
 
 import torch
 from torch import Tensor
@@ -11,14 +11,8 @@ from torch import Tensor
 from dtk.preflight.exchange import Key, Offer, Values, from_bytes, part, part_of, to_bytes
 
 _REDUCE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "SUM": torch.add,
-    "AVG": torch.add,
-    "PRODUCT": torch.mul,
-    "MIN": torch.minimum,
-    "MAX": torch.maximum,
-    "BAND": torch.bitwise_and,
-    "BOR": torch.bitwise_or,
-    "BXOR": torch.bitwise_xor,
+    **{"SUM": torch.add, "AVG": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum},
+    **{"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor},
 }
 
 
@@ -59,36 +53,31 @@ class Results:
         """
         call = self._calls[key]
         call.taken += 1
-        if call.taken >= next(iter(call.offers.values())).takers:
+        offer = next(iter(call.offers.values()))
+        if call.taken >= offer.takers:
             del self._calls[key]
-        return _answer(call, rank)
+        if offer.root >= 0:
+            return part_of(call.offers[offer.root], rank)
+        shares = [parts for giver in offer.members if (parts := call.offers[giver].parts) is not None]
+        place, count = offer.members.index(rank), len(offer.members)
+        if len(shares) < count:
+            return None
+        if offer.how == "all":
+            return tuple(chain.from_iterable(shares))
+        if offer.how == "mine":
+            return tuple(value for share in shares for value in part(share, place, count))
+        if call.reduced is None:
+            brought = [[share[i] for share in shares if i < len(share)] for i in range(len(offer.dtypes))]
+            call.reduced = tuple(map(_reduced, brought, offer.dtypes, repeat(offer.reduce_op)))
+        return call.reduced if offer.how == "reduce" else part(call.reduced, place, count)
 
 
-def _answer(call: _Call, rank: int) -> Values | None:
-    offer = next(iter(call.offers.values()))
-    if offer.root >= 0:
-        return part_of(call.offers[offer.root], rank)
-    shares = [parts for giver in offer.members if (parts := call.offers[giver].parts) is not None]
-    if len(shares) < len(offer.members):
-        return None
-    if offer.how == "all":
-        return tuple(chain.from_iterable(shares))
-    place, count = offer.members.index(rank), len(offer.members)
-    if offer.how == "mine":
-        return tuple(value for share in shares for value in part(share, place, count))
-    if call.reduced is None:
-        call.reduced = tuple(
-            _reduced([share[i] for share in shares if i < len(share)], getattr(torch, dtype), offer.reduce_op)
-            for i, dtype in enumerate(offer.dtypes)
-        )
-    return call.reduced if offer.how == "reduce" else part(call.reduced, place, count)
-
-
-def _reduced(values: list[bytes], dtype: torch.dtype, op: str) -> bytes:
+def _reduced(values: list[bytes], dtype_name: str, op: str) -> bytes:
     """One part; nothing for lengths that differ, and for an operation that is not known here or not for this dtype."""
     if op not in _REDUCE or not values[0] or len({len(value) for value in values}) > 1:
         return b""
     try:
+        dtype: torch.dtype = getattr(torch, dtype_name)
         whole = reduce(_REDUCE[op], [from_bytes(value, dtype) for value in values])
     except (RuntimeError, TypeError):
         return b""

@@ -105,15 +105,8 @@ def preflight(request: Request, say: Progress | None = None, composed: Composed 
     verdict = judge(records, job.plain, job.source, made_up=collected.made_up)
     tried: tuple[Tried, ...] = ()
     if request.what_if and job.config is not None and verdict.ends:
-        tried = WhatIf(
-            config=job.config,
-            plain=job.plain,
-            records=records,
-            collected=collected,
-            local_size=request.local_size,
-            limit_s=request.limit_s,
-            reads=job.reads,
-        ).try_all()
+        what_if = WhatIf(job.config, job.plain, records, collected, request.local_size, request.limit_s, job.reads)
+        tried = what_if.try_all()
     steps = job.config.train.steps if job.config is not None else request.steps
     return Preflight(job, verdict, len(collected.records), steps, time.monotonic() - began_s, tried)
 

@@ -9,6 +9,7 @@ import random
 import runpy
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,32 +73,25 @@ def play_script(script: Path, arguments: Sequence[str], local_size: int) -> Call
 
 
 def _stop_after(simulated: SimulatedRank) -> None:
-    """Count the steps of the optimizer that steps first; end before the one that is not asked for any more.
-
-    Calls get no step: where one ends and the next begins only the script knows.
-    """
-    seen: dict[int, int] = {}
+    """Count the steps of the optimizer that steps first; end before the one that is not asked for any more."""
+    seen: Counter[int] = Counter()
     joining = _count_joined(simulated)
     simulated.step = 1
 
     def before(optimizer: Optimizer, *_: Any) -> None:
-        count = seen[id(optimizer)] = seen.get(id(optimizer), 0) + 1
+        seen[id(optimizer)] += 1
+        count = seen[id(optimizer)]
         if next(iter(seen)) != id(optimizer):
             return
         if simulated.steps and count > simulated.steps and not joining():
             raise EnoughError
-        simulated.step = count + 1
-        simulated.rounds = count
+        simulated.step, simulated.rounds = count + 1, count
 
     register_optimizer_step_pre_hook(before)
 
 
 def _count_joined(simulated: SimulatedRank) -> Callable[[], bool]:
-    """Under `Join` ranks make different numbers of steps, so the rounds of all ranks count there, which are equal.
-
-    Returns:
-        whether the rank is under one.
-    """
+    """Count the rounds under `Join`, where ranks make different numbers of steps; returns what says if one is open."""
     depth = rounds = 0
     kind: Any = Join
     enter, leave, notify, ask = kind.__enter__, kind.__exit__, kind.notify_join_context, kind._get_num_nonjoined_procs
@@ -149,9 +143,7 @@ def _write_nothing() -> None:
             return opened_low(os.devnull, os.O_RDWR)
         return opened_low(path, flags, *args, **kwargs)
 
-    def nothing(*_: Any, **__: Any) -> None:
-        return None
-
+    nothing: Callable[..., None] = lambda *_, **__: None  # noqa: E731
     for module, name, other in (
         (builtins, "open", open_file),
         (io, "open", open_file),

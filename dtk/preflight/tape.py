@@ -3,12 +3,14 @@ every call and the moment at which each is waited for, and writes no file.
 """
 
 from array import array
+from typing import Literal
 
 from diagnostics.evidence.calls import Wire
 from diagnostics.evidence.ring.format import ANY_PEER, NO_PEER
 from dtk.preflight.calls import NEW_GROUP, Entry, Group, Program
 from dtk.record.signatures import KINDS
 
+Ints = tuple[int, ...]
 WIRES = {kind.op: (kind.wire, kind.typed) for kind in KINDS.values()}
 
 
@@ -51,11 +53,11 @@ class Tape:
         seq: int,
         state: int,
         step: int,
-        texts: tuple[int, int, int, int, int],
-        sizes: tuple[int, int, int, int],
-        numbers: tuple[int, int, int, int, int],
+        texts: Ints,
+        sizes: Ints,
+        numbers: Ints,
         p2p: bool,
-        asynchronous: bool,
+        later: bool,
     ) -> int:
         """Record that a call is issued and return its number; the arguments are those of `Ring.begin`."""
         site, region, op, user_op, dtype = (self._texts[number] for number in texts)
@@ -63,27 +65,12 @@ class Tape:
         root, tag, _, amount, _ = numbers
         wire, typed = WIRES.get(op, (op, False))
         peer = None if root in (NO_PEER, ANY_PEER) else self.groups[group].ranks.index(root)
-        agreed = Wire(
-            wire, (amount,) if amount >= 0 else (), (dtype,) if typed else (), None if p2p else peer, reduce_op
-        )
-        entry = Entry(
-            group=group,
-            op=op,
-            wire=agreed,
-            user_op=user_op,
-            dtype=dtype,
-            sizes=f"[{splits}]" if op == NEW_GROUP and splits else inputs or outputs,
-            p2p="" if not p2p else "send" if op in ("send", "isend") else "recv",
-            peer=peer if p2p else None,
-            tag=tag,
-            site=site,
-            stack=self.stack,
-            region=region,
-            step=step,
-            sent=self.sent,
-            taken=self.taken,
-        )
-        self.last = entry
+        amounts, dtypes = (amount,) if amount >= 0 else (), (dtype,) if typed else ()
+        agreed = Wire(wire, amounts, dtypes, None if p2p else peer, reduce_op)
+        shapes = f"[{splits}]" if op == NEW_GROUP and splits else inputs or outputs
+        way: Literal["", "send", "recv"] = "" if not p2p else "send" if op in ("send", "isend") else "recv"
+        what = (group, op, agreed, user_op, dtype, shapes, way, peer if p2p else None, tag)
+        self.last = entry = Entry(*what, site, self.stack, region, step, self.sent, self.taken)
         self._events.append(self._entries.setdefault(entry, len(self._entries)))
         self.issued += 1
         return self.issued - 1

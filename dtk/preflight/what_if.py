@@ -56,7 +56,7 @@ class Tried:
     """Why it was not tried."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class WhatIf:
     """A job that ends by itself, in which something is to go wrong on rank 1, or on the only rank."""
 
@@ -83,10 +83,8 @@ class WhatIf:
         faulty_rank = min(1, len(records) - 1)
         if mishap.fault == "unused_parameters" and config.model.architecture == "custom":
             return Tried(mishap, faulty_rank, hangs=False, skipped="which branch of your model, only you can say")
-        resumes, faulty = -1, config
-        if mishap.fault == RESUME:
-            resumes = faulty_rank
-        else:
+        resumes, faulty = faulty_rank if mishap.fault == RESUME else -1, config
+        if mishap.fault != RESUME:
             fault = RankFault(name=mishap.fault, rank=faulty_rank, step=mishap.step)  # type: ignore[arg-type]
             faulty = dataclasses.replace(config, fault=fault)
         run = partial(simulate_rank, world_size=len(records), steps=config.train.steps, limit_s=self.limit_s)
@@ -109,10 +107,8 @@ class WhatIf:
             # Also of those that they stand for, as equal programs stay equal.
             became = {id(records[rank].program): record for rank, record in spread.records.items()}
             for rank, record in records.items():
-                if other := became.get(id(record.program)):
-                    changed[rank] = dataclasses.replace(
-                        record, program=other.program, end=other.end, rounds=other.rounds
-                    )
+                if new := became.get(id(record.program)):
+                    changed[rank] = dataclasses.replace(record, program=new.program, end=new.end, rounds=new.rounds)
             changed |= {**spread.records, **found.records}
         return _tried(mishap, faulty_rank, judge(changed, self.plain, mishap.title))
 
@@ -122,11 +118,5 @@ def _tried(mishap: Mishap, rank: int, verdict: Verdict) -> Tried:
     if verdict.report is None or not waiting:
         return Tried(mishap, rank, hangs=False)
     roots = verdict.report.root_causes
-    return Tried(
-        mishap,
-        rank,
-        hangs=True,
-        cause=roots[0].cause if roots else "undecided",
-        where=verdict.waits(rank),
-        stands=verdict.stands,
-    )
+    cause = roots[0].cause if roots else "undecided"
+    return Tried(mishap, rank, True, cause, where=verdict.waits(rank), stands=verdict.stands)
