@@ -70,17 +70,13 @@ class CustomDataset(Dataset):
         try:
             batch = self._collate(samples)
         except (RuntimeError, TypeError) as error:
-            raise DtkError(
-                f"samples of {self.config._target_} do not make a batch",
-                f"{type(error).__name__}: {str(error).splitlines()[0]}",
-                "return tensors or numbers of one shape from __getitem__, or give the dataset collate(samples)",
-            ) from error
+            what = f"samples of {self.config._target_} do not make a batch"
+            fix = "return tensors or numbers of one shape from __getitem__, or give the dataset collate(samples)"
+            raise DtkError(what, f"{type(error).__name__}: {str(error).splitlines()[0]}", fix) from error
         if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise DtkError(
-                f"a sample of {self.config._target_} is a {type(samples[0]).__qualname__}, not a pair",
-                "the model is called with the inputs, and the task compares its output with the targets",
-                "return (inputs, targets) from __getitem__",
-            )
+            what = f"a sample of {self.config._target_} is a {type(samples[0]).__qualname__}, not a pair"
+            why = "the model is called with the inputs, and the task compares its output with the targets"
+            raise DtkError(what, why, "return (inputs, targets) from __getitem__")
         return Batch(batch[0], batch[1])
 
 

@@ -59,11 +59,9 @@ def language_dataset(config: DataConfig, tokens: Tokens) -> LanguageDataset:
     count = (boundary - 1) // length
     if count < 1:
         needed = (length + 1) * (2 if held else 1)
-        raise DtkError(
-            f"{tokens.about['source']} has {total} tokens",
-            f"data.sequence_length={length} needs at least {needed}, for training and validation",
-            "use a shorter data.sequence_length or more data",
-        )
+        what = f"{tokens.about['source']} has {total} tokens"
+        why = f"data.sequence_length={length} needs at least {needed}, for training and validation"
+        raise DtkError(what, why, "use a shorter data.sequence_length or more data")
     train, validation = _windows(tokens.ids[:boundary], length, count), _windows(tokens.ids[boundary:], length, held)
     return LanguageDataset(config.name, train, validation, tokens)
 

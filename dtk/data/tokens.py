@@ -121,11 +121,8 @@ def _map(path: Path, size: int, config: TokensData) -> np.ndarray:
         raise DtkError(f"{path} has {size} bytes", f"not a whole number of {name} ids", "check data.dtype")
     ids = np.asarray(np.memmap(path, dtype=dtype, mode="r")).view(np.ndarray)
     if wider := _wider(ids[: _CHUNK_BYTES // 8 * 8], config.vocab_size):
-        raise DtkError(
-            f"{path} does not hold {name} ids",
-            f"read so, the upper half of every id is one of its own: it holds ids of {8 * wider.itemsize} bits",
-            f"use data.dtype={wider.name}",
-        )
+        why = f"read so, the upper half of every id is one of its own: it holds ids of {8 * wider.itemsize} bits"
+        raise DtkError(f"{path} does not hold {name} ids", why, f"use data.dtype={wider.name}")
     return ids
 
 

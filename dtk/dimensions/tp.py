@@ -49,11 +49,9 @@ def cut_model(config: Config, model: nn.Module, strategy: Strategy) -> None:
         own = dict(module.named_parameters(recurse=False))
         role: Role | None = getattr(module, "role", None)
         if own and role is None:
-            raise DtkError(
-                f"parallel.tp={cut.axis.size} cannot cut {path or type(model).__name__}",
-                f"{type(module).__name__} does not say how it may be cut",
-                "build the model from dtk.models.layers, or use parallel.tp=1",
-            )
+            what = f"parallel.tp={cut.axis.size} cannot cut {path or type(model).__name__}"
+            why = f"{type(module).__name__} does not say how it may be cut"
+            raise DtkError(what, why, "build the model from dtk.models.layers, or use parallel.tp=1")
         for name, parameter in own.items():
             dimension = CUT_ALONG[role or "whole"].get(name)
             placement = Replicate() if dimension is None else Shard(dimension)

@@ -62,11 +62,9 @@ def check_blocks(config: Config, model: nn.Module) -> None:
         (f"strategy.blocks_per_unit={units}", "strategy.blocks_per_unit=1", units > 1),
     ):
         if used:
-            raise DtkError(
-                f"{setting} works on the blocks of a model, and model={config.model.name} has none",
-                "no nn.ModuleList or nn.Sequential in it holds several modules of one class",
-                f"name the class of its blocks (model.wrap=[MyBlock]), or use {off}",
-            )
+            what = f"{setting} works on the blocks of a model, and model={config.model.name} has none"
+            why = "no nn.ModuleList or nn.Sequential in it holds several modules of one class"
+            raise DtkError(what, why, f"name the class of its blocks (model.wrap=[MyBlock]), or use {off}")
 
 
 def check_custom(config: Config) -> None:
@@ -100,11 +98,9 @@ def _check_heads(config: GPTConfig | LlamaConfig | EncoderConfig) -> None:
         why = "each key and value head serves the same number of query heads"
         raise _indivisible("heads", config.heads, "kv_heads", config.kv_heads, why)
     if config.width // config.heads % 2:
-        raise DtkError(
-            f"heads of {config.width // config.heads} features (model.width / model.heads)",
-            "rotary positions turn pairs of features",
-            "choose model.width and model.heads so that their quotient is even",
-        )
+        what = f"heads of {config.width // config.heads} features (model.width / model.heads)"
+        why = "rotary positions turn pairs of features"
+        raise DtkError(what, why, "choose model.width and model.heads so that their quotient is even")
 
 
 def _indivisible(whole: str, number: int, part: str, wanted: int, why: str) -> DtkError:

@@ -54,9 +54,8 @@ class Pretrained(nn.Module):
                 model = auto.from_config(config, trust_remote_code=False, dtype=torch.float32)
         except (OSError, ValueError, KeyError, ImportError) as error:
             why = " ".join(str(error).split())[:300]
-            raise DtkError(
-                f"model.path={path} cannot be used", why, "name a folder that save_pretrained wrote"
-            ) from error
+            what = f"model.path={path} cannot be used"
+            raise DtkError(what, why, "name a folder that save_pretrained wrote") from error
         if fitting[0] == "sequence_classification" and config.pad_token_id is not None:
             model.register_forward_pre_hook(_attend_to_text, with_kwargs=True)
         return model.train()

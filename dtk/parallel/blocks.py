@@ -58,11 +58,9 @@ def choose_blocks(model: nn.Module, wrap: Sequence[str]) -> None:
         }
         if not names:
             classes = sorted({type(module).__name__ for module in model.modules()} - {type(model).__name__})
-            raise DtkError(
-                f"model.wrap={entry} matches no module of the model",
-                f"its modules are of the classes {', '.join(classes)}",
-                "name one of these, or a pattern of their qualified names: model.wrap=[encoder.layers.*]",
-            )
+            what = f"model.wrap={entry} matches no module of the model"
+            fix = "name one of these, or a pattern of their qualified names: model.wrap=[encoder.layers.*]"
+            raise DtkError(what, f"its modules are of the classes {', '.join(classes)}", fix)
         chosen |= names
     named = ((name, module) for name, module in model.named_modules() if name in chosen)
     setattr(model, _CHOSEN, [name for name, _ in _outermost(named)])

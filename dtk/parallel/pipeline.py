@@ -71,11 +71,9 @@ class Pipeline:
         virtual, typed = SCHEDULES[self.schedule].virtual, f"parallel.schedule={self.schedule}"
         count, ranks = self.micro_batches, self.ranks
         if virtual and self.stages_per_rank < 2:
-            raise DtkError(
-                f"{typed} needs several stages on each rank",
-                f"parallel.stages_per_rank={self.stages_per_rank}",
-                "use parallel.stages_per_rank=2, or parallel.schedule=1f1b",
-            )
+            what = f"{typed} needs several stages on each rank"
+            why = f"parallel.stages_per_rank={self.stages_per_rank}"
+            raise DtkError(what, why, "use parallel.stages_per_rank=2, or parallel.schedule=1f1b")
         if not virtual and self.stages_per_rank > 1:
             what = f"{typed} has one stage on each rank, not {self.stages_per_rank}"
             raise DtkError(what, fix="use parallel.stages_per_rank=1, or parallel.schedule=interleaved_1f1b")

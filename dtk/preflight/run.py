@@ -162,9 +162,6 @@ def simulate_all(job: Job, request: Request, say: Progress | None) -> tuple[Coll
     if not by_class:
         return collected, dict(sorted(collected.records.items()))
     if not replaceable(collected.records.values(), apart=bool(job.degrees)):
-        raise DtkError(
-            "ranks of one class do not stand for each other here",
-            "they send to each other by number, or make groups of their own",
-            "use --ranks all",
-        )
+        what = "ranks of one class do not stand for each other here"
+        raise DtkError(what, "they send to each other by number, or make groups of their own", "use --ranks all")
     return collected, spread(collected.records, stands_for)

@@ -62,11 +62,9 @@ def play_script(script: Path, arguments: Sequence[str], local_size: int) -> Call
             runpy.run_path(str(script), run_name="__main__")
         finally:
             if not simulated.joined and not isinstance(sys.exc_info()[1], Exception):
-                raise DtkError(
-                    f"{script} never calls torch.distributed.init_process_group",
-                    "a preflight follows the calls to process groups",
-                    "give the script that torchrun would start, with the arguments that make it distributed",
-                )
+                what = f"{script} never calls torch.distributed.init_process_group"
+                fix = "give the script that torchrun would start, with the arguments that make it distributed"
+                raise DtkError(what, "a preflight follows the calls to process groups", fix)
         simulated.step = max(simulated.step, simulated.steps)
 
     return play

@@ -30,9 +30,8 @@ class Zero2Config(FSDPConfig):
     def check(self) -> None:
         """Refuse what would be stage 3."""
         if self.reshard_after_forward:
-            raise DtkError(
-                "strategy=zero2 with strategy.reshard_after_forward=true is ZeRO-3", fix="use strategy=zero3 for that"
-            )
+            what = "strategy=zero2 with strategy.reshard_after_forward=true is ZeRO-3"
+            raise DtkError(what, fix="use strategy=zero3 for that")
 
 
 CONFIG, STRATEGY = Zero2Config, FSDP

@@ -81,10 +81,8 @@ def leaves(tree: Any) -> list[Tensor]:
     """
     tensors = [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
     if not tensors:
-        raise DtkError(
-            f"a batch has a {type(tree).__qualname__} without tensors",
-            fix="return tensors or numbers from the dataset, in lists, tuples or dicts",
-        )
+        what = f"a batch has a {type(tree).__qualname__} without tensors"
+        raise DtkError(what, fix="return tensors or numbers from the dataset, in lists, tuples or dicts")
     return tensors
 
 
@@ -97,11 +95,8 @@ def loss_of(task: Task, output: Any, targets: Any) -> Tensor:
     loss = task.loss_sum(output, targets)
     if not isinstance(loss, Tensor) or loss.dim():
         what = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__qualname__}"
-        raise DtkError(
-            f"{type(task).__qualname__}.loss_sum returned {what}",
-            "a loss is a scalar tensor: the sum over the targets that count",
-            "end it with .sum()",
-        )
+        what = f"{type(task).__qualname__}.loss_sum returned {what}"
+        raise DtkError(what, "a loss is a scalar tensor: the sum over the targets that count", "end it with .sum()")
     return loss
 
 
@@ -124,11 +119,9 @@ def add_figures(
     """
     metrics, names = task.metrics(output, batch.targets), task.metric_names
     if tuple(metrics) != names:
-        raise DtkError(
-            f"{type(task).__qualname__}.metrics returned {list(metrics)}, but metric_names is {list(names)}",
-            "ranks add their metrics up, so all must return the same ones in one order",
-            "return (sum, count) for each of metric_names",
-        )
+        what = f"{type(task).__qualname__}.metrics returned {list(metrics)}, but metric_names is {list(names)}"
+        why = "ranks add their metrics up, so all must return the same ones in one order"
+        raise DtkError(what, why, "return (sum, count) for each of metric_names")
     pairs = ((loss_of(task, output, batch.targets), count), *metrics.values())
     for name, pair in metrics.items():
         if not isinstance(pair, tuple | list) or [_is_number(value) for value in pair] != [True, True]:

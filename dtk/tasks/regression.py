@@ -42,10 +42,8 @@ def _errors(output: Any, targets: Tensor) -> Tensor:
     if values.shape == (*targets.shape, 1):
         values = values.squeeze(-1)
     if values.shape != targets.shape:
-        raise DtkError(
-            f"the model's output is {list(values.shape)}, the targets {list(targets.shape)}",
-            "a regression has a number for each target",
-            "change what the model's forward returns, or the dataset's targets",
-        )
+        what = f"the model's output is {list(values.shape)}, the targets {list(targets.shape)}"
+        why = "a regression has a number for each target"
+        raise DtkError(what, why, "change what the model's forward returns, or the dataset's targets")
     missing = targets.isnan()
     return torch.where(missing, 0.0, values.float() - targets.nan_to_num().float())

@@ -231,11 +231,9 @@ class Checkpoints:
             state.update({f"optimizer.{name}.{field}": value for field, value in fields.items()})
         for key, value in sorted(state.items()):
             if (stored := getattr(entries.get(key), "size", None)) != value.shape:
-                raise DtkError(
-                    f"the checkpoint {folder} is of another model",
-                    f"it has no {key}" if stored is None else f"its {key} is {list(stored)}, not {list(value.shape)}",
-                    "resume with the model that wrote it",
-                )
+                what = f"the checkpoint {folder} is of another model"
+                why = f"it has no {key}" if stored is None else f"its {key} is {list(stored)}, not {list(value.shape)}"
+                raise DtkError(what, why, "resume with the model that wrote it")
         try:
             with region("checkpoint"):
                 load(state, storage_reader=reader, process_group=self.group)

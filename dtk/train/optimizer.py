@@ -54,11 +54,8 @@ def named_optimizer(config: CustomOptimizerConfig, allow_targets: list[str]) -> 
     arguments = {"params": [], "lr": config.lr, **config.arguments}
     cls: type[Optimizer] = find_class(config._target_, arguments, allow_targets, Optimizer)
     if issubclass(cls, optim.LBFGS | optim.SparseAdam):
-        raise DtkError(
-            f"optimizer._target_={config._target_} cannot be used",
-            "LBFGS runs the model again within a step, and SparseAdam takes sparse gradients only",
-            "use another optimizer",
-        )
+        why = "LBFGS runs the model again within a step, and SparseAdam takes sparse gradients only"
+        raise DtkError(f"optimizer._target_={config._target_} cannot be used", why, "use another optimizer")
     return cls
 
 
