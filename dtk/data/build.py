@@ -1,13 +1,16 @@
 """From the section `data` of the configuration to a dataset, and whether it fits the model."""
 
+from torch.utils.data import Dataset as TorchDataset
+
 from diagnostics.contract.invocation import command
 from dtk.config import schema
+from dtk.config.instantiate import instantiate
 from dtk.data.classification import classification_dataset
 from dtk.data.corpus import stdlib_corpus, text_corpus
-from dtk.data.custom import custom_dataset
+from dtk.data.custom import CustomDataset
 from dtk.data.dataset import Dataset
 from dtk.data.hf import hf_tokens
-from dtk.data.language import language_dataset
+from dtk.data.language import LanguageDataset
 from dtk.data.synthetic import synthetic_dataset
 from dtk.data.tokenizer import build_tokenizer
 from dtk.data.tokens import corpus_tokens, token_file
@@ -30,7 +33,8 @@ def build_dataset(config: schema.DataConfig, allow_targets: list[str] | None = N
     if isinstance(config, schema.SyntheticData):
         return synthetic_dataset(config)
     if isinstance(config, schema.CustomData):
-        return custom_dataset(config, allow_targets or [])
+        samples = instantiate(config._target_, config.arguments, allow_targets or [], TorchDataset)
+        return CustomDataset(config, samples)
     if isinstance(config, schema.ClassificationData):
         return classification_dataset(config)
     if isinstance(config, schema.StdlibData):
@@ -43,7 +47,7 @@ def build_dataset(config: schema.DataConfig, allow_targets: list[str] | None = N
         tokens = token_file(config)
     else:
         raise DtkError(f"unknown data {config.name!r}", fix=f"{command('run', '--help')} lists the choices")
-    return language_dataset(config, tokens)
+    return LanguageDataset(config, tokens)
 
 
 def check_dataset(config: schema.Config, dataset: Dataset) -> None:

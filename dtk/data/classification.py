@@ -44,13 +44,8 @@ class ClassificationDataset(Dataset):
         self, rows: np.ndarray, classes: np.ndarray, split: tuple[np.ndarray, np.ndarray], about: dict[str, Any]
     ) -> None:
         self.train_size, self.validation_size = map(len, split)
-        self.vocab_size = about["vocab_size"]
-        self.classes = len(classes)
-        self.fixed_targets = 1
-        self._rows = rows
-        self._classes = classes
-        self._order = np.concatenate(split)
-        self._about = about
+        self.vocab_size, self.classes, self.fixed_targets = about["vocab_size"], len(classes), 1
+        self._rows, self._classes, self._order, self._about = rows, classes, np.concatenate(split), about
 
     def batch(self, numbers: np.ndarray) -> Batch:
         """Return inputs [batch, sequence_length] and targets [batch]."""

@@ -64,7 +64,12 @@ class Corpus:
             if left <= 0:
                 return
             try:
-                if not file.size_bytes or not self._readable(file):
+                if not file.size_bytes:
+                    continue
+                if not is_text(file.path):
+                    if self.strict and (len(self.files) == 1 or file.path.suffix.lower() in TEXT_SUFFIXES):
+                        fix = "convert it (iconv -t UTF-8) or take it out of the folder"
+                        raise DtkError(f"{file.path} is not UTF-8 text", fix=fix)
                     continue
                 for piece, last in _pieces(file.path):
                     yield piece[:left], last or len(piece) >= left
@@ -73,14 +78,6 @@ class Corpus:
                         return
             except OSError as error:
                 raise DtkError(f"can not read {file.path}", error.strerror or str(error)) from None
-
-    def _readable(self, file: SourceFile) -> bool:
-        if is_text(file.path):
-            return True
-        if self.strict and (len(self.files) == 1 or file.path.suffix.lower() in TEXT_SUFFIXES):
-            fix = "convert it (iconv -t UTF-8) or take it out of the folder"
-            raise DtkError(f"{file.path} is not UTF-8 text", fix=fix)
-        return False
 
 
 def stdlib_root() -> Path:

@@ -8,7 +8,6 @@ import numpy as np
 from torch.utils.data import DataLoader, default_collate
 from torch.utils.data import Dataset as TorchDataset
 
-from dtk.config.instantiate import instantiate
 from dtk.config.schema import CustomData
 from dtk.data.dataset import Batch, Dataset, held_out
 from dtk.data.sampler import permute
@@ -25,6 +24,9 @@ class CustomDataset(Dataset):
         config: the section `data`.
         samples: has a length; samples[i] is a pair (inputs, targets). Its method `collate(list of samples)`, where it
             has one, makes the batch: a pair of trees of tensors [batch, ...].
+
+    Raises:
+        DtkError: it has no length, or too few samples.
     """
 
     def __init__(self, config: CustomData, samples: TorchDataset[Any]) -> None:
@@ -78,12 +80,3 @@ class CustomDataset(Dataset):
             why = "the model is called with the inputs, and the task compares its output with the targets"
             raise DtkError(what, why, "return (inputs, targets) from __getitem__")
         return Batch(batch[0], batch[1])
-
-
-def custom_dataset(config: CustomData, allow_targets: list[str]) -> CustomDataset:
-    """Build the user's dataset.
-
-    Raises:
-        DtkError: a `_target_` that is not allowed, not found, no Dataset, or not called with its arguments; no length.
-    """
-    return CustomDataset(config, instantiate(config._target_, config.arguments, allow_targets, TorchDataset))

@@ -40,22 +40,19 @@ def hf_tokens(config: HFData, tokenizer: Tokenizer) -> Tokens:
         key = dataset._fingerprint
 
     def pieces() -> Iterator[tuple[bytes, bool]]:
-        return _texts(config, _load(config) if dataset is None else dataset)
+        loaded = _load(config) if dataset is None else dataset
+        if config.text_field not in loaded.column_names:
+            what, why = f"{config.path} has no column {config.text_field!r}", f"it has {', '.join(loaded.column_names)}"
+            raise DtkError(what, why, "set data.text_field")
+        for rows in loaded.select_columns([config.text_field]).iter(batch_size=_ROWS):
+            for text in rows[config.text_field]:
+                if not isinstance(text, str):
+                    what = f"column {config.text_field!r} of {config.path} is not text"
+                    raise DtkError(what, f"found {type(text).__name__}")
+                yield text.encode("utf-8", "replace"), True
 
     identity = repr(("hf", key, config.split, config.text_field))
     return tokenised(pieces, f"{config.path} ({config.split})", identity, tokenizer)
-
-
-def _texts(config: HFData, dataset: Any) -> Iterator[tuple[bytes, bool]]:
-    if config.text_field not in dataset.column_names:
-        what, why = f"{config.path} has no column {config.text_field!r}", f"it has {', '.join(dataset.column_names)}"
-        raise DtkError(what, why, "set data.text_field")
-    for rows in dataset.select_columns([config.text_field]).iter(batch_size=_ROWS):
-        for text in rows[config.text_field]:
-            if not isinstance(text, str):
-                what = f"column {config.text_field!r} of {config.path} is not text"
-                raise DtkError(what, f"found {type(text).__name__}")
-            yield text.encode("utf-8", "replace"), True
 
 
 def _load(config: HFData) -> Any:

@@ -2,6 +2,7 @@
 loaded at the first `encode`, so that tokens that are cached already need none.
 """
 
+import functools
 import hashlib
 import os
 import tempfile
@@ -19,7 +20,9 @@ from dtk.extras import install
 _GPT2_FILES = tuple(
     f"https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/{name}" for name in ("vocab.bpe", "encoder.json")
 )
+_GPT2_CACHE = str(Path(tempfile.gettempdir()) / "data-gym-cache")
 _GPT2_DOWNLOAD_S = 60.0
+_GPT2_FIX = "use data.tokenizer=byte, or copy tiktoken's cache from a machine with a network and set TIKTOKEN_CACHE_DIR"
 _INSTALL = f"{install('hf')}, or use data.tokenizer=byte"
 
 
@@ -63,25 +66,35 @@ class GPT2Tokenizer:
     vocab_size = 50257
     separator: int | None = 50256
 
-    def __init__(self) -> None:
-        self._encoding: Any = None
-
     def encode(self, text: bytes) -> np.ndarray:
         """Ids, uint16 [tokens].
 
         Raises:
             DtkError: tiktoken is not installed, or its files are neither cached nor to be had.
         """
-        if self._encoding is None:
-            self._encoding = _load_gpt2()
         ids = self._encoding.encode_ordinary(text.decode("utf-8", "replace"))
         return np.array(ids, dtype=np.uint16)
 
     def decode(self, ids: list[int]) -> str:
         """Text of ids."""
-        if self._encoding is None:
-            self._encoding = _load_gpt2()
         return str(self._encoding.decode(ids, errors="replace"))
+
+    @functools.cached_property
+    def _encoding(self) -> Any:
+        """Tiktoken's encoding; as tiktoken downloads without a time limit, check first that the server answers."""
+        try:
+            import tiktoken
+        except ImportError:
+            raise DtkError("data.tokenizer=gpt2 needs the package tiktoken", fix=_INSTALL) from None
+        folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR", _GPT2_CACHE))
+        names = (hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest() for url in _GPT2_FILES)
+        is_cached = folder and all((Path(folder) / name).is_file() for name in names)
+        if not is_cached and (reason := unreachable(_GPT2_FILES[0])):
+            raise DtkError("GPT-2's vocabulary is neither cached nor to be downloaded", reason, _GPT2_FIX)
+        try:
+            return bounded(lambda: tiktoken.get_encoding("gpt2"), _GPT2_DOWNLOAD_S)
+        except (OSError, ValueError, AssertionError) as error:
+            raise DtkError("GPT-2's vocabulary could not be loaded", str(error), _GPT2_FIX) from None
 
 
 class FileTokenizer:
@@ -138,26 +151,3 @@ def build_tokenizer(name: str) -> Tokenizer:
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
     """Return the smallest unsigned type that holds every id."""
     return np.min_scalar_type(max(vocab_size - 1, 1))
-
-
-def _load_gpt2() -> Any:
-    """Load tiktoken's encoding; as tiktoken downloads without a time limit, check first that the server answers."""
-    try:
-        import tiktoken
-    except ImportError:
-        raise DtkError("data.tokenizer=gpt2 needs the package tiktoken", fix=_INSTALL) from None
-    fix = "use data.tokenizer=byte, or copy tiktoken's cache from a machine with a network and set TIKTOKEN_CACHE_DIR"
-    if not _gpt2_is_cached() and (reason := unreachable(_GPT2_FILES[0])):
-        raise DtkError("GPT-2's vocabulary is neither cached nor to be downloaded", reason, fix)
-    try:
-        return bounded(lambda: tiktoken.get_encoding("gpt2"), _GPT2_DOWNLOAD_S)
-    except (OSError, ValueError, AssertionError) as error:
-        raise DtkError("GPT-2's vocabulary could not be loaded", str(error), fix) from None
-
-
-def _gpt2_is_cached() -> bool:
-    """Whether tiktoken will find its files; the names are those of its own cache."""
-    default = str(Path(tempfile.gettempdir()) / "data-gym-cache")
-    folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR", default))
-    names = (hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest() for url in _GPT2_FILES)
-    return bool(folder) and all((Path(folder) / name).is_file() for name in names)

@@ -120,26 +120,18 @@ def _map(path: Path, size: int, config: TokensData) -> np.ndarray:
     if not size or size % dtype.itemsize:
         raise DtkError(f"{path} has {size} bytes", f"not a whole number of {name} ids", "check data.dtype")
     ids = np.asarray(np.memmap(path, dtype=dtype, mode="r")).view(np.ndarray)
-    if wider := _wider(ids[: _CHUNK_BYTES // 8 * 8], config.vocab_size):
-        why = f"read so, the upper half of every id is one of its own: it holds ids of {8 * wider.itemsize} bits"
-        raise DtkError(f"{path} does not hold {name} ids", why, f"use data.dtype={wider.name}")
-    return ids
-
-
-def _wider(ids: np.ndarray, vocab_size: int) -> np.dtype[Any] | None:
-    """Type of which these ids are the halves or quarters; None if they are what they seem.
-
-    An id below vocab_size leaves a known range to the upper parts of a wider type: mostly 0, at every second place
-    (or three of four), which no text does.
-    """
-    for dtype in (np.dtype(np.int64), np.dtype(np.uint32)):
-        parts = dtype.itemsize // ids.itemsize
-        if parts < 2 or len(ids) < _FEW_IDS * parts or len(ids) % parts:
+    head = ids[: _CHUNK_BYTES // 8 * 8]
+    for wider in (np.dtype(np.int64), np.dtype(np.uint32)):
+        parts = wider.itemsize // dtype.itemsize
+        if parts < 2 or len(head) < _FEW_IDS * parts or len(head) % parts:
             continue
-        wide = ids.view(dtype)
-        if int(wide.max()) < vocab_size and int(wide.min()) >= 0 and int(ids[::parts].max()) > 0:
-            return dtype
-    return None
+        # An id below vocab_size leaves a known range to the upper parts of a wider type: mostly 0, at every second
+        # place (or three of four), which no text does.
+        wide = head.view(wider)
+        if int(wide.max()) < config.vocab_size and int(wide.min()) >= 0 and int(head[::parts].max()) > 0:
+            why = f"read so, the upper half of every id is one of its own: it holds ids of {8 * wider.itemsize} bits"
+            raise DtkError(f"{path} does not hold {name} ids", why, f"use data.dtype={wider.name}")
+    return ids
 
 
 def _checked(ids: np.ndarray, config: TokensData) -> dict[str, str]:

@@ -8,7 +8,8 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from dtk.config.schema import CustomData
-from dtk.data.custom import CustomDataset, custom_dataset
+from dtk.data.build import build_dataset
+from dtk.data.custom import CustomDataset
 from dtk.errors import DtkError
 
 
@@ -90,4 +91,4 @@ def test_another_content_has_another_hash() -> None:
 
 def test_a_target_that_is_no_dataset_is_refused() -> None:
     with pytest.raises(DtkError, match="is not a torch"):
-        custom_dataset(CustomData(_target_="torch.nn.Linear"), ["torch.*"])
+        build_dataset(CustomData(_target_="torch.nn.Linear"), ["torch.*"])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dtk.config.schema import StdlibData, SyntheticData, TextData
 from dtk.data.build import build_dataset
-from dtk.data.language import language_dataset
+from dtk.data.language import LanguageDataset
 from dtk.data.sampler import sample_ids
 from dtk.data.tokens import Tokens
 from dtk.errors import DtkError
@@ -36,7 +36,7 @@ def counting(total: int) -> Tokens:
 def test_train_and_validation_share_no_token(length: int, total: int, fraction: float) -> None:
     config = SyntheticData(sequence_length=length, validation_fraction=fraction)
     try:
-        dataset = language_dataset(config, counting(total))
+        dataset = LanguageDataset(config, counting(total))
     except DtkError:
         # Refused only when there is really no room: one window each, or next to it a large held-out share.
         assert total < 2 * (length + 1) or round((total - 2) // length * fraction) >= (total - 2) // length
@@ -54,7 +54,7 @@ def test_train_and_validation_share_no_token(length: int, total: int, fraction: 
 
 
 def test_ids_outside_the_split_are_refused() -> None:
-    dataset = language_dataset(SyntheticData(sequence_length=4), counting(100))
+    dataset = LanguageDataset(SyntheticData(sequence_length=4), counting(100))
     with pytest.raises(IndexError):
         dataset.train(np.array([dataset.train_size]))
 
