@@ -13,9 +13,9 @@ from dtk.models.build import build_model
 from dtk.models.initialize import initialize
 from dtk.parallel.context import Context
 from dtk.parallel.regions import Region, observe
-from tests.dist.ranks import placed
 from dtk.strategies.registry import build_strategy
 from dtk.train.optimizer import clip_factor, parameter_groups, recipe
+from tests.dist.ranks import placed
 
 MODEL = GPTConfig(name="probe", vocab_size=250, context_length=32, layers=4, heads=4, width=64)
 
@@ -27,9 +27,7 @@ class WireTap(TorchDispatchMode):
         "_allgather_base_": ("all_gather", 0),
         "_reduce_scatter_base_": ("reduce_scatter", 1),
         "allreduce_": ("all_reduce", 0),
-        "alltoall_base_": ("all_to_all", 1),
         "broadcast_": ("broadcast", 0),
-        "alltoall_base_": ("all_to_all", 0),
         "send": ("send", 0),
         "recv_": ("recv", 0),
         "alltoall_base_": ("all_to_all", 1),

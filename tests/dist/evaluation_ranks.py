@@ -25,7 +25,9 @@ def evaluate_all(context: Context, cases: dict[Any, dict[str, Any]]) -> dict[Any
         configuration = config(**changes)
         rank = placed(context, configuration)
         parts = set_up(configuration, rank)
-        results[name] = evaluate(configuration, rank, build_dataset(configuration.data, configuration.allow_targets), parts)
+        results[name] = evaluate(
+            configuration, rank, build_dataset(configuration.data, configuration.allow_targets), parts
+        )
     return results
 
 

@@ -13,15 +13,15 @@ import torch.distributed as dist
 
 import dtk.dimensions.cp as cp
 import dtk.dimensions.tp as tp
-import dtk.models.layers as layers
 import dtk.models.initialize as initialize
+import dtk.models.layers as layers
 import dtk.parallel.collectives as collectives
 import dtk.parallel.placement as placement
 import dtk.train.setup as setup
+from diagnostics.contract.artifacts import RunPaths
 from dtk.config import schema
 from dtk.data.build import build_dataset
 from dtk.data.dataset import Batch
-from diagnostics.contract.artifacts import RunPaths
 from dtk.models.initial import fused_heads
 from dtk.models.rows import by_part
 from dtk.parallel.context import Context
@@ -29,11 +29,11 @@ from dtk.parallel.placement import local_piece, replica
 from dtk.parallel.regions import observe
 from dtk.parallel.stop import StopRequest
 from dtk.record.recorder import Recorder
+from dtk.strategies.base import Strategy, owned_state
+from dtk.strategies.fsdp import FSDP
 from dtk.train.assemble import assemble
 from dtk.train.evaluation import evaluate
 from dtk.train.export import export
-from dtk.strategies.base import Strategy, owned_state
-from dtk.strategies.fsdp import FSDP
 from tests.dist.collectives_ranks import Listener, WireTap, summed
 from tests.dist.ranks import placed
 from tests.dist.training_ranks import config

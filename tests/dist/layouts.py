@@ -83,7 +83,9 @@ def curves(context: Context, jobs: dict[str, dict[str, Any]], folder: str, sourc
     return results
 
 
-def differences(model: str, length: int, ranks: int, layouts: dict[str, tuple[str, ...]], folder: Path) -> dict[str, Any]:
+def differences(
+    model: str, length: int, ranks: int, layouts: dict[str, tuple[str, ...]], folder: Path
+) -> dict[str, Any]:
     """Train every layout on that many ranks, and then on one process from its checkpoint at half of the steps.
 
     Returns:

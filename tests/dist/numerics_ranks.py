@@ -11,8 +11,8 @@ from dtk.config import schema
 from dtk.parallel.context import Context
 from dtk.parallel.stop import StopRequest
 from dtk.record.recorder import Recorder
-from tests.dist.ranks import placed
 from dtk.train.assemble import assemble
+from tests.dist.ranks import placed
 from tests.dist.training_ranks import config
 
 STEPS = 8

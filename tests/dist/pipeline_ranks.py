@@ -42,7 +42,11 @@ def _steps(context: Context, mutation: str = "", **changes: Any) -> dict[str, An
             loss = parts.runner.run(batches, parts.strategy.loss_factor / (SAMPLES * LENGTH), lambda i: None)
             norm = parts.strategy.gradient_norm(parts.model.parameters())
         if number == 0:
-            results = {"loss": float(loss) * context.leads_tokens, "norm": float(norm), "gradients": _gradients(parts.model)}
+            results = {
+                "loss": float(loss) * context.leads_tokens,
+                "norm": float(norm),
+                "gradients": _gradients(parts.model),
+            }
         parts.optimizer.step()
         parts.optimizer.zero_grad()
     observe([])

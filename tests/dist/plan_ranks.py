@@ -13,13 +13,13 @@ from diagnostics.contract.artifacts import RunPaths
 from dtk.config.strict import from_plain
 from dtk.parallel import collectives, quantized_comm
 from dtk.parallel.context import Context
+from dtk.parallel.regions import Region, observe
 from dtk.parallel.stop import StopRequest
 from dtk.record.observers import ProfilerMarks
 from dtk.record.recorder import Recorder
-from dtk.parallel.regions import Region, observe
 from dtk.simulate.step_position import REGIONS
-from tests.dist.ranks import placed
 from dtk.train.assemble import assemble
+from tests.dist.ranks import placed
 
 MEASURED = ("second step", "third step")
 """What a thread of the backend frees late is in one or the other: the lower of both is the tensors' own."""

@@ -33,9 +33,7 @@ def run_ranks(function: str, world_size: int, *arguments: Any, timeout_s: float 
         }
         (Path(folder) / "arguments").write_bytes(pickle.dumps(arguments))
         command = ["tests.dist.ranks", function, folder]
-        ranks = [
-            (command, {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(world_size)
-        ]
+        ranks = [(command, {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(world_size)]
         ended = enumerate(run_modules(ranks, ROOT, timeout_s))
         failed = [f"rank {rank} of {function}:\n{one.stderr[-4000:]}" for rank, one in ended if one.returncode]
         assert not failed, "\n".join(failed)

@@ -1,4 +1,4 @@
-"""Callbacks on two ranks: called at the same points, heard on all ranks, and no danger to a run that does not want it."""
+"""Callbacks on two ranks: called at the same points, heard on all ranks, and no danger to a run without them."""
 
 from dataclasses import replace
 
@@ -13,9 +13,10 @@ from tests.dist.training_ranks import config
 
 HERE = "tests.dist.callback_ranks"
 TRAIN = replace(config().train, steps=4, micro_batch_size=8, evaluate_every=2, evaluate_samples=4)
+DDP = DDPConfig()
 
 
-def case(name, strategy=DDPConfig(), steps=4, every=2, load=None, **arguments):
+def case(name, strategy=DDP, steps=4, every=2, load=None, **arguments):
     keep_going = arguments.pop("keep_going", False)
     given = {
         "strategy": strategy,
@@ -29,7 +30,7 @@ def case(name, strategy=DDPConfig(), steps=4, every=2, load=None, **arguments):
 EMA = "dtk.train.builtin.EMA"
 
 
-def several(names, strategy=DDPConfig(), steps=4, load=None, **arguments):
+def several(names, strategy=DDP, steps=4, load=None, **arguments):
     """Callbacks together; the arguments are those of the first."""
     given = case("Notes", strategy, steps, load=load)
     sections = [
@@ -127,7 +128,9 @@ def test_an_evaluation_is_of_the_averages_and_training_goes_on_with_the_weights(
     rows = {name: results[0][name]["extra"]["metrics"] for name in ("ema", "norms")}
     losses = {name: [row["loss"] for row in found if "loss" in row] for name, found in rows.items()}
     assert losses["ema"] == losses["norms"]
-    last = {name: [row["validation_loss"] for row in found if "validation_loss" in row][-1] for name, found in rows.items()}
+    last = {
+        name: [row["validation_loss"] for row in found if "validation_loss" in row][-1] for name, found in rows.items()
+    }
     assert last["ema"] != last["norms"]
 
 

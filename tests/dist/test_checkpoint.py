@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from dtk.config import schema
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.hsdp import HSDPConfig
-from dtk.strategies.zero1 import Zero1Config
 from dtk.strategies.single import SingleConfig
+from dtk.strategies.zero1 import Zero1Config
 from dtk.strategies.zero2 import Zero2Config
-from dtk.config import schema
 from tests.dist.ranks import run_ranks
 from tests.dist.training_ranks import config
 

@@ -1,4 +1,4 @@
-"""Weights and optimizer states of every layout, read under every other one, are those that were written, bit for bit."""
+"""Weights and optimizer states of every layout, read under every other one: those that were written, bit for bit."""
 
 from dataclasses import replace
 from typing import Any

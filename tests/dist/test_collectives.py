@@ -4,13 +4,13 @@ from collections import defaultdict
 
 import pytest
 
+from dtk.config.schema import PrecisionConfig
+from dtk.plan.formulas.memory_table import FULL
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.hsdp import HSDPConfig
 from dtk.strategies.zero1 import Zero1Config
 from dtk.strategies.zero2 import Zero2Config
-from dtk.config.schema import PrecisionConfig
-from dtk.plan.formulas.memory_table import FULL
 from tests.dist.ranks import run_ranks
 
 BF16 = PrecisionConfig(name="bf16", compute_dtype="bfloat16", reduce_dtype="float32")

@@ -1,4 +1,4 @@
-"""Compressed gradients: with error feedback the loss comes where it would have come without; float16 counts overflows."""
+"""Compressed gradients: with error feedback the loss comes where it would without; float16 counts overflows."""
 
 from dataclasses import replace
 
@@ -67,7 +67,10 @@ def test_what_float16_cannot_hold_is_counted_and_said(tmp_path):
 @pytest.mark.timeout(120)
 def test_errors_of_another_layout_start_at_zero_and_rank_0_says_so(tmp_path):
     """Not where there are none: a checkpoint without compression, or a resume without it."""
-    few = {"train": replace(config().train, steps=4), "checkpoint": schema.CheckpointConfig(every=2, at_end=False, keep=9)}
+    few = {
+        "train": replace(config().train, steps=4),
+        "checkpoint": schema.CheckpointConfig(every=2, at_end=False, keep=9),
+    }
     topk, plain = {**few, "strategy": HOOKS["topk"]}, {**few, "strategy": HOOKS["none"]}
     written = [("topk", topk, None), ("plain", plain, None)]
     again = [("same", topk, "topk"), ("to topk", topk, "plain"), ("to plain", plain, "topk")]

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dtk.config import schema
+from dtk.data.sampler import permute
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.single import SingleConfig
-from dtk.config import schema
-from dtk.data.sampler import permute
 from tests.dist.own_task import Points
 from tests.dist.ranks import run_ranks
 from tests.dist.training_ranks import config
@@ -36,8 +36,7 @@ TASKS = {
     "part of the classes": {"model": ENCODER, "data": LABELLED, "train": evaluated(12, 4)},
     "own": {"model": LINE, "data": POINTS, "task": OWN, "allow_targets": ["tests.*"], "train": evaluated(None, 4)},
 }
-SAMPLES = {
-    "own": 23, "language": 45, "few samples": 3, "classes": 48, "some classes": 43, "part of the classes": 12}
+SAMPLES = {"own": 23, "language": 45, "few samples": 3, "classes": 48, "some classes": 43, "part of the classes": 12}
 
 
 @pytest.fixture(scope="module")

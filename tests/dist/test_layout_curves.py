@@ -1,4 +1,4 @@
-"""Losses of every layout over 20 steps, and with a checkpoint that one process reads in between, are those of `single`."""
+"""Losses of every layout over 20 steps, and from a checkpoint that one process reads, are those of `single`."""
 
 from pathlib import Path
 from typing import Any

@@ -36,7 +36,8 @@ EXTENDED = {
     "run -m": ("run", "-m", "strategy=ddp,zero1", *SMALL),
     "run tracker=tensorboard": ("run", "tracker=tensorboard", "strategy=ddp", *SMALL),
     "run tracker=wandb": ("run", "tracker=wandb", "tracker.mode=offline", "strategy=ddp", *SMALL),
-    "run export": ("run", "strategy=fsdp", "model=gpt2_tiny", "train.steps=2", "launcher.nproc=2", "checkpoint.export=true"),
+    "run export": ("run", "strategy=fsdp", "model=gpt2_tiny", "train.steps=2", "launcher.nproc=2",
+                   "checkpoint.export=true"),
     "bench --ab": ("bench", "comm", "--op=all_reduce", "--max-size=4K", "--repeats=1", "--ab", "auto", "cpu_gloo",
                    "launcher.nproc=2"),
     "doctor, all of it": ("doctor",),
@@ -56,8 +57,8 @@ SILENT = ("simulation", "preflight")
 WITHOUT_PROCESSES = {
     "ls": ["ls"], "show": ["show", "last", "--why", "train.steps"], "compare": ["compare", "*"],
     "nccl": ["nccl", "list"], "plan": ["plan", "model=gpt2_tiny", "--engine=closed_form"],
-    "attach": ["attach", "--help"], "rm": ["rm", "last", "--yes"], "explain": ["explain", "seed"], "new": ["new", "lab"],
-    "trace": ["trace", "last"], "completion": ["completion", "words", "dtk run "],
+    "attach": ["attach", "--help"], "rm": ["rm", "last", "--yes"], "explain": ["explain", "seed"],
+    "new": ["new", "lab"], "trace": ["trace", "last"], "completion": ["completion", "words", "dtk run "],
 }  # fmt: skip
 """They start nothing and bind nothing, so a look into the interpreter shows it; `attach` looks at a job from outside
 and has tests of its own (tests/cli/test_attach.py), with jobs that listen for themselves."""

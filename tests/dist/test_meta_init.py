@@ -2,10 +2,10 @@
 
 import pytest
 
+from dtk.config import schema
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.hsdp import HSDPConfig
-from dtk.config import schema
 from tests.dist.ranks import run_ranks
 
 MIB = 2**20

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from dtk.config import schema
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.hsdp import HSDPConfig
 from dtk.strategies.zero1 import Zero1Config
-from dtk.config import schema
 from tests.dist.ranks import run_ranks
 
 DDP = {"strategy": DDPConfig()}

@@ -1,4 +1,4 @@
-"""`dtk.record.attach` in loops that are not dtk's: plain torch, Accelerate, the Trainers of transformers and Lightning."""
+"""`dtk.record.attach` in other loops: plain torch, Accelerate, the Trainers of transformers and Lightning."""
 
 import json
 import os
@@ -20,7 +20,8 @@ def train(mode):
     dist.init_process_group("gloo")
     model = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with dtk.record.attach(name="mine", config={"lr": 0.1, "api_key": "s3cret", "dtype": torch.float32}, level="full") as run:
+    config = {"lr": 0.1, "api_key": "s3cret", "dtype": torch.float32}
+    with dtk.record.attach(name="mine", config=config, level="full") as run:
         for number, batch in enumerate(run.steps(torch.randn(5, 4, 8))):
             with run.region("forward"):
                 loss = model(batch).square().mean()
@@ -136,7 +137,9 @@ def test_a_plain_loop_leaves_a_run_folder(tmp_path):
     for rank in range(2):
         assert paths.ring(rank).stat().st_size > 0 and paths.black_box(rank).is_file()
         assert read_heartbeat(paths.heartbeat(rank)).step == 6  # The sixth is where the data ended.
-        spans = {row["name"] for line in paths.events(rank).read_text().splitlines() if "name" in (row := json.loads(line))}
+        spans = {
+            row["name"] for line in paths.events(rank).read_text().splitlines() if "name" in (row := json.loads(line))
+        }
         assert {"data", "forward", "backward"} <= spans
 
 
@@ -200,7 +203,7 @@ def test_the_trainer_of_lightning(tmp_path):
     ],
 )  # fmt: skip
 def test_bad_use_is_one_line(environment, call, message, tmp_path):
-    text = f"import dtk.record, dtk.errors\ntry:\n    dtk.record.{call}\nexcept dtk.errors.DtkError as error:\n    print(error)"
+    text = f"import dtk.record, dtk.errors\ntry:\n    dtk.record.{call}\nexcept dtk.errors.DtkError as e:\n    print(e)"
     (tmp_path / "call_of_mine.py").write_text(text)
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", **environment}
     (ended,) = run_modules([(["call_of_mine"], environment)], tmp_path, 60)

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from dtk.config import schema
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.hsdp import HSDPConfig
 from dtk.strategies.zero1 import Zero1Config
 from dtk.strategies.zero2 import Zero2Config
 from dtk.strategies.zero3 import Zero3Config
-from dtk.config import schema
 from tests.dist.ranks import run_ranks
 from tests.dist.training_ranks import config
 
@@ -76,7 +76,10 @@ IN_BACKWARD = {
     "optimizer": schema.AdamWConfig(lr=3e-3, in_backward=True),
     "strategy": FSDPConfig(),
 }
-COMPUTE = {"fsdp fp16": "float16", **dict.fromkeys(("fsdp bf16", "ddp bf16", "fsdp tp bf16", "ddp tp bf16"), "bfloat16")}
+COMPUTE = {
+    "fsdp fp16": "float16",
+    **dict.fromkeys(("fsdp bf16", "ddp bf16", "fsdp tp bf16", "ddp tp bf16"), "bfloat16"),
+}
 REDUCE = {
     "ddp bf16 hook": "bfloat16",
     "ddp powersgd": "float32 by powersgd of rank 4",
@@ -86,7 +89,12 @@ CLOSE = 1e-5
 """Relative, over 20 steps, of layouts that cut the model."""
 LOSSY = {
     **dict.fromkeys(("fsdp tp bf16", "ddp tp bf16"), 0.05),
-    "ddp bf16 hook": 0.02, "ddp powersgd": 0.05, "fsdp fp16": 0.05, "fsdp bf16": 0.05, "ddp bf16": 0.05}
+    "ddp bf16 hook": 0.02,
+    "ddp powersgd": 0.05,
+    "fsdp fp16": 0.05,
+    "fsdp bf16": 0.05,
+    "ddp bf16": 0.05,
+}
 
 
 @pytest.fixture(scope="module")

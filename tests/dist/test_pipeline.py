@@ -44,7 +44,9 @@ FOUR = {
     "llama 1f1b fsdp": case("llama", FSDPConfig()),
     "gpt interleaved fsdp": case("gpt", KEEP, "interleaved_1f1b", stages_per_rank=2),
     "gpt zero1": case("gpt", Zero1Config()),
-    "llama zero1 tp recomputed": case("llama", Zero1Config(), tp=2, train=replace(TRAIN, activation_checkpoint_every=2)),
+    "llama zero1 tp recomputed": case(
+        "llama", Zero1Config(), tp=2, train=replace(TRAIN, activation_checkpoint_every=2)
+    ),
     "gpt four stages": case("gpt", DDPConfig(), pp=4),
     "gpt tp recomputed": case("gpt", FSDPConfig(), tp=2, train=replace(TRAIN, activation_checkpoint_every=2)),
     "gpt ring": case("gpt", DDPConfig(), cp=2, context="ring"),
@@ -94,7 +96,9 @@ def test_what_is_declared_is_sent(pipelines):
             assert results[name]["regions"] == declared, f"{name}, rank {rank}"
             for (op, _), figures in declared.items():
                 by_op.update({(op, i): figure for i, figure in enumerate(figures)})
-            wire = {(op, i): figure for (op,), figures in results[name]["wire"].items() for i, figure in enumerate(figures)}
+            wire = {
+                (op, i): figure for (op,), figures in results[name]["wire"].items() for i, figure in enumerate(figures)
+            }
             assert wire == by_op, f"{name}, rank {rank}: on the wire"
 
 
@@ -121,7 +125,10 @@ def test_losses_and_checkpoints_go_on_under_other_layouts(tmp_path):
         }
 
     first = {"strategy": DDPConfig(), "parallel": schema.ParallelConfig(pp=2)}
-    looped = {"strategy": FSDPConfig(), "parallel": schema.ParallelConfig(pp=2, schedule="interleaved_1f1b", stages_per_rank=2)}
+    looped = {
+        "strategy": FSDPConfig(),
+        "parallel": schema.ParallelConfig(pp=2, schedule="interleaved_1f1b", stages_per_rank=2),
+    }
     cases = [
         ("first", upto(8, **first), None),
         ("fsdp", upto(14, strategy=FSDPConfig()), "first"),

@@ -3,7 +3,7 @@
 import pytest
 
 from dtk.plan.formulas.closed_form import closed_form
-from dtk.plan.formulas.stages import stage_declarations, rank_memory
+from dtk.plan.formulas.stages import rank_memory, stage_declarations
 from dtk.plan.job import planned_job
 from dtk.plan.simulated.engine import simulate
 from tests.dist.ranks import run_ranks
@@ -75,7 +75,9 @@ def test_the_optimizer_in_backward_saves_what_the_plan_says(strategy, ranks, lea
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("overrides", [["strategy=zero1", "strategy.offload=optimizer"], ["strategy=fsdp", "strategy.offload=parameters"]])
+@pytest.mark.parametrize(
+    "overrides", [["strategy=zero1", "strategy.offload=optimizer"], ["strategy=fsdp", "strategy.offload=parameters"]]
+)
 def test_bytes_to_and_from_a_file_are_those_that_the_plan_says(overrides, tmp_path):
     """Parameters are read for every gather, and each micro-batch has some."""
     batch = ["train.global_batch_size=4", "train.micro_batch_size=1"]

@@ -17,7 +17,13 @@ from tests.dist.ranks import run_ranks
 from tests.dist.training_ranks import config
 
 transformers = pytest.importorskip("transformers")
-SIZES = {"vocab_size": 257, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+SIZES = {
+    "vocab_size": 257,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+}
 MORE = {"max_position_embeddings": 64}
 STRATEGIES = {
     "single": SingleConfig(), "ddp": DDPConfig(), "fsdp": FSDPConfig(), "zero1": Zero1Config(), "zero2": Zero2Config()
@@ -53,7 +59,10 @@ def section(folder, **arguments):
 def losses(folders, tmp_path_factory):
     head = {"head": "sequence_classification", "settings": {"num_labels": 8}}
     models = {
-        "llama": {"model": section(folders / "llama"), "data": schema.StdlibData(sequence_length=32, max_bytes=400_000)},
+        "llama": {
+            "model": section(folders / "llama"),
+            "data": schema.StdlibData(sequence_length=32, max_bytes=400_000),
+        },
         "qwen": {"model": section(folders / "qwen"), "data": schema.StdlibData(sequence_length=32, max_bytes=400_000)},
         "bert": {"model": section(folders / "bert", **head), "data": LABELLED},
     }

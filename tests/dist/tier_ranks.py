@@ -57,4 +57,9 @@ def measure(context: Context, plain: dict[str, Any], folder: str, steps: int, li
         times.append(time.perf_counter() - began)
         moved.append(sum(loop.parts.strategy.figures().values()) - sum(figures.values()))
     peak = resident_bytes("VmHWM") - before
-    return {"peak_bytes": peak, "step_s": median(times[1:]), "moved_bytes": moved[-1], "data_bytes": resident_bytes("VmData")}
+    return {
+        "peak_bytes": peak,
+        "step_s": median(times[1:]),
+        "moved_bytes": moved[-1],
+        "data_bytes": resident_bytes("VmData"),
+    }

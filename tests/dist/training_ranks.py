@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from diagnostics.contract.artifacts import RunPaths, complete_checkpoints
-from dtk.strategies.single import SingleConfig
 from dtk.config import schema
 from dtk.config.schema import Config
 from dtk.data.build import build_dataset
@@ -14,10 +13,11 @@ from dtk.parallel.context import Context
 from dtk.parallel.stop import StopRequest
 from dtk.record.memory import peak_memory_bytes
 from dtk.record.recorder import Recorder
-from tests.dist.ranks import placed
+from dtk.strategies.single import SingleConfig
 from dtk.train.assemble import assemble
-from dtk.train.summary import begun
 from dtk.train.setup import set_up
+from dtk.train.summary import begun
+from tests.dist.ranks import placed
 
 
 def config(**changes: Any) -> Config:
