@@ -3,7 +3,6 @@
 import argparse
 from functools import partial
 
-from diagnostics.contract.files import table_beside
 from dtk.console import report as report_forms
 from dtk.console.options import Parser, add_command, read_options, taken
 from dtk.console.progress import Progress
@@ -15,8 +14,9 @@ DONE, FAILED = 0, 1  # Exit codes.
 
 def add_more(tune: Parser) -> None:
     """Add the topics of `tune`."""
-    topics, table = tune.add_subparsers(title="topics", metavar="TOPIC"), read_options(__file__)["topic"]
-    for name, texts in table_beside(__file__).items():
+    topics, every = tune.add_subparsers(title="topics", metavar="TOPIC"), read_options(__file__)
+    table = every["topic"]
+    for name, texts in every["topics"].items():
         topic = {**table, "help": texts["line"], "usage": f"dtk tune {name} [KEY=VALUE ...] [options]", "text": "tune"}
         left_out = "--max" if "values" in texts else "--values"
         topic["options"] = {key: option for key, option in table["options"].items() if key != left_out}
