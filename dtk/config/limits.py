@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from diagnostics.contract.files import table_beside
@@ -15,12 +16,13 @@ _NONE = math.inf
 _DIGITS = 40  # A longer number is cut in a message.
 
 _OPEN = {"above 0": _ABOVE_ZERO, "below 1": _BELOW_ONE}
-LIMITS: dict[str, tuple[float, float]] = {
-    key: (_OPEN.get(low, low), _OPEN.get(high, high))
-    for low, high, keys in table_beside(__file__)
-    for key in keys.split()
-}
-"""Dotted key -> smallest and largest value. A test holds it against the schema: no number is left out."""
+
+
+@cache
+def limits() -> dict[str, tuple[float, float]]:
+    """Return dotted key -> smallest and largest value. A test holds it against the schema: no number is left out."""
+    table = table_beside(__file__)
+    return {key: (_OPEN.get(low, low), _OPEN.get(high, high)) for low, high, keys in table for key in keys.split()}
 
 
 def check_limits(config: Config) -> None:
@@ -42,14 +44,14 @@ def check_numbers(plain: dict[str, Any], more: Mapping[str, tuple[float, float]]
 
     Args:
         plain: section -> key -> value.
-        more: ranges of keys beside `LIMITS`.
+        more: ranges of keys beside `limits`.
 
     Raises:
         DtkError: the first one, with the range.
     """
-    limits = {**LIMITS, **(more or {})}
+    ranges = {**limits(), **(more or {})}
     for key, value in _numbers(plain):
-        low, high = limits.get(key, (-_NONE, _NONE))
+        low, high = ranges.get(key, (-_NONE, _NONE))
         if not low <= value <= high:
             least = "above 0" if low == _ABOVE_ZERO else f"{_show(low)} or more"
             span = f"above 0, at most {_show(high)}" if low == _ABOVE_ZERO else f"{_show(low)} to {_show(high)}"

@@ -11,7 +11,7 @@ from dtk.config.batch import settle
 from dtk.config.checks import check, check_ranks
 from dtk.config.compose import Composed, compose
 from dtk.config.instantiate import check_targets
-from dtk.config.limits import LIMITS
+from dtk.config.limits import limits
 from dtk.config.placement import CPU_RANKS, remote_placement
 from dtk.config.resume import resume
 from dtk.config.schema import Config, LauncherConfig, RemoteLauncher, TrainConfig
@@ -112,6 +112,6 @@ def check_world_size(world_size: int, typed: str) -> None:
     Raises:
         DtkError: it is below 1, or more than any cluster has.
     """
-    low, high = LIMITS["launcher.world_size"]
+    low, high = limits()["launcher.world_size"]
     if not low <= world_size <= high:
         raise DtkError(f"{typed} is out of range", f"it must be {low:.0f} to {high:.0f}")

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtk.config.limits import LIMITS, check_numbers
+from dtk.config.limits import check_numbers, limits
 from dtk.errors import DtkError
 
-KEYS = st.sampled_from(sorted(LIMITS))
+KEYS = st.sampled_from(sorted(limits()))
 NUMBERS = st.one_of(st.integers(-(2**70), 2**70), st.floats(allow_nan=False))
 
 
@@ -22,7 +22,7 @@ def section(key: str, value: Any) -> dict[str, Any]:
 
 @given(KEYS, NUMBERS)
 def test_a_number_is_refused_exactly_outside_its_range(key: str, number: float) -> None:
-    low, high = LIMITS[key]
+    low, high = limits()[key]
     if low <= number <= high:
         check_numbers(section(key, number))
         return
@@ -34,7 +34,7 @@ def test_a_number_is_refused_exactly_outside_its_range(key: str, number: float) 
 
 @given(KEYS, st.lists(NUMBERS, min_size=1, max_size=3))
 def test_each_member_of_a_list_is_held_against_the_range_of_its_key(key: str, numbers: list[float]) -> None:
-    low, high = LIMITS[key]
+    low, high = limits()[key]
     if all(low <= number <= high for number in numbers):
         check_numbers(section(key, numbers))
     else:
@@ -44,7 +44,7 @@ def test_each_member_of_a_list_is_held_against_the_range_of_its_key(key: str, nu
 
 @given(KEYS)
 def test_both_ends_belong_to_the_range_and_their_neighbours_do_not(key: str) -> None:
-    low, high = LIMITS[key]
+    low, high = limits()[key]
     check_numbers(section(key, low))
     with pytest.raises(DtkError):
         check_numbers(section(key, math.nextafter(low, -math.inf) if isinstance(low, float) else low - 1))
