@@ -1,8 +1,4 @@
-"""What one reader or one cause may take of the machine, and the line for a report when it fails.
-
-`limits` bounds what a file holds. What is made of it can be larger by any factor (a figure in it that counts ranks,
-a join, a list that is shared), so time and memory are bounded as well, by the bytes that the evidence takes on disk.
-"""
+"""What one reader or cause may take of the machine, as what is made of a file may be larger than it by any factor."""
 
 import os
 import signal

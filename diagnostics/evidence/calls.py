@@ -1,8 +1,4 @@
-"""What one rank called: collectives and point-to-point calls, whichever recorder wrote them down.
-
-Common form of flight-recorder dumps, black boxes and dtk's rings. Owns the field's names for operations
-and the way from frames to the user's line. Reads no file and knows no verdict.
-"""
+"""What one rank called: collectives and point-to-point calls, whichever recorder wrote them down."""
 
 import re
 from collections.abc import Iterable

@@ -1,7 +1,4 @@
-"""What there is of each kind of evidence, and whether it could be read.
-
-Asked after the detectors, since they load the large files. Decides nothing about the job.
-"""
+"""What there is of each kind of evidence, and whether it could be read."""
 
 from contextlib import suppress
 from typing import Any

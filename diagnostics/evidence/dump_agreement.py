@@ -1,7 +1,4 @@
-"""Whether flight dumps can be of one job: what two of them say about the same collective must agree.
-
-Knows nothing of hangs: a rank that issued another collective than its peers is of the same job all the same.
-"""
+"""Whether flight dumps can be of one job: what two of them say about the same collective must agree."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -154,10 +151,7 @@ def _who(part: list[tuple[Any, _Calls]]) -> str:
 
 
 def _left_before(early: _Calls, late: _Calls) -> tuple[GroupKey, int] | None:
-    """Return the first collective that `early` had left before `late` reached it.
-
-    This must hold for all collectives that both made. Otherwise, return None.
-    """
+    """Return the first collective that `early` had left before `late` reached it."""
     left = None
     places = sorted(early.keys() & late.keys())
     for (key, seq), (after_key, after_seq) in pairwise(places):

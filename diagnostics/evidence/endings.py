@@ -1,8 +1,4 @@
-"""How a rank ended: the one classification of exceptions, signals, exit codes and a launcher's texts.
-
-The readers of tracebacks, the causes of hangs, the launcher and the benchmarks all ask here. What matters most is
-whether a rank was the first to fail or only lost a peer that did; see `kind_of_exception`.
-"""
+"""How a rank ended: the one classification of exceptions, signals, exit codes and a launcher's texts."""
 
 import re
 import signal as signals

@@ -1,8 +1,6 @@
 """From the entries of a flight-recorder dump to calls: all forms that torch has written since 2.4.
 
 Sources: FlightRecorder.hpp / FlightRecorderDetail.hpp of PyTorch (names of fields), measured dumps of gloo.
-Differences between the pickle and the JSON form, strings for integers, absent keys and gloo's nameless
-`pg_config` end here; nothing after this module knows of them.
 """
 
 import marshal
@@ -184,10 +182,7 @@ def _point_to_point(call: Call, entry: dict[str, Any], members: tuple[int, ...])
 
 
 def _describe(entry: dict[str, Any]) -> tuple[str, Described]:
-    """Return the recorder and the signature of an entry.
-
-    Equal entries share one object, which keeps a pass over millions of entries cheap.
-    """
+    """Return the recorder and the signature of an entry."""
     raw = (entry["profiling_name"], *map(entry.get, ("input_sizes", "input_dtypes", "output_sizes", "output_dtypes")))
     packed = marshal.dumps(raw, 2)
     description = _CACHE.get(packed)

@@ -1,7 +1,4 @@
-"""Walks a path and builds the Evidence: what is there, whose it is, what could not be used, how many ranks there are.
-
-Large files are only recognised here; their readers load them later. Decides nothing about the job.
-"""
+"""Walks a path and builds the Evidence: what is there, whose it is, what could not be used, how many ranks."""
 
 import difflib
 import stat
@@ -85,11 +82,7 @@ def gather(path: Path, limits: Limits, progress: Callable[[str], None] | None = 
 
 
 def _target(path: Path) -> Path:
-    """Return the path without links, if it is a folder or a regular file.
-
-    Raises:
-        DiagnosticsError: it is not.
-    """
+    """Return the path without links, if it is a folder or a regular file."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as problem:

@@ -1,8 +1,4 @@
-"""Bounds on untrusted files, and the only ways to read one: whole, or as a decompressed stream.
-
-Evidence comes from anywhere. A reader that goes through this module cannot be made to use more memory
-than the limits say, whatever the file claims about itself.
-"""
+"""Bounds on untrusted files, and the only ways to read one: whole, or as a decompressed stream."""
 
 import errno
 import json

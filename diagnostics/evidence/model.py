@@ -1,8 +1,4 @@
-"""What the readers found, as one value that the detectors share. Holds no verdict and reads no file.
-
-Small records (errors, stacks, facts from logs) are held whole. Large ones (flight dumps, traces,
-snapshots) are handles: a detector loads one at a time, so memory does not grow with the ranks.
-"""
+"""What the readers found, as one value that the detectors share. Holds no verdict and reads no file."""
 
 import re
 from dataclasses import dataclass, field

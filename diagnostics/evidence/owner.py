@@ -1,7 +1,4 @@
-"""Which rank a log, a stack dump or an error file belongs to, by its place: only words that mean a rank count.
-
-A log's name is full of other numbers (jobs, dates, process ids), so its last integer means nothing.
-"""
+"""Whose a log, a stack dump or an error file is, by its place: only words that mean a rank count, never dates."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""How each rank of a job ended: from its error records, log lines, Slurm, torchrun's list and dtk's own records.
-
-Chooses the ending that says most where several files tell of one rank. Decides no cause.
-"""
+"""How each rank of a job ended: from its error records, log lines, Slurm, torchrun's list and dtk's own records."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping

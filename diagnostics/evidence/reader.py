@@ -1,7 +1,4 @@
-"""What a reader of one kind of evidence is, and what it gives. Reads nothing itself.
-
-A reader is one file in `diagnostics/evidence/readers/` that ends in a `READER`; `registry` collects them from there.
-"""
+"""What a reader of one kind of evidence is, and what it gives. Reads nothing itself."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

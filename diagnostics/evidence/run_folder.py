@@ -1,7 +1,4 @@
-"""The records of a dtk run folder, each on its own: a damaged one becomes a problem, the others still count.
-
-Owns which folders of a run hold evidence. Large records (dumps, traces) are left to their readers.
-"""
+"""The records of a dtk run folder, each on its own: a damaged one becomes a problem, the others still count."""
 
 import re
 from collections.abc import Callable, Iterator

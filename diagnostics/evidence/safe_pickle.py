@@ -162,10 +162,7 @@ def _checked(data: bytes) -> Iterator[bytes]:
 
 
 def _check_growth(data: bytes) -> None:
-    """Refuse data whose containers could take too much memory.
-
-    This is an upper bound: every byte that could be the opcode of a container counts as one.
-    """
+    """Refuse data whose containers could take too much memory."""
     lists, dicts = data.count(b"]") + data.count(b"l"), data.count(b"}") + data.count(b"d")
     if _LIST_BYTES * lists + _DICT_BYTES * dicts > max(_GROWTH_FREE_BYTES, _GROWTH * len(data)):
         raise RefusedError("it is made of containers with nothing inside")
@@ -192,12 +189,7 @@ def _plain_run(size: int) -> re.Pattern[bytes]:
 
 
 def _after(data: bytes, at: int, code: int) -> int:
-    """Where the next opcode starts, for one that is not plain.
-
-    Raises:
-        RefusedError: it wants more than plain values.
-        ValueError: damaged.
-    """
+    """Where the next opcode starts, for one that is not plain."""
     if code in _REFUSED:
         raise RefusedError(f"it wants {_REFUSED[code]}")
     if code in _LENGTH_BYTES:

@@ -1,8 +1,4 @@
-"""Finds run folders and reads how each stands, for every command that takes a run. Never fails on a damaged one.
-
-Reads only what it needs: status.json, and then summary.json or the end of metrics.jsonl, so a listing is linear
-in the number of runs, whatever their length.
-"""
+"""Finds run folders and reads how each stands, for every command that takes a run. Never fails on a damaged one."""
 
 import os
 from contextlib import suppress

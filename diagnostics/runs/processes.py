@@ -1,7 +1,4 @@
-"""Whether the process that a manifest names still runs here. Knows nothing else of runs.
-
-A process id is given out again after a while (at once in a container), so the start time says whether it is the same.
-"""
+"""Whether the process that a manifest names still runs here; as ids are given out again, by its start time too."""
 
 import os
 from collections.abc import Mapping

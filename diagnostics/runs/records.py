@@ -1,7 +1,4 @@
-"""Reads the small records of a run folder, bounded: what a listing of ten thousand runs can afford. Never fails.
-
-Knows files, not what a run is. A problem is one line in the list that the caller gives; an absent file is none.
-"""
+"""Reads the small records of a run folder, bounded: what a listing of ten thousand runs can afford. Never fails."""
 
 import json
 import os

@@ -1,7 +1,4 @@
-"""The catalogue of variables that NCCL, torch.distributed, the CUDA allocator and gloo read, as typed values.
-
-The data is in `data/*.yaml`; this module only loads it, once per process. It judges nothing.
-"""
+"""The catalogue of variables that NCCL, torch.distributed, the CUDA allocator and gloo read, as typed values."""
 
 import functools
 from collections.abc import Mapping

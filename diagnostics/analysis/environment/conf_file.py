@@ -1,7 +1,4 @@
-"""NCCL's configuration files (/etc/nccl.conf, ~/.nccl.conf, $NCCL_CONF_FILE): the values as NCCL takes them.
-
-On Azure's and Oracle's images the settings stand there and not in the environment.
-"""
+"""NCCL's configuration files (/etc/nccl.conf, ~/.nccl.conf, $NCCL_CONF_FILE): the values as NCCL takes them."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,4 @@
-"""Faults of NCCL, torch, the driver and the kernel that their trackers describe: one table, with versions and sources.
-
-The table is `data/known_bugs.yaml`. A row says in which versions the fault is, what else it takes, how it shows, and
-what helps. Holds no verdict.
-"""
+"""Faults of NCCL, torch, the driver and the kernel that their trackers describe, with versions and sources."""
 
 import functools
 import re

@@ -1,7 +1,4 @@
-"""Rules between variables: settings that fight each other, that have no effect together, or that risk the job.
-
-Each rule is a function of the situation. What the machine must be like for a rule is in `rules_hardware`.
-"""
+"""Rules between variables: settings that fight each other, that have no effect together, or that risk the job."""
 
 from collections.abc import Iterator
 

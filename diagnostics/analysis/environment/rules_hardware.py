@@ -1,7 +1,4 @@
-"""Rules between variables and the machine: interfaces and HCAs that do not exist, links that are there but unused.
-
-A rule says nothing where the fact that it needs is unknown.
-"""
+"""Rules between variables and the machine: interfaces and HCAs that do not exist, links that are there but unused."""
 
 from collections.abc import Iterator
 from dataclasses import replace

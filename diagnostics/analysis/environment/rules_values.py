@@ -1,7 +1,4 @@
-"""Rules about one variable's value: numbers that NCCL misreads, words in the wrong case, values out of range.
-
-By type of the catalogue; one function each. Knows no other variable.
-"""
+"""Rules about one variable's value: numbers that NCCL misreads, words in the wrong case, values out of range."""
 
 import re
 from collections.abc import Callable, Iterator

@@ -1,8 +1,4 @@
-"""What the memory of one rank consists of, at its peak and over time.
-
-Measured where allocations were recorded, computed for what lay there before the profiled window; what neither tells
-stays `unknown`. Decides nothing.
-"""
+"""What the memory of one rank consists of, at its peak and over time."""
 
 from bisect import bisect_right
 from collections import Counter

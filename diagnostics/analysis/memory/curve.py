@@ -1,6 +1,4 @@
-"""Live bytes over time from the profiler's allocations: the peak, what was alive there and where it was
-allocated, and what stays behind after each step. Decides nothing.
-"""
+"""Live bytes over time from the profiler's allocations: the peak, what was alive there, what each step leaves."""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -183,13 +181,7 @@ class OpenSpans:
 
 
 def _allocation(event: MemoryEvent, spans: list[Span], backward: Span | None) -> Allocation:
-    """Return the event as an allocation with its step, phase and region.
-
-    Args:
-        event: an allocation.
-        spans: annotations that are open.
-        backward: the stretch of autograd that is under way, else the next one.
-    """
+    """Return the event as an allocation with its step, phase and region."""
     names = [span.name for span in spans]
     step = next((span for span in spans if span.name.startswith(STEP)), None)
     # The most specific phase that the open annotations name counts.

@@ -1,8 +1,4 @@
-"""What one rank gathers and reduces, from flight dumps and rings (traces: `annotated`): sizes, who called, how often.
-
-A gather is a unit's (FSDP's own, by its annotation or frames), the user's (a call of torch.distributed in
-the user's code) or a library's. Decides nothing.
-"""
+"""What one rank gathers and reduces, from flight dumps and rings: sizes, who called, how often."""
 
 import re
 from collections import Counter

@@ -1,8 +1,4 @@
-"""What was read of the memory of a job: the size of the model, and of each rank the curve, gathers, timeline, snapshot.
-
-The causes of memory are decided from it. Gathers are the same on all ranks of a group, so of the large files those of
-the first ranks are read. Decides nothing.
-"""
+"""What was read of a job's memory: the size of the model, and of each rank the curve, gathers, timeline, snapshot."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,6 @@
 """What the configuration and the summary say about a model's size and how its state is spread over ranks.
 
-Formulas: Rajbhandari et al. 2020 (ZeRO) for states; parameters of a tied GPT-2 and of Llama counted from
-their layers. What is not known stays None: nothing is guessed. Reads no file.
+Sources: Rajbhandari et al. 2020 (ZeRO) for states; parameters of GPT-2 and Llama counted from their layers.
 """
 
 from dataclasses import dataclass, replace

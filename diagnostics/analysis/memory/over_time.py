@@ -1,6 +1,4 @@
-"""What the memory of one rank consisted of over time: from the profiler's allocations, else from the history in a
-snapshot of the allocator, else totals from dtk's timeline or telemetry, which nobody can attribute. Decides nothing.
-"""
+"""What one rank's memory consisted of over time: by its trace, a snapshot, else totals that nobody can attribute."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,4 @@
-"""What was planned of a run's memory (plan.json) against what it was, in words. Decides no cause.
-
-Tensors are compared with tensors only: the resident set of a process on CPU also holds code, caches and buffers.
-"""
+"""What was planned of a run's memory (plan.json) against what it was, in words. Decides no cause."""
 
 from dataclasses import replace
 from typing import Any

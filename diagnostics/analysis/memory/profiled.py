@@ -1,8 +1,6 @@
 """What a profiler trace tells of one rank's gathers: whose they are, which allocations are theirs, and their lines.
 
-FSDP's annotations tell which unit a gather belongs to. Traces give sizes and times of calls and of allocations but no
-addresses of calls, so these are matched by size and order. Where Python functions were traced (`with_stack=True`) a
-line is that of a function's head. Decides nothing.
+Traces give no addresses of calls, so calls and allocations are matched by size and order.
 """
 
 from bisect import bisect_right

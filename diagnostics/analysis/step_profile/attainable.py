@@ -1,7 +1,4 @@
-"""How good a schedule could be: bounds and counterfactuals from times that were measured. Pure arithmetic, ns.
-
-A figure from here is a ceiling: what a fix can win at most.
-"""
+"""How good a schedule could be, from measured times in ns: a figure from here is a ceiling of what a fix can win."""
 
 import math
 

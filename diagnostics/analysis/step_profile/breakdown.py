@@ -1,7 +1,4 @@
-"""Where one rank's time went: compute, communication, overlap, exposed, copies, idle; per step, group and phase.
-
-wall = compute + exposed communication + exposed copies + idle, to the nanosecond. Judges nothing.
-"""
+"""Where one rank's time went: compute, communication, overlap, exposed, copies, idle; per step, group and phase."""
 
 import math
 from collections.abc import Iterable
@@ -15,7 +12,7 @@ from diagnostics.evidence.trace.model import Trace
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Times of one window, ns."""
+    """Times of one window, ns: wall = compute + exposed communication + exposed copies + idle."""
 
     wall: int = 0
     compute: int = 0

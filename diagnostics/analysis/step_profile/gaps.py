@@ -1,7 +1,4 @@
-"""Why a device stood idle: data loader, a wait of the host, a host that launches late or pauses, or another stream.
-
-Compares each stretch without work with what the host did meanwhile. No verdicts.
-"""
+"""Why a device stood idle: data loader, a wait of the host, a host that launches late or pauses, or another stream."""
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass

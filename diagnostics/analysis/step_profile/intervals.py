@@ -1,7 +1,4 @@
-"""Arithmetic on time intervals: unions, intersections, sums. Knows nothing of traces.
-
-An interval is (start, end) with start <= end; a cover is a list of disjoint ones, ascending. Units are the caller's.
-"""
+"""Arithmetic on intervals (start, end) with start <= end, and on covers: disjoint ones, ascending. Any unit."""
 
 from bisect import bisect_right
 from collections.abc import Iterable

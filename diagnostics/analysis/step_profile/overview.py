@@ -1,7 +1,4 @@
-"""All ranks together: profiles, the split into waiting and transfer, and what the run declared.
-
-Reads one trace at a time, several at once in processes when they are large. The causes are decided from this alone.
-"""
+"""All ranks together: profiles, the split into waiting and transfer, and what the run declared."""
 
 import gc
 import os

@@ -1,7 +1,6 @@
 """Steps, micro-batches and phases of one rank: where a step ends on the device, and when backward runs.
 
-Steps are the profiler's own marks on the host; on the device a step begins with the first work launched in
-it. Backward is what autograd's operations launch. Judges nothing.
+On the device a step begins with the first work launched in it. Backward is what autograd's operations launch.
 """
 
 from bisect import bisect_left, bisect_right
@@ -191,10 +190,7 @@ def _runs(launched: list[tuple[int, bool, int, int]], forwards: list[int]) -> li
 
 
 def _backward(run: list[tuple[int, bool, int, int]], others: list[int], limit: int, autograd: Ruler) -> Backward:
-    """Return the host and device intervals of one backward pass.
-
-    On the host, it ends with autograd's last operation, which need not launch anything.
-    """
+    """Return the host and device intervals of one backward pass."""
     n = bisect_right(others, run[-1][0])
     border = others[n] if n < len(others) else limit
     last = autograd.last_end(border)

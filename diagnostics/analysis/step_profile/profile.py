@@ -1,7 +1,4 @@
-"""One rank's trace, boiled down to what the causes are decided by. Small, and can be sent between processes.
-
-Builds facts (times in ns since the trace's base); the causes are decided elsewhere.
-"""
+"""One rank's trace, boiled down to what the causes are decided by. Small, and can be sent between processes."""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter

@@ -1,7 +1,6 @@
 """Splits collectives into waiting for late ranks and transfer, by matching them over all ranks.
 
 All members leave a collective together, so the one that stayed shortest came last: no clocks are compared.
-Says who came late and what it did before; whether that is worth a word is decided elsewhere.
 """
 
 from collections import Counter, defaultdict

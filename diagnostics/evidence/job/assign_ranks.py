@@ -1,7 +1,4 @@
-"""Whose a line, a stack or an error is: local ranks made global, NCCL's processes made ranks, the homeless adopted.
-
-Every choice depends on contents only, never on names or the order of a listing.
-"""
+"""Whose a line, a stack or an error is: local ranks made global, NCCL's processes made ranks, the homeless adopted."""
 
 import re
 from collections import defaultdict

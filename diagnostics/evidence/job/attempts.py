@@ -1,7 +1,4 @@
-"""Which attempt of a job the evidence is of. torchrun and dtk keep what each attempt left in a folder `attempt_<n>`.
-
-A job that was restarted is judged by its last attempt; how the earlier ones failed is told beside it.
-"""
+"""Which attempt of a job the evidence is of. torchrun and dtk keep what each attempt left in a folder `attempt_<n>`."""
 
 import re
 from collections.abc import Iterable
@@ -68,10 +65,7 @@ def set_aside(
 
 
 def _place(file: str) -> tuple[str, int] | None:
-    """Return the folder of the job and the number of the attempt that a file belongs to.
-
-    `logs/attempt_0` and `start/attempt_1` of one folder are of one job.
-    """
+    """Return the folder of the job and the number of the attempt that a file belongs to."""
     match = _ATTEMPT.match(file)
     return None if match is None else ((match[1] or "").rpartition("/")[0], int(match[2]))
 

@@ -1,7 +1,4 @@
-"""Settles which of several files about the same rank counts, and refuses folders that hold several jobs.
-
-Every choice depends on contents only, never on names or the order of a listing.
-"""
+"""Settles which of several files about the same rank counts, and refuses folders that hold several jobs."""
 
 from collections import defaultdict
 from functools import partial
@@ -85,10 +82,7 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
 
 
 def _choose(group: list[Any], evidence: Evidence, reader: Reader) -> list[Any]:
-    """Choose the largest of several files of a rank, or the one with the smallest hash if sizes are equal.
-
-    Copies of a file do not contradict each other.
-    """
+    """Choose the largest of several files of a rank, or the one with the smallest hash if sizes are equal."""
     if len(group) == 1:
         return group
     digests = {handle.file: _digest(handle.path) for handle in group}

@@ -1,7 +1,4 @@
-"""Whether files of all kinds can be of one job, by when and by which process they were written.
-
-Refuses what cannot belong together; says nothing where that cannot be told. Reads only the beginnings of large files.
-"""
+"""Whether files of all kinds can be of one job, by when and by which process they were written."""
 
 import re
 from collections.abc import Iterable, Sequence

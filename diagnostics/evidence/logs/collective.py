@@ -1,7 +1,6 @@
 """The stack that torch's watchdog prints of the collective that timed out: the user's own line in a plain log.
 
-`Stack trace of the failed collective:` and one line for each frame, innermost first (ProcessGroupNCCL.cpp and
-FlightRecorder.hpp since 2.4; it takes a flight recorder with stacks). Decides nothing.
+Sources: ProcessGroupNCCL.cpp and FlightRecorder.hpp since 2.4; it takes a flight recorder with stacks.
 """
 
 import re

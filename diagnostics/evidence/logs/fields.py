@@ -1,7 +1,4 @@
-"""Turns what a pattern captured in a log line into values: numbers, bytes, ranks, the figures of an out-of-memory text.
-
-Knows torch's and Slurm's ways to write them, no file and no pattern.
-"""
+"""Turns what a pattern captured in a log line into values: numbers, bytes, ranks, figures of an out-of-memory text."""
 
 import re
 from typing import Any

@@ -1,7 +1,4 @@
-"""What a launcher's log says about ranks that ended: torchrun's list of failures; and the interpreter's fatal errors.
-
-Owns these formats. What follows from an end, and who is a victim, is for the causes.
-"""
+"""What a launcher's log says of ranks that ended: torchrun's list of failures; and the interpreter's fatal errors."""
 
 import re
 from collections.abc import Iterable

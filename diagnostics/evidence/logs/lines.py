@@ -1,9 +1,4 @@
-"""Cuts a log of any size into lines, stopping only at those that could matter; tells whose line it is.
-
-Most of a log is loss lines. Words that announce something known are searched in whole blocks at C speed,
-and only lines with one are cut out, unless the consumer is in the middle of something (a traceback).
-It must not know what the words mean.
-"""
+"""Cuts a log of any size into lines, stopping only at those that could matter; tells whose line it is."""
 
 import codecs
 import json

@@ -1,7 +1,4 @@
-"""Reads the lines that trainers print of their steps: loss, gradient norm, loss scale. One table of formats.
-
-Whole blocks are searched at C speed, since most of a log is such lines. What a figure means is for the causes.
-"""
+"""Reads the lines that trainers print of their steps: loss, gradient norm, loss scale. One table of formats."""
 
 import re
 from array import array

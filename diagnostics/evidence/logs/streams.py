@@ -1,7 +1,4 @@
-"""Tracebacks and stacks in the lines of a log, put together for each of its writers.
-
-A traceback behind which the same writer goes on with its steps was handled: it becomes a fact. Knows no patterns.
-"""
+"""Tracebacks and stacks in the lines of a log, put together for each of its writers."""
 
 import re
 from dataclasses import dataclass, field, replace

@@ -1,6 +1,4 @@
-"""Bytes by what they are for, over time: the words for that, and a stack of levels that stays small while moments
-stream by. Knows neither where moves come from nor how they are drawn.
-"""
+"""Bytes by what they are for, over time: the words for that, and a stack of levels that stays small as moments pass."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,8 +1,4 @@
-"""Flight-recorder dumps: pickle and JSON of torch 2.4 and later, NCCL and gloo, and dtk's black boxes.
-
-Recognised by content. Holds one file at a time and gives its calls in the common form of `calls`;
-what the entries mean is settled in `entries`. Knows no verdict.
-"""
+"""Flight-recorder dumps: pickle and JSON of torch 2.4 and later, NCCL and gloo, and dtk's black boxes."""
 
 import re
 from collections import defaultdict

@@ -1,8 +1,4 @@
-"""Reads a log of any size once: known facts, tracebacks, stacks and the launcher's list of failures.
-
-Streams with bounded memory; what repeats is counted. Which rank a line is about comes from its prefix, else
-from the text, else from NCCL's process names, else from the file. Decides nothing.
-"""
+"""Reads a log of any size once: known facts, tracebacks, stacks and the launcher's list of failures."""
 
 import re
 from collections import Counter

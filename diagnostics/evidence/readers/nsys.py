@@ -1,7 +1,4 @@
-"""Nsight Systems exports (sqlite): read-only, bounded, into the same columns as a profiler trace.
-
-Owns the tables of the export. One file can hold several devices: each becomes a trace of its own.
-"""
+"""Nsight Systems exports (sqlite): read-only, bounded, into the same columns as a profiler trace."""
 
 import re
 import sqlite3

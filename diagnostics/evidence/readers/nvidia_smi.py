@@ -1,8 +1,4 @@
-"""What `nvidia-smi -q` shows of each device at one moment: clocks, PCIe link, memory errors.
-
-Gives a fact of kind `gpu_state` for each device: `device` (its address), `sample` (as telemetry has it) and `xid` (with
-the meaning of what its memory or its driver reports; None = nothing). Source: nvidia-smi(1).
-"""
+"""What `nvidia-smi -q` shows of each device at one moment: clocks, PCIe link, memory errors. Source: nvidia-smi(1)."""
 
 import re
 from collections.abc import Iterator

@@ -1,7 +1,4 @@
-"""A rank's process as `dtk attach` saw it from outside: state, times of its main thread, how far its loops are.
-
-Gives one fact of kind `process` for each file, and how the rank ended if its process is gone. Decides nothing.
-"""
+"""A rank's process as `dtk attach` saw it from outside: state, times of its main thread, how far its loops are."""
 
 import re
 from pathlib import Path

@@ -1,8 +1,4 @@
-"""dtk's rings of collectives as evidence: the calls of one rank in the common form of `calls`.
-
-A ring has what the flight recorder leaves out: root, ReduceOp, peer, tag, splits, the call that the user made,
-step and region. It survives SIGKILL and aborts. It does not see C++ reducers.
-"""
+"""dtk's rings of collectives as evidence: the calls of one rank in the common form of `calls`."""
 
 import json
 

@@ -1,8 +1,6 @@
 """Snapshots of torch's caching allocator (`torch.cuda.memory._dump_snapshot`): pickle, or the same as JSON.
 
-Reduces one file to what detectors ask: reserved against allocated, free blocks, who holds the bytes, the
-history as a curve, what was asked for when memory ran out. Source of the fields: torch/csrc/cuda/Module.cpp,
-`_memory_snapshot`, of torch 2.0 to 2.13. Knows no verdict.
+Source of the fields: torch/csrc/cuda/Module.cpp, `_memory_snapshot`, of torch 2.0 to 2.13.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,4 @@
-"""Files of nothing but stacks: faulthandler's dumps and py-spy's (text, or `py-spy dump --json`).
-
-torch's debug server (torch/distributed/debug/_debug_handlers.py) writes those of all ranks into one file.
-"""
+"""Files of nothing but stacks: faulthandler's dumps and py-spy's (text, or `py-spy dump --json`)."""
 
 import re
 from pathlib import Path
@@ -17,7 +14,7 @@ from diagnostics.evidence.stacks.dumps import FAULT_THREAD, SPY_PROCESS, SPY_THR
 
 _RANK = re.compile(r"^=== Rank (\d{1,7}): \S+ ===$", re.MULTILINE)
 _UNANSWERED = "PARTIAL DATA: "
-"""What the debug server writes first where some ranks did not answer."""
+"""What torch's debug server (torch/distributed/debug/_debug_handlers.py) writes first where ranks did not answer."""
 
 
 class _SpyFrame(msgspec.Struct):

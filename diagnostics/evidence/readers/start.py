@@ -1,7 +1,4 @@
-"""How far each rank was on its way to its process group: the files that `dtk watch` lets ranks write while they start.
-
-Gives one fact for each file: state `started`, `meets` (within init_process_group) or `met`. Decides nothing.
-"""
+"""How far each rank was on its way to its process group: the files that `dtk watch` lets starting ranks write."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal

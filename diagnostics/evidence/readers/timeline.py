@@ -1,7 +1,4 @@
-"""dtk's memory timelines (one line a step and rank) and telemetry (one line a second and node).
-
-Streams a file of any length down to a bounded number of points that keep the peaks. Knows no verdict.
-"""
+"""dtk's memory timelines (one line a step and rank) and telemetry (one line a second and node)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,6 +1,5 @@
 """`trainer_state.json` of Hugging Face's Trainer: the steps that it logged, also where its output is lost.
 
-Gives one fact of kind `trainer_steps`, in the form of a log's `steps`; lines are entries of `log_history`, from 1.
 Source: TrainerState in transformers/trainer_callback.py.
 """
 

@@ -1,7 +1,4 @@
-"""What the watch of a job left: why it ended the ranks, or that the command under `dtk watch` ended well.
-
-Gives one fact for each file: kind `watch_verdict` or `command_finished`. Decides nothing.
-"""
+"""What the watch of a job left: why it ended the ranks, or that the command under `dtk watch` ended well."""
 
 import re
 from pathlib import Path

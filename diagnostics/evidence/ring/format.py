@@ -1,8 +1,4 @@
-"""The format of the ring of collectives that a dtk rank keeps in a mapped file, and its parser.
-
-`dtk.record.ring` writes what this module describes, `diagnostics.evidence.ring` reads it as evidence. The file
-is there also after SIGKILL or an abort in native code, so a record may be torn: it is dropped and counted.
-"""
+"""The format of the ring of collectives that a dtk rank keeps in a mapped file, and its parser."""
 
 import struct
 from dataclasses import dataclass

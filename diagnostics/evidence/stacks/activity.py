@@ -1,7 +1,4 @@
-"""What the main thread of a stack is doing: by its frames (`activity.yaml`), C's frames, else its source line.
-
-Says `user code` wherever nothing shows what it waits for. Knows no verdict.
-"""
+"""What the main thread of a stack is doing: by its frames (`activity.yaml`), C's frames, else its source line."""
 
 import re
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""Stacks of living or dying processes: faulthandler's dumps and py-spy's, alone or within logs.
-
-Owns their formats and which thread is the main one. Knows no verdict, and not what a thread is doing (`activity`).
-"""
+"""Stacks of living or dying processes: faulthandler's dumps and py-spy's, alone or within logs."""
 
 import re
 import sys

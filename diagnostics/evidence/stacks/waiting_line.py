@@ -176,10 +176,7 @@ class _Line:
             self.doubtful = True
 
     def _object(self, value: ast.expr, method: str, text: str, named: bool = False) -> None:
-        """Record what a method of an object waits for, or a `with` or `for` over it.
-
-        With `named`, an object of unknown type counts as a lock if its name or the method indicates one.
-        """
+        """Record what a method of an object waits for, or a `with` or `for` over it."""
         blocks = METHODS.get(self.module.kind_of(value), {}).get(method)
         if blocks is None and named and (method == "acquire" or _NAMED_LOCK.search(_short(value).lstrip("."))):
             blocks = LOCK

@@ -1,7 +1,4 @@
-"""The records of a Kineto trace that matter, typed, and the names that its versions use for one thing.
-
-Owns field and category names and the units of times and messages. Builds nothing and judges nothing.
-"""
+"""The records of a Kineto trace that matter, typed, and the names that its versions use for one thing."""
 
 import re
 from math import prod

@@ -1,7 +1,4 @@
-"""Which functions a host thread was in at moments of a profiler trace (`with_stack=True`).
-
-The profiler notes where functions begin, so the line is that of the function's head. Knows no memory.
-"""
+"""Which functions a host thread was in at moments of a trace (`with_stack=True`); its line is the function's head."""
 
 import re
 from bisect import bisect_left

@@ -1,7 +1,4 @@
-"""What a host does while its device may stand idle, and what a copy moves where: told by the names of events.
-
-Owns these names only. What they mean for a step is for the analysis.
-"""
+"""What a host does while its device may stand idle, and what a copy moves where: told by the names of events."""
 
 import re
 from functools import lru_cache

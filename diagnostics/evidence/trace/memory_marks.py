@@ -1,6 +1,4 @@
-"""What of a profiler trace says where memory goes: allocations, collectives with their sizes, and the marks of steps,
-regions and sharded units, in one pass. Knows no verdict.
-"""
+"""What of a profiler trace says where memory goes: allocations, collectives, and marks of steps, regions and units."""
 
 import re
 from collections.abc import Iterable

@@ -1,7 +1,4 @@
-"""A profiler trace as compact columns of what matters.
-
-Owns the columns. Which of it is communication, and what is wrong with it, is for the overlap detectors.
-"""
+"""A profiler trace as compact columns of what matters."""
 
 from array import array
 from dataclasses import dataclass, field

@@ -1,7 +1,4 @@
-"""Reads a Kineto trace into `Trace`: decodes block by block, keeps columns, drops the events.
-
-Knows the versions' differences; joins device work to its launch by the correlation id.
-"""
+"""Reads a Kineto trace into `Trace`: decodes block by block, keeps columns, drops the events."""
 
 import re
 from array import array
@@ -246,11 +243,7 @@ class _Builder:
 
 
 def _correlation(args: Args) -> int:
-    """-1 = unknown.
-
-    Raises:
-        OverflowError: no number that a profiler counts to.
-    """
+    """-1 = unknown."""
     number = args.correlation
     if number is None:
         return -1

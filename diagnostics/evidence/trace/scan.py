@@ -1,8 +1,6 @@
 """Cuts a Chrome trace of any size into events, block by block, and decodes them into a typed record.
 
-Owns the outer form of the file: object or bare list, pretty-printed or not, compressed or not, cut off
-in the middle. A batch ends where its decoding proves that whole events end, so strings that look like
-JSON cannot mislead it. What the events mean is for its readers.
+A batch ends where its decoding proves that whole events end, so strings that look like JSON cannot mislead it.
 """
 
 import re
