@@ -91,10 +91,7 @@ class Moments:
         return ""
 
     def far_apart(self) -> list[list[Any]]:
-        """Return the handles of each job, if the times of the same collective show several jobs.
-
-        Otherwise, return one list or none.
-        """
+        """Return the handles of each job, if the times of the same collective show several; else one list or none."""
         return [[handle for handle, _ in part] for part in self._parts(APART_S)]
 
     def doubt(self) -> str:

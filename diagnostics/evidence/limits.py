@@ -220,11 +220,7 @@ def small_json(path: Path, limits: Limits, most_bytes: int = SMALL_BYTES) -> dic
 
 
 def head(path: Path, size_bytes: int = 8192) -> bytes:
-    """Return the first bytes of a file, by which readers recognise it, decompressed as far as possible.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Return the first bytes of a file, decompressed as far as possible, by which readers know it; raises OSError."""
     with open_regular(path) as file:
         data = file.read(size_bytes)
     if not data.startswith(_GZIP):

@@ -31,7 +31,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A file that is too large to be held: each kind adds its name and `load()`, which a cause calls."""
+    """A file that is too large to be held: each kind adds its name and `load()`.
+
+    `load()` raises OSError for a file that cannot be read, and ValueError for one that is damaged, too large or none.
+    """
 
     kind: ClassVar[str]
     """As of its reader, under which `Evidence.handles` finds it."""

@@ -79,11 +79,7 @@ class NoSuchRunError(Exception):
 
 
 def list_runs(folder: Path) -> list[Run]:
-    """All runs in a folder, newest first.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
+    """All runs in a folder, newest first; raises OSError when it cannot be read."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
     now_s = time()

@@ -20,22 +20,12 @@ _LARGEST = 2.0**63  # A whole number beyond it is no step of dtk's.
 
 
 def content(path: str) -> bytes:
-    """Return the content of a whole file.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is larger than a record of dtk.
-    """
+    """Return the content of a file; raises OSError, and ValueError for what is larger than a record of dtk."""
     return read_record(path, MOST_BYTES)
 
 
 def read_origins(path: Path) -> Origins:
-    """Read origins.json.
-
-    Raises:
-        OSError: there is none, or it cannot be read.
-        ValueError: see `origins.loads`.
-    """
+    """Read origins.json; raises OSError when it cannot be read, and ValueError as `origins.loads`."""
     try:
         return loads(content(str(path)))
     except RecursionError as error:
@@ -55,11 +45,7 @@ def mapping(path: str, problems: list[str]) -> dict[str, Any]:
 
 
 def decoded(text: bytes) -> Any:
-    """Decode a JSON text that may contain NaN and infinities, which Python writes and JSON does not have.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Decode JSON with the NaN and infinities that Python writes and JSON does not have; raises ValueError."""
     import msgspec  # Here, as it costs every command its start.
 
     try:

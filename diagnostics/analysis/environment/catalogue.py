@@ -81,11 +81,7 @@ class Catalogue:
 
 
 def version(text: str) -> Version:
-    """`2.20.5` -> (2, 20, 5).
-
-    Raises:
-        ValueError: it is not numbers with dots between them.
-    """
+    """`2.20.5` -> (2, 20, 5); raises ValueError if it is not numbers with dots between them."""
     return tuple(int(part) for part in text.split("."))
 
 

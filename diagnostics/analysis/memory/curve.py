@@ -71,20 +71,14 @@ class Curve:
     """There were more than `MAX_EVENTS` events."""
 
     def retained(self) -> dict[int, Counter[str]]:
-        """Step -> bytes that it allocated and left alive when the window closed, by region.
-
-        Without buffers that outlive a step by design, and without gathered outputs, which are told apart.
-        """
+        """Step -> bytes by region that it left alive when the window closed, without what outlives a step by design."""
         result: dict[int, Counter[str]] = {number: Counter() for number, _ in self.steps}
         for block in self.outlive() if result else ():
             result[block.step or 0][block.region] += block.size_bytes
         return result
 
     def between_backwards(self) -> list[int]:
-        """Bytes that stay of what was allocated from the end of each backward pass to the end of the next one.
-
-        With what collectives read and write, of which backends hold the youngest a while.
-        """
+        """Bytes that stay of those allocated from one backward pass's end to the next one's, of collectives too."""
         ends = [end for _, end in self.backward]
         sums = [0] * max(0, len(ends) - 1)
         for block in self.allocations:
@@ -235,10 +229,7 @@ def without_backend(curve: Curve) -> Curve:
 
 
 def _released(allocations: list[Allocation]) -> list[Allocation]:
-    """Give an end to buffers that a unit gathered into, where gloo's threads let go of them untold.
-
-    A unit is gathered again only when what it was gathered into before is no longer needed.
-    """
+    """Give an end to gathered buffers that gloo's threads freed untold: a unit is gathered again only then."""
     younger: dict[tuple[str, int], float] = {}
     result = []
     for block in reversed(allocations):

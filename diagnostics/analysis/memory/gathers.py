@@ -174,10 +174,7 @@ def _caller(call: Call) -> tuple[Kind, bool]:
 
 
 def of_ring(ring: RingDump, file: str) -> Traffic:
-    """Return the gathers and moves of a ring, each gather with its line, step and region.
-
-    A gather whose size is also reduced and scattered belongs to a unit.
-    """
+    """Return a ring's gathers and moves; a gather whose size is also reduced and scattered belongs to a unit."""
     traffic = Traffic()
     reduced = {record.numel for record in ring.records if record.op.startswith("reduce_scatter")}
     for record in ring.records:

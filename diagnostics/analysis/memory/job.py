@@ -196,11 +196,7 @@ class JobMemory:
         return tuple(Where(rank, at.file, at.line, at.function, "ran out of memory") for rank, at in sites[:8])
 
     def capacity(self) -> Capacity | None:
-        """Return the memory that a rank may use.
-
-        On a GPU, it is the size of the device, from the error message or from telemetry. On a CPU, it is the memory of
-        the node divided by its ranks.
-        """
+        """Return what a rank may use: its GPU, by message or telemetry; on a CPU its share of the node's memory."""
         for record in self.ran_out:
             if size_bytes := record.limit_bytes or record.total_bytes:
                 return Capacity(size_bytes, record.item.file)

@@ -20,10 +20,7 @@ _SAME = {categories.TEMPORARIES: "temporaries"}
 
 
 def planned(job: JobMemory) -> dict[str, Any]:
-    """Return `report.measures.memory.plan`; empty without a plan.
-
-    `text` says how the peak differs by more than `TELLING`, `missing` why it cannot be compared.
-    """
+    """Return the plan's figures, `text` if the peak differs by over `TELLING`, `missing` if it cannot be compared."""
     run = job.evidence.run
     stored = run.plan if run is not None else {}
     memory = stored.get("memory") if str(stored.get("schema", "")).startswith(SCHEMA) else None

@@ -40,9 +40,6 @@ def exposed_in_buckets(transfer: float, latency: float, buckets: int, beside: fl
 
 
 def exposed_in_units(transfer: float, latency: float, units: int, beside: float) -> float:
-    """Return the exposed time of units that are each gathered one ahead of the compute that needs them.
-
-    The gather of the first unit is always exposed.
-    """
+    """Exposed time of units gathered one ahead of the compute that needs them; the first gather is always exposed."""
     each, work = transfer / units + latency, beside / units
     return each + (units - 1) * max(0.0, each - work)

@@ -157,10 +157,7 @@ class _Waits:
         self._op_starts = [op[0] for op in self._ops]
 
     def that_ended(self, start: int, launch: int) -> str:
-        """Return the wait that held the host while the device drained.
-
-        The wait began before the device became idle and ended afterwards. The result is empty if there was none.
-        """
+        """Return the wait that held the host from before the device became idle to after it; empty without one."""
         syncs = self._trace.syncs
         n = bisect_right(self._ends, start - _NEAR_NS)
         while n < len(self._ends) and self._ends[n] <= launch:

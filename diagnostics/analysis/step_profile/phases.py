@@ -56,10 +56,7 @@ class Step:
 
 
 def find_steps(trace: Trace, work: Work) -> list[Step]:
-    """Return the steps of the trace by time, at least one.
-
-    Together they cover the device work of the trace from the first mark on.
-    """
+    """Return the steps of the trace by time, at least one; they cover the device work from the first mark on."""
     begin, end = window(trace, work)
     hosts = _marked(trace)
     if not hosts:

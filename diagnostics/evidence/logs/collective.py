@@ -30,10 +30,7 @@ class CollectiveStack:
         self.number, self.rank, self.frames, self.op = number, rank, 0, ""
 
     def feed(self, text: str) -> dict[str, Any] | None:
-        """Read the next line of the stack.
-
-        Returns the innermost frame outside torch (`file`, `line`, `function`) once it is known, with the `op` in it.
-        """
+        """Read the next line; return the innermost frame outside torch once it is known, with the `op` in it."""
         match = _FRAME.match(text.strip())
         if match is None or int(match[1]) != self.frames or self.frames >= MAX_FRAMES:
             self.number = 0

@@ -30,21 +30,12 @@ def recognise(head: bytes) -> bool:
 
 
 def read(path: Path, file: str, rank: int | None, limits: Limits) -> RankError:
-    """One error file.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is damaged, too large or no error file.
-    """
+    """Read one error file; raises OSError or ValueError, as `Reader.open`."""
     return decode(small_json(path, limits, MAX_BYTES), file, rank)
 
 
 def decode(value: dict[str, Any], file: str, rank: int | None) -> RankError:
-    """Decode the content of an error file of dtk or of torch elastic.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Decode the content of an error file of dtk or of torch elastic; raises ValueError if it is neither."""
     return _dtk(value, file, rank) if "type" in value else _elastic(value, file, rank)
 
 

@@ -29,12 +29,7 @@ class FlightFile(Handle):
     kind = "flight"
 
     def load(self) -> list[Dump]:
-        """Return a dump for each recorder in the file: one for torch's dumps, one for each ring of a black box.
-
-        Raises:
-            OSError: the file cannot be read.
-            ValueError: it is damaged, too large, or no dump.
-        """
+        """Return a dump for each recorder in the file: one for torch's dumps, one for each ring of a black box."""
         return plain_file.load(self.path, self.limits, self._dumps, "dump")
 
     def _dumps(self, value: dict[str, Any]) -> list[Dump]:

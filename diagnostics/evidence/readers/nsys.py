@@ -42,12 +42,7 @@ class NsysFile(Handle):
     kind = "nsys"
 
     def load(self) -> list[Trace]:
-        """Return a trace for each device, by device id.
-
-        Raises:
-            OSError: it cannot be read.
-            ValueError: it is damaged, too large, or no export with kernels.
-        """
+        """Return a trace for each device, by device id."""
         if self.path.stat().st_size > self.limits.stream_bytes:
             raise TooLargeError(f"over {self.limits.stream_bytes >> 20} MiB; raise it with --limit-scale")
         return self._ask(_Reader.traces)

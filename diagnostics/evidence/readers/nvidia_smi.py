@@ -61,12 +61,7 @@ def _state(file: str, address: str, values: dict[str, str]) -> LogFact:
 
 
 def read(source: Source) -> Contents:
-    """Read one file.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is too large, or names no device.
-    """
+    """Read one file: a fact for each device, with its address, its sample as telemetry has it, and its Xid or None."""
     text = whole(source.path, source.limits).decode("utf-8", "replace")
     facts = [_state(source.file, address, values) for address, values in _devices(text)]
     if not facts:

@@ -37,9 +37,7 @@ def read(path: Path, file: str, limits: Limits) -> Contents:
     of torch.distributed that it is in, whether its group is the default one, its peer) and `counters`: (file, function)
     of a frame of the script -> whole numbers in its variables.
 
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is damaged or too large.
+    Raises what `Reader.open` does.
     """
     value = small_json(path, limits)
     try:

@@ -25,20 +25,11 @@ class RingFile(Handle):
     kind = "ring"
 
     def load(self) -> list[Dump]:
-        """Return the calls of the rank as one dump, like `FlightFile.load`.
-
-        Raises:
-            OSError: the file cannot be read.
-            ValueError: it is no ring, of a newer version, cut off, or contradicts itself.
-        """
+        """Return the calls of the rank as one dump, like `FlightFile.load`."""
         return [_dump(self.read(), self.file)]
 
     def read(self) -> RingDump:
-        """Return the records as they were written.
-
-        Raises:
-            OSError, ValueError: see `load`.
-        """
+        """Return the records as they were written; raises what `load` does."""
         return parse(whole(self.path, self.limits))
 
     def host(self) -> str:

@@ -95,12 +95,7 @@ class SnapshotFile(Handle):
     kind = "snapshot"
 
     def load(self) -> Snapshot:
-        """Return the snapshot in reduced form.
-
-        Raises:
-            OSError: the file cannot be read.
-            ValueError: it is damaged, too large, or no snapshot.
-        """
+        """Return the snapshot in reduced form."""
         return plain_file.load(self.path, self.limits, _snapshot, "snapshot")
 
 

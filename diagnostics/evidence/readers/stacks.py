@@ -47,12 +47,7 @@ def recognise(head: bytes) -> bool:
 
 
 def read(path: Path, file: str, rank: int | None, limits: Limits) -> list[Stacks]:
-    """All dumps in a file of stacks; with several, later ones are later moments.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is too large, damaged, or holds no stack.
-    """
+    """Read all dumps in a file, later ones of later moments; raises OSError or ValueError, as `Reader.open`."""
     data = whole(path, limits)
     if data.lstrip().startswith(b"["):
         return [Stacks(rank, file, _of_json(data))]

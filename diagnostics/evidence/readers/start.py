@@ -37,9 +37,7 @@ def read(path: Path, file: str, limits: Limits) -> LogFact:
     """One file; the fields are `state`, `nranks`, `attempt`, `pid`, `host`, `since_s` (of the state), `alive_s` (when
     it was written), `worked_s` (when the main thread last moved or worked) and `frames`, innermost first.
 
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is damaged or too large.
+    Raises what `Reader.open` does.
     """
     try:
         start = msgspec.convert(small_json(path, limits), _Start)

@@ -17,12 +17,7 @@ class TraceFile(Handle):
     kind = "trace"
 
     def load(self) -> Trace:
-        """Read it; damage in the middle keeps what was before it and says so in `problems`.
-
-        Raises:
-            OSError: it cannot be read.
-            ValueError: it is no trace, or nothing in it could be used.
-        """
+        """Read it; damage in the middle keeps what was before it and says so in `problems`."""
         return read(self.path, self.file, self.rank, self.limits)
 
 

@@ -13,12 +13,7 @@ _NAN = float("nan")
 
 
 def read(source: Source) -> Contents:
-    """Read one file.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is damaged or too large.
-    """
+    """Read one file: a fact in the form of a log's `steps`, whose lines are entries of `log_history`, from 1."""
     series = Series()
     try:
         for number, entry in enumerate(small_json(source.path, source.limits)["log_history"][:MAX_POINTS], 1):

@@ -24,12 +24,7 @@ def ended_well(evidence: Evidence) -> bool:
 
 
 def read(path: Path, file: str, limits: Limits) -> LogFact:
-    """One file.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is damaged or too large.
-    """
+    """Read one file; raises OSError or ValueError, as `Reader.open`."""
     value = small_json(path, limits)
     time_s, reason = value.get("time_s"), value.get("reason", "")
     if not isinstance(time_s, int | float) or not 0 <= time_s < 1e11 or not isinstance(reason, str):

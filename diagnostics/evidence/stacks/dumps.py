@@ -102,11 +102,7 @@ class Assembler:
 
 
 def with_main(threads: list[Thread]) -> tuple[Thread, ...]:
-    """Return the threads with one marked as the main thread.
-
-    This is the thread named `MainThread`, else the one that `threading` did not start, else the last one, as
-    faulthandler prints the main thread last.
-    """
+    """Mark the main thread: `MainThread`, else one that `threading` did not start, else the last (faulthandler's)."""
     named = [index for index, thread in enumerate(threads) if thread.name == "MainThread"]
     own = [
         index
@@ -124,10 +120,7 @@ def main_thread(stacks: Stacks) -> Thread | None:
 
 
 def where(stacks: Stacks) -> Frame | None:
-    """Return the user's line.
-
-    This is the main thread's innermost frame outside torch, installed packages and the interpreter.
-    """
+    """Return the main thread's innermost frame outside torch, installed packages and the interpreter."""
     thread = main_thread(stacks)
     return next(filter(is_users, thread.frames), None) if thread is not None else None
 

@@ -10,10 +10,7 @@ from diagnostics.evidence.calls import operation
 
 
 class Args(msgspec.Struct, gc=False):
-    """Arguments of a device event, of a call of the CUDA runtime or of a collective's CPU event.
-
-    In the order in which Kineto writes them, which saves the decoder a search.
-    """
+    """Arguments of a device event, runtime call or collective, in Kineto's order, which saves the decoder a search."""
 
     device: int | str | None = None
     stream: int | str | None = None

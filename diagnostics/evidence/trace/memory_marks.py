@@ -144,11 +144,7 @@ _Decoded = TypeVar("_Decoded", _Args, MemoryEvent)
 
 
 def is_worth_reading(path: Path, limits: Limits) -> bool:
-    """Whether a trace mentions allocations or gathers at all; a search in the bytes, far cheaper than decoding.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Whether a trace's bytes mention allocations or gathers, far cheaper than decoding; raises OSError."""
     tail = b""
     try:
         for block in blocks(path, limits, text=True):

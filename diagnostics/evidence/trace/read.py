@@ -56,10 +56,7 @@ def read(path: Path, file: str, rank: int | None, limits: Limits) -> Trace:
 
 
 class _Builder:
-    """Fills the columns of one trace. A handler changes them once nothing can fail any more: columns stay equally long.
-
-    Handlers take an event and the number of its name.
-    """
+    """Fills the columns of a trace. Handlers change them once nothing can fail any more: they stay equally long."""
 
     def __init__(self, trace: Trace, all_ops: bool | None = None) -> None:
         self.trace = trace
@@ -77,12 +74,7 @@ class _Builder:
         self._correlation = array("q")
 
     def run(self, scan: Scan[Event]) -> None:
-        """Read all events.
-
-        Raises:
-            OSError: the file cannot be read.
-            ValueError: it is no trace.
-        """
+        """Read all events; raises what `Scan.batches` does."""
         trace = self.trace
         tables: dict[str, _Handlers | None] = {}
         for batch in scan.batches():
