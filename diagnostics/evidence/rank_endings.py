@@ -5,20 +5,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from diagnostics.contract.findings import EvidenceItem
-from diagnostics.evidence.endings import (
-    MISMATCH_TEXT,
-    ORDER,
-    UNNAMED,
-    Ending,
-    by_kernel,
-    ends_a_rank,
-    is_uncaught,
-    kind_of_exception,
-    line_item,
-    of_error,
-    of_fact,
-    of_srun,
-)  # fmt: skip
+from diagnostics.evidence import endings as ends
+from diagnostics.evidence.endings import Ending
 from diagnostics.evidence.model import Evidence, LogFact, shortened
 from diagnostics.evidence.readers.ring import RingFile
 
@@ -32,17 +20,17 @@ def rank_endings(evidence: Evidence) -> dict[int, Ending]:
     """Rank -> how it ended, for the ranks of which anything says so."""
     candidates: defaultdict[int, list[Ending]] = defaultdict(list)
     for error in evidence.errors:
-        if error.rank is not None and error.rank >= 0 and ends_a_rank(error):
-            candidates[error.rank].append(of_error(error, error.rank))
+        if error.rank is not None and error.rank >= 0 and ends.ends_a_rank(error):
+            candidates[error.rank].append(ends.of_error(error, error.rank))
     for fact in _unhandled(evidence):
-        ending = of_fact(fact, fact.rank) if fact.rank is not None else None
+        ending = ends.of_fact(fact, fact.rank) if fact.rank is not None else None
         if ending is not None:
             candidates[ending.rank].append(ending)
     _add_exit_events(evidence, candidates)
     if not evidence.launched and not any(fact.kind.startswith("torchrun_") for fact in evidence.facts):
         # Within a task of Slurm no launcher made further ranks, so each task is a rank.
         for fact in evidence.facts:
-            for ending in of_srun(fact) if fact.kind == "srun_task" else ():
+            for ending in ends.of_srun(fact) if fact.kind == "srun_task" else ():
                 candidates[ending.rank].append(ending)
     _add_unlisted(evidence, candidates)
     # Ranks that got a SIGINT of their own: after one to all of them torchrun ends without a list of failures.
@@ -53,7 +41,7 @@ def rank_endings(evidence: Evidence) -> dict[int, Ending]:
             frames = next((end.frames for end in candidates[rank] if end.frames), ())
             candidates[rank].append(replace(interrupted, kind="killed", frames=frames))
     endings = {
-        rank: min(endings, key=lambda end: (ORDER[end.kind], not end.frames, end.what, end.evidence.file))
+        rank: min(endings, key=lambda end: (ends.ORDER[end.kind], not end.frames, end.what, end.evidence.file))
         for rank, endings in candidates.items()
     }
     return endings | _killed_for_memory(evidence, endings) | _after_side_thread(evidence, endings)
@@ -99,7 +87,7 @@ def _killed_for_memory(evidence: Evidence, endings: Mapping[int, Ending]) -> dic
     if not by_pid and (lines := [fact for fact in memory_kills(evidence) if _of_python(fact)]):
         kills = max(sum(fact.fields.get("kills", fact.fields.get("count", 1)) for fact in lines), 1)
         by_pid = dict.fromkeys(killed, lines[0]) if len(killed) <= kills else {}
-    return {rank: by_kernel(endings[rank], fact) for rank, fact in by_pid.items() if rank in killed}
+    return {rank: ends.by_kernel(endings[rank], fact) for rank, fact in by_pid.items() if rank in killed}
 
 
 def after_timeout(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
@@ -148,14 +136,16 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     """
     if any(ending.by_itself for ending in endings.values()):
         return endings
-    rank = candidates[0] if len(candidates) == 1 else UNNAMED
-    homeless = [error for error in evidence.errors if error.rank is None and ends_a_rank(error)]
+    rank = candidates[0] if len(candidates) == 1 else ends.UNNAMED
+    homeless = [error for error in evidence.errors if error.rank is None and ends.ends_a_rank(error)]
     # An exception says more than the exit code that follows from it, and the kernel more than a launcher's SIGKILL.
     bare = [] if memory_kills(evidence) else homeless
-    unnamed = [of_error(error, rank) for error in [error for error in homeless if error.type] or bare]
+    unnamed = [ends.of_error(error, rank) for error in [error for error in homeless if error.type] or bare]
     own = [ending for ending in unnamed if ending.by_itself]
     if not unnamed:
-        own = [*_of_memory(evidence, rank), *_of_workers(evidence, rank)][:1]
+        died = [fact for fact in evidence.facts if fact.kind == "worker_died"]  # As Ray notices it.
+        workers = (Ending(rank, "killed", str(fact.fields["detail"]), ends.line_item(fact)) for fact in died)
+        own = [*_of_memory(evidence, rank), *workers][:1]
     if not (own or endings):
         own = [ending for ending in unnamed or _of_libraries(evidence) if ending.victim][:1]
     return {**endings, own[0].rank: own[0]} if len(own) == 1 else endings
@@ -176,26 +166,19 @@ def _unhandled(evidence: Evidence) -> Iterator[LogFact]:
 def _of_memory(evidence: Evidence, rank: int) -> Iterator[Ending]:
     """Yield what lines without a rank say about memory; a library that catches it tells of it in words of its own."""
     for fact in _unhandled(evidence):
-        if fact.kind == "cuda_oom" and fact.rank is None and is_uncaught(fact.text):
-            yield from filter(None, [of_fact(fact, rank)])
+        if fact.kind == "cuda_oom" and fact.rank is None and ends.is_uncaught(fact.text):
+            yield from filter(None, [ends.of_fact(fact, rank)])
         elif fact.kind == "kernel_oom" and _of_python(fact):
-            yield by_kernel(Ending(rank, "killed", "SIGKILL", EvidenceItem("log", fact.file, "")), fact)
-
-
-def _of_workers(evidence: Evidence, rank: int) -> Iterator[Ending]:
-    """Yield the worker processes that ended without an exception, as Ray notices it."""
-    for fact in evidence.facts:
-        if fact.kind == "worker_died":
-            yield Ending(rank, "killed", str(fact.fields["detail"]), line_item(fact))
+            yield ends.by_kernel(Ending(rank, "killed", "SIGKILL", EvidenceItem("log", fact.file, "")), fact)
 
 
 def _of_libraries(evidence: Evidence) -> Iterator[Ending]:
     """Yield what single lines of NCCL and gloo say of a rank that failed, where no exception is around them."""
     for fact in _unhandled(evidence):
         if fact.kind in _FAILED_FACTS:
-            rank = UNNAMED if fact.rank is None else fact.rank
-            kind = kind_of_exception("DistBackendError", fact.text)
-            item = line_item(fact)
+            rank = ends.UNNAMED if fact.rank is None else fact.rank
+            kind = ends.kind_of_exception("DistBackendError", fact.text)
+            item = ends.line_item(fact)
             yield Ending(rank, kind, item.detail, item)
 
 
@@ -209,7 +192,7 @@ def peer_vanished(evidence: Evidence, endings: Mapping[int, Ending]) -> bool:
 
 def mismatch_facts(evidence: Evidence) -> list[LogFact]:
     """Lines in which gloo or torch itself says that sizes or operations differ between ranks."""
-    return [fact for fact in evidence.facts if fact.kind in _MISMATCH_FACTS or MISMATCH_TEXT.search(fact.text)]
+    return [fact for fact in evidence.facts if fact.kind in _MISMATCH_FACTS or ends.MISMATCH_TEXT.search(fact.text)]
 
 
 def _add_exit_events(evidence: Evidence, candidates: defaultdict[int, list[Ending]]) -> None:
@@ -232,7 +215,7 @@ def _add_unlisted(evidence: Evidence, candidates: defaultdict[int, list[Ending]]
     """
     lists = [fact for fact in evidence.facts if fact.kind == "torchrun_list"]
     stopped = [fact for fact in evidence.facts if fact.kind in ("torchrun_signal", "torchrun_failed")]
-    best = [min(endings, key=lambda end: ORDER[end.kind]) for endings in candidates.values()]
+    best = [min(endings, key=lambda end: ends.ORDER[end.kind]) for endings in candidates.values()]
     if len(lists) != 1 or not stopped or any(end.by_itself or end.kind == "failed" for end in best):
         return
     ranks, pids = lists[0].fields["ranks"], lists[0].fields["pids"]

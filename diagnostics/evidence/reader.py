@@ -23,11 +23,6 @@ class Source:
     owner: Owner
     """Which rank it belongs to, by words in its path that mean a rank."""
 
-    @property
-    def numbered_rank(self) -> int | None:
-        """The rank of a dump, whose last number is its rank where no word says so."""
-        return rank_in_name(self.path)
-
 
 @dataclass(frozen=True, slots=True)
 class Handle:
@@ -75,23 +70,18 @@ class Contents:
         return bool(self.handles or self.facts or self.errors or self.stacks)
 
 
-def one_group(handles: Sequence[Any], in_run: bool) -> list[list[Any]]:
-    """Say that a rank has one file of the kind."""
-    return [list(handles)]
-
-
 @dataclass(frozen=True, slots=True)
 class Reader:
     """One kind of evidence."""
 
     kind: str
     """`flight`, `log`: the key of `Evidence.files`, and the kind under coverage."""
-    title: str
-    """What it reads, in the plural; empty for files that only come with others."""
     recognise: Callable[[bytes], bool]
     """Whether a file that begins with these bytes is one."""
     open: Callable[[Source], Contents]
     """Read a small file, or make a handle for a large one. Raises OSError or ValueError, whose text is shown."""
+    title: str = ""
+    """What it reads, in the plural; empty for files that only come with others."""
     order: int = 0
     """Readers are asked in ascending order; one that recognises loosely comes later."""
     suffixes: tuple[str, ...] = ()
@@ -104,7 +94,7 @@ class Reader:
     """Kinds of its facts, where they are counted under this kind rather than as lines of logs."""
     world_size: Callable[[bytes], int | None] = lambda head: None
     """The number of ranks that the first bytes of a file state."""
-    groups: Callable[[Sequence[Any], bool], list[list[Any]]] | None = one_group
+    groups: Callable[[Sequence[Any], bool], list[list[Any]]] | None = lambda handles, in_run: [[*handles]]
     """Sort a rank's handles into groups of which one each is kept; the second argument says whether they lie in a run
     folder of dtk. None where one file may hold several ranks, so that all are kept."""
     contradiction: Callable[[Any, Any], str] = lambda one, other: ""
@@ -115,6 +105,6 @@ def opens(handle: Callable[..., Any]) -> Callable[[Source], Contents]:
     """Return an `open` that makes a handle from path, file, rank and limits."""
 
     def open_(source: Source) -> Contents:
-        return Contents(source.file, [handle(source.path, source.file, source.numbered_rank, source.limits)])
+        return Contents(source.file, [handle(source.path, source.file, rank_in_name(source.path), source.limits)])
 
     return open_

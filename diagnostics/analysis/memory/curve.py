@@ -152,9 +152,7 @@ def _of_device(events: list[MemoryEvent]) -> list[MemoryEvent]:
     if not most:
         return []
     chosen = max(most, key=lambda key: (key[0] != _CPU, most[key], -key[1]))
-    return sorted(
-        (event for event in events if (event.device_type, event.device_id) == chosen), key=lambda event: event.ts_us
-    )
+    return sorted((e for e in events if (e.device_type, e.device_id) == chosen), key=lambda event: event.ts_us)
 
 
 class OpenSpans:

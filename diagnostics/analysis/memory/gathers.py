@@ -194,20 +194,9 @@ def of_ring(ring: RingDump, file: str) -> Traffic:
         kind: Kind = "object" if is_object else "unit" if is_unit else "library" if by_library else "user"
         if is_unit:
             traffic.moves.append(Move("gather", elements, elements * item))
-        traffic.gathers.append(
-            Gather(
-                kind,
-                elements * item,
-                ranks,
-                file,
-                "ring",
-                record.op == "all_gather",
-                op=record.user_op or record.op,
-                step=record.step,
-                region=record.region,
-                site=Frame(record.file, record.line, record.function) if record.file else None,
-                guessed=is_unit,
-            )
-        )
+        full, is_list, op = elements * item, record.op == "all_gather", record.user_op or record.op
+        site = Frame(record.file, record.line, record.function) if record.file else None
+        gather = Gather(kind, full, ranks, file, "ring", is_list, op=op, step=record.step, region=record.region)
+        traffic.gathers.append(replace(gather, site=site, guessed=is_unit))
     _only_units(traffic)
     return traffic

@@ -271,10 +271,8 @@ def _loaded(job: JobMemory, handles: Iterable[H], load: Callable[[H], T], kind: 
 def _timelines(job: JobMemory) -> None:
     evidence = job.evidence
     most = min(MAX_STEPS_OF_RANK, max(_LEAST_STEPS, MAX_STEPS // max(1, len(evidence.handles(TimelineFile)))))
-    handles = sorted(
-        [*evidence.handles(TimelineFile), *evidence.handles(TelemetryFile)],
-        key=lambda handle: (handle.rank or 0, handle.file),
-    )
+    handles = [*evidence.handles(TimelineFile), *evidence.handles(TelemetryFile)]
+    handles.sort(key=lambda handle: (handle.rank or 0, handle.file))
     for handle, timeline in _loaded(job, handles, lambda handle: handle.load(most), "timeline"):
         if timeline.steps and handle.rank is not None:
             rank = _of(job, handle.rank)

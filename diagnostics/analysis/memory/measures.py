@@ -72,7 +72,7 @@ def _rank(job: JobMemory, rank: RankMemory, stacked: bool) -> dict[str, Any]:
 
 
 def _curve(stack: OverTime) -> dict[str, Any]:
-    return {"curve": [[_rounded(row[0]), total(row)] for row in stack.rows], "curve_of": stack.of}
+    return {"curve": [[round(row[0], 6), total(row)] for row in stack.rows], "curve_of": stack.of}
 
 
 def _stack(job: JobMemory, rank: RankMemory, stack: OverTime) -> dict[str, Any]:
@@ -87,26 +87,22 @@ def _stack(job: JobMemory, rank: RankMemory, stack: OverTime) -> dict[str, Any]:
         "file": stack.file,
         "unit": "s" if stack.has_times else "event",
         "kinds": used,
-        "rows": [[_rounded(row[0]), *(row[1][AT[name]] for name in used)] for row in stack.rows],
+        "rows": [[round(row[0], 6), *(row[1][AT[name]] for name in used)] for row in stack.rows],
         "peak": {
-            "time": _rounded(stack.peak[0]),
+            "time": round(stack.peak[0], 6),
             "bytes": peak_bytes,
             "kinds": {name: stack.peak[1][AT[name]] for name in used if name != RESERVED},
             "step": stack.step,
             "region": stack.region or None,
             "where": {"file": where.file, "line": where.line, "function": where.function} if where else None,
         },
-        "steps": [[_rounded(time_s), step] for time_s, step in stack.steps],
+        "steps": [[round(time_s, 6), step] for time_s, step in stack.steps],
         "computed": list(stack.computed),
         "capacity_bytes": None if stack.of == PROCESS else _capacity(job, rank),
-        "failed": None if stack.failed is None else {"time": _rounded(stack.failed[0]), "bytes": stack.failed[1]},
+        "failed": None if stack.failed is None else {"time": round(stack.failed[0], 6), "bytes": stack.failed[1]},
         "peak_elsewhere_bytes": elsewhere if stack.of != PROCESS and elsewhere > _MISSED * peak_bytes else None,
         "notes": stack.notes,
     }
-
-
-def _rounded(time_s: float) -> float:
-    return round(time_s, 6)
 
 
 def _capacity(job: JobMemory, rank: RankMemory) -> int | None:

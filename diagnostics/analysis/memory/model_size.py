@@ -82,12 +82,11 @@ class ModelSize:
         """
         if self.gather_bytes is not None or gathered_bytes <= 0:
             return self
-        factor = {"adam": 2, "adamw": 2}.get(optimizer.lower())
         return replace(
             self,
             parameter_bytes=gathered_bytes,
             gather_bytes=gathered_bytes,
-            optimizer_bytes=None if factor is None else factor * gathered_bytes,
+            optimizer_bytes=2 * gathered_bytes if optimizer == "adamw" else None,
             source=FROM_UNITS,
             shards=self.shards or ranks,
             world_size=self.world_size or ranks,

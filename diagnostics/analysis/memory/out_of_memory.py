@@ -127,9 +127,8 @@ def _of_error(error: RankError) -> RanOut | None:
 
 
 def _decoded(rank: int | None, device: str, fields: Mapping[str, object], item: EvidenceItem) -> RanOut:
-    figures: dict[str, Any] = {
-        name: value for key, name in _FIGURES.items() if isinstance(value := fields.get(key), int)
-    }
+    known = ((name, fields.get(key)) for key, name in _FIGURES.items())
+    figures: dict[str, Any] = {name: value for name, value in known if isinstance(value, int)}
     reserved, allocated = fields.get("reserved_bytes"), figures.get("allocated_bytes")
     if "unused_bytes" not in figures and isinstance(reserved, int) and allocated is not None:
         figures["unused_bytes"] = max(0, reserved - allocated)  # torch before 2.1 gives the sum

@@ -60,10 +60,8 @@ def _dtk(value: dict[str, Any], file: str, rank: int | None) -> RankError:
 
 
 def _elastic(value: dict[str, Any], file: str, rank: int | None) -> RankError:
-    inner = value.get("message")
-    code = integer(value.get("errorCode"))
-    stack = ""
-    time_s = None
+    inner, code = value.get("message"), integer(value.get("errorCode"))
+    stack, time_s = "", None
     if isinstance(inner, dict):
         extra = inner.get("extraInfo")
         extra = extra if isinstance(extra, dict) else {}

@@ -67,7 +67,6 @@ def _moment(time_s: float, state: str, cpu_s: float, switches: int, wchan: str) 
 
 READER = Reader(
     kind=KIND,
-    title="",
     recognise=recognise,
     open=lambda source: read(source.path, source.file, source.limits),
     facts=(KIND,),

@@ -65,8 +65,6 @@ class DeviceMemory:
     segments: int = 0
     holders: list[Holder] = field(default_factory=list)
     """The largest first."""
-    curve: list[tuple[float, int]] = field(default_factory=list)
-    """(seconds, allocated bytes) over the recorded history."""
     peak_bytes: int = 0
     """Over the recorded history, at least what is allocated now."""
     peak_site: Frame | None = None
@@ -118,12 +116,10 @@ def _snapshot(value: dict[str, Any]) -> Snapshot:
     for number, events in enumerate(traces if isinstance(traces, list) else ()):
         if isinstance(events, list) and events:
             device = devices.setdefault(number, DeviceMemory(number))
-            history = memory_history.read(
-                list(_dicts(events)), blocks.get(number, {}), device.reserved_bytes, marks.get(number, [])
-            )
+            own, left = list(_dicts(events)), blocks.get(number, {})
+            history = memory_history.read(own, left, device.reserved_bytes, marks.get(number, []))
             if history.peak is not None:
                 device.history = history
-                device.curve = [(row[0], total(row)) for row in history.rows]
                 device.peak_bytes = max(device.allocated_bytes, total(history.peak))
                 device.peak_site = site_of((history.peak_event or {}).get("frames"))
             for event in (event for event in _dicts(events[::-1]) if event.get("action") == "oom"):  # Newest first.

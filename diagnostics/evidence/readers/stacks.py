@@ -50,7 +50,12 @@ def read(path: Path, file: str, rank: int | None, limits: Limits) -> list[Stacks
     """Read all dumps in a file, later ones of later moments; raises OSError or ValueError, as `Reader.open`."""
     data = whole(path, limits)
     if data.lstrip().startswith(b"["):
-        return [Stacks(rank, file, _of_json(data))]
+        spied = msgspec.json.decode(data, type=list[_SpyThread])[: dumps.MAX_THREADS]
+        frames = [tuple(Frame(f.filename, f.line, f.name) for f in one.frames[: dumps.MAX_FRAMES]) for one in spied]
+        if not spied:
+            raise ValueError("no stack in it")
+        named = [Thread(one.thread_name or "", own) for one, own in zip(spied, frames, strict=True)]
+        return [Stacks(rank, file, dumps.with_main(named))]
     stacks: list[Stacks] = []
     parts = _RANK.split(data.decode("utf-8", "replace"))  # Ranks and what follows them; first what precedes any.
     for stated, text in zip([rank, *map(int, parts[1::2])], parts[::2], strict=True):
@@ -63,20 +68,6 @@ def read(path: Path, file: str, rank: int | None, limits: Limits) -> list[Stacks
     if not stacks:
         raise ValueError("no stack in it")
     return stacks
-
-
-def _of_json(data: bytes) -> tuple[Thread, ...]:
-    """Return the threads of `py-spy dump --json`, innermost frame first."""
-    threads = msgspec.json.decode(data, type=list[_SpyThread])
-    if not threads:
-        raise ValueError("no stack in it")
-    return dumps.with_main(
-        [Thread(thread.thread_name or "", _frames(thread)) for thread in threads[: dumps.MAX_THREADS]]
-    )
-
-
-def _frames(thread: _SpyThread) -> tuple[Frame, ...]:
-    return tuple(Frame(frame.filename, frame.line, frame.name) for frame in thread.frames[: dumps.MAX_FRAMES])
 
 
 READER = Reader(

@@ -63,7 +63,6 @@ def own_frame(fact: LogFact) -> Frame | None:
 
 READER = Reader(
     kind=KIND,
-    title="",
     recognise=recognise,
     open=lambda source: Contents(source.file, facts=[read(source.path, source.file, source.limits)]),
     facts=(KIND,),

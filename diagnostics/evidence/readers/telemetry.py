@@ -16,4 +16,4 @@ class TelemetryFile(TimelineFile):
     kind = "telemetry"
 
 
-READER = Reader(kind=TelemetryFile.kind, title="", recognise=recognise, open=opens(TelemetryFile))
+READER = Reader(kind=TelemetryFile.kind, recognise=recognise, open=opens(TelemetryFile))

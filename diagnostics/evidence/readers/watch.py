@@ -36,7 +36,6 @@ def read(path: Path, file: str, limits: Limits) -> LogFact:
 
 READER = Reader(
     kind="watch",
-    title="",
     recognise=recognise,
     open=lambda source: Contents(source.file, facts=[read(source.path, source.file, source.limits)]),
     facts=(VERDICT, ENDED_WELL),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from diagnostics.evidence.limits import Limits, head
+from diagnostics.evidence.memory.levels import total
 from diagnostics.evidence.readers.snapshot import SnapshotFile, recognise
 from tests.unit.diagnostics.causes.memory.jobs import confirmed, findings
 
@@ -71,7 +72,7 @@ def test_both_forms_are_read(tmp_path, form):
     assert [(one.size_bytes, one.blocks, one.site and one.site.function) for one in device.holders] == [
         (1000 * MIB, 100, "forward")
     ]
-    assert max(size for _, size in device.curve) == 1090 * MIB
+    assert max(map(total, device.history.rows)) == 1090 * MIB
     assert loaded.out_of_memory[0].requested_bytes == 300 * MIB
 
 
