@@ -99,7 +99,9 @@ def conclude(
     named = (rank + 1 for finding in ordered if finding.group for rank in finding.group.ranks)
     world_size = max([evidence.world_size or 0, *named])
     decided = tuple(Decided(finding, verdict.explained.get(n, ())) for n, finding in enumerate(ordered))
-    outcome, account = _outcome(evidence, verdict, ordered, measures), _account(measures)
+    outcome, overlap = _outcome(evidence, verdict, ordered, measures), measures.get("overlap")
+    shares = overlap.get("account") if isinstance(overlap, dict) else None
+    account = Account(**shares) if shares else None  # Where the time of a step went, as far as traces tell.
     standing = _standing(evidence, ordered, measures)
     open_log = not (verdict.roots or outcome == "healthy" or any(map(evidence.handles, (FlightFile, RingFile))))
     waiting = stands(evidence) if open_log else None
@@ -107,21 +109,20 @@ def conclude(
     if account is not None and outcome == "healthy":
         standing = account_text(account)
         if account.unaccounted:
-            outcome, standing = (
-                "undecided",
-                f"no cause is confirmed, and the time is not accounted for: {account_text(account)}",
-            )
+            outcome, standing = "undecided", f"no cause is confirmed, and the time is not accounted for: {standing}"
     elif account is not None and outcome == "undecided" and not (standing or evidence.run or _trouble(evidence)):
         standing = f"no cause is confirmed: {account_text(account)}"
     notes = list(_notes(evidence, verdict.roots, waiting.told if waiting else frozenset()))
     if not verdict.roots:  # What the versions of the job may be behind, where its own text does not show it.
         noted = {cause.id for cause in built_in_causes() if cause.noted}
-        bugs = [f for f in ordered if f.cause in noted and f.status == "undecided"]
-        notes += [
-            f"{text.summary} {text.missing}" for f in bugs if isinstance(f.facts, Worded) for text in [text_of(f)]
-        ]
+        open_ones = (f for f in ordered if f.cause in noted and f.status == "undecided")
+        bugs = [text_of(finding) for finding in open_ones if isinstance(finding.facts, Worded)]
+        notes += [f"{text.summary} {text.missing}" for text in bugs]
     if outcome == "slow" and account is not None and account.unaccounted:
         notes.append(f"Where the time goes: {account_text(account)}.")
+    suspected = of_memory(ran_out(evidence), printed_steps(evidence).count) if open_log and not waiting else ()
+    if waiting:
+        suspected = suspicions(waiting, pruned)
     return Report(
         source=source,
         outcome=outcome,
@@ -135,21 +136,10 @@ def conclude(
         world_size=world_size or None,
         notes=tuple(notes),
         waiting=waiting,
-        suspicions=suspicions(waiting, pruned)
-        if waiting
-        else of_memory(ran_out(evidence), printed_steps(evidence).count)
-        if open_log
-        else (),
+        suspicions=suspected,
         standing=standing if outcome != "healthy" or account is not None else "",
         run_folder=str(evidence.run.root) if evidence.run else None,
     )
-
-
-def _account(measures: dict[str, object]) -> Account | None:
-    """Where the time of a step went, as far as traces tell."""
-    overlap = measures.get("overlap")
-    shares = overlap.get("account") if isinstance(overlap, dict) else None
-    return Account(**shares) if shares else None
 
 
 def decide(
@@ -305,11 +295,8 @@ def _suspicious(evidence: Evidence, covered: frozenset[str]) -> Iterable[str]:
     for fact in evidence.facts:
         if fact.kind in _TROUBLE - covered:
             facts.setdefault(fact.kind, f"{fact.file}:{fact.line}: {shortened(fact.text, 200)}")
-    ends = [
-        f"{_at(error)}: rank {error.rank}: {shortened(f'{error.type} {error.message}'.strip(), 200)}"
-        for error in evidence.errors
-        if error.rank is not None
-    ]
+    said = ((error, shortened(f"{error.type} {error.message}".strip(), 200)) for error in evidence.errors)
+    ends = [f"{_at(error)}: rank {error.rank}: {text}" for error, text in said if error.rank is not None]
     yield from [*ends[:2], *facts.values()][:4]
 
 

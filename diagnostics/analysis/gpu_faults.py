@@ -17,8 +17,7 @@ XIDS: dict[int, After] = {
     119: "reboot", 120: "reboot", 121: "reset", 140: "reset", 149: "reset", 154: "reboot",
 }  # fmt: skip
 """Xid -> what helps. Those that `program` marks are a faulty program's more often than a device's."""
-HARMLESS: frozenset[After] = frozenset({"program", "warning"})
-"""What shows no device that failed."""
+HARMLESS: frozenset[After] = frozenset({"program", "warning"})  # What shows no device that failed.
 WORST: tuple[After, ...] = ("replace", "reboot", "reset", "restart", "warning", "program")
 _CUDA = (
     (re.compile(r"uncorrectable ECC error"), 48),

@@ -12,8 +12,7 @@ from diagnostics.evidence.readers.timeline import GpuSample, NodeSample
 SLOWED = frozenset({"hardware_slowdown", "software_thermal", "hardware_thermal", "hardware_power_brake"})
 """Reasons for lower clocks that say that something is wrong (nvml.h, nvmlClocksEventReasons). At `software_power_cap` a
 device is usually under full load."""
-BUSY_PERCENT = 50.0
-"""Utilization from which on a device works: an idle one lowers its clocks and its link by itself."""
+BUSY_PERCENT = 50.0  # Utilization from which on a device works: an idle one lowers its clocks and its link by itself.
 MOST_SAMPLES = 1000
 
 

@@ -9,8 +9,7 @@ from diagnostics.evidence.model import Evidence, Frame
 from diagnostics.evidence.readers.process import KIND, Moment
 from diagnostics.evidence.stacks.dumps import is_native, main_thread
 
-IDLE = 0.05
-"""Share of a core below which a thread does next to nothing: polling ten times a second takes 0.001."""
+IDLE = 0.05  # Share of a core below which a thread does next to nothing: polling ten times a second takes 0.001.
 BUSY = 0.5  # A convention: a thread that computes has its core for most of the time.
 
 

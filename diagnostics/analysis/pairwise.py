@@ -12,8 +12,7 @@ from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.ring.format import RingRecord
 
 _MESSAGES = ("recv ", "send ")  # How regions of messages begin; inside one of them a rank waits for its peer.
-Records = Mapping[int, tuple[RingRecord, ...]]
-"""Rank -> its last calls, oldest first."""
+Records = Mapping[int, tuple[RingRecord, ...]]  # Rank -> its last calls, oldest first.
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,19 +8,14 @@ from dataclasses import dataclass
 from diagnostics.evidence.logs.steps import Series, Steps
 from diagnostics.evidence.model import Evidence, RankError
 
-STEPS = ("steps", "trainer_steps")
-"""Kinds of facts: of a log, and of the state that Hugging Face's Trainer saves."""
-WINDOW = 20
-"""Steps before a jump by which it is measured."""
+STEPS = ("steps", "trainer_steps")  # Kinds of facts: of a log, and of the state that Hugging Face's Trainer saves.
+WINDOW = 20  # Steps before a jump by which it is measured.
 LEAST_AFTER = 10
 """Steps for which a figure has to stay where it went: a spike that training recovers from is none of these."""
 _HIDDEN = 3  # Steps with a norm that is not finite and a loss of exactly 0; a single one is a skipped step of float16.
-RATIO = 1.5
-"""Of the loss after a jump to the one before. A new batch, data set or learning rate moves it by less."""
-SIGMAS = 10.0
-"""Of the noise before a jump, so that noisy losses (RL, small batches) do not count."""
-MOST = 50_000
-"""Last steps that are looked at."""
+RATIO = 1.5  # Of the loss after a jump to the one before. A new batch, data set or learning rate moves it by less.
+SIGMAS = 10.0  # Of the noise before a jump, so that noisy losses (RL, small batches) do not count.
+MOST = 50_000  # Last steps that are looked at.
 _SCALE_ENDS = 1.0  # Loss scale at which halving has used up the room: DeepSpeed's minimum. A warm-up ends far above it.
 _LOWEST = 3  # Skipped steps at or below that scale.
 _FROM_START = 0.5  # Of the largest step: a step below it is that of another run, or of another epoch.

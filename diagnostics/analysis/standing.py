@@ -18,8 +18,7 @@ _BEST_WORDS = ("nccl_last_error", "nccl_result", "dist_backend_error")
 _FAILED = frozenset(_BEST_WORDS)
 _TOLD = _OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines of which `Standing` tells all that they say."""
-SCALAR = 16
-"""Elements at most of a metric, a flag or a barrier; a layer's gradient or a unit's shard has thousands."""
+SCALAR = 16  # Elements at most of a metric, a flag or a barrier; a layer's gradient or a unit's shard has thousands.
 _GATHERS = {"ALLGATHER", "_ALLGATHER_BASE"}
 _SCATTERS = {"REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"}
 _LOOPBACK = re.compile(r"\[?(?:127\.|::1\b)")

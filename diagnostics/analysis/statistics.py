@@ -5,10 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-LEVEL = 0.95
-"""Of every interval."""
-FEWEST = 3
-"""Values for an interval; of two it would span orders of magnitude."""
+LEVEL = 0.95  # Of every interval.
+FEWEST = 3  # Values for an interval; of two it would span orders of magnitude.
 FREE_OF_ASSUMPTIONS = 6
 """Values from which on order statistics alone hold the median with `LEVEL`: 1 - 2 / 2**6 = 96.9 %."""
 _STUDENT = {2: 4.303, 3: 3.182, 4: 2.776}

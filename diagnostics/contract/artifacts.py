@@ -11,14 +11,11 @@ from typing import Any, Generic, Literal, ParamSpec
 from diagnostics.contract.files import read_json, replacing
 from diagnostics.contract.secrets import masked
 
-SCHEMA_VERSION = 1
-"""Raised when a record changes so that an old reader would misread it."""
-HEARTBEAT_BYTES = 512
-"""Size of a heartbeat file: one JSON object padded with spaces, rewritten in place."""
+SCHEMA_VERSION = 1  # Raised when a record changes so that an old reader would misread it.
+HEARTBEAT_BYTES = 512  # Size of a heartbeat file: one JSON object padded with spaces, rewritten in place.
 ENDED_BY_WATCH = 75
 """Exit code of a rank that the live watch ended: the consequence of what the watch saw, never the cause."""
-FINISHED = "finished"
-"""Kind of the record of a command under `dtk watch` that ended with exit code 0."""
+FINISHED = "finished"  # Kind of the record of a command under `dtk watch` that ended with exit code 0.
 CHECKPOINT_INFO = "checkpoint.json"
 """Beside the files of a checkpoint: what it is of. Its presence says that the checkpoint is complete."""
 State = Literal["queued", "running", "finished", "failed", "hung", "oom", "preempted"]

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-MOST_BYTES = 32 << 20
-"""Of a record of a run folder; real ones stay below one MiB."""
+MOST_BYTES = 32 << 20  # Of a record of a run folder; real ones stay below one MiB.
 
 
 def open_regular(path: str | Path) -> BinaryIO:

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 
 from diagnostics.contract.secrets import masked_text
 
-RUNS_SHOWN = 12
-"""Runs of ranks (`0-7`) that are written out."""
+RUNS_SHOWN = 12  # Runs of ranks (`0-7`) that are written out.
 _NOISE_S = 1e-12  # What sums of times in seconds leave of rounding.
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 

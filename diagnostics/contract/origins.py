@@ -9,8 +9,7 @@ from diagnostics.contract.artifacts import SCHEMA_VERSION, NewerSchemaError
 from diagnostics.contract.secrets import MASK, masked
 
 Kind = Literal["file", "typed", "default", "launch", "run"]
-LONGEST = 200
-"""Characters of a value as it was written; more does not help to find it."""
+LONGEST = 200  # Characters of a value as it was written; more does not help to find it.
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,12 +67,11 @@ def strategy_traits(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> S
         return value if isinstance(value, str) and value else None
 
     sharded = recorded.get("sharded")
+    states = (state for state in sharded if isinstance(state, str)) if isinstance(sharded, list) else ()
     return StrategyTraits(
         name,
         is_known=True,
-        sharded=frozenset(state for state in sharded if isinstance(state, str))
-        if isinstance(sharded, list)
-        else frozenset(),
+        sharded=frozenset(states),
         replicated_over=text("replicated_over"),
         gradients_in=text("gradients_in"),
         keeps_gradients=recorded.get("keeps_gradients") is True,

@@ -12,8 +12,7 @@ from diagnostics.analysis.divergence.identity import agree
 from diagnostics.evidence.calls import Wire
 from diagnostics.evidence.model import Frame
 
-LONGEST = 800
-"""Calls compared behind the first difference; time and memory grow with the square (800: 0.4 s, 5 MiB)."""
+LONGEST = 800  # Calls compared behind the first difference; time and memory grow with the square (800: 0.4 s, 5 MiB).
 _DROP, _OTHER_LINE, _OTHER_ARGUMENTS = 10, 10, 11
 """Costs. An equal call from another line is cheaper than a drop and an insertion: these are two sides of one `if`."""
 _NEVER = 1 << 40  # Above any sum of the costs of LONGEST calls: such a pair is never aligned.

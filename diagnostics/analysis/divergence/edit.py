@@ -11,8 +11,7 @@ EditKind = Literal["drop", "insert", "substitute", "swap"]
 other order."""
 MOST_CALLS = 63
 """Calls that one edit drops or inserts at most. A bucketed backward pass of a large model is some 40 calls."""
-LONGEST = 512
-"""Calls compared behind the divergence."""
+LONGEST = 512  # Calls compared behind the divergence.
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,11 @@ from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.evidence.calls import Call, GroupKey
 
-SAME_MOMENT_S = 0.05
-"""Two recorders note the same call at nearly the same time."""
-MAX_GROUPS = 64
-"""Groups looked at closely; the earliest divergence is what counts."""
+SAME_MOMENT_S = 0.05  # Two recorders note the same call at nearly the same time.
+MAX_GROUPS = 64  # Groups looked at closely; the earliest divergence is what counts.
 _TIE_CONFIDENCE = 0.8  # A convention: the calls differ for certain, which side deviates is open.
-UNCLEAR_CONFIDENCE = 0.45
-"""Of each of two kinds that explain the same calls: a suspicion, no root cause."""
-CallsOf = Callable[[int, GroupKey], list[Call]]
-"""One rank's calls in one group, oldest first."""
+UNCLEAR_CONFIDENCE = 0.45  # Of each of two kinds that explain the same calls: a suspicion, no root cause.
+CallsOf = Callable[[int, GroupKey], list[Call]]  # One rank's calls in one group, oldest first.
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ from itertools import takewhile
 from diagnostics.evidence.calls import ROOTED, Call, Wire
 from diagnostics.evidence.model import Frame
 
-PARTS = ("operation", "number of elements", "dtype", "root", "ReduceOp")
-"""The parts of a `Wire`, in its order."""
+PARTS = ("operation", "number of elements", "dtype", "root", "ReduceOp")  # The parts of a `Wire`, in its order.
 _UNKNOWN = ((), None, "")
 _BACKWARD = "backward"
 _BACKWARD_FRAMES = 6

@@ -10,8 +10,7 @@ from diagnostics.analysis.divergence.find import Divergence, Vote
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Frame
 
-Counters = Mapping[tuple[str, str], Mapping[str, int]]
-"""(file, function) of a frame -> whole numbers in its variables."""
+Counters = Mapping[tuple[str, str], Mapping[str, int]]  # (file, function) of a frame -> whole numbers in its variables.
 _GUESSES: set[Support | Position] = {"single position", "line unknown"}
 
 

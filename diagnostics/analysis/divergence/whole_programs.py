@@ -13,8 +13,7 @@ from diagnostics.analysis.divergence.find import Divergence, Vote
 from diagnostics.analysis.divergence.identity import in_backward, shared_path
 from diagnostics.evidence.calls import Call, GroupKey
 
-MOST_PROGRAMS = 9
-"""Ranks with more different programs than these are not compared: each does something of its own."""
+MOST_PROGRAMS = 9  # Ranks with more different programs than these are not compared: each does something of its own.
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from diagnostics.evidence.flight_entries import DEFAULT_GROUP
 _CHUNK_BITS = 8  # A convention: 256 positions are 1 KiB of signature numbers.
 _CHUNK = 1 << _CHUNK_BITS
 _MASK = _CHUNK - 1
-MAX_DEVIATIONS = 8
-"""Positions kept for each rank and group; after the first one all later ones are shifted anyhow."""
+MAX_DEVIATIONS = 8  # Positions kept for each rank and group; after the first one all later ones are shifted anyhow.
 
 
 class GroupTable:
@@ -23,8 +22,7 @@ class GroupTable:
 
     def __init__(self) -> None:
         self.lines: dict[int, Line] = {}
-        self.base: dict[int, array[int]] = {}
-        """Chunk of 256 positions -> signature numbers; 0 = not covered."""
+        self.base: dict[int, array[int]] = {}  # Chunk of 256 positions -> signature numbers; 0 = not covered.
         self.deviations: dict[int, dict[int, list[int]]] = {}
         """Position -> signature number -> ranks that issued this instead of the base."""
         self.uses_p2p = False
@@ -72,8 +70,7 @@ class Survey:
         self.inferred: dict[GroupKey, tuple[int, ...]] = {}
         """Members of groups that nobody declares, where only one choice is left."""
         self.world_size: int | None = None
-        self.positions = 0
-        """Calls compared."""
+        self.positions = 0  # Calls compared.
         self.clocks = Clocks()
         self._numbers: dict[tuple[Wire, ...], int] = {}
         self._uncounted: dict[tuple[int, GroupKey], Line] = {}

@@ -11,8 +11,7 @@ class Arrivals:
     """Times in seconds since 1970, as each rank's own clock tells them."""
 
     def __init__(self) -> None:
-        self.times: dict[int, array[float]] = {}
-        """Chunk of 256 positions -> latest, second latest, count of each."""
+        self.times: dict[int, array[float]] = {}  # Chunk of 256 positions -> latest, second latest, count of each.
         self.latest: dict[int, array[int]] = {}
         self.first_s = self.last_s = 0.0
 

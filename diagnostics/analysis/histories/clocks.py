@@ -10,8 +10,7 @@ from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Digest, Line
 from diagnostics.evidence.calls import ROOTED, Call, GroupKey
 from diagnostics.evidence.clock_offset import offset
 
-LEAST_S = 0.5
-"""A clock that is off by less is left alone: so long a call may well take."""
+LEAST_S = 0.5  # A clock that is off by less is left alone: so long a call may well take.
 REPORTED_S = 2.0  # A convention: NTP keeps clocks of one cluster well within it.
 
 

@@ -11,10 +11,8 @@ from operator import attrgetter
 from diagnostics.evidence.calls import Call, CallFile, Dump, GroupKey, Wire, settle
 from diagnostics.evidence.model import Problem
 
-SNAPSHOTS = "dtk"
-"""Recorder whose files are there at any time, also when nothing is wrong."""
-MAX_P2P = 64
-"""Pending point-to-point calls kept of each rank."""
+SNAPSHOTS = "dtk"  # Recorder whose files are there at any time, also when nothing is wrong.
+MAX_P2P = 64  # Pending point-to-point calls kept of each rank.
 
 
 @dataclass(slots=True)

@@ -18,8 +18,7 @@ from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.ring import RingFile
 
 MAX_WORKERS = 8  # A convention: each holds one dump, and the results are merged in one process.
-WORTH_BYTES = 128 << 20
-"""Starting workers costs as long as reading about this much."""
+WORTH_BYTES = 128 << 20  # Starting workers costs as long as reading about this much.
 _DECODER = msgspec.msgpack.Decoder(Digest)
 
 

@@ -15,8 +15,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.ring import RingFile
 
-LENGTH = 8
-"""Bytes of the length before each digest; a length of 0 = this rank cannot be put into msgpack."""
+LENGTH = 8  # Bytes of the length before each digest; a length of 0 = this rank cannot be put into msgpack.
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,12 +77,9 @@ def circular_waits(job: JobState, explained: Collection[int]) -> list[CircularWa
 def _enqueued_crosswise(job: JobState) -> GroupOrder | None:
     """Return two collectives that all enqueued and none completes, in differing orders: a device runs them in order."""
     waits = job.waits
-    stuck = [
-        operation
-        for operation, ranks in sorted(waits.waiting.items())
-        if operation.peer < 0 and operation.key.recorder not in {"gloo", SNAPSHOTS} and not waits.complete[operation]
-        if set(ranks) == set(job.survey.members(operation.key))
-    ]
+    shared = (one for one, ranks in sorted(waits.waiting.items()) if set(ranks) == set(job.survey.members(one.key)))
+    ordered = (one for one in shared if one.peer < 0 and one.key.recorder not in {"gloo", SNAPSHOTS})
+    stuck = [one for one in ordered if not waits.complete[one]]
     for one, other in combinations(stuck, 2):
         first: dict[Operation, list[int]] = {one: [], other: []}
         for rank in sorted({*waits.waiting[one]} & {*waits.waiting[other]}):
@@ -101,15 +98,11 @@ def _enqueued_crosswise(job: JobState) -> GroupOrder | None:
 
 
 def _case(job: JobState, cycle: Cycle) -> CircularWait:
-    waits = job.waits
-    if not any(operation.peer >= 0 for operation in cycle.operations):
+    waits, messages = job.waits, [operation for operation in cycle.operations if operation.peer >= 0]
+    if not messages:
         return missed_call.find(job, cycle) or _group_order(job, cycle)
-    p2p = {
-        rank: waits.calls[rank, operation]
-        for rank in cycle.ranks
-        for operation in waits.of_rank[rank][::-1]
-        if operation.peer >= 0 and operation in cycle.operations
-    }
+    steps = ((rank, operation) for rank in cycle.ranks for operation in waits.of_rank[rank][::-1])
+    p2p = {rank: waits.calls[rank, operation] for rank, operation in steps if operation in messages}
     elsewhere = tuple((r, waits.calls[r, waits.of_rank[r][0]]) for r in cycle.ranks if r not in p2p)
     peer = next(iter(p2p.values())).peer
     peers = {peer: waits.calls[peer, waits.of_rank[peer][0]]} if peer is not None and waits.of_rank.get(peer) else {}

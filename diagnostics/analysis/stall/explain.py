@@ -59,23 +59,17 @@ class Stall:
     @property
     def confirmed(self) -> bool:
         """Whether any cause is known well enough to explain the waiting."""
-        startup = isinstance(self.startup, StartupFailed) or bool(self.startup and self.startup.stuck)
+        known = (self.roots_differ, self.ddp_unused, self.endings, self.circular, self.device, self.host, self.ahead)
         return bool(
-            any(divergence.confidence >= _LIKELY for divergence in self._all_divergences())
+            any((*known, self.never_complete))
+            or any(divergence.confidence >= _LIKELY for divergence in self._all_divergences())
             or (self.sizes and self.sizes.divergence is None)
             or isinstance(self.watchdog, WatchdogDecided)
             or (self.transfer and self.transfer.world_known)
             or isinstance(self.stacks, HostOutside)
-            or self.roots_differ
-            or self.ddp_unused
-            or self.endings
             or (self.missing and self.missing.abort)
-            or self.circular
-            or self.device
-            or self.host
-            or self.ahead
-            or self.never_complete
-            or startup
+            or isinstance(self.startup, StartupFailed)
+            or (self.startup and self.startup.stuck)
         )
 
     @property

@@ -86,16 +86,9 @@ def device_stall(job: JobState, explained: Collection[int]) -> DeviceStall | Non
     line = job.survey.ranks[first].lines[operation.key]
     lines = job.survey.groups[operation.key].lines
     peers = tuple(job.waits.complete[operation])
-    return DeviceStall(
-        tuple(sorted(ranks)),
-        operation,
-        job.waits.calls[first, operation],
-        line.done,
-        line.issued,
-        peers,
-        max((lines[rank].done for rank in peers), default=line.done),
-        tuple(sorted(job.waits.reaching(ranks) - ranks)),
-    )
+    most = max((lines[rank].done for rank in peers), default=line.done)
+    call, waiting = job.waits.calls[first, operation], tuple(sorted(job.waits.reaching(ranks) - ranks))
+    return DeviceStall(tuple(sorted(ranks)), operation, call, line.done, line.issued, peers, most, waiting)
 
 
 def late_hosts(job: JobState, explained: Collection[int]) -> HostStall | RanAhead | None:
@@ -117,12 +110,12 @@ def late_hosts(job: JobState, explained: Collection[int]) -> HostStall | RanAhea
 
     operation = min(missed, key=lambda candidate: (-len(missed[candidate]), began_s(candidate), candidate))
     waiting = tuple(job.waits.waiting[operation])
-    stacks = job.latest_stacks()
+    call, stacks = job.waits.calls[waiting[0], operation], job.latest_stacks()
     if _ran_ahead(job, operation, idle, stacks):
         absent = job.waits.absent[operation]
         hidden = all(map(job.may_be_unrecorded, absent))
         last = job.survey.ranks[absent[0]].last
-        return RanAhead(waiting, absent, operation, job.waits.calls[waiting[0], operation], last, hidden)
+        return RanAhead(waiting, absent, operation, call, last, hidden)
     first = idle[0]
     line = job.survey.ranks[first].lines.get(operation.key)
     standing = activity.doing(stacks[first], taken_s(job, stacks[first])) if first in stacks else activity.NOWHERE
@@ -130,18 +123,10 @@ def late_hosts(job: JobState, explained: Collection[int]) -> HostStall | RanAhea
     in_data = beat is not None and beat.region == "data"
     if in_data and standing.frame is not None and standing.doing != "data loader":
         standing = replace(standing, doing="data loader", words=f"in the data loader, {standing.words}")
-    return HostStall(
-        tuple(idle),
-        operation,
-        job.waits.calls[waiting[0], operation],
-        waiting,
-        standing,
-        stacks[first].file if first in stacks else "",
-        job.survey.ranks[first].last,
-        line.issued if line is not None else 0,
-        tuple(rank for rank in idle if rank in job.endings and job.endings[rank].kind == "failed"),
-        all(map(job.may_be_unrecorded, idle)),
-    )
+    file, issued = stacks[first].file if first in stacks else "", line.issued if line is not None else 0
+    failed = tuple(rank for rank in idle if rank in job.endings and job.endings[rank].kind == "failed")
+    hidden, last = all(map(job.may_be_unrecorded, idle)), job.survey.ranks[first].last
+    return HostStall(tuple(idle), operation, call, waiting, standing, file, last, issued, failed, hidden)
 
 
 def taken_s(job: JobState, stacks: Stacks) -> float | None:
@@ -155,12 +140,10 @@ def taken_s(job: JobState, stacks: Stacks) -> float | None:
 
 def lagging(job: JobState) -> list[int]:
     """Ranks whose device does not complete what their peers did, and that wait for nobody but ranks without a dump."""
-    return [
-        rank
-        for rank in sorted(job.waits.of_rank)
-        if _completed_elsewhere(job, rank)
-        and all(job.silent(peer) for operation in job.waits.blockers(rank) for peer in job.waits.absent[operation])
-    ]
+    waits = job.waits
+    behind = (rank for rank in sorted(waits.of_rank) if _completed_elsewhere(job, rank))
+    peers = {rank: [peer for operation in waits.blockers(rank) for peer in waits.absent[operation]] for rank in behind}
+    return [rank for rank, absent in peers.items() if all(map(job.silent, absent))]
 
 
 def _settled(job: JobState, explained: Collection[int]) -> set[int]:
@@ -181,11 +164,8 @@ def _counts_completion(operation: Operation) -> bool:
 
 def _completed_elsewhere(job: JobState, rank: int) -> list[Operation]:
     """Pending operations of a rank that completed on other members and that every member reached."""
-    return [
-        operation
-        for operation in job.waits.of_rank.get(rank, [])
-        if _counts_completion(operation) and job.waits.complete[operation] and not job.waits.absent[operation]
-    ]
+    counted, waits = filter(_counts_completion, job.waits.of_rank.get(rank, [])), job.waits
+    return [operation for operation in counted if waits.complete[operation] and not waits.absent[operation]]
 
 
 def _ran_ahead(job: JobState, operation: Operation, idle: list[int], stacks: dict[int, Stacks]) -> bool:

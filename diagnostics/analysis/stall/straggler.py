@@ -9,24 +9,17 @@ from diagnostics.evidence.model import Frame
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.ring.format import RingSample
 
-LATE_S = 0.2
-"""A rank that comes this long after the one before it is late."""
-TIMES = 3
-"""It takes as many late arrivals, or one of `ONCE_S`, to be a straggler."""
+LATE_S = 0.2  # A rank that comes this long after the one before it is late.
+TIMES = 3  # It takes as many late arrivals, or one of `ONCE_S`, to be a straggler.
 ONCE_S = 10.0  # As long as a wait that counts as a stall (`job_state.STALL_S`).
 NEVER_BACK = 3
 """A rank that is late once and then comes as late, at once, to each of at least so many positions to the end of the
 record has not been waited for: its clock was set. Two positions may be what its peers had already queued."""
-SHARE_OF_TIME = 0.25
-"""Of the recorded time, lost by waiting for it."""
-SHARE_OF_LATE = 0.8
-"""Of the time lost to anybody, lost to this rank."""
-ENOUGH = 5
-"""Looks at a rank's main thread that make a place: half a second there."""
-PEERS = 15
-"""Ranks whose looks are read for comparison, spread over all."""
-PEERS_SHARE = 0.5
-"""A place where a peer is at least this often is where everybody spends time."""
+SHARE_OF_TIME = 0.25  # Of the recorded time, lost by waiting for it.
+SHARE_OF_LATE = 0.8  # Of the time lost to anybody, lost to this rank.
+ENOUGH = 5  # Looks at a rank's main thread that make a place: half a second there.
+PEERS = 15  # Ranks whose looks are read for comparison, spread over all.
+PEERS_SHARE = 0.5  # A place where a peer is at least this often is where everybody spends time.
 
 
 @dataclass(frozen=True, slots=True)

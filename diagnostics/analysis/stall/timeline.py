@@ -9,10 +9,8 @@ from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.evidence.calls import Call, GroupKey
 
 BEFORE = AFTER = 12  # A convention: positions that the report's drawing has room for.
-MAX_RANKS = 64
-"""Ranks shown, the culprits first: the file of each is read once more."""
-Point = tuple[GroupKey, int]
-"""A position in a group, as one recorder counts it."""
+MAX_RANKS = 64  # Ranks shown, the culprits first: the file of each is read once more.
+Point = tuple[GroupKey, int]  # A position in a group, as one recorder counts it.
 
 
 def timeline(job: JobState, point: Point | None, culprits: Collection[int]) -> dict[str, Any] | None:

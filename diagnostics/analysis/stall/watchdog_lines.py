@@ -17,8 +17,7 @@ _COUNTED = {
 _EVEN = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "ALLGATHER", "REDUCE_SCATTER"}
 """OpType whose NumelIn is the same on all ranks: not gather and scatter (the root's differs), not all_to_all."""
 _STAMP = re.compile(r"^\[[A-Z](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)")
-UNNAMED = ""
-"""Name of the group of lines that do not say theirs."""
+UNNAMED = ""  # Name of the group of lines that do not say theirs.
 
 
 @dataclass(frozen=True, slots=True)
