@@ -62,8 +62,5 @@ def named(evidence: Evidence, findings: Collection[Finding]) -> list[Finding]:
     mesh = layout(evidence)
     if mesh is None or prod(mesh.degrees.values()) in (mesh.degrees[name] for name in ("dp_shard", "dp_replicate")):
         return list(findings)  # Data parallelism alone: there is one group.
-    names = [mesh.name(finding.group.ranks) if finding.group else "" for finding in findings]
-    return [
-        replace(finding, group=replace(finding.group, desc=name)) if name and finding.group else finding
-        for finding, name in zip(findings, names, strict=True)
-    ]
+    groups = [(one, one.group, mesh.name(one.group.ranks) if one.group else "") for one in findings]
+    return [replace(one, group=replace(group, desc=name)) if name and group else one for one, group, name in groups]

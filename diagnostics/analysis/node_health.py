@@ -85,10 +85,8 @@ def _node(file: str, cores: float | None, samples: Sequence[NodeSample]) -> Node
     count = max(map(len, rows))
     # A node has a device for each rank, in the same order; of others it is not known who used them.
     users = ranks if len(ranks) == count else [None] * count
-    devices = (
-        _device(f"GPU {index}", users[index], file, [row[index] for row in rows if index < len(row)])
-        for index in range(min(count, 64))
-    )
+    columns = [[row[index] for row in rows if index < len(row)] for index in range(min(count, 64))]
+    devices = (_device(f"GPU {index}", users[index], file, column) for index, column in enumerate(columns))
     stolen = [sample.host.stolen_cpu_percent for sample in samples if sample.host.stolen_cpu_percent is not None]
     periods, throttled = (
         int(max(0.0, (getattr(last, name) or 0) - (getattr(first, name) or 0)))

@@ -66,12 +66,10 @@ class Pairs:
         for by_rank in calls.values():
             members = next(iter(by_rank.values())).group.ranks
             tables = {rank: table for rank, call in by_rank.items() if (table := _splits(call, len(members)))}
-            misfits = [
-                Misfit(a, b, sent, expected, (by_rank[a], by_rank[b]))
-                for a in tables
-                for b in tables
-                if (sent := tables[a][0][members.index(b)]) != (expected := tables[b][1][members.index(a)])
-            ]
+            pairs = (
+                (a, b, tables[a][0][members.index(b)], tables[b][1][members.index(a)]) for a in tables for b in tables
+            )
+            misfits = [Misfit(a, b, sent, due, (by_rank[a], by_rank[b])) for a, b, sent, due in pairs if sent != due]
             if misfits:
                 counts = Counter(rank for m in misfits for rank in {m.sender, m.receiver}).most_common()
                 most = {rank for rank, count in counts if count == counts[0][1]}

@@ -4,7 +4,7 @@ Looks into the file that a stack names, if it lies here and is older than the ca
 
 import ast
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.stacks.source_file import source
@@ -37,7 +37,13 @@ def place(file: str, inside: Iterable[int], line: int, before_s: float | None) -
         return "no loop"
     if not _spans(loop, line):
         return "outside"
-    return "leaves" if _leaves(loop, line) else "inside"
+    inner = (node for node in ast.walk(loop) if node is not loop)
+    blocks: list[Any] = [getattr(node, name, None) for node in inner for name in ("body", "orelse", "finalbody")]
+    for block in blocks:  # Whether the one of this line goes on to a `break` or a `return`.
+        at = [n for n, one in enumerate(block) if _spans(one, line)] if isinstance(block, list) else []
+        if at and any(isinstance(one, ast.Break | ast.Return) for one in block[at[0] :]):
+            return "leaves"
+    return "inside"
 
 
 def exclusive(file: str, one: int, other: int, before_s: float | None) -> bool:
@@ -140,15 +146,3 @@ def _innermost(root: ast.AST, kinds: tuple[type[ast.AST], ...], lines: list[int]
         if kinds is _FUNCTIONS or not isinstance(node, _FUNCTIONS):
             todo += ast.iter_child_nodes(node)
     return min(around, key=lambda node: (node.end_lineno or 0) - node.lineno, default=None)  # type: ignore[attr-defined]
-
-
-def _leaves(loop: ast.AST, line: int) -> bool:
-    """Whether the block of this line goes on to a `break` or a `return` of this loop."""
-    for node in ast.walk(loop):
-        for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
-            if node is loop or not isinstance(block, list):
-                continue
-            at = next((number for number, one in enumerate(block) if _spans(one, line)), None)
-            if at is not None and any(isinstance(one, ast.Break | ast.Return) for one in block[at:]):
-                return True
-    return False

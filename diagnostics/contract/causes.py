@@ -12,8 +12,6 @@ culprits are victims of this one (`victims`), it concerns a group with a culprit
 (`any`)."""
 
 F = TypeVar("F")
-
-
 GateKind = Literal["and", "or"]
 
 

@@ -96,9 +96,8 @@ def dumps(origins: Origins) -> str:
     """Content of origins.json: one line a key, to be read by people too. Secrets are masked."""
     keys = {}
     for key, value in origins.values.items():
-        settings = [
-            {name: text for name, text in asdict(setting).items() if text} for setting in origins.keys.get(key, ())
-        ]
+        given = map(asdict, origins.keys.get(key, ()))
+        settings = [{name: text for name, text in one.items() if text} for one in given]
         if (shown := masked(value, key)) != value:
             settings = [{**setting, "written": MASK} if "written" in setting else setting for setting in settings]
         keys[key] = masked({"value": shown, "set_by": settings})
@@ -123,10 +122,8 @@ def loads(content: bytes) -> Origins:
             origins.choices[group] = Choice(**{name: str(choice[name]) for name in Choice.__dataclass_fields__})  # type: ignore[arg-type]
         for key, entry in value["keys"].items():
             origins.values[key] = entry["value"]
-            origins.keys[key] = [
-                Setting(setting["kind"], str(setting.get("by", "")), str(setting.get("written", "")))
-                for setting in entry["set_by"]
-            ]
+            given = ((one["kind"], str(one.get("by", "")), str(one.get("written", ""))) for one in entry["set_by"])
+            origins.keys[key] = [Setting(*one) for one in given]
             if not origins.keys[key]:
                 raise ValueError(f"origins.json names nobody who set {key[:LONGEST]}")
             if unknown := {setting.kind for setting in origins.keys[key]} - set(get_args(Kind)):

@@ -52,7 +52,16 @@ def align(majority: Sequence[PathCall], minority: Sequence[PathCall]) -> list[Ch
         start += 1
     ours, theirs = majority[start : start + LONGEST], minority[start : start + LONGEST]
     whole = len(ours) + start == len(majority) and len(theirs) + start == len(minority)
-    costs = _costs(ours, theirs, whole=whole)
+    # From each pair of places to the ends; where a list was cut off, the rest of the other is free.
+    rest = _DROP if whole else 0
+    costs = [[0] * (len(theirs) + 1) for _ in range(len(ours) + 1)]
+    costs[-1] = [rest * (len(theirs) - j) for j in range(len(theirs) + 1)]
+    for i in range(len(ours) - 1, -1, -1):
+        row, below, mine = costs[i], costs[i + 1], ours[i]
+        row[-1] = rest * (len(ours) - i)
+        for j in range(len(theirs) - 1, -1, -1):
+            match = below[j + 1] if mine == theirs[j] else below[j + 1] + _cost(mine, theirs[j])
+            row[j] = min(match, below[j] + _DROP, row[j + 1] + _DROP)
     steps: list[tuple[str, int, int]] = []
     i = j = 0
     while (i < len(ours) or j < len(theirs)) if whole else (i < len(ours) and j < len(theirs)):
@@ -69,21 +78,6 @@ def align(majority: Sequence[PathCall], minority: Sequence[PathCall]) -> list[Ch
             i += 1
     runs = [(kind, list(run)) for kind, run in groupby(steps, key=itemgetter(0)) if kind != "same"]
     return [Change(kind, start + run[0][1], start + run[0][2], len(run)) for kind, run in runs]  # type: ignore[arg-type]
-
-
-def _costs(ours: Sequence[PathCall], theirs: Sequence[PathCall], *, whole: bool) -> list[list[int]]:
-    """Return the cost from each pair of places to the ends; where a list was cut off, the rest of the other is free."""
-    rest = _DROP if whole else 0
-    costs = [[0] * (len(theirs) + 1) for _ in range(len(ours) + 1)]
-    costs[-1] = [rest * (len(theirs) - j) for j in range(len(theirs) + 1)]
-    for i in range(len(ours) - 1, -1, -1):
-        row, below, mine = costs[i], costs[i + 1], ours[i]
-        row[-1] = rest * (len(ours) - i)
-        for j in range(len(theirs) - 1, -1, -1):
-            other = theirs[j]
-            both = below[j + 1] if mine == other else below[j + 1] + _cost(mine, other)
-            row[j] = min(both, below[j] + _DROP, row[j + 1] + _DROP)
-    return costs
 
 
 def _cost(one: PathCall, other: PathCall) -> int:

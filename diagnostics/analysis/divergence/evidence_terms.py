@@ -1,10 +1,4 @@
-"""What speaks for a kind of divergence, and how much: every weight of this package stands here.
-
-A weight is the natural logarithm of odds. Positive weights of the second table speak for a call behind the loop,
-negative ones for a call within it. "Measured" means `benchmarks/loop_calls.py` over the source of torch, datasets and
-huggingface_hub: 4,606 conditional calls of loops and 2,254 first calls behind loops that come after the last
-call that the loop makes in every round.
-"""
+"""What speaks for a kind of divergence, and how much: every weight of this package stands in the table beside it."""
 
 import math
 from dataclasses import dataclass
@@ -22,7 +16,6 @@ Support = Literal[
 SUPPORT: dict[Support, float] = _WEIGHTS["support"]
 """What a kind rests on. `branch_calls`, `gloo` and the fault library (tests/faults) are right with these; the order
 matters, the figures only tell how sure a report may sound: 1.7 is 0.85, 3.5 is 0.97."""
-
 Position = Literal[
     "any call", "source behind", "source leaves", "source within", "between the loop's lines", "next line",
     "other caller", "through the loop's functions", "barrier", "peers came later",

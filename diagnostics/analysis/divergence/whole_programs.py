@@ -115,25 +115,19 @@ def _whole_rounds(side: Program, start: int, count: int, peers: Program) -> bool
     size = next(size for size in range(1, count + 1) if run == (run[:size] * count)[:count])
     if run[:size] not in (side.paths[max(0, start - size) : start], side.paths[start + count : start + count + size]):
         return False
-    passes, at = _passes(peers), 0
+    # A pass is a forward or a backward, for instance: the calls of one step and region; where no regions are known, of
+    # one line of the loop that they come from.
+    repeated = {path.stack for path, times in Counter(peers.paths).items() if times > 1}
+    depth = len(shared_path(stack[::-1] for stack in repeated))
+    places = [(call.step, call.region or call.stack[::-1][depth : depth + 1]) for call in peers.calls]
+    numbers = (list(group) for _, group in groupby(range(len(places)), places.__getitem__))
+    passes, at = {tuple(peers.paths[n] for n in group) for group in numbers}, 0
     while at < count:
         fitting = [len(calls) for calls in passes if run[at : at + len(calls)] == calls]
         if not fitting:
             return False
         at += max(fitting)
     return True
-
-
-def _passes(side: Program) -> set[tuple[PathCall, ...]]:
-    """Cut the calls up by step and region; where no regions are known, by the line of the loop that they come from."""
-    repeated = {path.stack for path, count in Counter(side.paths).items() if count > 1}
-    depth = len(shared_path(stack[::-1] for stack in repeated))
-
-    def place(index: int) -> tuple[object, ...]:
-        call = side.calls[index]
-        return call.step, call.region or call.stack[::-1][depth : depth + 1]
-
-    return {tuple(side.paths[at] for at in numbers) for _, numbers in groupby(range(len(side.paths)), place)}
 
 
 def _divergence(

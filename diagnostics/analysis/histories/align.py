@@ -5,7 +5,6 @@ Keeps a few numbers per rank, group and position, and what deviates: memory does
 from array import array
 from bisect import bisect_left
 
-from diagnostics.analysis.histories.arrivals import Arrivals
 from diagnostics.analysis.histories.clocks import Clocks
 from diagnostics.analysis.histories.one_rank import Digest, Line, RankRecord
 from diagnostics.evidence.calls import GroupKey, Wire
@@ -14,7 +13,56 @@ from diagnostics.evidence.flight_entries import DEFAULT_GROUP
 _CHUNK_BITS = 8  # A convention: 256 positions are 1 KiB of signature numbers.
 _CHUNK = 1 << _CHUNK_BITS
 _MASK = _CHUNK - 1
+_FIELDS = 3  # Of an arrival: latest, second latest, count.
 MAX_DEVIATIONS = 8  # Positions kept for each rank and group; after the first one all later ones are shifted anyhow.
+
+
+class Arrivals:
+    """The latest and the second latest arrival at each position of a group, in s since 1970 by each rank's clock."""
+
+    def __init__(self) -> None:
+        self.times: dict[int, array[float]] = {}  # Chunk of 256 positions -> latest, second latest, count of each.
+        self.latest: dict[int, array[int]] = {}
+        self.first_s = self.last_s = 0.0
+
+    def add(self, rank: int, positions: "array[int]", arrived_s: "array[float]") -> None:
+        """Take in one rank's positions in this group and when it came to each; 0 = not recorded."""
+        for position, at in zip(positions, arrived_s, strict=True):
+            if not at:
+                continue
+            chunk = position >> _CHUNK_BITS
+            times = self.times.get(chunk)
+            if times is None:
+                times = self.times[chunk] = array("d", bytes(8 * _FIELDS * _CHUNK))
+                self.latest[chunk] = array("i", bytes(4 * _CHUNK))
+            if not self.first_s or at < self.first_s:
+                self.first_s = at
+            if at > self.last_s:
+                self.last_s = at
+            index = (position & (_CHUNK - 1)) * _FIELDS
+            if at > times[index]:
+                times[index + 1] = times[index]
+                times[index] = at
+                self.latest[chunk][index // _FIELDS] = rank
+            elif at > times[index + 1]:
+                times[index + 1] = at
+            times[index + 2] += 1
+
+    def span_s(self) -> float:
+        """Seconds between the first and the last arrival."""
+        return self.last_s - self.first_s
+
+    def positions(self) -> list[tuple[int, int, float, int, float]]:
+        """(position, rank that came last, seconds after the one before it, ranks that came, when), ascending."""
+        found = []
+        for chunk in sorted(self.times):
+            times, latest = self.times[chunk], self.latest[chunk]
+            for index in range(_CHUNK):
+                count = int(times[index * _FIELDS + 2])
+                if count > 1:
+                    late_s = times[index * _FIELDS] - times[index * _FIELDS + 1]
+                    found.append(((chunk << _CHUNK_BITS) + index, latest[index], late_s, count, times[index * _FIELDS]))
+        return found
 
 
 class GroupTable:

@@ -32,7 +32,15 @@ class UnrecordedTransfer:
 def unrecorded_transfer(job: JobState, explained: Collection[int]) -> UnrecordedTransfer | None:
     """Find ranks that all wait in a send or all in a receive, where the rest waits for them or is empty."""
     world = job.world()
-    inside = _inside(job)
+    found: dict[int, InCollective | None] = {}
+    for rank, end in job.endings.items():
+        if end.victim:
+            found[rank] = _place(end.frames, end.evidence.kind, end.evidence.file)
+    for dump in job.evidence.stacks:
+        if dump.rank is not None and found.get(dump.rank) is None:
+            thread = stacks.main_thread(dump)
+            found[dump.rank] = _place(thread.frames if thread else (), "stacks", dump.file)
+    inside = {rank: place for rank, place in sorted(found.items()) if place is not None}
     directions = {place.op for place in inside.values()}
     if world < 2 or directions not in ({"recv"}, {"send"}) or set(inside) & set(explained):
         return None
@@ -50,19 +58,6 @@ def _are_together(job: JobState, ranks: tuple[int, ...]) -> bool:
     stand = [thread.frames if (thread := stacks.main_thread(dump)) is not None else () for dump in dumps]
     places = [[collective_of(frames) for frames in stacks_of] for stacks_of in (gave_up, stand)]
     return any(len(at) == len(ranks) and len(set(at)) == 1 and None not in at for at in places)
-
-
-def _inside(job: JobState) -> dict[int, InCollective]:
-    """Rank -> the send or receive that its stack, or the error that ended it, stands in."""
-    inside: dict[int, InCollective | None] = {}
-    for rank, end in job.endings.items():
-        if end.victim:
-            inside[rank] = _place(end.frames, end.evidence.kind, end.evidence.file)
-    for dump in job.evidence.stacks:
-        if dump.rank is not None and inside.get(dump.rank) is None:
-            thread = stacks.main_thread(dump)
-            inside[dump.rank] = _place(thread.frames if thread else (), "stacks", dump.file)
-    return {rank: place for rank, place in sorted(inside.items()) if place is not None}
 
 
 def _place(frames: tuple[Frame, ...], kind: str, file: str) -> InCollective | None:
