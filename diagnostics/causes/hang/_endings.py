@@ -7,6 +7,7 @@ from diagnostics.analysis.stall.endings import FirstEndings, line
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, ruled_out, undecidable
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
 from diagnostics.evidence.endings import UNNAMED, Ending, Kind, first_is_unknown
@@ -20,16 +21,14 @@ ERROR_FILES = "the ranks' logs or error files: torchrun --log-dir, TORCHELASTIC_
 Change = tuple[str, str]
 """What to change, and why. `{at}` stands for its line or `the place in its log`; `{native}` for its line or what a core
 dump shows; `{what}` for the ending; `{after}` and `{aside}` for what is added where its line is known."""
-HOST_MEMORY: Change = (
-    "ask for more host memory (sbatch --mem), or hold less there: fewer workers of the data loader, a lower "
-    "prefetch_factor, checkpoints written by one rank at a time",
-    "the kernel ends a process of a job that is over its limit",
-)
-EXIT_CODE: Change = (
-    "find what ends this process with {what} (sys.exit, os._exit, or exit() in a library){after}; let all ranks decide "
-    "together when to stop",
-    "it left no traceback, so no exception that Python saw ended it",
-)
+
+
+def changes_beside(file: str) -> dict[str, Change]:
+    """Return how to fix each kind of ending that the table beside a module names."""
+    return {name: (row["change"], row["why"]) for name, row in table_beside(file)["changes"].items()}
+
+
+HOST_MEMORY, EXIT_CODE = changes_beside(__file__).values()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from diagnostics.analysis.stall.endings import Missing
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _endings, _parts
-from diagnostics.causes.hang._endings import HOST_MEMORY, Change, Ended
+from diagnostics.causes.hang._endings import HOST_MEMORY, Ended, changes_beside
 from diagnostics.contract.findings import Finding, Text, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence, verb
 from diagnostics.evidence.endings import is_fault
@@ -12,34 +12,7 @@ from diagnostics.evidence.endings import is_fault
 ID = "hang.rank_killed"
 _ABORT_CONFIDENCE = 0.7
 """What C++ code aborts for may be the fault of a peer."""
-CHANGES: dict[str, Change] = {
-    "": (
-        "look into dmesg and the scheduler's log of that node for who sent the signal",
-        "no launcher sends it by itself",
-    ),
-    "cgroup": HOST_MEMORY,
-    "host_memory": HOST_MEMORY,
-    "SIGKILL": (
-        "most likely the kernel's OOM killer: dmesg -T | grep -i 'killed process' on that node (or sacct -j JOB -o "
-        "State,MaxRSS,ReqMem; kubectl describe pod) shows it; then ask for more host memory, or hold less there: fewer "
-        "workers of the data loader, checkpoints loaded by one rank at a time or with torch.load(mmap=True)",
-        "a SIGKILL that nothing else explains comes from the kernel when the host's or the cgroup's memory runs out",
-    ),
-    "SIGBUS": (
-        "look at df -h /dev/shm while it runs (in a container docker run --shm-size=16g or --ipc=host), and at the "
-        "free space behind files that are mapped into memory; else at the native code behind {native}",
-        "SIGBUS mostly comes when a page of shared memory or of a mapped file cannot be provided",
-    ),
-    "fault": (
-        "look at the native code behind {native} (extension, ctypes, driver): faulthandler and a core dump name it",
-        "{what} is a fault of the program itself; no other process sent it",
-    ),
-    "SIGINT": (
-        "look for who sent SIGINT to this process alone: kill -INT, a debugger, a terminal that only it belongs to",
-        "Ctrl-C reaches the launcher and every rank; this one was interrupted alone",
-    ),
-}
-"""Detail of the ending or signal -> how to fix it. `fault`: any other fault of the program itself; empty: others."""
+CHANGES = {"cgroup": HOST_MEMORY, "host_memory": HOST_MEMORY} | changes_beside(__file__)
 
 
 def _text(finding: Finding, ended: Ended) -> Text:

@@ -3,27 +3,14 @@
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _endings
-from diagnostics.causes.hang._endings import HOST_MEMORY, Change, Ended
+from diagnostics.causes.hang._endings import HOST_MEMORY, Ended, changes_beside
 from diagnostics.contract.findings import Finding, Remedy, Text
 
 ID = "hang.rank_oom"
 _UNNAMED_DEVICE_CONFIDENCE = 0.45
 """A device's memory ran out in a process without a rank: that one rank differed from its peers is not shown, so it is a
 suspicion beside those about what takes the memory."""
-CHANGES: dict[str, Change] = {
-    "": (
-        "lower what this rank holds at {at}: smaller micro-batch, sharding, activation checkpointing",
-        "one rank that runs out of memory stops all",
-    ),
-    "cgroup": HOST_MEMORY,
-    "host_memory": HOST_MEMORY,
-    "nccl_memory": (
-        "leave NCCL room on the device: torch.cuda.set_per_process_memory_fraction(0.9), a smaller micro-batch, fewer "
-        "process groups, or a lower NCCL_BUFFSIZE",
-        "NCCL takes its buffers from what torch's allocator left over",
-    ),
-}
-"""What is known beyond the kind of the ending (`evidence.endings.Detail`) -> how to fix it."""
+CHANGES = {"cgroup": HOST_MEMORY, "host_memory": HOST_MEMORY} | changes_beside(__file__)
 
 
 def _text(finding: Finding, ended: Ended) -> Text:

@@ -6,7 +6,7 @@ from diagnostics.analysis.stall.endings import line
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _endings
-from diagnostics.causes.hang._endings import EXIT_CODE, Change, Ended
+from diagnostics.causes.hang._endings import EXIT_CODE, Change, Ended, changes_beside
 from diagnostics.causes.hang._unconfirmed import left_open
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Text
@@ -21,7 +21,7 @@ _MODEL_CONFIDENCE = 0.9
 _WORKER = "/dtk/rank/worker.py"
 """In every traceback of a rank of dtk; what lies beside it is dtk's own."""
 TABLE = table_beside(__file__)
-CHANGES: dict[str, Change] = {name: (entry["change"], entry["why"]) for name, entry in TABLE["changes"].items()}
+CHANGES = changes_beside(__file__)
 """What is known beyond the kind of the ending (`evidence.endings.Detail`, or `_raised_in_dtk`) -> how to fix it."""
 
 

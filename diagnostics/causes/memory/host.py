@@ -3,12 +3,14 @@
 from diagnostics.analysis.stall.endings import line
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import declared
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where, undecided, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
 from diagnostics.evidence.endings import UNNAMED, Ending
 from diagnostics.evidence.rank_endings import memory_kills
 
 ID = "memory.host"
+_TABLE = table_beside(__file__)
 _HOST = ("cgroup", "host_memory", "host_allocation")
 """Details of endings that the host's memory is behind."""
 
@@ -21,22 +23,7 @@ def _words(finding: Finding, end: Ending, worker: bool) -> Text:
     elif end.detail != "host_allocation":
         why = "the host had no memory left" if end.detail == "host_memory" else "the job reached its memory limit"
         happened = f"was killed by the kernel: {why}"
-    fixes = [
-        Remedy(
-            "code",
-            "use less host memory: num_workers and prefetch_factor of the data loader, data mapped from disk instead "
-            "of Python lists, which every worker copies page by page",
-            "each rank and each of its workers has its own copy",
-        ),
-        Remedy(
-            "code",
-            "load checkpoints on one rank at a time, or with torch.load(mmap=True)",
-            "else each rank holds a copy",
-        ),
-    ]
-    if end.detail == "cgroup":
-        change = "request more host memory: sbatch --mem or --mem-per-cpu, resources.limits.memory of the pod"
-        fixes.insert(0, Remedy("environment", change, "the limit is the job's own, not the machine's"))
+    fixes = [Remedy(**row) for row in _TABLE["remedies"] if row["kind"] == "code" or end.detail == "cgroup"]
     return Text(summary=f"{who} {happened}.", measured=counted(len(finding.evidence), "record"), remedies=tuple(fixes))
 
 
