@@ -6,7 +6,7 @@ from typing import Any
 
 from diagnostics.contract.causes import Cause, Example, ExplainedBy, F
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Finding
+from diagnostics.contract.findings import Finding, Remedy, Text
 
 _GROUPS: dict[str, list[str]] = table_beside(__file__)
 
@@ -31,6 +31,19 @@ def declared(file: str, facts: Callable[[Any], F], decide: Callable[[F], Sequenc
         example = Example(shown["kind"], text, tuple(shown.get("ranks", ())), shown.get("outcome"))
     id = f"{path.parent.name}.{path.stem}"
     return Cause(id=id, facts=facts, decide=decide, example=example, explained_by=tuple(rules), **row)
+
+
+def texts_beside(file: str) -> Callable[..., Text]:
+    """Return what fills in one of the `texts` of the YAML file beside a cause with figures, for `worded`."""
+    table = table_beside(file)["texts"]
+
+    def text(finding: Finding, said: str = "usual", **figures: object) -> Text:
+        row = table[said]
+        parts = {name: row[name].format_map(figures) for name in ("summary", "measured", "missing") if name in row}
+        fixes = ({name: entry.format_map(figures) for name, entry in fix.items()} for fix in row["remedies"])
+        return Text(**parts, remedies=tuple(Remedy(**fix) for fix in fixes))
+
+    return text
 
 
 def _names(entries: Iterable[str]) -> Iterator[str]:

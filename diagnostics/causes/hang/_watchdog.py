@@ -1,5 +1,7 @@
 """Findings about hangs of which only the lines of NCCL's watchdogs are left: what several causes share."""
 
+from typing import Any
+
 from diagnostics.analysis.divergence.identity import differing_parts
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.watchdog import (
@@ -175,6 +177,13 @@ def confirmed(case: WatchdogDecided, cause: str, facts: Facts) -> Finding:
         where=places,
         evidence=tuple(evidence),
     )
+
+
+def told(case: WatchdogGap, **more: object) -> dict[str, Any]:
+    """Return what texts about ranks that did not come to a call name: both sides, call, group, and `more`."""
+    sides = {"waiting": ranks_spoken(case.waiting), "behind": ranks_spoken(case.behind), "call": case.call}
+    counts = {"waits": verb(case.waiting, "waits", "wait"), "reached": len(case.waiting), "members": len(case.members)}
+    return sides | counts | {"group": named(case.group), "dumps": DUMPS, "all_ranks_call": ALL_RANKS_CALL} | more
 
 
 def named(group: GroupLog) -> str:

@@ -5,7 +5,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.late import RanAhead
 from diagnostics.analysis.stall.missed_call import MissedCall
 from diagnostics.analysis.stall.watchdog import WatchdogGap
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.hang import _parts, _stacks, _watchdog
 from diagnostics.causes.hang._divergence import Disagreement, Reading, call_everywhere, call_unconditionally, decided
 from diagnostics.causes.hang._more_calls import more_calls
@@ -14,6 +14,7 @@ from diagnostics.contract.findings import Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
 
 ID = "hang.conditional_collective"
+_TEXTS = texts_beside(__file__)
 _MISSED_CONFIDENCE, _MISSED_BY_MOST_CONFIDENCE = 0.85, 0.8
 """A call that a cycle of waits shows to be missed: on few ranks, or on as many or more as make it."""
 _AHEAD_CONFIDENCE, _AHEAD_UNRECORDED_CONFIDENCE = 0.55, 0.65
@@ -93,20 +94,6 @@ def _more_text(finding: Finding, case: MoreCalls) -> Text:
     )
 
 
-def _few_wait_text(finding: Finding, case: WatchdogGap) -> Text:
-    waiting, behind, call = case.waiting, case.behind, case.call
-    return Text(
-        summary=(
-            f"Only {ranks_spoken(waiting)} {verb(waiting, 'calls', 'call')} {call.text} at position {call.seq} of "
-            f"{_watchdog.named(case.group)}; {ranks_spoken(behind)} completed #{call.seq - 1} and made no call after "
-            "it."
-        ),
-        measured=f"{len(waiting)} of {len(case.members)} ranks reached position {call.seq}",
-        missing=_watchdog.DUMPS,
-        remedies=(Remedy("code", f"let all ranks call {call.text}, or none", _watchdog.ALL_RANKS_CALL),),
-    )
-
-
 def decide(stall: Stall) -> list[Finding]:
     """Decide it by the first call in which the ranks differ, and by calls that only some ranks make.
 
@@ -115,7 +102,8 @@ def decide(stall: Stall) -> list[Finding]:
     case = stall.watchdog
     findings = [*_watchdog.fewer_calls(stall, ID), *_stacks.findings(stall, ID)]
     if isinstance(case, WatchdogGap) and case.few_wait:
-        findings.append(_watchdog.confirmed(case, ID, worded(_few_wait_text, case=case)))
+        told = _watchdog.told(case, calls=verb(case.waiting, "calls", "call"), last=case.call.seq - 1)
+        findings.append(_watchdog.confirmed(case, ID, worded(_TEXTS, **told)))
     calls = [_missed(stall, wait) for wait in stall.circular if isinstance(wait, MissedCall)]
     calls += [_ahead(stall, stall.ahead)] if stall.ahead is not None else []
     findings += [assuming(stall.job, finding) for finding in calls]

@@ -5,7 +5,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.late import HostStall
 from diagnostics.analysis.stall.stack_evidence import HostOutside
 from diagnostics.analysis.stall.watchdog import WatchdogGap
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.hang import _parts, _stacks, _watchdog
 from diagnostics.causes.hang._host import doing, fix
 from diagnostics.causes.hang._proviso import assuming
@@ -14,6 +14,7 @@ from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, w
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
 
 ID = "hang.host_stall"
+_TEXTS = texts_beside(__file__)
 _SEEN_CONFIDENCE = 0.95
 """A stack shows what the host does."""
 _UNSEEN_CONFIDENCE = 0.6
@@ -80,26 +81,13 @@ def _outside_text(finding: Finding, case: HostOutside) -> Text:
     )
 
 
-def _not_reached_text(finding: Finding, case: WatchdogGap) -> Text:
-    waiting, behind, call, last = case.waiting, case.behind, case.call, case.call.seq - 1
-    return Text(
-        summary=(
-            f"{sentence(ranks_spoken(behind))} never reached {call.text} (#{call.seq} of {_watchdog.named(case.group)})"
-            f", which {ranks_spoken(waiting)} {verb(waiting, 'waits', 'wait')} in: {verb(behind, 'its', 'their')} last "
-            f"call was #{last}, and it completed. {sentence(verb(behind, 'it is', 'they are'))} late or stuck, or "
-            "skipped that call; the logs do not show which."
-        ),
-        measured=f"{len(waiting)} of {len(case.members)} ranks reached position {call.seq}",
-        missing=_watchdog.DUMPS,
-        remedies=(Remedy("code", f"look at what {ranks_spoken(behind)} did after #{last}", _watchdog.ALL_RANKS_CALL),),
-    )
-
-
 def decide(stall: Stall) -> list[Finding]:
     """Decide from the roots of the wait-for graph that have nothing pending, their stacks, and watchdogs' lines."""
     findings, case = list[Finding](), stall.watchdog
     if isinstance(case, WatchdogGap) and not case.few_wait:
-        findings.append(_watchdog.confirmed(case, ID, worded(_not_reached_text, case=case)))
+        told = _watchdog.told(case, who=sentence(ranks_spoken(case.behind)), last=case.call.seq - 1)
+        told |= {"its": verb(case.behind, "its", "their"), "it_is": sentence(verb(case.behind, "it is", "they are"))}
+        findings.append(_watchdog.confirmed(case, ID, worded(_TEXTS, **told)))
     if isinstance(stall.stacks, HostOutside):
         findings.append(_outside(stall.stacks))
     if stall.host is not None:

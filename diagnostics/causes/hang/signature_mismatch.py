@@ -3,15 +3,16 @@
 from diagnostics.analysis.divergence.identity import differing_parts
 from diagnostics.analysis.stall.blameless import RootDiffers
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.hang import _parts, _watchdog
 from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
 from diagnostics.causes.hang._unconfirmed import ruled_out
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
-from diagnostics.evidence.model import LogFact, shortened
+from diagnostics.evidence.model import shortened
 
 ID = "hang.signature_mismatch"
+_TEXTS = texts_beside(__file__)
 _MISSING = "root and ReduceOp, which flight dumps leave out: dtk watch -- COMMAND records them"
 _SIZES_CONFIDENCE = 0.75
 """Gloo printed two sizes that do not fit; which rank brought the wrong one is not recorded."""
@@ -58,20 +59,6 @@ READING = Reading(
 )
 
 
-def _sizes_printed_text(finding: Finding, facts: tuple[LogFact, ...]) -> Text:
-    printed = shortened(facts[0].text.strip(), 200)
-    change = "compare shapes and dtypes of this collective over the ranks"
-    return Text(
-        summary=(
-            f"Ranks brought different sizes to one collective: {printed}. The rank that aborted is the one that "
-            "met the wrong size, not the one that brought it; which one did is not recorded."
-        ),
-        measured=counted(len(facts), "message"),
-        missing=_parts.RECORD,
-        remedies=(Remedy("code", change, "gloo ends a process whose message does not fit"),),
-    )
-
-
 def _root_differs_text(finding: Finding, case: RootDiffers) -> Text:
     call = case.calls[case.waiting[0]]
     side = "source" if call.wire.op in {"broadcast", "scatter"} else "destination"
@@ -93,7 +80,9 @@ def decide(stall: Stall) -> list[Finding]:
     """Decide it by the first call in which the ranks differ, printed sizes, watchdogs, and roots that cannot agree."""
     case, findings = stall.sizes, list[Finding]()
     if case is not None and case.divergence is None:
-        facts, printed = worded(_sizes_printed_text, facts=case.facts), _parts.lines(case.facts[:4])
+        count, text = counted(len(case.facts), "message"), shortened(case.facts[0].text.strip(), 200)
+        facts = worded(_TEXTS, printed=text, count=count, missing=_parts.RECORD)
+        printed = _parts.lines(case.facts[:4])
         sizes = _parts.confirmed(stall.job, ID, facts, _SIZES_CONFIDENCE, evidence=printed, victims=case.victims)
         findings.append(sizes)
     findings += _watchdog.different_arguments(stall, ID)

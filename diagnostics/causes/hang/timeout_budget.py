@@ -2,44 +2,17 @@
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.standing import standing
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import Finding, Remedy, Text, worded
+from diagnostics.contract.findings import Finding, worded
 from diagnostics.contract.formatting import ranks_spoken, seconds_text, sentence
-from diagnostics.evidence.model import LogFact
 
 ID = "hang.timeout_budget"
+_TEXTS = texts_beside(__file__)
 _SHARE = 0.8
 """Of the timeout that the work had taken: the others begin to wait a little before or after it begins."""
 _TIMEOUTS = ("watchdog_timeout", "store_key_timeout", "gloo_timeout", "monitored_barrier", "rendezvous_timeout")
-
-
-def _words(finding: Finding, work: LogFact, took_s: float, timeout_s: float) -> Text:
-    who = f" on {ranks_spoken(finding.ranks)}" if finding.ranks else ""
-    waits = f"{sentence(ranks_spoken(finding.victims))} waited" if finding.victims else "the other ranks waited"
-    fields = work.fields
-    return Text(
-        summary=(
-            f"{str(fields['what']).strip()}{who} was at {fields['done']:,} of {fields['total']:,} examples after "
-            f"{seconds_text(round(took_s))}, when {waits} for longer than the timeout of "
-            f"{seconds_text(round(timeout_s))}. Nothing was stuck."
-        ),
-        measured=f"{took_s:,.0f} s of work, {timeout_s:,.0f} s of timeout",
-        remedies=(
-            Remedy(
-                "code",
-                "prepare the data set before the job starts, or before init_process_group; its cache is then found",
-                "no rank has to wait for it",
-            ),
-            Remedy(
-                "code",
-                "raise the timeout: init_process_group(timeout=timedelta(hours=4)), ddp_timeout=14400 "
-                "(TrainingArguments), InitProcessGroupKwargs(timeout=...) (Accelerate)",
-                "it has to be longer than the longest work of one rank",
-            ),
-        ),
-    )
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -59,14 +32,26 @@ def decide(stall: Stall) -> list[Finding]:
     waiting |= {fact.rank for fact in timeouts if fact.rank is not None}
     others = [rank for rank in range(stall.job.world()) if rank not in waiting]
     ranks = (work.rank,) if work.rank is not None else (0,) if 0 in others and waiting else ()
+    fields, victims = work.fields, tuple(sorted(waiting - set(ranks)))
+    told = worded(
+        _TEXTS,
+        what=str(fields["what"]).strip() + (f" on {ranks_spoken(ranks)}" if ranks else ""),
+        done=fields["done"],
+        total=fields["total"],
+        waits=f"{sentence(ranks_spoken(victims))} waited" if victims else "the other ranks waited",
+        took=seconds_text(round(took_s)),
+        timeout=seconds_text(round(timeout_s)),
+        took_s=took_s,
+        timeout_s=timeout_s,
+    )
     return [
         Finding(
             cause=ID,
             status="confirmed",
-            facts=worded(_words, work=work, took_s=took_s, timeout_s=timeout_s),
+            facts=told,
             confidence=0.85,
             ranks=ranks,
-            victims=tuple(sorted(waiting - set(ranks))),
+            victims=victims,
             evidence=_parts.lines((work, *timeouts[:2])),
         )
     ]

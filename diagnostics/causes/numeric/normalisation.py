@@ -1,24 +1,13 @@
 """`numeric.normalisation`: one of two runs divides its loss or its gradient by another number."""
 
-from diagnostics.analysis.printed_pairs import Course, multiples
+from diagnostics.analysis.printed_pairs import multiples
 from diagnostics.analysis.printed_steps import PrintedSteps, printed_steps
-from diagnostics.causes.declared import declared
-from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided, worded
+from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.contract.findings import EvidenceItem, Finding, undecided, worded
 
 ID = "numeric.normalisation"
-_TABLE = table_beside(__file__)
+_TEXTS = texts_beside(__file__)
 _BOTH = "the steps of both runs, with the same samples (the same seed and global batch)"
-
-
-def _words(finding: Finding, figure: str, factor: int, one: Course, other: Course) -> Text:
-    name = "loss" if figure == "loss" else "gradient norm"
-    return Text(
-        summary=f"The {name} in {other.file} is {factor} times that in {one.file} at the same steps: one of the runs "
-        "adds up where the other averages.",
-        measured=f"{name} x {factor} at all steps",
-        remedies=(Remedy("code", _TABLE["change"].format(factor=factor), _TABLE["why"]),),
-    )
 
 
 def decide(job: PrintedSteps) -> list[Finding]:
@@ -28,7 +17,8 @@ def decide(job: PrintedSteps) -> list[Finding]:
         return [undecided(ID, "No two runs differ by one factor at all steps.", _BOTH)]
     figure, factor, one, other = case
     items = tuple(EvidenceItem("log", run.file, f"{figure} {run.rows[0][1]:g}", run.rows[0][3]) for run in (one, other))
-    facts = worded(_words, figure=figure, factor=factor, one=one, other=other)
+    name = "loss" if figure == "loss" else "gradient norm"
+    facts = worded(_TEXTS, name=name, factor=factor, one=one.file, other=other.file)
     return [Finding(cause=ID, status="confirmed", facts=facts, confidence=0.85, evidence=items)]
 
 

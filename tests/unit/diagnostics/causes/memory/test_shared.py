@@ -4,7 +4,6 @@ import pytest
 
 from diagnostics.analysis.memory.job import PREDICTED_RANKS, Prediction
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.causes.registry import built_in
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Where, text_of
 from diagnostics.evidence.model import Frame
@@ -80,8 +79,3 @@ def test_what_more_ranks_would_need() -> None:
     assert shared.on_more_ranks(None) == ""
     text = shared.on_more_ranks(Prediction(120 << 20, 40 << 20))
     assert text == f"; on {PREDICTED_RANKS} ranks a rank would need 120 MiB, without it 40 MiB"
-
-
-def test_waste_is_what_causes_of_memory_waste() -> None:
-    (waste,) = shared.WASTE
-    assert set(waste.causes) <= {cause.id for cause in built_in()} and "memory.leak" in waste.causes

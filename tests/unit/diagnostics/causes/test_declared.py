@@ -1,0 +1,59 @@
+"""A cause as the YAML file beside its module declares it."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.memory import activations
+from diagnostics.contract.findings import Finding, Remedy, text_of, worded
+
+TOY = """
+cause:
+  title: no toys
+  outcome: slow
+  branch: crash
+  decided_from: a look
+  remedy: more toys
+  example: {kind: log, ranks: [1]}
+  explained_by:
+    - {causes: [FAILED, "toys.*"], when: [ranks, group]}
+texts:
+  usual:
+    summary: "{count} toys."
+    measured: "{count:.1f}"
+    remedies:
+      - {kind: code, change: "buy {count} more", why: none is left}
+example: |
+  no toys
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> str:
+    """`__file__` of a module with such a table beside it."""
+    (tmp_path / "toys").mkdir()
+    (tmp_path / "toys/none_left.yaml").write_text(TOY)
+    return str(tmp_path / "toys/none_left.py")
+
+
+def test_the_path_gives_the_id_and_the_table_the_rest(module: str) -> None:
+    cause = declared(module, lambda evidence: evidence, lambda facts: [])
+    assert (cause.id, cause.title, cause.outcome, cause.source) == ("toys.none_left", "no toys", "slow", "")
+    assert cause.example is not None
+    assert (cause.example.kind, cause.example.text, cause.example.ranks) == ("log", "no toys\n", (1,))
+
+
+def test_a_group_stands_for_its_causes(module: str) -> None:
+    (rule,) = declared(module, lambda evidence: evidence, lambda facts: []).explained_by
+    assert rule.causes == ("hang.rank_raised", "hang.rank_oom", "hang.rank_killed", "toys.*")
+    assert rule.when == ("ranks", "group")
+    (waste,) = activations.CAUSE.explained_by
+    assert "memory.leak" in waste.causes
+
+
+def test_texts_are_filled_in_with_figures(module: str) -> None:
+    finding = Finding(cause="toys.none_left", status="confirmed", facts=worded(texts_beside(module), count=2))
+    text = text_of(finding)
+    assert (text.summary, text.measured, text.missing) == ("2 toys.", "2.0", "")
+    assert text.remedies == (Remedy("code", "buy 2 more", "none is left"),)
