@@ -1,8 +1,4 @@
-"""Whether the files of a checkpoint are those that were written: their sizes and checksums, without torch.
-
-`checkpoint.json` holds them under `files`. A checksum reads at most BUDGET_BYTES of a whole checkpoint,
-spread evenly over each file, so that neither writing nor resuming waits long on a large one.
-"""
+"""Whether the files of a checkpoint are those that were written: their sizes and checksums, without torch."""
 
 import shlex
 import zlib

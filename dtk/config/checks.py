@@ -1,7 +1,4 @@
-"""Rules between fields, checked in the parent before any rank starts. Types are `strict`'s business.
-
-Each failure is one line that says what to type instead.
-"""
+"""Rules between fields, checked in the parent before any rank starts. Types are `strict`'s business."""
 
 import math
 import re

@@ -1,8 +1,4 @@
-"""From overrides to a checked Config. Knows no torch, and imports Hydra only when it is called.
-
-Called once, in the parent: paths become absolute against its working directory, interpolations
-are resolved, and what comes out is plain values that a rank reads without Hydra.
-"""
+"""From overrides to a checked Config, in the parent only. Imports no torch, and Hydra only when it is called."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,8 +19,7 @@ _PATHS = (
 )  # fmt: skip
 _SIZES = {"vocab_size": ("vocab_size",), "context_length": ("max_position_embeddings", "n_positions")}
 """Keys of model=hf that are 0 where they are to be read -> their names in transformers' config.json."""
-_TOKENIZERS = ("byte", "gpt2")
-"""Names that are no paths."""
+_TOKENIZERS = ("byte", "gpt2")  # Names that are no paths.
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ _SECTIONS = {
     "injected faults": ("fault",),
 }
 """In which order the groups are shown; others follow."""
-_LISTED = 20
-"""Longer lists are not shown without being asked for."""
+_LISTED = 20  # Longer lists are not shown without being asked for.
 
 
 def description(path: Path) -> str:

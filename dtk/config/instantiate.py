@@ -1,8 +1,4 @@
-"""`_target_`: import a name and call it, but only names on an allow list and only with fitting arguments.
-
-A configuration may come from someone else, so it must not be able to call whatever Python can reach.
-Imports nothing until a target has passed the list.
-"""
+"""`_target_`: import a name and call it, if it is on an allow list: a configuration may come from someone else."""
 
 import importlib
 import importlib.util

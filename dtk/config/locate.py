@@ -1,8 +1,4 @@
-"""Finds what an import path names without importing it, so that the parent can tell a mistake before the ranks start.
-
-Importing a user's package may load much, and does what it likes; the ranks do it once. What only running the code
-could tell is left to them.
-"""
+"""Finds what an import path names without importing it, so that the parent sees a mistake before the ranks start."""
 
 import ast
 import sys

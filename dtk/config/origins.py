@@ -1,8 +1,4 @@
-"""Which file or override sets each key of a composed configuration, for `dtk show RUN --why KEY`.
-
-Reads the YAML files that Hydra merged once more, for their line numbers, in the order in which it merged them.
-Hydra's own list of them comes from `hydra_compose`; this module knows no schema.
-"""
+"""Which file or override sets each key of a composed configuration, for `dtk show RUN --why KEY`."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""Where the ranks of a job run: device, backend and number of ranks, with the reasons. Never initialises CUDA.
-
-`place` decides for this machine, `remote_placement` for the nodes that a job is submitted to, by configuration alone.
-"""
+"""Where the ranks of a job run: device, backend and number of ranks, with the reasons. Never initialises CUDA."""
 
 import dataclasses
 import os

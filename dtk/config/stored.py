@@ -1,8 +1,4 @@
-"""The configuration that a run folder holds, and the same with changes: for `resume=` and for `--rerun`.
-
-What is not changed stays as it was stored, so later edits of conf/ do not change a run that goes on
-or is run again.
-"""
+"""The configuration that a run folder holds, and the same with changes: for `resume=` and for `--rerun`."""
 
 import copy
 from dataclasses import dataclass

@@ -3,10 +3,8 @@
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
-_CLOSE = 0.6
-"""Similarity (difflib's ratio, 0 to 1) below which a name is no suggestion."""
-_TIE = 0.1
-"""Names that are this much worse than the best are not worth showing."""
+_CLOSE = 0.6  # Similarity (difflib's ratio, 0 to 1) below which a name is no suggestion.
+_TIE = 0.1  # Names that are this much worse than the best are not worth showing.
 
 
 def nearest(word: str, candidates: Iterable[str], limit: int = 3) -> list[str]:

@@ -1,7 +1,4 @@
-"""The same job under every strategy, and which ones to take: the simplest and the fastest that fit, with the reasons.
-
-Knows no output.
-"""
+"""The same job under every strategy, and which to take: the simplest and the fastest that fit, with the reasons."""
 
 import dataclasses
 import functools
@@ -30,8 +27,7 @@ FASTER = 1.05
 TIGHT = 0.05
 """Part of the device below which what is left over is called little."""
 _MORE_RANKS = 1 << 16  # More than any cluster has devices.
-_NAMED = 3
-"""Variants that a sentence names at most."""
+_NAMED = 3  # Variants that a sentence names at most.
 _CHECKPOINTING = "train.activation_checkpoint_every"
 
 
@@ -92,19 +88,22 @@ def compare(job: Composed, here: Machine, config_dir: Path | None = None) -> Com
         config_dir: the user's own YAML files.
     """
     with_strategy = functools.cache(lambda strategy: _with_strategy(job, here, strategy, config_dir))
-    ranks = ranks_of(job.config)
+    ranks, every = ranks_of(job.config), job.config.train.activation_checkpoint_every
     rows = []
     for variant in VARIANTS:
         used = 1 if CONFIG_TYPES[variant.strategy].traits.one_process else ranks
-        overrides = _overrides(job, here, variant)
+        overrides = _selecting(job, here, variant.strategy)
+        overrides += ["strategy.offload=parameters"] * variant.offload
+        if variant.checkpointing or every:
+            overrides.append(f"{_CHECKPOINTING}={(every or 1) if variant.checkpointing else 0}")
         try:
             config = _variant_job(job, variant, used, with_strategy).config
-            rows.append(Row(variant, overrides, predict(config, used, here)))
+            rows.append(Row(variant, tuple(overrides), predict(config, used, here)))
         except DtkError as error:
-            rows.append(Row(variant, overrides, None, error.what))
+            rows.append(Row(variant, tuple(overrides), None, error.what))
     if here.hardware is None:
-        reason = "Without a device nothing is recommended: add hardware=NAME, for example hardware=h100_sxm."
-        return Comparison(tuple(rows), None, (reason,))
+        advice = "Without a device nothing is recommended: add hardware=NAME, for example hardware=h100_sxm."
+        return Comparison(tuple(rows), None, (advice,))
     fitting = [row for row in rows if (plan := row.prediction) and plan.fits and plan.world_size == ranks]
     if not fitting:
         return Comparison(tuple(rows), None, tuple(_nothing_fits(rows, job, here, with_strategy)))
@@ -112,8 +111,8 @@ def compare(job: Composed, here: Machine, config_dir: Path | None = None) -> Com
     # Copies to the host and back are not in the times of offloading.
     fastest = max((row for row in fitting if not row.variant.offload), key=_tokens_per_s, default=simplest)
     clearly = _tokens_per_s(fastest) > FASTER * _tokens_per_s(simplest) > 0
-    reasons = tuple(_reasons(rows, simplest, fastest if clearly else None))
-    return Comparison(tuple(rows), simplest, reasons, fastest if clearly else None)
+    named = fastest if clearly else None
+    return Comparison(tuple(rows), simplest, tuple(_reasons(rows, simplest, named)), named)
 
 
 def _selecting(job: Composed, here: Machine, strategy: str) -> list[str]:
@@ -124,17 +123,6 @@ def _selecting(job: Composed, here: Machine, strategy: str) -> list[str]:
     if has_mesh and not own_mesh and ranks > here.local_size and ranks % here.local_size == 0:
         overrides += ["strategy.dp_replicate=-1", f"strategy.dp_shard={here.local_size}"]
     return overrides
-
-
-def _overrides(job: Composed, here: Machine, variant: Variant) -> tuple[str, ...]:
-    """Return the overrides that select the variant."""
-    overrides = _selecting(job, here, variant.strategy)
-    if variant.offload:
-        overrides.append("strategy.offload=parameters")
-    every = job.config.train.activation_checkpoint_every
-    if variant.checkpointing or every:
-        overrides.append(f"{_CHECKPOINTING}={(every or 1) if variant.checkpointing else 0}")
-    return tuple(overrides)
 
 
 def _variant_job(job: Composed, variant: Variant, ranks: int, with_strategy: Callable[[str], Config]) -> Composed:
@@ -148,13 +136,7 @@ def _variant_job(job: Composed, variant: Variant, ranks: int, with_strategy: Cal
 
 
 def _with_strategy(job: Composed, here: Machine, strategy: str, config_dir: Path | None) -> Config:
-    """Compose the job with another strategy, without the overrides that belong to its own.
-
-    A planted fault may consist of settings of a strategy, so it is left out as well.
-
-    Raises:
-        DtkError: the other overrides do not go with the strategy.
-    """
+    """Compose the job with another strategy, without the overrides of its own, which a planted fault may be as well."""
     own_by_definition = {"offload", "offload_to", "offload_folder", "reshard_after_forward"}
     accepted = {field.name for field in fields(CONFIG_TYPES[strategy])} - own_by_definition
     shared = []
@@ -197,7 +179,7 @@ def _reasons(rows: Sequence[Row], simplest: Row, fastest: Row | None) -> Iterato
 
 
 def _nothing_fits(
-    rows: Sequence[Row], job: Composed, here: Machine, with_strategy: Callable[[str], Config]
+    rows: list[Row], job: Composed, here: Machine, with_strategy: Callable[[str], Config]
 ) -> Iterator[str]:
     """Yield lines that say which variant is closest to fitting and what would make it fit."""
     planned = [(row.variant.name, row.prediction) for row in rows if row.prediction is not None]
@@ -207,10 +189,8 @@ def _nothing_fits(
     name, least = min(planned, key=lambda variant: variant[1].excess_bytes)
     peak, device = least.memory.peak_bytes, least.device_memory_bytes or 0
     if peak > device:
-        yield (
-            f"Nothing fits. The least is {name} with {bytes_text(peak)}, "
-            f"{bytes_text(peak - device)} more than the {bytes_text(device)} of the device."
-        )
+        more = f"{bytes_text(peak - device)} more than the {bytes_text(device)} of the device"
+        yield f"Nothing fits. The least is {name} with {bytes_text(peak)}, {more}."
     else:
         yield f"Nothing fits. Nearest is {name}, but not on the host of a node: {_host(name, least)}."
     if (micro := job.config.train.micro_batch_size) > 1:

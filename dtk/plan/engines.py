@@ -1,7 +1,4 @@
-"""One prediction of one job: which engine makes it, for which machine, and where two engines disagree.
-
-Knows the engines and the machine; neither options of the command nor how a plan is shown.
-"""
+"""One prediction of one job: which engine makes it, for which machine, and where two engines disagree."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -102,7 +99,6 @@ def on_device(config: Config, here: Machine) -> Config:
 def differences(closed_form: Prediction, simulated: Prediction) -> tuple[Difference, ...]:
     """Return figures on which the engines differ: memory by more than `TOLERATED`, the peak first; traffic at all."""
     ours, theirs = closed_form.memory, simulated.memory
-    unlike: list[Difference] = []
     whole = max(ours.peak_bytes, theirs.peak_bytes)
     figures = [("peak", ours.peak_bytes, theirs.peak_bytes, whole)]
     for name in {**ours.at_peak_bytes, **theirs.at_peak_bytes}:
@@ -111,9 +107,7 @@ def differences(closed_form: Prediction, simulated: Prediction) -> tuple[Differe
         if not region == ours.region == theirs.region:
             sizes = ours.by_region_bytes.get(region, 0), theirs.by_region_bytes.get(region, 0)
             figures.append((f"peak in {region}", *sizes, max(sizes)))
-    for what, by_formula, by_simulation, scale in figures:
-        if abs(by_formula - by_simulation) > TOLERATED * scale:
-            unlike.append(Difference(what, by_formula, by_simulation))
+    unlike = [Difference(what, a, b) for what, a, b, scale in figures if abs(a - b) > TOLERATED * scale]
     sent, observed = (
         {(calls.op, calls.group): (calls.count, calls.size_bytes) for calls in made.traffic}
         for made in (closed_form, simulated)

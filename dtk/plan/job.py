@@ -1,11 +1,8 @@
-"""The job that a plan is of: overrides and a number of ranks -> a configuration that could run, its batch settled.
-
-The same composing and the same rules as `dtk run`, but none that look at this machine: no port, no device, no data.
-Knows nothing of what a plan says of the job, and imports torch only where CUDA devices must be counted.
-"""
+"""The job that a plan is of: composed and checked as `dtk run` does, without looking at this machine's port or data."""
 
 import dataclasses
 from pathlib import Path
+from typing import Literal
 
 from dtk.config.batch import settle
 from dtk.config.checks import check, check_ranks
@@ -17,9 +14,6 @@ from dtk.config.resume import resume
 from dtk.config.schema import Config, LauncherConfig, RemoteLauncher, TrainConfig
 from dtk.config.strict import to_plain
 from dtk.errors import DtkError
-
-_DEVICES = 2
-"""CUDA devices that a planned process is granted at least: what strategy dp asks for."""
 
 
 def planned_job(
@@ -70,7 +64,7 @@ def settled_job(composed: Composed, world_size: int) -> Composed:
     launcher = dataclasses.replace(composed.config.launcher, world_size=world_size)
     config = dataclasses.replace(composed.config, launcher=launcher)
     device = "cpu" if launcher.device == "cpu" else "cuda"
-    devices = 0 if device == "cpu" else max(_DEVICES, world_size)
+    devices = 0 if device == "cpu" else max(2, world_size)  # 2: what strategy dp asks for.
     check_ranks(config, world_size, device, devices)
     job = settle(dataclasses.replace(composed, config=config, plain=to_plain(config)), world_size)
     check(job.config, world_size, device, devices)
@@ -91,9 +85,8 @@ def ranks_of(config: Config, devices: int | None = None) -> int:
     launcher: LauncherConfig = config.launcher
     if launcher.world_size is None and isinstance(launcher, RemoteLauncher):
         return launcher.nodes * remote_placement(config).nproc
-    key, ranks = "nproc", launcher.nproc
-    if launcher.world_size is not None:
-        key, ranks = "world_size", launcher.world_size
+    key = "nproc" if launcher.world_size is None else "world_size"
+    ranks: int | Literal["auto"] = getattr(launcher, key)
     if ranks != "auto":
         check_world_size(ranks, f"launcher.{key}={ranks}")
         return ranks

@@ -1,7 +1,4 @@
-"""From a request to the whole report: the job, the machine, both engines, and the sections of options.
-
-Knows neither argparse nor how a report is shown.
-"""
+"""From a request to the whole report: the job, the machine, both engines, and the sections of options."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -9,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnostics.contract.formatting import counted
-from dtk.config.compose import Composed
 from dtk.config.placement import is_remote
 from dtk.config.schema import Config
 from dtk.console.progress import Busy
@@ -24,10 +20,10 @@ from dtk.plan.search import search
 from dtk.plan.solve import check_solvable, max_batch, max_model
 
 _HARDWARE = "hardware="
-_SLOW = 4
-"""Ratio of matrix rates from which a slower type is probably a default left as it is: fp32 to bf16 is 15, tf32 2."""
-_SHORT = 4
-"""A sample of at most this part of the context is probably a default left as it is."""
+_SLOW = (
+    4  # Ratio of matrix rates from which a slower type is probably an unchanged default: fp32 to bf16 is 15, tf32 2.
+)
+_SHORT = 4  # A sample of at most this part of the context is probably a default left as it is.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +76,11 @@ def make(request: Request) -> PlanReport:
         points = scaling(job, sizes, here) if sizes else ()
         models = max_model(job, here) if request.max_model else ()
         batch = max_batch(job, here) if request.max_batch else None
+    filled_in = [f"{text} was filled in; the run needs it as well." for text in job.overrides if text not in overrides]
+    chosen = any(text.startswith(("launcher.world_size=", "launcher.nproc=")) for text in overrides)
+    if not (chosen or is_remote(job.config.launcher)):
+        start = f"{counted(ranks, 'rank')}, as dtk run would start on one machine"
+        filled_in.append(f"{start}; launcher.world_size=N plans for another number.")
     return PlanReport(
         job=(*job.overrides, *(best.overrides if best else ()), *named),
         plan=plan,
@@ -92,7 +93,7 @@ def make(request: Request) -> PlanReport:
         models=models,
         batch=batch,
         trainings=TRAININGS if request.memory_table else (),
-        notes=(*_filled_in(overrides, job), *notes),
+        notes=(*filled_in, *notes),
         doubts=tuple(_doubts(job.config, here)),
     )
 
@@ -139,14 +140,3 @@ def _doubts(config: Config, here: Machine) -> Iterator[str]:
             f"data.sequence_length={length} of the {context:,} tokens that the model takes: memory and overlap differ "
             "with longer samples; plan with the length of the run"
         )
-
-
-def _filled_in(typed: list[str], job: Composed) -> list[str]:
-    """Return notes about the settings that were filled in."""
-    notes = [f"{text} was filled in; the run needs it as well." for text in job.overrides if text not in typed]
-    if not is_remote(job.config.launcher) and not any(
-        text.startswith(("launcher.world_size=", "launcher.nproc=")) for text in typed
-    ):
-        ranks = counted(ranks_of(job.config), "rank")
-        notes.append(f"{ranks}, as dtk run would start on one machine; launcher.world_size=N plans for another number.")
-    return notes

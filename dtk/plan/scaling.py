@@ -1,7 +1,4 @@
-"""The same job on other numbers of ranks: what each rank keeps (micro-batch, accumulation) stays, so the batch grows.
-
-Knows no output.
-"""
+"""The same job on other numbers of ranks: what each rank does stays, so the batch grows."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -29,8 +29,7 @@ SHOWN = 10
 """Layouts that are ranked and planned whole."""
 _LARGEST_MICRO_BATCH, _VIRTUAL = 16, (1, 2, 4)
 """Chosen: larger micro-batches gain little, and deeper splits lose to the messages."""
-_NAMED = 3
-"""Layouts that a sentence names at most."""
+_NAMED = 3  # Layouts that a sentence names at most.
 Typed = dict[str, Any]
 """Keys and values of overrides."""
 
@@ -99,14 +98,8 @@ def search(job: Composed, here: Machine) -> Search:
             fitting.append(FittingLayout(_overrides(layout.typed), dataclasses.replace(plan, time=time)))
         else:
             large.append((layout, plan.memory.peak_bytes))
-    slow = len(queue)
-    reasons = tuple(_reasons(fitting, large, room, slow))
-    return Search(tuple(fitting), len(layouts), len(large), slow, reasons)
-
-
-def _time(fitting: FittingLayout) -> Time:
-    assert fitting.prediction.time is not None
-    return fitting.prediction.time
+    reasons = tuple(_reasons(fitting, large, room, len(queue)))
+    return Search(tuple(fitting), len(layouts), len(large), len(queue), reasons)
 
 
 def _layouts(job: Composed, ranks: int, local_size: int) -> Iterator[tuple[Typed, Config]]:
@@ -122,12 +115,8 @@ def _layouts(job: Composed, ranks: int, local_size: int) -> Iterator[tuple[Typed
             dp = ranks // tp // pp
             if virtual > 1 and pp == 1:
                 continue
-            plans = [BatchPlan(batch, micro, dp) for micro in BatchPlan(batch, 1, dp).micro_batch_sizes()]
-            micros = [
-                plan.micro_batch_size
-                for plan in plans
-                if plan.micro_batch_size <= _LARGEST_MICRO_BATCH and (pp == 1 or plan.accumulation_steps >= pp)
-            ]
+            micros = [n for n in BatchPlan(batch, 1, dp).micro_batch_sizes() if n <= _LARGEST_MICRO_BATCH]
+            micros = [n for n in micros if pp == 1 or BatchPlan(batch, n, dp).accumulation_steps >= pp]
             for name, micro, every in product(names if dp > 1 else names[:1], micros, (0, 1)):
                 typed: Typed = {"strategy": name, "parallel.tp": tp, "parallel.pp": pp}
                 typed |= {"train.micro_batch_size": micro, "train.activation_checkpoint_every": every}
@@ -167,8 +156,9 @@ def _reasons(fitting: list[FittingLayout], large: list[tuple[_Candidate, int]], 
     """Say where the first layout saves time over the second, and why the others are left out."""
     if not fitting:
         yield "No layout fits."
-    if len(fitting) > 1:
-        first, second = map(_time, fitting[:2])
+    times = [layout.prediction.time for layout in fitting if layout.prediction.time is not None]
+    if len(times) > 1:
+        first, second = times[:2]
         parts = {
             "computing": second.compute_s - first.compute_s,
             "waiting for communication": second.exposed_s - first.exposed_s,
@@ -190,4 +180,4 @@ def _reasons(fitting: list[FittingLayout], large: list[tuple[_Candidate, int]], 
         more = f"; {len(large) - _NAMED:,} more do not fit" if len(large) > _NAMED else ""
         yield f"Too large for {bytes_text(room)}: {named}{more}."
     if slow:
-        yield f"{counted(slow, 'layout')} take more than {seconds_text(_time(fitting[SHOWN - 1]).step_s)}."
+        yield f"{counted(slow, 'layout')} take more than {seconds_text(times[SHOWN - 1].step_s)}."

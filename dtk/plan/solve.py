@@ -1,7 +1,4 @@
-"""The largest model and the largest micro-batch that fit a device: bisection on the closed form.
-
-Knows which sizes of an architecture grow together; nothing of how a plan is shown.
-"""
+"""The largest model and the largest micro-batch that fit a device: bisection on the closed form."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,8 +17,7 @@ DEEPEST = 100_000
 """Layers; the schema's own limit."""
 WIDEST = 4096
 """Heads; wider models are sharded along their width, which no strategy here does."""
-_STRIDE = 15
-"""How many times the last number that fitted the next one to try lies ahead at most."""
+_STRIDE = 15  # How many times the last number that fitted the next one to try lies ahead at most.
 LARGEST_BATCH = 1 << 24
 """Samples in a micro-batch; beyond it the number of tokens exceeds what a tensor indexes."""
 
@@ -44,9 +40,8 @@ def max_batch(job: Composed, here: Machine) -> Largest:
     plan = config.batch_plan(ranks)
 
     def sized(micro: int) -> Config:
-        train = dataclasses.replace(
-            config.train, micro_batch_size=micro, global_batch_size=micro * plan.dp_size * plan.accumulation_steps
-        )
+        samples = micro * plan.dp_size * plan.accumulation_steps
+        train = dataclasses.replace(config.train, micro_batch_size=micro, global_batch_size=samples)
         return dataclasses.replace(config, train=train)
 
     micro = largest(lambda micro: _excess(sized(micro), here), LARGEST_BATCH)
@@ -69,11 +64,8 @@ def check_solvable(config: Config, here: Machine, option: str) -> None:
     if here.hardware is None:
         raise DtkError(f"{option} needs a device to fit in", fix="add hardware=NAME, for example hardware=h100_sxm")
     if option != "--max-batch" and isinstance(config.model, CustomModelConfig):
-        raise DtkError(
-            f"{option} cannot change model={config.model.name}",
-            "it is your own code",
-            "plan it once with each set of model.arguments, or of overrides",
-        )
+        fix = "plan it once with each set of model.arguments, or of overrides"
+        raise DtkError(f"{option} cannot change model={config.model.name}", "it is your own code", fix)
     if option == "--search" and (unknown := unknown_dimensions(config)):
         raise DtkError(f"--search does not know {unknown}", "no formula does", "drop it, or plan it without --search")
 

@@ -1,7 +1,4 @@
-"""`plan.json` of a run: what the closed form says of its job, kept at launch for `dtk diagnose` to compare with.
-
-Never costs a run anything but one line on stderr.
-"""
+"""`plan.json` of a run: what the closed form says of its job, for `dtk diagnose`. Never fails a run."""
 
 import dataclasses
 import sys
@@ -14,10 +11,10 @@ from dtk.config.compose import Composed, compose
 from dtk.config.schema import NoFault, SettingFault
 from dtk.errors import DtkError
 
+Device = Literal["cpu", "cuda"]
 
-def keep_plan(
-    paths: RunPaths, composed: Composed, world_size: int, local_size: int, device: Literal["cpu", "cuda"]
-) -> None:
+
+def keep_plan(paths: RunPaths, composed: Composed, world_size: int, local_size: int, device: Device) -> None:
     """Write what was planned into the run folder.
 
     Args:
@@ -32,9 +29,7 @@ def keep_plan(
             write_json(paths.plan, plan)
 
 
-def planned(
-    composed: Composed, world_size: int, local_size: int, device: Literal["cpu", "cuda"]
-) -> dict[str, Any] | None:
+def planned(composed: Composed, world_size: int, local_size: int, device: Device) -> dict[str, Any] | None:
     """Return the plan to write; for a job with a planted fault, the plan of the job without the fault.
 
     Args: see `keep_plan`.

@@ -18,8 +18,7 @@ from dtk.tasks.cross_entropy import logits_of
 _OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 _NO_GRADIENT = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
-_NAMED = 4
-"""Parameters that a message names."""
+_NAMED = 4  # Parameters that a message names.
 _READS = (DataDependentOutputException, DynamicOutputShapeException)
 
 

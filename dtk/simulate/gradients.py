@@ -1,8 +1,4 @@
-"""Gradients of parameters on their way into `.grad`: found by what autograd's nodes hand over, not by shapes.
-
-A parameter that is used twice gets a gradient from each use and their sum before anything is put into `.grad`, and a
-reducer may copy that elsewhere: none of it is ever seen in `.grad` itself. Knows autograd's graph, no model.
-"""
+"""Gradients of parameters on their way into `.grad`: found by what autograd's nodes hand over, not by shapes."""
 
 from collections.abc import Callable, Iterable
 from functools import partial

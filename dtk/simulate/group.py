@@ -1,8 +1,4 @@
-"""`simulated_group`: one rank of any world size in this process, without the others. Needs no machine and no network.
-
-torch.distributed's Python functions work unchanged under it: groups, collectives, point to point, objects. What is
-done with the calls is the caller's business.
-"""
+"""`simulated_group`: one rank of any world size in this process, without the others. Needs no network."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

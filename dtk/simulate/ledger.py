@@ -1,8 +1,4 @@
-"""The ledger of tensors' memory: what each storage holds, when, and since which moment of the step.
-
-Constant time per operation: a storage is entered when an operation returns it first, struck out when it is freed or
-resized. It runs above fake tensors, so bytes are counted that nobody has. Knows no model and no strategy.
-"""
+"""The ledger of (fake) tensors' memory: what each storage holds, when, and since which moment of the step."""
 
 import sys
 import weakref
@@ -53,8 +49,7 @@ class Ledger(_Mode):  # type: ignore[misc]
         """Whether new whole numbers have values: DDP's reducer writes its bookkeeping past the dispatcher."""
         self.paused = False
         self._sizes: list[int] = []
-        self._entries: dict[int, tuple[weakref.ref[Any], int]] = {}
-        """Address of a storage that lives -> its entry."""
+        self._entries: dict[int, tuple[weakref.ref[Any], int]] = {}  # Address of a storage that lives -> its entry.
         self._resize: Any = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,7 +1,4 @@
-"""The real set-up and the real step of one rank on tensors without memory; what each part of the second step held.
-
-Uses the loop, the strategies and the optimizer as a run does. Owns no formula: what it returns was observed.
-"""
+"""The real set-up and step of one rank on tensors without memory; what each part of the second step held."""
 
 import dataclasses
 from contextlib import ExitStack
@@ -123,10 +120,8 @@ class _Run:
         self.modes = ExitStack()
         self.named = f"model={config.model.name}"
         self.gradients = GradientWatch(lambda tensors: self.ledger.mark(tensors, "gradients", weak=True))
-        self.parts: Parts
-        """Once they are set up."""
-        self.data: Dataset | None = None
-        """The user's, where it makes the batches."""
+        self.parts: Parts  # Once they are set up.
+        self.data: Dataset | None = None  # The user's, where it makes the batches.
         self._logits = 0
         self._classes = 0
         self._members: dict[int, tuple[int, ...]] = {}

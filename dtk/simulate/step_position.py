@@ -1,8 +1,4 @@
-"""Where in a step something happens: the region, and which block of the model is at work.
-
-Listens to regions; in forward the blocks' hooks say which block runs, in backward the number of the autograd node
-does. Knows nothing of memory.
-"""
+"""Where in a step something happens: the region, and which block of the model is at work."""
 
 import bisect
 from collections.abc import Sequence
@@ -23,12 +19,10 @@ class Places:
 
     def __init__(self) -> None:
         self.region = "set-up"
-        self.in_loss = False
-        """Whether the model has answered and the loss is being made."""
+        self.in_loss = False  # Whether the model has answered and the loss is being made.
         self.communicates = False
         self.micro_batch = -1
-        self.entered: Any = None
-        """Called when a region has begun."""
+        self.entered: Any = None  # Called when a region has begun.
         self._block = BEFORE
         self._blocks = 0
         self._starts: list[int] = []

@@ -1,6 +1,4 @@
-"""What torch needs while tensors are fake, and what the process gets back afterwards. All use of torch's private parts
-that is not the process group's stands here or in the ledger.
-"""
+"""What torch needs while tensors are fake, and what the process gets back afterwards."""
 
 import gc
 import importlib

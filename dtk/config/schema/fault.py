@@ -1,7 +1,4 @@
-"""Keys of the `fault` section: what is made to go wrong on purpose, so that a diagnosis can be seen and tested.
-
-One dataclass per family, so that a key which means nothing for a fault is refused.
-"""
+"""Keys of the `fault` section: one dataclass per family, so that a key which means nothing for a fault is refused."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,8 +1,4 @@
-"""The instant engine: a job's memory and traffic from formulas, for any number of ranks. See docs/plan_formulas.md.
-
-Makes no process group and no tensor with memory. Knows dtk's own architectures; a model of the user's own is the
-simulated engine's business.
-"""
+"""The instant engine: a job's memory and traffic from formulas, without torch. See docs/plan_formulas.md."""
 
 from collections.abc import Iterator
 

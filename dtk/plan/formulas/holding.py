@@ -1,7 +1,4 @@
-"""What a strategy holds of parameters, gradients and optimizer state at each moment of a step: the base.
-
-Is told the moments by whoever walks the step; knows nothing of activations.
-"""
+"""What a strategy holds of parameters, gradients and optimizer state at each moment of a step: the base."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""Bytes in use while a step is walked through: what is held, the highest use, and what it consisted of then.
-
-Knows categories and regions, not what a model or a strategy is.
-"""
+"""Bytes in use while a step is walked through: what is held, the highest use, and what it consisted of then."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,8 +1,4 @@
-"""Parameters of a configured architecture: those of one block and those of the rest, in the model's own order.
-
-Written down rather than built, so that a plan needs no torch and a trillion parameters cost nothing; a test holds
-them against the modules. Knows no strategy and no bytes.
-"""
+"""Parameters of a configured architecture in the model's own order, written down rather than built: needs no torch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What a sharded strategy (FSDP2) holds of parameters, gradients and optimizer state at each moment of a step.
-
-Follows torch's fully_shard: which unit is gathered when, which buffers of collectives live until which moment. Is
-told the moments by whoever walks the step; knows nothing of activations.
-"""
+"""What torch's fully_shard (FSDP2) holds of parameters, gradients and optimizer state at each moment of a step."""
 
 from dataclasses import dataclass, field
 

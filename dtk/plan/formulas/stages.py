@@ -1,7 +1,4 @@
-"""A rank by formulas: what each of its stages is, holds and sends. The order of a step is that of its schedule.
-
-Every micro-batch in flight has a tape of its own; all write to one ledger, whose peak is that of the rank.
-"""
+"""A rank by formulas: what each of its stages is, holds and sends; each micro-batch in flight has its own tape."""
 
 import dataclasses
 from collections import deque
@@ -142,14 +139,12 @@ class _Rank:
             part = cut(stage_shape(model_shape(config.model), blocks), config.parallel.tp)
             self.walks[number] = walk
             self.holdings[number] = settled_holding(config, part, world_size, ledger, walk.walked)
-        self.left = dict.fromkeys(stages, count)
-        """Backwards to come."""
+        self.left = dict.fromkeys(stages, count)  # Backwards to come.
         self.size_bytes = message_bytes(config)
         self.flying: dict[tuple[int, int], tuple[Step, Value]] = {}
         self.results: dict[tuple[bool, int, int], Buffer] = {}
         """(whether forward, stage that needs it, micro-batch) -> residual stream or its gradient."""
-        self.sent: deque[Buffer] = deque()
-        """Messages under way."""
+        self.sent: deque[Buffer] = deque()  # Messages under way.
 
     def run(self, order: Order) -> None:
         """Walk through the schedule and the update."""

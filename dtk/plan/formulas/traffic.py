@@ -1,7 +1,4 @@
-"""What one rank communicates per optimizer step: the strategies' own declarations, with links and ring volumes.
-
-Knows neither memory nor time.
-"""
+"""What one rank communicates per optimizer step: the strategies' declarations, with links and ring volumes."""
 
 from collections import Counter
 from collections.abc import Mapping

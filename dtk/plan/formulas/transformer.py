@@ -1,7 +1,4 @@
-"""dtk's own transformers as operations on a tape: follows the code of `dtk.models` line by line.
-
-Which layer reads which value, and which values the code still holds while others are computed. Knows no strategy.
-"""
+"""dtk's own transformers as operations on a tape: follows the code of `dtk.models` line by line."""
 
 from dtk.config.schema import EncoderConfig, GPTConfig, LlamaConfig
 from dtk.plan.formulas.activations import FLOAT_BYTES, Layers

@@ -1,8 +1,4 @@
-"""One optimizer step, moment by moment: forward, loss, each block's backward, clip, update.
-
-Joins a model on a tape with what a strategy holds; the ledger that both write to has the peak afterwards. The order
-is that of `dtk.train.loop`.
-"""
+"""One optimizer step, moment by moment, in the order of `dtk.train.loop`: a model on a tape, what a strategy holds."""
 
 import dataclasses
 from collections import Counter

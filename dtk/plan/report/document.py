@@ -24,12 +24,9 @@ _BADGES: dict[bool | None, tuple[str, doc.Tone]] = {
     False: ("DOES NOT FIT", "bad"),
     None: ("NO DEVICE CHOSEN", "warn"),
 }
-_BAR = 40
-"""Characters of the longest bar in a terminal."""
-_ROOM = 1.3
-"""Room beyond the outermost points of a logarithmic axis, as a factor."""
-_NOISE = 1e-9
-"""Parts of a time below this are what rounding left."""
+_BAR = 40  # Characters of the longest bar in a terminal.
+_ROOM = 1.3  # Room beyond the outermost points of a logarithmic axis, as a factor.
+_NOISE = 1e-9  # Parts of a time below this are what rounding left.
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _LINKS = {"intra_node": "inside a node", "inter_node": "across nodes"}
 _COMPARED = (

@@ -1,8 +1,4 @@
-"""Deep models from shallow ones: which depths are simulated, and the straight line through them.
-
-Every figure of a step is a straight line in the number of blocks, once the model is deeper than the window of gathered
-units: each category at each place, each collective's count and bytes. So two depths tell the rest. Knows numbers only.
-"""
+"""Deep models from shallow ones: once a model is deep, every figure is a straight line in the number of blocks."""
 
 import dataclasses
 import math

@@ -1,7 +1,4 @@
-"""The simulated engine: the real model, strategy and step of the fullest rank on tensors without memory.
-
-Turns what `dtk.simulate` observed into a prediction. Holds no formula of a strategy: it checks the closed form.
-"""
+"""The simulated engine: what `dtk.simulate` observed of the fullest rank's real step, as a prediction."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,4 @@
-"""Calls of the simulated step -> traffic per step: groups by the names of mesh dimensions, micro-batches multiplied.
-
-Counts what was called; knows no strategy's formula.
-"""
+"""Calls of the simulated step -> traffic per step: groups by mesh dimension, micro-batches multiplied."""
 
 from collections import Counter
 from collections.abc import Sequence

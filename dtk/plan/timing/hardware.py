@@ -1,7 +1,4 @@
-"""What a device and its node can do: the presets of conf/hardware, a user's own file, what was measured here.
-
-Owns the form of such a file and its check. Knows nothing of models, strategies or time.
-"""
+"""What a device and its node can do: the presets of conf/hardware, a user's own file, what was measured here."""
 
 import dataclasses
 import os

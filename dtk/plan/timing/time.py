@@ -1,7 +1,4 @@
-"""How long one optimizer step takes on a known device: compute, communication, and what of it nothing hides.
-
-Turns a configuration into what `schedule` walks and `alpha_beta` prices. Needs no process group and no memory.
-"""
+"""How long one optimizer step takes on a known device: compute, communication, and what of it nothing hides."""
 
 import dataclasses
 import functools
@@ -26,8 +23,7 @@ from dtk.plan.timing.work import Layout, Seconds, clip_seconds, count, layout, m
 from dtk.record.metrics import model_flops_utilization
 from dtk.strategies.declared import ITEM_BYTES, Collective, Shape, padded_elements, reduced_item_bytes, wire_bytes
 
-_FULL = 4
-"""Times as many micro-batches as ranks, after which a schedule repeats."""
+_FULL = 4  # Times as many micro-batches as ranks, after which a schedule repeats.
 NEIGHBOURS = "pp neighbours"
 """The pairs of ranks of which one sends to the other."""
 
@@ -110,10 +106,8 @@ class _Part:
 
     blocks: range
     layout: Layout
-    seconds: Seconds
-    """Of the ends, what the stage has of them."""
-    again: tuple[bool, ...]
-    """Whether each block is recomputed."""
+    seconds: Seconds  # Of the ends, what the stage has of them.
+    again: tuple[bool, ...]  # Whether each block is recomputed.
 
     @property
     def forward_s(self) -> float:
