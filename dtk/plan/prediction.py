@@ -1,7 +1,10 @@
 """What a plan says of one job: the contract between engines, reports and the run's `plan.json`. Computes nothing."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from dtk.config.schema import Config
 
 SCHEMA = "dtk.plan/1"
 
@@ -136,6 +139,20 @@ class Prediction:
     time: Time | None = None
     notes: tuple[str, ...] = ()
     """What was assumed, and what the engine could not see."""
+
+    @classmethod
+    def of(cls, config: "Config", world_size: int, **figures: Any) -> "Prediction":
+        """Return the prediction of a configured job, whose batch is settled, with these `figures`."""
+        return cls(
+            strategy=config.strategy.name,
+            model=config.model.name,
+            world_size=world_size,
+            global_batch_size=config.train.global_batch_size,
+            micro_batch_size=config.train.micro_batch_size,
+            sequence_length=config.data.sequence_length,
+            dp_size=config.mesh(world_size).dp_size if config.parallel.cut else None,
+            **figures,
+        )
 
     @property
     def fits(self) -> bool | None:

@@ -33,16 +33,10 @@ class GradientWatch:
             stack += nexts
 
     def _handed_over(self, leaves: list[int] | None, alone: bool, given: Any, taken: Any = ()) -> None:
-        """Report the gradients that a node gives to `leaves`, or all that flow into a leaf (None).
-
-        With `alone`, a cast or a view of one parameter, also the gradient that the node got and passes on.
-        """
-        gradients = [gradient for i, gradient in enumerate(given) if leaves is None or i in leaves]
-        present = [gradient for gradient in gradients if gradient is not None]
-        if alone and present:
-            present += [
-                gradient for gradient in taken if gradient is not None and gradient.numel() == present[0].numel()
-            ]
+        """Report the gradients that a node gives to `leaves`, or all that flow into a leaf (None)."""
+        present = [g for i, g in enumerate(given) if g is not None and (leaves is None or i in leaves)]
+        if alone and present:  # A cast or a view of one parameter: also what the node got and passes on.
+            present += [g for g in taken if g is not None and g.numel() == present[0].numel()]
         self.report(present)
 
 

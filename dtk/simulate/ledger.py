@@ -3,7 +3,7 @@
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -29,6 +29,7 @@ Held = dict[str, int]
 """Category -> bytes."""
 Part = tuple[str, str]
 """Region, and where in the model."""
+Parts = dict[Part, Held]
 
 
 class Ledger(_Mode):  # type: ignore[misc]
@@ -117,22 +118,15 @@ class Ledger(_Mode):  # type: ignore[misc]
             self._sizes[entry] = size
 
     def _enter_all(self, out: Any) -> None:
-        if isinstance(out, Tensor):
-            self._enter(out)
-        elif isinstance(out, list | tuple):
+        if isinstance(out, list | tuple):
             for each in out:
                 self._enter_all(each)
-
-    def _enter(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key in self._entries:
-            return
-        size, entry = storage.nbytes(), len(self._sizes)
-        self._entries[key] = weakref.ref(storage, partial(self._freed, key, entry)), entry
-        self._sizes.append(size)
-        self.guessed.append(self.guess(tensor))
-        self.events.append((entry, size, self.where()))
+        elif isinstance(out, Tensor) and (key := (storage := out.untyped_storage())._cdata) not in self._entries:
+            size, entry = storage.nbytes(), len(self._sizes)
+            self._entries[key] = weakref.ref(storage, partial(self._freed, key, entry)), entry
+            self._sizes.append(size)
+            self.guessed.append(self.guess(out))
+            self.events.append((entry, size, self.where()))
 
     def _freed(self, key: int, entry: int, _: Any) -> None:
         if self._entries.get(key, (None, -1))[1] == entry:  # Not of another storage at the same address.
@@ -163,12 +157,7 @@ class Ledger(_Mode):  # type: ignore[misc]
             self.mark([kwargs["out"]], "buckets")
 
 
-def highest(
-    events: Sequence[Event],
-    begin: int,
-    category: Callable[[int], str],
-    part: Callable[[Place], Part],
-) -> dict[Part, Held]:
+def highest(events: list[Event], begin: int, category: Callable[[int], str], part: Callable[[Place], Part]) -> Parts:
     """Return what was held at the peak of each part of the step.
 
     Args:

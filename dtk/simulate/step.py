@@ -96,13 +96,11 @@ def simulate_step(config: Config, rank: int, world_size: int, local_size: int, e
     Raises:
         DtkError: the model reads values or fails, or this torch cannot simulate.
     """
-    uncompiled = dataclasses.replace(config.train, compile=False)
-    strategy = config.strategy.in_memory()
-    config = dataclasses.replace(config, record=RecordConfig(level="off"), train=uncompiled, strategy=strategy)
+    train, strategy = dataclasses.replace(config.train, compile=False), config.strategy.in_memory()
+    config = dataclasses.replace(config, record=RecordConfig(level="off"), train=train, strategy=strategy)
     check_torch()
     run = _Run(config, edge)
-    mesh = config.mesh(world_size)
-    group = simulated_group(rank, world_size, local_size, run.hear, mesh)
+    group = simulated_group(rank, world_size, local_size, run.hear, config.mesh(world_size))
     with undisturbed(), explained(run.named), group as context:
         return run.observe(context)
 
@@ -233,9 +231,8 @@ class _Run:
 
     def _loop(self, context: Context, parts: Parts) -> Loop:
         config, paths = self.config, RunPaths(Path("simulated"))
-        recorder = Recorder(
-            config, paths, context.rank, context.local_rank, context.node_rank, context.world_size, 0, context.device
-        )
+        place = context.rank, context.local_rank, context.node_rank, context.world_size
+        recorder = Recorder(config, paths, *place, 0, context.device)
         data = SyntheticData(name="synthetic", sequence_length=config.data.sequence_length)
         return Loop(
             config,

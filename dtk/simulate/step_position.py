@@ -43,13 +43,10 @@ class Places:
             self.communicates = True
         elif region.name in REGIONS:
             self.region, self.in_loss = region.name, False
+            self._block = self._blocks if region.name == "backward" else BEFORE
             if region.name == "forward":
                 self.micro_batch += 1
-                self._block, self._starts = BEFORE, []
-            elif region.name == "backward":
-                self._block = self._blocks
-            else:
-                self._block = BEFORE
+                self._starts = []
             if self.entered is not None:
                 self.entered()
 

@@ -120,7 +120,7 @@ class Layers:
 
         Args:
             x: this rank's part.
-            copies: whether so.
+            copies: whether they do not lie so.
             sums: whether backward adds up what the ranks have of the gradient, and does not only take its part.
         """
         whole = x.size_bytes * self.tp
@@ -189,9 +189,8 @@ class Layers:
         saved = rows * FLOAT_BYTES
         if dropout and not self.on_cuda:
             saved = 3 * rows * self.sequence * self.compute_bytes
-        return self.tape.operation(
-            out_bytes, list(zip(inputs, sizes)), saves=inputs, saves_output=True, kept_bytes=saved
-        )
+        graded = list(zip(inputs, sizes))
+        return self.tape.operation(out_bytes, graded, saves=inputs, saves_output=True, kept_bytes=saved)
 
     def add(self, x: Value, branch: Value) -> Value:
         """Return the residual sum, for which nothing is kept, and release `branch`."""

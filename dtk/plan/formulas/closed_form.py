@@ -21,20 +21,9 @@ def closed_form(config: Config, world_size: int, local_size: int = 8) -> Predict
     Raises:
         DtkError: `model.architecture=custom`, or a model that is cut over ranks.
     """
-    return Prediction(
-        engine="closed_form",
-        strategy=config.strategy.name,
-        model=config.model.name,
-        parameters=model_shape(config.model).parameters,
-        world_size=world_size,
-        global_batch_size=config.train.global_batch_size,
-        micro_batch_size=config.train.micro_batch_size,
-        sequence_length=config.data.sequence_length,
-        memory=memory(config, world_size),
-        traffic=traffic(config, world_size, local_size),
-        notes=tuple(_assumptions(config)),
-        dp_size=config.mesh(world_size).dp_size if config.parallel.cut else None,
-    )
+    parameters, sent = model_shape(config.model).parameters, traffic(config, world_size, local_size)
+    figures = {"memory": memory(config, world_size), "traffic": sent, "notes": tuple(_assumptions(config))}
+    return Prediction.of(config, world_size, engine="closed_form", parameters=parameters, **figures)
 
 
 def memory(config: Config, world_size: int, whole: bool = False) -> Memory:
@@ -53,25 +42,20 @@ def _assumptions(config: Config) -> Iterator[str]:
     """Yield the assumptions behind the figures and what no formula covers."""
     strategy = config.strategy
     if config.launcher.device == "cuda":
-        yield (
-            "CUDA kernels: flash attention, fused norms; buffers rounded to 512 bytes. Not counted: fragmentation of "
-            "the allocator, NCCL's buffers, workspaces of cuBLAS"
-        )
+        kernels = "CUDA kernels: flash attention, fused norms; buffers rounded to 512 bytes"
+        yield f"{kernels}. Not counted: fragmentation of the allocator, NCCL's buffers, workspaces of cuBLAS"
     elif not strategy.traits.one_process:
         yield "CPU kernels. Not counted: gloo's own copies of what it gathers and reduces, while it runs"
     if getattr(config.model, "dropout", 0.0) and config.launcher.device != "cuda":
         yield "with dropout the CPU's attention keeps the sequence x sequence matrix three times"
     if (parallel := config.parallel).pp > 1:
-        yield (
-            f"parallel.schedule={parallel.schedule}: the memory is that of the fullest of the ranks at both "
-            "ends of the pipeline and their neighbours"
-        )
+        fullest = "the fullest of the ranks at both ends of the pipeline and their neighbours"
+        yield f"parallel.schedule={parallel.schedule}: the memory is that of {fullest}"
     if config.train.compile:
         yield "train.compile=true: counted as without, what compiled blocks keep is not known"
     if strategy.traits.least_cuda_devices > 1:
         yield f"strategy={strategy.name}: counted as one device with the whole micro-batch"
-    hook = getattr(strategy, "communication_hook", "none")
-    if hook != "none":
+    if (hook := getattr(strategy, "communication_hook", "none")) != "none":
         yield f"strategy.communication_hook={hook}: copies and factors are not counted"
     if strategy.offloads_parameters:
         yield "strategy.offload=parameters: shards, gradients and optimizer state are off the device, not in the peak"

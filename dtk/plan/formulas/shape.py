@@ -114,7 +114,20 @@ def model_shape(config: KnownConfig | CustomModelConfig) -> ModelShape:
         after: list[tuple[str, Shape]] = [("final_norm.weight", (config.width,))]
         if not config.tie_weights:
             after.append(("head.weight", (config.vocab_size, config.width)))
-        return ModelShape(config, config.layers, tuple(before), _llama_block(config), tuple(after))
+        width, narrow = config.width, config.kv_heads * (config.width // config.heads)
+        # `dtk.models.llama.LlamaBlock`: no biases, fewer heads for keys and values.
+        llama_block: Named = (
+            ("attention_norm.weight", (width,)),
+            ("attention.q.weight", (width, width)),
+            ("attention.k.weight", (narrow, width)),
+            ("attention.v.weight", (narrow, width)),
+            ("attention.projection.weight", (width, width)),
+            ("mlp_norm.weight", (width,)),
+            ("mlp.gate.weight", (config.ffn_width, width)),
+            ("mlp.up.weight", (config.ffn_width, width)),
+            ("mlp.down.weight", (width, config.ffn_width)),
+        )
+        return ModelShape(config, config.layers, tuple(before), llama_block, tuple(after))
     before.append(("position_embedding.weight", (config.context_length, config.width)))
     width = config.width
     # `dtk.models.blocks.Block`: 12 width^2 + 13 width elements.
@@ -130,22 +143,6 @@ def model_shape(config: KnownConfig | CustomModelConfig) -> ModelShape:
     if isinstance(config, EncoderConfig):
         after += _with_bias("head", config.classes, width)
     return ModelShape(config, config.layers, tuple(before), block, tuple(after))
-
-
-def _llama_block(config: LlamaConfig) -> Named:
-    """`dtk.models.llama.LlamaBlock`: no biases, fewer heads for keys and values."""
-    width, narrow = config.width, config.kv_heads * (config.width // config.heads)
-    return (
-        ("attention_norm.weight", (width,)),
-        ("attention.q.weight", (width, width)),
-        ("attention.k.weight", (narrow, width)),
-        ("attention.v.weight", (narrow, width)),
-        ("attention.projection.weight", (width, width)),
-        ("mlp_norm.weight", (width,)),
-        ("mlp.gate.weight", (config.ffn_width, width)),
-        ("mlp.up.weight", (config.ffn_width, width)),
-        ("mlp.down.weight", (width, config.ffn_width)),
-    )
 
 
 def _with_bias(name: str, *weight: int) -> list[tuple[str, Shape]]:

@@ -54,9 +54,8 @@ class Sharded(Holding):
         else:
             once, again = elements, self.shape.layers * shard_elements(block, self.shards)
             rounds = 1 if strategy.gathers_once else self.config.batch_plan(self.world_size).accumulation_steps
-            gathered = (
-                once + again * (self.config.mesh(self.world_size).dp_secondary == 1) * strategy.reshard_after_forward
-            )
+            whole = self.config.mesh(self.world_size).dp_secondary == 1
+            gathered = once + again * (whole and strategy.reshard_after_forward)
             self.file_bytes += elements * MASTER_BYTES
             self.paged_bytes += MASTER_BYTES * (2 * elements + (rounds * gathered if self.shards > 1 else 0))
 
@@ -98,8 +97,9 @@ class Sharded(Holding):
             self.gathered.pop(unit).drop()
         gradients = self.unsharded.get(unit, {})
         if not self.last:
-            for name, gradient in gradients.items():
-                gradients[name] = self._widened(gradient)
+            for name, gradient in gradients.items():  # They wait for the last one in the type of the reduction.
+                if self._reduce_bytes != self._compute_bytes and gradient not in self.widened:
+                    gradients[name] = self._widened(gradient)
             return
         if self.reducing is not None:
             self.reducing.drop()
@@ -164,10 +164,7 @@ class Sharded(Holding):
         """Start the gather; a no-op where it was started or is not needed."""
         if unit in self.gathered or unit in self.arriving:
             return
-        size = self._padded(unit) * self._compute_bytes
-        if self.shards == 1:
-            self.arriving[unit] = self.ledger.allocate("gathered parameters", 0)
-            return
+        size = self._padded(unit) * self._compute_bytes if self.shards > 1 else 0
         casts, offloads = self._compute_bytes != MASTER_BYTES, self.config.strategy.offloads_parameters and self.on_cuda
         sent = self.ledger.allocate("temporaries", size // self.shards if casts or offloads else 0)
         self.arriving[unit] = self.ledger.allocate("gathered parameters", size)
@@ -195,9 +192,7 @@ class Sharded(Holding):
             self.copied_out = None
 
     def _widened(self, gradient: Buffer) -> Buffer:
-        """Gradients that wait for the last micro-batch do so in the type of the reduction."""
-        if self._reduce_bytes == self._compute_bytes or gradient in self.widened:
-            return gradient
+        """Return the gradient in the type of the reduction."""
         size = gradient.size_bytes // self._compute_bytes * self._reduce_bytes
         others, gradient.copies = gradient.copies - 1, 1
         slack = self.ledger.slack_bytes(gradient.size_bytes)

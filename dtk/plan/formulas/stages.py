@@ -58,11 +58,8 @@ def on_mesh(config: Config, world_size: int) -> Config:
         DtkError: a dimension that no formula knows.
     """
     if unknown := unknown_dimensions(config):
-        raise DtkError(
-            f"the closed form does not know {unknown}",
-            "its formulas are those of data, pipeline and tensor parallelism",
-            "use --engine simulated",
-        )
+        why = "its formulas are those of data, pipeline and tensor parallelism"
+        raise DtkError(f"the closed form does not know {unknown}", why, "use --engine simulated")
     return dataclasses.replace(config, strategy=config.strategy.on(config.mesh(world_size)))
 
 
@@ -104,18 +101,15 @@ def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = F
     count = config.batch_plan(world_size).accumulation_steps
     pipeline = config.parallel.pipeline(count) if config.parallel.pp > 1 else Pipeline("1f1b", 1, count)
     if SCHEDULES[pipeline.schedule].splits:
-        raise DtkError(
-            f"the closed form does not know parallel.schedule={pipeline.schedule}",
-            "what is kept between the two halves of a backward is not known",
-            "plan with parallel.schedule=1f1b, which holds less",
-        )
+        what = f"the closed form does not know parallel.schedule={pipeline.schedule}"
+        why = "what is kept between the two halves of a backward is not known"
+        raise DtkError(what, why, "plan with parallel.schedule=1f1b, which holds less")
     walked = dataclasses.replace(pipeline, micro_batches=count if whole else micro_batches(pipeline))
     rank = _Rank(config, world_size, rank_stages(config, place), whole, walked.micro_batches)
     # Token ids and targets, int64, of all micro-batches: every rank of a pipeline has them.
     samples = config.train.micro_batch_size * count
-    batches = rank.ledger.allocate("activations", 2 * 8 * config.data.sequence_length * samples)
+    rank.ledger.allocate("activations", 2 * 8 * config.data.sequence_length * samples)
     rank.run(walked.orders()[place])
-    batches.drop()
     holdings = rank.holdings.values()
     number = place * config.mesh(world_size).stride("pp") + max(holding.rank for holding in holdings)
     kept_elsewhere = ((each.host_bytes, each.file_bytes, each.paged_bytes) for each in holdings)

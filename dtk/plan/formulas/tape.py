@@ -125,6 +125,7 @@ class Tape:
             self._step_back(self.nodes.pop(), listener)
 
     def _step_back(self, node: Node, listener: GradientListener) -> None:
+        """Walk back over one operation. Sums of gradients are new tensors: a transposed one is not added to in place."""
         incoming = self.gradients.pop(node.out)
         workspace = self.ledger.allocate("temporaries", node.workspace_bytes)
         produced = [
@@ -138,8 +139,16 @@ class Tape:
         drop(narrow, *(() if node.narrow_bytes else passed))
         for (value, _), buffer in zip(node.inputs, produced):
             self.seed(value, buffer)
-        for name, buffer in of_parameters:
-            self._complete(name, buffer, listener)
+        for name, gradient in of_parameters:
+            self.uses[name] -= 1
+            if (before := self.pending.pop(name, None)) is not None:
+                total = self.ledger.allocate("gradients", gradient.size_bytes)
+                drop(before, gradient)
+                gradient = total
+            if self.uses[name]:
+                self.pending[name] = gradient
+            else:
+                listener(name, gradient)
 
     def seed(self, value: Value, gradient: Buffer) -> None:
         """Add to the gradient of a value; of the last one something outside the tape computes it."""
@@ -152,16 +161,3 @@ class Tape:
         else:
             self.gradients[value] = self.ledger.allocate("activations", gradient.size_bytes)
             drop(gradient, before)
-
-    def _complete(self, name: str, gradient: Buffer, listener: GradientListener) -> None:
-        """One use of a parameter is done. Sums are new tensors: a transposed gradient is not added to in place."""
-        self.uses[name] -= 1
-        before = self.pending.pop(name, None)
-        if before is not None:
-            total = self.ledger.allocate("gradients", gradient.size_bytes)
-            drop(before, gradient)
-            gradient = total
-        if self.uses[name]:
-            self.pending[name] = gradient
-        else:
-            listener(name, gradient)

@@ -19,20 +19,13 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 """In the order in which they are shown: what stays, then what comes and goes."""
 Rows = list[tuple[str, ...]]
 """Of a table, the header first."""
-_BADGES: dict[bool | None, tuple[str, doc.Tone]] = {
-    True: ("FITS", "good"),
-    False: ("DOES NOT FIT", "bad"),
-    None: ("NO DEVICE CHOSEN", "warn"),
-}
+_BADGES: dict[bool | None, tuple[str, doc.Tone]]
+_BADGES = {True: ("FITS", "good"), False: ("DOES NOT FIT", "bad"), None: ("NO DEVICE CHOSEN", "warn")}
 _BAR = 40  # Characters of the longest bar in a terminal.
 _ROOM = 1.3  # Room beyond the outermost points of a logarithmic axis, as a factor.
 _NOISE = 1e-9  # Parts of a time below this are what rounding left.
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _LINKS = {"intra_node": "inside a node", "inter_node": "across nodes"}
-_COMPARED = (
-    "* the simplest that fits, + the fastest if another; "
-    "checkpointing = activation checkpointing of every block, offload = to the host."
-)
 
 
 def document(report: PlanReport, *, page: str = "") -> doc.Document:
@@ -84,22 +77,14 @@ def _about(report: PlanReport, heading: str) -> doc.Fields:
     plan = report.plan
     ranks = plan.dp_size or plan.world_size
     steps = BatchPlan(plan.global_batch_size, plan.micro_batch_size, ranks).accumulation_steps
-    batch = (
-        f"{counted(plan.global_batch_size, 'sample')} = {counted(ranks, 'rank')} x {plan.micro_batch_size} x "
-        f"{steps} accumulated, "
-        f"{counted(plan.sequence_length, 'token')} each"
-    )
+    batch = f"{counted(plan.global_batch_size, 'sample')} = {counted(ranks, 'rank')} x {plan.micro_batch_size} x "
+    batch += f"{steps} accumulated, {counted(plan.sequence_length, 'token')} each"
     compute = _DTYPES.get(report.compute_dtype, report.compute_dtype)
     if plan.time is not None and plan.time.peak_flops is not None:
         compute += f", {flops_text(plan.time.peak_flops)} peak a device"
-    return doc.Fields(
-        (
-            doc.Field("job", heading),
-            doc.Field("batch", batch),
-            doc.Field("compute", f"{compute}; parameters and optimizer state in fp32"),
-            *(doc.Field("note", doc.Span(doubt, "warn")) for doubt in report.doubts),
-        )
-    )
+    compute += "; parameters and optimizer state in fp32"
+    fields = doc.Field("job", heading), doc.Field("batch", batch), doc.Field("compute", compute)
+    return doc.Fields((*fields, *(doc.Field("note", doc.Span(doubt, "warn")) for doubt in report.doubts)))
 
 
 def _verdict(plan: Prediction) -> str:
@@ -137,16 +122,11 @@ def _memory(plan: Prediction, used: Sequence[Category]) -> doc.Section:
     fields += [doc.Field("host", f"{_host(plan)} in host memory")] if _host(plan) else []
     moved = f", {bytes_text(memory.paged_bytes)} moved a step" if memory.paged_bytes else ""
     fields += [doc.Field("file", f"{bytes_text(memory.file_bytes)} a rank{moved}")] if memory.file_bytes else []
-    figures = doc.table([("category", "bytes at the peak"), *(row[:2] for row in rows)])
-    return doc.Section(
-        f"Memory of the fullest rank ({memory.rank}) at the peak",
-        (
-            _categories([(plan.strategy, plan)], used),
-            doc.Only(("terminal",), (doc.Table(("", "", "", ""), tuple(rows)),)),
-            doc.Fields(tuple(fields)),
-            doc.Only(("html", "markdown"), (doc.Fold("Figures", (figures,)),)),
-        ),
-    )
+    figures = doc.Fold("Figures", (doc.table([("category", "bytes at the peak"), *(row[:2] for row in rows)]),))
+    table = doc.Only(("terminal",), (doc.Table(("", "", "", ""), tuple(rows)),))
+    bars, folded = _categories([(plan.strategy, plan)], used), doc.Only(("html", "markdown"), (figures,))
+    title = f"Memory of the fullest rank ({memory.rank}) at the peak"
+    return doc.Section(title, (bars, table, doc.Fields(tuple(fields)), folded))
 
 
 def _categories(plans: Sequence[tuple[str, Prediction]], used: Sequence[Category]) -> doc.Bars:
@@ -171,16 +151,10 @@ def _scaling(points: Sequence[Point], plan: Prediction) -> doc.Section:
         efficiency = "-" if prediction.time is None else percent_text(prediction.time.scaling_efficiency)
         batch = f"{prediction.global_batch_size:,}"
         rows.append((f"{point.world_size:,}", batch, *_figures(prediction), efficiency))
-    note = "Each rank does as much as in the planned job, so the global batch grows with the ranks."
-    return doc.Section(
-        "Over numbers of ranks",
-        doc.present(
-            doc.remark(note),
-            doc.on_page(*_plots(points, plan)),
-            doc.Fold("Figures", (doc.table(rows),)),
-            doc.Fields(tuple(invalid)) if invalid else None,
-        ),
-    )
+    note = doc.remark("Each rank does as much as in the planned job, so the global batch grows with the ranks.")
+    plots, figures = doc.on_page(*_plots(points, plan)), doc.Fold("Figures", (doc.table(rows),))
+    blocks = doc.present(note, plots, figures, doc.Fields(tuple(invalid)) if invalid else None)
+    return doc.Section("Over numbers of ranks", blocks)
 
 
 def _plots(points: Sequence[Point], plan: Prediction) -> list[doc.Block]:
@@ -218,6 +192,8 @@ def _curve(name: str, points: Sequence[tuple[float, float]], up: doc.Axis, refer
 
 
 def _comparison(comparison: Comparison, used: Sequence[Category]) -> doc.Section:
+    marks = "* the simplest that fits, + the fastest if another; "
+    marks += "checkpointing = activation checkpointing of every block, offload = to the host."
     rows: Rows = [("", "strategy", "fits", "memory", "peak in", "sent a step", "step", "tokens/s", "MFU")]
     planned: list[tuple[str, Prediction]] = []
     offloaded: dict[str, list[str]] = {}
@@ -244,15 +220,9 @@ def _comparison(comparison: Comparison, used: Sequence[Category]) -> doc.Section
     chosen = [("simplest" if comparison.fastest else "take", comparison.recommended), ("fastest", comparison.fastest)]
     fields += [doc.Field(label, doc.Span(" ".join(row.overrides), "code"), "good") for label, row in chosen if row]
     fields += [doc.Field("why", reason) for reason in comparison.reasons]
-    return doc.Section(
-        "Strategies side by side, the simplest first",
-        doc.present(
-            _categories(planned, used) if planned else None,
-            doc.table(rows),
-            doc.remark(_COMPARED),
-            doc.Fields(tuple(fields)) if fields else None,
-        ),
-    )
+    bars, notes = _categories(planned, used) if planned else None, doc.Fields(tuple(fields)) if fields else None
+    blocks = doc.present(bars, doc.table(rows), doc.remark(marks), notes)
+    return doc.Section("Strategies side by side, the simplest first", blocks)
 
 
 def _search(search: Search) -> doc.Section:
@@ -330,11 +300,9 @@ def _check(check: Check) -> doc.Section:
     text += f" ({apart} apart), the same collectives"
     if check.differences:
         text = "they disagree on the figures below; the simulated engine ran the code itself"
-    field = doc.Field("check", text, "warn" if check.differences else "good")
-    return doc.Section(
-        "The two engines, both with the CPU's kernels",
-        doc.present(doc.Fields((field,)), doc.table(rows) if check.differences else None),
-    )
+    fields = doc.Fields((doc.Field("check", text, "warn" if check.differences else "good"),))
+    blocks = doc.present(fields, doc.table(rows) if check.differences else None)
+    return doc.Section("The two engines, both with the CPU's kernels", blocks)
 
 
 def _largest(solved: Sequence[Largest]) -> doc.Table:

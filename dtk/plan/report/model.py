@@ -50,35 +50,31 @@ class PlanReport:
 
 def as_json(report: PlanReport) -> dict[str, Any]:
     """Plain values; sections that were not asked for are absent."""
-    made: dict[str, Any] = {
-        "schema": SCHEMA,
-        "job": list(report.job),
-        "local_size": report.local_size,
-        "precision": {
-            "compute_dtype": report.compute_dtype,
-            "peak_flops": None if report.plan.time is None else report.plan.time.peak_flops,
-        },
-        "plan": report.plan.as_json(),
-        "notes": list(report.notes),
-        "doubts": list(report.doubts),
-    }
-    if report.check is not None:
-        made["check"] = {
-            "closed_form": report.check.closed_form.as_json(),
-            "simulated": report.check.simulated.as_json(),
-            "differences": [asdict(difference) for difference in report.check.differences],
+    made: dict[str, Any] = {"schema": SCHEMA, "job": list(report.job), "local_size": report.local_size}
+    peak_flops = None if report.plan.time is None else report.plan.time.peak_flops
+    made["precision"] = {"compute_dtype": report.compute_dtype, "peak_flops": peak_flops}
+    made |= {"plan": report.plan.as_json(), "notes": list(report.notes), "doubts": list(report.doubts)}
+    if (check := report.check) is not None:
+        engines = {"closed_form": check.closed_form.as_json(), "simulated": check.simulated.as_json()}
+        made["check"] = {**engines, "differences": [asdict(difference) for difference in check.differences]}
+    if (compared := report.comparison) is not None:
+        recommended, fastest = compared.recommended, compared.fastest
+        made["compare"] = {
+            "recommended": recommended and recommended.variant.name,
+            "overrides": recommended and list(recommended.overrides),
+            "fastest": fastest and fastest.variant.name,
+            "reasons": list(compared.reasons),
+            "rows": [
+                {"name": row.variant.name, **_planned(row), "problem": row.problem or None} for row in compared.rows
+            ],
         }
-    if report.comparison is not None:
-        made["compare"] = _comparison(report.comparison)
-    if report.search is not None:
-        made["search"] = {
-            **{name: getattr(report.search, name) for name in ("layouts", "too_large", "too_slow")},
-            "reasons": list(report.search.reasons),
-            "found": [_planned(layout) for layout in report.search.fitting],
-        }
+    if (search := report.search) is not None:
+        counts = {name: getattr(search, name) for name in ("layouts", "too_large", "too_slow")}
+        layouts = [_planned(layout) for layout in search.fitting]
+        made["search"] = {**counts, "reasons": list(search.reasons), "found": layouts}
     if report.scaling:
         made["scaling"] = [
-            {"world_size": point.world_size, "plan": _or_null(point.prediction), "problem": point.problem or None}
+            {"world_size": point.world_size, "plan": _plan(point), "problem": point.problem or None}
             for point in report.scaling
         ]
     if report.models:
@@ -98,22 +94,9 @@ def as_json(report: PlanReport) -> dict[str, Any]:
     return made
 
 
-def _comparison(comparison: Comparison) -> dict[str, Any]:
-    recommended, fastest = comparison.recommended, comparison.fastest
-    return {
-        "recommended": None if recommended is None else recommended.variant.name,
-        "overrides": None if recommended is None else list(recommended.overrides),
-        "fastest": None if fastest is None else fastest.variant.name,
-        "reasons": list(comparison.reasons),
-        "rows": [
-            {"name": row.variant.name, **_planned(row), "problem": row.problem or None} for row in comparison.rows
-        ],
-    }
-
-
 def _planned(solution: Row | FittingLayout | Largest) -> dict[str, Any]:
-    return {"overrides": list(solution.overrides), "plan": _or_null(solution.prediction)}
+    return {"overrides": list(solution.overrides), "plan": _plan(solution)}
 
 
-def _or_null(prediction: Prediction | None) -> dict[str, Any] | None:
-    return None if prediction is None else prediction.as_json()
+def _plan(solution: Row | FittingLayout | Largest | Point) -> dict[str, Any] | None:
+    return None if solution.prediction is None else solution.prediction.as_json()

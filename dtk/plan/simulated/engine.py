@@ -29,11 +29,11 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
         DtkError: the model reads values of tensors or fails, strategy dp, or a torch that cannot simulate.
     """
     if config.strategy.traits.least_cuda_devices > 1:
-        raise DtkError(
-            f"strategy={config.strategy.name} cannot be simulated",
+        why, fix = (
             "nn.DataParallel copies between the CUDA devices of one process",
             "use strategy=ddp, or the closed form",
         )
+        raise DtkError(f"strategy={config.strategy.name} cannot be simulated", why, fix)
     if config.parallel.pp > 1:
         why = "a rank holds one stage of many"
         raise DtkError(f"parallel.pp={config.parallel.pp} cannot be simulated", why, "use --engine closed_form")
@@ -50,28 +50,19 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
         for part in observed[0].parts
         if all(part in each.parts for each in observed)
     }
-    return Prediction(
+    return Prediction.of(
+        config,
+        world_size,
         engine="simulated",
-        strategy=config.strategy.name,
-        model=config.model.name,
         parameters=extended(chosen, [{"": each.parameters} for each in observed], layers)[""],
-        world_size=world_size,
-        global_batch_size=config.train.global_batch_size,
-        micro_batch_size=config.train.micro_batch_size,
-        sequence_length=config.data.sequence_length,
         memory=_memory(config, observed[0].rank, parts),
         traffic=lines({kind: (count, sizes[kind]) for kind, count in counts.items()}, world_size, local_size),
-        dp_size=config.mesh(world_size).dp_size if config.parallel.cut else None,
         notes=tuple(_notes(config, rounds, chosen, observed[0].classes)),
     )
 
 
 def _fullest(config: Config, world_size: int, local_size: int) -> Observed:
-    """Simulate the rank that needs the most memory.
-
-    That is the first rank, unless whole parameters are dealt out and another rank has more of them: fully_shard cuts
-    rows so that the first rank never has fewer than another.
-    """
+    """Simulate the fullest rank: the first, unless whole parameters are dealt out and another has more of them."""
     observed = simulate_step(config, 0, world_size, local_size, edge_blocks(config))
     most = max(observed.loads, default=0)
     if observed.loads and observed.loads[0] < most:

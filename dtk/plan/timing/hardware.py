@@ -21,6 +21,7 @@ DTYPES = ("float32", "tf32", "bfloat16", "float16")
 """Types of matrix products."""
 _PLAIN = ("name", "device", "backend")
 _TABLES = ("peak_flops", "matmul_flops")
+_OPTIONAL = ("device", *_TABLES, "matmul_fraction", "host_memory_bytes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,11 +68,9 @@ class Hardware:
         if dtype == "tf32" and dtype not in self.matmul_flops:
             dtype = "float32"
         if dtype not in self.matmul_flops:
-            raise DtkError(
-                f"hardware={self.name} has no rate for {dtype}",
-                f"it knows {', '.join(self.matmul_flops)}",
-                "choose another precision, or add the rate to a hardware file of your own",
-            )
+            why = f"it knows {', '.join(self.matmul_flops)}"
+            fix = "choose another precision, or add the rate to a hardware file of your own"
+            raise DtkError(f"hardware={self.name} has no rate for {dtype}", why, fix)
         return self.matmul_flops[dtype]
 
     @property
@@ -90,9 +89,8 @@ class Hardware:
         return Link(self.inter_node_latency_s, self.inter_node_bytes_per_s * self.link_fraction)
 
 
-_FIGURES = tuple(
-    field.name for field in dataclasses.fields(Hardware) if field.name not in (*_PLAIN, *_TABLES, "sources")
-)
+_OTHERS = (*_PLAIN, *_TABLES, "sources")
+_FIGURES = tuple(field.name for field in dataclasses.fields(Hardware) if field.name not in _OTHERS)
 
 
 def hardware_files(config_dir: Path | None = None) -> dict[str, Path]:
@@ -175,7 +173,14 @@ def _read(path: Path) -> Hardware:
         raise DtkError(f"{path} cannot be read as YAML", " ".join(str(error).split())) from error
     if not isinstance(plain, dict):
         raise DtkError(f"{path} describes no hardware", "it is not a mapping of keys")
-    _check_keys(plain, path)
+    allowed = (*_PLAIN, *_TABLES, *_FIGURES)
+    if unknown := [str(key) for key in plain if key not in allowed]:
+        hint = did_you_mean(unknown[0], allowed) or f"keys: {', '.join(allowed)}"
+        raise DtkError(f"{path}: unknown key {unknown[0]}", fix=hint)
+    if ("matmul_flops" in plain) == ("matmul_fraction" in plain):
+        raise DtkError(f"{path}: how fast matrix products are", fix="give either matmul_flops or matmul_fraction")
+    if missing := [key for key in allowed if key not in plain and key not in _OPTIONAL]:
+        raise DtkError(f"{path} lacks {', '.join(missing)}")
     device = plain.get("device")
     values: dict[str, Any] = {"name": str(plain["name"]), "device": device, "backend": plain["backend"]}
     if values["backend"] not in ("nccl", "gloo"):
@@ -202,20 +207,6 @@ def _read(path: Path) -> Hardware:
     if not values["matmul_flops"]:
         raise DtkError(f"{path}: matmul_fraction of no peak", fix="give device, peak_flops or matmul_flops")
     return Hardware(**values, sources=sources)
-
-
-def _check_keys(plain: dict[Any, Any], path: Path) -> None:
-    """Refuse unknown keys, name what is missing, allow one way to say how fast products are."""
-    allowed = (*_PLAIN, *_TABLES, *_FIGURES)
-    if unknown := [str(key) for key in plain if key not in allowed]:
-        hint = did_you_mean(unknown[0], allowed) or f"keys: {', '.join(allowed)}"
-        raise DtkError(f"{path}: unknown key {unknown[0]}", fix=hint)
-    if ("matmul_flops" in plain) == ("matmul_fraction" in plain):
-        raise DtkError(f"{path}: how fast matrix products are", fix="give either matmul_flops or matmul_fraction")
-    optional = ("device", *_TABLES, "matmul_fraction", "host_memory_bytes")
-    missing = [key for key in allowed if key not in plain and key not in optional]
-    if missing:
-        raise DtkError(f"{path} lacks {', '.join(missing)}")
 
 
 def _figure(key: str, value: Any, path: Path) -> Any:

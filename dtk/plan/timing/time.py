@@ -211,10 +211,8 @@ class _Job:
         communicates = strategy.traits.gradients_in == "buckets" and ranks > 1
         buckets = [Bucket(sum(gradients), ())]
         if communicates:
-            buckets = [
-                Bucket(sum(gradients[i] for i in reduction.members), reduction.calls)
-                for reduction in strategy.reductions(shapes, ranks)
-            ]
+            reductions = strategy.reductions(shapes, ranks)
+            buckets = [Bucket(sum(gradients[i] for i in each.members), each.calls) for each in reductions]
         walk.repeat(rounds - 1, lambda once: ddp_micro_batch(once, part.forward_s, buckets, last=False))
         ddp_micro_batch(walk, part.forward_s, buckets, last=communicates)
         deals = strategy.traits.deals_out_parameters
@@ -228,8 +226,7 @@ class _Job:
 
     def _walk_sharded(self, walk: Walk, part: _Part, rounds: int) -> float:
         """Walk what fully_shard keeps; returns the seconds of the update."""
-        sharded = _sharded(self.config, self.mesh, part)
-        once = self.config.strategy.gathers_once
+        sharded, once = _sharded(self.config, self.mesh, part), self.config.strategy.gathers_once
         if once and rounds > 1:
             fsdp_micro_batch(walk, sharded, last=False)
         middle = rounds - 1 - once
@@ -250,12 +247,9 @@ class _Job:
 
 
 def _gradients_s(part: _Part) -> list[float]:
-    """Seconds of backward for each parameter, from the last to the first.
-
-    A part's compute is shared out by the size of its parameters. The output projection comes first, also where its
-    weights are tied to the embedding, whose gradient is complete only at the end.
-    """
+    """Seconds of backward for each parameter, from the last to the first: a part's compute is shared out by size."""
     model = part.layout
+    # The output projection comes first, also where it is tied to the embedding, whose gradient is complete at the end.
     parts: list[tuple[float, tuple[Shape, ...]]] = [(0.0, model.before)]
     parts += [(part.block_backward(i), block) for i, block in enumerate(model.blocks)]
     parts.append((part.seconds.head_backward, model.after))
@@ -329,9 +323,8 @@ def _time(walk: Walk, updating_s: float, bubble_s: float, job: _Job) -> Time:
     tokens_per_s = config.train.global_batch_size * config.data.sequence_length / step_s
     dtype = "tf32" if config.precision.tf32 else config.precision.compute_dtype
     peak = hardware.peak_flops.get(dtype)
-    mfu, _ = model_flops_utilization(
-        tokens_per_s, job.layout.flops_per_token, job.mesh.world_size, peak, "no peak is known"
-    )
+    flops, ranks = job.layout.flops_per_token, job.mesh.world_size
+    mfu, _ = model_flops_utilization(tokens_per_s, flops, ranks, peak, "no peak is known")
     return Time(
         compute_s=walk.compute_s,
         communication_s=walk.communication_s,

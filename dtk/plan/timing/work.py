@@ -78,10 +78,7 @@ def layout(config: Config) -> Layout:
 
 
 def _custom_layout(config: Config) -> Layout:
-    """Return the layout of a user's model.
-
-    Its blocks share the FLOPs that it declares, else 6 per parameter, in proportion to their size.
-    """
+    """Return that of a user's model: its blocks share the FLOPs that it declares, else 6 per parameter, by size."""
     import torch
 
     from dtk.models.build import build_model
@@ -129,12 +126,9 @@ def micro_batch_seconds(config: Config, model: Layout, hardware: Hardware) -> Se
 
 
 def _streamed_elements(config: Config) -> float:
-    """Elements per token that one block's forward moves outside of its matrix products, on a rank of `tp`.
-
-    Two norms 4 h, two residual sums 6 h, the heads' output made contiguous 2 h; GELU on f: 2 f. Rotary positions of
-    queries and keys in float32 add 10 h, SwiGLU takes 5 f. A model of the user's: nothing. Norms and residual sums are
-    cut with sequence_parallel only.
-    """
+    """Elements per token that one block's forward moves outside of its matrix products, on a rank of `tp`."""
+    # Two norms 4 h, two residual sums 6 h, which only sequence_parallel cuts; the heads' output made contiguous 2 h,
+    # GELU on f: 2 f. Rotary positions of queries and keys in float32 add 10 h, SwiGLU takes 5 f.
     model, parallel = config.model, config.parallel
     if isinstance(model, CustomModelConfig):
         return 0.0
