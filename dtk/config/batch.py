@@ -19,9 +19,18 @@ def check_batch(config: Config, world_size: int) -> None:
     plan = config.batch_plan(world_size)
     wanted = config.parallel.microbatches
     if plan.is_whole:
-        if wanted not in (None, plan.accumulation_steps):
-            raise _other_microbatches(plan, wanted)
-        return
+        if wanted in (None, plan.accumulation_steps):
+            return
+        share, typed = plan.samples_per_rank, f"parallel.microbatches={wanted}"
+        if share % wanted:
+            near = min(divisors(share), key=lambda count: (abs(count - wanted), count))
+            what = f"{typed} does not divide the {counted(share, 'sample')} of each data-parallel rank"
+            why = f"train.global_batch_size={plan.global_batch_size} on {counted(plan.dp_size, 'data-parallel rank')}"
+            fix = f"use parallel.microbatches={near}, or train.global_batch_size={plan.dp_size * wanted}"
+            raise DtkError(what, why, fix)
+        makes = f"train.micro_batch_size={plan.micro_batch_size} makes {plan.accumulation_steps}"
+        fix = f"use train.micro_batch_size={share // wanted}, or parallel.microbatches=null"
+        raise DtkError(f"{typed}, but {makes}", fix=fix)
     ways = []
     if config.resume is None:
         ways.append(f"train.global_batch_size={_listed(plan.nearest_global_batch_sizes())}")
@@ -53,21 +62,6 @@ def settle(composed: Composed, world_size: int) -> Composed:
         nearest = f"use train.global_batch_size={_listed(plan.nearest_global_batch_sizes())}"
         raise DtkError(what, fix=_fewer_ranks(plan) if composed.config.resume else nearest)
     return composed.with_train(micro_batch_size=chosen)
-
-
-def _other_microbatches(plan: BatchPlan, wanted: int) -> DtkError:
-    """Return the error for `parallel.microbatches` that the batch does not have."""
-    share = plan.samples_per_rank
-    if share % wanted:
-        near = min(divisors(share), key=lambda count: (abs(count - wanted), count))
-        return DtkError(
-            f"parallel.microbatches={wanted} does not divide the {counted(share, 'sample')} of each data-parallel rank",
-            f"train.global_batch_size={plan.global_batch_size} on {counted(plan.dp_size, 'data-parallel rank')}",
-            f"use parallel.microbatches={near}, or train.global_batch_size={plan.dp_size * wanted}",
-        )
-    makes = f"train.micro_batch_size={plan.micro_batch_size} makes {plan.accumulation_steps}"
-    fix = f"use train.micro_batch_size={share // wanted}, or parallel.microbatches=null"
-    return DtkError(f"parallel.microbatches={wanted}, but {makes}", fix=fix)
 
 
 def _fewer_ranks(plan: BatchPlan) -> str:

@@ -3,7 +3,6 @@
 import shlex
 import zlib
 from pathlib import Path
-from typing import Any
 
 from diagnostics.contract.artifacts import CHECKPOINT_INFO, RunPaths, complete_checkpoints
 from diagnostics.contract.files import open_regular, read_json
@@ -37,11 +36,14 @@ def refuse_damaged(folder: Path) -> None:
         DtkError: they differ, naming the file and what to do without this checkpoint.
     """
     try:
-        info = read_json(folder / CHECKPOINT_INFO)
-        files = info.get("files", {})
-        for name, written in files.items():
-            if problem := _problem(folder / name, written):
-                raise damaged(folder, problem)
+        for name, written in read_json(folder / CHECKPOINT_INFO).get("files", {}).items():
+            path, size_bytes = folder / name, written["size_bytes"]
+            if not path.exists():
+                raise damaged(folder, f"{path.name} is missing")
+            if (size := path.stat().st_size) != size_bytes:
+                raise damaged(folder, f"{path.name} has {size:,} bytes instead of {size_bytes:,}")
+            if _crc32(path, size, written["stride_bytes"]) != written["crc32"]:
+                raise damaged(folder, f"{path.name} has other content than was written (CRC-32)")
     except OSError as error:
         raise damaged(folder, f"{Path(error.filename or CHECKPOINT_INFO).name}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -54,18 +56,6 @@ def damaged(folder: Path, why: str) -> DtkError:
     instead = f"to go on from {earlier[-1].name}" if earlier else "to start again from step 1, as there is no other"
     fix = f"remove it {instead}: rm -r {shlex.quote(str(folder))}"
     return DtkError(f"the checkpoint {folder} is damaged", why, fix)
-
-
-def _problem(path: Path, written: dict[str, Any]) -> str:
-    """How a file differs from what was written; empty = not at all."""
-    if not path.exists():
-        return f"{path.name} is missing"
-    size = path.stat().st_size
-    if size != written["size_bytes"]:
-        return f"{path.name} has {size:,} bytes instead of {written['size_bytes']:,}"
-    if _crc32(path, size, written["stride_bytes"]) != written["crc32"]:
-        return f"{path.name} has other content than was written (CRC-32)"
-    return ""
 
 
 def _crc32(path: Path, size: int, stride_bytes: int) -> int:

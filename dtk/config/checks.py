@@ -38,10 +38,8 @@ def check(config: Config, world_size: int, device: str, cuda_devices: int = 0) -
     _context_parallel(config)
     _task(config)
     config.strategy.check()
-    _error_feedback(config)
     _in_backward(config, world_size)
-    _offload(config)
-    _schedule(config)
+    _states(config)
     check_fault(config, world_size)
 
 
@@ -105,12 +103,10 @@ def _pipeline(config: Config, world_size: int) -> None:
     strategy = config.strategy.on(mesh)
     alone = mesh.world_size == parallel.pp and not strategy.traits.shards_parameters
     if SCHEDULES[parallel.schedule].splits and not alone:
-        raise _clash(
-            f"parallel.schedule={parallel.schedule}",
-            "several ranks for a stage or a sharded one",
-            "weight gradients that are computed apart do not reach the hooks that reduce them",
-            "parallel.schedule=1f1b, or strategy=ddp with as many ranks as stages",
-        )
+        why = "weight gradients that are computed apart do not reach the hooks that reduce them"
+        instead = "parallel.schedule=1f1b, or strategy=ddp with as many ranks as stages"
+        split = f"parallel.schedule={parallel.schedule}"
+        raise _clash(split, "several ranks for a stage or a sharded one", why, instead)
     for key in ("static_graph", "find_unused_parameters"):
         if getattr(strategy, key, False):
             why = "forward and backward of several micro-batches alternate, which DDP cannot follow"
@@ -130,11 +126,9 @@ def _model(config: Config) -> None:
             what = f"model.{whole}={number} does not divide into model.{parts}={by}"
             raise DtkError(what, fix=f"use model.{parts}={_nearest_divisor(number, by)}")
     if isinstance(model, LlamaConfig) and model.width // model.heads % 2:
-        raise DtkError(
-            f"model.width={model.width} over model.heads={model.heads} gives heads of odd size",
-            "rotary positions turn pairs of features",
-            f"use model.width={2 * model.heads * max(1, model.width // (2 * model.heads))}",
-        )
+        what = f"model.width={model.width} over model.heads={model.heads} gives heads of odd size"
+        fix = f"use model.width={2 * model.heads * max(1, model.width // (2 * model.heads))}"
+        raise DtkError(what, "rotary positions turn pairs of features", fix)
 
 
 def _experts(config: Config) -> None:
@@ -145,10 +139,8 @@ def _experts(config: Config) -> None:
             what = f"parallel.ep={ep} divides experts, and model={model.name} has none"
             raise DtkError(what, fix="use model=moe_tiny, or parallel.ep=1")
         return
-    for key, most, why in (
-        ("experts_per_token", model.experts, "a token goes to each expert once at most"),
-        ("dense_layers", model.layers - 1, "at least one block has experts"),
-    ):
+    once, some = "a token goes to each expert once at most", "at least one block has experts"
+    for key, most, why in (("experts_per_token", model.experts, once), ("dense_layers", model.layers - 1, some)):
         if getattr(model, key) > most:
             raise DtkError(f"model.{key}={getattr(model, key)} is more than {most}", why, f"use model.{key}={most}")
     if model.experts % ep:
@@ -180,11 +172,9 @@ def _tensor_parallel(config: Config) -> None:
         if number % tp:
             raise _indivisible(key, number, "parallel.tp", tp)
     if getattr(model, "dropout", 0.0) and not config.parallel.sequence_parallel:
-        raise DtkError(
-            f"{chosen} with model.dropout={model.dropout} needs parallel.sequence_parallel=true",
-            "activations that every rank repeats need equal masks, those that it has a part of different ones",
-            "use parallel.sequence_parallel=true or model.dropout=0",
-        )
+        what = f"{chosen} with model.dropout={model.dropout} needs parallel.sequence_parallel=true"
+        why = "activations that every rank repeats need equal masks, those that it has a part of different ones"
+        raise DtkError(what, why, "use parallel.sequence_parallel=true or model.dropout=0")
     if config.train.compile:
         raise _clash(chosen, "train.compile=true", "", "train.compile=false")
 
@@ -198,13 +188,10 @@ def _context_parallel(config: Config) -> None:
     if model.architecture in ("custom", "encoder"):
         why = "an encoder reads whole samples" if model.architecture == "encoder" else "its attention sees one rank"
         raise _clash(chosen, f"model={model.name}", why, "parallel.cp=1, or a GPT or Llama")
-    for other, is_chosen in (
-        ("data=custom", config.data.name == "custom"),
-        ("task._target_", config.task._target_),
-        (f"task={config.task.name}", config.task.name not in ("auto", "language_modeling")),
-    ):
-        if is_chosen:
-            raise _clash(chosen, other, "targets are cut with the tokens, one for each", "parallel.cp=1")
+    others = {"data=custom": config.data.name == "custom", "task._target_": config.task._target_}
+    others[f"task={config.task.name}"] = config.task.name not in ("auto", "language_modeling")
+    for other in (other for other, is_chosen in others.items() if is_chosen):
+        raise _clash(chosen, other, "targets are cut with the tokens, one for each", "parallel.cp=1")
     if config.train.compile:
         raise _clash(chosen, "train.compile=true", "", "train.compile=false")
     ring = parallel.context == "ring"
@@ -212,15 +199,12 @@ def _context_parallel(config: Config) -> None:
     parts = math.lcm(2 * cp, cp * cut) if ring else cp * cut
     if length % parts:
         over = f"{chosen} parallel.context={parallel.context}" + (f" parallel.tp={cut}" if cut > 1 else "")
-        why, ways = (
-            f"it is cut into {2 * cp if ring else cp} equal parts",
-            _multiples("data.sequence_length", length, parts),
-        )
-        raise DtkError(f"data.sequence_length={length} does not divide over {over}", why, f"use {ways}")
+        why, what = f"it is cut into {2 * cp if ring else cp} equal parts", f"data.sequence_length={length}"
+        fix = f"use {_multiples('data.sequence_length', length, parts)}"
+        raise DtkError(f"{what} does not divide over {over}", why, fix)
     if getattr(model, "dropout", 0.0) and ring:
-        instead = "parallel.context=ulysses or model.dropout=0"
-        other = f"model.dropout={model.dropout}"
-        raise _clash(f"{chosen} parallel.context=ring", other, "its attention has no dropout", instead)
+        typed, instead = f"{chosen} parallel.context=ring", "parallel.context=ulysses or model.dropout=0"
+        raise _clash(typed, f"model.dropout={model.dropout}", "its attention has no dropout", instead)
     for key, number in (("heads", model.heads), ("kv_heads", getattr(model, "kv_heads", model.heads))):
         if not ring and number % (cp * parallel.tp):
             over = f"{chosen} parallel.context=ulysses" + (f" parallel.tp={parallel.tp}" if parallel.tp > 1 else "")
@@ -243,44 +227,34 @@ def _task(config: Config) -> None:
         raise DtkError(what, fix="use data=classification, or model=gpt2_tiny")
 
 
-def _error_feedback(config: Config) -> None:
-    """Raise DtkError for errors of compression that outlive the loss scale in which they were made."""
-    if config.strategy.remembers_error and config.precision.initial_loss_scale is not None:
-        typed = f"strategy.communication_hook={config.strategy.communication_hook} with strategy.error_feedback=true"
-        why = (
-            "what is kept for the next step is in units of a loss scale that changes, and not finite after an overflow"
-        )
-        instead = "strategy.error_feedback=false, or precision=bf16"
-        raise _clash(typed, f"precision={config.precision.name}", why, instead)
-
-
 def _in_backward(config: Config, world_size: int) -> None:
     """Raise DtkError for settings that do not work when the optimizer updates parameters inside backward."""
     if not config.optimizer.in_backward:
         return
     pp, tp, scale = config.parallel.pp, config.parallel.tp, config.precision.initial_loss_scale
     plan, conflict = config.batch_plan(world_size), config.strategy.traits.in_backward_conflict
-    steps, off = plan.accumulation_steps, "optimizer.in_backward=false"
+    steps, off = f"accumulation over {plan.accumulation_steps} micro-batches", "optimizer.in_backward=false"
+    samples = f"train.micro_batch_size={plan.samples_per_rank}"
     for holds, other, why, instead in (
         (pp > 1, f"parallel.pp={pp}", "shared weights are summed after the last backward of several", off),
         (conflict, f"strategy={config.strategy.name}", conflict, "strategy=single or strategy=fsdp"),
         (tp > 1, f"parallel.tp={tp}", "some gradients are complete only after backward", off),
         (scale is not None, "loss scaling", "the update comes before anyone knows of an overflow", "precision=bf16"),
         (config.train.clip_norm, "clipping", "the global norm is known only after backward", "train.clip_norm=null"),
-        (
-            steps > 1,
-            f"accumulation over {steps} micro-batches",
-            "each would update on its own",
-            f"train.micro_batch_size={plan.samples_per_rank}",
-        ),
+        (plan.accumulation_steps > 1, steps, "each would update on its own", samples),
     ):
         if holds:
             raise _clash("optimizer.in_backward=true", other, why, instead)
 
 
-def _offload(config: Config) -> None:
-    """Raise DtkError for states that the strategy cannot move, and for a file without its folder or a use."""
+def _states(config: Config) -> None:
+    """Raise DtkError for states that the strategy cannot keep or move, and for phases of the schedule that overlap."""
     strategy, typed = config.strategy, f"strategy.offload={config.strategy.offload}"
+    if strategy.remembers_error and config.precision.initial_loss_scale is not None:
+        hook = f"strategy.communication_hook={strategy.communication_hook} with strategy.error_feedback=true"
+        why = "what is kept for the next step is in units of a loss scale that changes, not finite after an overflow"
+        instead = "strategy.error_feedback=false, or precision=bf16"
+        raise _clash(hook, f"precision={config.precision.name}", why, instead)
     if strategy.offload not in ("none", *strategy.traits.offloads):
         why, instead = "its forward uses whole parameters where they lie", "strategy.offload=optimizer or strategy=fsdp"
         raise _clash(typed, f"strategy={strategy.name}", why, instead)
@@ -290,17 +264,12 @@ def _offload(config: Config) -> None:
         what = f"strategy.offload_to={strategy.offload_to} with strategy.offload_folder={folder or 'null'}"
         fix = "use strategy.offload_to=nvme strategy.offload_folder=FOLDER, both or neither"
         raise DtkError(what, "the folder takes the file of states that leave memory", fix)
-
-
-def _schedule(config: Config) -> None:
-    """Phases must not overlap. A run that is over before its warm-up is, is a trial; the banner says so."""
+    # A run that is over before its warm-up is, is a trial; the banner says so.
     schedule, steps = config.schedule, config.train.steps
     if schedule.name == "wsd" and schedule.warmup_steps < steps < schedule.warmup_steps + schedule.decay_steps:
-        raise DtkError(
-            f"schedule.warmup_steps={schedule.warmup_steps} + schedule.decay_steps={schedule.decay_steps} "
-            f"is more than train.steps={steps}",
-            fix=f"use train.steps={schedule.warmup_steps + schedule.decay_steps} or shorter phases",
-        )
+        phases = f"schedule.warmup_steps={schedule.warmup_steps} + schedule.decay_steps={schedule.decay_steps}"
+        fix = f"use train.steps={schedule.warmup_steps + schedule.decay_steps} or shorter phases"
+        raise DtkError(f"{phases} is more than train.steps={steps}", fix=fix)
 
 
 def _indivisible(key: str, number: int, degree: str, parts: int) -> DtkError:

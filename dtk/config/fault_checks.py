@@ -51,9 +51,8 @@ def check_fault(config: Config, world_size: int) -> None:
     cut = [f"parallel.{degree}={size}" for degree in ("pp", "cp") if (size := getattr(config.parallel, degree)) > 1]
     if cut and name in _OWN_STEP:
         fix = " ".join(text.split("=")[0] + "=1" for text in cut)
-        raise FaultConflictError(
-            f"fault={name} calls the whole model with whole sequences", " ".join(cut), f"use {fix}"
-        )
+        what = f"fault={name} calls the whole model with whole sequences"
+        raise FaultConflictError(what, " ".join(cut), f"use {fix}")
     if isinstance(fault, SettingFault | NodesFault):
         return
     if world_size < 2:

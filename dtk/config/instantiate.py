@@ -94,7 +94,12 @@ def find_class(target: str, arguments: dict[str, Any], allow: list[str], kind: t
     # A module also holds what it imported: dtk.launch.local.subprocess.run must not pass as dtk's own.
     home = f"{getattr(named, '__module__', None)}.{getattr(named, '__qualname__', '')}"
     if target not in allow and not _listed(home, allow):
-        raise _imported(target, named, home)
+        fix = f"allow this name: 'allow_targets=[{target}]'"
+        module, _, name = home.rpartition(".")
+        public = not any(part.startswith("_") for part in home.split("."))
+        if public and getattr(sys.modules.get(module), name, None) is named:
+            fix = f"name it by its home: _target_={home} 'allow_targets=[{home.split('.')[0]}.*]'"
+        raise DtkError(f"_target_={target} is not allowed", f"it is {home}, only imported there", fix)
     if not issubclass(named, kind):
         base = f"{kind.__module__}.{kind.__qualname__}"
         raise DtkError(f"_target_={target} is not a {base}", "it does not derive from it", f"derive from {base}")
@@ -103,19 +108,8 @@ def find_class(target: str, arguments: dict[str, Any], allow: list[str], kind: t
 
 
 def _listed(target: str, allow: list[str]) -> bool:
-    return any(
-        target == entry or (entry.endswith(".*") and target.startswith(entry[:-1])) for entry in (*ALLOWED, *allow)
-    )
-
-
-def _imported(target: str, named: type, home: str) -> DtkError:
-    """Return the error for a target that its module only imports, with advice on how to name or allow it."""
-    fix = f"allow this name: 'allow_targets=[{target}]'"
-    module, _, name = home.rpartition(".")
-    public = not any(part.startswith("_") for part in home.split("."))
-    if public and getattr(sys.modules.get(module), name, None) is named:
-        fix = f"name it by its home: _target_={home} 'allow_targets=[{home.split('.')[0]}.*]'"
-    return DtkError(f"_target_={target} is not allowed", f"it is {home}, only imported there", fix)
+    prefixes = tuple(entry[:-1] for entry in (*ALLOWED, *allow) if entry.endswith(".*"))
+    return target in (*ALLOWED, *allow) or target.startswith(prefixes)
 
 
 def _find(target: str) -> Any:

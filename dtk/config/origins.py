@@ -37,7 +37,13 @@ def trace(arguments: Sequence[str], folders: Sequence[Path], plain: dict[str, An
             if kind == "file" and (chooser := _file(part.chosen_in, folders)) is not None:
                 by = _shown(chooser, folders)
             origins.choices[part.group] = Choice(path.stem, shown, kind, by)
-        for key, line, written in _settings(path):
+        try:
+            root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise DtkError(f"cannot read {path}", " ".join(str(error).split())) from error
+        for key, line, written in _leaves(root, ""):
+            if key.split(".")[0] == "defaults":
+                continue
             name = f"{part.package}.{key}" if part.package else key
             origins.keys.setdefault(name, []).append(Setting("file", f"{shown}:{line}", written))
     for override in sources.values:
@@ -56,16 +62,8 @@ def _shown(path: Path, folders: Sequence[Path]) -> str:
     return f"conf/{path.relative_to(own)}" if path.is_relative_to(own) else str(path)
 
 
-def _settings(path: Path) -> list[tuple[str, int, str]]:
-    """Dotted key, line and value as written, of every leaf of a YAML file but its defaults list."""
-    try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise DtkError(f"cannot read {path}", " ".join(str(error).split())) from error
-    return [leaf for leaf in _leaves(root, "") if leaf[0].split(".")[0] != "defaults"]
-
-
 def _leaves(node: Any, prefix: str) -> list[tuple[str, int, str]]:
+    """Dotted key, line and value as written, of every leaf of a YAML file."""
     if isinstance(node, yaml.MappingNode) and (node.value or not prefix):
         return [leaf for key, value in node.value for leaf in _leaves(value, f"{prefix}.{key.value}".lstrip("."))]
     if node is None:

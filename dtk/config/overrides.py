@@ -43,9 +43,7 @@ def normalise(overrides: Sequence[str], groups: Groups, defaults: Sequence[str])
         if key in (SWEEPS, "repeats"):
             fix = "use dtk sweep NAME" if key == SWEEPS else "use dtk run -m, or dtk sweep"
             raise DtkError(f"{key} is no part of an experiment", "it says which runs to make", fix)
-        if key == HARDWARE or key.startswith(
-            (f"{HARDWARE}.", f"{HARDWARE}/")
-        ):  # Others than `dtk plan` do not take it.
+        if re.match(rf"{HARDWARE}([./]|$)", key):  # Others than `dtk plan` do not take it.
             fix = f"use dtk plan {HARDWARE}=NAME"
             raise DtkError(f"{key} is no part of an experiment", "it says what to plan for", fix)
         if override.is_sweep_override():
@@ -150,8 +148,7 @@ def _values(text: str, override: "Override", groups: Groups) -> list[str]:
 
 def _refuse_hydra(key: str) -> None:
     if re.fullmatch(r"hydra[./](launcher|sweeper)|hydra\.(launcher|sweeper|sweep)\..*", key):
-        raise DtkError(
-            f"{key} has no effect", "dtk runs sweeps itself, one run after another", "use -m, or dtk sweep FILE"
-        )
+        why = "dtk runs sweeps itself, one run after another"
+        raise DtkError(f"{key} has no effect", why, "use -m, or dtk sweep FILE")
     if key == "hydra" or key.startswith(("hydra.", "hydra/")):
         raise DtkError(f"{key} has no effect", "dtk uses Hydra only to compose", "run folders: runs_folder=PATH")

@@ -133,9 +133,7 @@ def host_memory(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/
 
 def usable_cores() -> int:
     """CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def own_threads() -> int | None:
@@ -183,8 +181,7 @@ def remote_placement(config: Config) -> Placement:
         DtkError: a number out of range, more processes than the strategy has, GPUs that no node gives.
     """
     check_numbers({"launcher": dataclasses.asdict(config.launcher)})
-    launcher: RemoteLauncher = config.launcher
-    strategy = config.strategy
+    launcher, strategy = config.launcher, config.strategy
     if strategy.traits.one_process and launcher.nodes > 1:
         what = f"strategy={strategy.name} is one process, not {counted(launcher.nodes, 'node')}"
         raise DtkError(what, fix="use launcher.nodes=1")

@@ -93,9 +93,8 @@ def rerun(run: Path, new: list[str], config_dir: Path | None, *, trust: bool = F
     check_owner(run, option, trust=trust)
     stored = read_stored(RunPaths(run), option)
     stored.plain["resume"] = None
-    if (
-        Path(stored.plain["runs_folder"]) != run.absolute().parent
-    ):  # Moved, or somebody else's choice of where to write.
+    # Moved, or somebody else's choice of where to write.
+    if Path(stored.plain["runs_folder"]) != run.absolute().parent:
         stored.plain["runs_folder"] = str(RUNS.absolute())
     again = _as_data(stored, new, config_dir, option)
     if again.config.resume:
@@ -146,8 +145,7 @@ def check_continuable(paths: RunPaths, steps: int) -> None:
     Raises:
         DtkError: all steps are made, or the newest checkpoint is damaged.
     """
-    complete = complete_checkpoints(paths)
-    if not complete:
+    if not (complete := complete_checkpoints(paths)):
         return
     step = int(complete[-1].name.removeprefix("step_"))
     if step >= steps:  # Nothing would be trained, and the summary of what was would be overwritten.

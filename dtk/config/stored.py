@@ -96,7 +96,13 @@ def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
                 if section in chosen.origins.choices:
                     origins.choices[section] = chosen.origins.choices[section]
         else:
-            _set(plain, key.split("."), override.value())
+            *sections, name = key.split(".")
+            target = plain
+            for part in sections:  # Whether the key exists is the strict check's business.
+                target = target.setdefault(part, {})
+                if not isinstance(target, dict):
+                    raise DtkError(f"{key} is no key", f"{part} is a value, not a section")
+            target[name] = override.value()
             make_absolute(plain, tuple(key.split(".")))
             add_typed(origins, key, text)
     config = from_plain(plain)
@@ -105,14 +111,3 @@ def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
     full = to_plain(config)
     origins.values = flat(full)
     return Composed(config, full, [*earlier, *new], origins)
-
-
-def _set(plain: dict[str, Any], keys: list[str], value: Any) -> None:
-    """One nested value; whether the key exists is the strict check's business."""
-    section = plain
-    for key in keys[:-1]:
-        below = section.get(key)
-        section = section.setdefault(key, {}) if not isinstance(below, dict) else below
-        if not isinstance(section, dict):
-            raise DtkError(f"{'.'.join(keys)} is no key", f"{key} is a value, not a section")
-    section[keys[-1]] = value

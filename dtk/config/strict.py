@@ -63,9 +63,8 @@ def _build(cls: type, value: Any, path: str, plain: dict[str, Any]) -> Any:
     for field in dataclasses.fields(cls):
         dotted = f"{path}.{field.name}" if path else field.name
         if field.name in value:
-            hint = (
-                kind_of(field.name, value[field.name]) if cls is Config and field.name in KINDS else hints[field.name]
-            )
+            has_kinds = cls is Config and field.name in KINDS
+            hint = kind_of(field.name, value[field.name]) if has_kinds else hints[field.name]
             values[field.name] = _convert(value[field.name], hint, dotted, plain)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise _missing(dotted, plain)
@@ -196,11 +195,11 @@ def _unknown_key(path: str, plain: dict[str, Any]) -> DtkError:
         chosen = plain[section].get(tag)
         if owners:
             return DtkError(f"{path} belongs to {_choices(section, owners)}", f"this is {_choices(section, [chosen])}")
-    existing = list(_keys_of(plain))
-    # Keys of every kind of every section.
-    others = [
-        f"{name}.{k}" for name, (_, kinds) in KINDS.items() for cls in kinds.values() for k in get_type_hints(cls)
-    ]
+    existing, every_kind = (
+        list(_keys_of(plain)),
+        ((name, cls) for name, (_, of) in KINDS.items() for cls in of.values()),
+    )
+    others = [f"{name}.{k}" for name, cls in every_kind for k in get_type_hints(cls)]
     if not key:
         near = did_you_mean(path, existing) or did_you_mean(path, others)
     else:

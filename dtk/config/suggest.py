@@ -15,7 +15,13 @@ def nearest(word: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
         candidates: what exists.
         limit: at most that many.
     """
-    scores = {name: _similarity(word, name) for name in candidates}
+    section, _, leaf = word.rpartition(".")
+    scores = {}
+    for name in candidates:
+        owner, _, key = name.rpartition(".")
+        # Of the last parts when the section is the same or was left out, else of the whole.
+        pair = (leaf, key) if section in ("", owner) else (word, name)
+        scores[name] = SequenceMatcher(None, *pair).ratio()
     best = max(scores.values(), default=0.0)
     close = [name for name, score in scores.items() if score >= max(_CLOSE, best - _TIE)]
     return sorted(close, key=lambda name: (-scores[name], name))[:limit]
@@ -31,12 +37,3 @@ def did_you_mean(word: str, candidates: Iterable[str], prefix: str = "") -> str:
     """
     names = nearest(word, candidates)
     return f"did you mean {' or '.join(prefix + name for name in names)}?" if names else ""
-
-
-def _similarity(word: str, name: str) -> float:
-    """Of the last parts when the section is the same or was left out, else of the whole."""
-    section, _, leaf = word.rpartition(".")
-    owner, _, key = name.rpartition(".")
-    if section in ("", owner):
-        return SequenceMatcher(None, leaf, key).ratio()
-    return SequenceMatcher(None, word, name).ratio()

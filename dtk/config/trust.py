@@ -101,9 +101,8 @@ def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], type
         value = _get(plain, key)
         if value and value == _get(stored, key) and not keys & {key, key.split(".")[0]}:
             again = f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
-            raise DtkError(
-                f"{option}: its {key} would be executed", why, f"if it is right, type it again: '{key}={again}'"
-            )
+            fix = f"if it is right, type it again: '{key}={again}'"
+            raise DtkError(f"{option}: its {key} would be executed", why, fix)
     before = _get(stored, "nccl.variables") or {}
     for name, value in (_get(plain, "nccl.variables") or {}).items():
         inside = str(value).startswith("{run}/") and ".." not in str(value)

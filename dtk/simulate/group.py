@@ -39,11 +39,8 @@ def simulated_group(
     if not 0 <= rank < world_size or local_size < 1:
         raise DtkError(f"rank {rank} of {world_size} ranks, {local_size} per node", "there is no such rank")
     if dist.is_initialized():
-        what, why = (
-            "a process group exists already in this process",
-            "a simulated rank needs the default group for itself",
-        )
-        raise DtkError(what, why, "call torch.distributed.destroy_process_group() before")
+        what, why = "a process group exists already in this process", "a simulated rank needs the default group"
+        raise DtkError(what, f"{why} for itself", "call torch.distributed.destroy_process_group() before")
     group = type("ListeningGroup", (MirrorGroup,), {"heard": staticmethod(heard) if heard else None})
     read_counts, moe.read_counts = moe.read_counts, moe.even_counts  # Who gets how much follows from values.
     with stand_in(group):

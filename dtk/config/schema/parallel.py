@@ -74,11 +74,9 @@ class ParallelConfig:
         """
         for name in (*MODEL_PARALLEL, "ep"):
             if getattr(self, name) > 1 and name not in strategy.traits.dimensions:
-                raise DtkError(
-                    f"strategy={strategy.name} does not go with parallel.{name}={getattr(self, name)}",
-                    f"it does not implement the mesh dimension {name}",
-                    "use strategy=fsdp or strategy=ddp",
-                )
+                what = f"strategy={strategy.name} does not go with parallel.{name}={getattr(self, name)}"
+                why = f"it does not implement the mesh dimension {name}"
+                raise DtkError(what, why, "use strategy=fsdp or strategy=ddp")
         degrees = {name: getattr(self, name) for name in MODEL_PARALLEL}
         if world_size % prod(degrees.values()):
             raise self._misfit(degrees, world_size)
@@ -86,11 +84,9 @@ class ParallelConfig:
         mesh = strategy.on(dataclasses.replace(strategy.mesh(left), **degrees)).mesh(left)
         for name in ("dp_replicate", "dp_shard"):
             if getattr(self, name) not in (-1, mesh.size(name)):
-                raise DtkError(
-                    f"parallel.{name}={getattr(self, name)} does not fit {counted(world_size, 'rank')}",
-                    f"strategy={strategy.name} makes it {mesh.size(name)}",
-                    f"use parallel.{name}=-1, or strategy=hsdp with strategy.dp_replicate and strategy.dp_shard",
-                )
+                what = f"parallel.{name}={getattr(self, name)} does not fit {counted(world_size, 'rank')}"
+                fix = f"use parallel.{name}=-1, or strategy=hsdp with strategy.dp_replicate and strategy.dp_shard"
+                raise DtkError(what, f"strategy={strategy.name} makes it {mesh.size(name)}", fix)
         try:
             return dataclasses.replace(mesh, ep=self.ep, **degrees)
         except ValueError as error:
@@ -108,9 +104,7 @@ class ParallelConfig:
         fitting = [c for c in product(divisors(world_size), repeat=len(chosen)) if world_size % prod(c) == 0]
         near = min(fitting, key=lambda c: sum(abs(log(n / degrees[name])) for n, name in zip(c, chosen, strict=True)))
         typed = " x ".join(f"parallel.{name}={degrees[name]}" for name in chosen)
-        return DtkError(
-            f"{typed} does not fit {counted(world_size, 'rank')}",
-            "the degrees multiply to a divisor of the number of ranks",
-            f"use {' '.join(f'parallel.{name}={n}' for n, name in zip(near, chosen, strict=True))}"
-            f", or {counted(prod(degrees.values()), 'rank')}",
-        )
+        why = "the degrees multiply to a divisor of the number of ranks"
+        nearest = " ".join(f"parallel.{name}={n}" for n, name in zip(near, chosen, strict=True))
+        fix = f"use {nearest}, or {counted(prod(degrees.values()), 'rank')}"
+        return DtkError(f"{typed} does not fit {counted(world_size, 'rank')}", why, fix)

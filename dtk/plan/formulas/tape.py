@@ -125,7 +125,7 @@ class Tape:
             self._step_back(self.nodes.pop(), listener)
 
     def _step_back(self, node: Node, listener: GradientListener) -> None:
-        """Walk back over one operation. Sums of gradients are new tensors: a transposed one is not added to in place."""
+        """Undo one operation. Sums of gradients are new tensors: a transposed one is not added to."""
         incoming = self.gradients.pop(node.out)
         workspace = self.ledger.allocate("temporaries", node.workspace_bytes)
         produced = [
