@@ -38,10 +38,8 @@ def check_batch(config: Config, world_size: int) -> None:
         ways.append(f"train.micro_batch_size={_listed(micro)}")
     total, ranks = plan.global_batch_size, counted(plan.dp_size, "rank")
     relation = "is less than" if total < plan.dp_size * plan.micro_batch_size else "does not divide into"
-    raise DtkError(
-        f"train.global_batch_size={total} {relation} {ranks} x train.micro_batch_size={plan.micro_batch_size}",
-        fix=f"use {', or '.join(ways)}" if ways else _fewer_ranks(plan),
-    )
+    what = f"train.global_batch_size={total} {relation} {ranks} x train.micro_batch_size={plan.micro_batch_size}"
+    raise DtkError(what, fix=f"use {', or '.join(ways)}" if ways else _fewer_ranks(plan))
 
 
 def settle(composed: Composed, world_size: int) -> Composed:

@@ -195,19 +195,17 @@ def remote_placement(config: Config) -> Placement:
 
 def _check_gpus(launcher: RemoteLauncher, device: str, backend: str, nproc: int) -> None:
     gpus = launcher.gpus_per_node
+    chosen, eight = f"launcher.gpus_per_node={gpus}", "use launcher.gpus_per_node=8, or"
     if device == "cuda" and not gpus:
-        fix = "use launcher.gpus_per_node=8, or as many as each node has"
-        raise DtkError("launcher.device=cuda, but launcher.gpus_per_node=0", fix=fix)
+        raise DtkError(f"launcher.device=cuda, but {chosen}", fix=f"{eight} as many as each node has")
     if device == "cpu" and gpus:
         what = f"launcher.device=cpu leaves the {counted(gpus, 'GPU')} of each node idle"
         raise DtkError(what, fix="use launcher.gpus_per_node=0")
     if backend == "nccl" and device != "cuda":
-        fix = "use launcher.gpus_per_node=8, or launcher.backend=gloo"
-        raise DtkError("launcher.backend=nccl needs a GPU", fix=fix)
+        raise DtkError("launcher.backend=nccl needs a GPU", fix=f"{eight} launcher.backend=gloo")
     if backend == "nccl" and nproc > gpus:
-        what = f"launcher.nproc={nproc} is more than launcher.gpus_per_node={gpus}"
-        raise DtkError(what, "NCCL needs a device per rank", f"use launcher.nproc={gpus}")
+        what, why = f"launcher.nproc={nproc} is more than {chosen}", "NCCL needs a device per rank"
+        raise DtkError(what, why, f"use launcher.nproc={gpus}")
     if device == "cuda" and nproc < gpus and launcher.nproc != "auto":
         what = f"launcher.nproc={nproc} leaves {counted(gpus - nproc, 'GPU')} of each node idle"
-        fix = f"use launcher.gpus_per_node={nproc} or launcher.nproc={gpus}"
-        raise DtkError(what, f"launcher.gpus_per_node={gpus}", fix)
+        raise DtkError(what, chosen, f"use launcher.gpus_per_node={nproc} or launcher.nproc={gpus}")

@@ -195,10 +195,8 @@ def _unknown_key(path: str, plain: dict[str, Any]) -> DtkError:
         chosen = plain[section].get(tag)
         if owners:
             return DtkError(f"{path} belongs to {_choices(section, owners)}", f"this is {_choices(section, [chosen])}")
-    existing, every_kind = (
-        list(_keys_of(plain)),
-        ((name, cls) for name, (_, of) in KINDS.items() for cls in of.values()),
-    )
+    existing = list(_keys_of(plain))
+    every_kind = ((name, cls) for name, (_, kinds) in KINDS.items() for cls in kinds.values())
     others = [f"{name}.{k}" for name, cls in every_kind for k in get_type_hints(cls)]
     if not key:
         near = did_you_mean(path, existing) or did_you_mean(path, others)

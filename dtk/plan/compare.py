@@ -70,12 +70,8 @@ class Comparison:
     """The fastest that fits, where it is clearly faster than the simplest."""
 
 
-VARIANTS = (
-    *(Variant(name) for name in STRATEGIES),
-    *(Variant(name, checkpointing=True) for name in STRATEGIES),
-    Variant(LEAST_MEMORY, offload=True),
-    Variant(LEAST_MEMORY, checkpointing=True, offload=True),
-)
+VARIANTS = tuple(Variant(name, checkpointing) for checkpointing in (False, True) for name in STRATEGIES)
+VARIANTS += tuple(Variant(LEAST_MEMORY, checkpointing, offload=True) for checkpointing in (False, True))
 """The simplest first: recomputing costs a third of the compute, offloading a copy over the host's bus each step."""
 
 

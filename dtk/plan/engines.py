@@ -108,10 +108,8 @@ def differences(closed_form: Prediction, simulated: Prediction) -> tuple[Differe
             sizes = ours.by_region_bytes.get(region, 0), theirs.by_region_bytes.get(region, 0)
             figures.append((f"peak in {region}", *sizes, max(sizes)))
     unlike = [Difference(what, a, b) for what, a, b, scale in figures if abs(a - b) > TOLERATED * scale]
-    sent, observed = (
-        {(calls.op, calls.group): (calls.count, calls.size_bytes) for calls in made.traffic}
-        for made in (closed_form, simulated)
-    )
+    traffics = closed_form.traffic, simulated.traffic
+    sent, observed = ({(call.op, call.group): (call.count, call.size_bytes) for call in each} for each in traffics)
     for key in {**sent, **observed}:
         (count, size), (real_count, real_size) = sent.get(key, (0, 0)), observed.get(key, (0, 0))
         if count != real_count:

@@ -120,23 +120,18 @@ def _doubts(config: Config, here: Machine) -> Iterator[str]:
     """Yield settings that will probably differ in the run, and layers that wait for the slow links between nodes."""
     tp, hardware = config.parallel.tp, here.hardware
     if tp > 1 and here.local_size % tp:
-        yield (
-            f"parallel.tp={tp} crosses nodes of {counted(here.local_size, 'rank')}: every layer waits for the links "
-            "between them; use a degree that divides the node"
-        )
+        waits = "every layer waits for the links between them; use a degree that divides the node"
+        yield f"parallel.tp={tp} crosses nodes of {counted(here.local_size, 'rank')}: {waits}"
     if hardware is None or hardware.backend == "gloo":
         return
     dtype = "tf32" if config.precision.tf32 else config.precision.compute_dtype
     if "bfloat16" in hardware.matmul_flops:
         ratio = hardware.matmul_rate("bfloat16") / hardware.matmul_rate(dtype)
         if ratio >= _SLOW:
-            yield (
-                f"precision={config.precision.name}: {hardware.name} multiplies matrices {ratio:.0f} times as fast in "
-                "bf16; plan with the precision of the run (precision=bf16)"
-            )
+            faster = f"{hardware.name} multiplies matrices {ratio:.0f} times as fast in bf16"
+            advice = "plan with the precision of the run (precision=bf16)"
+            yield f"precision={config.precision.name}: {faster}; {advice}"
     length, context = config.data.sequence_length, config.model.context_length
     if length * _SHORT <= context:
-        yield (
-            f"data.sequence_length={length} of the {context:,} tokens that the model takes: memory and overlap differ "
-            "with longer samples; plan with the length of the run"
-        )
+        differ = "memory and overlap differ with longer samples; plan with the length of the run"
+        yield f"data.sequence_length={length} of the {context:,} tokens that the model takes: {differ}"

@@ -74,10 +74,8 @@ def search(job: Composed, here: Machine) -> Search:
 
     assert here.hardware is not None
     ranks, device, room = ranks_of(job.config), on_device(job.config, here), here.hardware.memory_bytes
-    layouts = [
-        _Candidate(typed, config, least_s(config, ranks, here.hardware))
-        for typed, config in _layouts(dataclasses.replace(job, config=device), ranks, here.local_size)
-    ]
+    possible = _layouts(dataclasses.replace(job, config=device), ranks, here.local_size)
+    layouts = [_Candidate(typed, config, least_s(config, ranks, here.hardware)) for typed, config in possible]
     fitting: list[FittingLayout] = []
     large: list[tuple[_Candidate, int]] = []
     # By bound, then by time, of which memory costs ten times as much: only of those that nothing faster precedes.
@@ -159,16 +157,12 @@ def _reasons(fitting: list[FittingLayout], large: list[tuple[_Candidate, int]], 
     times = [layout.prediction.time for layout in fitting if layout.prediction.time is not None]
     if len(times) > 1:
         first, second = times[:2]
-        parts = {
-            "computing": second.compute_s - first.compute_s,
-            "waiting for communication": second.exposed_s - first.exposed_s,
-            "in the bubble of the pipeline": second.bubble_s - first.bubble_s,
-        }
-        savings = [
-            f"{seconds_text(abs(saved_s))} {'less' if saved_s > 0 else 'more'} {what}"
-            for what, saved_s in sorted(parts.items(), key=lambda part: -part[1])
-            if abs(saved_s) >= 0.001 * first.step_s
-        ]
+        kinds = {"compute_s": "computing", "exposed_s": "waiting for communication"}
+        kinds["bubble_s"] = "in the bubble of the pipeline"
+        saved = [(getattr(second, name) - getattr(first, name), what) for name, what in kinds.items()]
+        large_s = 0.001 * first.step_s
+        saved = sorted((part for part in saved if abs(part[0]) >= large_s), key=lambda part: -part[0])
+        savings = [f"{seconds_text(abs(s))} {'less' if s > 0 else 'more'} {what}" for s, what in saved]
         gain = percent_text(second.step_s / first.step_s - 1)
         yield f"The first is {gain} faster than the second: {', '.join(savings) or 'they take the same time'}."
     if large:  # In the order of their bounds: the first would be the fastest if they fitted.

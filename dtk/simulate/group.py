@@ -75,11 +75,9 @@ def stand_in(group: type[MirrorGroup]) -> Iterator[None]:
     """
     missing = [name for name in _NEEDED if not hasattr(c10d, name)]
     if missing or not hasattr(torch._C._distributed_c10d, "_create_work_from_future"):
-        raise DtkError(
-            f"torch {torch.__version__} cannot simulate ranks",
-            f"it lacks {', '.join(missing) or '_create_work_from_future'}",
-            "use the torch version that dtk is tested with",
-        )
+        why = f"it lacks {', '.join(missing) or '_create_work_from_future'}"
+        fix = "use the torch version that dtk is tested with"
+        raise DtkError(f"torch {torch.__version__} cannot simulate ranks", why, fix)
     module: Any = c10d
     gloo, to_object = module.ProcessGroupGloo, module._tensor_to_object
 

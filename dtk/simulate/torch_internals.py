@@ -25,11 +25,8 @@ def check_torch() -> None:
     needed = {"_current_autograd_node": torch._C, "_get_sequence_nr": getattr(torch._C, "_autograd", None)}
     missing = [name for name, owner in needed.items() if not hasattr(owner, name)]
     if missing:
-        raise DtkError(
-            f"torch {torch.__version__} cannot simulate a step",
-            f"it lacks {', '.join(missing)}",
-            "use the torch version that dtk is tested with, or the closed form",
-        )
+        what, why = f"torch {torch.__version__} cannot simulate a step", f"it lacks {', '.join(missing)}"
+        raise DtkError(what, why, "use the torch version that dtk is tested with, or the closed form")
 
 
 class Reducer:

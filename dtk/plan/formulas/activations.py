@@ -123,21 +123,17 @@ class Layers:
             copies: whether they do not lie so.
             sums: whether backward adds up what the ranks have of the gradient, and does not only take its part.
         """
-        whole = x.size_bytes * self.tp
+        whole, graded = x.size_bytes * self.tp, [(x, x.size_bytes)]
         work = whole if copies else 0
-        return self.tape.operation(
-            whole, [(x, x.size_bytes)], workspace_bytes=work, backward_workspace_bytes=work if sums else 0
-        )
+        return self.tape.operation(whole, graded, workspace_bytes=work, backward_workspace_bytes=work * sums)
 
     def leave(self, x: Value) -> Value:
         """Add up what the ranks have of `x`, which is released."""
         if self.tp == 1:
             return x
         if self.sequence_parallel:
-            work = x.size_bytes if self.batch > 1 else 0
-            out = self.tape.operation(
-                x.size_bytes // self.tp, [(x, x.size_bytes)], workspace_bytes=work, backward_workspace_bytes=work
-            )
+            work, size, graded = x.size_bytes if self.batch > 1 else 0, x.size_bytes // self.tp, [(x, x.size_bytes)]
+            out = self.tape.operation(size, graded, workspace_bytes=work, backward_workspace_bytes=work)
         else:
             out = self.tape.operation(x.size_bytes, [(x, 0)])
         x.drop()

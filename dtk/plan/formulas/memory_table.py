@@ -41,9 +41,5 @@ class Training:
 
 FULL = Training("fp32", 4, 4, 0, 4, 4)
 """Also what dtk keeps under every precision: float32 weights are their own master, copies of 16 bits are not kept."""
-TRAININGS = (
-    FULL,
-    Training("fp16 mixed", 2, 2, 4, 4, 4),
-    Training("bf16 mixed", 2, 2, 4, 4, 4),
-    Training("pure bf16", 2, 2, 0, 2, 2),
-)
+_MIXED = Training("fp16 mixed", 2, 2, 4, 4, 4), Training("bf16 mixed", 2, 2, 4, 4, 4)
+TRAININGS = (FULL, *_MIXED, Training("pure bf16", 2, 2, 0, 2, 2))

@@ -65,9 +65,8 @@ def cut(shape: ModelShape, tp: int) -> ModelShape:
         along = CUT_ALONG[_role(shape.config, name)].get(name.rpartition(".")[2])
         return whole if along is None else (*whole[:along], whole[along] // tp, *whole[along + 1 :])
 
-    before, block, after = (
-        tuple((name, part(name, size)) for name, size in named) for named in (shape.before, shape.block, shape.after)
-    )
+    whole = shape.before, shape.block, shape.after
+    before, block, after = (tuple((name, part(name, size)) for name, size in named) for named in whole)
     return replace(shape, before=before, block=block, after=after)
 
 
@@ -104,11 +103,9 @@ def model_shape(config: KnownConfig | CustomModelConfig) -> ModelShape:
         DtkError: a custom model, whose activations no formula knows.
     """
     if isinstance(config, CustomModelConfig | MoEConfig):
-        raise DtkError(
-            f"the closed form does not know model={config.name}",
-            "no formula knows what a model of your own, or a mixture of experts, keeps for backward",
-            "use the simulated engine, which runs the model itself under fake tensors",
-        )
+        why = "no formula knows what a model of your own, or a mixture of experts, keeps for backward"
+        fix = "use the simulated engine, which runs the model itself under fake tensors"
+        raise DtkError(f"the closed form does not know model={config.name}", why, fix)
     before: list[tuple[str, Shape]] = [("token_embedding.weight", (config.vocab_size, config.width))]
     if isinstance(config, LlamaConfig):
         after: list[tuple[str, Shape]] = [("final_norm.weight", (config.width,))]

@@ -51,8 +51,7 @@ def ring_bytes(op: str, size_bytes: int, ranks: int) -> int:
     """Bytes that one rank sends by the ring algorithm (Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce").
 
     With S bytes in the full buffer and n ranks: 2 S (n-1)/n for an all_reduce, S (n-1)/n for an all_gather, a
-    reduce_scatter or (pipelined, on average over the ranks) a broadcast. Receiving a message
-    sends nothing.
+    reduce_scatter or (pipelined, on average over the ranks) a broadcast. Receiving a message sends nothing.
     """
     if op in ("send", "recv"):
         return size_bytes if op == "send" else 0

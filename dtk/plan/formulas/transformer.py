@@ -30,8 +30,7 @@ class Model(Layers):
 
     def block(self, x: Value, prefix: str) -> Value:
         """One block; the caller still holds `x`."""
-        config = self.shape.config
-        if isinstance(config, LlamaConfig):
+        if isinstance(config := self.shape.config, LlamaConfig):
             return self._llama_block(x, prefix, config)
         return self._gpt_block(x, prefix, config)
 
@@ -110,10 +109,8 @@ class Model(Layers):
         narrow = config.kv_heads * (config.width // config.heads)
         sizes = [self.tokens * width * self.compute_bytes // self.tp for width in (config.width, narrow, narrow)]
         whole = self.enter(normed)
-        raw = [
-            self.linear(whole, f"{prefix}attention.{name}", width // self.tp, self.tokens)
-            for name, width in (("q", config.width), ("k", narrow), ("v", narrow))
-        ]
+        layers, name = (("q", config.width), ("k", narrow), ("v", narrow)), f"{prefix}attention."
+        raw = [self.linear(whole, name + layer, width // self.tp, self.tokens) for layer, width in layers]
         turned = []
         for value, width in zip(raw[:2], (config.width, narrow), strict=True):
             # In float32: two halves, two products each, their sums, and the halves joined.

@@ -136,10 +136,7 @@ class Step:
         return tape.gradients.pop(self.received)
 
     def _skip(self, block: int, measured_from: int) -> None:
-        """At the place of the blocks that are left out: take what they would, as the period before it did.
-
-        What they pile up, to be freed at once later, is more copies of that period's buffers; all else comes and goes.
-        """
+        """At the place of the blocks that are left out: take what they would, as the period before it did."""
         if not self.blocks.skipped or block not in (measured_from, self.blocks.at):
             return
         ledger = self.model.tape.ledger
@@ -151,7 +148,7 @@ class Step:
         delta = Counter(ledger.in_use)
         delta.subtract(before)
         for buffer in piled:
-            if buffer not in piled_before:
+            if buffer not in piled_before:  # Freed at once with the others later; all else comes and goes.
                 delta[buffer.category] -= buffer.size_bytes
                 delta["allocator slack"] -= ledger.slack_bytes(buffer.size_bytes)
                 ledger.copy(buffer, self.blocks.skipped)

@@ -29,11 +29,9 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
         DtkError: the model reads values of tensors or fails, strategy dp, or a torch that cannot simulate.
     """
     if config.strategy.traits.least_cuda_devices > 1:
-        why, fix = (
-            "nn.DataParallel copies between the CUDA devices of one process",
-            "use strategy=ddp, or the closed form",
-        )
-        raise DtkError(f"strategy={config.strategy.name} cannot be simulated", why, fix)
+        what = f"strategy={config.strategy.name} cannot be simulated"
+        why = "nn.DataParallel copies between the CUDA devices of one process"
+        raise DtkError(what, why, "use strategy=ddp, or the closed form")
     if config.parallel.pp > 1:
         why = "a rank holds one stage of many"
         raise DtkError(f"parallel.pp={config.parallel.pp} cannot be simulated", why, "use --engine closed_form")
@@ -44,12 +42,8 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
     rounds, whole = config.batch_plan(world_size).accumulation_steps, whole_dimension(config, world_size)
     calls = [totals(each.calls, whole, each.micro_batches, rounds) for each in observed]
     counts, sizes = (extended(chosen, figures, layers) for figures in zip(*calls, strict=True))
-    # Of the parts of the step that all depths have.
-    parts = {
-        part: extended(chosen, [each.parts[part] for each in observed], layers)
-        for part in observed[0].parts
-        if all(part in each.parts for each in observed)
-    }
+    shared = [part for part in observed[0].parts if all(part in each.parts for each in observed)]
+    parts = {part: extended(chosen, [each.parts[part] for each in observed], layers) for part in shared}
     return Prediction.of(
         config,
         world_size,

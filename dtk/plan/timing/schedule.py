@@ -69,12 +69,8 @@ class Walk:
         """Add to the transfers."""
         key = transfer.op, transfer.group, transfer.algorithm
         before = self.transfers.get(key, Transfer(*key, 0, 0, 0.0))
-        self.transfers[key] = Transfer(
-            *key,
-            before.count + times * transfer.count,
-            before.size_bytes + times * transfer.size_bytes,
-            before.seconds + times * transfer.seconds,
-        )
+        number, size = before.count + times * transfer.count, before.size_bytes + times * transfer.size_bytes
+        self.transfers[key] = Transfer(*key, number, size, before.seconds + times * transfer.seconds)
 
     @property
     def end_s(self) -> float:

@@ -141,12 +141,9 @@ class _Job:
         ends: dict[tuple[bool, bool, int], Seconds] = {}  # Stages alike take as long: there may be hundreds.
         for blocks in config.parallel.stage_blocks(len(self.layout.blocks)):
             first, last = blocks.start == 0, blocks.stop == len(self.layout.blocks)
-            part = dataclasses.replace(
-                self.layout,
-                before=self.layout.before if first else (),
-                blocks=self.layout.blocks[blocks.start : blocks.stop],
-                after=self.layout.after if last else (),
-            )
+            before, after = self.layout.before if first else (), self.layout.after if last else ()
+            inside = self.layout.blocks[blocks.start : blocks.stop]
+            part = dataclasses.replace(self.layout, before=before, blocks=inside, after=after)
             kind = first, last, len(blocks)
             if kind not in ends:
                 ends[kind] = self._stage_seconds(seconds, blocks)
@@ -300,11 +297,9 @@ def _sharded(config: Config, mesh: Mesh, part: _Part) -> Sharded:
 def _price(mesh: Mesh, hardware: Hardware) -> Price:
     """Return the function that prices a call over each group; equal calls are computed once."""
     links, local_size = (hardware.intra_node, hardware.inter_node), hardware.devices_per_node
-    placed = {
-        name: Group(size, min(size, max(1, local_size // mesh.stride(name))), *links)
-        for name in (*ORDER, "dp", SECONDARY)
-        if (size := mesh.size(name))
-    }
+    sizes = {name: size for name in (*ORDER, "dp", SECONDARY) if (size := mesh.size(name))}
+    inside = {name: max(1, local_size // mesh.stride(name)) for name in sizes}
+    placed = {name: Group(size, min(size, inside[name]), *links) for name, size in sizes.items()}
     near = link(2, mesh.stride("pp"), mesh.world_size, local_size) == "intra_node"
     placed[NEIGHBOURS] = Group(2, 2 if near else 1, *links)
 
