@@ -252,9 +252,9 @@ def _states(config: Config) -> None:
     strategy, typed = config.strategy, f"strategy.offload={config.strategy.offload}"
     if strategy.remembers_error and config.precision.initial_loss_scale is not None:
         hook = f"strategy.communication_hook={strategy.communication_hook} with strategy.error_feedback=true"
-        why = "what is kept for the next step is in units of a loss scale that changes, not finite after an overflow"
+        why = "what is kept for the next step is in units of a loss scale that changes, and not finite after an"
         instead = "strategy.error_feedback=false, or precision=bf16"
-        raise _clash(hook, f"precision={config.precision.name}", why, instead)
+        raise _clash(hook, f"precision={config.precision.name}", f"{why} overflow", instead)
     if strategy.offload not in ("none", *strategy.traits.offloads):
         why, instead = "its forward uses whole parameters where they lie", "strategy.offload=optimizer or strategy=fsdp"
         raise _clash(typed, f"strategy={strategy.name}", why, instead)
