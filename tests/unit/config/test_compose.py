@@ -110,11 +110,11 @@ def test_experiments_leave_every_other_choice_free() -> None:
         (["runs_folder="], "runs_folder is empty - write runs_folder=PATH"),
         (
             ["hydra/launcher=joblib"],
-            "hydra/launcher has no effect: dtk runs sweeps itself, one run after another - drop it and use -m",
+            "hydra/launcher has no effect: dtk runs sweeps itself, one run after another - use -m, or dtk sweep FILE",
         ),
         (
             ["hydra.sweeper.params=1"],
-            "hydra.sweeper.params has no effect: dtk runs sweeps itself, one run after another - drop it and use -m",
+            "hydra.sweeper.params has no effect: dtk runs sweeps itself, one run after another - use -m, or dtk sweep FILE",
         ),
         (
             ["hydra.run.dir=x"],
