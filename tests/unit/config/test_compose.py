@@ -114,7 +114,8 @@ def test_experiments_leave_every_other_choice_free() -> None:
         ),
         (
             ["hydra.sweeper.params=1"],
-            "hydra.sweeper.params has no effect: dtk runs sweeps itself, one run after another - use -m, or dtk sweep FILE",
+            "hydra.sweeper.params has no effect: dtk runs sweeps itself, one run after another "
+            "- use -m, or dtk sweep FILE",
         ),
         (
             ["hydra.run.dir=x"],
