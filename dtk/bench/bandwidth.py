@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from dtk.errors import DtkError
 
 SOURCE = "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"
-GB = 1e9
-"""nccl-tests count in powers of ten."""
-ALIGNED_BYTES = 16
-"""The share of one rank is a multiple of this where the buffer is divided over the ranks."""
+GB = 1e9  # nccl-tests count in powers of ten.
+ALIGNED_BYTES = 16  # The share of one rank is a multiple of this where the buffer is divided over the ranks.
 LARGEST_BYTES = 1 << 40  # No device has that much memory: a slip of the keyboard.
 
 

@@ -18,17 +18,13 @@ from dtk.orphan import run_child, tell
 from dtk.parallel.context import join, leave, meet
 from dtk.parallel.verified import timed_s
 
-SIZES_BYTES = tuple(4**i for i in range(5, 13))
-"""Of the all_reduce: 1 KiB to 16 MiB."""
+SIZES_BYTES = tuple(4**i for i in range(5, 13))  # Of the all_reduce: 1 KiB to 16 MiB.
 WIDTH = {"cpu": 1024, "cuda": 8192}
 """Of the square matrix that rows are multiplied with: large enough to run at full speed."""
 ROWS = {"cpu": 512, "cuda": 8192}  # Chosen: one product takes milliseconds on either.
-COPIED_BYTES = {"cpu": 2**26, "cuda": 2**30}
-"""Far more than caches hold."""
-MATMUL, COPY, ALL_REDUCE = 0.45, 0.1, 0.45
-"""Shares of the time."""
-START_S = TIMEOUT_S = 60.0
-"""Longest wait for the other ranks, at the start and in a collective."""
+COPIED_BYTES = {"cpu": 2**26, "cuda": 2**30}  # Far more than caches hold.
+MATMUL, COPY, ALL_REDUCE = 0.45, 0.1, 0.45  # Shares of the time.
+START_S = TIMEOUT_S = 60.0  # Longest wait for the other ranks, at the start and in a collective.
 
 
 def _median_s(device: str, budget_s: float, run: Callable[[], object]) -> float:

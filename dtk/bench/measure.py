@@ -15,12 +15,9 @@ from dtk.bench.spec import Spec, key_of
 from dtk.bench.team import GRACE_S, POLL_S, Team
 from dtk.launch.children import Children, culprit
 
-AB_PASSES = 3
-"""Times that each launch of two sides measures everything; their median is one repeat."""
-_START_S = 150.0
-"""Until the ranks have met and said the first word."""
-_LATER_S = 10.0
-"""A collective's own limit speaks first: it names the operation."""
+AB_PASSES = 3  # Times that each launch of two sides measures everything; their median is one repeat.
+_START_S = 150.0  # Until the ranks have met and said the first word.
+_LATER_S = 10.0  # A collective's own limit speaks first: it names the operation.
 STOPPED = "stopped by Ctrl-C"
 Progress = Callable[[str], None]
 

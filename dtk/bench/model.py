@@ -7,8 +7,7 @@ from diagnostics.analysis.statistics import METHOD, Estimate
 from dtk.bench.bandwidth import DEFINITIONS, OPERATIONS, algorithm_bandwidth, bus_bandwidth
 
 SCHEMA = "dtk.bench.comm/1"
-AS_IS = "as it is"
-"""Name of the only side where no preset was asked for."""
+AS_IS = "as it is"  # Name of the only side where no preset was asked for.
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ from diagnostics.report import document as doc
 from dtk.bench.bandwidth import DEFINITIONS, OPERATIONS
 from dtk.bench.model import BenchReport, Result
 
-_ROOM = 1.25
-"""Above and below the outermost figures of a logarithmic axis, as a factor."""
+_ROOM = 1.25  # Above and below the outermost figures of a logarithmic axis, as a factor.
 _TICKS = 10  # Labels that fit side by side under a plot.
 
 

@@ -16,8 +16,7 @@ from dtk.launch.processes import free_port
 
 RANK = ("-m", "dtk.bench.rank")
 POLL_S = 0.2  # Chosen: an end is noticed before a person does, and the CPU stays with the ranks.
-GRACE_S = 2.0
-"""After the first failure: those that were torn down with it tell their part meanwhile."""
+GRACE_S = 2.0  # After the first failure: those that were torn down with it tell their part meanwhile.
 BYE_S = 5.0  # Chosen: the store's last messages take milliseconds.
 
 

@@ -11,8 +11,7 @@ from dtk.console import output
 SCRIPTS = Path(__file__).parents[1] / "console" / "completion"
 WITH_OVERRIDES = ("run", "rerun", "plan", "preflight", "sweep", "tune", "bench")
 WITH_RUNS = ("show", "rerun", "rm", "compare", "diagnose", "trace", "sync")
-_VALUES = re.compile(r"'([^']+)'")
-"""In the type of a key: `Literal['full', 'light']`."""
+_VALUES = re.compile(r"'([^']+)'")  # In the type of a key: `Literal['full', 'light']`.
 
 
 _SHELLS = tuple(sorted(path.stem for path in SCRIPTS.iterdir()))

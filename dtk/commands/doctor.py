@@ -27,10 +27,17 @@ def run(arguments: argparse.Namespace) -> int:
         DtkError: an option cannot be used, or the ranks of several nodes did not meet.
     """
     from dtk.doctor.rank_identity import launched
-    from dtk.doctor.registry import chosen
+    from dtk.doctor.registry import BETWEEN, chosen
     from dtk.launch.children import end_all
 
-    chosen(arguments.only, arguments.skip)  # Refuses unknown checks, and a selection without a check.
+    checks, between = chosen(arguments.only, arguments.skip)
+    if arguments.list:
+        rows = [{"topic": check.topic, "name": check.name, "about": check.about} for check in checks]
+        nodes = {name: about for name, about in BETWEEN.items() if name in between}
+        rows += [{"topic": "nodes", "name": name, "about": f"between nodes: {about}"} for name, about in nodes.items()]
+        table = "".join(f"{row['topic']:<12} {row['name']:<17} {row['about']}\n" for row in rows)
+        output.put(f"{json.dumps(rows, indent=2)}\n" if arguments.json else table)
+        return 0
     if not arguments.runs_folder.strip():
         raise DtkError("--runs-folder names no folder", fix="dtk doctor --runs-folder runs")
 
@@ -41,25 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     # A rank waits in torch, where Python's handlers do not run: there SIGTERM keeps its default.
     before = signal.getsignal(signal.SIGTERM) if launched() else signal.signal(signal.SIGTERM, stop)
     try:
-        return _list(arguments) if arguments.list else _examine(arguments)
+        return _examine(arguments)
     finally:
         end_all()
         signal.signal(signal.SIGTERM, before)
-
-
-def _list(arguments: argparse.Namespace) -> int:
-    """Name the chosen checks."""
-    from dtk.doctor.registry import BETWEEN, chosen
-
-    checks, between = chosen(arguments.only, arguments.skip)
-    rows = [{"topic": check.topic, "name": check.name, "about": check.about} for check in checks]
-    nodes = {name: about for name, about in BETWEEN.items() if name in between}
-    rows += [{"topic": "nodes", "name": name, "about": f"between nodes: {about}"} for name, about in nodes.items()]
-    if arguments.json:
-        output.say(json.dumps(rows, indent=2))
-    else:
-        output.put("".join(f"{row['topic']:<12} {row['name']:<17} {row['about']}\n" for row in rows))
-    return 0
 
 
 def _examine(arguments: argparse.Namespace) -> int:

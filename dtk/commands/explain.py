@@ -11,10 +11,8 @@ from dtk.config.suggest import did_you_mean
 from dtk.console.output import put
 from dtk.errors import DtkError
 
-Rows = list[tuple[str, str]]
-"""Label and text; the first label is the name itself."""
-_LABEL = 14
-"""Columns of the labels."""
+Rows = list[tuple[str, str]]  # Label and text; the first label is the name itself.
+_LABEL = 14  # Columns of the labels.
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from dtk.nccl.presets import Preset
 
 FORMS = ("sh", "slurm", "k8s", "docker")
-MOST_DIGITS = 40
-"""Of a number; Python refuses to read some thousand."""
-HERE = "env"
-"""Stands for this environment in `dtk nccl diff`."""
+MOST_DIGITS = 40  # Of a number; Python refuses to read some thousand.
+HERE = "env"  # Stands for this environment in `dtk nccl diff`.
 
 
 def add_more(parser: Parser) -> None:

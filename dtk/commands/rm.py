@@ -16,8 +16,7 @@ from dtk.runs.find import RUN_HELP, find
 from dtk.runs.remove import Size, refusal, remove, size_of
 from dtk.runs.select import add_selection, check_selection, runs_in, selected, selects
 
-DECLINED = 1
-"""Exit code when the answer was no."""
+DECLINED = 1  # Exit code when the answer was no.
 _SLOW_S = 2.0  # After it a person wonders whether anything happens.
 
 

@@ -75,8 +75,7 @@ def _mfu(run: RunRecord, warmup_steps: int) -> float | None:
     return median(values) if values else None
 
 
-DEFINITIONS: dict[str, str] = table_beside(__file__)
-"""Key of a figure -> what it is."""
+DEFINITIONS: dict[str, str] = table_beside(__file__)  # Key of a figure -> what it is.
 QUANTITIES: tuple[tuple[str, tuple[str, str, str], bool, Read], ...] = (
     ("tokens_per_s", ("tokens/s", "tokens/s", "tokens/s"), False, _speed),
     ("step_time_s", ("step time", "step", "s"), True, steps.step_time_s),

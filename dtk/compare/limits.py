@@ -13,8 +13,7 @@ from dtk.errors import DtkError
 
 KINDS = {"slower": "step_time_s", "memory": "peak_memory_bytes"}
 """What a limit is on -> key of the figure; both are better when they are less."""
-REPEATS = 3
-"""Runs on both sides from which the interval is that of the runs; of fewer it is that of their steps."""
+REPEATS = 3  # Runs on both sides from which the interval is that of the runs; of fewer it is that of their steps.
 
 
 def parse_limit(text: str) -> tuple[str, float]:

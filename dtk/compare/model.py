@@ -10,8 +10,7 @@ import msgspec
 from diagnostics.analysis.statistics import Estimate
 
 SCHEMA = "dtk.comparison/1"
-NOT_COMPARED = frozenset({"failed", "hung", "oom", "lost"})
-"""States of runs whose figures are those of half a run."""
+NOT_COMPARED = frozenset({"failed", "hung", "oom", "lost"})  # States of runs whose figures are those of half a run.
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

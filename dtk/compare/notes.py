@@ -11,8 +11,7 @@ from dtk.compare.group import machine
 from dtk.compare.model import Check, Doubt, Figure, Variant, mapping
 from dtk.compare.steps import profiled
 
-REPEATS = 3
-"""Fewest repeats that give an interval."""
+REPEATS = 3  # Fewest repeats that give an interval.
 UNSTEADY, CLOCKS = 0.10, 0.05
 """Spread of repeats over their median, and relative difference of clocks, from which on there is a warning."""
 DISTURBED_SHOWN = 3  # Chosen: the rest is counted.

@@ -15,10 +15,8 @@ TOLERANCE = {"float32": 1e-3, "tf32": 5e-3, "bfloat16": 2e-2, "float16": 2e-2}
 ROUNDING_HOOKS = {"none": 0.0, "fp16": 2e-2, "bf16": 2e-2, "int8": 2e-2}
 """Communication hook that only rounds each element of a gradient -> tolerance. Any other hook drops part of the
 gradients, and rounding does not explain the differences of losses that follow."""
-EXACT_STEPS = 20
-"""Losses are compared one by one up to here; rounding grows with every step, so later by stretches."""
-STRETCH, LATER = 20, 2.5
-"""Steps whose mean loss is compared after that, and by how much more it may differ."""
+EXACT_STEPS = 20  # Losses are compared one by one up to here; rounding grows with every step, so later by stretches.
+STRETCH, LATER = 20, 2.5  # Steps whose mean loss is compared after that, and by how much more it may differ.
 _SHOWN = 60  # Characters of a value; chosen for a line of text.
 _MASK = (1 << 64) - 1  # Hashes are sums modulo 2^64, see `dtk.data.sampler.samples_sum`.
 

@@ -12,15 +12,12 @@ from diagnostics.runs.records import number, objects
 from dtk.compare.formatting import percent_text
 from dtk.compare.model import Disturbance, RunRecord
 
-CAPPED = "software_power_cap"
-"""At the power limit: usual under full load, but it explains lower clocks."""
+CAPPED = "software_power_cap"  # At the power limit: usual under full load, but it explains lower clocks.
 SLOWED_SHARE, CAPPED_SHARE = 0.05, 0.5  # Of the samples; chosen: a share below moves no median.
 OTHERS_PERCENT = 15.0
 """CPU of the machine that other processes used, on average, from which on they are called neighbours."""
-BUSY_PERCENT = 85.0
-"""CPU of the machine in use from which on its users wait for each other."""
-STOLEN_PERCENT = 5.0
-"""CPU that the hypervisor gave to other machines."""
+BUSY_PERCENT = 85.0  # CPU of the machine in use from which on its users wait for each other.
+STOLEN_PERCENT = 5.0  # CPU that the hypervisor gave to other machines.
 
 
 def surrounded(run: RunRecord, begin_s: float, end_s: float, step_time_s: float, limits: Limits) -> RunRecord:

@@ -8,8 +8,7 @@ from dtk.compare.figures import baselines, batch_text
 from dtk.compare.formatting import bounds_text, joined, percent_text, times_text
 from dtk.compare.model import Figure, RunRecord, Variant, medians
 
-_EQUAL = 0.02
-"""Ratios nearer to 1 are not worth a sentence, whatever their interval."""
+_EQUAL = 0.02  # Ratios nearer to 1 are not worth a sentence, whatever their interval.
 _CAUSES = 2  # Chosen: the first causes carry the cost; the diagnosis has all.
 _SMALL_BYTES = 1024  # Below: exchanges of the control group, which every strategy has.
 

@@ -14,10 +14,8 @@ _ROW = re.compile(r"(?P<indent> +)(?P<left>\S(?:.*?\S)?)(?P<gap> {2,})(?P<right>
 _LABEL = re.compile(r"[A-Za-z][a-z ,]{2,40}: ")
 _COMMAND = re.compile(r" +(?:dtk|python|torchrun) ")
 _WHOLE_WORDS: Any = {"break_long_words": False, "break_on_hyphens": False}
-LEAST = 28
-"""Columns that the right one of two must have; with fewer it begins on a line of its own."""
-SLACK = 12
-"""Columns by which a line that was broken by hand may be shorter than the longest of its paragraph."""
+LEAST = 28  # Columns that the right one of two must have; with fewer it begins on a line of its own.
+SLACK = 12  # Columns by which a line that was broken by hand may be shorter than the longest of its paragraph.
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):

@@ -7,10 +7,8 @@ import threading
 import time
 from typing import TextIO
 
-AFTER_S = 2.0
-"""What takes less says nothing."""
-EVERY_S = 5.0
-"""Between lines where nobody sees them rewritten."""
+AFTER_S = 2.0  # What takes less says nothing.
+EVERY_S = 5.0  # Between lines where nobody sees them rewritten.
 _REWRITTEN_S = 0.1  # Ten times a second looks continuous.
 _LOOKED_S = 0.5  # Chosen: how often a silent thread looks whether the work is done.
 

@@ -18,8 +18,7 @@ from torch._C._distributed_c10d import PrefixStore
 from dtk.parallel.context import meet
 from dtk.parallel.verified import KINDS, make, timed_s, wrong_elements
 
-SHARE_BYTES = 1024
-"""Of each rank, where the data is divided over them."""
+SHARE_BYTES = 1024  # Of each rank, where the data is divided over them.
 REPEATS = 3  # The best of three: the first call sets up the connections.
 
 

@@ -10,11 +10,9 @@ from dtk.doctor.scope import Scope
 from dtk.launch.children import local_ranks
 
 TOPIC = "collectives"
-RANKS = 2
-"""On one machine without GPUs: the fewest that communicate."""
+RANKS = 2  # On one machine without GPUs: the fewest that communicate.
 BETWEEN_NODES = "checked between the nodes: see the last table"
-INNER = 0.75
-"""Part of the limit after which a rank gives up by itself, so that it can still say where."""
+INNER = 0.75  # Part of the limit after which a rank gives up by itself, so that it can still say where.
 
 
 def try_ranks(backend: str, timeout_s: float, environments: Mapping[int, Mapping[str, str]]) -> list[ChildOutput]:

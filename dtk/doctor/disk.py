@@ -17,10 +17,8 @@ FEW_BYTES, SOME_BYTES = 1 << 30, 20 << 30
 """Free space that no run fits in, and that a few checkpoints of a large model fill."""
 FEW_INODES = 10_000  # Chosen: a run of a thousand ranks writes several files a rank.
 BLOCK_BYTES, FLUSHES = 1 << 20, 7  # Chosen: the median of so many flushes ignores a busy moment.
-SLOW_FLUSH_S = 0.1
-"""Checkpoints and status files are flushed; above it the logging of a step may wait for the disk."""
-LONGEST_S = 10.0
-"""The trial ends after that time, with the flushes that it had."""
+SLOW_FLUSH_S = 0.1  # Checkpoints and status files are flushed; above it the logging of a step may wait for the disk.
+LONGEST_S = 10.0  # The trial ends after that time, with the flushes that it had.
 
 
 def nearest(folder: Path) -> Path:

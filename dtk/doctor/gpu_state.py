@@ -10,17 +10,12 @@ from dtk.doctor.scope import Scope
 from dtk.record.nvml import event_reasons
 
 CORRECTED, UNCORRECTED = 0, 1  # nvmlMemoryErrorType_t, nvml.h.
-VOLATILE, AGGREGATE = 0, 1
-"""Arguments of nvmlDeviceGetTotalEccErrors: since the last reset, and since it was made."""
-MANY_CORRECTED = 1000
-"""Corrected errors since the last reset above which a cell is likely to be failing."""
+VOLATILE, AGGREGATE = 0, 1  # Arguments of nvmlDeviceGetTotalEccErrors: since the last reset, and since it was made.
+MANY_CORRECTED = 1000  # Corrected errors since the last reset above which a cell is likely to be failing.
 SM_CLOCK = 1  # NVML_CLOCK_SM, nvml.h.
-SLOW_CLOCK = 0.7
-"""Part of the highest SM clock below which a busy device is slow."""
-POWER_SHARE = 0.9
-"""Part of the default power limit below which somebody has lowered it on purpose."""
-HELD_SHARE = 0.1
-"""Part of the memory that is in use without a visible process: more than a driver needs."""
+SLOW_CLOCK = 0.7  # Part of the highest SM clock below which a busy device is slow.
+POWER_SHARE = 0.9  # Part of the default power limit below which somebody has lowered it on purpose.
+HELD_SHARE = 0.1  # Part of the memory that is in use without a visible process: more than a driver needs.
 THROTTLES = {
     "hardware_slowdown": "failure",
     "hardware_thermal": "failure",

@@ -13,8 +13,7 @@ from dtk.doctor.scope import Scope
 TOPIC = "gpus"
 NO_GPU = "no NVIDIA GPU here"
 BUSY_PERCENT = 50  # Chosen: a desktop needs less, a training more.
-PROHIBITED = 2
-"""Compute mode in which no process may open the device."""
+PROHIBITED = 2  # Compute mode in which no process may open the device.
 
 
 @dataclass(frozen=True, slots=True)

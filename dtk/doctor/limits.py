@@ -19,12 +19,10 @@ CGROUP = Path("/sys/fs/cgroup")
 PIDS_MAX = CGROUP / "pids.max"
 SEGMENT_BYTES = 32 << 20
 """What is really taken for the trial: three of NCCL's segments of 9.6 MB, one batch of a data loader."""
-SHM_BYTES = 1 << 30
-"""Below it several ranks with data loader workers run out; Docker's default is 64 MiB."""
+SHM_BYTES = 1 << 30  # Below it several ranks with data loader workers run out; Docker's default is 64 MiB.
 FILES, FEW_FILES = 4096, 512
 """Descriptors of a rank: sockets to all peers, shared tensors of data loader workers, data files."""
-PROCESSES = 4096
-"""Threads count as processes: OpenMP's, NCCL's, the data loader's, of all ranks."""
+PROCESSES = 4096  # Threads count as processes: OpenMP's, NCCL's, the data loader's, of all ranks.
 RANKS_MEMLOCK_BYTES = 1 << 30  # Chosen: RDMA buffers of a rank are some hundred MiB; clusters set it to unlimited.
 
 

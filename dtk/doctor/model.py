@@ -8,8 +8,7 @@ if TYPE_CHECKING:
     from dtk.doctor.scope import Scope
 
 Status = Literal["ok", "warning", "failure", "not_applicable"]
-SEVERITY: tuple[Status, ...] = ("not_applicable", "ok", "warning", "failure")
-"""From the least to the most worrying."""
+SEVERITY: tuple[Status, ...] = ("not_applicable", "ok", "warning", "failure")  # From the least to the most worrying.
 
 
 @dataclass(frozen=True, slots=True)

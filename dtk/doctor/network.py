@@ -14,14 +14,11 @@ from dtk.launch.processes import free_port
 TOPIC = "network"
 INTERFACES = Path("/sys/class/net")
 SLOW_NAME_S = 1.0  # Answers take milliseconds; a resolver that times out once takes seconds.
-PORT = 29500
-"""What torchrun and env:// take when nobody says anything."""
+PORT = 29500  # What torchrun and env:// take when nobody says anything.
 VIRTUAL = ("docker", "br-", "virbr", "veth", "cni", "flannel", "cali", "lxc", "tun", "ifb", "dummy")
 """Beginnings of the names of interfaces that lead to no other machine."""
-UP = 0x1
-"""Flag of an interface that is switched on (IFF_UP)."""
-FEW_ERRORS = 100
-"""Broken packets, and one in 10,000, from which on an interface is reported."""
+UP = 0x1  # Flag of an interface that is switched on (IFF_UP).
+FEW_ERRORS = 100  # Broken packets, and one in 10,000, from which on an interface is reported.
 VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 

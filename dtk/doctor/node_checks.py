@@ -20,10 +20,8 @@ ANSWER_S = 20.0  # Chosen: a node that answers at all does so in milliseconds.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.05
 """Between looks into the store; it grows, so that 1,000 nodes do not swamp it."""
 CONNECT_S = 3.0  # TCP repeats its first packet after one second, and again after two.
-NEIGHBOURS = 8
-"""Nodes that each node connects to, beside node 0."""
-MUST_AGREE = ("dtk", "torch", "NCCL", "GPUs")
-"""Differences that break a job; all others are warnings."""
+NEIGHBOURS = 8  # Nodes that each node connects to, beside node 0.
+MUST_AGREE = ("dtk", "torch", "NCCL", "GPUs")  # Differences that break a job; all others are warnings.
 VARIABLES = ("NCCL_", "GLOO_", "TORCH_NCCL_", "CUDA_DEVICE_ORDER", "FI_", "UCX_")
 PER_NODE = ("NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE")
 """Variables that may differ."""
@@ -35,8 +33,7 @@ def alone(names: Collection[str]) -> list[Made]:
     return [Made(name, "nodes", not_applicable(reason), 0.0) for name in BETWEEN if name in names]
 
 
-Store = Any
-"""torch.distributed's store, of which `set`, `get` and `check` are used: nothing here imports torch."""
+Store = Any  # torch.distributed's store, of which `set`, `get` and `check` are used: nothing here imports torch.
 
 
 def arrived(store: Store, key: str, seconds: float) -> str | None:

@@ -25,8 +25,7 @@ from dtk.errors import DtkError, OwnRankError
 
 BYE_S = 5.0  # Chosen: the store's last messages take milliseconds.
 RETRY_S = 0.5  # Chosen: until the node that holds the store listens.
-LAST_S = 120.0
-"""What rank 0 may need beside, for the clocks and the connections of many nodes."""
+LAST_S = 120.0  # What rank 0 may need beside, for the clocks and the connections of many nodes.
 
 
 def run(

@@ -11,8 +11,7 @@ from dtk.doctor.model import Check, Finding, Result, failure, judged, not_applic
 from dtk.doctor.scope import Scope
 
 TOPIC = "pairs"
-READ, WRITE, NVLINK = 0, 1, 2
-"""Kinds of nvmlDeviceGetP2PStatus."""
+READ, WRITE, NVLINK = 0, 1, 2  # Kinds of nvmlDeviceGetP2PStatus.
 OK = 0  # NVML_P2P_STATUS_OK, nvml.h.
 STATUS = {
     1: "the chipset does not support it",
@@ -23,15 +22,13 @@ STATUS = {
     6: "unknown",
 }
 """nvmlGpuP2PStatus_t without OK (nvml.h)."""
-SLOW_SHARE = 0.5
-"""Part of the median speed of all copies below which a pair stands out."""
+SLOW_SHARE = 0.5  # Part of the median speed of all copies below which a pair stands out.
 ACS = (
     "PCIe access control (ACS) or an IOMMU between the devices; switch them off in the firmware, meanwhile",
     "export NCCL_P2P_DISABLE=1",
 )
 """Remedy for copies that fail or are wrong."""
-LISTED = 28
-"""Pairs that are listed one by one: those of 8 GPUs."""
+LISTED = 28  # Pairs that are listed one by one: those of 8 GPUs.
 
 
 def p2p(scope: Scope) -> Result:

@@ -16,8 +16,7 @@ SCHEMA = "dtk.doctor/1"
 FIT, UNFIT = 0, 1  # Exit codes.
 STYLES: dict[Status, doc.Tone] = {"ok": "good", "warning": "warn", "failure": "bad", "not_applicable": "soft"}
 MARKS = {"ok": "ok", "warning": "warning", "failure": "FAILURE", "not_applicable": "n/a"}
-FULL_TABLES = 8
-"""With more nodes, one that is well takes one line."""
+FULL_TABLES = 8  # With more nodes, one that is well takes one line.
 
 
 @dataclass(frozen=True, slots=True)

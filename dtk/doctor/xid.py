@@ -13,11 +13,9 @@ from dtk.doctor.gpus import TOPIC, nvidia_devices
 from dtk.doctor.model import Check, Finding, Remedy, Result, graded, judged, not_applicable, warning
 
 KERNEL_LOG = Path("/dev/kmsg")
-RECORD_BYTES, LOG_BYTES = 8192, 64 << 20
-"""Longest record of /dev/kmsg; and the most that is read of a log."""
+RECORD_BYTES, LOG_BYTES = 8192, 64 << 20  # Longest record of /dev/kmsg; and the most that is read of a log.
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, ?(.{0,160}))?")
-RECENT_S = 24 * 3600.0
-"""A hardware error of longer ago is a warning: it may have been fixed since."""
+RECENT_S = 24 * 3600.0  # A hardware error of longer ago is a warning: it may have been fixed since.
 
 
 @dataclass(frozen=True, slots=True)

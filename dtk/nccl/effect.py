@@ -14,10 +14,8 @@ from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers import log as logs
 from diagnostics.evidence.run_folder import last_attempt
 
-MOST_FILES = 32
-"""Logs that are read: every rank says much the same."""
-MOST_BYTES = 4 << 20
-"""Of one log: NCCL says at its start what it took."""
+MOST_FILES = 32  # Logs that are read: every rank says much the same.
+MOST_BYTES = 4 << 20  # Of one log: NCCL says at its start what it took.
 NOTHING = "no line of NCCL in the logs; NCCL_DEBUG=INFO writes them (nccl=debug_net)"
 _LIMITS = Limits(stream_bytes=MOST_BYTES)
 

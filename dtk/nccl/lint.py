@@ -18,8 +18,7 @@ from dtk.nccl.variable_sources import Given
 from dtk.record.manifest import missing_files, network
 
 SCHEMA = "dtk.nccl-lint/1"
-CLEAN, FOUND = 0, 1
-"""Exit codes: nothing but notes; warnings or errors."""
+CLEAN, FOUND = 0, 1  # Exit codes: nothing but notes; warnings or errors.
 _ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}  # The worst first.
 FILE_CAUSE, UNKNOWN_CAUSE = "env.invalid_value", "env.unknown_variable"
 

@@ -14,8 +14,7 @@ from dtk.record.nvml import open_nvml, text_of
 SYS, ROOT = Path("/sys"), Path("/")
 _VENDORS = {"Amazon EC2": "aws", "Google": "gcp", "Microsoft Corporation": "azure"}
 """DMI's name of the vendor -> cloud."""
-P2P_READ = 0
-"""NVML_P2P_CAPS_INDEX_READ of nvml.h: the package's own constant is a tuple by mistake, in some releases."""
+P2P_READ = 0  # NVML_P2P_CAPS_INDEX_READ of nvml.h: the package's own constant is a tuple by mistake, in some releases.
 _BRIDGES = re.compile(r"^(?:lo|docker|veth|br-|virbr|cni|flannel|cali|tunl|podman|lxc|ifb|dummy|nodelocaldns)")
 
 

@@ -13,8 +13,7 @@ from diagnostics.analysis.environment.conf_file import ConfFile, parse_conf
 from diagnostics.contract.files import read_record
 
 SYSTEM = Path("/etc/nccl.conf")
-MOST_BYTES = 1 << 20
-"""Of one file; real ones have some lines."""
+MOST_BYTES = 1 << 20  # Of one file; real ones have some lines.
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,9 @@ from dtk.errors import DtkError
 
 GROUP = "nccl"
 DEFAULT = "auto"
-WHOLE = "preset"
-"""Key of `about` that holds for all variables."""
-ABOUT = ("why", "source", "versions", "harms", "remove")
-"""What is said of a variable."""
-ABOUT_WHOLE = ("source", "versions", "harms", "remove", "advice")
-"""What is said of a preset."""
+WHOLE = "preset"  # Key of `about` that holds for all variables.
+ABOUT = ("why", "source", "versions", "harms", "remove")  # What is said of a variable.
+ABOUT_WHOLE = ("source", "versions", "harms", "remove", "advice")  # What is said of a preset.
 ELSEWHERE = "read by a plugin or another library, not by NCCL"
 
 

@@ -9,8 +9,7 @@ from dtk.nccl.machine import Machine
 FIXED_DRIVER = (550, 40, 7)
 """First driver with which several RTX 40 cards do not hang (nccl-tests issue 117 and its followers)."""
 RACK = ("GB200", "GB300")
-DOCKER_SHM_BYTES = 64 << 20
-"""Size of /dev/shm that a container has unless told otherwise."""
+DOCKER_SHM_BYTES = 64 << 20  # Size of /dev/shm that a container has unless told otherwise.
 MEGA_INTERFACES, HIGH_INTERFACES = 9, 5
 """Interfaces of Google's a3-megagpu-8g and a3-highgpu-8g: one of the host's, the rest for GPUs."""
 

@@ -13,8 +13,7 @@ from dtk.errors import DtkError
 from dtk.nccl.nccl_conf import MOST_BYTES, read_system, read_user
 from dtk.nccl.render import ENVIRONMENT
 
-PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "PYTORCH_", "CUDA_LAUNCH_BLOCKING")
-"""Names that are looked at."""
+PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "PYTORCH_", "CUDA_LAUNCH_BLOCKING")  # Names that are looked at.
 _ASSIGNED = re.compile(
     r"""(?<![\w$])(?P<name>(?:NCCL|TORCH|GLOO|PYTORCH)_[A-Za-z0-9_]+|CUDA_LAUNCH_BLOCKING)="""
     r"""(?P<value>"[^"]*"|'[^']*'|[^\s;&|,)]*(?:,(?!\w+=)[^\s;&|,)]*)*)"""
@@ -25,8 +24,7 @@ _NODES = re.compile(r"^#SBATCH[ \t](?:.*?[ \t])??(?:-N[ \t]*=?|--nodes(?:=|[ \t]
 _SHELL = re.compile(r"^(?:#!|#SBATCH|\s*export\s|\s*ENV\s|\s*(?:srun|mpirun|docker|torchrun)\s)", re.MULTILINE)
 _TEMPLATE = re.compile(r"\{[a-z_]+\??\}")
 _NAME = re.compile(r"[A-Za-z_]\w*")
-MOST_YAML_BYTES = 256 << 10
-"""Of a YAML file, which takes far longer to read."""
+MOST_YAML_BYTES = 256 << 10  # Of a YAML file, which takes far longer to read.
 
 
 @dataclass(frozen=True, slots=True)

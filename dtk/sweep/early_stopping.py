@@ -12,8 +12,7 @@ from dtk.sweep.folder import Sweep, Trial
 from dtk.sweep.history import look, tried
 from dtk.sweep.search import Search
 
-LOOK_S = 0.5
-"""How often the metrics are looked at."""
+LOOK_S = 0.5  # How often the metrics are looked at.
 
 
 class EarlyStop:

@@ -25,8 +25,7 @@ from dtk.record.run_folder import now, unwritable, writing
 from dtk.sweep.points import Point
 
 SCHEMA_VERSION = 1  # Of sweep.json; readers refuse newer ones.
-FOLDER = "sweeps"
-"""In the runs folder. It holds no record of a run, so nothing takes it for one."""
+FOLDER = "sweeps"  # In the runs folder. It holds no record of a run, so nothing takes it for one.
 _LARGEST_BYTES = 64 * 1024 * 1024  # Chosen: 10,000 points take a few MiB.
 
 

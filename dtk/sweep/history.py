@@ -10,8 +10,7 @@ from dtk.sweep.folder import Sweep, Trial
 from dtk.sweep.runner import STOPPED_EARLY
 from dtk.sweep.search import Tried
 
-MOST_BYTES = 32 * 1024 * 1024
-"""Of metrics.jsonl; a longer one is read up to there."""
+MOST_BYTES = 32 * 1024 * 1024  # Of metrics.jsonl; a longer one is read up to there.
 _STATES = {"finished": "finished", "running": "running", STOPPED_EARLY: "killed", "preempted": "preempted"}
 
 

@@ -19,8 +19,7 @@ from dtk.sweep.runner import Runner
 from dtk.sweep.search import Search
 from dtk.sweep.values import spelled
 
-_TOLD_FROM = 20
-"""Composing more points than that takes seconds."""
+_TOLD_FROM = 20  # Composing more points than that takes seconds.
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ from typing import Any
 from dtk.config.overrides import parse
 from dtk.errors import DtkError
 
-CHOICES = "${args_no_hyphens}"
-"""W&B's name for the parameters of a point as `key=value` words."""
+CHOICES = "${args_no_hyphens}"  # W&B's name for the parameters of a point as `key=value` words.
 DEFAULT = ["${env}", "${interpreter}", "-m", "dtk.run", "tracker=wandb", CHOICES]
 WRITE = f"write command: [{', '.join(repr(word) if word.startswith('$') else word for word in DEFAULT)}]"
 _PROGRAM = "dtk.run"

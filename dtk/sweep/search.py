@@ -16,8 +16,7 @@ from dtk.extras import install
 from dtk.sweep.file import SweepFile, values
 from dtk.sweep.values import plain
 
-_NO_NUMPY_1 = (3, 13)
-"""The package asks for numpy below 2, and from this Python on there is none."""
+_NO_NUMPY_1 = (3, 13)  # The package asks for numpy below 2, and from this Python on there is none.
 
 
 @dataclass(frozen=True, slots=True)

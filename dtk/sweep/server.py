@@ -19,11 +19,9 @@ from dtk.launch.processes import importable
 from dtk.record.tracker_process import base_url, has_key
 from dtk.sweep.local import Job, with_extra
 
-PROJECT = "dtk"
-"""Where the file names none; the default of `tracker=wandb`."""
+PROJECT = "dtk"  # Where the file names none; the default of `tracker=wandb`.
 _AGENT = re.compile(r"wandb agent (\S+)")
-_MOST_LINES = 3
-"""Of what W&B says when it refuses a sweep."""
+_MOST_LINES = 3  # Of what W&B says when it refuses a sweep.
 
 
 def check_server(job: Job) -> None:

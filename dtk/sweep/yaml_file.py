@@ -11,10 +11,8 @@ from diagnostics.evidence import safe_yaml
 from diagnostics.evidence.limits import Limits
 from dtk.errors import DtkError, refused
 
-MOST_BYTES = 300_000
-"""Read in seconds; ten thousand values, which is the most, take less."""
-_DEEPEST = 20
-"""Levels of brackets."""
+MOST_BYTES = 300_000  # Read in seconds; ten thousand values, which is the most, take less.
+_DEEPEST = 20  # Levels of brackets.
 
 
 def load(path: Path) -> dict[str, Any]:

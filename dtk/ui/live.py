@@ -19,11 +19,9 @@ from diagnostics.evidence.ring.format import parse
 
 TAIL_BYTES = 8 << 20
 """Of metrics.jsonl, from its end: 20,000 records at some 400 bytes each, read in a tenth of a second."""
-MOST_POINTS = 400
-"""Of a curve: a screen has no more room."""
+MOST_POINTS = 400  # Of a curve: a screen has no more room.
 MOST_RANKS = 16_384
-RINGS = 64
-"""Ranks whose rings are read for each look: half a megabyte each."""
+RINGS = 64  # Ranks whose rings are read for each look: half a megabyte each.
 _RANK = re.compile(r"rank_(\d{5,8})\.json")
 
 

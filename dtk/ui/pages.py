@@ -21,12 +21,9 @@ from dtk.errors import DtkError
 from dtk.runs.select import SORTS
 from dtk.ui.live import RankNow, curves, ranks
 
-PAGE_ROWS = 200
-"""Runs on a page: a browser lays out so many rows at once without a pause."""
-DENSE_RANKS = 64
-"""Beyond so many ranks each has a cell instead of a row."""
-CELLS = 32
-"""Ranks in a row of cells: four nodes of eight."""
+PAGE_ROWS = 200  # Runs on a page: a browser lays out so many rows at once without a pause.
+DENSE_RANKS = 64  # Beyond so many ranks each has a cell instead of a row.
+CELLS = 32  # Ranks in a row of cells: four nodes of eight.
 QUIET_S = 30.0
 """A rank of a running run without a sign of life for so long is marked. The shortest that the default watch waits
 before it looks closer is longer; a checkpoint or an evaluation beats in between."""

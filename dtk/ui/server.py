@@ -23,8 +23,7 @@ from dtk.errors import DtkError
 from dtk.ui.pages import find, link, run_page, runs_page
 
 HOST = "127.0.0.1"
-DIAGNOSIS_S = 600.0
-"""Longest that a diagnosis may take: those of the largest traces take minutes."""
+DIAGNOSIS_S = 600.0  # Longest that a diagnosis may take: those of the largest traces take minutes.
 MOST_COMPARED = 64
 _BACK = doc.Paragraph((link("All runs", "/"),))
 _HEADERS = {

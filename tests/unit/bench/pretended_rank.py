@@ -25,5 +25,5 @@ if end in ("kill", "raise", "exit"):
             raise ValueError("a bad cable")
         sys.exit(3)
     time.sleep(0.4)
-    print(json.dumps({"error": "RuntimeError: Connection closed by peer [127.0.0.1]:1"}), flush=True)
+    print(json.dumps({"error": "Connection closed by peer [127.0.0.1]:1", "type": "RuntimeError"}), flush=True)
     sys.exit(1)
