@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -47,17 +47,8 @@ class GroupState:
 Token = tuple[GroupState, int, int]  # A call that was recorded: its group, the record's id, the position in the group.
 
 
-class _Plan(NamedTuple):
-    """Texts of the ring, elements and signature of a call."""
-
-    op: int
-    user_op: int
-    dtype: int
-    reduce_op: int
-    inputs: int
-    outputs: int
-    numel: int
-    signature: int
+_Plan = tuple[tuple[int, int, int], tuple[int, int, int], int, int]
+"""Texts (op, user_op, dtype) and (inputs, outputs, reduce_op) of the ring, elements and signature of a call."""
 
 
 class CollectiveLog:
@@ -99,12 +90,11 @@ class CollectiveLog:
                 everywhere, within = call.root
                 root = ANY_PEER if everywhere is None else everywhere
                 root = root if within is None else group.ranks[within]
-            plan = self._plan(kind, call, user_op, root)
+            named, shaped, numel, signature = self._plan(kind, call, user_op, root)
             if kind.p2p:
                 group.p2p += 1
                 seq, signature = group.p2p, 0
             else:
-                signature = plan.signature
                 group.hash = ((group.hash ^ signature) * _MULTIPLIER + 1) & MASK
                 group.history.append(group.hash)
                 group.count = seq = group.count + 1
@@ -113,9 +103,9 @@ class CollectiveLog:
                 seq,
                 STARTED,
                 self.step,
-                (site, 0 if region is None else ring.text(region.name), plan.op, plan.user_op, plan.dtype),
-                (plan.inputs, plan.outputs, plan.reduce_op, ring.text(_short(call.splits) if call.splits else "")),
-                (root, call.tag, plan.numel, call.amount, signature),
+                (site, 0 if region is None else ring.text(region.name), *named),
+                (*shaped, ring.text(_short(call.splits) if call.splits else "")),
+                (root, call.tag, numel, call.amount, signature),
                 kind.p2p,
                 call.asynchronous,
             )
@@ -187,7 +177,7 @@ class CollectiveLog:
         self.groups[name] = state
         return state
 
-    def _plan(self, kind: Kind, call: Call, user_op: str, root: int) -> "_Plan":
+    def _plan(self, kind: Kind, call: Call, user_op: str, root: int) -> _Plan:
         """Return what stays the same from one call to the next of the same kind."""
         inputs, outputs = call.inputs, call.outputs
         first = inputs[0] if inputs else outputs[0] if outputs else None
@@ -202,16 +192,12 @@ class CollectiveLog:
             numbers = (call.amount,) if call.amount >= 0 else ()
             dtypes = (str(dtype),) if kind.typed else ()
             wire = Wire(kind.wire, numbers, dtypes, None if root == NO_PEER else root, reduce_op)
-            plan = self._plans[key] = _Plan(
-                op=text(kind.op),
-                user_op=text(user_op),
-                dtype=text("" if dtype is None else str(dtype).removeprefix("torch.")),
-                reduce_op=text(reduce_op),
-                inputs=text(_short([list(t.shape) for t in inputs]) if inputs else ""),
-                outputs=text(_short([list(t.shape) for t in outputs]) if outputs else ""),
-                numel=sum(t.numel() for t in inputs or outputs),
-                signature=signature(wire),
-            )
+            dtype_text = "" if dtype is None else str(dtype).removeprefix("torch.")
+            sizes = [_short([list(t.shape) for t in side]) if side else "" for side in (inputs, outputs)]
+            named = text(kind.op), text(user_op), text(dtype_text)
+            shaped = text(sizes[0]), text(sizes[1]), text(reduce_op)
+            plan = named, shaped, sum(t.numel() for t in inputs or outputs), signature(wire)
+            self._plans[key] = plan
         return plan
 
     def sample(self, frame: FrameType | None) -> None:

@@ -15,20 +15,11 @@ def failure_record(error: BaseException, rank: int, attempt: int) -> dict[str, o
     """Content of error.json."""
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
-    return {
-        "schema_version": 1,
-        "rank": rank,
-        "attempt": attempt,
-        "type": type(error).__name__,
-        "message": str(error),
-        "file": last.filename if last else None,
-        "line": last.lineno if last else None,
-        "function": last.name if last else None,
-        "region": failed_in(),
-        "time_s": time.time(),
-        "user_error": isinstance(error, DtkError),
-        "traceback": "".join(traceback.format_exception(error)),
-    }
+    record: dict[str, object] = {"schema_version": 1, "rank": rank, "attempt": attempt, "type": type(error).__name__}
+    record |= {"message": str(error), "region": failed_in(), "time_s": time.time()}
+    record |= {"file": last and last.filename, "line": last and last.lineno, "function": last and last.name}
+    record |= {"user_error": isinstance(error, DtkError)}
+    return {**record, "traceback": "".join(traceback.format_exception(error))}
 
 
 def write_failure(error: BaseException, path: Path, rank: int, attempt: int) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths, read_heartbeat
 from diagnostics.contract.files import replacing
 from dtk.config.schema import RecordConfig
-from dtk.record.guard import guarded
+from dtk.record.guard import guarded, run_all
 
 ENTRIES_PER_GROUP = 64  # Chosen: several steps of most jobs, in a file that is rewritten every few seconds.
 FIRST_S = 0.2  # A job that dies at once leaves a snapshot too.
@@ -140,6 +140,11 @@ def dump_stacks(path: Path) -> None:
     with path.open("w", encoding="utf-8") as file:
         print(f"# stacks at {time.time():.3f} s since 1970", file=file, flush=True)
         faulthandler.dump_traceback(file, all_threads=True)
+
+
+def dump_last(paths: RunPaths, rank: int, black_box: "BlackBox | None") -> None:
+    """Write what explains a hang; a part that fails does not cost the others."""
+    run_all(last_dumps(paths, rank, black_box))
 
 
 def last_dumps(paths: RunPaths, rank: int, black_box: "BlackBox | None") -> dict[str, Callable[[], None]]:

@@ -54,32 +54,25 @@ def _as(name: str, extract: Callable[..., Call]) -> Kind:
 
 _GATHERS = Kind("all_gather_into_tensor_coalesced", "all_gather_into_tensor_coalesced", _all_gather)
 _SCATTERS = Kind("reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_coalesced", _reduce_scatter, typed=True)
+_ALL_TO_ALL = _as(
+    "all_to_all_single",
+    lambda tensor, outputs, inputs, group: Call(group, True, (tensor,), splits=[list(outputs), list(inputs)]),
+)
+_SEND = _as("isend", lambda tensor, peer, tag, group: Call(group, True, (tensor,), root=(peer, None), tag=tag))
+_RECV = _as("irecv", lambda tensor, peer, tag, group: Call(group, True, (), (tensor,), root=(peer, None), tag=tag))
+_SHARD = _as("all_to_all_single", lambda tensor, gather_dim, shard_dim, group: Call(group, False, (tensor,)))
+_NAMES = {
+    "all_reduce all_reduce_": _as("all_reduce", _all_reduce),
+    "all_reduce_coalesced all_reduce_coalesced_": _as("all_reduce_coalesced", _all_reduce),
+    "broadcast broadcast_": _as("broadcast", _broadcast),
+    "all_gather_into_tensor all_gather_into_tensor_out": _as("all_gather_into_tensor", _all_gather),
+    "reduce_scatter_tensor reduce_scatter_tensor_out": _as("reduce_scatter_tensor", _reduce_scatter),
+    **{kind.op: kind for kind in (_GATHERS, _SCATTERS)},
+    **{"all_to_all_single": _ALL_TO_ALL, "isend": _SEND, "irecv": _RECV},
+}
 OPERATORS: dict[str, Kind] = {
-    "_c10d_functional::all_reduce": _as("all_reduce", _all_reduce),
-    "_c10d_functional::all_reduce_": _as("all_reduce", _all_reduce),
-    "_c10d_functional::all_reduce_coalesced": _as("all_reduce_coalesced", _all_reduce),
-    "_c10d_functional::all_reduce_coalesced_": _as("all_reduce_coalesced", _all_reduce),
-    "_c10d_functional::broadcast": _as("broadcast", _broadcast),
-    "_c10d_functional::broadcast_": _as("broadcast", _broadcast),
-    "_c10d_functional::all_gather_into_tensor": _as("all_gather_into_tensor", _all_gather),
-    "_c10d_functional::all_gather_into_tensor_out": _as("all_gather_into_tensor", _all_gather),
-    "_c10d_functional::all_gather_into_tensor_coalesced": _GATHERS,
-    "_c10d_functional::reduce_scatter_tensor": _as("reduce_scatter_tensor", _reduce_scatter),
-    "_c10d_functional::reduce_scatter_tensor_out": _as("reduce_scatter_tensor", _reduce_scatter),
-    "_c10d_functional::reduce_scatter_tensor_coalesced": _SCATTERS,
-    "_c10d_functional::all_to_all_single": _as(
-        "all_to_all_single",
-        lambda tensor, outputs, inputs, group: Call(group, True, (tensor,), splits=[list(outputs), list(inputs)]),
-    ),
-    "_c10d_functional::isend": _as(
-        "isend", lambda tensor, peer, tag, group: Call(group, True, (tensor,), root=(peer, None), tag=tag)
-    ),
-    "_c10d_functional::irecv": _as(
-        "irecv", lambda tensor, peer, tag, group: Call(group, True, (), (tensor,), root=(peer, None), tag=tag)
-    ),
-    "_dtensor::shard_dim_alltoall": _as(
-        "all_to_all_single", lambda tensor, gather_dim, shard_dim, group: Call(group, False, (tensor,))
-    ),
+    **{f"_c10d_functional::{name}": kind for names, kind in _NAMES.items() for name in names.split()},
+    "_dtensor::shard_dim_alltoall": _SHARD,
 }
 """Names that this torch does not have are passed over."""
 

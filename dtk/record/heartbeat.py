@@ -43,7 +43,7 @@ class HeartbeatFile:
         """
         about = {"pid": os.getpid(), "host": socket.gethostname()[:64], "attempt": self.attempt}
         self._tail = f', {json.dumps(about)[1:-1]}, "beat_end": '.encode()
-        self._memory = mapped(self.path, HEARTBEAT_BYTES, self._publish, "dtk-heartbeat")
+        self._memory = mapped(self.path, HEARTBEAT_BYTES, self._publish, "heartbeat", self._stop)
         self._write("start")
 
     @property
@@ -80,27 +80,33 @@ class HeartbeatFile:
         self._memory[:] = text.ljust(HEARTBEAT_BYTES)
 
     def _publish(self, file: int) -> None:
-        """Write the newest beat now and then, where the file system may stall."""
-        while True:
-            done = self._stop.wait(PUBLISH_EVERY_S)
-            with guarded("heartbeat"):
-                os.pwrite(file, bytes(self._memory), 0)
-            if done:
-                return
+        """Write the newest beat, where the file system may stall."""
+        os.pwrite(file, bytes(self._memory), 0)
 
 
-def mapped(path: Path, size_bytes: int, publish: Callable[[int], None], name: str) -> mmap.mmap | bytearray:
+def mapped(
+    path: Path, size_bytes: int, publish: Callable[[int], None], name: str, stop: threading.Event
+) -> mmap.mmap | bytearray:
     """Return the memory of a file, which has all its blocks: a hole in it would kill the process when the disk is full.
 
     Args:
         path: opened, or made.
         size_bytes: of the file; it is cut or filled with zeros.
-        publish: given the open file, on a thread of its own, where the memory is not the file's.
-        name: of that thread.
+        publish: given the open file now and then, on a thread of its own, where the memory is not the file's.
+        name: of that thread, after `dtk-`.
+        stop: ends that thread after one more call.
 
     Raises:
         OSError: the folder is full or read-only.
     """
+
+    def keep(copy: int) -> None:
+        done = False
+        while not done:
+            done = stop.wait(PUBLISH_EVERY_S)
+            with guarded(name):
+                publish(copy)
+
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -108,7 +114,7 @@ def mapped(path: Path, size_bytes: int, publish: Callable[[int], None], name: st
         if can_map(path):
             os.posix_fallocate(file, 0, size_bytes)
             return mmap.mmap(file, size_bytes)
-        threading.Thread(target=publish, args=(os.dup(file),), name=name, daemon=True).start()
+        threading.Thread(target=keep, args=(os.dup(file),), name=f"dtk-{name}", daemon=True).start()
         return bytearray(size_bytes)
     finally:
         os.close(file)

@@ -85,27 +85,14 @@ def surroundings(run_id: str, world_size: int, nproc: int, runs_folder: Path) ->
         nproc: ranks on this node.
         runs_folder: of which nothing counts as a change of the code.
     """
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "run_id": run_id,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "argv": sys.argv,
-        "cwd": str(Path.cwd()),
-        "pid": os.getpid(),
-        "pid_start": process_start(os.getpid()),
-        "host": socket.gethostname(),
-        "git": git_state(Path.cwd(), runs_folder),
-        "versions": versions(),
-        "hardware": {**hardware(), **network()},
-        "topology": {
-            "world_size": world_size,
-            "nproc": nproc,
-            "nodes": -(-world_size // max(1, nproc)),
-            # As far as the parent knows them: Slurm names all hosts, torchrun only this one.
-            "hosts": os.environ.get("SLURM_JOB_NODELIST") or socket.gethostname(),
-        },
-        "environment": environment(),
-    }
+    # As far as the parent knows the hosts: Slurm names all of them, torchrun only this one.
+    topology: dict[str, Any] = {"world_size": world_size, "nproc": nproc, "nodes": -(-world_size // max(1, nproc))}
+    topology["hosts"] = os.environ.get("SLURM_JOB_NODELIST") or socket.gethostname()
+    about = {"schema_version": SCHEMA_VERSION, "run_id": run_id, "argv": sys.argv, "cwd": str(Path.cwd())}
+    about |= {"created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
+    about |= {"pid": os.getpid(), "pid_start": process_start(os.getpid()), "host": socket.gethostname()}
+    about |= {"git": git_state(Path.cwd(), runs_folder), "versions": versions(), "environment": environment()}
+    return {**about, "hardware": {**hardware(), **network()}, "topology": topology}
 
 
 def git_state(folder: Path, *runs_folders: Path) -> dict[str, Any] | None:
@@ -239,15 +226,10 @@ def _gpus() -> dict[str, Any]:
     with suppress(nvml.NVMLError):
         driver = text_of(nvml.nvmlSystemGetDriverVersion())
     try:
-        gpus = [
-            {
-                "index": device.index,
-                "name": device.name,
-                "uuid": device.uuid,
-                "memory_bytes": device.sample(nvml).get("memory_total_bytes"),
-            }
-            for device in all_devices(nvml)
-        ]
+        gpus: list[dict[str, Any]] = []
+        for device in all_devices(nvml):
+            about = {"index": device.index, "name": device.name, "uuid": device.uuid}
+            gpus.append({**about, "memory_bytes": device.sample(nvml).get("memory_total_bytes")})
         return {"gpus": gpus, "nvidia_driver": driver}
     except nvml.NVMLError as error:
         return {"gpus": None, "gpu_reason": f"NVML: {error}"}

@@ -15,10 +15,9 @@ from dtk.parallel.control import list_over_ranks, sum_over_ranks
 from dtk.parallel.placement import is_replicated_over
 from dtk.parallel.regions import region
 from dtk.record.guard import guarded, report
+from dtk.record.parity import bits_of
 from dtk.record.recorder import Recorder
 
-_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Bytes of an element -> the integers of its bits."""
 _CPU_BLOCK, _DEVICE_BLOCK = 2**20, 2**28  # Elements summed at once: the CPU makes an int64 copy of them.
 INPUTS = "inputs"  # What the samples of a step are called among the parameters that are compared.
 _UNKNOWN = 0  # Fingerprint of a rank that cannot be compared: its parameters are not finite or could not be read.
@@ -171,11 +170,8 @@ def fingerprints(tensors: Sequence[Tensor]) -> Tensor:
 def _bit_sum(tensor: Tensor) -> Tensor:
     if tensor.numel() == 0:
         return torch.zeros((), dtype=torch.int64, device=tensor.device)
-    flat = tensor.reshape(-1)
-    whole = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
-    bits = whole.view(_BITS[whole.element_size()])
     size = _CPU_BLOCK if tensor.device.type == "cpu" else _DEVICE_BLOCK
-    return torch.stack([block.sum() for block in torch.split(bits, size)]).sum()
+    return torch.stack([block.sum() for block in torch.split(bits_of(tensor), size)]).sum()
 
 
 def combined(sums: Tensor) -> int:

@@ -104,10 +104,9 @@ def _sum(flat: Tensor, begin: int, first: int, width: int, row_size: int, name: 
     if not flat.numel():
         return 0
     seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
-    bits = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+    bits = bits_of(flat)
     scale = bits.numel() // flat.numel()
     begin, first, width, row_size = (number * scale for number in (begin, first, width, row_size))
-    bits = bits.view(_BITS[bits.element_size()])
     size = _CPU_BLOCK if flat.device.type == "cpu" else _DEVICE_BLOCK
     ramp = torch.arange(min(size, bits.numel()), dtype=torch.int64, device=flat.device)
     steps = ramp * _signed(_STEP)
@@ -122,6 +121,13 @@ def _sum(flat: Tensor, begin: int, first: int, width: int, row_size: int, name: 
         mixed.bitwise_xor_(mixed >> 32).mul_(_signed(_SECOND))
         sums.append(mixed.bitwise_xor_(mixed >> 29).sum())
     return int(torch.stack(sums).sum())
+
+
+def bits_of(tensor: Tensor) -> Tensor:
+    """Return a tensor's bits as a flat tensor of integers of its element size; a complex number is two of them."""
+    flat = tensor.reshape(-1)
+    whole = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+    return whole.view(_BITS[whole.element_size()])
 
 
 def _signed(value: int) -> int:

@@ -38,7 +38,11 @@ class ProfilerWindow:
         """Open or close the window if it is time; inside, mark the step as torch's own tools expect."""
         self._seen += 1
         if self._seen == self.start and self.steps > 0:
-            self._open()
+            cuda = [ProfilerActivity.CUDA] if self.device.type == "cuda" else []
+            options: dict[str, Any] = {"record_shapes": True, "profile_memory": True, "with_stack": self.stacks}
+            self._profiler = torch.profiler.profile(activities=[ProfilerActivity.CPU, *cuda], **options)
+            self._profiler.start()
+            self._profiler.add_metadata_json("dtk", f'{{"rank": {self.rank}}}')
         if self._profiler is None:
             return
         self._unmark()
@@ -57,15 +61,6 @@ class ProfilerWindow:
             self._export.join(timeout_s)
             if self._export.is_alive():
                 report(TOPIC, f"the trace was not written within {timeout_s:g} s")
-
-    def _open(self) -> None:
-        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.device.type == "cuda" else [])]
-        profiler = torch.profiler.profile(
-            activities=activities, record_shapes=True, profile_memory=True, with_stack=self.stacks
-        )
-        profiler.start()
-        profiler.add_metadata_json("dtk", f'{{"rank": {self.rank}}}')
-        self._profiler = profiler
 
     def _unmark(self) -> None:
         if self._mark is not None:

@@ -14,15 +14,7 @@ from torch._C._distributed_c10d import Store
 
 from diagnostics.contract.artifacts import RunPaths, Verdict, write_json
 from diagnostics.contract.secrets import masked_text
-from dtk.config.schema import (
-    Config,
-    NoTracker,
-    RecordConfig,
-    TensorboardTracker,
-    TrainConfig,
-    WandbTracker,
-    WatchConfig,
-)
+from dtk.config.schema import Config, RecordConfig, TrainConfig, WatchConfig
 from dtk.parallel.regions import Observer, failed_in, observe
 from dtk.record import collectives, flight, memory, wrappers
 from dtk.record.events import Events, Spans
@@ -32,7 +24,7 @@ from dtk.record.jsonl import JsonLines
 from dtk.record.observers import Nvtx, ProfilerMarks
 from dtk.record.profiler import ProfilerWindow
 from dtk.record.telemetry import Telemetry, cuda_uuids
-from dtk.record.trackers import CLOSE_S, Tracker
+from dtk.record.trackers import CLOSE_S, Tracker, TrackerConfig
 from dtk.record.watch import Watch
 
 FAILED_S = 3.0  # Longest that a failing rank stays to dump what it knows; its error.json is written before.
@@ -47,7 +39,7 @@ class OwnLoop:
 
     record: RecordConfig
     watch: WatchConfig
-    tracker: NoTracker | WandbTracker | TensorboardTracker
+    tracker: TrackerConfig
     own: dict[str, Any]
     """What the user gave as configuration."""
     train: TrainConfig
@@ -129,19 +121,9 @@ class Recorder:
         if self._calls is None or not self.config.watch.enabled or self.world_size == 1:
             return
         with guarded("watch"):
-            self._watch = Watch(
-                self.config.watch,
-                self._calls,
-                self.paths,
-                self.rank,
-                self.world_size,
-                self.attempt,
-                self.device.type,
-                progress=lambda: (self._heartbeat.beats, flight.group_status()),
-                dump=lambda: run_all(flight.last_dumps(self.paths, self.rank, self._black_box)),
-                ended=ended,
-                hosted=hosted,
-            )
+            own = (self.config.watch, self._calls, self.paths, self.device.type)
+            dump = partial(flight.dump_last, self.paths, self.rank, self._black_box)
+            self._watch = Watch(*own, lambda: (self._heartbeat.beats, flight.group_status()), dump, ended, hosted)
             self._watch.start(store)
 
     def event(self, name: str, **fields: Any) -> None:

@@ -13,8 +13,7 @@ from pathlib import Path
 from diagnostics.evidence.ring import format as layout
 from diagnostics.evidence.ring.format import GROUP, GROUPS_AT, HEADER, RECORD, SAMPLES, STARTED, TABLE_HEAD, TEXT_HEAD
 from diagnostics.evidence.ring.groups import format_ranks
-from dtk.record.guard import guarded
-from dtk.record.heartbeat import PUBLISH_EVERY_S, mapped
+from dtk.record.heartbeat import mapped
 
 GROUPS = 128  # Chosen: more than a mesh of all dimensions has on one rank.
 SLOTS = 2048  # Calls kept: about as many as the flight recorder keeps.
@@ -41,6 +40,7 @@ class Ring:
         self._samples: dict[int, tuple[int, int]] = {}  # Text of a place -> its slot, how often it was seen.
         self._records_at = GROUPS_AT + GROUPS * GROUP.size
         self._table_at = self._records_at + SLOTS * RECORD.size
+        self._published = 0, TABLE_HEAD.size  # Records and end of the texts that a thread has written.
         self._stop = threading.Event()
 
     def start(self) -> None:
@@ -50,7 +50,8 @@ class Ring:
             OSError: the folder is full or read-only.
         """
         self.path.unlink(missing_ok=True)
-        self._memory = mapped(self.path, layout.file_bytes(GROUPS, SLOTS, TABLE_BYTES), self._publish, "dtk-ring")
+        size_bytes = layout.file_bytes(GROUPS, SLOTS, TABLE_BYTES)
+        self._memory = mapped(self.path, size_bytes, self._publish, "ring", self._stop)
         host = socket.gethostname().encode()[:64]
         about = (layout.VERSION, self.rank, self.world_size, self.attempt, os.getpid(), GROUPS, SLOTS, TABLE_BYTES)
         HEADER.pack_into(self._memory, 0, layout.MAGIC, *about, time.time(), host)
@@ -158,17 +159,12 @@ class Ring:
         return bytes(self._memory)
 
     def _publish(self, file: int) -> None:
-        """Write what is new now and then, where the file system may stall."""
-        written, used = 0, TABLE_HEAD.size
-        while True:
-            done = self._stop.wait(PUBLISH_EVERY_S)
-            with guarded("ring"):
-                issued, end, table_at = self.issued, self._used, self._table_at
-                records = range(max(written - REWRITTEN, issued - SLOTS, 0), issued)
-                parts = [(table_at + used, end - used), (table_at, TABLE_HEAD.size)]
-                parts += [(self._records_at + number % SLOTS * RECORD.size, RECORD.size) for number in records]
-                for at, size_bytes in (*parts, (0, self._records_at)):
-                    os.pwrite(file, bytes(self._memory[at : at + size_bytes]), at)
-                written, used = issued, end
-            if done:
-                return
+        """Write what is new, where the file system may stall."""
+        written, used = self._published
+        issued, end, table_at = self.issued, self._used, self._table_at
+        records = range(max(written - REWRITTEN, issued - SLOTS, 0), issued)
+        parts = [(table_at + used, end - used), (table_at, TABLE_HEAD.size)]
+        parts += [(self._records_at + number % SLOTS * RECORD.size, RECORD.size) for number in records]
+        for at, size_bytes in (*parts, (0, self._records_at)):
+            os.pwrite(file, bytes(self._memory[at : at + size_bytes]), at)
+        self._published = issued, end

@@ -54,33 +54,24 @@ class Telemetry:
 
     def _run(self) -> None:
         with guarded("telemetry"):
-            nvml, devices, reason = self._open()
+            devices: list[Device] = []
+            uuids, (nvml, reason) = self.uuids(), open_nvml()
+            if nvml is not None:
+                try:
+                    devices = [find_device(nvml, uuid, i) for i, uuid in enumerate(uuids)]
+                    reason = "the run uses no CUDA device"
+                except nvml.NVMLError as error:
+                    reason = f"NVML: {error}"
             host = Host(self.paths, self.rank)
-            self.lines.append(self._about(devices, reason))
+            names = ("index", "uuid", "name", "signals", "unsupported")
+            gpu = [{name: getattr(device, name) for name in names} for device in devices]
+            about = {"kind": "about", "schema_version": SCHEMA_VERSION, "time_s": time.time()}
+            about |= {"host": socket.gethostname(), "cores": psutil.cpu_count(), "every_s": self.every_s}
+            self.lines.append(about | ({"gpu": gpu} if gpu else {"gpu": None, "gpu_reason": reason}))
             while not self._stop.wait(self.every_s):
-                gpu = [device.sample(nvml) for device in devices] if devices else None
-                record = {"kind": "sample", "time_s": time.time(), "gpu": gpu, "host": host.sample()}
-                self.lines.append(record if gpu is not None else {**record, "gpu_reason": reason})
-
-    def _open(self) -> tuple[Any, list[Device], str]:
-        """NVML and this node's devices, or why there are none."""
-        uuids = self.uuids()
-        nvml, reason = open_nvml()
-        if nvml is None:
-            return None, [], reason
-        if not uuids:
-            return nvml, [], "the run uses no CUDA device"
-        try:
-            return nvml, [find_device(nvml, uuid, i) for i, uuid in enumerate(uuids)], ""
-        except nvml.NVMLError as error:
-            return nvml, [], f"NVML: {error}"
-
-    def _about(self, devices: list[Device], reason: str) -> dict[str, Any]:
-        names = ("index", "uuid", "name", "signals", "unsupported")
-        gpu = [{name: getattr(device, name) for name in names} for device in devices]
-        about = {"kind": "about", "schema_version": SCHEMA_VERSION, "time_s": time.time()}
-        about |= {"host": socket.gethostname(), "cores": psutil.cpu_count(), "every_s": self.every_s}
-        return about | ({"gpu": gpu} if gpu else {"gpu": None, "gpu_reason": reason})
+                record = {"kind": "sample", "time_s": time.time(), "gpu": None, "host": host.sample()}
+                now = [device.sample(nvml) for device in devices]
+                self.lines.append({**record, "gpu": now} if now else {**record, "gpu_reason": reason})
 
 
 class Host:
@@ -98,61 +89,41 @@ class Host:
     def sample(self) -> dict[str, Any]:
         """Percentages since the last sample; counters since the machine started."""
         memory, network = psutil.virtual_memory(), psutil.net_io_counters()
-        busy = psutil.cpu_percent()
-        sample: dict[str, Any] = {
-            "cpu_percent": busy,
-            "memory_used_bytes": memory.total - memory.available,
-            "memory_total_bytes": memory.total,
-            "rank_rss_bytes": self._ranks(),
-            "ranks_in_disk_wait": self._disk_waits(),
-            **cpu_figures(),
-        }
-        own, stolen = self._cpu_percent(), getattr(psutil.cpu_times_percent(), "steal", None)
+        busy, (resident, waiting, own) = psutil.cpu_percent(), self._ranks()
+        sample: dict[str, Any] = {"cpu_percent": busy, "rank_rss_bytes": resident, "ranks_in_disk_wait": waiting}
+        sample |= {"memory_used_bytes": memory.total - memory.available, "memory_total_bytes": memory.total}
+        sample |= cpu_figures()
+        stolen = getattr(psutil.cpu_times_percent(), "steal", None)
         if own is not None:
             sample["others_cpu_percent"] = round(max(0.0, busy - own), 1)
         if stolen is not None:
             sample["stolen_cpu_percent"] = stolen
         if network is not None:
-            sample["network_sent_bytes"] = network.bytes_sent
-            sample["network_received_bytes"] = network.bytes_recv
-            sample["network_errors"] = network.errin + network.errout
-            sample["network_drops"] = network.dropin + network.dropout
+            sample |= {"network_sent_bytes": network.bytes_sent, "network_received_bytes": network.bytes_recv}
+            sample |= {"network_errors": network.errin + network.errout}
+            sample |= {"network_drops": network.dropin + network.dropout}
         return sample
 
-    def _cpu_percent(self) -> float | None:
-        """Return the percentage of all cores that this node's ranks used since the last sample.
+    def _ranks(self) -> tuple[dict[str, int], list[int], float | None]:
+        """Return this node's ranks: resident bytes, those that wait for a file system or a device, CPU percentage.
 
-        None until every rank was sampled twice.
+        The percentage is of all cores since the last sample; None until every rank was sampled twice.
         """
-        cores, used = psutil.cpu_count() or 1, 0.0
+        for rank, path in self._heartbeats.items():
+            if rank not in self._processes and (beat := read_heartbeat(path)) is not None:
+                with suppress(psutil.Error):
+                    if beat.host == socket.gethostname()[:64]:
+                        self._processes[rank] = psutil.Process(beat.pid)
+        resident: dict[str, int] = {}
+        waiting, used = [], 0.0
         before, self._timed = self._timed, set()
-        for rank, process in self._processes.items():
+        for rank, process in list(self._processes.items()):
             try:
+                resident[str(rank)] = process.memory_info().rss
+                waiting += [rank] if process.status() == psutil.STATUS_DISK_SLEEP else []
                 used += process.cpu_percent()
                 self._timed.add(rank)
             except psutil.Error:
-                continue
-        return used / cores if set(self._heartbeats) <= before & self._timed else None
-
-    def _disk_waits(self) -> list[int]:
-        """Ranks whose main thread waits in the kernel for a file system or a device (state D) at this moment."""
-        waiting = []
-        for rank, process in self._processes.items():
-            with suppress(psutil.Error):
-                waiting += [rank] if process.status() == psutil.STATUS_DISK_SLEEP else []
-        return waiting
-
-    def _ranks(self) -> dict[str, int]:
-        """Resident bytes of each rank of this node whose process is known by its heartbeat."""
-        resident = {}
-        for rank, path in self._heartbeats.items():
-            try:
-                if rank not in self._processes:
-                    beat = read_heartbeat(path)
-                    if beat is None or beat.host != socket.gethostname()[:64]:
-                        continue
-                    self._processes[rank] = psutil.Process(beat.pid)
-                resident[str(rank)] = self._processes[rank].memory_info().rss
-            except psutil.Error:
-                self._processes.pop(rank, None)
-        return resident
+                self._processes.pop(rank)
+        known = set(self._heartbeats) <= before & self._timed
+        return resident, waiting, used / (psutil.cpu_count() or 1) if known else None

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -50,9 +51,6 @@ class Watch:
     config: WatchConfig
     log: CollectiveLog
     paths: RunPaths
-    rank: int
-    world_size: int
-    attempt: int
     device_type: str
     progress: Callable[[], object]
     """Returns anything that changes when the rank moves."""
@@ -62,6 +60,8 @@ class Watch:
     """Whether the store lives in rank 0's process: it leaves last then, so that nobody talks to a dead store."""
 
     def __post_init__(self) -> None:
+        ring = self.log.ring
+        self.rank, self.world_size, self.attempt = ring.rank, ring.world_size, ring.attempt
         self._activity = Activity(self.device_type)
         self._idle_s = 0.0
         self._ticks = 0
@@ -95,26 +95,27 @@ class Watch:
     def _run(self, store: Store) -> None:
         last_s = time.monotonic()
         while True:
-            done = self._look()
+            # Look now and then, until the next tick, where the main thread is.
+            for _ in range(LOOKS):
+                if done := self._stop.wait(EVERY_S / LOOKS):
+                    break
+                with guarded("watch"):
+                    self.log.sample(sys._current_frames().get(threading.main_thread().ident or 0))
             now_s = time.monotonic()
             # A suspended job must not look like a stalled one when it goes on.
             elapsed_s, last_s = min(now_s - last_s, 2 * EVERY_S), now_s
             try:
                 self._tick(store, elapsed_s)
-                if done or (self.hosted and store.check(["closing"])):
-                    self._leave(store)
-                    return
+                if not done and not (self.hosted and store.check(["closing"])):
+                    continue
+                if self.hosted:
+                    store.set(f"gone/{self.rank}", "1")
+                    if self.rank == 0:  # It waits a moment for the others to let go of its store.
+                        store.set("closing", "1")
+                        self._await(partial(store.check, [f"gone/{r}" for r in range(self.world_size)]), 2 * EVERY_S)
+                return
             except RuntimeError:
                 return  # The store is gone: the run is being ended.
-
-    def _look(self) -> bool:
-        """Look now and then, until the next tick, where the main thread is. Return whether this rank leaves."""
-        for _ in range(LOOKS):
-            if self._stop.wait(EVERY_S / LOOKS):
-                return True
-            with guarded("watch"):
-                self.log.sample(sys._current_frames().get(threading.main_thread().ident or 0))
-        return False
 
     def _tick(self, store: Store, elapsed_s: float) -> None:
         self._ticks += 1
@@ -134,15 +135,6 @@ class Watch:
             if finding is not None:
                 store.compare_set("verdict", "", json.dumps({**finding, "judge": self.rank}))
                 self._end(store, json.loads(store.get("verdict")))
-
-    def _leave(self, store: Store) -> None:
-        """Where rank 0 holds the store it waits a moment for the others to let go of it."""
-        if not self.hosted:
-            return
-        store.set(f"gone/{self.rank}", "1")
-        if self.rank == 0:
-            store.set("closing", "1")
-            self._await(lambda: all(store.check([f"gone/{rank}"]) for rank in range(self.world_size)), 2 * EVERY_S)
 
     def _report(self, elapsed_s: float) -> str:
         """Counters and hashes of this rank, as JSON."""

@@ -93,18 +93,10 @@ class Attachment:
         self._store, hosted = watch_store(c10d._get_default_store(), prefix, self.rank)
         limit_s = self.stall_timeout_s
         cuda = torch.cuda.is_available() and "nccl" in str(dist.get_backend_config())
-        self._watch = Watch(
-            WatchConfig(stall_timeout_s=limit_s, first_step_timeout_s=limit_s),
-            calls,
-            self.paths,
-            self.rank,
-            self.world_size,
-            self.attempt,
-            "cuda" if cuda else "cpu",
-            progress=flight.group_status,
-            dump=lambda: run_all(flight.last_dumps(self.paths, self.rank, self._black_box)),
-            hosted=hosted,
-        )
+        config = WatchConfig(stall_timeout_s=limit_s, first_step_timeout_s=limit_s)
+        dump = partial(flight.dump_last, self.paths, self.rank, self._black_box)
+        device_type = "cuda" if cuda else "cpu"
+        self._watch = Watch(config, calls, self.paths, device_type, flight.group_status, dump, hosted=hosted)
         self._watch.start(self._store)
 
     def _raised(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -204,7 +204,7 @@ def test_it_wraps_and_texts_run_out(tmp_path, monkeypatch):
 
 def test_where_a_mapped_page_may_stall_a_thread_writes(tmp_path, monkeypatch):
     monkeypatch.setattr(heartbeat, "can_map", lambda path: False)
-    monkeypatch.setattr(ring, "PUBLISH_EVERY_S", 0.05)
+    monkeypatch.setattr(heartbeat, "PUBLISH_EVERY_S", 0.05)
     made = Ring(tmp_path / "r.ring", 0, 2, 0)
     made.start()
     group = made.add_group("pg", (0, 1), "", 0)

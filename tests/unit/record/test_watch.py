@@ -26,7 +26,7 @@ wrappers.install(log)
 store = dist.TCPStore("127.0.0.1", int(sys.argv[3]), 2, rank == 0)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
 config = WatchConfig(stall_timeout_s=1.5, first_step_timeout_s=1.5)
-watch = Watch(config, log, paths, rank, 2, 0, "cpu", progress=lambda: None, dump=lambda: None)
+watch = Watch(config, log, paths, "cpu", progress=lambda: None, dump=lambda: None)
 left = paths.root / "left"
 if rank == 0:
     # Late to look, as on a machine with too few cores: its peer has left when it judges for the first time.
