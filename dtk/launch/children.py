@@ -166,12 +166,8 @@ def local_ranks(world_size: int, threads: int, variables: Mapping[str, str] = Ma
         threads: of a rank that inherits no OMP_NUM_THREADS.
         variables: of a preset; what the user's own environment sets wins.
     """
-    shared = {
-        "WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": loopback.ADDRESS,
-        "MASTER_PORT": str(free_port()),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
-    }
+    shared = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": loopback.ADDRESS, "MASTER_PORT": str(free_port())}
+    shared["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(threads))
     common = inherited({**loopback.interface_variables(), **variables}, **shared)
     return {rank: {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)}
 

@@ -136,8 +136,9 @@ class Command:
             self._pass_on(number)
 
     def _pass_on(self, number: int) -> None:
-        if number == signal.SIGINT and _in_foreground():
-            return
+        with suppress(OSError, ValueError):
+            if number == signal.SIGINT and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp():
+                return  # The terminal gives it to the command too.
         if self._process is not None:
             self._process.send_signal(number)
 
@@ -152,10 +153,3 @@ def _channel() -> tuple[int, int]:
         size = fcntl.ioctl(sys.stderr.fileno(), termios.TIOCGWINSZ, bytes(8))
         fcntl.ioctl(sink, termios.TIOCSWINSZ, size)
     return source, sink
-
-
-def _in_foreground() -> bool:
-    try:
-        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except (OSError, ValueError):
-        return False

@@ -88,10 +88,10 @@ def make_folder(point: Resumed, data: dict[str, Any], placement: Placement, worl
     """Make the run folder, or go on in the one that is resumed, and describe the run in it."""
     from dtk.nccl.render import render
     from dtk.plan.stored import keep_plan
-    from dtk.record.run_folder import create, describe
+    from dtk.record.run_folder import create, describe, name_run
 
     composed, config = point.composed, point.composed.config
-    paths = point.paths or create(config, world_size)
+    paths = point.paths or create(Path(config.runs_folder) / name_run(config, world_size))
     if point.earlier is not None:
         from dtk.runs.code import warn_of_other_inputs
 

@@ -32,14 +32,7 @@ class Job:
         cls, run_folder: Path, device: str, backend: str, first_attempt: int, own_launcher: bool
     ) -> "Job":
         """Return the job of this rank, which torchrun's variables number; Slurm sets no restart count."""
-        return cls(
-            run_folder=run_folder,
-            rank=int(os.environ["RANK"]),
-            local_rank=int(os.environ["LOCAL_RANK"]),
-            node_rank=int(os.environ.get("GROUP_RANK", "0")),
-            world_size=int(os.environ["WORLD_SIZE"]),
-            device=device,
-            backend=backend,
-            attempt=first_attempt + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
-            own_launcher=own_launcher,
-        )
+        rank, local_rank, world_size = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
+        node_rank = int(os.environ.get("GROUP_RANK", "0"))
+        attempt = first_attempt + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        return cls(run_folder, rank, local_rank, node_rank, world_size, device, backend, attempt, own_launcher)

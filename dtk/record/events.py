@@ -7,20 +7,13 @@ from dtk.parallel.regions import Region
 from dtk.record.jsonl import JsonLines
 
 
-class Events:
-    """Lifecycle events: start, first_step, evaluation, checkpoint_begin, checkpoint_end, failure, end; and of the
-    figures non_finite, replicas_equal, replica_divergence (record.numerics).
+def event_record(name: str, rank: int, attempt: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the line of an event at this moment.
+
+    Lifecycle: start, first_step, evaluation, checkpoint_begin, checkpoint_end, failure, end; of the figures:
+    non_finite, replicas_equal, replica_divergence (record.numerics).
     """
-
-    def __init__(self, lines: JsonLines, rank: int, attempt: int) -> None:
-        self._lines = lines
-        self._rank = rank
-        self._attempt = attempt
-
-    def add(self, name: str, fields: dict[str, Any]) -> None:
-        """Record one event at this moment."""
-        about = {"kind": "event", "name": name, "time_s": time.time(), "rank": self._rank, "attempt": self._attempt}
-        self._lines.append({**about, **fields})
+    return {"kind": "event", "name": name, "time_s": time.time(), "rank": rank, "attempt": attempt, **fields}
 
 
 class Spans:

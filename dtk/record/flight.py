@@ -42,13 +42,9 @@ def environment(record: RecordConfig, paths: RunPaths) -> dict[str, str]:
     """
     if record.level == "off":
         return {}
-    variables = {
-        "TORCH_FR_BUFFER_SIZE": str(record.flight_entries),
-        "TORCH_FR_DUMP_TEMP_FILE": str(paths.watchdog_prefix.absolute()),
-        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-        "TORCH_INCLUDE_STACK_TRACE": "1",
-        "TORCH_INCLUDE_ONLY_ACTIVE": "0",
-    }
+    watchdog = str(paths.watchdog_prefix.absolute())
+    variables = {"TORCH_FR_BUFFER_SIZE": str(record.flight_entries), "TORCH_FR_DUMP_TEMP_FILE": watchdog}
+    variables |= {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_INCLUDE_STACK_TRACE": "1", "TORCH_INCLUDE_ONLY_ACTIVE": "0"}
     if record.level == "full":
         variables["TORCH_NCCL_ENABLE_TIMING"] = "1"
     return variables

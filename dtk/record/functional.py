@@ -3,7 +3,7 @@ Tracing never comes by here; calls without the dispatcher (`cpp_wrapper`, replay
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import FrameType
@@ -96,8 +96,8 @@ def install(log: CollectiveLog) -> None:
                     libraries[space].impl(short, make(own), device)  # type: ignore[no-untyped-call]
 
     for name, kind in OPERATORS.items():
-        put(name, _DEVICES, partial(_recorded, kind))
-    put("_c10d_functional::batch_p2p_ops", _DEVICES, _batch)
+        put(name, _DEVICES, partial(_recorded, partial(_one, kind)))
+    put("_c10d_functional::batch_p2p_ops", _DEVICES, partial(_recorded, _batch))
     # On CUDA it only makes one stream wait for another: the host goes on.
     put("_c10d_functional::wait_tensor", ("CPU",), _awaited)
 
@@ -110,42 +110,37 @@ def remove() -> None:
         _libraries.pop()._destroy()  # type: ignore[no-untyped-call]
 
 
-def _recorded(kind: Kind, own: Callable[..., Any]) -> Callable[..., Any]:
+Calls = Iterable[tuple[Kind, tuple[Any, ...], dict[str, Any]]]
+
+
+def _recorded(calls: Callable[..., Calls], own: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function that issues these calls, to record each of them."""
+
     def recorded(*args: Any, **kwargs: Any) -> Any:
-        log = _log
-        token = None if log is None else _begin(log, kind, sys._getframe(1), *args, **kwargs)
-        if log is None or token is None:
+        log, frame = _log, sys._getframe(1)
+        if log is None:
             return own(_TORCHS_OWN, *args, **kwargs)
+        begun = [(kind, _begin(log, kind, frame, *given, **named)) for kind, given, named in calls(*args, **kwargs)]
         outputs = None
         try:
             outputs = own(_TORCHS_OWN, *args, **kwargs)
         finally:
-            _end(log, kind, token, outputs)
+            for kind, token in begun:
+                if token is not None:
+                    _end(log, kind, token, outputs)
         return outputs
 
     return recorded
 
 
-def _batch(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function that issues several sends and receives at once, to record each of them."""
+def _one(kind: Kind, *args: Any, **kwargs: Any) -> Calls:
+    return ((kind, args, kwargs),)
 
-    def recorded(names: list[str], peers: list[int], tags: list[int], tensors: list[Tensor], group: Any) -> Any:
-        log, frame = _log, sys._getframe(1)
-        tokens: list[tuple[Kind, Token]] = []
-        for name, peer, tag, tensor in zip(names, peers, tags, tensors, strict=True):
-            kind = OPERATORS[f"_c10d_functional::{name}"]
-            if log is not None and (token := _begin(log, kind, frame, tensor, peer, tag, group)) is not None:
-                tokens.append((kind, token))
-        outputs = None
-        try:
-            outputs = own(_TORCHS_OWN, names, peers, tags, tensors, group)
-        finally:
-            for kind, token in tokens:
-                assert log is not None
-                _end(log, kind, token, outputs)
-        return outputs
 
-    return recorded
+def _batch(names: list[str], peers: list[int], tags: list[int], tensors: list[Tensor], group: Any) -> Calls:
+    """Yield the sends and receives that one operator issues at once."""
+    for name, peer, tag, tensor in zip(names, peers, tags, tensors, strict=True):
+        yield OPERATORS[f"_c10d_functional::{name}"], (tensor, peer, tag, group), {}
 
 
 def _awaited(own: Callable[..., Any]) -> Callable[..., Any]:

@@ -63,9 +63,7 @@ class Recording:
     def __enter__(self) -> "Recording":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close(error)
 
     def begin_step(self, step: int | None = None) -> None:
@@ -110,9 +108,7 @@ class Recording:
         if self._recorder.rank:
             return
         with guarded("metrics"):
-            values = {
-                name: value.item() if isinstance(value, torch.Tensor) else value for name, value in figures.items()
-            }
+            values = {name: each.item() if isinstance(each, torch.Tensor) else each for name, each in figures.items()}
             step, at_s, tokens = self._logged
             now_s = time.perf_counter()
             self._logged = (self.step, now_s, values.get("tokens", tokens))
@@ -142,9 +138,8 @@ class Recording:
                 self._failed(error)
             elif error is not None and (code := getattr(error, "code", 130)):  # Ctrl-C, or `sys.exit(code)`.
                 code = code if isinstance(code, int) else 1
-                run_folder.close(
-                    self._paths, "preempted", code, reason=f"ended by {type(error).__name__}", step=self.step
-                )
+                reason = f"ended by {type(error).__name__}"
+                run_folder.close(self._paths, "preempted", code, reason=reason, step=self.step)
             elif self._recorder.rank == 0:
                 figures = {**self._last, "step": self.step, "world_size": self._recorder.world_size}
                 if measured := self._windows[WARMUP_STEPS:] or self._windows:
@@ -197,9 +192,8 @@ def attach(
     global _times
     if FOLDER in os.environ or observed():
         what = "dtk watch" if FOLDER in os.environ else "a run of dtk, or another attach,"
-        raise DtkError(
-            f"{what} records this process already", fix="attach once; dtk watch -- and attach exclude another"
-        )
+        fix = "attach once; dtk watch -- and attach exclude another"
+        raise DtkError(f"{what} records this process already", fix=fix)
     joined = dist.is_available() and dist.is_initialized()
     if not joined and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         why = f"WORLD_SIZE={os.environ['WORLD_SIZE']}, and the process group has not been made"
@@ -244,9 +238,8 @@ def _run_folder(folder: Path, name: str, settings: OwnLoop, rank: int, world_siz
         return RunPaths(Path(path))
     made = ""
     try:
-        paths = run_folder.create_own(
-            folder, "".join(c if c.isalnum() or c in "._-" else "_" for c in name), world_size
-        )
+        job = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
+        paths = run_folder.create(folder / run_folder.stamped(job, world_size))
         about = surroundings(paths.root.name, world_size, int(os.environ.get("LOCAL_WORLD_SIZE", world_size)), folder)
         run_folder.describe(paths, {**about, "launcher": "own"}, settings.own, [], Origins())
         run_folder.begin(paths, 0)

@@ -17,7 +17,7 @@ from diagnostics.contract.secrets import masked_text
 from dtk.config.schema import Config, RecordConfig, TrainConfig, WatchConfig
 from dtk.parallel.regions import Observer, failed_in, observe
 from dtk.record import collectives, flight, memory, wrappers
-from dtk.record.events import Events, Spans
+from dtk.record.events import Spans, event_record
 from dtk.record.guard import Writer, bounded, flush_reports, guarded, report, run_all
 from dtk.record.heartbeat import HeartbeatFile
 from dtk.record.jsonl import JsonLines
@@ -65,7 +65,6 @@ class Recorder:
         self._metrics = JsonLines(self.paths.metrics, self._writer)
         self._event_lines = JsonLines(self.paths.events(self.rank), self._writer)
         self._memory = JsonLines(self.paths.memory(self.rank), self._writer)
-        self._events = Events(self._event_lines, self.rank, self.attempt)
         self._spans = Spans(self._event_lines)
         self._heartbeat = HeartbeatFile(self.paths.heartbeat(self.rank), self.attempt)
         self._calls: collectives.CollectiveLog | None = None
@@ -82,7 +81,7 @@ class Recorder:
             return
         with guarded("record"):
             self._writer.start()
-            self._events.add("start", {"world_size": self.world_size, "device": str(self.device)})
+        self.event("start", world_size=self.world_size, device=str(self.device))
         observe(self._observers(), report)
         with guarded("stacks"):
             faulthandler.enable()  # Of all threads, on this rank's stderr, when the interpreter crashes.
@@ -130,7 +129,7 @@ class Recorder:
         """Record a lifecycle event: `first_step`, `evaluation`, `checkpoint_begin`, `checkpoint_end`, ..."""
         if self._on:
             with guarded("events"):
-                self._events.add(name, fields)
+                self._event_lines.append(event_record(name, self.rank, self.attempt, fields))
 
     def begin_step(self, step: int) -> None:
         """Step `step`, counted from 1, begins."""

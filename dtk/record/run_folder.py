@@ -29,36 +29,23 @@ def name_run(config: Config, world_size: int) -> str:
     """Return a new run name, `<date>-<time>-<model>-<strategy>[-<dimension><degree>...]-w<world>-<4 hex>`."""
     parallel = config.parallel
     degrees = [f"{name}{getattr(parallel, name)}" for name in ("tp", "pp", "cp", "ep") if getattr(parallel, name) > 1]
-    return _stamped("-".join((config.model.name, config.strategy.name, *degrees)), world_size)
+    return stamped("-".join((config.model.name, config.strategy.name, *degrees)), world_size)
 
 
-def _stamped(job: str, world_size: int) -> str:
+def stamped(job: str, world_size: int) -> str:
+    """Return a new run name, `<date>-<time>-<job>-w<world>-<4 hex>`."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{job}-w{world_size}-{secrets.token_hex(2)}"
 
 
-def create(config: Config, world_size: int) -> RunPaths:
-    """Make `<runs_folder>/<name>`.
+def create(folder: Path) -> RunPaths:
+    """Make a run folder, named by `name_run` or `stamped`.
 
     Raises:
         DtkError: the folder cannot be made or written.
     """
-    return _made(Path(config.runs_folder) / name_run(config, world_size))
-
-
-def create_own(folder: Path, job: str, world_size: int) -> RunPaths:
-    """Make `<folder>/<date>-<time>-<job>-w<world>-<4 hex>` for a job that is none of dtk's.
-
-    Raises:
-        DtkError: the folder cannot be made or written.
-    """
-    return _made(folder / _stamped(job, world_size))
-
-
-def _made(folder: Path) -> RunPaths:
-    paths = RunPaths(folder)
-    with writing(paths.root.parent):
-        paths.root.mkdir(parents=True, mode=0o755)  # Less the umask: never writable by others (`dtk.config.trust`).
-    return paths
+    with writing(folder.parent):
+        folder.mkdir(parents=True, mode=0o755)  # Less the umask: never writable by others (`dtk.config.trust`).
+    return RunPaths(folder)
 
 
 @contextmanager

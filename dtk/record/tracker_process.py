@@ -40,15 +40,10 @@ class Wandb:
             self._run = self._init(wandb, settings, "offline")
 
     def _init(self, wandb: Any, settings: dict[str, Any], mode: str) -> Any:
-        return wandb.init(
-            **{name: settings[name] for name in ("project", "entity", "group", "tags", "config", "job_type", "notes")},
-            mode=mode,
-            id=settings["run_id"],
-            name=settings["run_id"],
-            dir=settings["folder"],
-            resume="allow" if mode == "online" else None,
-            settings=wandb.Settings(init_timeout=INIT_S, console="off", silent=True),
-        )
+        given = {name: settings[name] for name in ("project", "entity", "group", "tags", "config", "job_type", "notes")}
+        given |= {"id": settings["run_id"], "name": settings["run_id"], "dir": settings["folder"], "mode": mode}
+        options = wandb.Settings(init_timeout=INIT_S, console="off", silent=True)
+        return wandb.init(**given, resume="allow" if mode == "online" else None, settings=options)
 
     def log(self, record: dict[str, Any]) -> None:
         """Scalars of one step."""

@@ -11,12 +11,8 @@ _INJECT = Path(__file__).resolve().parent / "inject"
 
 def watch_variables(paths: RunPaths, stall_timeout_s: float) -> dict[str, str]:
     """Variables for the ranks; the first entry of PYTHONPATH makes their Python listen."""
-    behind = os.environ.get("PYTHONPATH")
-    return {
-        FOLDER: str(paths.root),
-        STALL_TIMEOUT_S: repr(stall_timeout_s),
-        "PYTHONPATH": f"{_INJECT}{os.pathsep}{behind}" if behind else str(_INJECT),
-    }
+    path = os.pathsep.join(filter(None, (str(_INJECT), os.environ.get("PYTHONPATH"))))
+    return {FOLDER: str(paths.root), STALL_TIMEOUT_S: repr(stall_timeout_s), "PYTHONPATH": path}
 
 
 def watched_run() -> tuple[RunPaths, float]:

@@ -76,11 +76,9 @@ def _resources(job: Submission) -> dict[str, Any]:
 
 def _check(launcher: SkypilotLauncher) -> None:
     if launcher.gpus_per_node and not launcher.accelerator:
-        what, why = (
-            f"launcher.gpus_per_node={launcher.gpus_per_node}",
-            "SkyPilot looks for machines by their GPU's name",
-        )
-        raise DtkError(f"{what} needs launcher.accelerator", why, "use launcher.accelerator=H100")
+        what = f"launcher.gpus_per_node={launcher.gpus_per_node} needs launcher.accelerator"
+        why = "SkyPilot looks for machines by their GPU's name"
+        raise DtkError(what, why, "use launcher.accelerator=H100")
     if launcher.accelerator and not launcher.gpus_per_node:
         raise DtkError(f"launcher.accelerator={launcher.accelerator}, but launcher.gpus_per_node=0", fix="give both")
     if launcher.region and not launcher.cloud:

@@ -68,17 +68,14 @@ def _options(job: Submission, folder: str) -> list[str]:
     lines = [sbatch_option(name, value) for name, value in given.items() if value is not None]
     # Two jobs in one run folder would overwrite each other: the second waits for the first.
     lines += ["#SBATCH --dependency=singleton", f"#SBATCH --{'requeue' if launcher.requeue else 'no-requeue'}"]
-    return [*lines, *(_extra(option) for option in launcher.extra)]
-
-
-def _extra(option: str) -> str:
-    name = option.partition("=")[0].removeprefix("--")
-    if name in _OURS:
-        raise DtkError(f"launcher.extra: {option} has a key of its own", fix=f"use launcher.{_OURS[name]}")
-    if name in _FIXED:
-        why = "the run folder and the ranks' start rest on it"
-        raise DtkError(f"launcher.extra: --{name} is dtk's own", why, "drop it")
-    return sbatch_word(option, "launcher.extra")
+    for option in launcher.extra:
+        name = option.partition("=")[0].removeprefix("--")
+        if name in _OURS:
+            raise DtkError(f"launcher.extra: {option} has a key of its own", fix=f"use launcher.{_OURS[name]}")
+        if name in _FIXED:
+            why = "the run folder and the ranks' start rest on it"
+            raise DtkError(f"launcher.extra: --{name} is dtk's own", why, "drop it")
+    return [*lines, *(sbatch_word(option, "launcher.extra") for option in launcher.extra)]
 
 
 def _environment(job: Submission) -> list[str]:
@@ -99,17 +96,11 @@ def _ranks(job: Submission) -> list[str]:
     for option in launcher.srun_extra:
         if not check_line(option, "launcher.srun_extra").startswith("--"):
             raise DtkError(f"launcher.srun_extra: {option} is no option", fix="write --name=value, one per entry")
-    options = [
-        f"--nodes={launcher.nodes}",
-        f"--ntasks={job.world_size}",
-        f"--ntasks-per-node={job.placement.nproc}",
-        *([f"--cpus-per-task={launcher.cpus_per_rank}"] if launcher.cpus_per_rank else []),
-        "--distribution=block",  # Ranks of one node follow each other: what meshes rest on.
-        "--kill-on-bad-exit=0",  # The other ranks say what they saw, and end by themselves.
-        "--mpi=none",
-        "--export=ALL",
-        *launcher.srun_extra,
-    ]
+    counts = [f"--nodes={launcher.nodes}", f"--ntasks={job.world_size}", f"--ntasks-per-node={job.placement.nproc}"]
+    counts += [f"--cpus-per-task={launcher.cpus_per_rank}"] if launcher.cpus_per_rank else []
+    # Ranks of one node follow each other, which meshes rest on. When one fails, the others say what they saw and end.
+    fixed = ["--distribution=block", "--kill-on-bad-exit=0", "--mpi=none", "--export=ALL"]
+    options = [*counts, *fixed, *launcher.srun_extra]
     python = launcher.python or sys.executable
     return [
         f"run={shell(job.paths.root)}",

@@ -1,7 +1,7 @@
 """Lines of events and spans."""
 
 from dtk.parallel.regions import communication, observe, region
-from dtk.record.events import Events, Spans
+from dtk.record.events import Spans, event_record
 
 
 class Lines:
@@ -27,9 +27,7 @@ def spans_of(*steps):
 
 
 def test_an_event_says_when_where_and_in_which_attempt():
-    lines = Lines()
-    Events(lines, 3, 1).add("evaluation", {"loss": 2.0, "rank": 7})
-    (record,) = lines.records
+    record = event_record("evaluation", 3, 1, {"loss": 2.0, "rank": 7})
     assert record.pop("time_s") > 1.7e9
     assert record == {"kind": "event", "name": "evaluation", "rank": 7, "attempt": 1, "loss": 2.0}, "fields go before"
 
