@@ -138,10 +138,7 @@ def _devices(folder: Path, first_rank: int) -> list[str]:
 
 
 def _flight(folder: Path, ranks: Job) -> list[str]:
-    """Ask the flight recorder of each rank for a dump through the pipe that the job opened for that, if it did.
-
-    ProcessGroupNCCL reads `TORCH_NCCL_DEBUG_INFO_PIPE_FILE` + rank + `.pipe` and writes the same file as at a timeout.
-    """
+    """Ask each rank's ProcessGroupNCCL through its pipe, if the job opened one, for the file of a timeout."""
     awaited: dict[int, tuple[Path, float]] = {}
     for rank, process in ranks.items():
         variables = process.environment
@@ -163,9 +160,8 @@ def _flight(folder: Path, ranks: Job) -> list[str]:
                     dumped = read_record(path, MOST_FLIGHT_BYTES)
                     _file(folder, f"flight/rank_{rank:05d}.pickle").write_bytes(dumped)
                     del awaited[rank]
-    return (
-        [f"the flight recorder of {ranks_spoken(tuple(awaited))} gave no dump within {FLIGHT_S:g} s"] if awaited else []
-    )
+    late = f"the flight recorder of {ranks_spoken(tuple(awaited))} gave no dump within {FLIGHT_S:g} s"
+    return [late] if awaited else []
 
 
 def _file(folder: Path, name: str) -> Path:

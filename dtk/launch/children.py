@@ -1,6 +1,4 @@
-"""The processes of ranks that this process starts: their lines, their end, and what one that failed said.
-A child prints one JSON object a line (`dtk.orphan.tell`), and lives no longer than its `Children`.
-"""
+"""The processes of ranks that this process starts: what they tell (`dtk.orphan.tell`), their end, what failed said."""
 
 import json
 import os

@@ -92,14 +92,9 @@ def adopt_slurm(environment: Mapping[str, str]) -> dict[str, str]:
     if not host:
         raise DtkError("Slurm started this rank, but SLURM_JOB_NODELIST is not set", fix="set MASTER_ADDR yourself")
     port = 15000 + int(environment.get("SLURM_JOB_ID", "0")) % 20000
-    return {
-        "RANK": environment["SLURM_PROCID"],
-        "WORLD_SIZE": environment["SLURM_NTASKS"],
-        "LOCAL_RANK": environment.get("SLURM_LOCALID", "0"),
-        "GROUP_RANK": environment.get("SLURM_NODEID", "0"),
-        "MASTER_ADDR": host,
-        "MASTER_PORT": environment.get("MASTER_PORT", str(port)),
-    }
+    adopted = {"RANK": environment["SLURM_PROCID"], "WORLD_SIZE": environment["SLURM_NTASKS"], "MASTER_ADDR": host}
+    adopted |= {"LOCAL_RANK": environment.get("SLURM_LOCALID", "0"), "GROUP_RANK": environment.get("SLURM_NODEID", "0")}
+    return {**adopted, "MASTER_PORT": environment.get("MASTER_PORT", str(port))}
 
 
 def first_host(nodes: str) -> str:

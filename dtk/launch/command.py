@@ -1,6 +1,4 @@
-"""Runs a command of the user's as if nobody stood between: output, input, signals and exit code are its own.
-Its error output is also kept in a file.
-"""
+"""Runs a command of the user's as if nobody stood between, but that its error output is also kept in a file."""
 
 import fcntl
 import os

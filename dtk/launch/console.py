@@ -1,6 +1,4 @@
-"""What the person at the terminal sees: banner, progress, failure, next command.
-A terminal or pipe that is closed costs the output and nothing else.
-"""
+"""What the person at the terminal sees: banner, progress, failure, next command."""
 
 import os
 import re

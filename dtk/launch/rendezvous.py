@@ -1,6 +1,4 @@
-"""Ranks of a watched command that others wait for in init_process_group, by what they tell of themselves meanwhile.
-They have no process group yet, so no rank can judge: the command that started them does, for its own node.
-"""
+"""Ranks of a watched command that others wait for in init_process_group, where no rank can judge yet."""
 
 import os
 import socket
@@ -39,17 +37,9 @@ def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:
     first = own[min(own)]
     frame = start.own_frame(first) or next(iter(first.fields["frames"]), None)
     place = "an unknown place" if frame is None else f"{Path(frame.file).name}:{frame.line} in {frame.function}"
-    return Verdict(
-        kind="stall",
-        reason=(
-            f"{named(sorted(waiting))} waited in init_process_group for {waited_s:.0f} s for {named(sorted(own))}, "
-            f"which stood still at {place}"
-        ),
-        culprits=sorted(own),
-        victims=sorted(waiting),
-        attempt=attempt,
-        time_s=now_s,
-    )
+    late, others = sorted(own), sorted(waiting)
+    waited = f"{named(others)} waited in init_process_group for {waited_s:.0f} s for {named(late)}"
+    return Verdict("stall", f"{waited}, which stood still at {place}", late, others, attempt=attempt, time_s=now_s)
 
 
 def pids_on_their_way(paths: RunPaths) -> set[int]:

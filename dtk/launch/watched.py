@@ -1,6 +1,4 @@
-"""A command of the user's under the live watch: its environment, its end, and what is said about it.
-The ranks watch themselves (`dtk.record.watched_rank`) and leave a verdict. The command's Python may be another one.
-"""
+"""A command of the user's under the live watch (`dtk.record.watched_rank`): its environment, its end, what is said."""
 
 import os
 import signal
@@ -104,10 +102,7 @@ def _follow(command: Command, paths: RunPaths, start_timeout_s: float) -> None:
 
 
 def _ask(paths: RunPaths) -> None:
-    """Ask the ranks where they are, and wait until all of this host have answered, or ANSWER_S seconds.
-
-    They answer through files (`dtk.record.stall_probe`), since a rank that hangs hears no signal.
-    """
+    """Ask the ranks of this host by a file, as one that hangs hears no signal, and wait for them up to ANSWER_S."""
     here = socket.gethostname()
     beats = {path: read_heartbeat(path) for path in paths.heartbeat(0).parent.glob("rank_*.json")}
     awaited = [paths.answer(int(path.stem[5:])) for path, beat in beats.items() if beat and beat.host == here]

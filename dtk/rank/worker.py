@@ -105,10 +105,7 @@ def _train(config: Config, job: Job, context: Context, recorder: Recorder, stop:
 
 
 def _close(paths: RunPaths, finished: bool, loop: Loop, stop: StopRequest) -> int:
-    """Write the status of an orderly end and what it lacks, on rank 0 under every launcher; the run's exit code.
-
-    A run whose last checkpoint could not be kept has failed: what it computed is lost.
-    """
+    """Write the status of an orderly end, on rank 0 under every launcher; without a last checkpoint it has failed."""
     step, shortfall = loop.state.step, loop.checkpoints.shortfall()
     state: State = "preempted" if not finished else "failed" if shortfall else "finished"
     code = int(bool(shortfall)) if finished else 128 + stop.signal_number

@@ -41,10 +41,7 @@ class Activity:
         return compiling or busy or self._bytes - moved_bytes > TRANSFER_BYTES or sum(self._changes) >= MOVING
 
     def _read_run_s(self) -> float:
-        """Time in which the main thread ran or could have run; 0 where the system does not tell.
-
-        Waiting for a core counts: on a machine with too few of them a rank that computes gets only a share of one.
-        """
+        """Time in which the main thread ran or, on a machine with too few cores, waited for one; 0 if not known."""
         with suppress(OSError, ValueError):
             on_core_ns, waiting_ns = (self._task / "schedstat").read_text(encoding="utf-8").split()[:2]
             return (int(on_core_ns) + int(waiting_ns)) / 1e9

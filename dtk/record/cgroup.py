@@ -36,10 +36,7 @@ def cpu_figures(root: Path = ROOT, own: Path = OWN) -> dict[str, float]:
 
 @cache
 def _folder(root: Path, own: Path) -> Path | None:
-    """Return the folder of this process's cgroup that counts the CPU's periods; None without one.
-
-    In a container the path in /proc may be the host's, and its own cgroup lies at the root of the mount.
-    """
+    """Return the folder of this process's cgroup that counts the CPU's periods; None without one."""
     try:
         lines = own.read_text().splitlines()
     except OSError:
@@ -48,6 +45,7 @@ def _folder(root: Path, own: Path) -> Path | None:
         _, controllers, path = line.split(":", 2)
         if not controllers or "cpu" in controllers.split(","):
             mount = root / controllers if controllers else root
+            # In a container the path in /proc may be the host's, and its own cgroup lies at the root of the mount.
             for folder in (mount / path.lstrip("/"), mount):
                 with suppress(OSError):
                     if "nr_throttled" in (folder / "cpu.stat").read_text():

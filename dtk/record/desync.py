@@ -57,9 +57,8 @@ def first_difference(histories: Mapping[int, History]) -> int | None:
 def place_of(record: RingRecord, rank: int, step: int | None) -> Place:
     """Return where a rank is inside a call."""
     call, members = call_of(record), format_ranks(record.group.ranks)
-    return Place(
-        rank, call.text, text.site_of(call), record.group.key, step, record.region or None, call.key.label, members
-    )
+    key, site, region = call.key.label, text.site_of(call), record.region or None
+    return Place(rank, call.text, site, record.group.key, step, region, key, members)
 
 
 def called_at(ring: RingDump, group: str, position: int) -> Called | None:
@@ -79,7 +78,7 @@ def desync(called: list[Called], position: int, attempt: int, time_s: float) -> 
     """Return the verdict of a proven difference, from what each known rank called there; none may be known any more."""
     if not called:
         reason = text.desync("", position, position, [])
-        return Verdict("desync", reason, [], [], position=position, attempt=attempt, time_s=time_s)
+        return Verdict("desync", reason, [], [], "", position, attempt=attempt, time_s=time_s)
     histories = {side.rank: {call.seq: call for call in side.calls} for side in called}
     issued: dict[int, list[int]] = {}
     for side in called:
@@ -90,18 +89,10 @@ def desync(called: list[Called], position: int, attempt: int, time_s: float) -> 
     parted = parting.position if parting is not None else position
     first = histories[culprits[0] if culprits else called[0].rank].get(parted, called[0].calls[-1])
     firsts = [(ranks, histories[ranks[0]].get(parted)) for ranks in vote.sides[:4]]
-    return Verdict(
-        kind="desync",
-        reason=text.desync(first.key.label, parted, position, [(ranks, call) for ranks, call in firsts if call]),
-        culprits=culprits,
-        victims=[rank for rank in vote.present if rank not in culprits] if culprits else [],
-        group=called[0].group,
-        position=parted,
-        step=first.step,
-        region=first.region or None,
-        attempt=attempt,
-        time_s=time_s,
-    )
+    reason = text.desync(first.key.label, parted, position, [(ranks, call) for ranks, call in firsts if call])
+    victims = [rank for rank in vote.present if rank not in culprits] if culprits else []
+    at = (called[0].group, parted, first.step, first.region or None)
+    return Verdict("desync", reason, culprits, victims, *at, attempt, time_s)
 
 
 def stall(
@@ -123,16 +114,10 @@ def stall(
     departed = {rank: how for rank, how in left.items() if rank in awaited}
     culprits = sorted([*silent, *departed, *(place.rank for place in outside if inside)])
     first = next((p for p in places if p.rank in culprits), places[0] if places else None)
-    return Verdict(
-        kind="stall",
-        reason=text.stall(stood_s, silent, departed, [*_alike(outside)[:4], *_alike(inside)[:4]]),
-        culprits=culprits,
-        victims=sorted(place.rank for place in inside) if culprits else [],
-        step=first.step if first else None,
-        region=first.region if first else None,
-        attempt=attempt,
-        time_s=time_s,
-    )
+    reason = text.stall(stood_s, silent, departed, [*_alike(outside)[:4], *_alike(inside)[:4]])
+    victims = sorted(place.rank for place in inside) if culprits else []
+    step, region = (first.step, first.region) if first else (None, None)
+    return Verdict("stall", reason, culprits, victims, "", None, step, region, attempt, time_s)
 
 
 def find_desync(paths: RunPaths, attempt: int, world_size: int, time_s: float) -> Verdict | None:

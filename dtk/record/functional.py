@@ -15,7 +15,7 @@ from torch import Tensor
 from diagnostics.evidence.ring.format import FINISHED, ISSUED, RAISED
 from dtk.record.collectives import CollectiveLog, Token
 from dtk.record.guard import report
-from dtk.record.signatures import KINDS, Call, Kind
+from dtk.record.signatures import KINDS, Call, Kind, listed
 
 _DEVICES = ("CPU", "CUDA")
 _TORCHS_OWN = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
@@ -25,21 +25,13 @@ _log: CollectiveLog | None = None
 _libraries: list[torch.library.Library] = []
 
 
-def _listed(tensors: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
-    return (tensors,) if isinstance(tensors, Tensor) else tensors
-
-
 def _all_reduce(tensors: Tensor | Sequence[Tensor], op: str, group: Any) -> Call:
-    inputs = _listed(tensors)
+    inputs = listed(tensors)
     return Call(group, True, inputs, amount=sum(t.numel() for t in inputs), reduce_op=op.upper())
 
 
-def _broadcast(tensor: Tensor, source: int, group: Any) -> Call:
-    return Call(group, True, (tensor,), amount=tensor.nbytes, root=(None, source))
-
-
 def _all_gather(tensors: Tensor | Sequence[Tensor], size: int, group: Any, **out: Tensor) -> Call:
-    inputs = _listed(tensors)
+    inputs = listed(tensors)
     return Call(group, True, inputs, amount=sum(t.nbytes for t in inputs) * size)
 
 
@@ -58,13 +50,14 @@ _ALL_TO_ALL = _as(
     "all_to_all_single",
     lambda tensor, outputs, inputs, group: Call(group, True, (tensor,), splits=[list(outputs), list(inputs)]),
 )
+_BROADCAST = _as("broadcast", lambda t, source, group: Call(group, True, (t,), amount=t.nbytes, root=(None, source)))
 _SEND = _as("isend", lambda tensor, peer, tag, group: Call(group, True, (tensor,), root=(peer, None), tag=tag))
 _RECV = _as("irecv", lambda tensor, peer, tag, group: Call(group, True, (), (tensor,), root=(peer, None), tag=tag))
 _SHARD = _as("all_to_all_single", lambda tensor, gather_dim, shard_dim, group: Call(group, False, (tensor,)))
 _NAMES = {
     "all_reduce all_reduce_": _as("all_reduce", _all_reduce),
     "all_reduce_coalesced all_reduce_coalesced_": _as("all_reduce_coalesced", _all_reduce),
-    "broadcast broadcast_": _as("broadcast", _broadcast),
+    "broadcast broadcast_": _BROADCAST,
     "all_gather_into_tensor all_gather_into_tensor_out": _as("all_gather_into_tensor", _all_gather),
     "reduce_scatter_tensor reduce_scatter_tensor_out": _as("reduce_scatter_tensor", _reduce_scatter),
     **{kind.op: kind for kind in (_GATHERS, _SCATTERS)},

@@ -1,6 +1,4 @@
-"""Where this rank is, in a memory-mapped file that survives SIGKILL: step, open region, time.
-Format and reader: `diagnostics.contract.artifacts`. A beat is a copy of 512 bytes.
-"""
+"""Where this rank is, in a memory-mapped file that survives SIGKILL: step, open region, time; a beat is 512 bytes."""
 
 import json
 import mmap
@@ -43,7 +41,9 @@ class HeartbeatFile:
         """
         about = {"pid": os.getpid(), "host": socket.gethostname()[:64], "attempt": self.attempt}
         self._tail = f', {json.dumps(about)[1:-1]}, "beat_end": '.encode()
-        self._memory = mapped(self.path, HEARTBEAT_BYTES, self._publish, "heartbeat", self._stop)
+        self._memory = mapped(
+            self.path, HEARTBEAT_BYTES, lambda file: os.pwrite(file, bytes(self._memory), 0), "heartbeat", self._stop
+        )
         self._write("start")
 
     @property
@@ -79,13 +79,9 @@ class HeartbeatFile:
         text = _BEAT % (beat, self._step, label, time.time(), self._tail, beat)
         self._memory[:] = text.ljust(HEARTBEAT_BYTES)
 
-    def _publish(self, file: int) -> None:
-        """Write the newest beat, where the file system may stall."""
-        os.pwrite(file, bytes(self._memory), 0)
-
 
 def mapped(
-    path: Path, size_bytes: int, publish: Callable[[int], None], name: str, stop: threading.Event
+    path: Path, size_bytes: int, publish: Callable[[int], object], name: str, stop: threading.Event
 ) -> mmap.mmap | bytearray:
     """Return the memory of a file, which has all its blocks: a hole in it would kill the process when the disk is full.
 

@@ -1,6 +1,4 @@
-"""Judges from what all ranks published whether they called different collectives, or whether nothing moves.
-Only reads the store. Who judges when, and what follows from it, is `watch`'s business.
-"""
+"""Judges from what all ranks published whether they called different collectives, or whether nothing moves."""
 
 import json
 import struct

@@ -1,6 +1,4 @@
-"""manifest.json: what ran where, written once by the parent before any rank starts. Imports no torch.
-What a machine does not tell is null or absent.
-"""
+"""manifest.json: what ran where, written by the parent before any rank starts; what is not known is null or absent."""
 
 import dataclasses
 import datetime

@@ -1,6 +1,4 @@
-"""NVML (module pynvml): open it, find devices by UUID, as it ignores CUDA_VISIBLE_DEVICES, probe their signals.
-A signal that a device does not support is named as unsupported, never given as zero. Imports no torch.
-"""
+"""NVML: open it, find devices by UUID, as it ignores CUDA_VISIBLE_DEVICES, probe their signals. Imports no torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

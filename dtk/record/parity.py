@@ -48,14 +48,10 @@ def parity(
         values[0], values[1] = _signed(weights_sum(model, group.index(context.rank), len(group))), 0
     sum_over_ranks(context, values)
     total, failed = (int(value) for value in values)
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "initial_weights_hash": None if failed else f"{total & _MASK:016x}",
-        "master_dtype": "+".join(sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()})),
-        "compute_dtype": compute,
-        "reduce_dtype": reduce,
-        "definitions": DEFINITIONS,
-    }
+    about = {"schema_version": SCHEMA_VERSION, "definitions": DEFINITIONS}
+    about |= {"initial_weights_hash": None if failed else f"{total & _MASK:016x}"}
+    about |= {"master_dtype": "+".join(sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()}))}
+    return {**about, "compute_dtype": compute, "reduce_dtype": reduce}
 
 
 def weights_sum(model: nn.Module, part: int = 0, parts: int = 1) -> int:
@@ -91,16 +87,7 @@ def weights_sum(model: nn.Module, part: int = 0, parts: int = 1) -> int:
 
 
 def _sum(flat: Tensor, begin: int, first: int, width: int, row_size: int, name: str) -> int:
-    """Sum of the mixed elements.
-
-    Args:
-        flat: elements of this rank's part, row by row.
-        begin: elements of the part before them.
-        first: place of the part's first element in the whole parameter.
-        width: elements of a row that the part has.
-        row_size: elements of a row of the whole parameter.
-        name: of the parameter.
-    """
+    """Sum of the mixed elements of a part that `begin` elements of it precede; rows and places as in the caller."""
     if not flat.numel():
         return 0
     seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")

@@ -1,6 +1,4 @@
-"""Writes the ring: the last collectives of this rank in a memory-mapped file that outlives the process.
-Format and reader: `diagnostics.evidence.ring.format`. A call costs one copy of 128 bytes.
-"""
+"""Writes the ring, the last collectives of this rank, to a memory-mapped file (`diagnostics.evidence.ring.format`)."""
 
 import mmap
 import os

@@ -48,7 +48,8 @@ def _size(tensors: Any) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-def _listed(tensors: Any) -> tuple[Tensor, ...]:
+def listed(tensors: Any) -> tuple[Tensor, ...]:
+    """Return one tensor or several as a tuple."""
     return (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
 
 
@@ -79,7 +80,7 @@ KINDS: dict[str, Kind] = {
             group, async_op, (tensor,), amount=tensor.numel(), reduce_op=op), typed=True),
     "all_reduce_coalesced": Kind("all_reduce_coalesced", "all_reduce_coalesced",
         lambda tensors, op=SUM, group=None, async_op=False: Call(
-            group, async_op, _listed(tensors), amount=_elements(_listed(tensors)), reduce_op=op), typed=True),
+            group, async_op, listed(tensors), amount=_elements(listed(tensors)), reduce_op=op), typed=True),
     "reduce": Kind("reduce", "reduce",
         lambda tensor, dst=None, op=SUM, group=None, async_op=False, group_dst=None: Call(
             group, async_op, (tensor,), amount=tensor.numel(), reduce_op=op, root=(dst, group_dst)), typed=True),

@@ -1,6 +1,4 @@
-"""A rank's answer when `dtk watch` is about to stop the job: how long it has stood still, and its dumps if it has.
-Runs on the thread of the live watch, so it answers also while the main thread hangs.
-"""
+"""A rank's answer when `dtk watch` is about to stop the job, from the watch's thread: for how long it stands, dumps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -105,10 +105,7 @@ class Host:
         return sample
 
     def _ranks(self) -> tuple[dict[str, int], list[int], float | None]:
-        """Return this node's ranks: resident bytes, those that wait for a file system or a device, CPU percentage.
-
-        The percentage is of all cores since the last sample; None until every rank was sampled twice.
-        """
+        """Return resident bytes by rank, ranks that wait for a file or a device (state D), their share of all cores."""
         for rank, path in self._heartbeats.items():
             if rank not in self._processes and (beat := read_heartbeat(path)) is not None:
                 with suppress(psutil.Error):
@@ -125,5 +122,6 @@ class Host:
                 self._timed.add(rank)
             except psutil.Error:
                 self._processes.pop(rank)
+        # In percent since the last sample; not known until every rank was sampled twice.
         known = set(self._heartbeats) <= before & self._timed
         return resident, waiting, used / (psutil.cpu_count() or 1) if known else None

@@ -1,6 +1,4 @@
-"""The rank's side of a tracker: checks that it is installed, starts its process (`tracker_process`), feeds it
-without ever waiting.
-"""
+"""The rank's side of a tracker: checks that it is installed, starts its process, feeds it without ever waiting."""
 
 import dataclasses
 import importlib.util
@@ -39,17 +37,13 @@ def check_tracker(tracker: TrackerConfig) -> None:
     spec = importlib.util.find_spec(tracker.name)
     # A mere folder of that name, such as the ./wandb that W&B itself makes, has no origin.
     if spec is None or spec.origin is None:
-        raise DtkError(
-            f"tracker={tracker.name} cannot be used",
-            f"the package {tracker.name} is not installed",
-            f"install it: {install(tracker.name)}, or choose tracker=none",
-        )
+        why = f"the package {tracker.name} is not installed"
+        fix = f"install it: {install(tracker.name)}, or choose tracker=none"
+        raise DtkError(f"tracker={tracker.name} cannot be used", why, fix)
     if isinstance(tracker, WandbTracker) and tracker.mode == "online" and not has_key(base_url()):
-        raise DtkError(
-            "tracker.mode=online needs a key",
-            f"neither WANDB_API_KEY nor the netrc file has one for {base_url()}",
-            f"type {command('login', name='wandb')}, or use tracker.mode=offline",
-        )
+        why = f"neither WANDB_API_KEY nor the netrc file has one for {base_url()}"
+        fix = f"type {command('login', name='wandb')}, or use tracker.mode=offline"
+        raise DtkError("tracker.mode=online needs a key", why, fix)
 
 
 def offline_reason(tracker: TrackerConfig) -> str | None:
@@ -72,13 +66,10 @@ class Tracker:
 
     def __init__(self, config: Any, folder: Path) -> None:
         self.topic = f"tracker {config.tracker.name}"
-        self._settings = {
-            **dataclasses.asdict(config.tracker),
-            "run_id": folder.name,
-            "folder": str(folder.absolute()),
-            # Of a loop that is not dtk's only what its user gave.
-            "config": masked(config.own if hasattr(config, "own") else dataclasses.asdict(config)),
-        }
+        # Of a loop that is not dtk's only what its user gave.
+        own = config.own if hasattr(config, "own") else dataclasses.asdict(config)
+        about = {"run_id": folder.name, "folder": str(folder.absolute()), "config": masked(own)}
+        self._settings = {**dataclasses.asdict(config.tracker), **about}
         self._writer = Writer(self.topic)
         self._process: subprocess.Popen[bytes] | None = None
         self._gone = False

@@ -1,6 +1,4 @@
-"""The watch inside a rank of any script, under `dtk watch`: `dtk.record.inject` calls `attach` and `detach`.
-Nothing here may change what the script does: what cannot be installed is reported once and left out.
-"""
+"""The watch inside a rank of any script, under `dtk watch`. Nothing here may change what the script does."""
 
 import faulthandler
 import os

@@ -1,6 +1,4 @@
-"""One Chrome trace of all ranks of a run, for Perfetto, by rank 0's clock. Streamed: memory does not grow with files.
-Tracks of a rank: regions (events/), calls of torch.distributed (the ring), memory, profiler (traces/).
-"""
+"""One Chrome trace of all ranks of a run, for Perfetto, by rank 0's clock. Streamed, as files may be large."""
 
 import gzip
 import re

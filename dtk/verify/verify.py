@@ -1,6 +1,4 @@
-"""`dtk diagnose RUN --verify-fix`: the run again for a few steps, without and with the first remedy, side by side.
-A run that failed is not run again as it was: its own records are the figures before.
-"""
+"""`dtk diagnose RUN --verify-fix`: the run again for a few steps, without and with the first remedy, side by side."""
 
 import shlex
 from collections.abc import Callable
@@ -10,7 +8,7 @@ from statistics import fmean
 from diagnostics.analysis.memory.over_time import TENSORS, WINDOW
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.files import read_record
-from diagnostics.contract.findings import text_of
+from diagnostics.contract.findings import Finding, text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence import run_folder
 from diagnostics.evidence.limits import Limits
@@ -56,10 +54,7 @@ def verify(report: Report, say: Callable[[str], None], *, trust: bool = False) -
         raise DtkError("no remedy of this report is an override", "each is a change of code or environment", "make it")
     paths = RunPaths(Path(report.run_folder))
     check_owner(paths.root, "--verify-fix", trust=trust)
-    status = read_details(paths.root).status
-    failed_in = finding.step or (status.failure.step if status and status.failure else None) or 0
-    record = ("record=full", "record.profile_start=3", f"record.profile_steps={PROFILED}")
-    short = [f"train.steps={max(STEPS, int(failed_in) + BEYOND)}", *record, *QUIET]
+    short = _short(finding, paths)
     if report.outcome in FAILED:
         before = _figures(paths.root, report)
     else:
@@ -89,6 +84,14 @@ def _fault_conflict(overrides: list[str], paths: RunPaths) -> FaultConflictError
     return None
 
 
+def _short(finding: Finding, paths: RunPaths) -> list[str]:
+    """Return the overrides that make a run short, measured and free of side effects."""
+    status = read_details(paths.root).status
+    failed_in = finding.step or (status.failure.step if status and status.failure else None) or 0
+    record = ("record=full", "record.profile_start=3", f"record.profile_steps={PROFILED}")
+    return [f"train.steps={max(STEPS, int(failed_in) + BEYOND)}", *record, *QUIET]
+
+
 def _run(overrides: list[str], paths: RunPaths) -> Figures:
     """One short run to its end; its output stays in its run folder."""
     made = run_short(["--trust", "--rerun", str(paths.root), *overrides], paths.verify)
@@ -106,8 +109,6 @@ def _figures(run: Path, report: Report) -> Figures:
     memory = (report.measures.get("memory") or {}).get("ranks", {}).values()
     of_tensors = [rank for rank in memory if rank.get("curve_of") in (TENSORS, WINDOW)]
     peaks = [rank["peak_bytes"] for rank in of_tensors if "peak_bytes" in rank]
-    evidence = run_folder.read(run, Limits(), [])
-    steps = evidence.get("train.steps")
     exposed_ms: dict[int, list[float]] = {}
     for rank in (report.measures.get("overlap") or {}).get("ranks", {}).values():
         for n, step in enumerate(rank["steps"]):
@@ -119,7 +120,7 @@ def _figures(run: Path, report: Report) -> Figures:
         causes=tuple(finding.cause for finding in report.root_causes),
         tokens_per_s=tokens_per_s,
         peak_memory_bytes=peak_bytes,
-        terms=(str(evidence.get("record.level", "")), steps if isinstance(steps, int) else None),
+        terms=_terms(run),
         exposed_steps_ms=tuple(fmean(values) for _, values in sorted(exposed_ms.items())),
         tokens_steps_per_s=tuple(speeds[WARM_UP:]),
         tensors_bytes=max(peaks, default=None),
@@ -136,3 +137,10 @@ def _step_of_end(details: Details, report: Report) -> str:
         if failed_in is not None:
             return f" in step {failed_in}"
     return "" if run.step is None else f" after step {run.step}"
+
+
+def _terms(run: Path) -> tuple[str, int | None]:
+    """Record level and number of steps by the run's own configuration; unknown where that is damaged."""
+    evidence = run_folder.read(run, Limits(), [])
+    steps = evidence.get("train.steps")
+    return str(evidence.get("record.level", "")), steps if isinstance(steps, int) else None

@@ -1,6 +1,4 @@
-"""`python -m dtk.launch.remote.rank RUN_FOLDER`: one rank of a job that was submitted, started by srun or torchrun.
-Reads what was frozen when the job was submitted; composes nothing, and so knows no Hydra.
-"""
+"""`python -m dtk.launch.remote.rank RUN_FOLDER`: one rank of a submitted job, started by srun or torchrun."""
 
 import argparse
 import gc

@@ -22,16 +22,10 @@ def render(job: Submission) -> str:
     launcher: SkypilotLauncher = job.launcher
     _check(launcher)
     mounts = {launcher.bucket_path: {"source": launcher.bucket, "mode": "MOUNT_CACHED"}} if launcher.bucket else None
-    task = {
-        "name": name_of(job),
-        "num_nodes": launcher.nodes,
-        "resources": _resources(job),
-        "workdir": launcher.workdir,
-        "file_mounts": mounts,
-        "envs": job.variables(),
-        "setup": "".join(f"{check_line(line, 'launcher.setup')}\n" for line in launcher.setup),
-        "run": run_script(job),
-    }
+    setup = "".join(f"{check_line(line, 'launcher.setup')}\n" for line in launcher.setup)
+    task: dict[str, Any] = {"name": name_of(job), "num_nodes": launcher.nodes, "resources": _resources(job)}
+    task |= {"workdir": launcher.workdir, "file_mounts": mounts, "envs": job.variables()}
+    task |= {"setup": setup, "run": run_script(job)}
     return f"# {job.title()}\n{as_yaml({key: value for key, value in task.items() if value})}"
 
 

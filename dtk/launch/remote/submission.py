@@ -1,6 +1,4 @@
-"""A run, frozen: the files by which ranks elsewhere run exactly what was composed here.
-They lie in the run folder at once, or travel with the job where the file system is not shared.
-"""
+"""A run, frozen: the files by which ranks elsewhere run exactly what was composed here."""
 
 import json
 import re

@@ -195,11 +195,8 @@ def wrap(c10d: "Any") -> None:
             else:
                 rank, world_size = kwargs.get("rank", -1), kwargs.get("world_size", -1)
                 own = rank is not None and rank >= 0
-                start = started(
-                    rank if own else os.environ.get("RANK", -1),
-                    world_size if own else os.environ.get("WORLD_SIZE", -1),
-                    "meets",
-                )
+                given = (rank, world_size) if own else [os.environ.get(name, -1) for name in ("RANK", "WORLD_SIZE")]
+                start = started(given[0], given[1], "meets")
         except Exception:
             start = None
         try:
