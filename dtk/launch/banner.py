@@ -34,9 +34,8 @@ def banner(
         f"{counted(placement.threads, 'CPU thread')} each" + "".join(f"; {reason}" for reason in placement.reasons)
     )
     if mesh.dp_size != world_size:
-        console.line(
-            f"  mesh      {mesh}; {counted(mesh.dp_size, 'rank')} along dp_replicate and dp_shard divide the batch"
-        )
+        divide = f"{counted(mesh.dp_size, 'rank')} along dp_replicate and dp_shard divide the batch"
+        console.line(f"  mesh      {mesh}; {divide}")
     tokens = config.data.sequence_length
     each = f", {counted(tokens, 'token')} each" if config.data.unit == "token" else ""
     console.line(
@@ -48,10 +47,8 @@ def banner(
     if parallel.pp > 1:  # A rank waits while the first micro-batch comes and the last one goes.
         bubble = parallel.pipeline(accumulation).ideal_bubble
         stages = counted(parallel.pp * parallel.stages_per_rank, "stage")
-        console.line(
-            f"  pipeline  {parallel.schedule}, {stages}, micro-batches: {accumulation}; "
-            f"{bubble:.0%} of a step is bubble at best"
-        )
+        pieces = f"{parallel.schedule}, {stages}, micro-batches: {accumulation}"
+        console.line(f"  pipeline  {pieces}; {bubble:.0%} of a step is bubble at best")
         if accumulation < parallel.pp:
             enough = 4 * parallel.pp
             more = f"with parallel.microbatches={enough} it is {parallel.pipeline(enough).ideal_bubble:.0%}"
@@ -62,10 +59,8 @@ def banner(
         folder = config.strategy.offload_folder
         console.line(f"  offload   {states} states in {on_host if folder is None else f'a file in {folder}'}")
     offline = offline_reason(config.tracker)
-    console.line(
-        f"  numbers   {config.precision.name}; record={config.record.level}; tracker={config.tracker.name}"
-        + (f", offline: {offline}" if offline else "")
-    )
+    tracker = config.tracker.name + (f", offline: {offline}" if offline else "")
+    console.line(f"  numbers   {config.precision.name}; record={config.record.level}; tracker={tracker}")
     _nccl(console, render(config.nccl, os.environ, paths.root), placement.backend)
     console.line(f"  run       {typed(paths.root)}")
 

@@ -8,15 +8,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from diagnostics.contract.artifacts import (
-    FINISHED,
-    Heartbeat,
-    RunPaths,
-    Verdict,
-    read_heartbeat,
-    read_verdict,
-    write_json,
-)
+from diagnostics.contract import artifacts
+from diagnostics.contract.artifacts import RunPaths, Verdict, read_heartbeat, read_verdict, write_json
 from diagnostics.contract.files import read_json
 from diagnostics.contract.formatting import clean
 from diagnostics.contract.invocation import command as command_line
@@ -160,7 +153,7 @@ def _ended(command: Command, paths: RunPaths) -> int:
             say(f"the command failed with exit code {code}; {_more(paths)} tells what is known")
     # Of a rank on another node this one's command says nothing.
     elif not _differed(paths) and {beat.host for beat in _beats(paths)} <= {socket.gethostname()}:
-        record = {"kind": FINISHED, "command": command.argv, "time_s": time.time()}
+        record = {"kind": artifacts.FINISHED, "command": command.argv, "time_s": time.time()}
         with suppress(OSError):  # A full disk: the command's own end stands.
             write_json(paths.finished, record)
     return code
@@ -190,7 +183,7 @@ def _verdict(paths: RunPaths) -> Verdict | None:
     return max((verdict for verdict in verdicts if verdict), key=lambda verdict: verdict.time_s, default=None)
 
 
-def _beats(paths: RunPaths) -> list[Heartbeat]:
+def _beats(paths: RunPaths) -> list[artifacts.Heartbeat]:
     """Return the last heartbeat of every rank that left one."""
     beats = (read_heartbeat(path) for path in paths.heartbeat(0).parent.glob("rank_*.json"))
     return [beat for beat in beats if beat is not None]

@@ -98,17 +98,11 @@ class CollectiveLog:
                 group.hash = ((group.hash ^ signature) * _MULTIPLIER + 1) & MASK
                 group.history.append(group.hash)
                 group.count = seq = group.count + 1
-            number = ring.begin(
-                group.index,
-                seq,
-                STARTED,
-                self.step,
-                (site, 0 if region is None else ring.text(region.name), *named),
-                (*shaped, ring.text(_short(call.splits) if call.splits else "")),
-                (root, call.tag, numel, call.amount, signature),
-                kind.p2p,
-                call.asynchronous,
-            )
+            at = (group.index, seq, STARTED, self.step)
+            texts = (site, 0 if region is None else ring.text(region.name), *named)
+            sizes = (*shaped, ring.text(_short(call.splits) if call.splits else ""))
+            numbers = (root, call.tag, numel, call.amount, signature)
+            number = ring.begin(*at, texts, sizes, numbers, kind.p2p, call.asynchronous)
             token = self.open[threading.get_ident()] = (group, number, seq)
         return token
 

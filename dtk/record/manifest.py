@@ -59,19 +59,13 @@ def manifest(
         nccl: `preset`, `variables` that are set for the ranks, and `kept`, those of the user that won.
     """
     mesh = config.mesh(world_size)
-    common = surroundings(
-        run_id, world_size, getattr(config.fault, "ranks_per_node", placement.nproc), Path(config.runs_folder)
-    )
-    return {
-        **common,
-        "launcher": launcher,
-        "strategy_traits": config.strategy.on(mesh).traits_record(),
-        "mesh": dataclasses.asdict(mesh),
-        "config_sha256": hashlib.sha256(repr(sorted(masked(plain).items())).encode()).hexdigest(),
-        "hardware": {**common["hardware"], "missing_files": missing_files(nccl["variables"])},
-        "environment": {**nccl["variables"], **common["environment"]},
-        "nccl": {"backend": placement.backend, **nccl, "effect": None},
-    }
+    nproc = getattr(config.fault, "ranks_per_node", placement.nproc)
+    common = surroundings(run_id, world_size, nproc, Path(config.runs_folder))
+    digest = hashlib.sha256(repr(sorted(masked(plain).items())).encode()).hexdigest()
+    about = {"launcher": launcher, "strategy_traits": config.strategy.on(mesh).traits_record(), "config_sha256": digest}
+    about |= {"mesh": dataclasses.asdict(mesh), "nccl": {"backend": placement.backend, **nccl, "effect": None}}
+    about |= {"hardware": {**common["hardware"], "missing_files": missing_files(nccl["variables"])}}
+    return {**common, **about, "environment": {**nccl["variables"], **common["environment"]}}
 
 
 def surroundings(run_id: str, world_size: int, nproc: int, runs_folder: Path) -> dict[str, Any]:

@@ -21,18 +21,14 @@ from dtk.record.recorder import Recorder
 _CPU_BLOCK, _DEVICE_BLOCK = 2**20, 2**28  # Elements summed at once: the CPU makes an int64 copy of them.
 INPUTS = "inputs"  # What the samples of a step are called among the parameters that are compared.
 _UNKNOWN = 0  # Fingerprint of a rank that cannot be compared: its parameters are not finite or could not be read.
+Ranks = tuple[int, ...]
+Groups = Mapping[str, Sequence[Sequence[int]]]  # Dimension -> ranks that are alike.
 
 
 class Numerics:
     """Of one rank. Every method is a no-op at level off."""
 
-    def __init__(
-        self,
-        config: RecordConfig,
-        recorder: Recorder,
-        context: Context,
-        replicas: Mapping[str, Sequence[Sequence[int]]],
-    ) -> None:
+    def __init__(self, config: RecordConfig, recorder: Recorder, context: Context, replicas: Groups) -> None:
         self._on = config.level != "off"
         self._every = config.replica_hash_every
         self._recorder = recorder
@@ -133,23 +129,17 @@ class Numerics:
             self._recorder.event("replicas_equal", step=step, groups=sum(map(len, self._replicas.values())))
 
     def _tell_divergence(
-        self,
-        step: int,
-        dimension: str,
-        names: list[str],
-        sums: Tensor,
-        hashes: list[int],
-        differing: list[tuple[int, ...]],
+        self, step: int, dimension: str, names: list[str], sums: Tensor, hashes: list[int], apart: Sequence[Ranks]
     ) -> None:
         rank = self._context.rank
-        verdicts = [_minority(group, hashes) for group in differing]
+        verdicts = [_minority(group, hashes) for group in apart]
         longest = max(list_over_ranks(self._context, len(sums)))  # Pipeline stages have different parameters.
-        rows = torch.zeros(len(differing), longest, dtype=torch.int64)
+        rows = torch.zeros(len(apart), longest, dtype=torch.int64)
         for row, (reference, _, _) in zip(rows, verdicts):
             if rank == reference:
                 row[: len(sums)].copy_(sums)
         sum_over_ranks(self._context, rows)
-        for row, group, (reference, minority, tie) in zip(rows, differing, verdicts):
+        for row, group, (reference, minority, tie) in zip(rows, apart, verdicts):
             if rank in group:
                 different = [names[i] for i in row[: len(sums)].ne(sums).nonzero().flatten().tolist()]
                 about = {"dimension": dimension, "ranks": minority, "tie": tie, "group": list(group)}

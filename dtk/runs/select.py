@@ -57,13 +57,10 @@ def selected(runs: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
     """
     check_selection(arguments)
     states = {*arguments.state, *(FAILED if arguments.failed else ())}
-    quiet_s = arguments.older_than
-    return [
-        run
-        for run in runs
-        if (not states or run.state in states)
-        and (quiet_s is None or (run.quiet_s is not None and run.quiet_s > quiet_s))
-    ]
+    chosen = [run for run in runs if not states or run.state in states]
+    if (quiet_s := arguments.older_than) is None:
+        return chosen
+    return [run for run in chosen if run.quiet_s is not None and run.quiet_s > quiet_s]
 
 
 def runs_in(folder: Path, name: str) -> list[Run]:

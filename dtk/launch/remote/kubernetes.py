@@ -66,12 +66,9 @@ def _metadata(job: Submission) -> dict[str, Any]:
     labels = {"app.kubernetes.io/name": "dtk", "app.kubernetes.io/managed-by": "dtk"}
     if _LABEL.fullmatch(job.paths.root.name):
         labels["dtk/run"] = job.paths.root.name
-    return {
-        "name": name_of(job),
-        **({"namespace": namespace} if namespace else {}),
-        "labels": labels,
-        "annotations": {"dtk/command": job.title(), "dtk/run-folder": str(job.paths.root)},
-    }
+    about = {"dtk/command": job.title(), "dtk/run-folder": str(job.paths.root)}
+    head = {"name": name_of(job)} | ({"namespace": namespace} if namespace else {})
+    return {**head, "labels": labels, "annotations": about}
 
 
 def _command(job: Submission) -> list[str]:

@@ -24,7 +24,7 @@ def test_a_name_says_model_strategy_layout_and_ranks(make_config):
 
 
 def test_a_folder_is_new_and_closed_to_others(make_config, tmp_path):
-    paths = create(replace(make_config(), runs_folder=str(tmp_path / "runs")), 2)
+    paths = create(tmp_path / "runs" / name_run(make_config(), 2))
     assert paths.root.parent == tmp_path / "runs"
     assert not stat.S_IMODE(paths.root.stat().st_mode) & 0o022
 
@@ -32,7 +32,7 @@ def test_a_folder_is_new_and_closed_to_others(make_config, tmp_path):
 def test_a_place_that_takes_no_folder_is_one_line(make_config, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DtkError, match="cannot write to the runs folder"):
-        create(replace(make_config(), runs_folder=str(tmp_path / "file")), 2)
+        create(tmp_path / "file" / name_run(make_config(), 2))
 
 
 @pytest.mark.parametrize(
