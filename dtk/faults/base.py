@@ -16,6 +16,14 @@ class FaultyLoop(Loop):
         super().__init_subclass__()
         FAULTS[name] = cls
 
+    def run(self) -> bool:
+        """Change what the fault needs changed, then train."""
+        self._prepare()
+        return super().run()
+
+    def _prepare(self) -> None:
+        pass
+
     @property
     def fault(self) -> Any:
         """The section `fault` of the configuration."""

@@ -63,16 +63,11 @@ class OtherDtype(FaultyLoop, name="other_dtype"):
 class GroupOrder(FaultyLoop, name="group_order"):
     """Two groups over the same ranks, used in opposite orders by even and odd ranks."""
 
-    groups: tuple[dist.ProcessGroup, dist.ProcessGroup]
+    groups: tuple[dist.ProcessGroup, ...]
 
-    def run(self) -> bool:
-        """Make the groups, then train."""
+    def _prepare(self) -> None:
         timeout = datetime.timedelta(seconds=self.config.launcher.timeout_s)
-        self.groups = (
-            dist.new_group(timeout=timeout, group_desc="first"),
-            dist.new_group(timeout=timeout, group_desc="second"),
-        )
-        return super().run()
+        self.groups = tuple(dist.new_group(timeout=timeout, group_desc=desc) for desc in ("first", "second"))
 
     def _log(self, result: StepResult) -> None:
         if self.started(self.state.step):

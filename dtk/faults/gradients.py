@@ -35,10 +35,8 @@ class UnusedParameters(FaultyLoop, name="unused_parameters"):
 class SyncEveryMicroBatch(FaultyLoop, name="sync_every_micro_batch"):
     """Gradients are reduced after every micro-batch, as without no_sync."""
 
-    def run(self) -> bool:
-        """Let every micro-batch count as the last one, then train."""
+    def _prepare(self) -> None:
         self.parts.strategy.accumulate = self._accumulate_context  # type: ignore[method-assign]
-        return super().run()
 
     def _accumulate_context(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
         return nullcontext()  # fault: sync_every_micro_batch
@@ -47,10 +45,8 @@ class SyncEveryMicroBatch(FaultyLoop, name="sync_every_micro_batch"):
 class PerParameterAllReduce(FaultyLoop, name="per_parameter_all_reduce"):
     """A hand-written data parallelism: one blocking all_reduce per parameter, after backward."""
 
-    def run(self) -> bool:
-        """Switch DDP's own reduction off, then train."""
+    def _prepare(self) -> None:
         self.parts.strategy.accumulate = self._accumulate_context  # type: ignore[method-assign]
-        return super().run()
 
     def _accumulate_context(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
         assert isinstance(wrapped, DistributedDataParallel)
@@ -68,10 +64,8 @@ class PerParameterAllReduce(FaultyLoop, name="per_parameter_all_reduce"):
 class Leak(FaultyLoop, name="leak"):
     """The gradients of every step are kept for a histogram at the end."""
 
-    def run(self) -> bool:
-        """Start an empty history, then train."""
+    def _prepare(self) -> None:
         self.history: list[list[Tensor]] = []
-        return super().run()
 
     def _clip(self) -> Tensor | None:
         if self.started(self.step_number):

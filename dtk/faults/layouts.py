@@ -57,12 +57,10 @@ class OtherInputs(FaultyLoop, name="tp_divergence"):
 class FavouredExpert(FaultyLoop, name="expert_imbalance"):
     """Every router has collapsed: it prefers the same experts for all tokens."""
 
-    def run(self) -> bool:
-        """Tilt the routers, then train."""
+    def _prepare(self) -> None:
         for module in self.parts.model.modules():
             if isinstance(module, MixtureMLP):
                 module.router.register_forward_hook(self._tilted)
-        return super().run()
 
     def _tilted(self, router: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> Tensor:
         if not self.started(self.step_number):
@@ -74,11 +72,9 @@ class FavouredExpert(FaultyLoop, name="expert_imbalance"):
 class SlowLinks(FaultyLoop, name="tp_across_nodes"):
     """Tensor-parallel ranks are on different nodes: what they send each other takes as long as more bytes would."""
 
-    def run(self) -> bool:
-        """Slow the collectives of tensor parallelism down, then train."""
+    def _prepare(self) -> None:
         for name in ("all_gather_single", "reduce_scatter_single"):
             setattr(collectives, name, functools.partial(self._slowly, getattr(collectives, name)))
-        return super().run()
 
     def _slowly(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         for _ in range(int(self.fault.times)):

@@ -91,10 +91,8 @@ class Straggler(FaultyLoop, name="straggler"):
 class NotANumber(FaultyLoop, name="nan_on_one_rank"):
     """The logits of one rank overflow; after the reduction every rank's gradients are NaN."""
 
-    def run(self) -> bool:
-        """Watch what the model returns, then train."""
+    def _prepare(self) -> None:
         self.parts.wrapped.register_forward_hook(self._overflow)
-        return super().run()
 
     def _overflow(self, model: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> Tensor:
         if model.training and self.strikes(self.step_number):

@@ -58,11 +58,9 @@ class FullGather(FaultyLoop, name="full_gather"):
 class GatheredLogits(FaultyLoop, name="gathered_logits"):
     """Every rank collects the logits of all ranks in each step, and keeps them for a metric at the end."""
 
-    def run(self) -> bool:
-        """Collect what the model returns, then train."""
+    def _prepare(self) -> None:
         self.collected: list[list[Tensor]] = []
         self.parts.wrapped.register_forward_hook(self._collect)
-        return super().run()
 
     def _collect(self, model: torch.nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
         if model.training and self.started(self.step_number):

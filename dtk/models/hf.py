@@ -154,11 +154,7 @@ def _check_settings(config: GPTConfig, folder: Path) -> None:
 
 @contextmanager
 def _opened(model: GPT, folder: str | Path) -> Iterator[tuple[Any, dict[str, str]]]:
-    """Open the weights of a folder; gives the file, and the name in it of every parameter.
-
-    Raises:
-        DtkError: as `check_gpt2`.
-    """
+    """Open the weights of a folder; gives the file, and the name in it of every parameter."""
     _check_settings(model.config, Path(folder).expanduser())
     path = Path(folder).expanduser() / "model.safetensors"
     if not path.is_file():

@@ -62,11 +62,10 @@ def initialize(parameter: Tensor, name: str, initial: Initial, seed: int, heads:
 
 
 class _Stream:
-    """The named stream of normal values; keeps the block that it made last, for a reader that goes forward.
+    """The named stream of normal values, made on the host for every device; keeps the block that it made last.
 
-    Philox (Salmon et al. 2011) takes a 128-bit key, so two blocks never share a stream in practice; torch's
-    own CPU generator keeps 32 bits of its seed, where two of 100,000 blocks would most likely be equal.
-    Values come from the host on every device: a run on GPUs starts from the weights of a run on CPUs.
+    Philox (Salmon et al. 2011) takes a 128-bit key, so that two blocks never share a stream in practice; of the 32 bits
+    that torch's own CPU generator keeps two of 100,000 blocks would most likely have the same.
     """
 
     def __init__(self, name: str, std: float, seed: int) -> None:

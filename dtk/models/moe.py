@@ -74,34 +74,25 @@ class MixtureMLP(nn.Module):
         self.config = config
         self.router = Router(config)
         self.experts = Experts(config)
-        self.shared: LlamaMLP | None = None
-        if config.shared_experts:
-            self.shared = LlamaMLP(config.width, config.shared_experts * config.expert_width)
+        width = config.shared_experts * config.expert_width
+        self.shared = LlamaMLP(config.width, width) if width else None
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Map [batch, sequence, width] to the same shape, the auxiliary loss, and loads [2, experts]."""
-        chosen_per_token = self.config.experts_per_token
-        logits = self.router(x)
+        config, logits = self.config, self.router(x)
         probabilities = logits.softmax(-1)
-        weights, chosen = probabilities.topk(chosen_per_token)
-        if chosen_per_token > 1:
+        weights, chosen = probabilities.topk(config.experts_per_token)
+        if config.experts_per_token > 1:
             weights = weights / weights.sum(-1, keepdim=True)
         y, loads = self._route(x.flatten(0, 1), weights.flatten(0, 1), chosen.flatten(0, 1))
         y = y.view_as(x)
         if self.shared is not None:
             y = y + self.shared(x)
-        return y, self._auxiliary(logits, probabilities, chosen), loads
-
-    def _auxiliary(self, logits: Tensor, probabilities: Tensor, chosen: Tensor) -> Tensor:
-        """Sum over tokens of the balance loss of their sequence and of the z loss.
-
-        The balance loss is that of a sequence (DeepSeek-AI 2024, "DeepSeek-V3", equations 17 to 20), as shares over a
-        batch would depend on how it is divided; z loss: Zoph et al. 2022, "ST-MoE", equation 5.
-        """
-        config = self.config
+        # Balance loss by sequence (DeepSeek-AI 2024, "DeepSeek-V3", equations 17 to 20), as shares over a batch would
+        # depend on how it is divided; z loss: Zoph et al. 2022, "ST-MoE", equation 5.
         share = F.one_hot(chosen, config.experts).sum(2).float().mean(1) * (config.experts / config.experts_per_token)
         balance = (share * probabilities.mean(1)).sum() * chosen.shape[1]
-        return config.balance_loss * balance + config.z_loss * logits.logsumexp(-1).square().sum()
+        return y, config.balance_loss * balance + config.z_loss * logits.logsumexp(-1).square().sum(), loads
 
     def _route(self, x: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weighted sum of what the chosen experts make of x [tokens, width], and the loads."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._guards import detect_fake_mode
 
 from dtk.errors import DtkError
 from dtk.extras import install
@@ -41,17 +42,17 @@ class Pretrained(nn.Module):
         try:
             config = transformers.AutoConfig.from_pretrained(path, **local, **{"use_cache": False, **(settings or {})})
             named = str((config.architectures or [""])[0])
-            fitting = [
-                key for key, (_, ends) in HEADS.items() if key == head or (head == "auto" and named.endswith(ends))
-            ]
+            auto = {key for key, (_, ends) in HEADS.items() if head == "auto" and named.endswith(ends)}
+            fitting = [key for key in HEADS if key == head or key in auto]
             if not fitting:
                 what = f"model.path={path}: dtk does not know what {named or 'its config.json'} is for"
                 raise DtkError(what, fix=f"set model.arguments.head={'|'.join(HEADS)}")
-            auto: Any = getattr(transformers, HEADS[fitting[0]][0])
-            if weights and not _simulated():
-                model = auto.from_pretrained(path, config=config, use_safetensors=True, dtype=torch.float32, **local)
+            kind: Any = getattr(transformers, HEADS[fitting[0]][0])
+            for_shapes = torch.get_default_device().type == "meta" or detect_fake_mode() is not None
+            if weights and not for_shapes:
+                model = kind.from_pretrained(path, config=config, use_safetensors=True, dtype=torch.float32, **local)
             else:
-                model = auto.from_config(config, trust_remote_code=False, dtype=torch.float32)
+                model = kind.from_config(config, trust_remote_code=False, dtype=torch.float32)
         except (OSError, ValueError, KeyError, ImportError) as error:
             why = " ".join(str(error).split())[:300]
             what = f"model.path={path} cannot be used"
@@ -66,10 +67,3 @@ def _attend_to_text(model: Any, inputs: tuple[Any, ...], more: dict[str, Any]) -
     if len(inputs) == 1 and isinstance(inputs[0], Tensor) and "attention_mask" not in more:
         more = {**more, "attention_mask": (inputs[0] != model.config.pad_token_id).long()}
     return inputs, more
-
-
-def _simulated() -> bool:
-    """Whether the model is built for its shapes only."""
-    from torch._guards import detect_fake_mode
-
-    return torch.get_default_device().type == "meta" or detect_fake_mode() is not None

@@ -61,9 +61,8 @@ class BatchPlan:
             least_steps: micro-batches of each rank that there should be, where the batch is large enough for them.
         """
         sizes = [size for size in self.micro_batch_sizes() if size <= LARGEST_CHOSEN]
-        return max(
-            (size for size in sizes if self.samples_per_rank // size >= least_steps), default=min(sizes, default=None)
-        )
+        enough = (size for size in sizes if self.samples_per_rank // size >= least_steps)
+        return max(enough, default=min(sizes, default=None))
 
     def nearest_micro_batch_sizes(self) -> list[int]:
         """Return the valid sizes nearest to the configured one, in ascending order."""

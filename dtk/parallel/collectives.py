@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any, cast
 
@@ -59,19 +60,13 @@ def reduce(x: Tensor, axis: Axis) -> Tensor:
 
 def join(x: Tensor, dim: int, axis: Axis) -> Tensor:
     """Concatenate the ranks' parts along `dim` for what all ranks then compute alike; backward keeps the own part."""
-    return _apply(
-        x,
-        lambda x: all_gather(x, dim, axis),
-        lambda gradient: gradient.chunk(axis.size, dim)[axis.rank].contiguous(),
-    )
+    return _apply(x, lambda x: all_gather(x, dim, axis), lambda g: g.chunk(axis.size, dim)[axis.rank].contiguous())
 
 
 def exchange(x: Tensor, split: int, concatenate: int, axis: Axis) -> Tensor:
     """Send the parts of `split` to the ranks, and concatenate theirs along `concatenate`; backward sends them back."""
     return _apply(
-        x,
-        lambda x: _exchanged(x, split, concatenate, axis),
-        lambda gradient: _exchanged(gradient, concatenate, split, axis),
+        x, lambda x: _exchanged(x, split, concatenate, axis), lambda g: _exchanged(g, concatenate, split, axis)
     )
 
 
@@ -115,11 +110,8 @@ def exchange_rows(x: Tensor, sent: Sequence[int], received: Sequence[int], axis:
         home: rows of this rank's own tokens, on their way out or back: the region counts their bytes, as what comes
             from others depends on values.
     """
-    return _apply(
-        x,
-        lambda x: _exchanged_rows(x, sent, received, axis, home),
-        lambda gradient: _exchanged_rows(gradient, received, sent, axis, home),
-    )
+    back = partial(_exchanged_rows, sent=received, received=sent, axis=axis, home=home)
+    return _apply(x, lambda x: _exchanged_rows(x, sent, received, axis, home), back)
 
 
 def exchange_counts(counts: Tensor, axis: Axis) -> Tensor:

@@ -62,9 +62,8 @@ def agree(context: Context, stop: bool, valid_targets: int, samples: int = 0, *,
         enough: whether one of its callbacks asks to stop.
     """
     counts = int(context.leads)  # Of the ranks that share the work on the same samples.
-    values = torch.tensor(
-        [int(stop) + _ENOUGH * int(enough), counts * valid_targets, counts * samples], dtype=torch.int64
-    )
+    words = [int(stop) + _ENOUGH * int(enough), counts * valid_targets, counts * samples]
+    values = torch.tensor(words, dtype=torch.int64)
     if context.world_size == 1:
         return Agreement(values, None)
     with communication("all_reduce", values.nbytes, "control"):

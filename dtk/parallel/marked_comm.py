@@ -24,9 +24,8 @@ class MarkedAllGather(DefaultAllGather):  # type: ignore[misc]
         """Gather; returns the work handle when asynchronous."""
         if not self.is_secondary(group):
             self.copied()
-        with communication(
-            "all_gather", output_tensor.nbytes, SECONDARY if self.is_secondary(group) else self.dimension
-        ):
+        dimension = SECONDARY if self.is_secondary(group) else self.dimension
+        with communication("all_gather", output_tensor.nbytes, dimension):
             return super().__call__(output_tensor, input_tensor, group, async_op)
 
     def is_secondary(self, group: Any) -> bool:

@@ -180,12 +180,9 @@ def _computes(pipeline: Pipeline, rank: int) -> list[Action]:
 
 @functools.lru_cache(maxsize=64)
 def _zero_bubble_orders(ranks: int, count: int) -> list[list[Action]]:
-    """1F1B whose weight gradients fill the gaps; no rank holds more than 1F1B's first rank does.
-
-    Walked on a clock on which each computation takes one tick; a rank does the most urgent thing that it can do. An
-    input gradient comes first, as others wait for it; then a forward, unless `ranks` micro-batches are held; then a
-    weight gradient, for which nobody waits.
-    """
+    """1F1B whose weight gradients fill the gaps, on a clock on which each computation takes one tick."""
+    # Most urgent first: others wait for an input gradient, nobody for a weight gradient; a forward needs room, as no
+    # rank holds more than `ranks` micro-batches, 1F1B's most.
     kinds: tuple[Kind, ...] = ("input_gradient", "forward", "weight_gradient")
     orders: list[list[Action]] = [[] for _ in range(ranks)]
     done: list[dict[Kind, int]] = [dict.fromkeys(kinds, 0) for _ in range(ranks)]
@@ -235,12 +232,9 @@ SCHEDULES: Mapping[str, Schedule] = {
 
 @functools.lru_cache(maxsize=64)
 def _orders(pipeline: Pipeline) -> tuple[Order, ...]:
-    """Put the messages between the computations.
-
-    Whenever a computation's result goes to another rank, the send is appended to this rank's list and the receive to
-    the other's at the same moment. All ranks thereby agree on one order of all messages, so that none can wait for
-    another in a circle, also where the backend matches messages by their order alone (NCCL).
-    """
+    """Put the messages between the computations."""
+    # A send is appended to this rank's list and its receive to the other's at the same moment: all ranks agree on one
+    # order of all messages, so that none waits in a circle, also where messages match by their order alone (NCCL).
     queues = [_computes(pipeline, rank) for rank in range(pipeline.ranks)]
     orders: list[list[Action]] = [[] for _ in queues]
     at, last = [0] * len(queues), pipeline.stages - 1

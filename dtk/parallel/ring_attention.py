@@ -95,10 +95,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, T
 def _attend_backward(
     gradient: Tensor, q: Tensor, kv: Tensor, out: Tensor, lse: Tensor, *, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of queries, and of keys and values [2, ...], in float32, as far as they come from these keys.
-
-    `gradient` is that of `out`, the attention over all keys, and `lse` [batch, heads, queries] its log-sum-exp.
-    """
+    """Gradients of queries, and of keys and values [2, ...], in float32, as far as they come from these keys."""
     k, v = (_for_each_head(each, q) for each in kv)
     given = gradient.contiguous(), q, k, v
     if q.device.type == "cpu":

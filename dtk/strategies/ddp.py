@@ -34,7 +34,6 @@ FIRST_BUCKET_BYTES = 2**20
 """That small first bucket: `torch.distributed._DEFAULT_FIRST_BUCKET_BYTES`."""
 MIN_COMPRESSION_RATE = 2
 """A matrix is compressed by PowerSGD only if its factors are that many times smaller, as in torch's own hook."""
-"""powerSGD_hook's default: matrices that would not shrink by this factor are sent whole."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -217,10 +217,7 @@ class FSDP(Strategy):
                 module.set_custom_reduce_scatter(MarkedReduceScatter(dimension))
 
     def _page_parameters(self, modules: list[FSDPModule]) -> None:
-        """Keep the shards in a file: a unit's are let go of once they are gathered, and the next one's asked for.
-
-        Units are gathered in their order in forward, and back in backward.
-        """
+        """Keep the shards in a file: a unit's are let go of once they are gathered, and the next one's asked for."""
         tier, units = self.tier, [_parameters(module) for module in modules]
         assert tier is not None
         tier.move_parameters(units)
@@ -228,7 +225,7 @@ class FSDP(Strategy):
 
         def copied(number: int) -> None:
             nonlocal last
-            following, last = number + (1 if number >= last else -1), number
+            following, last = number + (1 if number >= last else -1), number  # In backward the order is reversed.
             tier.gathered(units[number], units[following] if 0 <= following < len(units) else [])
 
         for number, module in enumerate(modules):

@@ -5,7 +5,6 @@ Sources: Rajbhandari et al. 2020 (ZeRO), Li et al. 2020 (DDP), Zhao et al. 2023 
 
 import io
 import textwrap
-from collections.abc import Iterable
 
 from diagnostics.contract.files import table_beside
 from dtk.strategies.registry import CONFIG_TYPES
@@ -40,7 +39,16 @@ def render(form: str = "terminal", columns: int = _WIDE) -> str:
     if form != "terminal":
         raise ValueError(f"unknown form {form!r}")
     if columns >= _WIDE:
-        return _table(cells.values(), columns)
+        from rich.console import Console
+        from rich.table import Table
+
+        table, out = Table(caption=_LEGEND), io.StringIO()
+        for column in _COLUMNS:
+            table.add_column(column, overflow="fold")
+        for cells_of_row in cells.values():
+            table.add_row(*cells_of_row)
+        Console(file=out, width=columns).print(table)
+        return out.getvalue()
     label, lines = 1 + max(map(len, _COLUMNS)), []
     for name, row in rows.items():
         lines += _folded(f"{name}: {row.summary}", "", columns)
@@ -48,20 +56,6 @@ def render(form: str = "terminal", columns: int = _WIDE) -> str:
             lines += _folded(cell, f"  {column:<{label}}", columns)
         lines.append("")
     return "\n".join([*lines, *_folded(_LEGEND, "", columns)]) + "\n"
-
-
-def _table(rows: Iterable[tuple[str, ...]], columns: int) -> str:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(caption=_LEGEND)
-    for column in _COLUMNS:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    out = io.StringIO()
-    Console(file=out, width=columns).print(table)
-    return out.getvalue()
 
 
 def _folded(text: str, label: str, columns: int) -> list[str]:

@@ -1,6 +1,7 @@
 """From the configuration to a loop that is ready to run: every part built once, in order, on this rank."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -46,12 +47,8 @@ def assemble(
     """
     dataset = build_dataset(config.data, config.allow_targets)
     parts = set_up(config, context)
-    about_job = {
-        "model": config.model.name,
-        "strategy": config.strategy.name,
-        "global_batch_size": config.train.global_batch_size,
-        "seed": config.seed,
-    }
+    about_job: dict[str, Any] = {"model": config.model.name, "strategy": config.strategy.name, "seed": config.seed}
+    about_job["global_batch_size"] = config.train.global_batch_size
     checkpoints = Checkpoints(config.checkpoint, paths, context, recorder, about_job, parts.strategy)
     checkpoints.clean()
     callbacks = build_callbacks(Training(config, context, parts.model, parts.optimizer, parts.strategy, recorder))
@@ -65,23 +62,11 @@ def assemble(
     section, own = config.schedule, None
     if section.name == "custom":
         own = instantiate(section._target_, section.arguments, config.allow_targets, Schedule)
-    return Loop(
-        config,
-        context,
-        dataset,
-        parts,
-        recorder,
-        checkpoints,
-        stop,
-        scaler,
-        state,
-        measures=measures(config, context, parts),
-        progress=Progress(config.train.steps, context.world_size, state.step, config.data.unit),
-        numerics=Numerics(config.record, recorder, context, parts.strategy.replicas),
-        batch_plan=config.batch_plan(context.world_size),
-        callbacks=callbacks,
-        schedule=own,
-    )
+    progress = Progress(config.train.steps, context.world_size, state.step, config.data.unit)
+    numerics = Numerics(config.record, recorder, context, parts.strategy.replicas)
+    speed, plan = measures(config, context, parts), config.batch_plan(context.world_size)
+    job = (config, context, dataset, parts, recorder, checkpoints, stop, scaler, state)
+    return Loop(*job, speed, progress, numerics, plan, callbacks, own)
 
 
 def measures(config: Config, context: Context, parts: Parts) -> Measures:
@@ -90,14 +75,7 @@ def measures(config: Config, context: Context, parts: Parts) -> Measures:
     if context.device.type == "cuda":
         dtype = "tf32" if config.precision.tf32 else config.precision.compute_dtype
         peak, reason = peak_flops(torch.cuda.get_device_name(context.device), dtype)
-    train = config.train
-    steps = config.batch_plan(context.world_size).accumulation_steps
+    train, steps = config.train, config.batch_plan(context.world_size).accumulation_steps
     declared = parts.runner.collectives(steps, clips=train.clip_norm is not None)
-    return Measures(
-        tokens_per_step=train.global_batch_size * config.data.sequence_length,
-        flops_per_token=parts.flops_per_token,
-        world_size=context.world_size,
-        peak_flops=peak,
-        peak_reason=reason,
-        communicated_bytes_per_step=sum(c.size_bytes for c in declared),
-    )
+    tokens, sent = train.global_batch_size * config.data.sequence_length, sum(c.size_bytes for c in declared)
+    return Measures(tokens, parts.flops_per_token, context.world_size, peak, reason, sent)

@@ -28,6 +28,8 @@ from dtk.record.guard import report
 from dtk.record.recorder import Recorder
 from dtk.strategies.base import Strategy
 
+Goal = Literal["minimize", "maximize"]
+
 
 @dataclass(slots=True)
 class Training:
@@ -143,12 +145,7 @@ class Best(Callback):
         goal: whether less or more is better.
     """
 
-    def __init__(
-        self,
-        metric: str = "validation_loss",
-        least: float = 0.0,
-        goal: Literal["minimize", "maximize"] = "minimize",
-    ) -> None:
+    def __init__(self, metric: str = "validation_loss", least: float = 0.0, goal: Goal = "minimize") -> None:
         if goal not in ("minimize", "maximize"):
             raise DtkError(f"{type(self).__name__}(goal={goal})", fix="goal is minimize or maximize")
         self.metric, self.least, self.sign = metric, least, 1 if goal == "minimize" else -1
@@ -186,11 +183,7 @@ class EarlyStopping(Best):
     """
 
     def __init__(
-        self,
-        metric: str = "validation_loss",
-        patience: int = 3,
-        least: float = 0.0,
-        goal: Literal["minimize", "maximize"] = "minimize",
+        self, metric: str = "validation_loss", patience: int = 3, least: float = 0.0, goal: Goal = "minimize"
     ) -> None:
         if patience < 1:
             raise DtkError(f"EarlyStopping(patience={patience})", fix="patience is 1 or more")

@@ -279,19 +279,15 @@ def _optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
 def _empty_optimizer_state(
     model: nn.Module, optimizer: Optimizer, entries: dict[str, Any], tier: Tier | None
 ) -> dict[str, dict[str, Tensor]]:
-    """Room for the stored state of the parameters that this rank's optimizer updates.
-
-    Which fields there are is read from the checkpoint, so any torch optimizer will do. A field of
-    the parameter's shape is laid out as the parameter is; the others are scalars such as `step`.
-    """
+    """Room for the stored state of the parameters that this rank updates; the checkpoint says which fields there are."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     updated = {names[parameter]: parameter for parameter in owned_parameters(optimizer)}
     room: dict[str, dict[str, Tensor]] = {name: {} for name in updated}
     for key, stored in entries.items():
         name, _, field = key.removeprefix("optimizer.").rpartition(".")
         if key.startswith("optimizer.") and name in updated:
-            if stored.size == updated[name].shape:
-                p = updated[name]
+            p = updated[name]
+            if stored.size == p.shape:  # Laid out as the parameter is; others are scalars such as `step`.
                 room[name][field] = torch.zeros_like(p) if tier is None else tier.room(p, field)
             else:
                 room[name][field] = torch.zeros(stored.size, dtype=stored.properties.dtype)

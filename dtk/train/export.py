@@ -83,15 +83,13 @@ def _gathered(
 
 
 def _put_together(value: DTensor) -> Tensor:
-    """Return the whole of a sharded tensor.
-
-    `full_tensor` of one that was cut twice along a dimension takes two gathers, and is wrong where a cut is uneven
-    (torch 2.13): its pieces are added up by their place, bit for bit; what ranks hold alike the first contributes.
-    """
+    """Return the whole of a sharded tensor."""
     mesh, size = value.device_mesh, value.numel() * value.element_size()
     if mesh.ndim == 1:
         with communication("all_gather", size, "dp_shard"):
             return value.full_tensor()
+    # `full_tensor` of one that was cut twice along a dimension takes two gathers, and is wrong where a cut is uneven
+    # (torch 2.13): its pieces are added up by their place; what ranks hold alike the first contributes.
     local, piece = local_piece(value)
     whole = torch.zeros(value.shape, dtype=value.dtype, device=local.device)
     if replica(value)[0] == 0:

@@ -28,8 +28,7 @@ class Measures:
 
     def start(self, step: int = 0) -> None:
         """Begin the first window at `step` finished steps."""
-        self.began_s = time.perf_counter()
-        self.began_step = step
+        self.began_s, self.began_step = time.perf_counter(), step
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -43,8 +42,7 @@ class Measures:
         now_s = time.perf_counter()
         steps = max(1, step - self.began_step)
         step_time_s = max(1e-9, now_s - self.began_s - self.paused_s) / steps
-        self.began_s = now_s
-        self.began_step, self.paused_s = step, 0.0
+        self.began_s, self.began_step, self.paused_s = now_s, step, 0.0
         tokens_per_s = self.tokens_per_step / step_time_s
         mfu, reason = model_flops_utilization(
             tokens_per_s, self.flops_per_token, self.world_size, self.peak_flops, self.peak_reason

@@ -139,11 +139,7 @@ def _spread(
 
 
 def _model(config: Config) -> nn.Module:
-    """On the meta device; a custom model that cannot say how it starts is built with values.
-
-    Such a model starts from torch's generator seeded alike on every rank, and each rank holds it
-    whole for a moment.
-    """
+    """On the meta device; a custom model that cannot say how it starts gets values that are alike on every rank."""
     if config.model.architecture == "custom":
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
@@ -180,22 +176,16 @@ def _pipelined(
     def stream(tokens: Sequence[int]) -> tuple[int, ...]:
         return tokens[0], tokens[1] // parts, config.model.width
 
+    def declare(number: int, steps: int) -> list[Collective]:
+        return _inside(config, strategy, stages[number].model, cuts[number], steps)
+
     micro_batch = stream((config.train.micro_batch_size, config.data.sequence_length // context.mesh.cp))
+    message_bytes = prod(micro_batch) * strategy.stream_dtype.itemsize
     end: Any = stages[max(stages) if axis.rank == axis.size - 1 else min(stages)].model
     tied = [name for name in end.before if name in end.after]
-    return Pipelined(
-        strategy,
-        parallel.pipeline,
-        stages,
-        Messages(axis),
-        stream,
-        prod(micro_batch) * strategy.stream_dtype.itemsize,
-        shared_parameters(end, axis, context.mesh.group("pp", context.rank), tied),
-        Clock(context.device),
-        task,
-        tokens,
-        lambda number, steps: _inside(config, strategy, stages[number].model, cuts[number], steps),
-    )
+    shared = shared_parameters(end, axis, context.mesh.group("pp", context.rank), tied)
+    way = strategy, parallel.pipeline, stages, Messages(axis), stream, message_bytes, shared
+    return Pipelined(*way, Clock(context.device), task, tokens, declare)
 
 
 def _fill(model: nn.Module, config: Config) -> None:

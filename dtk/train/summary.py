@@ -32,10 +32,8 @@ def summarise(loop: Loop, dataset: Dataset) -> dict[str, Any]:
     }
     if speeds:
         step_time_s, mfus = statistics.median(s for s, _ in speeds), [m for _, m in speeds if m is not None]
-        figures["step_time_s"] = step_time_s
-        figures["tokens_per_s"] = loop.measures.tokens_per_step / step_time_s
-        figures["mfu"] = statistics.median(mfus) if mfus else None
-        figures["steps_measured"] = len(speeds)
+        figures |= {"step_time_s": step_time_s, "tokens_per_s": loop.measures.tokens_per_step / step_time_s}
+        figures |= {"mfu": statistics.median(mfus) if mfus else None, "steps_measured": len(speeds)}
     return {
         "schema_version": 1,
         "figures": figures,
