@@ -4,17 +4,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dtk.config.schema import EncoderConfig, GPTConfig
+from dtk.models import layers
 from dtk.models.initial import Initial, transformer_initial
-from dtk.models.layers import (
-    Column,
-    Cuttable,
-    LayerNorm,
-    PositionEmbedding,
-    Row,
-    SelfAttention,
-    TokenEmbedding,
-    whole_sequence,
-)
+from dtk.models.layers import Column, Cuttable, LayerNorm, Row, SelfAttention
 from dtk.models.rows import PARTS
 
 
@@ -82,17 +74,16 @@ class Transformer(Cuttable):
         super().__init__()
         self.fused_heads = config.heads
         self.layers, self.dropout = config.layers, config.dropout
-        self.token_embedding = TokenEmbedding(config.vocab_size, config.width)
-        self.position_embedding = PositionEmbedding(config.context_length, config.width)
-        self.blocks = nn.ModuleList(
-            Block(config.width, config.heads, config.dropout, causal) for _ in range(config.layers)
-        )
+        self.token_embedding = layers.TokenEmbedding(config.vocab_size, config.width)
+        self.position_embedding = layers.PositionEmbedding(config.context_length, config.width)
+        sizes = config.width, config.heads, config.dropout
+        self.blocks = nn.ModuleList(Block(*sizes, causal) for _ in range(config.layers))
         self.final_norm = LayerNorm(config.width)
 
     def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         """Map token ids [batch, sequence] to [batch, sequence, width]; None = they are a whole sequence."""
         if positions is None:
-            positions = whole_sequence(tokens, self.position_embedding.num_embeddings)
+            positions = layers.whole_sequence(tokens, self.position_embedding.num_embeddings)
         x = self.token_embedding(tokens) + self.position_embedding(self.own(positions))
         return F.dropout(x, self.dropout, self.training)
 

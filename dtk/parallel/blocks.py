@@ -51,11 +51,8 @@ def choose_blocks(model: nn.Module, wrap: Sequence[str]) -> None:
     """
     chosen: set[str] = set()
     for entry in wrap:
-        names = {
-            name
-            for name, module in model.named_modules()
-            if name and (type(module).__name__ == entry or fnmatchcase(name, entry))
-        }
+        inside = [(name, module) for name, module in model.named_modules() if name]
+        names = {name for name, module in inside if type(module).__name__ == entry or fnmatchcase(name, entry)}
         if not names:
             classes = sorted({type(module).__name__ for module in model.modules()} - {type(model).__name__})
             what = f"model.wrap={entry} matches no module of the model"

@@ -113,14 +113,13 @@ def join(store: Store, device: str, backend: str, timeout_s: float, mesh: Mesh |
     # Host tensors travel by gloo under NCCL too: asynchronous checkpoints need it. Binding the
     # device lets NCCL build its communicator at once and fail early.
     nccl = backend == "nccl"
-    dist.init_process_group(
+    names, rank, size = (
         "cpu:gloo,cuda:nccl" if nccl else backend,
-        store=store,
-        rank=int(os.environ["RANK"]),
-        world_size=int(os.environ["WORLD_SIZE"]),
-        timeout=timeout,
-        device_id=place if nccl else None,
+        int(os.environ["RANK"]),
+        int(os.environ["WORLD_SIZE"]),
     )
+    bound = place if nccl else None
+    dist.init_process_group(names, store=store, rank=rank, world_size=size, timeout=timeout, device_id=bound)
     return Context(
         rank=dist.get_rank(),
         local_rank=local_rank,

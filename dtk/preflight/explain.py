@@ -31,9 +31,8 @@ def explain(evidence: Evidence, divergence: Divergence | None, source: str) -> R
     registry = collect()
     evidence.problems.extend(registry.problems)
     explained = partial(explain_stall, divergence=divergence)
-    registry.causes = tuple(
-        replace(cause, facts=explained) if cause.facts is explain_stall else cause for cause in registry.causes
-    )
+    causes = registry.causes
+    registry.causes = tuple(replace(c, facts=explained) if c.facts is explain_stall else c for c in causes)
     findings, measures = decide(registry, evidence, lambda _: None)
     return conclude(evidence, built_in(), findings, measures, source)
 

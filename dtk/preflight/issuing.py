@@ -98,10 +98,8 @@ class IssuingGroup(MirrorGroup):
         exchange, mine = current().exchange, self.rank()
         if self.size() == 1 or not exchange.carries(how, (*inputs, *outputs)):
             return None
-        op, giver = (
-            reduce_name(opts.reduceOp) if how.startswith("reduce") else "",
-            self._global(root) if root >= 0 else -1,
-        )
+        op = reduce_name(opts.reduceOp) if how.startswith("reduce") else ""
+        giver = self._global(root) if root >= 0 else -1
         takers = 1 if to >= 0 else self.size() - (root >= 0 and how == "root")
         parts = packed(inputs) if root in (-1, mine) else ()
         offer = Offer((), exchange.rank, (), (), how, op, giver, takers, dtypes_of(inputs), parts)

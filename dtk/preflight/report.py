@@ -40,24 +40,19 @@ def document(found: Preflight, *, brief: bool = False, page: str = "") -> doc.Do
     what_if = _what_if(found.tried) if found.tried else ()
     if found.verdict.report is None:
         fields = tuple(doc.Field(*field) for field in (("page", page), ("note", found.job.note)) if field[1])
+        source = doc.on_page(doc.Paragraph(doc.Span(found.job.source, "code")))
         return doc.Document(
             title="Preflight: would end",
             badge=("WOULD END", "good"),
             answer=answer(found),
-            lead=doc.present(
-                doc.on_page(doc.Paragraph(doc.Span(found.job.source, "code"))),
-                doc.Only(("terminal", "markdown"), (doc.Fields(fields),)),
-            ),
+            lead=doc.present(source, doc.Only(("terminal", "markdown"), (doc.Fields(fields),))),
             blocks=(doc.Only(diagnosis.PAGES, _proven(found)), *what_if),
             footer="Made by dtk preflight. The same as data: dtk preflight with --json.",
         )
     made = diagnosis.document(found.verdict.report, brief=brief, page=page)
     note = doc.Fields((doc.Field("note", found.job.note),)) if found.job.note else None
-    return replace(
-        made,
-        prelude=doc.present(doc.Paragraph(doc.Span(answer(found), "strong")), note),
-        blocks=(*made.blocks, *what_if),
-    )
+    prelude = doc.present(doc.Paragraph(doc.Span(answer(found), "strong")), note)
+    return replace(made, prelude=prelude, blocks=(*made.blocks, *what_if))
 
 
 def as_json(found: Preflight) -> dict[str, Any]:

@@ -83,10 +83,8 @@ def judge(records: Mapping[int, Record], plain: Mapping[str, object], source: st
             if record.end.kind == "stalled":
                 waiting[rank] = text
         stands.setdefault(text, []).append(rank)
-    parts = [
-        f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(tuple(ranks))} {text}"
-        for text, ranks in sorted(stands.items(), key=lambda item: -len(item[1]))[:MOST_PLACES]
-    ]
+    most = sorted(stands.items(), key=lambda item: -len(item[1]))[:MOST_PLACES]
+    parts = [f"{'rank' if len(of) == 1 else 'ranks'} {format_ranks(tuple(of))} {text}" for text, of in most]
     notes = (NOTE.format("hang" if waiting else "fail"), *((MADE_UP,) if made_up else ()), *report.notes)
     report = dataclasses.replace(report, run_folder=None, notes=notes)
     return Verdict(outcome, report, "; ".join(parts), waiting)

@@ -57,11 +57,8 @@ class DDPConfig(StrategyConfig):
         "2 P (N-1)/N",
         "the whole training state fits on every device",
     )
-    limits = {
-        "bucket_cap_mb": (math.ulp(0.0), math.inf),
-        "powersgd_rank": (1, math.inf),
-        "topk_ratio": (math.ulp(0.0), 1),
-    }
+    limits = {"bucket_cap_mb": (math.ulp(0.0), math.inf), "powersgd_rank": (1, math.inf)}
+    limits |= {"topk_ratio": (math.ulp(0.0), 1)}
     plain = (*COMPOUND["dp"], "cp", "pp")  # There a model, or a stage of it, has plain parameters.
 
     name: Literal["ddp"] = "ddp"
@@ -114,9 +111,8 @@ class DDPConfig(StrategyConfig):
         """Return DDP's buckets, then the bitmap of used parameters, one int32 each, where it searches for unused."""
         ready = list(reversed(shapes))
         buckets = gradient_buckets(self.bucket_cap_mb, shapes)
-        reduced = [
-            Reduction(tuple(bucket), tuple(bucket_calls(self, [ready[i] for i in bucket], ranks))) for bucket in buckets
-        ]
+        calls = (bucket_calls(self, [ready[i] for i in bucket], ranks) for bucket in buckets)
+        reduced = [Reduction(tuple(bucket), tuple(of)) for bucket, of in zip(buckets, calls, strict=True)]
         searches = self.find_unused_parameters and not self.static_graph
         return [*reduced, *([Reduction((), (("all_reduce", 4 * len(shapes)),))] if searches else [])]
 

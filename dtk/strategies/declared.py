@@ -45,10 +45,8 @@ class ModelShapes:
         """Consecutive blocks that are gathered together; none when the whole model (0) is one unit."""
         if not blocks_per_unit:
             return []
-        return [
-            [shape for block in self.blocks[first : first + blocks_per_unit] for shape in block]
-            for first in range(0, len(self.blocks), blocks_per_unit)
-        ]
+        starts = range(0, len(self.blocks), blocks_per_unit)
+        return [[shape for block in self.blocks[i : i + blocks_per_unit] for shape in block] for i in starts]
 
     def root(self, blocks_per_unit: int) -> Sequence[Shape]:
         """Return the shapes of the parameters that belong to no unit of blocks."""

@@ -52,10 +52,8 @@ def preferred(gradients_in: str) -> str:
 
 def one_device() -> StrategyConfig:
     """Return the section of the strategy that trains in one process on one device, whichever it is."""
-    kinds = CONFIG_TYPES.items()
-    return next(
-        kind(name=name) for name, kind in kinds if kind.traits.one_process and kind.traits.least_cuda_devices < 2
-    )
+    alone = ((name, kind) for name, kind in CONFIG_TYPES.items() if kind.traits.one_process)
+    return next(kind(name=name) for name, kind in alone if kind.traits.least_cuda_devices < 2)
 
 
 def build_strategy(config: Any, context: Context, precision: PrecisionConfig) -> Strategy:

@@ -293,9 +293,8 @@ def build_callbacks(training: Training) -> Callbacks:
     Raises:
         DtkError: a `_target_` that is not allowed, not found, no Callback, or not called with its arguments.
     """
-    config = training.config
-    members: list[tuple[str, Callback, bool]] = [
-        (each._target_, instantiate(each._target_, each.arguments, config.allow_targets, Callback), each.keep_going)
-        for each in config.callbacks
-    ]
+    members: list[tuple[str, Callback, bool]] = []
+    for each in training.config.callbacks:
+        callback = instantiate(each._target_, each.arguments, training.config.allow_targets, Callback)
+        members.append((each._target_, callback, each.keep_going))
     return Callbacks(training, members)

@@ -279,7 +279,7 @@ def _optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
 def _empty_optimizer_state(
     model: nn.Module, optimizer: Optimizer, entries: dict[str, Any], tier: Tier | None
 ) -> dict[str, dict[str, Tensor]]:
-    """Room for the stored state of the parameters that this rank updates; the checkpoint says which fields there are."""
+    """Room for the stored state of the parameters that this rank updates; the checkpoint says which fields exist."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     updated = {names[parameter]: parameter for parameter in owned_parameters(optimizer)}
     room: dict[str, dict[str, Tensor]] = {name: {} for name in updated}

@@ -57,10 +57,8 @@ def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -
     parts.model.train()
     sums = sum_over_ranks(context, torch.cat([sums.cpu() * context.leads_tokens, of_class * context.leads]))
     names = ["loss", *parts.task.metric_names]
-    totals = sums[: 2 * len(names)].reshape(-1, 2).tolist()
-    figures = {
-        f"validation_{name}": total / max(count, 1.0) for name, (total, count) in zip(names, totals, strict=True)
-    }
+    totals = zip(names, sums[: 2 * len(names)].reshape(-1, 2).tolist(), strict=True)
+    figures = {f"validation_{name}": total / max(count, 1.0) for name, (total, count) in totals}
     for name, metric in collected.items():
         value = metric.compute()
         if not isinstance(value, torch.Tensor) or value.numel() != 1:

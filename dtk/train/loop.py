@@ -132,9 +132,8 @@ class Loop:
         with region("data"):
             if self.samples is None:
                 of_steps = (sample_ids(self.config.seed, later, *sizes) for later in count(step))
-                numbers, ahead = tee(
-                    ids[plan.positions(self.context.dp_rank, i)] for ids in of_steps for i in range(size)
-                )
+                places = [plan.positions(self.context.dp_rank, i) for i in range(size)]
+                numbers, ahead = tee(ids[place] for ids in of_steps for place in places)
                 self.samples = numbers, self.dataset.stream(ahead)
             numbers, batches = self.samples
             self.step_samples = samples_sum(step, np.concatenate(list(islice(numbers, size))))
@@ -233,11 +232,9 @@ class Loop:
             "samples_hash": f"{self.window_samples:016x}",
         }
         if self.context.rank == 0 and (overflows := record.get("float16_overflows")):
-            report(
-                "strategy.communication_hook=fp16",
-                f"{counted(round(overflows), 'averaged gradient')} up to step {self.state.step} became infinite, as "
-                "float16 ends at 65,504; strategy.communication_hook=bf16 has the range of float32",
-            )
+            which = f"{counted(round(overflows), 'averaged gradient')} up to step {self.state.step}"
+            why = "as float16 ends at 65,504; strategy.communication_hook=bf16 has the range of float32"
+            report("strategy.communication_hook=fp16", f"{which} became infinite, {why}")
         self.last, self.window_samples = record, 0
         self.speeds.append((record["step_time_s"], record["mfu"]))
         self.recorder.metrics({"attempt": self.recorder.attempt, **record})

@@ -44,9 +44,8 @@ class Measures:
         step_time_s = max(1e-9, now_s - self.began_s - self.paused_s) / steps
         self.began_s, self.began_step, self.paused_s = now_s, step, 0.0
         tokens_per_s = self.tokens_per_step / step_time_s
-        mfu, reason = model_flops_utilization(
-            tokens_per_s, self.flops_per_token, self.world_size, self.peak_flops, self.peak_reason
-        )
+        device = self.world_size, self.peak_flops, self.peak_reason
+        mfu, reason = model_flops_utilization(tokens_per_s, self.flops_per_token, *device)
         return {
             "step_time_s": step_time_s,
             "tokens": step * self.tokens_per_step,

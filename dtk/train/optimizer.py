@@ -83,11 +83,9 @@ def check_optimizer(config: Config, world_size: int) -> None:
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Two groups: matrices with weight decay, vectors (biases, norms) without."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+    matrices, vectors = [p for p in parameters if p.dim() >= 2], [p for p in parameters if p.dim() < 2]
+    groups = (matrices, weight_decay), (vectors, 0.0)
+    return [{"params": params, "weight_decay": decay} for params, decay in groups if params]
 
 
 class InBackward(Optimizer):
