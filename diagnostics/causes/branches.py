@@ -1,7 +1,4 @@
-"""The gates of the built-in fault trees, as `branches.yaml` lists them.
-
-The causes below a gate name it in their own file (`Cause.branch`).
-"""
+"""The gates of the built-in fault trees, as `branches.yaml` lists them; causes name theirs (`Cause.branch`)."""
 
 from diagnostics.contract.causes import Branch
 from diagnostics.contract.files import table_beside

@@ -223,9 +223,7 @@ def _card(root: Finding, ranks: tuple[int, ...], where: Where) -> doc.Card:
     some = set(root.ranks) != {place.rank for place in root.where}
     does: tuple[doc.Text, ...] = (where.does,) if where.does else ()
     return doc.Card(
-        f"{name} (to blame)" if marked and some else name,
-        (*does, doc.Span(wording.place(where), "code")),
-        marked,
+        f"{name} (to blame)" if marked and some else name, (*does, doc.Span(wording.place(where), "code")), marked
     )
 
 

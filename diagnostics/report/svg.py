@@ -108,10 +108,7 @@ class _Places:
 
 
 def _share(value: float, axis: Axis) -> float:
-    """Return how far a value stands between the ends of its axis, 0 to 1; what lies outside stands at an end.
-
-    On an axis of one value it is the middle.
-    """
+    """Return how far a value stands between the ends of its axis, 0 to 1 (at an end if outside, 0.5 of one value)."""
     value = min(max(value, axis.low), axis.high)
     if axis.low == axis.high:
         return 0.5

@@ -8,6 +8,7 @@ from diagnostics.analysis.environment.job import JobEnvironment
 from diagnostics.analysis.environment.recorded import Recorded, interfaces
 from diagnostics.causes.env._failures import in_logs
 from diagnostics.causes.env._lint import lint_cause, set_anywhere
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.evidence.model import LogFact
 
@@ -22,19 +23,7 @@ _CONNECTED = frozenset({"watchdog_timeout", "watchdog_status", "nccl_peer_closed
 _LINK_LOCAL = re.compile(r"\[?(?:169\.254\.|fe80:)", re.IGNORECASE)
 """RFC 3927 and RFC 4291: what an interface gives itself where nothing else did."""
 
-
-_SUMMARIES = {
-    "missing": "The node has no interface or address {name!r}, so the ranks cannot meet.",
-    "none": "The node found no interface that it may use, so the ranks cannot meet.",
-    "local": "NCCL meets over {name}, which does not leave the node, and the job has {nnodes} nodes.",
-    "link_local": "NCCL could not connect to {name}: a link-local address, which holds on one link only and is given "
-    "to an interface that got no other.",
-    "unreachable": "NCCL chose an interface that does not leave the node, and then could not connect.",
-    "refused": "Nobody listens at {name}, the address that a peer announced for itself: every attempt was refused, and "
-    "no rank is known to have ended. So it is not the peer that is reached there: an interface with the same address "
-    "on several nodes, as in containers, or a firewall.",
-}
-"""Why it is the wrong interface; `name` is that of an interface or the address of a peer."""
+_SUMMARIES = table_beside(__file__)["summaries"]
 
 
 def _words(finding: Finding, why: str, name: str, nnodes: int | None, lines: int) -> Text:

@@ -288,10 +288,7 @@ def _both_sides(facts: Disagreement) -> tuple[Where, ...]:
     divergence = facts.divergence
     minority, majority = divergence.minority, divergence.majority
     if facts.kind not in {"left_out", "fewer_iterations", "gradients_not_ready"}:
-        return (
-            *_parts.where(divergence.minority_rank, minority),
-            *_parts.where(divergence.majority_rank, majority),
-        )
+        return (*_parts.where(divergence.minority_rank, minority), *_parts.where(divergence.majority_rank, majority))
     there = _parts.where(divergence.majority_rank, majority, f"waits in {majority.text}")
     does = f"{'ends after' if divergence.ended else 'is already in'} {minority.text}"
     return (

@@ -13,9 +13,7 @@ from diagnostics.contract.formatting import counted, ranks_spoken, sentence, ver
 ID = "hang.uneven_iterations"
 _EQUALLY_OFTEN = "each rank must run the loop equally often"
 _AGREE_ON_STEPS = Remedy(
-    "code",
-    "let all ranks agree on the number of steps (all_reduce a stop flag, drop uneven batches)",
-    _EQUALLY_OFTEN,
+    "code", "let all ranks agree on the number of steps (all_reduce a stop flag, drop uneven batches)", _EQUALLY_OFTEN
 )
 _MORE_CONFIDENCE = 0.7
 """Calls beyond those of ranks that ended, in lines that they had called before."""

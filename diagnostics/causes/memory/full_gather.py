@@ -55,13 +55,7 @@ def _words(
 
 
 def _part(call: Gather, whole_bytes: int, is_least: bool = False) -> list[Finding]:
-    """Rule it out by the largest gather of parameters.
-
-    Args:
-        call: that gather.
-        whole_bytes: of all parameters.
-        is_least: they are at least so many.
-    """
+    """Rule it out by the largest gather of parameters, which are so many bytes, or (`is_least`) no fewer."""
     part = call.full_bytes / whole_bytes
     summary = "No gather brings the whole model." if part < shared.ALMOST_ALL else "All parameters together are small."
     if LARGE_ROOT < part < shared.ALMOST_ALL and not call.unit and not is_least:

@@ -105,9 +105,7 @@ def _own_loss_text(
         summary += " It was finite again later, as loss scaling allows."
     measured = f"loss {value} on {len(ranks)} of {world_size} ranks at step {step}"
     return Text(
-        summary=summary,
-        measured=measured,
-        remedies=settings.remedies(step, ranks if alone and world_size > 1 else ()),
+        summary=summary, measured=measured, remedies=settings.remedies(step, ranks if alone and world_size > 1 else ())
     )
 
 
