@@ -2,7 +2,7 @@
 
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
@@ -68,10 +68,6 @@ class Details:
     """Kind of record -> number of files."""
     launcher: str = ""
     """Of the manifest; `own` = the loop of a script that called `dtk.record.attach`."""
-
-    def as_json(self) -> dict[str, Any]:
-        """JSON values."""
-        return asdict(self)
 
 
 class NoSuchRunError(Exception):

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def listing_json(runs: Sequence[Run]) -> str:
 
 def details_json(run: Details) -> str:
     """Return the details of a run as one JSON object."""
-    return json.dumps(masked(run.as_json()), indent=2, default=str) + "\n"
+    return json.dumps(masked(asdict(run)), indent=2, default=str) + "\n"
 
 
 def _row(run: Run) -> tuple[str, ...]:

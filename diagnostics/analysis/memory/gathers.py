@@ -30,8 +30,6 @@ _PREFETCHES = frozenset({"_prefetch_unshard", "_backward_prefetch", "_prefetch_h
 """Functions of both FSDPs that gather the unit whose turn comes next."""
 LEAST_UNIT = 1024
 """Elements: smaller gathers and reductions are of the same size by chance."""
-_ONCE = 1.1
-"""Gathered over reduced bytes: 1 = once a step, almost 2 = again in backward; a dump may begin in mid-step."""
 _REDUCTIONS = frozenset({"reduce_scatter", "all_reduce"})
 
 
@@ -95,7 +93,7 @@ class Traffic:
 
     def kept_bytes(self) -> int:
         """Bytes of units that are gathered no more often than reduced, several in a row; 0 = freed or not known."""
-        remaining = units.remaining(self.moves, _ONCE)
+        remaining = units.remaining(self.moves)
         return remaining.least_bytes if remaining is not None else 0
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
+_ONCE = 1.1
+"""Gathered over reduced bytes: 1 = once a step, almost 2 = again in backward; a dump may begin in mid-step."""
 What = Literal["gather", "reduce", "root_end"]
 Phase = Literal["forward", "backward", ""]
 
@@ -120,18 +122,13 @@ def _together(passes: Iterable[_Pass], key: str | int, alone: bool, roots: int) 
     return size_bytes if is_told else None
 
 
-def remaining(moves: Sequence[Move], once: float) -> Whole | None:
-    """All units when they are gathered no more often than reduced, several in a row; else None.
-
-    Args:
-        moves: of one rank.
-        once: gathered over reduced bytes up to which that is so.
-    """
+def remaining(moves: Sequence[Move]) -> Whole | None:
+    """All units when one rank gathers them no more often than it reduces them, several in a row; else None."""
     sizes = {move.unit: move.full_bytes for move in moves if move.what == "gather"}
     gathered = sum(move.full_bytes for move in moves if move.what == "gather")
     reduced = sum(sizes.get(move.unit, 0) for move in moves if move.what == "reduce")
     in_a_row = any(a.what == b.what == "gather" for a, b in pairwise(moves))
-    if not in_a_row or not reduced or gathered > once * reduced:
+    if not in_a_row or not reduced or gathered > _ONCE * reduced:
         return None
     all_forward = [Move(m.what, m.unit, m.full_bytes, "forward" if m.what == "gather" else "") for m in moves]
     return whole(all_forward)

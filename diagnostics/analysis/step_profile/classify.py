@@ -7,6 +7,7 @@ on CPU the spans of gloo's threads are the communication. Judges nothing.
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -76,7 +77,8 @@ def classify(trace: Trace) -> Work:
 def _on_device(trace: Trace) -> Work:
     work = Work()
     used = set(trace.device.name)
-    kinds = [_by_name(name) if n in used else "" for n, name in enumerate(trace.names)]
+    tell = (_told.__wrapped__, _told)  # Names that are too long are not remembered.
+    kinds = [tell[len(name) <= _REMEMBERED](name) if n in used else "" for n, name in enumerate(trace.names)]
     work.compute_lane = _compute_lane(trace, kinds)
     ranges = _ranges(trace)
     device, messages = trace.device, trace.messages
@@ -119,10 +121,6 @@ def _on_device(trace: Trace) -> Work:
     return work
 
 
-def _by_name(name: str) -> str:
-    return _told(name) if len(name) <= _REMEMBERED else _told.__wrapped__(name)
-
-
 @lru_cache(maxsize=1024)
 def _told(name: str) -> str:
     """Remembered: the ranks of a job run the same kernels, and names of kernels are long."""
@@ -150,19 +148,20 @@ def _compute_lane(trace: Trace, kinds: list[str]) -> int:
 def _ranges(trace: Trace) -> dict[int, tuple[list[int], list[_Range]]]:
     """Return the stretches of each host thread in which a collective is launched, ascending, with their starts."""
     by_lane: dict[int, list[_Range]] = {}
-    for i, message in trace.op_messages.items():
-        ops = trace.ops
-        by_lane.setdefault(ops.lane[i], []).append((ops.start[i], ops.end[i], message, "args"))
-    marks = trace.marks
-    for i, message in trace.mark_messages.items():
-        by_lane.setdefault(marks.lane[i], []).append((marks.start[i], marks.end[i], message, "annotation"))
-    for i in range(len(marks)):
-        match = MARKED.match(trace.names[marks.name[i]])
-        if match:
-            message = Message(collective_word(match[1]), int(match[2]), "byte", match[3])
-            by_lane.setdefault(marks.lane[i], []).append((marks.start[i], marks.end[i], message, "region"))
+    rows = [(trace.ops, i, message, "args") for i, message in trace.op_messages.items()]
+    rows += [(trace.marks, i, message, "annotation") for i, message in trace.mark_messages.items()]
+    rows += [(trace.marks, i, message, "region") for i, message in _regions(trace)]
+    for spans, i, message, why in rows:
+        by_lane.setdefault(spans.lane[i], []).append((spans.start[i], spans.end[i], message, why))
     flat = {lane: _flat(ranges) for lane, ranges in by_lane.items()}
-    return {lane: ([row[0] for row in rows], rows) for lane, rows in flat.items()}
+    return {lane: ([row[0] for row in found], found) for lane, found in flat.items()}
+
+
+def _regions(trace: Trace) -> Iterator[tuple[int, Message]]:
+    """Yield dtk's own regions of communication among the marks, as places and messages."""
+    for i, name in enumerate(trace.marks.name):
+        if match := MARKED.match(trace.names[name]):
+            yield i, Message(collective_word(match[1]), int(match[2]), "byte", match[3])
 
 
 def _flat(ranges: list[_Range]) -> list[_Range]:
@@ -216,11 +215,9 @@ def _issues(trace: Trace) -> list[tuple[int, int, Message]]:
     ops, marks = trace.ops, trace.marks
     regions: Spans = Spans()
     marked: list[Message] = []
-    for i in sorted(range(len(marks)), key=lambda i: marks.start[i]):
-        match = MARKED.match(trace.names[marks.name[i]])
-        if match:
-            regions.add(marks.start[i], marks.end[i], 0, marks.lane[i])
-            marked.append(Message(collective_word(match[1]), int(match[2]), "byte", match[3]))
+    for i, message in sorted(_regions(trace), key=lambda row: marks.start[row[0]]):
+        regions.add(marks.start[i], marks.end[i], 0, marks.lane[i])
+        marked.append(message)
     inside = set()
     for start, index, lane in sorted(zip(ops.start, ops.name, ops.lane)):
         text = trace.names[index]

@@ -8,13 +8,10 @@ from typing import Any
 
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.job.merge_errors import merge_errors
+from diagnostics.evidence.job.world_size import OF_RANKS
 from diagnostics.evidence.model import Evidence, LogFact, RankError
 from diagnostics.evidence.owner import Owner
 from diagnostics.evidence.reader import Contents
-from diagnostics.evidence.readers.flight import FlightFile
-from diagnostics.evidence.readers.ring import RingFile
-from diagnostics.evidence.readers.snapshot import SnapshotFile
-from diagnostics.evidence.readers.trace import TraceFile
 
 _PARALLEL = re.compile(
     r"(?:^|/)(?:torch/distributed/|torch/nn/parallel/distributed\.py|torch/multiprocessing/spawn\.py|deepspeed/|horovod/|"
@@ -74,14 +71,8 @@ def _processes(logs: Iterable[tuple[Contents, Owner]]) -> dict[str, int]:
 def adopt_single(evidence: Evidence) -> None:
     """Assign a log without any rank to rank 0, if nothing shows a second process."""
     records: list[RankError | LogFact] = [*evidence.errors, *evidence.facts]
-    others: list[Any] = [
-        *evidence.handles(FlightFile),
-        *evidence.handles(RingFile),
-        *evidence.handles(TraceFile),
-        *evidence.handles(SnapshotFile),
-        *evidence.stacks,
-    ]
-    ranks = {record.rank for record in (*others, *records)} - {None, 0}
+    others: list[Any] = [handle for kind in OF_RANKS for handle in evidence.files.get(kind, ())]
+    ranks = {record.rank for record in (*others, *evidence.stacks, *records)} - {None, 0}
     files = {record.file for record in records if record.rank is None}
     if evidence.run is not None or (evidence.world_size or 1) > 1 or ranks or len(files) != 1:
         return

@@ -3,19 +3,16 @@
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.model import Evidence, Problem
-from diagnostics.evidence.readers.flight import FlightFile
-from diagnostics.evidence.readers.ring import RingFile
-from diagnostics.evidence.readers.snapshot import SnapshotFile
-from diagnostics.evidence.readers.trace import TraceFile
 from diagnostics.evidence.ring.groups import MOST_RANKS
 from diagnostics.evidence.values import integer
 
 ALL_RANKS = -1
 """Key of `Evidence.environment` for variables of the whole job."""
+OF_RANKS = ("flight", "ring", "trace", "snapshot")
+"""Kinds of handles of which each is one rank's."""
 _VARIABLES = re.compile(r"^(?:NCCL|TORCH|GLOO|CUDA|PYTORCH|OMP|RCCL|HIP)[A-Z0-9_]*$")
 
 
@@ -70,13 +67,7 @@ def settle(evidence: Evidence, claims: Claims) -> None:
     evidence.world_size = stated or (next(iter(claims.sizes)) if len(claims.sizes) == 1 else None)
     if not claims.sizes and weakest <= MOST_RANKS:
         evidence.world_size = weakest or None
-    handles: list[Any] = [
-        *evidence.handles(FlightFile),
-        *evidence.handles(RingFile),
-        *evidence.handles(TraceFile),
-        *evidence.handles(SnapshotFile),
-    ]
-    for handle in handles:
+    for handle in (handle for kind in OF_RANKS for handle in evidence.files.get(kind, ())):
         if handle.rank is not None and evidence.world_size is not None and handle.rank >= evidence.world_size:
             what = f"rank {handle.rank} in a job of {evidence.world_size} ranks: of another job, or the name misleads"
             evidence.problems.append(Problem("file", handle.file, what))

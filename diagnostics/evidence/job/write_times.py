@@ -49,11 +49,8 @@ def refuse_mixed(evidence: Evidence, handles: Iterable[Any], standing: Iterable[
         standing: file and time (s since 1970) of the last call of flight dumps.
     """
     traces = [moment for handle in handles if (moment := _trace(handle)) is not None]
-    nsys = [
-        Moment("Nsight export", file.file, at)
-        for file in evidence.handles(NsysFile)
-        if (at := file.began_s()) is not None
-    ]
+    began = ((file.file, file.began_s()) for file in evidence.handles(NsysFile))
+    nsys = [Moment("Nsight export", file, at) for file, at in began if at is not None]
     flight = [Moment("flight dump", file, at) for file, at in standing if at > 0]
     _one_process_a_rank(evidence, traces)
     _windows(evidence, [*traces, *nsys])

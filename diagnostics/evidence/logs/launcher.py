@@ -12,8 +12,9 @@ from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.model import Frame, RankError
 
 _MAX_ERRORS = 100_000
-_LAUNCHER_TYPES = {"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"}
-_DRIVER_TYPES = {
+LAUNCHER_TYPES = {"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"}
+"""What a launcher raises to say that a rank failed; none is a rank's own."""
+DRIVER_TYPES = {
     "ActorDiedError", "RayActorError", "ActorUnavailableError", "WorkerCrashedError", "NodeDiedError",
     "LocalRayletDiedError", "EngineDeadError",
 }  # fmt: skip
@@ -38,16 +39,6 @@ def fatal_error(text: str, rank: int | None, file: str, line: int) -> RankError 
     if (match := _FATAL.match(text) or _SHELL.match(text)) is None:
         return None
     return RankError(rank, file, line, "", text.strip(), signal=SIGNAL_TEXTS.get(match["what"].strip()))
-
-
-def launcher_only(kind: str) -> bool:
-    """Whether an exception is the launcher's way to say that a rank failed, not a rank's own."""
-    return kind in _LAUNCHER_TYPES
-
-
-def driver_only(kind: str) -> bool:
-    """Whether an exception is a driver's way to say that a worker process is gone."""
-    return kind in _DRIVER_TYPES
 
 
 def ended_child(message: str, file: str, line: int) -> RankError | None:

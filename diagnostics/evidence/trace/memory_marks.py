@@ -185,8 +185,10 @@ def read_marks(path: Path, limits: Limits) -> TraceMarks:
                     if args and isinstance(args.dims, list) and isinstance(args.types, list):
                         marks.gradient_bytes.add(_bytes(args.dims, args.types, 0))
                 elif name.startswith(_OPS):
-                    if (args := _decoded(_ARGS, event)) is not None:
-                        _call(event, args, calls)
+                    linked = name == "record_param_comms"
+                    of_form, reads = calls["linked" if linked else "op"], _linked if linked else _operator
+                    if len(of_form) < MAX_CALLS and (args := _decoded(_ARGS, event)) is not None:
+                        of_form += filter(None, [reads(event, args)])
                     if name.startswith("c10d::"):
                         _append(marks.backend, event, name)
                 elif name.startswith("gloo:"):
@@ -226,14 +228,6 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
         else:
             result.append(span)
     return result
-
-
-def _call(event: HostEvent, args: "_Args", calls: dict[str, list[TraceCall]]) -> None:
-    is_linked = event.name == "record_param_comms"
-    call = _linked(event, args) if is_linked else _operator(event, args)
-    of_form = calls["linked" if is_linked else "op"]
-    if call is not None and len(of_form) < MAX_CALLS:
-        of_form.append(call)
 
 
 def _linked(event: HostEvent, args: _Args) -> TraceCall | None:

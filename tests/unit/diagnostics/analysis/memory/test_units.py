@@ -67,5 +67,5 @@ def test_units_are_counted_or_a_lower_bound_is_said(name):
 
 def test_units_that_stay_are_all_counted():
     moves = 3 * [*(gather(A, "") for _ in range(4)), *(reduce(A) for _ in range(4))]
-    assert remaining(moves, 1.1) == Whole(16 * A, True)
-    assert remaining(3 * step(4, 3), 1.1) is None
+    assert remaining(moves) == Whole(16 * A, True)
+    assert remaining(3 * step(4, 3)) is None
