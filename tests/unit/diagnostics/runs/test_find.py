@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def test_the_details_of_a_run(tmp_path: Path) -> None:
     assert details.recorded == {"events": 2, "flight": 1} and details.overrides == ["train.steps=3", "strategy=ddp"]
     assert details.log == str(paths.root / "logs/attempt_0/rank_00001") and details.status is not None
     assert "no metrics.jsonl (record=off, or removed)" in details.run.problems
-    assert json.loads(json.dumps(details.as_json(), default=str))["run"]["state"] == "failed"
+    assert json.loads(json.dumps(asdict(details), default=str))["run"]["state"] == "failed"
 
 
 def test_details_of_a_damaged_run_are_what_can_be_read(tmp_path: Path) -> None:
