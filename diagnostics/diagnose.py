@@ -228,8 +228,7 @@ def _trees(files: Sequence[Path], registry: Registry) -> list[Tree]:
                 raise DiagnosticsError(what, "choose another")
         taken |= {gate.id: tree.file for gate in gates(tree.top)}
         trees.append(tree)
-    homeless = registry.ids - set(all_leaves(trees))
-    return [*trees, own_tree(homeless)] if homeless else trees
+    return [*trees, own_tree(homeless)] if (homeless := registry.ids - set(all_leaves(trees))) else trees
 
 
 def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], measures: dict[str, object]) -> Outcome:

@@ -20,10 +20,8 @@ from diagnostics.evidence.readers import watch
 STALL_S = 10.0
 """A call that has waited for less is no hang while the run goes on. Balanced steps and checkpoints of the fault runs
 (`benchmarks/healthy.py`) keep ranks waiting for at most a few seconds."""
-_HANG_FACTS = {
-    "watchdog_timeout", "gloo_timeout", "desync_report", "monitored_barrier", "monitor_stuck", "gloo_mismatch",
-    watch.VERDICT,
-}  # fmt: skip
+_TIMEOUTS = {"watchdog_timeout", "gloo_timeout", "monitored_barrier", "monitor_stuck"}
+_HANG_FACTS = _TIMEOUTS | {"desync_report", "gloo_mismatch", watch.VERDICT}
 _ENDED_BADLY = {"failed", "hung", "oom"}
 
 

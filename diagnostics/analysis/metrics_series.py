@@ -13,10 +13,8 @@ from diagnostics.evidence.limits import Limits, lines_of
 from diagnostics.evidence.model import Evidence, Problem
 
 FIGURES = ("loss", "grad_norm", "validation_loss")
-LAYOUT = (
-    "step_time_s", "pipeline_bubble", "pipeline_bubble_ideal", "pipeline_busiest", "pipeline_imbalance",
-    "expert_rank_load",
-)  # fmt: skip
+_PIPELINE = ("pipeline_bubble", "pipeline_bubble_ideal", "pipeline_busiest", "pipeline_imbalance")
+LAYOUT = ("step_time_s", *_PIPELINE, "expert_rank_load")
 """Figures of which the last `KEPT` are kept: how a layout did."""
 KEPT = 200
 

@@ -55,10 +55,8 @@ class RunPaths:
     config = _At("config.yaml", "The resolved configuration.")
     overrides = _At("overrides.yaml", "What the user typed.")
     origins = _At("origins.json", "Which file or override set each key (`diagnostics.contract.origins`).")
-    plan = _At("plan.json")
-    """What was predicted of memory and traffic at launch, of the job without its fault (`dtk plan`)."""
-    parity = _At("parity.json")
-    """What tells whether two runs may be compared: hash of the initial weights, number formats."""
+    plan = _At("plan.json", "What was predicted of memory and traffic at launch, of the job without its fault.")
+    parity = _At("parity.json", "What tells whether two runs may be compared: the initial weights' hash, formats.")
     status = _At("status.json", "How the run stands or ended (`Status`).")
     metrics = _At("metrics.jsonl", "One JSON object per logged step.")
     summary = _At("summary.json", "Final figures, each with its definition.")
@@ -68,32 +66,23 @@ class RunPaths:
     export = _At("export", "Final weights in Hugging Face's layout.")
     verify = _At("verify", "Folder of the short runs that tried a remedy: run folders of their own.")
     events = _Of[[int]]("events/rank_{:05d}.jsonl", "Of a rank: spans and lifecycle events, JSON lines.")
-    heartbeat = _Of[[int]]("heartbeat/rank_{:05d}.json")
-    """Of a rank, where it is: step, open region, time; rewritten in place."""
+    heartbeat = _Of[[int]]("heartbeat/rank_{:05d}.json", "Step, open region and time of a rank, rewritten in place.")
     start = _Of[[int, int]]("start/attempt_{}/rank_{:05d}.json")
     """Of an attempt and a rank of a watched command: how far it is on its way to its process group; written by
     `dtk.record.inject`."""
     question = _At("start/asked", "Made when the ranks of a watched command are to say at once where they are.")
-    answer = _Of[[int]]("start/answer_{:05d}.json")
-    """Of a rank: how long it has been idle (`idle_s`) and whether it waits in a call."""
-    flight = _Of[[int]]("flight/rank_{:05d}.pickle")
-    """Of a rank: flight-recorder dump with stacks (pickle), written when it fails."""
-    black_box = _Of[[int]]("flight/rank_{:05d}.blackbox.json")
-    """Of a rank: its last collectives (JSON), rewritten every few seconds."""
-    ring = _Of[[int]]("flight/rank_{:05d}.ring")
-    """Of a rank: every call to torch.distributed, the last few thousand (binary, memory-mapped)."""
-    watchdog_prefix = _At("flight/watchdog_rank_")
-    """Dumps that torch's own watchdog writes when NCCL times out: this prefix + rank, a pickle each."""
+    answer = _Of[[int]]("start/answer_{:05d}.json", "How long it has been idle (`idle_s`), whether in a call.")
+    flight = _Of[[int]]("flight/rank_{:05d}.pickle", "Flight-recorder dump with stacks, written when it fails.")
+    black_box = _Of[[int]]("flight/rank_{:05d}.blackbox.json", "Last collectives, rewritten every few seconds.")
+    ring = _Of[[int]]("flight/rank_{:05d}.ring", "Its last few thousand calls to torch.distributed (binary).")
+    watchdog_prefix = _At("flight/watchdog_rank_", "Dumps of torch's own watchdog: this prefix + rank, a pickle each.")
     stacks = _Of[[int]]("stacks/rank_{:05d}.txt", "Of a rank: Python stacks of all threads.")
     trace = _Of[[int]]("traces/rank_{:05d}.json.gz", "Of a rank: profiler window (Chrome trace).")
     memory = _Of[[int]]("memory/rank_{:05d}.jsonl", "Of a rank: memory timeline, JSON lines.")
-    memory_snapshot = _Of[[int]]("memory/rank_{:05d}.snapshot.pickle")
-    """Of a rank: CUDA allocator snapshot (pickle), written on out-of-memory."""
+    memory_snapshot = _Of[[int]]("memory/rank_{:05d}.snapshot.pickle", "CUDA allocator snapshot, on out-of-memory.")
     telemetry = _Of[[int]]("telemetry/node_{:05d}.jsonl", "Of a node: device and host samples, JSON lines.")
-    logs = _Of[[int, int]]("logs/attempt_{}/rank_{:05d}")
-    """Of an attempt and a rank: folder with stdout.log, stderr.log and error.json."""
-    error = _Of[[int, int]]("logs/attempt_{}/rank_{:05d}/error.json")
-    """Of an attempt and a rank: the exception that ended it."""
+    logs = _Of[[int, int]]("logs/attempt_{}/rank_{:05d}", "Folder with stdout.log, stderr.log, error.json.")
+    error = _Of[[int, int]]("logs/attempt_{}/rank_{:05d}/error.json", "The exception that ended it.")
     verdict = _Of[[int]]("logs/attempt_{}/watch.json", "Of an attempt: why the live watch ended it (`Verdict`).")
 
 

@@ -86,9 +86,8 @@ def at_launch(origins: Origins, plain: Mapping[str, Any]) -> Origins:
     keys = {}
     for key, value in values.items():
         settings = list(origins.keys.get(key) or [Setting("default", "")])
-        if key not in origins.values or origins.values[key] != value:
-            settings.append(Setting("launch", ""))
-        keys[key] = settings
+        changed = key not in origins.values or origins.values[key] != value
+        keys[key] = [*settings, Setting("launch", "")] if changed else settings
     return Origins(keys, origins.choices, values)
 
 

@@ -254,14 +254,9 @@ def left_loop(deviating: Call, ahead: Call, body: list[Call], *, majority_goes_o
     deviation: Deviation = "insert" if majority_goes_on else "drop"
     # Who is out of the loop while the others are in backward has left it, however many they are.
     left_backward = behind and in_backward(ahead) and not in_backward(deviating)
-    return Explanation(
-        deviation,
-        standing.place,
-        (expected, got) if behind else (deviating,),
-        standing.terms,
-        self_evident=standing.by_text or left_backward,
-        alternatives=() if standing.clear else (KINDS[deviation, "within" if behind else "behind"],),
-    )
+    shown, evident = (expected, got) if behind else (deviating,), standing.by_text or left_backward
+    others = () if standing.clear else (KINDS[deviation, "within" if behind else "behind"],)
+    return Explanation(deviation, standing.place, shown, standing.terms, self_evident=evident, alternatives=others)
 
 
 def _program_order(expected: Call, got: Call, before: list[Call]) -> Explanation | None:

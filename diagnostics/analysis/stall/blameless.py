@@ -10,10 +10,8 @@ from diagnostics.evidence.calls import ROOTED, Call
 from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers.start import KIND
 
-_STARTUP = {
-    "rendezvous_timeout", "store_timeout", "store_key_timeout", "missing_variable", "interface_missing",
-    "port_in_use",
-}  # fmt: skip
+_TIMEOUTS = {"rendezvous_timeout", "store_timeout", "store_key_timeout"}
+_STARTUP = _TIMEOUTS | {"missing_variable", "interface_missing", "port_in_use"}
 _RENDEZVOUS = frozenset({"next_rendezvous", "_rendezvous", "_initialize_workers"})
 """Functions of torch's elastic agent in which nodes meet."""
 _TRANSPORT = {"nccl_ib_error", "nccl_ib_async", "nccl_connect", "nccl_socket_error"}

@@ -88,10 +88,8 @@ def _enqueued_crosswise(job: JobState) -> GroupOrder | None:
                 first[one if times[0] < times[1] else other].append(rank)  # type: ignore[operator]
         if all(first.values()):
             ranks = tuple(sorted(rank for side in first.values() for rank in side))
-            sides = tuple(
-                Side(tuple(side), operation, waits.calls[side[0], operation], tuple(r for r in ranks if r not in side))
-                for operation, side in first.items()
-            )
+            rest = {at: tuple(rank for rank in ranks if rank not in side) for at, side in first.items()}
+            sides = tuple(Side(tuple(on), at, waits.calls[on[0], at], rest[at]) for at, on in first.items())
             few, many = sorted(first.values(), key=len)
             return GroupOrder(Cycle(ranks, (one, other)), sides, tuple(few) if len(few) < len(many) else ranks)
     return None

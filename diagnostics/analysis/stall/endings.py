@@ -90,9 +90,8 @@ def _first(job: JobState, kind: Kind, endings: list[Ending]) -> FirstEndings:
     ranks = tuple(end.rank for end in endings if end.rank != UNNAMED)
     lost = {rank for rank, end in job.endings.items() if not end.by_itself} | job.reported_victims()
     victims = tuple(sorted((job.waits.reaching(ranks) | lost) - set(ranks))) if ranks else ()
-    gave_up = None
-    if endings[0].in_order:
-        gave_up = next((job.endings[rank] for rank in victims if rank in job.endings and line(job.endings[rank])), None)
+    ends = (job.endings[rank] for rank in victims if endings[0].in_order and rank in job.endings)
+    gave_up = next(filter(line, ends), None)
     last = last_seen(job, ranks[0]) if ranks and not any(line(end) for end in endings[:4]) else None
     world = job.world()
     model: Literal["", "rank 0", "tie"] = ""

@@ -46,18 +46,16 @@ def unrecorded_transfer(job: JobState, explained: Collection[int]) -> Unrecorded
         return None
     rest = tuple(rank for rank in range(world) if rank not in inside)
     left = any(rank in job.endings and job.endings[rank].gone for rank in rest)
-    if left or not (set(rest) <= job.waits.reaching(inside) or _are_together(job, rest)):
-        return None
-    return UnrecordedTransfer(directions.pop(), inside, rest, bool(job.evidence.world_size or job.survey.world()))
-
-
-def _are_together(job: JobState, ranks: tuple[int, ...]) -> bool:
-    """Whether all these ranks gave up on a peer in one collective, or looks from outside show them in one."""
-    gave_up = [job.endings[rank].frames for rank in ranks if rank in job.endings and job.endings[rank].victim]
-    dumps = [dump for rank, dump in job.latest_stacks().items() if rank in ranks] if observations(job.evidence) else []
+    # Or all the rest gave up on a peer in one collective, or looks from outside show them in one: gloo marks a call
+    # that failed as it marks one that completed, so its dumps do not show it.
+    gave_up = [job.endings[rank].frames for rank in rest if rank in job.endings and job.endings[rank].victim]
+    dumps = [dump for rank, dump in job.latest_stacks().items() if rank in rest] if observations(job.evidence) else []
     stand = [thread.frames if (thread := stacks.main_thread(dump)) is not None else () for dump in dumps]
     places = [[collective_of(frames) for frames in stacks_of] for stacks_of in (gave_up, stand)]
-    return any(len(at) == len(ranks) and len(set(at)) == 1 and None not in at for at in places)
+    together = any(len(at) == len(rest) and len(set(at)) == 1 and None not in at for at in places)
+    if left or not (together or set(rest) <= job.waits.reaching(inside)):
+        return None
+    return UnrecordedTransfer(directions.pop(), inside, rest, bool(job.evidence.world_size or job.survey.world()))
 
 
 def _place(frames: tuple[Frame, ...], kind: str, file: str) -> InCollective | None:

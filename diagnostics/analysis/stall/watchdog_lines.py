@@ -7,12 +7,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from diagnostics.evidence.calls import GroupKey, Wire, operation
+from diagnostics.evidence.calls import ROOTED, GroupKey, Wire, operation
 from diagnostics.evidence.model import Evidence, Frame, LogFact
 
-_COUNTED = {
-    "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "barrier",
-}  # fmt: skip
+_COUNTED = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", *ROOTED}
 """Collectives; sends, receives and coalesced blocks have numbers of their own."""
 _EVEN = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "ALLGATHER", "REDUCE_SCATTER"}
 """OpType whose NumelIn is the same on all ranks: not gather and scatter (the root's differs), not all_to_all."""
