@@ -18,6 +18,7 @@ from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import shortened
 from diagnostics.evidence.rank_endings import mismatch_facts
 
+EQUALLY_OFTEN = "each rank must run the loop equally often"
 _BECAUSE: dict[str, str] = table_beside(__file__)["because"]
 
 
@@ -166,6 +167,12 @@ def call_unconditionally(call: str, place: str) -> Remedy:
     """Return how to fix a call that only some ranks make."""
     change = f"take the condition off {place}, so that all ranks call {call} or none"
     return Remedy("code", change, "a collective that only some ranks call meets another one of their peers, or none")
+
+
+def run_equally_often(place: str) -> Remedy:
+    """Return how to fix a loop that some ranks leave early."""
+    change = "let all ranks agree on the number of steps (all_reduce a stop flag, drop uneven batches, or DDP's join)"
+    return Remedy("code", f"{change} around {place}", EQUALLY_OFTEN)
 
 
 def disagreements(stall: Stall, reading: Reading) -> list[Finding]:

@@ -7,7 +7,14 @@ from diagnostics.analysis.stall.missed_call import MissedCall
 from diagnostics.analysis.stall.watchdog import WatchdogGap
 from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.hang import _parts, _stacks, _watchdog
-from diagnostics.causes.hang._divergence import Disagreement, Reading, call_everywhere, call_unconditionally, decided
+from diagnostics.causes.hang._divergence import (
+    Disagreement,
+    Reading,
+    call_everywhere,
+    call_unconditionally,
+    decided,
+    run_equally_often,
+)
 from diagnostics.causes.hang._more_calls import more_calls
 from diagnostics.causes.hang._proviso import assuming
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
@@ -32,7 +39,8 @@ def _summary(facts: Disagreement) -> str:
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
     call = facts.calls[0]
     fix = call_unconditionally if facts.kind == "added" else call_everywhere
-    return (fix(call.text, call.place),)
+    unclear = bool(facts.divergence.explanation.alternatives)  # The line may also stand behind the loop.
+    return (fix(call.text, call.place), *((run_equally_often(facts.divergence.majority.place),) if unclear else ()))
 
 
 READING = Reading(ID, ("left_out", "added"), _summary, _remedies, not_this="No call was left out or added: {why}.")

@@ -4,16 +4,23 @@ from diagnostics.analysis.stall.departure import EarlierStep, EndedInRound, More
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _parts, _stacks
-from diagnostics.causes.hang._divergence import Disagreement, Reading, call_everywhere, call_unconditionally, decided
+from diagnostics.causes.hang._divergence import (
+    EQUALLY_OFTEN,
+    Disagreement,
+    Reading,
+    call_everywhere,
+    call_unconditionally,
+    decided,
+    run_equally_often,
+)
 from diagnostics.causes.hang._more_calls import exited_in_order, more_calls
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, ruled_out
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
 
 ID = "hang.uneven_iterations"
-_EQUALLY_OFTEN = "each rank must run the loop equally often"
 _AGREE_ON_STEPS = Remedy(
-    "code", "let all ranks agree on the number of steps (all_reduce a stop flag, drop uneven batches)", _EQUALLY_OFTEN
+    "code", "let all ranks agree on the number of steps (all_reduce a stop flag, drop uneven batches)", EQUALLY_OFTEN
 )
 _MORE_CONFIDENCE = 0.7
 """Calls beyond those of ranks that ended, in lines that they had called before."""
@@ -40,11 +47,7 @@ def _summary(facts: Disagreement) -> str:
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
     divergence, explanation = facts.divergence, facts.divergence.explanation
-    change = (
-        "let all ranks agree on the number of steps (all_reduce a stop flag, drop uneven batches, or DDP's join) "
-        f"around {divergence.majority.place}"
-    )
-    remedies = [Remedy("code", change, _EQUALLY_OFTEN)]
+    remedies = [run_equally_often(divergence.majority.place)]
     kinds = {divergence.kind, *explanation.alternatives}
     if "added" in kinds:
         remedies.append(call_unconditionally(divergence.minority.text, divergence.minority.place))
