@@ -144,6 +144,12 @@ class RunEvidence:
             value = value[part]
         return value
 
+    def number(self, key: str, default: float) -> float:
+        """One number of the configuration; the default where there is none, or something else in its place."""
+        value = self.get(key)
+        usable = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
+        return value if usable else default
+
 
 @dataclass(slots=True)
 class Evidence:

@@ -38,12 +38,12 @@ def decide(figures: Figures) -> list[Finding]:
         return [finding]
     run, metrics = figures.evidence.run, figures.metrics
     assert run is not None and metrics is not None
-    load, ep = metrics.usual("expert_rank_load") or 1.0, int(run.get("parallel.ep"))
+    load, ep = metrics.usual("expert_rank_load") or 1.0, int(run.number("parallel.ep", 1))
     share = _share(run) * (1 - 1 / load)
     if load < _LOAD or share < _WORTH:
         return [ruled_out(ID, "the busiest ep rank has {load:.2f} times the mean load", load=load)]
     ranks = tuple(range(figures.evidence.world_size or 0))
-    facts = {"load": load, "ep": ep, "weight": float(run.get("model.balance_loss", 0.0) or 0.0)}
+    facts = {"load": load, "ep": ep, "weight": run.number("model.balance_loss", 0.0)}
     return [slow(figures, ID, _words, share, ranks, Group("ep", ranks), f"expert_rank_load {load:.2f}", 0.85, **facts)]
 
 

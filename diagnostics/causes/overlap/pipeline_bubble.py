@@ -1,5 +1,6 @@
 """The stages of a pipeline wait: for the first micro-batch to come, for the last to leave, or for messages."""
 
+import math
 from typing import Any
 
 from diagnostics.analysis.metrics_series import Figures, read
@@ -12,6 +13,7 @@ from diagnostics.evidence.model import RunEvidence
 ID = "overlap.pipeline_bubble"
 ENOUGH = 4
 """Micro-batches per stage from which on the bubble counts as small (Huang et al. 2019, section 3: M >= 4 K)."""
+_MOST_SAMPLES = 1 << 20  # Of a global batch, of which every divisor is tried: the largest published have some 10,000.
 _BEYOND = 0.1
 """Of the step: waiting beyond what the schedule and uneven stages explain that is worth a finding, on devices of their
 own. On a CPU the ranks share cores, and each waits while others compute (measured: up to 0.3)."""
@@ -36,7 +38,7 @@ def decide(figures: Figures) -> list[Finding]:
     assert run is not None and metrics is not None
     usual = [metrics.usual(f"pipeline_{name}") or 0.0 for name in ("bubble", "bubble_ideal", "imbalance", "busiest")]
     bubble, ideal, imbalance, busiest = usual
-    pp, virtual = int(run.get("parallel.pp")), int(run.get("parallel.stages_per_rank", 1) or 1)
+    pp, virtual = (max(1, int(run.number(f"parallel.{key}", 1))) for key in ("pp", "stages_per_rank"))
     small = (pp - 1) / (ENOUGH * pp + pp - 1)
     uneven = 1 - (1 - ideal) / max(1.0, imbalance)
     beyond = bubble - max(uneven, ideal)
@@ -57,8 +59,9 @@ def decide(figures: Figures) -> list[Finding]:
 def _more(run: RunEvidence, pp: int) -> str:
     """Return what to type for more micro-batches: of the same batch where it divides so far, else of a larger one."""
     mesh = run.manifest.get("mesh")
-    dp = mesh.get("dp_replicate", 1) * mesh.get("dp_shard", 1) if isinstance(mesh, dict) else 1
-    samples = int(run.get("train.global_batch_size", 0) or 0) // max(1, dp)
+    degrees = [mesh.get(name) for name in ("dp_replicate", "dp_shard")] if isinstance(mesh, dict) else []
+    dp = math.prod(degree for degree in degrees if isinstance(degree, int) and degree > 0)
+    samples = min(int(run.number("train.global_batch_size", 0)) // dp, _MOST_SAMPLES)
     fitting = [count for count in range(1, samples + 1) if samples % count == 0 and count >= ENOUGH * pp]
     if fitting:
         return f"parallel.microbatches={fitting[0]}"

@@ -53,7 +53,7 @@ def decide(figures: Figures) -> list[Finding]:
     place = max(places, key=places.count)
     if times < _LONGER or places.count(place) < _ALWAYS * len(places):
         return [ruled_out(ID, "the longest stage computes {times:.2f} times the mean", times=times)]
-    pp, ranks = int(run.get("parallel.pp")), at_place(figures, int(place))
+    pp, ranks = max(1, int(run.number("parallel.pp", 1))), at_place(figures, int(place))
     layers, chosen = run.get("model.layers"), run.get("parallel.blocks_per_stage")
     even = [layers // pp] * pp if isinstance(layers, int) and layers % pp == 0 else []
     blocks = [n for n in chosen if isinstance(n, int)] if isinstance(chosen, list) and chosen else even
