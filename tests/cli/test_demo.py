@@ -8,6 +8,7 @@ import pytest
 from dtk.commands import demo
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(150)
 def test_a_fault_is_run_and_its_report_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -45,6 +45,10 @@ LONG = (
     "dtk bench",
     "dtk doctor",
     "dtk demo",
+    "torchrun",
+    "python -m dtk.run strategy=hsdp",
+    "python -m dtk.run model=bert_tiny",
+    "dtk plan model=llama3_8b",
     "dtk plan model=llama3_70b",
 )
 """What takes minutes, and has tests of its own that do not."""

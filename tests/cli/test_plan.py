@@ -116,6 +116,7 @@ def test_the_closed_form_answers_without_torch(layers: int, width: int, heads: i
     assert "bf16, 989 TFLOP/s peak a device" in shown.stdout
 
 
+@pytest.mark.extended
 def test_solving_for_the_largest_is_quick_where_it_is_very_deep(plan: Plan) -> None:
     made, calls = calls_in(
         lambda: asked(plan, *QUICK, "strategy=fsdp", "hardware=h100_sxm", "--max-batch", "--max-model")

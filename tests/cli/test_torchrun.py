@@ -95,6 +95,7 @@ def test_threads_are_those_that_were_asked_for_or_torchruns(typed, threads, tmp_
     assert f"{threads} CPU thread{'s' * (threads != '1')} each; torchrun detected, 1 node;" in process.stdout
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(100)
 def test_a_wrong_override_ends_all_ranks_with_one_line(tmp_path):
     process = run(tmp_path, "strategy=fsd", launcher=torchrun("--standalone", "--nproc-per-node=2"))

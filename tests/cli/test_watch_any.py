@@ -175,6 +175,7 @@ def test_an_extra_collective_is_explained_within_seconds(tmp_path):
     assert (folder / "flight" / "rank_00000.pickle").stat().st_size > 0
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(120)
 def test_a_rank_that_sleeps_for_ever_is_blamed(tmp_path):
     path = script(tmp_path)
