@@ -4,8 +4,9 @@ Run it: `python benchmarks/kills.py --kills 1000 --folder /tmp/kills`. It goes o
 lies in FOLDER/kills.jsonl, and the random moments follow from the number of the kill.
 
 A kill is SIGKILL to the whole tree, to the parent, or to one rank, while one of these runs: a training run, `-m`,
-`dtk tune`, `dtk rm`, an export, or `dtk diagnose` while it writes report/. After each, the command (or its `resume`) is
-run to its end; a training run must then have the losses of a run that nobody disturbed.
+`dtk tune`, `dtk rm`, an export, the end of a tracker, or `dtk diagnose` while it writes report/. After each, the
+command (or its `resume`) is run to its end; a training run must then have the losses of a run that nobody disturbed,
+and a tracker must take all of it by `dtk sync`.
 """
 
 import argparse
@@ -33,7 +34,7 @@ JOB = [
 STEPS = 12
 RUN = [*JOB, f"train.steps={STEPS}", "checkpoint.every=2", "train.log_every=1"]
 WHOM = ("tree", "parent", "rank")
-KINDS = ("run", "run", "run", "sweep", "tune", "rm", "export", "diagnose")
+KINDS = ("run", "tracker", "run", "sweep", "tune", "rm", "export", "diagnose")
 LIVES_S = 10.0
 """Longest that any process may outlive its parent."""
 
@@ -72,7 +73,8 @@ def finish(folder: Path, *words: str, codes: tuple[int, ...] = (0,)) -> None:
 
 def losses(run: Path) -> dict[int, float]:
     """Step -> loss; a step that was made twice counts as it was made last."""
-    lines = (run / "metrics.jsonl").read_bytes().splitlines()
+    metrics = run / "metrics.jsonl"
+    lines = metrics.read_bytes().splitlines() if metrics.exists() else []
     records = [json.loads(line) for line in lines if line.endswith(b"}")]
     return {record["step"]: record["loss"] for record in records}
 
@@ -91,6 +93,7 @@ def one(number: int, kind: str, whom: str, folder: Path, reference: Path) -> Non
         shutil.copytree(reference, folder / "runs" / reference.name)
     commands = {
         "run": ["run", *RUN, f"strategy={strategy}"],
+        "tracker": ["run", *RUN, f"strategy={strategy}", "tracker=tensorboard"],
         "export": ["run", *RUN, f"strategy={strategy}", "checkpoint.export=true"],
         "sweep": ["run", "-m", *JOB, "train.steps=2,3", "strategy=ddp"],
         "tune": ["tune", "bucket", *JOB, "strategy=ddp", "--values=5", "--repeats=1", "--steps=2"],
@@ -99,6 +102,10 @@ def one(number: int, kind: str, whom: str, folder: Path, reference: Path) -> Non
     }
     process = dtk(folder, *commands[kind])
     longest_s = {"rm": 0.6, "diagnose": 2.0, "tune": 30.0, "sweep": 30.0}.get(kind, 15.0)
+    if kind == "tracker":  # From the last step on, with the last checkpoint and the tracker's end.
+        while process.poll() is None and not any(STEPS in losses(run) for run in runs(folder)):
+            time.sleep(0.05)
+        longest_s = 1.5
     time.sleep(moments.uniform(0.05, longest_s))
     kill(process, whom, moments)
     check(kind, folder, commands[kind], reference)
@@ -106,10 +113,11 @@ def one(number: int, kind: str, whom: str, folder: Path, reference: Path) -> Non
 
 def check(kind: str, folder: Path, words: list[str], reference: Path) -> None:
     """Go on where the kill struck, and hold the result against an undisturbed run."""
-    if kind in ("run", "export"):
+    if kind in ("run", "export", "tracker"):
         made = runs(folder)
         if made and json.loads((made[-1] / "status.json").read_text())["state"] != "finished":
-            finish(folder, "run", f"resume={made[-1]}")
+            ended = (made[-1] / "checkpoints" / f"step_{STEPS:08d}").exists()  # Nothing is left to do then.
+            finish(folder, "run", f"resume={made[-1]}", codes=(0, 2) if ended else (0,))
         elif not made:
             finish(folder, *words)
         found, wanted = losses(runs(folder)[-1]), losses(reference)
@@ -117,6 +125,8 @@ def check(kind: str, folder: Path, words: list[str], reference: Path) -> None:
         assert all(abs(found[step] - wanted[step]) < 2e-4 for step in wanted), (found, wanted)
         if kind == "export":
             assert list(runs(folder)[-1].glob("export/**/*.safetensors")), "no export"
+        if kind == "tracker":
+            finish(folder, "sync", str(runs(folder)[-1]), "--tracker=tensorboard")
     elif kind == "sweep":
         again = [*words, "--resume"] if list((folder / "runs").glob("*/sweep.json")) else words
         finish(folder, *again)

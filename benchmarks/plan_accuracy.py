@@ -2,6 +2,7 @@
 
     python benchmarks/plan_accuracy.py --models gpt2_tiny,llama_tiny,bert_tiny
     python benchmarks/plan_accuracy.py --models gpt2 --sequence-length 64 --batches 1
+    python benchmarks/plan_accuracy.py --layouts --sequence-length 64    # those of the parity table
 
 Actual: allocator events of the torch profiler on real gloo ranks, tensors that live since the set-up included, of the
 rank that held most; the lower of the second and the third step, as what gloo's threads free late only adds. What gloo
@@ -13,6 +14,7 @@ Also holds the predicted collectives against those of a real step: any differenc
 import argparse
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,14 @@ from dtk.plan.formulas.closed_form import closed_form  # noqa: E402
 from dtk.plan.job import planned_job  # noqa: E402
 from dtk.plan.prediction import Prediction  # noqa: E402
 from dtk.plan.simulated.engine import simulate  # noqa: E402
+from tests.dist.layouts import EXPERTS, LAYOUTS  # noqa: E402
 from tests.dist.ranks import run_ranks  # noqa: E402
 
 STRATEGIES = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp")
 DATA = {
     "bert_tiny": ["data=classification", "data.samples_per_class=50"],
     "llama_tiny": ["data=synthetic", "data.vocab_size=512"],
+    "moe_tiny": ["data=synthetic", "data.vocab_size=512"],
     "gpt2": ["data=synthetic", "data.vocab_size=50257"],
 }
 HEAD = ("model", "strategy", "ranks", "batch", "recompute", "actual", "with gloo", "simulated", "error", "closed form")
@@ -44,12 +48,22 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batches", default="2,4", help="samples of a micro-batch")
     parser.add_argument("--recompute", default="0,1", help="train.activation_checkpoint_every")
     parser.add_argument("--sequence-length", type=int, default=128)
+    parser.add_argument("--layouts", action="store_true", help="the layouts of the parity table, in micro-batches of 2")
     return parser.parse_args()
 
 
 def cases(arguments: argparse.Namespace, ranks: int) -> dict[str, Any]:
     """Every combination on so many ranks: row of the table -> composed job."""
     found = {}
+    quiet = ("train.evaluate_every=-1", "checkpoint=off", "record=off", "launcher.device=cpu")
+    if arguments.layouts:
+        for model, table in (("gpt2_tiny", LAYOUTS), ("moe_tiny", EXPERTS)):
+            for name, typed in table.get(ranks, {}).items():
+                data = [*DATA.get(model, ["data=synthetic"]), f"data.sequence_length={arguments.sequence_length}"]
+                sizes = ["train.global_batch_size=16", "train.micro_batch_size=2"]
+                overrides = [f"model={model}", *data, *sizes, *quiet, *typed]
+                found[f"{model}|{name}|{ranks}|2|0"] = planned_job(overrides, None, ranks)
+        return found
     for model in arguments.models.split(","):
         for strategy in arguments.strategies.split(","):
             if (strategy == "single") != (ranks == 1):
@@ -65,7 +79,7 @@ def cases(arguments: argparse.Namespace, ranks: int) -> dict[str, Any]:
                         f"train.global_batch_size={batch * ranks}",
                         f"train.micro_batch_size={batch}",
                         f"train.activation_checkpoint_every={recompute}",
-                        *("train.evaluate_every=-1", "checkpoint=off", "record=off", "launcher.device=cpu"),
+                        *quiet,
                     ]
                     found["|".join((model, strategy, str(ranks), str(batch), recompute))] = planned_job(
                         overrides, None, ranks
@@ -73,10 +87,10 @@ def cases(arguments: argparse.Namespace, ranks: int) -> dict[str, Any]:
     return found
 
 
-def closed(config: Any, ranks: int) -> Prediction | None:
-    """By formula; None where it says nothing of this job."""
+def known(engine: Callable[[Any, int], Prediction], config: Any, ranks: int) -> Prediction | None:
+    """Return what an engine predicts; None where it says nothing of this job."""
     try:
-        return closed_form(config, ranks)
+        return engine(config, ranks)
     except DtkError:
         return None
 
@@ -91,7 +105,7 @@ def measure(arguments: argparse.Namespace) -> int:
     worst = {"simulated": (0.0, "-"), "closed form": (0.0, "-")}
     wrong: list[str] = []
     print(f"| {' | '.join(HEAD)} | error |\n|{'---|' * (len(HEAD) + 1)}")
-    wanted = sorted({1, *map(int, arguments.ranks.split(","))})
+    wanted = sorted({*(() if arguments.layouts else (1,)), *map(int, arguments.ranks.split(","))})
     for ranks in wanted:
         jobs = cases(arguments, ranks)
         with tempfile.TemporaryDirectory() as folder:
@@ -102,8 +116,8 @@ def measure(arguments: argparse.Namespace) -> int:
             tensors, everything = rank[name]["tensors"], rank[name]["everything"]
             columns = [f"{tensors:,}", f"{everything:,}"]
             for engine, made in (
-                ("simulated", simulate(job.config, ranks)),
-                ("closed form", closed(job.config, ranks)),
+                ("simulated", known(simulate, job.config, ranks)),
+                ("closed form", known(closed_form, job.config, ranks)),
             ):
                 if made is None:
                     columns += ["-", "-"]
@@ -111,7 +125,7 @@ def measure(arguments: argparse.Namespace) -> int:
                 error = made.memory.peak_bytes / tensors - 1
                 columns += [f"{made.memory.peak_bytes:,}", f"{error:+.2%}"]
                 worst[engine] = max(worst[engine], (abs(error), name))
-                if calls(made) != actual[0][name]["calls"]:
+                if calls(made) not in [results[name]["calls"] for results in actual]:
                     wrong.append(f"{engine}, {name}: {calls(made)}, recorded {actual[0][name]['calls']}")
             print(f"| {' | '.join([*name.split('|'), *columns])} |", flush=True)
     for engine, (error, name) in worst.items():

@@ -27,6 +27,7 @@ PARTS = [
     ["tiers.py", "--limit-mb", "640"],
     ["plan_time.py"],
     ["preflight_speed.py"],
+    ["amplifiers.py"],
     ["hang_scale.py", "64", "1024"],
     ["diagnosis_accuracy.py", "faults"],
     ["diagnosis_accuracy.py", "healthy", "--runs", "200"],

@@ -2,8 +2,10 @@
 
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from time import time
+
+from msgspec import Struct, field
 
 from diagnostics import settings
 from diagnostics.analysis.layout import named
@@ -17,8 +19,18 @@ from diagnostics.causes.suspicions import of_memory, suspicions
 from diagnostics.contract.causes import AnyCause
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Stated, Status, Worded, text_of
-from diagnostics.contract.formatting import counted
+from diagnostics.contract.findings import (
+    Detection,
+    Detector,
+    Finding,
+    Outcome,
+    Stated,
+    Status,
+    Worded,
+    ruled_out,
+    text_of,
+)
+from diagnostics.contract.formatting import counted, ranks_spoken, seconds_text
 from diagnostics.evidence.budget import budget, failure
 from diagnostics.evidence.coverage import damaged, unused
 from diagnostics.evidence.endings import kind_of_exception
@@ -29,7 +41,7 @@ from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.report.coverage import coverage
 from diagnostics.report.model import Decided, Report
-from diagnostics.report.without_cause import account_text, printed_text, processes_text
+from diagnostics.report.without_cause import account_text, printed_text, processes_text, run_text
 from diagnostics.tree.arbitrate import SURE, Verdict, all_leaves, arbitrate
 from diagnostics.tree.built_in import built_in
 from diagnostics.tree.evaluate import cut_sets, evaluate, own_tree
@@ -38,12 +50,15 @@ from diagnostics.tree.model import Tree, gates
 
 _TROUBLE: frozenset[str] = frozenset(table_beside(__file__)["trouble"])
 """Kinds of log lines that a job in good health does not write."""
+_ENDS: frozenset[Outcome] = frozenset({"crashed", "oom", "hung"})
+"""What a run that finished did not do, so that nothing needs to be recorded to rule out a cause of it."""
+_SILENT_S = 600.0
+"""Ranks write a heartbeat at every step and region. No collective waits for longer by default: torch's NCCL timeout."""
 FAILED = "this detector failed on this evidence"
 _ORDER: dict[Status, int] = {"confirmed": 0, "undecided": 1, "ruled_out": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """What the user can choose."""
 
     limits: Limits = field(default_factory=Limits)
@@ -110,6 +125,8 @@ def conclude(
         standing = account_text(account)
         if account.unaccounted:
             outcome, standing = "undecided", f"no cause is confirmed, and the time is not accounted for: {standing}"
+    elif outcome == "healthy":
+        standing = run_text(evidence.run) if evidence.run else ""
     elif account is not None and outcome == "undecided" and not (standing or evidence.run or _trouble(evidence)):
         standing = f"no cause is confirmed: {account_text(account)}"
     notes = list(_notes(evidence, verdict.roots, waiting.told if waiting else frozenset()))
@@ -137,7 +154,7 @@ def conclude(
         notes=tuple(notes),
         waiting=waiting,
         suspicions=suspected,
-        standing=standing if outcome != "healthy" or account is not None else "",
+        standing=standing,
         run_folder=str(evidence.run.root) if evidence.run else None,
     )
 
@@ -152,6 +169,7 @@ def decide(
     """
     findings: list[Finding] = []
     measures: dict[str, object] = {}
+    finished = watch.ended_well(evidence) or (evidence.run is not None and evidence.run.state == "finished")
     facts: dict[Callable[[Evidence], object], object] = {}
     for cause in registry.causes:
         tell(f"deciding: {cause.id}")
@@ -162,6 +180,8 @@ def decide(
             why = f"{FAILED}: {failure(error)}"
             evidence.problems.append(Problem("cause", cause.id, why))
             decided = [Finding(cause=cause.id, status="undecided", facts=Stated(f"{why[:1].upper()}{why[1:]}"))]
+        if finished and cause.outcome in _ENDS and all(finding.status == "undecided" for finding in decided):
+            decided = [ruled_out(cause.id, "The run finished.", "finished")]
         findings += decided
     for detector in registry.detectors:
         tell(f"deciding: {detector.name}")
@@ -233,7 +253,7 @@ def _trees(files: Sequence[Path], registry: Registry) -> list[Tree]:
 
 def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], measures: dict[str, object]) -> Outcome:
     """Of the first root cause; without one it is healthy only when nothing speaks against it."""
-    state = evidence.run.status.state if evidence.run and evidence.run.status else None
+    state = evidence.run.state if evidence.run else ""
     if watch.ended_well(evidence):
         state = "finished"
     traits = {cause.id: cause for cause in built_in_causes()}
@@ -249,11 +269,12 @@ def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], 
         if verdict.outcome == "hung" and root is not None and root.crash_when in signs:
             return "crashed"
         return "oom" if verdict.outcome == "at_risk" and memory and ran_out else verdict.outcome
-    if damaged(evidence):
-        return "undecided"
+    if damaged(evidence) or any(problem.kind in ("cause", "detector") for problem in evidence.problems):
+        return "undecided"  # What a detector that failed would have found is not known either.
     if state in ("finished", "preempted", "running"):
         warned = any(fact.kind == "nccl_warn" for fact in evidence.facts)
-        return "undecided" if warned or _lost(evidence) else "healthy"
+        warned |= any(finding.status == "confirmed" and finding.confidence < SURE for finding in findings)
+        return "undecided" if warned or (state == "running" and _silent(evidence)) else "healthy"
     confirmed = [traits[f.cause] for f in findings if f.status == "confirmed" and f.cause in traits]
     if outcome := next((cause.outcome for cause in confirmed if cause.names_outcome), None):
         return outcome  # Though not why.
@@ -265,6 +286,18 @@ def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], 
     open_hang = any(finding.status == "undecided" and finding.cause.startswith("hang.") for finding in findings)
     hang = open_hang and bool(evidence.stacks or any(map(evidence.handles, (FlightFile, RingFile))))
     return "undecided" if state or suspected or hang or _trouble(evidence) or not decided else "healthy"
+
+
+def _silent(evidence: Evidence) -> str:
+    """Return why a run that says that it is going on may have ended; empty where it is seen or was heard of lately."""
+    run = evidence.run
+    if run is None or run.state != "running" or run.seen:
+        return ""
+    silent_s = run.silent_s(time())
+    if silent_s is not None and silent_s < _SILENT_S:
+        return ""
+    last = "no rank has left a heartbeat" if silent_s is None else f"its last heartbeat is {seconds_text(silent_s)} old"
+    return f"status.json says that the run is going on, but {last}, and its processes are on another machine"
 
 
 def _fitted(evidence: Evidence, measures: dict[str, object]) -> bool:
@@ -320,7 +353,10 @@ def _standing(evidence: Evidence, findings: Sequence[Finding], measures: dict[st
     if apart:
         return apart[0].partition(". ")[0].rstrip(".")
     stopped = [f for f in findings if f.cause == "env.job_stopped" and f.status == "undecided"]
-    if stopped and any(fact.kind == "job_stopped" for fact in evidence.facts):
+    if silent := _silent(evidence):
+        return silent
+    lost = evidence.run is not None and evidence.run.lost
+    if stopped and (lost or any(fact.kind == "job_stopped" for fact in evidence.facts)):
         return text_of(stopped[0]).summary.rstrip(".")
     if logs := next((fact.fields["logs"] for fact in evidence.facts if fact.kind == "nothing_known"), 0):
         return f"no line of {counted(logs, 'log')} is known to be trouble, which alone does not show what the job did"
@@ -341,13 +377,6 @@ def _standing(evidence: Evidence, findings: Sequence[Finding], measures: dict[st
     )
 
 
-def _lost(evidence: Evidence) -> bool:
-    """Whether the run says that it is going on, and its process is gone."""
-    from diagnostics.runs.find import read_run
-
-    return evidence.run is not None and read_run(evidence.run.root).state == "lost"
-
-
 def _notes(evidence: Evidence, roots: Sequence[Finding], covered: frozenset[str]) -> Iterable[str]:
     explained, shown = bool(roots), {f"{item.file}:{item.line}" for root in roots for item in root.evidence}
     if evidence.doubt:
@@ -356,18 +385,22 @@ def _notes(evidence: Evidence, roots: Sequence[Finding], covered: frozenset[str]
         yield from _suspicious(evidence, covered)
         shown |= {f"{fact.file}:{fact.line}" for fact in evidence.facts if fact.kind in _TROUBLE - covered}
     for attempt in evidence.earlier:
-        yield f"Attempt {attempt.attempt} failed and the job was restarted{_why(attempt.error)}"
+        gone = f"; {ranks_spoken(attempt.silent)} left no error file (killed, or aborted in native code)"
+        why = _why(attempt.error) + (gone if attempt.silent else "")
+        yield f"Attempt {attempt.attempt} failed and the job was restarted{why}"
     homeless = [error for error in evidence.errors if error.rank is None and error.type and _at(error) not in shown]
     for error in homeless[:4]:
         at = f" ({error.frames[0].file}:{error.frames[0].line})" if error.frames else ""
         text = shortened(" ".join(f"{error.type}: {error.message}".split()), 200)
         yield f"{error.file}:{error.line} is an exception of an unidentified rank: {text}{at}"
     status = evidence.run.status if evidence.run else None
-    if status is not None and status.state == "running":
-        if _lost(evidence):
-            yield "The run says that it is going on, but its process is gone: it was killed together with its launcher."
-        else:
-            yield "The run is still going: this is what its records say so far."
+    if evidence.run and evidence.run.lost:
+        yield (
+            "status.json says that the run is going on, but its process is gone. Look who killed it: dmesg -T (out of "
+            "memory), last -x reboot, or the scheduler's record (sacct -j JOB, kubectl describe pod POD)."
+        )
+    elif status is not None and status.state == "running" and not _silent(evidence):
+        yield "The run is still going: this is what its records say so far."
     elif evidence.run and status is None:
         yield "The run folder has no readable status.json, so how it ended is taken from the other records."
     if status is not None and status.state in ("failed", "hung", "oom") and status.reason and not explained:

@@ -5,8 +5,9 @@ A cause that is a setting has no line of code: its line is the one in the file t
 
 import shlex
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.findings import Finding, Where, text_of

@@ -25,12 +25,17 @@ def end_with(parent: int) -> None:
     Args:
         parent: process id of the launcher, which may be gone already.
     """
+    killed_with(parent)
+    threading.Thread(target=_watch, args=(parent,), name="orphan-watch", daemon=True).start()
+
+
+def killed_with(parent: int) -> None:
+    """Let the kernel end this process with its parent, where it can; the program that it becomes by exec likewise."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
-    threading.Thread(target=_watch, args=(parent,), name="orphan-watch", daemon=True).start()
 
 
 def leave_process(code: int) -> NoReturn:

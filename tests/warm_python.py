@@ -20,7 +20,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -66,51 +69,92 @@ def run_modules(
     Raises:
         subprocess.TimeoutExpired: one did not end in time; all were killed.
     """
-    address = _server()
-    started = [_Started(address, arguments, environment, cwd) for arguments, environment in programs]
+    started = [Program(arguments, environment, cwd) for arguments, environment in programs]
     try:
-        return [program.wait(timeout_s) for program in started]
+        with ThreadPoolExecutor(len(started)) as pool:
+            texts = list(pool.map(lambda program: program.communicate(timeout_s), started))
     finally:
         for program in started:
-            program.close()
+            program.kill()
+    return [
+        subprocess.CompletedProcess(program.args, program.wait(), *text)
+        for program, text in zip(started, texts, strict=True)
+    ]
 
 
-class _Started:
-    """One program under way."""
+class Program:
+    """A forked program under way, with what `subprocess.Popen` offers of it; its output comes through pipes."""
 
-    def __init__(self, address: str, arguments: list[str], environment: dict[str, str], cwd: Path) -> None:
-        self.arguments = arguments
-        self.files = [tempfile.TemporaryFile(), tempfile.TemporaryFile()]  # noqa: SIM115
-        self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.connection.connect(address)
-        self.connection.settimeout(IMPORT_S)
-        request = tempfile.TemporaryFile()  # noqa: SIM115  An environment may be longer than a message.
-        request.write(json.dumps([arguments, environment, str(cwd)]).encode())
-        request.flush()
-        socket.send_fds(self.connection, [b"run"], [file.fileno() for file in (request, *self.files)])
-        request.close()
-        self.pid = int(self.connection.recv(64))
-        self.ended = False
+    def __init__(self, arguments: list[str], environment: dict[str, str], cwd: Path) -> None:
+        self.args = arguments
+        self.returncode: int | None = None
+        (out, out_end), (error, error_end) = os.pipe(), os.pipe()
+        self.stdout, self.stderr = os.fdopen(out, encoding="utf-8"), os.fdopen(error, encoding="utf-8")
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection.connect(_server())
+        self._connection.settimeout(IMPORT_S)
+        with tempfile.TemporaryFile() as request:  # An environment may be longer than a message.
+            request.write(json.dumps([arguments, environment, str(cwd)]).encode())
+            request.flush()
+            socket.send_fds(self._connection, [b"run"], [request.fileno(), out_end, error_end])
+        os.close(out_end)
+        os.close(error_end)
+        self.pid = int(self._connection.recv(64))
 
-    def wait(self, timeout_s: float) -> "subprocess.CompletedProcess[str]":
-        self.connection.settimeout(timeout_s)
-        try:
-            code = os.waitstatus_to_exitcode(int(self.connection.recv(64)))
-        except TimeoutError:
-            raise subprocess.TimeoutExpired(self.arguments, timeout_s, self._written(0), self._written(1)) from None
-        self.ended = True
-        return subprocess.CompletedProcess(self.arguments, code, self._written(0), self._written(1))
+    def poll(self) -> int | None:
+        """Return its exit code, or None while it runs."""
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(1e-6)
+        return self.returncode
 
-    def close(self) -> None:
-        if not self.ended:
-            os.kill(self.pid, signal.SIGKILL)
-        self.connection.close()
-        for file in self.files:
-            file.close()
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; return its exit code.
 
-    def _written(self, number: int) -> str:
-        self.files[number].seek(0)
-        return self.files[number].read().decode()
+        Raises:
+            subprocess.TimeoutExpired: it did not end in time.
+        """
+        if self.returncode is None:
+            self._connection.settimeout(timeout)
+            try:
+                self.returncode = os.waitstatus_to_exitcode(int(self._connection.recv(64)))
+            except TimeoutError:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0) from None
+            self._connection.close()
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Read its output to the end and wait for it; return standard output and standard error.
+
+        Raises:
+            subprocess.TimeoutExpired: it did not end in time.
+        """
+        ends_s = None if timeout is None else time.monotonic() + timeout
+        texts = ["", ""]
+
+        def read(number: int) -> None:
+            for line in (self.stdout, self.stderr)[number]:
+                texts[number] += line
+
+        readers = [threading.Thread(target=read, args=(number,), daemon=True) for number in (0, 1)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(None if ends_s is None else max(0.0, ends_s - time.monotonic()))
+        if any(reader.is_alive() for reader in readers):
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0, *texts)
+        self.wait(None if ends_s is None else max(1e-6, ends_s - time.monotonic()))
+        self.stdout.close()
+        self.stderr.close()
+        return texts[0], texts[1]
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless it has ended."""
+        self.send_signal(signal.SIGKILL)
 
 
 @functools.cache

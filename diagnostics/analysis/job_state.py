@@ -1,7 +1,9 @@
 """The state of a job as its files show it: who waits where, how each rank ended, whether anything stands still."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
@@ -25,8 +27,7 @@ _HANG_FACTS = _TIMEOUTS | {"desync_report", "gloo_mismatch", watch.VERDICT}
 _ENDED_BADLY = {"failed", "hung", "oom"}
 
 
-@dataclass(slots=True)
-class JobState:
+class JobState(Struct):
     """What the causes of hangs share."""
 
     evidence: Evidence
@@ -49,9 +50,8 @@ class JobState:
 
     @property
     def state(self) -> str:
-        """The state in `status.json` of a dtk run; empty for others."""
-        run = self.evidence.run
-        return run.status.state if run is not None and run.status is not None else ""
+        """Of a dtk run; empty for other jobs."""
+        return self.evidence.run.state if self.evidence.run is not None else ""
 
     def finished(self) -> bool:
         """Whether the run, or the command under `dtk watch`, ended well: then nothing hung."""
@@ -129,8 +129,8 @@ class JobState:
         return max((step for step in (*steps, beat.step if beat else None) if step is not None), default=None)
 
     def behind(self) -> list[int]:
-        """Ranks whose rings end before those of others in the same group; none while the run goes on."""
-        if self.state == "running":
+        """Ranks whose rings end before others of their group; none while the run goes on, or where all was killed."""
+        if self.state in ("running", "lost"):
             return []
         ranks = set()
         for key, table in self.survey.groups.items():

@@ -1,16 +1,17 @@
 """Losses and gradient norms over the steps: metrics.jsonl of a dtk run, read as a stream. Decides nothing."""
 
-import json
 import math
 from collections import deque
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from msgspec import Struct, field
+
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.evidence.limits import Limits, lines_of
 from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.runs.records import objects
 
 FIGURES = ("loss", "grad_norm", "validation_loss")
 _PIPELINE = ("pipeline_bubble", "pipeline_bubble_ideal", "pipeline_busiest", "pipeline_imbalance")
@@ -19,8 +20,7 @@ LAYOUT = ("step_time_s", *_PIPELINE, "expert_rank_load")
 KEPT = 200
 
 
-@dataclass(frozen=True, slots=True)
-class BadFigure:
+class BadFigure(Struct, frozen=True):
     """A figure that is NaN or infinite."""
 
     figure: str
@@ -33,8 +33,7 @@ class BadFigure:
     """Last step with a record in which it was finite."""
 
 
-@dataclass(slots=True)
-class Metrics:
+class Metrics(Struct):
     """What the records say."""
 
     records: int = 0
@@ -57,8 +56,7 @@ class Metrics:
         return median(values[len(values) // 2 :]) if values else None
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Struct, frozen=True):
     """What the causes of numerics are decided from."""
 
     evidence: Evidence
@@ -90,12 +88,9 @@ def read_metrics(path: Path, limits: Limits) -> Metrics:
     metrics = Metrics()
     finite_at: dict[str, int] = {}
     for number, line in enumerate(lines_of(path, limits), 1):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict) and isinstance(record.get("step"), int):
-            _take(metrics, record, number, finite_at)
+        for record in objects([line]):
+            if isinstance(record.get("step"), int):
+                _take(metrics, record, number, finite_at)
     return metrics
 
 

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
+
+from msgspec import Struct
 
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.readers.telemetry import TelemetryFile
@@ -16,8 +17,7 @@ BUSY_PERCENT = 50.0  # Utilization from which on a device works: an idle one low
 MOST_SAMPLES = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceHealth:
+class DeviceHealth(Struct, frozen=True):
     """One device. Figures are of the samples in which it worked; None = not measured."""
 
     name: str
@@ -37,8 +37,7 @@ class DeviceHealth:
     """Of `nvidia-smi -q`, where telemetry looks every second."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeHealth:
+class NodeHealth(Struct, frozen=True):
     """One node."""
 
     file: str

@@ -2,8 +2,9 @@
 A thread whose wait does not end uses no CPU time and makes no switch (measured: gloo's waits, locks, pipes).
 """
 
-from dataclasses import dataclass
 from itertools import pairwise, takewhile
+
+from msgspec import Struct
 
 from diagnostics.evidence.model import Evidence, Frame
 from diagnostics.evidence.readers.process import KIND, Moment
@@ -13,8 +14,7 @@ IDLE = 0.05  # Share of a core below which a thread does next to nothing: pollin
 BUSY = 0.5  # A convention: a thread that computes has its core for most of the time.
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(Struct, frozen=True):
     """One rank over all looks."""
 
     file: str

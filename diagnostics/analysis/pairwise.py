@@ -3,8 +3,9 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
+
+from msgspec import Struct
 
 from diagnostics.analysis.layout import Layout, layout
 from diagnostics.evidence.model import Evidence
@@ -15,8 +16,7 @@ _MESSAGES = ("recv ", "send ")  # How regions of messages begin; inside one of t
 Records = Mapping[int, tuple[RingRecord, ...]]  # Rank -> its last calls, oldest first.
 
 
-@dataclass(frozen=True, slots=True)
-class Misfit:
+class Misfit(Struct, frozen=True):
     """Two ranks of which one expects something else than the other sends."""
 
     sender: int
@@ -28,8 +28,7 @@ class Misfit:
     """The sender's, and the receiver's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """The earliest misfits, and who brought them about."""
 
     misfits: tuple[Misfit, ...]
@@ -45,8 +44,7 @@ class Case:
         return tuple(rank for rank in self.group if rank not in self.culprits)
 
 
-@dataclass(frozen=True, slots=True)
-class Pairs:
+class Pairs(Struct, frozen=True):
     """What can be held against each other."""
 
     evidence: Evidence
@@ -60,36 +58,48 @@ class Pairs:
         calls: dict[tuple[str, int], dict[int, RingRecord]] = {}
         for rank, records in self.records.items():
             for record in records:
-                if record.splits:
+                if record.splits and rank in record.group.ranks:
                     calls.setdefault((record.group.key, record.seq), {})[rank] = record
-        cases = []
-        for by_rank in calls.values():
+        for by_rank in sorted(calls.values(), key=lambda calls: min(call.time_s for call in calls.values())):
             members = next(iter(by_rank.values())).group.ranks
-            tables = {rank: table for rank, call in by_rank.items() if (table := _splits(call, len(members)))}
-            pairs = (
-                (a, b, tables[a][0][members.index(b)], tables[b][1][members.index(a)]) for a in tables for b in tables
-            )
-            misfits = [Misfit(a, b, sent, due, (by_rank[a], by_rank[b])) for a, b, sent, due in pairs if sent != due]
+            places = {rank: n for n, rank in enumerate(members)}
+            known = {rank: table for rank, call in by_rank.items() if (table := _splits(call, len(members)))}
+            misfits = [
+                Misfit(a, b, sent[places[b]], due[places[a]], (by_rank[a], by_rank[b]))
+                for a, (sent, _) in known.items()
+                for b, (_, due) in known.items()
+                if sent[places[b]] != due[places[a]]
+            ]
             if misfits:
                 counts = Counter(rank for m in misfits for rank in {m.sender, m.receiver}).most_common()
                 most = {rank for rank, count in counts if count == counts[0][1]}
                 culprits = most if 2 * len(most) < len(members) else {rank for rank, _ in counts}
-                cases.append(Case(tuple(misfits), tuple(sorted(culprits)), members))
-        return min(cases, key=lambda case: case.misfits[0].calls[0].time_s, default=None)
+                return Case(tuple(misfits), tuple(sorted(culprits)), members)
+        return None
 
     def messages(self) -> Case | None:
         """Return the pipeline whose neighbours do not exchange the same messages."""
         if self.layout is None or self.layout.degrees["pp"] == 1:
             return None
-        ranks = sorted(self.records)
-        pairs = [(a, b) for a in ranks for b in self.layout.group("pp", a) if a != b and b in self.records]
-        found: list[Misfit] = []
-        for a, b in pairs:
-            step = self._last(a)
-            both = zip(self._between(a, b, "send", step), self._between(b, a, "recv", step), strict=False)
-            unlike = (Misfit(a, b, s.numel, r.numel, (s, r)) for s, r in both if s.numel != r.numel)
+        between: dict[tuple[int, int, str, int | None], list[RingRecord]] = {}
+        for rank, records in self.records.items():
+            for record in records:
+                if record.is_p2p and record.root is not None and record.root in self.records:
+                    key = (rank, record.root, record.op.removeprefix("i"), record.step)
+                    between.setdefault(key, []).append(record)
+        last: dict[int, int] = {}
+        for rank, _, _, step in between:
+            if step is not None:
+                last[rank] = max(last.get(rank, step), step)
+        pairs = {(rank, peer) if op == "send" else (peer, rank) for rank, peer, op, _ in between}
+        found, counted = list[Misfit](), list[Misfit]()
+        for a, b in sorted(pair for pair in pairs if pair[1] in self.layout.group("pp", pair[0])):
+            sent, due = (between.get((*ends, last.get(a)), []) for ends in ((a, b, "send"), (b, a, "recv")))
+            unlike = (
+                Misfit(a, b, s.numel, r.numel, (s, r)) for s, r in zip(sent, due, strict=False) if s.numel != r.numel
+            )
             found += islice(unlike, 1)
-        counted = [] if found else [m for pair in pairs for m in self._numbers(*pair)]
+            counted += self._numbers(a, b, sent, due)
         if not (misfits := tuple(found or counted)):
             return None
         sides = {rank for m in misfits for rank in (m.sender, m.receiver)}
@@ -97,22 +107,13 @@ class Pairs:
         culprits = changed if changed and changed < sides else sides
         return Case(misfits, tuple(sorted(culprits)), self.layout.group("pp", misfits[0].sender), bool(found))
 
-    def _between(self, rank: int, peer: int, op: str, step: int | None) -> list[RingRecord]:
-        """Return the messages of a rank to or from a peer in a step."""
-        calls = (record for record in self.records[rank] if record.is_p2p and record.step == step)
-        return [record for record in calls if record.root == peer and record.op.removeprefix("i") == op]
-
-    def _last(self, rank: int) -> int | None:
-        return max((r.step for r in self.records[rank] if r.is_p2p and r.step is not None), default=None)
-
-    def _numbers(self, a: int, b: int) -> Iterator[Misfit]:
+    def _numbers(self, a: int, b: int, sent: list[RingRecord], expected: list[RingRecord]) -> Iterator[Misfit]:
         """Yield where one of two ranks waits for a message of a peer that has gone on to a collective."""
-        run, step = self.evidence.run, self._last(a)
+        run, gone = self.evidence.run, self.records[a][-1]
         beat = run.heartbeats.get(b) if run is not None else None
-        gone = self.records[a][-1]
-        waits = beat is not None and beat.step == step and str(beat.region).startswith(_MESSAGES)
-        sent, expected = self._between(a, b, "send", step), self._between(b, a, "recv", step)
-        if waits and not gone.is_p2p and gone.state == "started" and len(sent) < len(expected):
+        if beat is None or len(sent) >= len(expected) or beat.step != expected[0].step:
+            return
+        if str(beat.region).startswith(_MESSAGES) and not gone.is_p2p and gone.state == "started":
             yield Misfit(a, b, len(sent), len(expected), (sent[-1] if sent else gone, expected[-1]))
 
     def _changed(self, rank: int, step: int | None, sizes: bool) -> bool:

@@ -1,20 +1,21 @@
 """What two courses of printed steps show beside each other: two runs, or a run and its resume. Names no cause."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import combinations
 from math import isfinite
 from statistics import median, quantiles
+
+from msgspec import Struct
 
 from diagnostics.analysis.printed_steps import LEAST_AFTER, RATIO, WINDOW, Printed, PrintedSteps
 
 _CLOSE = 0.03  # Of figures that are the same but for rounding, another order of sums and another number of ranks.
 _FALLS = 0.8  # Of its first losses: what a run that learns reaches.
+_MOST = 40  # Courses that are compared with one another: hundreds of ranks may print the steps of one run.
 _COURSE = 50  # Steps in common that show a course.
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
+class Course(Struct, frozen=True):
     """Steps in ascending order: one log, or a part of it up to where the steps begin again."""
 
     file: str
@@ -62,13 +63,13 @@ def frozen_beside(job: PrintedSteps) -> Course | None:
 
 def worse_after_resume(job: PrintedSteps) -> tuple[Course, Course, float, float] | None:
     """Return a run, its resume, and the losses before and behind it, where that behind is far above that before."""
-    every = [course for log in job.logs for course in courses(log)]
-    for resumed in every:
+    every = [(log, course) for log in job.logs for course in courses(log)][:_MOST]
+    for later, resumed in every:
         start = resumed.rows[0][0]
-        for one in every:
+        for log, one in every:
             first, last = one.rows[0][0], one.rows[-1][0]
             stride = (last - first) / (len(one.rows) - 1)
-            if one is resumed or start <= 1 or not first < start <= last + 2 * stride:
+            if one is resumed or start <= 1 or not (first < start <= last + 2 * stride and log.is_comparable(later)):
                 continue
             before = [loss for step, loss, _, _ in one.rows if step < start][-WINDOW:]
             after = [loss for _, loss, _, _ in resumed.rows[: LEAST_AFTER // 2]]
@@ -79,7 +80,8 @@ def worse_after_resume(job: PrintedSteps) -> tuple[Course, Course, float, float]
 
 
 def _pairs(job: PrintedSteps) -> Iterator[tuple[Course, Course]]:
-    return combinations([parts[0] for log in job.logs if (parts := courses(log))], 2)
+    every = [(log, parts[0]) for log in job.logs if (parts := courses(log))][:_MOST]
+    return ((one, other) for (log, one), (later, other) in combinations(every, 2) if log.is_comparable(later))
 
 
 def _factor(values: list[tuple[float, float]]) -> int:

@@ -3,53 +3,66 @@
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diagnostics.evidence.logs.steps import Series, Steps
 from diagnostics.evidence.model import Evidence, RankError
 
-STEPS = ("steps", "trainer_steps")  # Kinds of facts: of a log, and of the state that Hugging Face's Trainer saves.
+STEPS = ("steps", "trainer_steps", "step_records")
+"""Kinds of facts: of a log, of the state that Hugging Face's Trainer saves, of records as JSON lines."""
 WINDOW = 20  # Steps before a jump by which it is measured.
 LEAST_AFTER = 10
 """Steps for which a figure has to stay where it went: a spike that training recovers from is none of these."""
 _HIDDEN = 3  # Steps with a norm that is not finite and a loss of exactly 0; a single one is a skipped step of float16.
 RATIO = 1.5  # Of the loss after a jump to the one before. A new batch, data set or learning rate moves it by less.
 SIGMAS = 10.0  # Of the noise before a jump, so that noisy losses (RL, small batches) do not count.
+_FIRST = 3  # Steps at the highest of which a loss begins, as batches differ.
+_WORSE = (
+    2.0  # Of the last losses to that: no order of samples and no schedule makes a model so much worse than untrained.
+)
+_FULL = 1.0  # A loss that begins below it may be built up of terms that are 0 at first: a KL term of RL, a penalty.
+_FELL = 0.9  # Of the first loss: below it the model had learnt something.
 MOST = 50_000  # Last steps that are looked at.
-_SCALE_ENDS = 1.0  # Loss scale at which halving has used up the room: DeepSpeed's minimum. A warm-up ends far above it.
+SCALE_ENDS = 1.0  # Loss scale at which halving has used up the room: DeepSpeed's minimum. A warm-up ends far above it.
 _LOWEST = 3  # Skipped steps at or below that scale.
 _FROM_START = 0.5  # Of the largest step: a step below it is that of another run, or of another epoch.
 
 
-@dataclass(frozen=True, slots=True)
-class Printed:
-    """The steps of one log."""
+class Printed(Struct, frozen=True):
+    """The steps that one trainer printed into one log."""
 
     file: str
     steps: Steps
+    """Those of all trainers."""
+    trainer: str = ""
+    """Empty where only overflows were printed."""
 
     @property
     def series(self) -> Series | None:
-        """Those of the trainer that printed most of them."""
-        by_name = [series for _, series in sorted(self.steps.series.items())]
-        return max(by_name, key=lambda series: len(series.lines), default=None)
+        """Those of this trainer."""
+        return self.steps.series.get(self.trainer)
+
+    def is_comparable(self, other: "Printed") -> bool:
+        """Whether losses are of one kind: two trainers that print into the same logs may sum them differently."""
+        return self.trainer == other.trainer or not self.steps.series.keys() & other.steps.series.keys()
 
 
-@dataclass(frozen=True, slots=True)
-class PrintedSteps:
+class PrintedSteps(Struct, frozen=True):
     """What the causes of numerics are decided from, where a job printed its steps."""
 
     logs: tuple[Printed, ...]
     errors: tuple[RankError, ...]
+    is_run: bool = False
+    """Whether they are of a dtk run, whose loss is a mean over the targets of a batch."""
 
     @property
     def count(self) -> int:
-        """Steps of all logs."""
-        return sum(len(log.series.lines) for log in self.logs if log.series is not None)
+        """Steps of the log with most of them: every rank, and a file of records, may have the same ones."""
+        return max((len(log.series.lines) for log in self.logs if log.series is not None), default=0)
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(Struct, frozen=True):
     """Steps that were skipped one after the other until the log ends."""
 
     file: str
@@ -60,8 +73,7 @@ class Skipped:
     """The last loss scale; NaN = not printed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Jump:
+class Jump(Struct, frozen=True):
     """A loss that went up at once and stayed there."""
 
     file: str
@@ -73,20 +85,27 @@ class Jump:
     norms: tuple[float, float] | None
     """Gradient norm before and after it."""
     steps_after: int
+    fell: bool = True
+    """Whether the loss had fallen before."""
+    at_once: bool = True
+    """False: it climbed from below where it began to far above."""
 
 
 def printed_steps(evidence: Evidence) -> PrintedSteps:
-    """Return the steps of all logs."""
-    logs = (Printed(fact.file, fact.fields["steps"]) for fact in evidence.facts if fact.kind in STEPS)
-    return PrintedSteps(tuple(logs), tuple(evidence.errors))
+    """Return the steps of all logs; of a log with several trainers first those of the one that printed most."""
+    logs = []
+    for fact in (fact for fact in evidence.facts if fact.kind in STEPS):
+        steps: Steps = fact.fields["steps"]
+        by_length = sorted(steps.series, key=lambda trainer: (-len(steps.series[trainer].lines), trainer))
+        logs += [Printed(fact.file, steps, trainer) for trainer in by_length or [""]]
+    return PrintedSteps(tuple(logs), tuple(evidence.errors), evidence.run is not None)
 
 
 def skipped_to_the_end(log: Printed) -> Skipped | None:
     """Return the steps that overflowed until the log ends, so that nothing was learnt any more."""
     steps, series = log.steps, log.series
-    low = [n for n, scale in enumerate(steps.overflow_scales) if scale <= _SCALE_ENDS]
-    last_step = series.lines[-1] if series is not None and series.lines else 0
-    if len(low) >= _LOWEST and steps.overflow_lines[-1] + LEAST_AFTER > last_step:
+    low = [n for n, scale in enumerate(steps.overflow_scales) if scale <= SCALE_ENDS]
+    if len(low) >= _LOWEST and steps.overflow_lines[-1] + LEAST_AFTER > steps.last:
         return Skipped(log.file, steps.overflow_lines[low[0]], len(low), steps.overflow_scales[-1])
     if series is None:
         return None
@@ -113,17 +132,7 @@ def non_finite_to_the_end(log: Printed) -> tuple[str, int, int] | None:
 
 def jump(log: Printed) -> Jump | None:
     """Return the jump of the loss that the log does not recover from."""
-    if (series := log.series) is None:
-        return None
-    points: list[int] = []
-    largest = -math.inf
-    for n in range(max(0, len(series.lines) - MOST), len(series.lines)):
-        if math.isfinite(series.loss[n]):
-            if series.step[n] < _FROM_START * largest:  # Another run in the same log has a high loss again.
-                points, largest = [], series.step[n]
-            points.append(n)
-            largest = max(largest, series.step[n])
-    if len(points) < WINDOW + LEAST_AFTER:
+    if (series := log.series) is None or len(points := _last_run(series)) < WINDOW + LEAST_AFTER:
         return None
     loss = [series.loss[n] for n in points]
     at = _parting(loss)
@@ -134,11 +143,41 @@ def jump(log: Printed) -> Jump | None:
         return None
     if statistics.quantiles(after, n=10)[0] < (low + high) / 2:
         return None
-    sides = (points[at - WINDOW : at], points[at:])
-    norms = [[series.norm[n] for n in side if math.isfinite(series.norm[n])] for side in sides]
-    both = (statistics.median(norms[0]), statistics.median(norms[1])) if all(norms) else None
-    here = points[at]
+    both, here = _norms(series, points[at - WINDOW : at], points[at:]), points[at]
     return Jump(log.file, series.lines[here], series.step[here], low, high, both, len(after))
+
+
+def climb(log: Printed) -> Jump | None:
+    """Return where the loss went above that of the first steps for good, if it ends far above: worse than untrained."""
+    if (series := log.series) is None or len(points := _last_run(series)) < WINDOW + LEAST_AFTER:
+        return None
+    loss = [series.loss[n] for n in points]
+    start, end = max(loss[:_FIRST]), statistics.median(loss[-WINDOW:])
+    if start < _FULL or end < _WORSE * start or min(loss[-WINDOW:]) <= start:
+        return None
+    at = max(n for n, value in enumerate(loss) if value <= start) + 1
+    both, here, low = _norms(series, points[:at], points[at:]), points[at], min(loss[:at])
+    fell = low < _FELL * loss[0]
+    return Jump(log.file, series.lines[here], series.step[here], low, end, both, len(loss) - at, fell, at_once=False)
+
+
+def _norms(series: Series, *sides: Sequence[int]) -> tuple[float, float] | None:
+    """Return the medians of the gradient norm before and behind a step, where both were printed."""
+    norms = [[series.norm[n] for n in side if math.isfinite(series.norm[n])] for side in sides]
+    return (statistics.median(norms[0]), statistics.median(norms[1])) if all(norms) else None
+
+
+def _last_run(series: Series) -> list[int]:
+    """Return the positions of the finite losses of the last run in a log."""
+    points: list[int] = []
+    largest = -math.inf
+    for n in range(max(0, len(series.lines) - MOST), len(series.lines)):
+        if math.isfinite(series.loss[n]):
+            if series.step[n] < _FROM_START * largest:  # Another run in the same log has a high loss again.
+                points, largest = [], series.step[n]
+            points.append(n)
+            largest = max(largest, series.step[n])
+    return points
 
 
 def _trailing(flags: Sequence[bool]) -> int:

@@ -2,16 +2,23 @@
 
 import re
 import time
-from dataclasses import dataclass, replace
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from diagnostics.analysis.stall.stack_evidence import collective_of
 from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, read_all
+from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.calls import operation
 from diagnostics.evidence.endings import kind_of_exception
-from diagnostics.evidence.model import Evidence, LogFact
-from diagnostics.evidence.ring.groups import MOST_RANKS
+from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
+from diagnostics.evidence.ring.format import MOST_RANKS
 
 TRANSPORT = frozenset({"nccl_ib_error", "nccl_ib_async", "nccl_peer_closed", "nccl_connect", "link_down"})
-_OPENS = TRANSPORT | {"watchdog_timeout", "watchdog_status", "collective_stack", "gloo_timeout", "monitor_stuck"}
+_OPENS = TRANSPORT | {
+    "watchdog_timeout", "watchdog_status", "collective_stack", "gloo_timeout", "monitor_stuck", "nccl_id_timeout",
+    "missing_ranks", "watchdog_abort",
+}  # fmt: skip
 """Kinds of lines that say that something waits, or why it may."""
 _BEST_WORDS = ("nccl_last_error", "nccl_result", "dist_backend_error")
 """Kinds of lines in which NCCL gives up; the first has its own words, the last an address in torch's source."""
@@ -26,8 +33,7 @@ _CPP_FILE = re.compile(r"^\[[^\]]*\.(?:cc|cpp|h):\d+\] ")
 _CLOCK = re.compile(r"^\[[A-Z]\d{3,4} (\d\d):(\d\d):(\d\d)")
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """Ranks that wait in one call."""
 
     ranks: tuple[int, ...]
@@ -49,6 +55,8 @@ class Waiting:
     timeout_s: float | None = None
     since: str = ""
     """When the wait began by the log's own clock, `01:57:08`."""
+    site: str = ""
+    """The user's line, `train.py:12`, as the exception shows by which the ranks gave up."""
 
     @property
     def first(self) -> bool:
@@ -61,8 +69,7 @@ class Waiting:
         return self.members is not None and len(self.ranks) == self.members > 1
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """Ranks that do not wait in a group, and how far they have come in it."""
 
     ranks: tuple[int, ...]
@@ -71,8 +78,7 @@ class Progress:
     enqueued: int
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """A job that stands still, as its log shows it."""
 
     waits: tuple[Waiting, ...]
@@ -94,6 +100,8 @@ class Standing:
     """Ranks that do not wait, and of which a side thread raised an exception."""
     failure: str = ""
     """Why NCCL gave up, as far as a line says it; empty where it did not."""
+    warning: str = ""
+    """What NCCL warned of first."""
     failed: tuple[int, ...] = ()
     """Ranks whose lines say so."""
     results: frozenset[str] = frozenset()
@@ -101,16 +109,22 @@ class Standing:
     failed_silently: tuple[int, ...] = ()
     """Ranks that ended with exit code 1, as Python does after any exception, without a line that says why."""
     absent: tuple[int, ...] = ()
-    """Ranks that did not come to a monitored barrier."""
+    """Ranks that did not come to a monitored barrier, to a call of Horovod, or to the set-up of a communicator."""
     lost: str = ""
     """How a rank that waits for nothing noticed that a peer was gone."""
     losers: tuple[int, ...] = ()
     """Ranks that noticed it, as far as their lines name them."""
+    wordless: tuple[int, ...] = ()
+    """Ranks that torchrun lists and that gave up on no call, where the others did so at lines that are known."""
 
     @property
     def told(self) -> frozenset[str]:
         """Kinds of lines that need not be shown beside this."""
-        lost = {"gloo_closed", "gloo_reset", "monitored_barrier"} if self.lost or self.absent else set[str]()
+        lost = (
+            {"gloo_closed", "gloo_reset", "monitored_barrier", "missing_ranks", "nccl_id_timeout"}
+            if self.lost or self.absent
+            else set[str]()
+        )
         return _TOLD if self.waits else frozenset(lost)
 
     @property
@@ -124,6 +138,13 @@ class Standing:
         at = {wait.group: wait.seq for wait in self.waits if wait.seq is not None}
         behind = [one.ranks for one in self.others if at.get(one.group, -1) - 1 == one.completed == one.enqueued]
         return tuple(rank for ranks in behind for rank in ranks)
+
+    @property
+    def elsewhere(self) -> tuple[int, ...]:
+        """Ranks that wait at another of the user's lines than most do; empty where no line or no majority is known."""
+        known = [wait for wait in self.waits if wait.site]
+        few = sum(len(wait.ranks) for wait in known[1:])
+        return tuple(rank for wait in known[1:] for rank in wait.ranks) if few < len(self.longest.ranks) else ()
 
     @property
     def apart(self) -> tuple[Waiting, ...]:
@@ -143,17 +164,23 @@ def standing(evidence: Evidence) -> Standing | None:
     victims = [error for kind, error in named if kind in ("lost_peer", "timed_out")]
     bare = [one for one in evidence.errors if one.exit_code == 1 and not one.type]
     silent = {one.rank for one in bare if one.rank is not None}
-    if not kinds & (_OPENS | _FAILED) and not aborted and not victims and not bare:
+    warned = [] if kinds & {"cuda_oom", "cpu_oom"} else [fact for fact in evidence.facts if fact.kind == "nccl_warn"]
+    if not kinds & (_OPENS | _FAILED) and not (aborted or victims or bare or warned):
         return None
     gave_up = [fact for fact in evidence.facts if fact.kind in _FAILED]
     reasons = {fact.kind: str(fact.fields.get("error") or fact.fields.get("result")) for fact in reversed(gave_up)}
     groups = read_all(evidence)
-    waits = _named([wait for group in groups for wait in _waits(evidence, group)]) + _without_position(evidence)
+    waits = _named([wait for group in groups for wait in _waits(evidence, group)]) + _without_position(
+        evidence, victims
+    )
     world = evidence.world_size or max((wait.members or 0 for wait in waits if wait.group == "default_pg"), default=0)
     spoke = {fact.rank for fact in evidence.facts} | {error.rank for error in evidence.errors}
     connects = [fact for fact in evidence.facts if fact.kind == "nccl_connect"]
     stuck = [fact.fields.get("stuck_s") for fact in evidence.facts if fact.kind == "monitor_stuck"]
-    absent = {rank for fact in evidence.facts if fact.kind == "monitored_barrier" for rank in fact.fields["ranks"]}
+    told = [set(fact.fields["ranks"]) for fact in evidence.facts if fact.kind in ("monitored_barrier", "missing_ranks")]
+    listed = {rank for fact in evidence.facts if fact.kind == "torchrun_list" for rank in fact.fields["ranks"]}
+    placed = {rank for wait in waits if wait.site for rank in wait.ranks}
+    roots = {fact.fields["root"] for fact in evidence.facts if fact.kind == "nccl_id_timeout"}
     broken = {fact.rank for fact in evidence.facts if fact.kind == "side_error" and fact.rank is not None}
     return Standing(
         waits=tuple(sorted(waits, key=lambda wait: (-len(wait.ranks), wait.seq or 0))),
@@ -167,10 +194,12 @@ def standing(evidence: Evidence) -> Standing | None:
         loopback=any(_LOOPBACK.match(str(fact.fields.get("peer"))) for fact in connects),
         broken=tuple(sorted(broken - {rank for wait in waits for rank in wait.ranks})),
         failure=next((reasons[kind] for kind in _BEST_WORDS if kind in reasons), ""),
+        warning=shortened(str(warned[0].fields.get("warning")), 160) if warned else "",
         failed=tuple(sorted({fact.rank for fact in gave_up if fact.rank is not None})),
-        absent=tuple(sorted(absent)),
+        absent=tuple(sorted(roots.union(*told))),
         lost=_CPP_FILE.sub("", victims[0].message.partition("\n")[0]) if victims else "",
         losers=tuple(sorted({error.rank for error in victims if error.rank is not None})),
+        wordless=tuple(sorted(listed - placed)) if placed else (),
         results=frozenset(str(fact.fields["result"]) for fact in gave_up if fact.kind == "nccl_result"),
     )
 
@@ -219,12 +248,21 @@ def _others(group: GroupLog) -> list[Progress]:
     return [Progress(tuple(sorted(ranks)), group.desc or group.name, *key) for key, ranks in sorted(alike.items())]
 
 
-def _without_position(evidence: Evidence) -> list[Waiting]:
+def _without_position(evidence: Evidence, victims: list[RankError]) -> list[Waiting]:
     """Return the waits whose lines state no position: NCCL's in torch 1.x, and gloo's."""
     alike: dict[str, list[LogFact]] = {}
+    within = {error.rank: place for error in victims if (place := collective_of(error.frames)) is not None}
+    timeouts = [fact for fact in evidence.facts if fact.kind == "gloo_timeout"]
+    if timeouts and within.keys() >= {fact.rank for fact in timeouts}:
+        ranks_at: dict[tuple[str, str], list[int]] = {}
+        for rank, (op, frame) in within.items():
+            if rank is not None:
+                ranks_at.setdefault((op, f"{file_name(frame.file)}:{frame.line}"), []).append(rank)
+        since = (None, None, "", evidence.world_size, None, None, *_since(timeouts[0]))
+        return [Waiting(tuple(sorted(ranks)), op, *since, site) for (op, site), ranks in ranks_at.items()]
     for fact in evidence.facts:
         if fact.kind == "watchdog_timeout" and not isinstance(fact.fields.get("seq"), int):
-            alike.setdefault(operation(str(fact.fields.get("op"))), []).append(fact)
+            alike.setdefault(operation(str(fact.fields.get("op", ""))), []).append(fact)
         elif fact.kind == "gloo_timeout":
             alike.setdefault(f"a {fact.fields.get('direction')} of gloo", []).append(fact)
     unknown = (None, None, "", None, None, None)

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median, stdev
+
+from msgspec import Struct
 
 LEVEL = 0.95  # Of every interval.
 FEWEST = 3  # Values for an interval; of two it would span orders of magnitude.
@@ -19,8 +20,7 @@ METHOD = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """A median and where it may lie; `low` and `high` are null where the values are too few to tell."""
 
     median: float

@@ -40,7 +40,7 @@ def texts_beside(file: str) -> Callable[..., Text]:
     def text(finding: Finding, said: str = "usual", **figures: object) -> Text:
         row = table[said]
         parts = {name: row[name].format_map(figures) for name in ("summary", "measured", "missing") if name in row}
-        fixes = ({name: entry.format_map(figures) for name, entry in fix.items()} for fix in row["remedies"])
+        fixes = ({name: entry.format_map(figures) for name, entry in fix.items()} for fix in row.get("remedies", ()))
         return Text(**parts, remedies=tuple(Remedy(**fix) for fix in fixes))
 
     return text

@@ -1,6 +1,6 @@
 """What the linter of environment variables found, in words, and the cause that it speaks for (`lint_texts.yaml`)."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from diagnostics.analysis.environment import values
 from diagnostics.analysis.environment.catalogue import Variable, catalogue, version_text
@@ -13,8 +13,7 @@ _SHOWN = 6
 """Names of a list that a message spells out: more do not fit its line. A convention."""
 
 
-@dataclass(frozen=True, slots=True)
-class LintText:
+class LintText(Struct, frozen=True):
     """One lint in words."""
 
     cause: str

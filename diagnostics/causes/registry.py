@@ -1,21 +1,24 @@
 """Collects the causes: every file below a family's folder here, and a user's own detectors. Decides nothing.
 
-Adding a cause is adding one file `diagnostics/causes/<family>/<name>.py` that ends in `CAUSE = declared(...)`; a
-file whose name begins with an underscore holds what the causes of a family share.
+Adding a cause is adding `diagnostics/causes/<family>/<name>.py`, which ends in `CAUSE = declared(...)`, and its table
+`<name>.yaml`. Where others of its family are decided in the same way the table is enough: its `decided_by` names the
+module whose `CAUSE_OF` makes the cause. Files whose names begin with an underscore hold what a family shares.
 """
 
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, field
+
 from diagnostics.causes.branches import BRANCHES
 from diagnostics.contract.causes import AnyCause, Cause
+from diagnostics.contract.files import read_table
 from diagnostics.contract.findings import Detector
 from diagnostics.evidence.model import Problem
 
@@ -33,14 +36,22 @@ def built_in() -> tuple[AnyCause, ...]:
     Raises:
         ValueError: a file defines no cause, or one whose id or branch is not right.
     """
-    causes = [_cause(path) for path in sorted(Path(__file__).parent.glob("*/[!_]*.py"))]
+    files = sorted(path for path in Path(__file__).parent.glob("*/[!_]*") if path.suffix in (".py", ".yaml"))
+    causes = [cause for path in files if (cause := _cause(path)) is not None]
     order = {branch.id: number for number, branch in enumerate(BRANCHES)}
     return tuple(sorted(causes, key=lambda cause: (order[cause.branch], cause.id)))
 
 
-def _cause(path: Path) -> AnyCause:
+def _cause(path: Path) -> AnyCause | None:
+    """Return the cause of a module or of a table without one; None for the table of a module."""
     family, name = path.parent.name, path.stem
-    cause = getattr(import_module(f"diagnostics.causes.{family}.{name}"), "CAUSE", None)
+    if path.suffix == ".yaml":
+        if path.with_suffix(".py").is_file():
+            return None
+        how = read_table(path)["decided_by"]
+        cause = import_module(f"diagnostics.causes.{family}.{how.pop('module')}").CAUSE_OF(str(path), **how)
+    else:
+        cause = getattr(import_module(f"diagnostics.causes.{family}.{name}"), "CAUSE", None)
     if not isinstance(cause, Cause):
         raise ValueError(f"{path}: it has to end in CAUSE = declared(...)")
     if cause.id != f"{family}.{name}":
@@ -50,8 +61,7 @@ def _cause(path: Path) -> AnyCause:
     return cause
 
 
-@dataclass(slots=True)
-class Registry:
+class Registry(Struct):
     """The causes that come with dtk, a user's detectors, and what could not be loaded."""
 
     causes: tuple[AnyCause, ...] = ()
@@ -87,8 +97,8 @@ def _is_any_installed() -> bool:
         with suppress(OSError):
             for name in os.listdir(folder or "."):  # noqa: PTH208 - a path for each name costs more than all of this
                 if name.endswith((".dist-info", ".egg-info")):
-                    with suppress(OSError):
-                        if ENTRY_POINTS.encode() in Path(folder, name, "entry_points.txt").read_bytes():
+                    with suppress(OSError), open(f"{folder or '.'}/{name}/entry_points.txt", "rb") as file:  # noqa: PTH123
+                        if ENTRY_POINTS.encode() in file.read():
                             return True
     return False
 

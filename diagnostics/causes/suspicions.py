@@ -23,6 +23,7 @@ _WARM = 20
 """Calls that completed in a group whose start-up is certainly over."""
 _LOST = 0.15
 """Share of a device's memory, reserved and unused or held outside PyTorch, that is more than usual."""
+_ROOTED = frozenset({"broadcast", "reduce", "scatter", "gather"})  # All ranks of which name one rank.
 _OVERRUN = 3
 """Times its timeout that a call waited where not even the watchdog's thread could run."""
 TABLE = table_beside(__file__)
@@ -82,7 +83,13 @@ def clues(standing: Standing) -> dict[str, str]:
 
 def _culprits(standing: Standing) -> dict[str, tuple[int, ...]]:
     """Return the ranks that a cause would blame, by the names that the table uses."""
-    behind = standing.behind or standing.absent or (standing.apart[0].ranks if standing.apart else ())
+    behind = (
+        standing.behind
+        or standing.absent
+        or standing.elsewhere
+        or standing.wordless
+        or (standing.apart[0].ranks if standing.apart else ())
+    )
     silent = standing.silent if len(standing.silent) <= len(standing.longest.ranks) else ()
     return {"nobody": (), "behind": behind, "silent": silent, "stalled": standing.broken or behind or silent}
 
@@ -102,16 +109,20 @@ def _of_call(wait: Waiting) -> Iterator[tuple[str, object, str]]:
     yield "bucket", wait.op == "all_reduce" and numel > SCALAR, bucket
     yield "unit", is_unit, f"{wait.op} has the size of a sharded unit (FSDP, ZeRO)"
     yield "queued", ahead > 1, f"the program ran {counted(ahead, 'call')} ahead: it does not wait for the result"
-    yield "broadcast", wait.op == "broadcast", "a broadcast waits for its root, which may do work that the others skip"
+    rooted = wait.op in _ROOTED and wait.whole_group
+    yield "rooted", rooted, f"all ranks are in it, and a {wait.op} that they do not give the same root never ends"
+    root = "a broadcast waits for its root, which may do work that the others skip"
+    yield "broadcast", wait.op == "broadcast" and not rooted, root
     yield "whole", wait.whole_group, f"all {wait.members} ranks of the group wait in this call"
 
 
 def _of_ranks(standing: Standing) -> Iterator[tuple[str, object, str]]:
     """Yield the clues in how far the ranks have come; see `_of_call`."""
     longest, behind, broken = standing.longest, standing.behind, standing.broken
-    absent = (standing.silent or behind) if longest.first else ()
+    late = standing.absent if "nccl_id_timeout" in standing.kinds else ()
+    absent = (standing.silent or behind) if longest.first else late
     missing = (longest.members or 0) - len(longest.ranks)
-    is_partial = missing > 0 and not (standing.others or standing.apart)
+    is_partial = missing > 0 and not (standing.others or standing.apart or standing.elsewhere or standing.wordless)
     did_not_come = (
         f"{ranks_spoken(behind)} completed all {verb(behind, 'its', 'their')} calls and did not make this one"
     )
@@ -119,6 +130,10 @@ def _of_ranks(standing: Standing) -> Iterator[tuple[str, object, str]]:
     yield "came_late", absent, f"{ranks_spoken(absent)} {verb(absent, 'was', 'were')} not there when the others began"
     yield "partly", is_partial, f"{counted(missing, 'rank')} of the group logged nothing about it"
     yield "did_not_come", behind, did_not_come
+    elsewhere, wordless = standing.elsewhere, standing.wordless
+    yield "elsewhere", elsewhere, f"{ranks_spoken(elsewhere)} gave up at another line than the others"
+    no_word = f"{ranks_spoken(wordless)} gave up on no call: {verb(wordless, 'it', 'they')} waited in none"
+    yield "wordless", wordless and not elsewhere, no_word
     yield "side_thread", broken, f"{thread}, and {verb(broken, 'its', 'their')} main thread left no line"
     if len(standing.apart) > 1:
         low, high = standing.apart[0], standing.apart[-1]
@@ -142,15 +157,19 @@ def _of_libraries(standing: Standing) -> Iterator[tuple[str, object, str]]:
     refused = "a peer refused the connection: it listens at another address, or is gone"
     yield "stuck", standing.stuck_s, stuck
     yield "overrun", over, waited
-    yield "transport", standing.kinds & TRANSPORT and not standing.refused, "the transport reported errors"
+    reported = standing.kinds & TRANSPORT
+    is_closed = reported == {"nccl_peer_closed"} and not standing.results
+    yield "transport", reported and not is_closed and not standing.refused, "the transport reported errors"
     yield "refused", standing.refused, refused
     system = "ncclSystemError: a call of the operating system failed, mostly of a socket"
-    remote = "ncclRemoteError: a peer's process ended, or the network to it failed"
+    said = "a connection was closed" if is_closed else "ncclRemoteError"
+    remote = f"{said}: a peer's process ended, or the network to it failed"
     loopback = "NCCL tried to reach a peer at the loopback address, which leads nowhere else"
     is_lost = standing.lost and not (standing.waits or standing.failure or standing.absent)
     lost = f"a peer's process ended, or its connection broke: {shortened(standing.lost, 80)}"
     yield "system_error", "ncclSystemError" in standing.results, system
-    yield "remote_error", "ncclRemoteError" in standing.results, remote
+    yield "remote_error", is_closed or "ncclRemoteError" in standing.results, remote
     yield "loopback", standing.loopback, loopback
     yield "lost", is_lost, lost
-    yield "absent", standing.absent, f"{ranks_spoken(standing.absent)} did not come to a monitored barrier in time"
+    not_there = f"{ranks_spoken(standing.absent)} did not make a call in time that others wait in"
+    yield "absent", standing.absent and "nccl_id_timeout" not in standing.kinds, not_there

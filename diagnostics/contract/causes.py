@@ -1,8 +1,9 @@
 """What a cause is: one file in `diagnostics/causes/<family>/` defines one, with everything about it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
+
+from msgspec import Struct
 
 from diagnostics.contract.findings import Finding, Outcome
 
@@ -15,8 +16,7 @@ F = TypeVar("F")
 GateKind = Literal["and", "or"]
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(Struct, frozen=True):
     """A gate of the built-in fault trees."""
 
     id: str
@@ -27,8 +27,7 @@ class Branch:
     """`and`: every child is needed; `or`: one is enough."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedBy:
+class ExplainedBy(Struct, frozen=True):
     """Causes of which this one is a consequence, so that it is not a root cause beside them."""
 
     causes: tuple[str, ...]
@@ -44,8 +43,7 @@ rank as its flight recorder has them; one step of a rank as the profiler shows i
 `--- path`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(Struct, frozen=True):
     """The smallest evidence of a job with the cause: docs/causes.md prints it, and `test_registry.py` diagnoses it."""
 
     kind: ExampleKind
@@ -56,8 +54,7 @@ class Example:
     """Of the diagnosis; None = the cause's own. A risk becomes what it led to: memory that ran out is `oom`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause(Generic[F]):
+class Cause(Struct, Generic[F], frozen=True, kw_only=True):
     """One cause. Its file defines the facts that its findings carry, `decide`, and ends in `CAUSE = declared(...)`."""
 
     id: str

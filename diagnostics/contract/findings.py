@@ -1,8 +1,10 @@
 """What is decided about a cause: a finding, as typed data, of which sentences are made when the report is written."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 _P = ParamSpec("_P")
 Status = Literal["confirmed", "ruled_out", "undecided"]
@@ -11,8 +13,7 @@ Outcome = Literal["healthy", "hung", "oom", "slow", "crashed", "diverged", "at_r
 Unit = Literal["s blocked", "bytes", "ms per step", "ms per window", "steps lost", "none"]
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(Struct, frozen=True):
     """A source line: the innermost frame outside torch and the interpreter's own files."""
 
     rank: int | None
@@ -23,8 +24,7 @@ class Where:
     """What the rank does there: `all_reduce [1024] float32`, `waits in queue.get`."""
 
 
-@dataclass(frozen=True, slots=True)
-class EvidenceItem:
+class EvidenceItem(Struct, frozen=True):
     """One thing seen, and where a reader can look it up."""
 
     kind: str
@@ -35,8 +35,7 @@ class EvidenceItem:
     line: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
+class Remedy(Struct, frozen=True):
     """A change that fixes it: an override for dtk's runs, code at a place for others, a variable."""
 
     kind: Literal["override", "code", "environment"]
@@ -47,8 +46,7 @@ class Remedy:
     """What it wins at most: `3.1 GiB of 14.8 GiB`, `41 ms of 180 ms a step`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """The process group in question."""
 
     name: str
@@ -57,16 +55,14 @@ class Group:
     desc: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """What the cause costs; of a remedy it is a ceiling, not a promise."""
 
     value: float
     unit: Unit
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """A finding in words, made when the report is written. They are facts as well, of a user's own detector."""
 
     summary: str
@@ -94,8 +90,7 @@ class Facts(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Struct, frozen=True):
     """Figures that rule a cause out or leave it open, with the sentence they are shown in."""
 
     sentence: str
@@ -114,8 +109,7 @@ class Figures:
         return Text(summary=self.summary.format_map(self.values) or shown, measured=shown)
 
 
-@dataclass(frozen=True, slots=True)
-class Worded:
+class Worded(Struct, frozen=True):
     """Figures of a finding, and the function that puts them into words: made by `worded`."""
 
     words: "Callable[..., Text]"
@@ -127,12 +121,13 @@ class Worded:
 
 
 def worded(words: "Callable[Concatenate[Finding, _P], Text]", /, *args: _P.args, **figures: _P.kwargs) -> Worded:
-    """Return facts of the named figures that `words` takes."""
+    """Return facts of the figures that `words` takes, all of them named."""
+    if args:
+        raise TypeError("figures are named, so that a report can hold them")
     return Worded(words, figures)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One decided cause (ids: docs/causes.md)."""
 
     cause: str
@@ -189,8 +184,7 @@ def text_of(finding: Finding) -> Text:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class Suspicion:
+class Suspicion(Struct, frozen=True):
     """A cause that nothing confirms, and how likely it is by what the evidence shows."""
 
     cause: str
@@ -204,8 +198,7 @@ class Suspicion:
     """What to run or to collect, so that it is confirmed or ruled out; needs nothing of dtk in the job."""
 
 
-@dataclass(slots=True)
-class Detection:
+class Detection(Struct):
     """What one detector gives."""
 
     findings: list[Finding]

@@ -1,9 +1,10 @@
 """What the diagnosis knows of a dtk run's strategy: the traits in manifest.json, never the strategy's name."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
+
+from msgspec import Struct
 
 from diagnostics.contract.files import table_beside
 
@@ -11,8 +12,7 @@ _recorded_before = cache(partial(table_beside, __file__))
 """Traits by name, of the strategies that there were when traits were not recorded."""
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyTraits:
+class StrategyTraits(Struct, frozen=True):
     """Traits of one strategy; the defaults say nothing of it."""
 
     name: str = ""

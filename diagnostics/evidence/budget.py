@@ -67,7 +67,8 @@ def _look(number: int, frame: object) -> None:
 def resident_bytes() -> int:
     """Memory of this process; 0 where the system does not tell in /proc."""
     try:
-        return int(Path("/proc/self/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - read for every cause and reader
+            return int(file.read(200).split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, AttributeError, ValueError):
         return 0
 

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct, field
 
 from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.model import Evidence, Frame
@@ -42,8 +43,7 @@ class Described(NamedTuple):
     """`all_reduce [1024] float32`"""
 
 
-@dataclass(slots=True)
-class Call:
+class Call(Struct):
     """One collective or point-to-point call of one rank."""
 
     key: GroupKey
@@ -99,8 +99,7 @@ class Call:
         return self.text + (f" ({', '.join(parts)})" if parts else "")
 
 
-@dataclass(slots=True)
-class Dump:
+class Dump(Struct):
     """The last calls of one rank, oldest first, as one file tells them."""
 
     rank: int | None

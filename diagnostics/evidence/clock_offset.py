@@ -6,7 +6,8 @@ not waited for at once blur that by as many positions as are under way. Knows no
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 SURE_POSITIONS = 16
 SURE_RATIO = 500
@@ -16,8 +17,7 @@ _UNDER_WAY = (1, 2, 4, 8, 16, 32)
 """Positions that may be under way at the same time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offset:
+class Offset(Struct, frozen=True):
     """Bounds of the seconds by which the second clock is ahead of the first."""
 
     low_s: float

@@ -3,10 +3,13 @@
 import re
 import signal as signals
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Literal
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from diagnostics.contract.artifacts import ENDED_BY_WATCH
+from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.findings import EvidenceItem
 from diagnostics.evidence.model import Frame, LogFact, RankError, shortened
 
@@ -51,8 +54,7 @@ UNNAMED = -1
 """Rank of an ending that no file ties to a rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """How one rank ended."""
 
     rank: int
@@ -124,69 +126,10 @@ _SOCKET_ERRORS = frozenset(
 )  # fmt: skip
 """Python's own classes for sockets: a lost peer only when torch.distributed raised them."""
 
-_OUT_OF_MEMORY = re.compile(
-    r"(?<!shared )\bout of memory|out_of_memory|OutOfMemory|can(?:no|')t allocate memory|not enough memory|bad_alloc|"
-    r"Unable to allocate [\d.]+ \wi?B |STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED|oom[-_]kill|paging file is too small",
-    re.IGNORECASE,
-)
-"""Texts of torch's allocators, the CUDA driver, NCCL, C++, numpy, the kernel, XLA and Windows."""
-_OUT_OF_MEMORY_TYPE = re.compile(r"MemoryError$|OutOfMemoryError$")
-"""Python's, numpy's `_ArrayMemoryError`, Arrow's and torch's."""
-_DEVICE_MEMORY = re.compile(r"\b(?:CUDA|HIP|XPU|NPU|MUSA) out of memory")
-_EXCEPTION_LINE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception): ")
-_NCCL_MEMORY = re.compile(r"Cuda failure (?:\d+ )?'out of memory'")
-_HOST_ALLOCATION = re.compile(
-    r"DefaultCPUAllocator|Cannot allocate memory|std::bad_alloc|Unable to allocate [\d.]+ \wi?B "
-)
-_UNREDUCED = re.compile(r"Expected to have finished reduction in the prior iteration")
-"""DDP when it is called again before all gradients were ready."""
-MISMATCH_TEXT = re.compile(r"preamble\.length|op\.nbytes|Detected mismatch between collectives")
-"""gloo, and torch with TORCH_DISTRIBUTED_DEBUG=DETAIL."""
-_OWN_ARGUMENTS = re.compile(r"\[enforce fail at [^\]]*?gloo/(\w+\.cc:\d+)\] ?(?!op\.)([^\n]*?)[. ]*(?:\n|$)")
-"""gloo's collectives check what this very rank passed in; errors about peers come from its `transport/`."""
-_OWN_USE = re.compile(
-    r"ncclInvalid(?:Usage|Argument)|invalid usage|EADDRINUSE|[Aa]ddress already in use|"
-    r"Unable to find (?:address|interface) for|DDP expects same model|appears not to match"
-)
-"""What NCCL, the store, gloo and DDP raise about this rank's own devices, ports, interfaces and parameters."""
-_COMMUNICATION_TEXT = re.compile(
-    r"\bgloo/(?:transport|rendezvous|common)/|\[[^\]\n]*\bgloo\b[^\]\n]*:\d+\]|"
-    r"onnection closed by (?:remote )?peer (?:\[|[\w.%-]+<)|"
-    r"(?:Read|Write|Send|Recv) (?:error|timeout) \[[\w.:%]+\]:\d+|"
-    r"Timed out waiting \d+ms for (?:send|recv)|Application timeout caused pair closure|"
-    r"NCCL (?:error in|error:|communicator|watchdog|operations? )|nccl(?:Remote|System|Internal|UnhandledCuda)Error|"
-    r"unhandled (?:system|cuda) error|remote process exited|ProcessGroup(?:NCCL|Gloo|UCC|MPI|Wrapper)|\bWorkNCCL\b|"
-    r"Watchdog caught collective|HeartbeatMonitor|monitoredBarrier|while waiting for send/recv from rank|"
-    r"\bTCPStore\b|\bFileStore\b|\bHashStore\b|(?:client|server) socket (?:on|has|timed)|c10d key-value store|"
-    r"store->(?:get|set|wait)|wait timeout after \d+ ?ms, keys:|clients joined|barrier.*timed out|"
-    r"RPC call to \w+ timed out|store based barrier|"
-    r"Failed to recv, got 0 bytes|(?:sendBytes|recvBytes|recvValue|recvVector)\w* failed|"
-    r"connection to the C10d store|Horovod has been shut down",
-)
-"""Texts that only gloo, NCCL, torch's process groups and its stores write."""
-_SOCKET_TEXT = re.compile(
-    r"(?:Socket Timeout|Broken pipe|Connection (?:closed by peer|reset by peer|refused|timed out))\.?"
-)
-"""The whole message of a RuntimeError from C++, as the store and gloo raise it; Python's own carry an `[Errno`."""
-_SPEAKS_OF_A_PEER = re.compile(
-    r"clos(?:ed|ing)|reset by peer|refused|broken pipe|time(?:d )?[ -]?out|\bpeer|remote (?:end|host|process)|"
-    r"\brank \d+ (?:failed|is)\b|abort|connect|socket|ncclRemoteError|unhandled (?:system|cuda) error|"
-    r"Errno 1(?:04|10|11)",
-    re.IGNORECASE,
-)
-_TIMED_OUT = re.compile(
-    r"time(?:d )?[ -]?out|\bran for \d+ milliseconds|failed to pass monitoredBarrier", re.IGNORECASE
-)
-_CLOSED = re.compile(r"closed by (?:peer|remote)|reset by peer|broken pipe|shut down", re.IGNORECASE)
-_COMMUNICATION_FILE = re.compile(
-    r"(?:^|/)torch/distributed/(?!checkpoint/|elastic/|launch|run\.py)|(?:^|/)torch/nn/parallel/distributed\.py$|"
-    r"(?:^|/)(?:vllm|sglang/srt)/distributed/"
-)
-"""torch's communication. Checkpoints read and write files there, so their sockets are those of a file system."""
-_DATA_LOADER_WORKER = re.compile(
-    r"DataLoader worker .{0,80}(?:is killed(?P<sigkill> by signal: Killed)?|exited)|bus error encountered in worker"
-)
-_MODEL_DIFFERS = re.compile(r"to match sizes of the same param in process|DDP expects same model across all ranks")
+_TEXT = patterns_beside(__file__)
+"""What each of them matches is said in the table."""
+MISMATCH_TEXT = _TEXT["mismatch_text"]
+"""Of gloo, and of torch with TORCH_DISTRIBUTED_DEBUG=DETAIL."""
 _THEN = " (then "
 """Behind it the assembled traceback has what clearing up raised, which says nothing about the exception."""
 
@@ -204,29 +147,29 @@ def kind_of_exception(type_: str, message: str, frames: tuple[Frame, ...] = ()) 
         message: its text, also one that was put together from a chain.
         frames: its traceback, innermost first; empty where it is not known.
     """
-    name = type_.rpartition(".")[2]
+    name = _TEXT["repeated_class"].sub(r"\1", type_.rpartition(".")[2])
     text = message.partition(_THEN)[0]
-    if _OUT_OF_MEMORY_TYPE.search(name) or _OUT_OF_MEMORY.search(text):
+    if _TEXT["out_of_memory_type"].search(name) or _TEXT["out_of_memory"].search(text):
         return "oom"
-    if _UNREDUCED.search(text):
+    if _TEXT["unreduced"].search(text):
         return "unreduced"
     if name in {"KeyboardInterrupt", "SignalException"}:
         return "stopped"
-    if _OWN_ARGUMENTS.search(text) or _OWN_USE.search(text):
+    if _TEXT["own_arguments"].search(text) or _TEXT["own_use"].search(text):
         return "raised"
     library = name in COMMUNICATION_ERRORS or name == "HorovodInternalError"
     if library and MISMATCH_TEXT.search(text):
         return "mismatch"
     from_c = library or name in _SOCKET_ERRORS
-    inside = bool(frames) and bool(_COMMUNICATION_FILE.search(frames[0].file.replace("\\", "/")))
-    certain = (from_c and _COMMUNICATION_TEXT.search(text)) or (
-        name == "RuntimeError" and _SOCKET_TEXT.fullmatch(text.strip())
+    inside = bool(frames) and bool(_TEXT["communication_file"].search(frames[0].file.replace("\\", "/")))
+    certain = (from_c and _TEXT["communication_text"].search(text)) or (
+        name == "RuntimeError" and _TEXT["socket_text"].fullmatch(text.strip())
     )
     may_be = name in _C10D_ERRORS or (inside and from_c)
     said = f"{name}: {text}"
-    if not certain and not (may_be and _SPEAKS_OF_A_PEER.search(said)):
+    if not certain and not (may_be and _TEXT["speaks_of_a_peer"].search(said)):
         return "raised"
-    return "timed_out" if _TIMED_OUT.search(said) and not _CLOSED.search(text) else "lost_peer"
+    return "timed_out" if _TEXT["timed_out"].search(said) and not _TEXT["closed"].search(text) else "lost_peer"
 
 
 def is_victim(kind: str) -> bool:
@@ -237,27 +180,27 @@ def is_victim(kind: str) -> bool:
 def allocator_of(type_: str, message: str) -> Literal["", "cuda", "cpu"]:
     """Return which of torch's allocators found no memory: of the device or of the host; empty for any other text."""
     raised = type_.rpartition(".")[2] == "OutOfMemoryError" and "low on memory" not in message  # Ray's is the host's.
-    if raised or _DEVICE_MEMORY.search(message):
+    if raised or _TEXT["device_memory"].search(message):
         return "cuda"
     return "cpu" if "DefaultCPUAllocator" in message else ""
 
 
 def is_uncaught(text: str) -> bool:
     """Whether a line is how the interpreter prints an exception that nobody caught: its class comes first."""
-    return bool(_EXCEPTION_LINE.match(text))
+    return bool(_TEXT["exception_line"].match(text))
 
 
 def _detail(type_: str, message: str, kind: Kind) -> Detail:
     if kind == "oom":
         if "running low on memory" in message:
             return "host_memory"
-        host = type_ in ("MemoryError", "_ArrayMemoryError") or _HOST_ALLOCATION.search(message)
-        return "nccl_memory" if _NCCL_MEMORY.search(message) else "host_allocation" if host else ""
-    if worker := _DATA_LOADER_WORKER.search(message):
+        host = type_ in ("MemoryError", "_ArrayMemoryError") or _TEXT["host_allocation"].search(message)
+        return "nccl_memory" if _TEXT["nccl_memory"].search(message) else "host_allocation" if host else ""
+    if worker := _TEXT["data_loader_worker"].search(message):
         return "data_loader_sigkill" if worker["sigkill"] else "data_loader_worker"
     if "LengthPerRank" in message:
         return "split_sizes"
-    return "model_differs" if _MODEL_DIFFERS.search(message) else ""
+    return "model_differs" if _TEXT["model_differs"].search(message) else ""
 
 
 # Signals and exit codes
@@ -345,7 +288,7 @@ def of_error(error: RankError, rank: int) -> Ending:
         signal=signal,
         exit_code=code,
         detail=_detail(error.type, error.message, kind),
-        connection_closed=kind == "lost_peer" and bool(_CLOSED.search(error.message)),
+        connection_closed=kind == "lost_peer" and bool(_TEXT["closed"].search(error.message)),
     )
 
 
@@ -410,18 +353,18 @@ def by_kernel(ending: Ending, fact: LogFact) -> Ending:
 
 def _telling_line(error: RankError) -> str:
     """As `_first_line`, of the line about memory: NCCL puts it last, c10 behind the check that failed."""
-    if _OUT_OF_MEMORY_TYPE.search(error.type):
+    if _TEXT["out_of_memory_type"].search(error.type):
         return _first_line(error)
-    line = next((line for line in error.message.splitlines() if _OUT_OF_MEMORY.search(line)), error.message)
+    line = next((line for line in error.message.splitlines() if _TEXT["out_of_memory"].search(line)), error.message)
     if len(line) > _LONG:
-        line = next((part for part in re.split(r"(?<=\.) ", line) if _OUT_OF_MEMORY.search(part)), line)
+        line = next((part for part in re.split(r"(?<=\.) ", line) if _TEXT["out_of_memory"].search(part)), line)
     return _first_line(replace(error, message=line))
 
 
 def _first_line(error: RankError) -> str:
     """Class and first line of the message; of a long line its first sentence."""
     line = " ".join(error.message.strip().partition("\n")[0].split())
-    if check := _OWN_ARGUMENTS.match(line):
+    if check := _TEXT["own_arguments"].match(line):
         line = f"gloo/{check[1]}: {check[2]} does not hold"
     if len(line) > _LONG:
         line = line.partition(". ")[0]
@@ -445,4 +388,4 @@ def kind_of_line(text: str) -> Kind:
     type_, message = exception_of_line(text)
     if type_:
         return kind_of_exception(type_, message)
-    return "oom" if _OUT_OF_MEMORY.search(text) else "unknown"
+    return "oom" if _TEXT["out_of_memory"].search(text) else "unknown"

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, dtype, operation, text_of
-from diagnostics.evidence.ring.groups import MAX_MEMBERS, MOST_RANKS
+from diagnostics.evidence.ring.format import MAX_MEMBERS, MOST_RANKS
 from diagnostics.evidence.values import integer
 
 DEFAULT_GROUP = "default_pg"

@@ -6,23 +6,29 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct, field
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.invocation import command
 from diagnostics.evidence import run_folder, safe_pickle
 from diagnostics.evidence.budget import budget, disk_bytes, failure
 from diagnostics.evidence.job import world_size
-from diagnostics.evidence.job.assign_ranks import adopt, adopt_listed, adopt_single, assign_ranks, launched
+from diagnostics.evidence.job.assign_ranks import (
+    adopt,
+    adopt_listed,
+    adopt_single,
+    assign_ranks,
+    launched,
+    merge_errors,
+)
 from diagnostics.evidence.job.attempts import set_aside
 from diagnostics.evidence.job.choose import one_per_rank, refuse_mixed_times
-from diagnostics.evidence.job.merge_errors import merge_errors
 from diagnostics.evidence.job.world_size import Claims
 from diagnostics.evidence.limits import EmptyFileError, Limits, head, is_deeper, whole
-from diagnostics.evidence.model import Evidence, LogFact, Problem
-from diagnostics.evidence.owner import Owner, owner
+from diagnostics.evidence.model import Evidence, LogFact, Owner, Problem, owner
 from diagnostics.evidence.reader import Contents, Reader, Source
 from diagnostics.evidence.readers.log import is_named_like_a_log
 from diagnostics.evidence.readers.trace import TraceFile
@@ -139,8 +145,7 @@ def _found(seen: Counter[str], empty: int) -> str:
     return ", ".join(parts)
 
 
-@dataclass(slots=True)
-class _Gathering:
+class _Gathering(Struct):
     """Takes file after file and settles at the end what needs all of them."""
 
     evidence: Evidence

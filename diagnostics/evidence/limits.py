@@ -19,7 +19,7 @@ MOST_DEPTH = 500
 _GZIP = b"\x1f\x8b"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)  # No Struct: `dtk diagnose --help` shows it, and starts without msgspec.
 class Limits:
     """Raised together by `--limit-scale`; every one is stated in `dtk diagnose --help`."""
 

@@ -1,9 +1,10 @@
 """What the readers found, as one value that the detectors share. Holds no verdict and reads no file."""
 
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+
+from msgspec import Struct, field
 
 from diagnostics.contract.artifacts import Heartbeat, Status
 from diagnostics.evidence.limits import Limits
@@ -18,8 +19,7 @@ class Kind(Protocol):
 H = TypeVar("H", bound=Kind)
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """One frame of a Python stack."""
 
     file: str
@@ -27,8 +27,7 @@ class Frame:
     function: str
 
 
-@dataclass(frozen=True, slots=True)
-class Thread:
+class Thread(Struct, frozen=True):
     """One thread of a stack dump, innermost frame first."""
 
     name: str
@@ -36,8 +35,7 @@ class Thread:
     main: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Stacks:
+class Stacks(Struct, frozen=True):
     """Stacks of all threads of one rank at one moment (faulthandler, py-spy)."""
 
     rank: int | None
@@ -47,8 +45,7 @@ class Stacks:
     time_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RankError:
+class RankError(Struct, frozen=True):
     """How one rank ended, as an error file, a traceback or the launcher's summary tells it."""
 
     rank: int | None
@@ -71,17 +68,17 @@ class RankError:
     """Its process was gone, and nobody saw how."""
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierAttempt:
+class EarlierAttempt(Struct, frozen=True):
     """An attempt of the job that was followed by another."""
 
     attempt: int
     error: RankError | None
     """Of the rank that failed first; None where it left none."""
+    silent: tuple[int, ...] = ()
+    """Ranks without an error file, as one that is killed."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogFact:
+class LogFact(Struct, frozen=True):
     """One line of a log that says something known, decoded."""
 
     kind: str
@@ -97,8 +94,7 @@ class LogFact:
     time_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """A file that could not be used, or a contradiction between files; a line under coverage."""
 
     kind: str
@@ -113,8 +109,7 @@ class Problem:
     """Of a run's own record: it is not what dtk wrote, or only a newer dtk can read it. `empty` of any file."""
 
 
-@dataclass(slots=True)
-class RunEvidence:
+class RunEvidence(Struct):
     """The records of a dtk run folder."""
 
     root: Path
@@ -128,6 +123,20 @@ class RunEvidence:
     events: dict[int, list[dict[str, Any]]]
     """Lifecycle events of each rank (no spans), of the last attempt."""
     attempt: int = 0
+    lost: bool = False
+    """Whether status.json says `running`, and the process that wrote it is gone."""
+
+    seen: bool = True
+    """False where status.json says `running`, and this machine cannot see whether the process that wrote it lives."""
+
+    def silent_s(self, now_s: float) -> float | None:
+        """Seconds since any rank was last heard of; None without a heartbeat."""
+        return max(0.0, now_s - max(beat.time_s for beat in self.heartbeats.values())) if self.heartbeats else None
+
+    @property
+    def state(self) -> str:
+        """A state of status.json, or `lost`; empty where no status can be read."""
+        return "lost" if self.lost else self.status.state if self.status is not None else ""
 
     @property
     def planted(self) -> str:
@@ -151,8 +160,7 @@ class RunEvidence:
         return value if usable else default
 
 
-@dataclass(slots=True)
-class Evidence:
+class Evidence(Struct):
     """Everything that was recognised below one path."""
 
     root: Path
@@ -197,7 +205,7 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 3].rstrip() + "..."
 
 
-_RANK_WORD = re.compile(r"(?:^|[^a-z])rank[_\-. ]?(\d{1,7})(?!\d|[a-z](?![a-z]))", re.IGNORECASE)
+_RANK = re.compile(r"(?:^|[^a-z])rank[_\-. =]?(\d{1,7})(?!\d|[a-z](?![a-z]))", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"(\d{1,7})(?=\D*$)")
 _SUFFIXES = re.compile(
     r"(\.(json|gz|pickle|pkl|pt|trace|txt|log|sqlite|host|blackbox|snapshot|jsonl))+$", re.IGNORECASE
@@ -211,7 +219,35 @@ def rank_in_name(path: Path) -> int | None:
     `worker3_step_12.169412820.pt.trace.json.gz` is for the reader of traces to settle, which knows `distributedInfo`.
     """
     stem = _SUFFIXES.sub("", path.name)
-    match = _RANK_WORD.search(stem) or _LAST_NUMBER.search(stem)
-    if match is None:
-        match = _RANK_WORD.search(path.parent.name)
+    match = _RANK.search(stem) or _LAST_NUMBER.search(stem) or _RANK.search(path.parent.name)
     return int(match.group(1)) if match else None
+
+
+_WORKER = re.compile(
+    r"(?:^|[^a-z])(?:worker|process|proc|task|trainer|stderr|stdout)[_\-.=]?(\d{1,6})(?!\d)", re.IGNORECASE
+)
+_ATTEMPT = re.compile(r"attempt_(\d{1,6})")
+
+
+class Owner(NamedTuple):
+    """Whose file it is."""
+
+    rank: int | None = None
+    local_rank: int | None = None
+    """Rank within a node: torchrun's `attempt_0/3/stderr.log`."""
+    attempt: int | None = None
+    node: str = ""
+    """Folder above torchrun's attempts: one for each agent."""
+
+
+def owner(relative: Path) -> Owner:
+    """Return the rank, attempt and node that a path below the evidence's root states."""
+    folders = relative.parts[:-1]
+    attempt = next((int(match[1]) for part in folders if (match := _ATTEMPT.fullmatch(part))), None)
+    match = _RANK.search(relative.name) or (_RANK.search(folders[-1]) if folders else None)
+    if match:
+        return Owner(int(match[1]), attempt=attempt)
+    if len(folders) >= 2 and folders[-1].isdecimal() and len(folders[-1]) < 6 and _ATTEMPT.fullmatch(folders[-2]):
+        return Owner(None, int(folders[-1]), attempt, "/".join(folders[:-2]))
+    match = _WORKER.search(relative.name)
+    return Owner(int(match[1]) if match else None, attempt=attempt)

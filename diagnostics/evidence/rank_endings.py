@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from diagnostics.contract.findings import EvidenceItem
 from diagnostics.evidence import endings as ends
@@ -12,7 +13,7 @@ from diagnostics.evidence.readers.ring import RingFile
 
 _TIMEOUT_FACTS = {"gloo_timeout", "watchdog_timeout", "monitored_barrier", "store_timeout"}
 _MISMATCH_FACTS = {"gloo_mismatch", "collective_mismatch_text"}
-_CLOSED_FACTS = {"gloo_closed", "gloo_reset"}
+_CLOSED_FACTS = {"gloo_closed", "gloo_reset", "nccl_peer_closed"}
 _FAILED_FACTS = _CLOSED_FACTS | {"dist_backend_error"}
 
 
@@ -166,7 +167,8 @@ def _unhandled(evidence: Evidence) -> Iterator[LogFact]:
 def _of_memory(evidence: Evidence, rank: int) -> Iterator[Ending]:
     """Yield what lines without a rank say about memory; a library that catches it tells of it in words of its own."""
     for fact in _unhandled(evidence):
-        if fact.kind == "cuda_oom" and fact.rank is None and ends.is_uncaught(fact.text):
+        by_nccl = fact.kind == "cuda_error" and "NCCL WARN" in fact.text
+        if fact.rank is None and (by_nccl or (fact.kind == "cuda_oom" and ends.is_uncaught(fact.text))):
             yield from filter(None, [ends.of_fact(fact, rank)])
         elif fact.kind == "kernel_oom" and _of_python(fact):
             yield ends.by_kernel(Ending(rank, "killed", "SIGKILL", EvidenceItem("log", fact.file, "")), fact)

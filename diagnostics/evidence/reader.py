@@ -1,17 +1,16 @@
 """What a reader of one kind of evidence is, and what it gives. Reads nothing itself."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from msgspec import Struct, field
+
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.model import LogFact, RankError, Stacks, rank_in_name
-from diagnostics.evidence.owner import Owner
+from diagnostics.evidence.model import LogFact, Owner, RankError, Stacks, rank_in_name
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """A file that a reader recognised."""
 
     path: Path
@@ -24,8 +23,7 @@ class Source:
     """Which rank it belongs to, by words in its path that mean a rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class Handle:
+class Handle(Struct, frozen=True):
     """A file that is too large to be held: each kind adds its name and `load()`.
 
     `load()` raises OSError for a file that cannot be read, and ValueError for one that is damaged, too large or none.
@@ -41,8 +39,7 @@ class Handle:
     limits: Limits
 
 
-@dataclass(slots=True)
-class Contents:
+class Contents(Struct):
     """What one file says."""
 
     file: str
@@ -70,8 +67,7 @@ class Contents:
         return bool(self.handles or self.facts or self.errors or self.stacks)
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
+class Reader(Struct, frozen=True):
     """One kind of evidence."""
 
     kind: str

@@ -15,6 +15,7 @@ from diagnostics.evidence import safe_yaml
 from diagnostics.evidence.limits import Limits, small_json, whole
 from diagnostics.evidence.logs.lines import LineReader
 from diagnostics.evidence.model import Problem, RankError, RunEvidence
+from diagnostics.runs.processes import still_runs
 
 MAX_EVENTS = 2000
 """Lifecycle events kept for one rank: the first and the last half of these."""
@@ -58,13 +59,19 @@ def read(folder: Path, limits: Limits, problems: list[Problem]) -> RunEvidence:
     """All small records of a run. Never raises: what is damaged is missing, with a line in `problems`."""
     paths = RunPaths(folder)
     status = _status(paths, problems)
-    attempt = max(status.attempt if status else 0, last_attempt(folder))
+    config = _mapping(paths.config, problems, partial(_yaml, limits=limits))
     read_json = partial(small_json, limits=limits, most_bytes=MOST_BYTES)
+    manifest = _mapping(paths.manifest, problems, read_json)
+    running = status is not None and status.state == "running"
+    alive = still_runs(manifest) if running else None
+    if running and alive is not False:
+        problems.append(Problem("run", "status.json", "the run is still going: this is how it stands now"))
+    attempt = max(status.attempt if status else 0, last_attempt(folder))
     return RunEvidence(
         root=folder,
         status=status,
-        config=_mapping(paths.config, problems, partial(_yaml, limits=limits)),
-        manifest=_mapping(paths.manifest, problems, read_json),
+        config=config,
+        manifest=manifest,
         summary=_mapping(paths.summary, problems, read_json),
         plan=_mapping(paths.plan, problems, read_json),
         heartbeats={
@@ -76,6 +83,8 @@ def read(folder: Path, limits: Limits, problems: list[Problem]) -> RunEvidence:
         },
         events=dict(_all_events(folder / "events", attempt, limits, problems)),
         attempt=attempt,
+        lost=alive is False,
+        seen=alive is not None or not running,
     )
 
 
@@ -121,8 +130,6 @@ def _status(paths: RunPaths, problems: list[Problem]) -> Status | None:
     if not isinstance(status.attempt, int) or not isinstance(status.state, str):
         problems.append(damaged("status.json", "its fields have other types"))
         return None
-    if status.state == "running":
-        problems.append(Problem("run", "status.json", "the run still goes on: this is how it stands now"))
     return status
 
 

@@ -10,10 +10,13 @@ import gc
 import io
 import pickle
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
 
-from diagnostics.evidence.limits import EmptyFileError, Limits, TooLargeError
+import msgspec
+
+from diagnostics.evidence.limits import EmptyFileError, Limits, TooLargeError, whole
 
 _NUMBER_BYTES = 9
 """Longest integer: an unsigned 64-bit one. Hashing longer ones as keys is an attack on time."""
@@ -138,7 +141,9 @@ def refuse_sharing(value: Any, most: int = MOST_VALUES) -> None:
 
 def _checked(data: bytes) -> Iterator[bytes]:
     """Yield the checked opcodes as pieces of the data, without frames and with a check inserted after each tuple."""
-    _check_growth(data)
+    lists, dicts = data.count(b"]") + data.count(b"l"), data.count(b"}") + data.count(b"d")
+    if _LIST_BYTES * lists + _DICT_BYTES * dicts > max(_GROWTH_FREE_BYTES, _GROWTH * len(data)):
+        raise RefusedError("it is made of containers with nothing inside")
     plain = _plain_run(len(data)).match
     at = start = 0
     while True:
@@ -159,13 +164,6 @@ def _checked(data: bytes) -> Iterator[bytes]:
             at = start = at + 9
         else:
             at = _after(data, at, code)
-
-
-def _check_growth(data: bytes) -> None:
-    """Refuse data whose containers could take too much memory."""
-    lists, dicts = data.count(b"]") + data.count(b"l"), data.count(b"}") + data.count(b"d")
-    if _LIST_BYTES * lists + _DICT_BYTES * dicts > max(_GROWTH_FREE_BYTES, _GROWTH * len(data)):
-        raise RefusedError("it is made of containers with nothing inside")
 
 
 def _plain_run(size: int) -> re.Pattern[bytes]:
@@ -226,3 +224,35 @@ def _after_lines(data: bytes, at: int, code: int) -> int:
     if line is None:
         raise ValueError(f"damaged pickle: no opcode at byte {at}")
     return line.end()
+
+
+_Built = TypeVar("_Built")
+
+
+def load_plain(path: Path, limits: Limits, build: Callable[[dict[str, Any]], _Built], what: str) -> _Built:
+    """Decode a file whose value is a dict, and build something from it.
+
+    Args:
+        path: plain or gzip; JSON by its first character.
+        limits: on untrusted files.
+        build: takes the dict; its values may be of any type, so what it raises over them counts as damage.
+        what: what the file is, for messages.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is damaged, too large or too deep, or refused by `build`.
+    """
+    data = whole(path, limits)
+    if not data.strip():
+        raise ValueError("the file is empty")
+    try:
+        value = msgspec.json.decode(data) if data.lstrip()[:1] == b"{" else loads(data, limits)
+        if not isinstance(value, dict):
+            raise ValueError(f"a {type(value).__name__} where a {what} is a dict")
+        return build(value)
+    except msgspec.DecodeError as problem:
+        raise ValueError(f"damaged JSON: {problem}") from problem
+    except RecursionError as problem:
+        raise ValueError(f"nested over {limits.depth} levels") from problem
+    except (TypeError, OverflowError, MemoryError, UnicodeError, AttributeError) as problem:
+        raise ValueError(f"damaged {what}: {type(problem).__name__}") from problem

@@ -4,9 +4,8 @@ One pass over the events of the parser comes first. It counts the nodes with ali
 of aliases describes more than any memory holds, and the depth, at which the C composer overflows its stack.
 """
 
+from collections.abc import Iterable
 from typing import Any
-
-import yaml
 
 from diagnostics.evidence.limits import Limits
 
@@ -14,7 +13,6 @@ MOST_NODES = 100_000
 """With aliases expanded. A configuration of dtk has some 200."""
 _NUMBER_LENGTH = 400
 """Characters of a number: the longest float has 325. YAML 1.1 reads `1:00:00` in time quadratic in its length."""
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def loads(data: bytes, limits: Limits) -> Any:
@@ -23,20 +21,25 @@ def loads(data: bytes, limits: Limits) -> Any:
     Raises:
         ValueError: it is damaged, nested too deeply, or describes too much.
     """
+    import yaml  # Here, as it costs a diagnosis without a run folder a tenth of its start.
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        _check(data, limits.depth)
-        return yaml.load(data, Loader=_LOADER)  # noqa: S506 - a safe one
+        _check(yaml.parse(data, Loader=loader), limits.depth)
+        return yaml.load(data, Loader=loader)  # noqa: S506 - a safe one
     except yaml.YAMLError as problem:
         raise ValueError(str(problem)) from problem
     except (RecursionError, OverflowError, UnicodeError) as problem:
         raise ValueError(f"damaged YAML: {type(problem).__name__}") from problem
 
 
-def _check(data: bytes, depth: int) -> None:
+def _check(events: Iterable[Any], depth: int) -> None:
     """Refuse what would cost out of proportion; never recurses."""
+    import yaml
+
     anchors: dict[str, int] = {}
     open_: list[list[Any]] = [[None, 0]]  # Anchor and size of each collection that has begun.
-    for event in yaml.parse(data, Loader=_LOADER):
+    for event in events:
         if isinstance(event, yaml.CollectionStartEvent):
             open_.append([event.anchor, 1])
             anchors.pop(event.anchor or "", None)

@@ -6,8 +6,9 @@ import stat
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Problem
@@ -35,8 +36,7 @@ def is_ruled_out(path: Path) -> bool:
     return path.suffix.lower() in _NEVER or bool(_NEVER_NAMES.search(path.name))
 
 
-@dataclass(slots=True)
-class Walk:
+class Walk(Struct):
     """One pass over all files below `root`."""
 
     root: Path

@@ -17,6 +17,7 @@ from diagnostics.report.overview import (
     is_suspicion,
     missing,
     others_text,
+    spoken_of,
     undecided,
 )
 from diagnostics.tree.evaluate import Branch
@@ -124,7 +125,8 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
         rows.append(doc.Field("maybe", f"{_named(report, suspicion)}: {text_of(suspicion).summary}", "warn"))
     unsure = report.root_causes and report.root_causes[0].confidence < _HIGH
     if unsure or (report.outcome == "undecided" and report.waiting is None and not report.suspicions):
-        own = text_of(report.root_causes[0]).missing if report.root_causes else ""
+        asked = report.root_causes[0] if report.root_causes else spoken_of(report)
+        own = text_of(asked).missing if asked is not None else ""
         if own:
             rows.append(doc.Field("decide", own, "soft"))
         # What would show a hang says nothing about a crash.
@@ -155,10 +157,8 @@ def _counts(report: Report) -> str:
 def _about(report: Report) -> tuple[doc.Block, ...]:
     """Return what the header of a page says beside the answer."""
     ranks = f"; {report.world_size} ranks" if report.world_size else ""
-    confirmed = f"{count(report)['confirmed']} confirmed; "
-    source = doc.Paragraph(
-        (doc.Span(report.source, "code"), doc.Span(f"{ranks}; {confirmed}{_counts(report)}", "soft"))
-    )
+    counts = f"{ranks}; {count(report)['confirmed']} confirmed; {_counts(report)}"
+    source = doc.Paragraph((doc.Span(report.source, "code"), doc.Span(counts, "soft")))
     waiting = (doc.Fields(tuple(standing.rows(report))),) if report.waiting else ()
     return (source, *waiting, *map(doc.Paragraph, report.notes))
 
@@ -189,18 +189,11 @@ def _sections(report: Report) -> tuple[doc.Block, ...]:
 
 def _cause(report: Report, root: Finding, number: int) -> doc.Section:
     text, cost, places = text_of(root), wording.cost(root.cost), wording.sides(root)
-    rows = {
-        "ranks": wording.blame(root),
-        "cost": cost,
-        "measured": text.measured,
-        "confidence": f"{root.confidence:.0%}",
-    }
+    blame, confidence = wording.blame(root), f"{root.confidence:.0%}"
+    rows = {"ranks": blame, "cost": cost, "measured": text.measured, "confidence": confidence}
     more = len(places) - SIDES_SHOWN
     fixes = [doc.Fix(remedy.change, remedy.why, remedy.saves, remedy.kind) for remedy in text.remedies]
-    seen = [
-        (doc.Span(_source(item), "code"), f" {item.detail} ", doc.Span(f"({item.kind})", "soft"))
-        for item in root.evidence
-    ]
+    seen = [(doc.Span(_source(e), "code"), f" {e.detail} ", doc.Span(f"({e.kind})", "soft")) for e in root.evidence]
     title = report.title(root.cause) if number else "What happened"
     return doc.Section(
         (f"{title} ", doc.Span(root.cause, "code")),
@@ -222,9 +215,8 @@ def _card(root: Finding, ranks: tuple[int, ...], where: Where) -> doc.Card:
     marked = bool(ranks) and set(ranks) <= set(root.ranks)
     some = set(root.ranks) != {place.rank for place in root.where}
     does: tuple[doc.Text, ...] = (where.does,) if where.does else ()
-    return doc.Card(
-        f"{name} (to blame)" if marked and some else name, (*does, doc.Span(wording.place(where), "code")), marked
-    )
+    title = f"{name} (to blame)" if marked and some else name
+    return doc.Card(title, (*does, doc.Span(wording.place(where), "code")), marked)
 
 
 def _tree(report: Report) -> doc.Section:

@@ -5,8 +5,9 @@ evidence: each renderer escapes them at the one point where they enter it, so bu
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from diagnostics.contract.formatting import sentence
 
@@ -17,8 +18,7 @@ COLOURS = 9
 """Colours that charts tell apart."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """A piece of text in one tone."""
 
     text: str
@@ -49,15 +49,13 @@ def capitalised(text: Text) -> tuple[Span, ...]:
     return (first if first.tone == "code" else Span(sentence(first.text), first.tone), *others)
 
 
-@dataclass(frozen=True, slots=True)
-class Paragraph:
+class Paragraph(Struct, frozen=True):
     """Sentences."""
 
     text: Text
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """A value with its name."""
 
     label: str
@@ -70,22 +68,19 @@ class Field:
     """Whether a terminal shows it in brackets behind the answer where that has room."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(Struct, frozen=True):
     """Fields below each other, their texts aligned."""
 
     rows: tuple[Field, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Items:
+class Items(Struct, frozen=True):
     """A list."""
 
     items: tuple[Text, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Fix:
+class Fix(Struct, frozen=True):
     """A change that can be copied, what it is good for, and what it saves."""
 
     change: str
@@ -94,8 +89,7 @@ class Fix:
     kind: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """A cell that has more than its text."""
 
     text: Text
@@ -107,8 +101,7 @@ class Cell:
     """What a pointer over it shows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """Rows under headings."""
 
     header: tuple[str, ...]
@@ -139,8 +132,7 @@ def table(rows: Sequence[Sequence[Text | Cell]], names: int | None = None) -> Ta
     return Table(tuple(plain(cell_of(cell).text) for cell in head), tuple(tuple(row) for row in body), names)
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(Struct, frozen=True):
     """One of several things to be compared."""
 
     title: str
@@ -148,15 +140,13 @@ class Card:
     marked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Cards:
+class Cards(Struct, frozen=True):
     """Things beside each other where there is room."""
 
     cards: tuple[Card, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """A node of a tree."""
 
     mark: Literal["confirmed", "undecided", "ruled_out"]
@@ -173,15 +163,13 @@ class Node:
     """Whether a terminal leaves out the children."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(Struct, frozen=True):
     """A tree with a status for each node."""
 
     root: Node
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """One bar: its name, the sizes of its parts, and what stands at its end."""
 
     name: str
@@ -195,8 +183,7 @@ class Bar:
     """Number of the colour of a bar of one part."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bars:
+class Bars(Struct, frozen=True):
     """Horizontal bars of stacked parts, all on one scale."""
 
     label: str
@@ -207,8 +194,38 @@ class Bars:
     """Number of the colour of each part; None: their order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
+class Legend(Struct, frozen=True):
+    """Names of the colours of several charts."""
+
+    names: tuple[str, ...]
+    colours: tuple[int, ...]
+
+
+class Stretch(Struct, frozen=True):
+    """A part of a track."""
+
+    start: float
+    end: float
+    colour: str
+    """`k0` to `k8`, or `h0` to `h5`: from little to much."""
+    hint: str
+    """What a pointer over it shows."""
+    thin: bool = False
+    """Whether it stands at the upper edge, above what else is there."""
+
+
+class Tracks(Struct, frozen=True):
+    """Rows of stretches, all on one scale from 0: a timeline of ranks, or cells of a heat map."""
+
+    label: str
+    rows: tuple[tuple[str, tuple[Stretch, ...], str], ...]
+    """Name, stretches, and what stands at the end."""
+    width: float
+    """Of the scale."""
+    legend: Legend | None = None
+
+
+class Dot(Struct, frozen=True):
     """A point that stands out of its curve."""
 
     x: float
@@ -219,8 +236,7 @@ class Dot:
     """Drawn upright through it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """Points joined by a line, or the area between them and a lower edge."""
 
     name: str
@@ -234,8 +250,7 @@ class Curve:
     faint: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """Values along one side of a plot."""
 
     text: Callable[[float], str]
@@ -246,8 +261,7 @@ class Axis:
     """Values that are written; of a vertical axis without ticks the renderer chooses them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """A line across a plot, upright (`x`) or level (`y`); with both, a point and an upright line."""
 
     text: str
@@ -257,8 +271,7 @@ class Mark:
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Plot:
+class Plot(Struct, frozen=True):
     """Curves and areas over two axes."""
 
     label: str
@@ -270,16 +283,7 @@ class Plot:
     height: float = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class Legend:
-    """Names of the colours of several charts."""
-
-    names: tuple[str, ...]
-    colours: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Fold:
+class Fold(Struct, frozen=True):
     """Blocks that a page shows on demand."""
 
     title: str
@@ -287,16 +291,14 @@ class Fold:
     is_open: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Only:
+class Only(Struct, frozen=True):
     """Blocks that some forms do not have."""
 
     forms: tuple[Form, ...]
     blocks: "tuple[Block, ...]"
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """Blocks under a heading."""
 
     title: Text
@@ -309,11 +311,10 @@ class Section:
     """What the page's script offers here."""
 
 
-Block = Paragraph | Fields | Items | Fix | Table | Cards | Tree | Bars | Plot | Legend | Fold | Only | Section
+Block = Paragraph | Fields | Items | Fix | Table | Cards | Tree | Bars | Tracks | Plot | Legend | Fold | Only | Section
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """A whole report."""
 
     title: str

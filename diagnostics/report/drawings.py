@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 from math import ceil, floor, log
 
 from diagnostics.contract.formatting import bytes_text, seconds_text
@@ -14,6 +14,10 @@ from diagnostics.report.overview import family
 
 _DONE = frozenset({"completed", "retired", "done"})
 _SEGMENTS = ("compute only", "compute and communication", "exposed communication", "idle and other")
+_REGIONS = {"forward": "k0", "backward": "k1", "after backward": "k4"}
+_CELLS = 32  # Ranks in a row of the heat map: four nodes of eight.
+_LEVELS = 6  # Colours of the heat map.
+_SAME = 0.02  # Shares nearer to each other than that have one colour.
 NOBODY = "not attributed"
 _KIND_COLOURS = {
     "parameters": 0,
@@ -106,17 +110,58 @@ def overlap(report: Report) -> doc.Section | None:
         end = f"{wall:.1f} ms" + ("" if record.overlap_percent is None else f", {record.overlap_percent:.0f} %")
         name = f"rank {rank}{'*' if rank in culprits else ''}"
         bars.append(doc.Bar(name, values, tuple(f"{value:.2f} ms" for value in values), end))
+    shares = measures.lost_shares(report.measures)
+    step = measures.step_timeline(report.measures)
     window = measures.overlap_window(report.measures)
     note = "At the end of a bar: wall time, and the share of communication that compute hides."
     return doc.Section(
         "Overlap",
         doc.present(
             doc.remark(f"Of each rank: {window}.") if window else None,
+            _step(step, culprits) if step is not None else None,
+            _heat(shares) if len(shares) > _CELLS else None,
             doc.on_page(doc.remark(note)),
             doc.Bars("Where the time of each rank went", tuple(bars), _SEGMENTS),
             doc.Fold("Figures", (doc.table(measures.overlap_rows(ranks)),)),
         ),
     )
+
+
+def _step(timeline: measures.StepTimeline, culprits: Collection[int]) -> doc.Only:
+    """Return a track for each rank: its regions, and below them its collectives and what it waited for."""
+    rows = []
+    for rank, track in timeline.ranks.items():
+        stretches = [
+            doc.Stretch(start, end, _REGIONS.get(name, "k7"), f"{name}: {end - start:.2f} ms", thin=True)
+            for name, start, end, _ in track.regions
+        ]
+        for name, start, end, waiting in track.calls:
+            since = start + min(max(waiting, 0.0), end - start)  # Late ranks are waited for first.
+            hint = f"{name}: {end - start:.2f} ms" + (f", {waiting:.2f} ms of it for late ranks" if waiting else "")
+            stretches += [doc.Stretch(start, since, "k8", hint)] if since > start else []
+            stretches.append(doc.Stretch(since, end, "k5", hint))
+        stretches += [doc.Stretch(a, b, "k3", f"idle ({name}): {b - a:.2f} ms") for name, a, b, _ in track.idle]
+        rows.append((f"rank {rank}{'*' if rank in culprits else ''}", tuple(stretches), f"{track.length_ms:.1f} ms"))
+    names = ("forward", "backward", "after backward", "collective", "waiting for late ranks", "idle")
+    of = "a step" if timeline.step is None else f"step {timeline.step}"
+    note = "Each rank from the start of its own step; the longest stretches. Empty: compute. `dtk trace RUN` zooms in."
+    width = max(track.length_ms for track in timeline.ranks.values())
+    drawing = doc.Tracks(f"Timeline of {of}", tuple(rows), width, doc.Legend(names, (0, 1, 4, 5, 8, 3)))
+    return doc.on_page(doc.Section(f"Timeline of {of}", (doc.remark(note), drawing), 3))
+
+
+def _heat(shares: Mapping[int, tuple[float, str]]) -> doc.Only:
+    """Return a cell for each rank, coloured by its share of lost time between the least and the most of all."""
+    least, most = min(share for share, _ in shares.values()), max(share for share, _ in shares.values())
+    scale = (_LEVELS - 1) / (most - least) if most - least >= _SAME else 0.0
+    rows = []
+    for place, ranks in groupby(shares, key=lambda rank: rank // _CELLS):
+        row = {rank - place * _CELLS: shares[rank] for rank in ranks}
+        cells = tuple(doc.Stretch(n, n + 1, f"h{round((v - least) * scale)}", hint) for n, (v, hint) in row.items())
+        rows.append((str(place * _CELLS), cells, f"{max(v for v, _ in row.values()):.0%}"))
+    note = f"A cell is a rank, its colour the share of its time without compute: green {least:.0%}, red {most:.0%}."
+    drawing = doc.Tracks("Share of time without compute", tuple(rows), _CELLS)
+    return doc.on_page(doc.Section("All ranks", (doc.remark(note), drawing), 3))
 
 
 def memory(report: Report) -> doc.Section | None:

@@ -18,15 +18,11 @@ def write_beside_run(report: Report, run_folder: Path) -> tuple[str, str]:
     if folder.is_symlink():  # Somebody else's folder may lead the report over files of the reader.
         return "", f"the report was not written into the run folder: {folder} is a link"
     built = document(report)
-    forms = {
-        "report.json": jsonform.dumps(report),
-        "report.md": markdown.render(built),
-        "report.html": html.render(built),
-    }
+    forms = {"json": jsonform.dumps(report), "md": markdown.render(built), "html": html.render(built)}
     try:
         folder.mkdir(exist_ok=True)
-        for name, text in forms.items():
-            replace(folder / name, text)
+        for ending, text in forms.items():
+            replace(folder / f"report.{ending}", text)
     except OSError as error:
         return "", f"the report was not written into the run folder: {folder}: {error.strerror or error}"
     return str(folder / "report.html"), ""

@@ -124,6 +124,8 @@ def _block(block: doc.Block) -> Markup:
             return el("div", _node(block.root), class_="tree")
         case doc.Bars():
             return svg.bars(block)
+        case doc.Tracks():
+            return svg.tracks(block)
         case doc.Plot():
             return svg.plot(block)
         case doc.Legend():
@@ -151,10 +153,8 @@ def _section(block: doc.Section) -> Markup:
 
 def _table(block: doc.Table) -> Markup:
     numeric = ["number" if block.is_numeric(n) else None for n in range(len(block.header))]
-    head = [
-        el("th", name, scope="col", class_="focus" if n == block.focus else numeric[n])
-        for n, name in enumerate(block.header)
-    ]
+    kinds = ["focus" if n == block.focus else kind for n, kind in enumerate(numeric)]
+    head = [el("th", name, scope="col", class_=kind) for name, kind in zip(block.header, kinds, strict=True)]
     rows = [[doc.cell_of(cell) for cell in row] for row in block.rows]
     body = [
         el(

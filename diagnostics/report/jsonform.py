@@ -5,6 +5,8 @@ import math
 from dataclasses import asdict, is_dataclass
 from typing import Any, cast
 
+from msgspec import Struct, structs
+
 from diagnostics.contract.findings import Finding, text_of
 from diagnostics.contract.secrets import masked
 from diagnostics.report.model import SCHEMA, Report
@@ -24,12 +26,12 @@ def as_json(report: Report) -> dict[str, Any]:
         "notes": report.notes,
         "root_causes": [_finding(report, finding) for finding in report.root_causes],
         "findings": [_finding(report, item.finding) | {"explained_by": item.explained_by} for item in report.findings],
-        "suspicions": [{"title": report.title(item.cause), **asdict(item)} for item in report.suspicions],
+        "suspicions": [{"title": report.title(item.cause), **structs.asdict(item)} for item in report.suspicions],
         "tree": report.tree,
         "cut_sets": report.cut_sets,
         "measures": report.measures | waiting,
         "coverage": [
-            {name: value for name, value in asdict(item).items() if name != "absent"} for item in report.coverage
+            {name: value for name, value in structs.asdict(one).items() if name != "absent"} for one in report.coverage
         ],
     }
     return cast(dict[str, Any], plain(values))
@@ -52,7 +54,9 @@ def plain(value: Any, depth: int = 0) -> Any:
     """
     if depth > DEPTH:
         return None
-    if is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, Struct):
+        value = structs.asdict(value)
+    elif is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, dict):
         return {str(key): plain(item, depth + 1) for key, item in value.items()}

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.readers.timeline import thinned
@@ -19,6 +20,7 @@ POINTS_DRAWN = 400
 Number = Annotated[float, msgspec.Meta(ge=-1e21, le=1e21)]
 """Finite, and no larger than anything that is measured."""
 _Measured = TypeVar("_Measured")
+_NOTES: dict[str, str] = table_beside(__file__)["notes"]
 
 
 class Call(msgspec.Struct):
@@ -95,6 +97,7 @@ class MemoryStack(msgspec.Struct):
         """Refuse rows that do not fit the kinds; add the notes that follow from other fields."""
         if any(len(row) != len(self.kinds) + 1 for row in self.rows):
             raise ValueError("each row has a time and a size for each kind")
+        self.notes = [_NOTES.get(note, note) for note in self.notes]
         if self.computed:
             self.notes.append(f"{' and '.join(self.computed)} are computed from the size of the model, not measured")
         if self.peak_elsewhere_bytes:
@@ -138,6 +141,34 @@ class RankMemory(msgspec.Struct):
         return _largest(self.categories) or (self.over_time.peak.largest if self.over_time is not None else [])
 
 
+class Planned(msgspec.Struct):
+    """What was planned of the peak, and what it was."""
+
+    planned_bytes: Number
+    planned: dict[str, Number] = {}
+    was_bytes: Number = 0.0
+    was: dict[str, Number] = {}
+    rank: int = 0
+    ranks: int = 1
+    """Of which the peak is known."""
+    missing: str = ""
+    """What was not recorded, so that nothing can be compared."""
+    differs: list[str] | None = None
+    """Categories that differ most; None where the peak is close to the plan."""
+    with_copies_bytes: Number = 0.0
+    gathered_blocks: int | None = None
+    """Blocks whose gathered parameters were alive at once."""
+
+    def difference(self, name: str) -> str:
+        """Return `activations 5 GiB instead of 2 GiB`."""
+        planned, was = self.planned.get(name, 0.0), self.was.get(name, 0.0)
+        if name == "gathered parameters" and was > planned and (self.gathered_blocks or 0) > 1:
+            return f"gathered parameters of {self.gathered_blocks} blocks alive at once ({bytes_text(was)})"
+        if not planned:
+            return f"{bytes_text(was)} of {name} that were not planned"
+        return f"{name} {bytes_text(was)} instead of {bytes_text(planned)}"
+
+
 class RankTimes(msgspec.Struct):
     """Where the time of one rank went; compute, exposed, copies and idle add up to the wall time."""
 
@@ -150,6 +181,22 @@ class RankTimes(msgspec.Struct):
     idle_ms: Number | None = None
     wall_ms: Number | None = None
     overlap_percent: Number | None = None
+
+
+class Track(msgspec.Struct):
+    """One step of one rank: name, start, end and waiting for late ranks of each stretch, ms."""
+
+    length_ms: Annotated[float, msgspec.Meta(gt=0, le=1e21)]
+    regions: list[tuple[str, Number, Number, Number]] = []
+    calls: list[tuple[str, Number, Number, Number]] = []
+    idle: list[tuple[str, Number, Number, Number]] = []
+
+
+class StepTimeline(msgspec.Struct):
+    """One step of several ranks."""
+
+    ranks: dict[int, Track]
+    step: int | None = None
 
 
 class Window(msgspec.Struct):
@@ -198,15 +245,47 @@ def memory_rows(ranks: Mapping[int, RankMemory]) -> list[tuple[str, ...]]:
 
 def plan_lines(measures: Mapping[str, Any], *, everything: bool = True) -> list[str]:
     """Return how the peak differs from what was planned; with `everything` also why it cannot be compared."""
-    plan = _part(measures, "memory", "plan")
-    texts = [plan.get(name) for name in (("text", "missing") if everything else ("text",))]
-    return [text for text in texts if isinstance(text, str)]
+    try:
+        plan = msgspec.convert(_part(measures, "memory", "plan"), Planned)
+    except msgspec.ValidationError:
+        return []
+    planned = f"planned {bytes_text(plan.planned_bytes)}"
+    if plan.missing:
+        why = "no memory of tensors was recorded, and that of the whole process is no measure of it"
+        return [f"{planned}; what it was is not known: {why} (record=full)"] if everything else []
+    if plan.differs is None:
+        return []
+    # Wherever the peak is written with other digits elsewhere in the report, the reason stands here.
+    was, whole = bytes_text(plan.was_bytes), bytes_text(plan.with_copies_bytes)
+    left_out = (f" on rank {plan.rank}" if plan.ranks > 1 else "") + (
+        f" without gloo's own copies (with them {whole})" if whole != was else ""
+    )
+    why = ", ".join(plan.difference(name) for name in plan.differs)
+    return [f"{planned}, was {was}{left_out}{': ' if why else ''}{why}"]
 
 
 def overlap(measures: Mapping[str, Any], culprits: Sequence[int] = ()) -> dict[int, RankTimes]:
     """Return `measures.overlap.ranks`, cut to what can be drawn."""
     drawn = _ranks(_part(measures, "overlap", "ranks"), RankTimes, culprits)
     return {rank: record for rank, record in drawn.items() if record != RankTimes()}
+
+
+def step_timeline(measures: Mapping[str, Any]) -> StepTimeline | None:
+    """Return `measures.overlap.timeline`; None without any rank."""
+    made = _typed(_part(measures, "overlap", "timeline"), StepTimeline)
+    return made if made is not None and made.ranks else None
+
+
+def lost_shares(measures: Mapping[str, Any]) -> dict[int, tuple[float, str]]:
+    """Return rank -> share of its time without compute or copies (0 to 1) and what that was, of all traced ranks."""
+    shares = {}
+    for rank, value in _part(measures, "overlap", "ranks").items():
+        times = _typed(value, RankTimes)
+        if times is not None and times.wall_ms and str(rank).isdecimal():
+            exposed, idle = times.exposed_ms or 0.0, times.idle_ms or 0.0
+            hint = f"rank {rank}: {exposed:.2f} ms exposed, {idle:.2f} ms idle of {times.wall_ms:.2f} ms"
+            shares[int(rank)] = (min(max((exposed + idle) / times.wall_ms, 0.0), 1.0), hint)
+    return dict(sorted(shares.items()))
 
 
 def overlap_rows(ranks: Mapping[int, RankTimes]) -> list[tuple[str, ...]]:

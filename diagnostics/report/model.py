@@ -1,7 +1,8 @@
 """The report as values: what every form of it (terminal, JSON, Markdown, HTML) is made from."""
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from diagnostics.analysis.standing import Standing
 from diagnostics.contract.findings import Finding, Outcome, Suspicion
@@ -10,8 +11,7 @@ from diagnostics.tree.evaluate import Branch, CutSet
 SCHEMA = "dtk.report/1"
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
+class Coverage(Struct, frozen=True):
     """How much of one kind of evidence there was."""
 
     kind: str
@@ -25,16 +25,14 @@ class Coverage:
     """That of the problems which names ranks without such evidence; not part of the JSON."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(Struct, frozen=True):
     """A finding, and the root causes it is a consequence of."""
 
     finding: Finding
     explained_by: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """Content of report.json (schema: docs/report.schema.json)."""
 
     source: str

@@ -56,7 +56,16 @@ def headline(report: Report) -> str:
         return "something went wrong; there is a suspicion, but no cause is sure"
     if report.standing:
         return report.standing
-    return "something went wrong, or there is too little evidence; no cause is confirmed"
+    if (open_one := spoken_of(report)) is not None:
+        return text_of(open_one).summary.partition(". ")[0].rstrip(".")
+    seen = "the lines of trouble are noted below" if report.notes else "there is too little evidence"
+    return f"no cause is confirmed; {seen}"
+
+
+def spoken_of(report: Report) -> Finding | None:
+    """Return the first undecided cause of which a line speaks, and which says what would decide it."""
+    open_ones = (decided.finding for decided in report.findings if decided.finding.status == "undecided")
+    return next((finding for finding in open_ones if finding.evidence and text_of(finding).missing), None)
 
 
 def count(report: Report) -> Counter[Status]:

@@ -15,15 +15,20 @@ _SHOWN = 3
 def headline(standing: Standing) -> str:
     """Return who waits in what, in one clause."""
     if standing.waits:
-        first = standing.waits[0]
-        return f"{_who(first)} {verb(first.ranks or (0,), 'waits', 'wait')} in {_call(first)}; no cause is confirmed"
+        first, *rest = (
+            f"{_who(wait)} {verb(wait.ranks or (0,), 'waits', 'wait')} in {_call(wait)}" for wait in standing.waits
+        )
+        while_others = f", {rest[0]}" if rest and standing.elsewhere else ""
+        return f"{first}{while_others}; no cause is confirmed"
     if standing.failure:
         on = f" on {ranks_spoken(standing.failed)}" if standing.failed else ""
         return f"NCCL failed{on} ({standing.failure}); no cause is confirmed"
     if standing.aborted:
         return f"{ranks_spoken(standing.aborted)} aborted, and no line says why"
     if standing.absent:
-        return f"{ranks_spoken(standing.absent)} did not come to a monitored barrier; no cause is confirmed"
+        where = "the set-up of a group's communicator" if "nccl_id_timeout" in standing.kinds else "a monitored barrier"
+        where = "a call that others wait in" if "missing_ranks" in standing.kinds else where
+        return f"{ranks_spoken(standing.absent)} did not come to {where}; no cause is confirmed"
     if standing.lost:
         who = ranks_spoken(standing.losers) if standing.losers else "a rank that the lines do not name"
         return f"{who} lost a peer ({shortened(standing.lost, 120)}), and no line says which rank ended first"
@@ -31,6 +36,14 @@ def headline(standing: Standing) -> str:
         return f"{ranks_spoken(standing.failed_silently)} ended with exit code 1, and no line says why"
     if standing.stuck_s:
         return f"torch's watchdog stood still for {standing.stuck_s:.0f} s in a call of CUDA; no cause is confirmed"
+    if standing.others and "watchdog_status" in standing.kinds:
+        ranks, behind = standing.others[0].ranks, standing.others[0].enqueued - standing.others[0].completed
+        left = f"{counted(behind, 'collective')} that did not complete" if behind else "no collective open"
+        return f"a collective timed out, and {ranks_spoken(ranks)} had {left}; no cause is confirmed"
+    if standing.warning and not standing.kinds & TRANSPORT:
+        return f"NCCL warned: {standing.warning}; no cause is confirmed"
+    if "watchdog_abort" in standing.kinds:
+        return "torch's watchdog ended the process after a collective failed or timed out, and no line says which"
     if not standing.kinds & TRANSPORT:
         return "a process that its launcher does not name ended with exit code 1, and no line says why"
     return "the transport reported errors; no cause is confirmed"
@@ -75,7 +88,7 @@ def decide(report: Report, standing: Standing | None) -> str:
     if standing is not None and (silent := standing.aborted or standing.failed_silently):
         ranks = ranks_spoken(silent)
         return f"the stderr of {ranks}, which names the reason: torchrun --log-dir=logs --redirects=3 ..."
-    if standing is not None and standing.failure:
+    if standing is not None and (standing.failure or standing.warning):
         return "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET COMMAND: NCCL then says which call failed, and why"
     if standing is not None and not (standing.waits or standing.kinds & TRANSPORT):
         return "the stderr of every rank: torchrun --log-dir=logs --redirects=3 ..., or the lines before these"
@@ -90,7 +103,7 @@ def _call(wait: Waiting) -> str:
     if not wait.op:
         return f"collective #{wait.seq:,}"
     size = f" of {counted(wait.numel, 'element')}" if wait.numel is not None else ""
-    return f"{wait.op}{size}"
+    return f"{wait.op}{size}{f' at {wait.site}' if wait.site else ''}"
 
 
 def _waits(wait: Waiting) -> str:

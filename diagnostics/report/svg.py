@@ -5,11 +5,13 @@ keeps its size on a phone and on paper. Colours are classes (`k0` to `k8`), so t
 import math
 from collections.abc import Sequence
 
-from diagnostics.report.document import COLOURS, Axis, Bars, Curve, Mark, Plot
+from diagnostics.report.document import COLOURS, Axis, Bars, Curve, Mark, Plot, Tracks
 from diagnostics.report.markup import Markup, el, join
 
 _BAR = 17
 """Height of a bar in pixels."""
+_THIN = 6
+"""Height of a thin stretch with its distance from what is below it."""
 _TOP, _BOTTOM = 18.0, 28.0
 """Room above the highest and below the lowest value of a plot, in pixels."""
 _SIDE = 4.0
@@ -52,10 +54,31 @@ def bars(chart: Bars) -> Markup:
             ):  # fmt: skip
                 line = el("line", x1=_percent(a), x2=_percent(b), y1=top, y2=bottom, class_="whisker")
                 parts.append(line)
-        drawing = el("svg", *parts, class_="bar", height=_BAR, aria_hidden="true")
-        rows.append(el("div", el("span", bar.name), drawing, el("span", bar.end), class_="row"))
+        rows.append(_row(bar.name, parts, bar.end))
     names = legend(chart.parts, colours) if len(chart.parts) > 1 else None
     return el("figure", names, *rows, class_="bars", aria_label=chart.label)
+
+
+def tracks(chart: Tracks) -> Markup:
+    """Return a row for each track, its thin stretches above the others."""
+    above = _THIN if any(stretch.thin for _, stretches, _ in chart.rows for stretch in stretches) else 0
+    rows = []
+    for name, stretches, end in chart.rows:
+        parts = []
+        for stretch in stretches:
+            start, stop = (100 * min(max(at / chart.width, 0.0), 1.0) for at in (stretch.start, stretch.end))
+            y, height = (0, _THIN - 2) if stretch.thin else (above, _BAR - above)
+            across = {"x": _percent(start), "width": _percent(stop - start)}
+            hint = el("title", stretch.hint)
+            parts.append(el("rect", hint, y=y, height=height, class_=stretch.colour, **across))
+        rows.append(_row(name, parts, end))
+    keys = legend(chart.legend.names, chart.legend.colours) if chart.legend is not None else None
+    return el("figure", keys, *rows, class_="bars tracks", aria_label=chart.label)
+
+
+def _row(name: str, parts: Sequence[Markup], end: str) -> Markup:
+    drawing = el("svg", *parts, class_="bar", height=_BAR, aria_hidden="true")
+    return el("div", el("span", name), drawing, el("span", end), class_="row")
 
 
 def plot(chart: Plot) -> Markup:
@@ -138,9 +161,8 @@ def _ticks(axis: Axis, place: _Places) -> list[Markup]:
         anchor = "start" if x < 2 * _SIDE else "end" if x > 100 - 2 * _SIDE else "middle"
         at = "100%" if anchor == "end" else _percent(x)
         spare = "spare" if n % -(-len(axis.ticks) // _NARROW_TICKS) else None
-        texts.append(
-            el("text", axis.text(value), x=at, y=f"{place.chart.height - 8:.0f}", text_anchor=anchor, class_=spare)
-        )
+        y = f"{place.chart.height - 8:.0f}"
+        texts.append(el("text", axis.text(value), x=at, y=y, text_anchor=anchor, class_=spare))
     return texts
 
 
@@ -148,10 +170,8 @@ def _lines(curve: Curve, place: _Places) -> list[Markup]:
     """Return the area and the line of a curve, in units that are stretched over the width."""
     points = [f"{place.x(x) * _SCALE:.1f},{place.y(y):.1f}" for x, y in curve.points]
     if curve.lower:
-        under = [
-            f"{place.x(x) * _SCALE:.1f},{place.y(low):.1f}"
-            for (x, _), low in reversed(list(zip(curve.points, curve.lower, strict=True)))
-        ]
+        edge = reversed(list(zip(curve.points, curve.lower, strict=True)))
+        under = [f"{place.x(x) * _SCALE:.1f},{place.y(low):.1f}" for (x, _), low in edge]
         kind = f"band {_colour(curve)}{' faint' if curve.faint else ''}"
         return [el("polygon", el("title", curve.name), points=" ".join(points + under), class_=kind)]
     kind = f"curve {_colour(curve)}{' strong' if curve.strong else ''}"

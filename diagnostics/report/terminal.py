@@ -73,9 +73,8 @@ class _Writer:
 
     def answer(self, document: doc.Document) -> None:
         """Write the first line, with the field that belongs behind it where there is room."""
-        rows = [
-            row for block in doc.shown(document.lead, "terminal") if isinstance(block, doc.Fields) for row in block.rows
-        ]
+        lead = doc.shown(document.lead, "terminal")
+        rows = [row for block in lead if isinstance(block, doc.Fields) for row in block.rows]
         aside = "".join(f" [{doc.plain(row.text)}]" for row in rows if row.beside_answer)
         whole = (*doc.spans(document.answer), doc.Span(aside, "soft"))
         self.aside_is_shown = not self.wrap or len(_styled(whole)) <= self.console.width

@@ -3,10 +3,11 @@
 import math
 
 from diagnostics.analysis.observations import observations
-from diagnostics.analysis.printed_steps import PrintedSteps
+from diagnostics.analysis.printed_steps import SCALE_ENDS, PrintedSteps
 from diagnostics.analysis.step_profile.account import LEAST_MS, Account
-from diagnostics.contract.formatting import counted, ranks_spoken, verb
-from diagnostics.evidence.model import Evidence
+from diagnostics.contract.formatting import bytes_text, counted, ranks_spoken, seconds_text, verb
+from diagnostics.evidence.model import Evidence, RunEvidence
+from diagnostics.runs.records import as_mapping, number
 
 
 def account_text(account: Account) -> str:
@@ -26,6 +27,23 @@ def account_text(account: Account) -> str:
     all_traced = account.traced >= account.world_size
     parts += [] if all_traced else [f"{account.traced} of {account.world_size} ranks traced"]
     return ", ".join(parts)
+
+
+def run_text(run: RunEvidence) -> str:
+    """Return how fast a run of dtk without traces was and what it took, as its summary says; empty without one."""
+    figures = as_mapping(run.summary.get("figures"))
+    step, loss, speed = (number(figures.get(name)) for name in ("step", "loss", "tokens_per_s"))
+    time_s, peak_bytes = (number(figures.get(name)) for name in ("step_time_s", "peak_memory_bytes"))
+    unit = str(run.summary.get("speed_unit", "token"))[:20]
+    parts = [
+        "" if step is None else counted(int(step), "step"),
+        "" if loss is None else f"loss {loss:.4g}",
+        "" if time_s is None else f"{seconds_text(time_s)} a step",
+        "" if speed is None else f"{speed:,.0f} {unit}s/s",
+        "" if peak_bytes is None else f"peak {bytes_text(peak_bytes)} on rank 0",
+    ]
+    text = ", ".join(filter(None, parts))
+    return f"{text}; where the time of a step goes was not traced (record=full)" if text else ""
 
 
 def processes_text(evidence: Evidence) -> str:
@@ -51,4 +69,6 @@ def printed_text(printed: PrintedSteps) -> str:
         return ""
     broken = any(series.is_non_finite() for series in logs)
     wrong = "figures that are not finite among them" if broken else "nothing wrong in them"
+    if scales and scales[-1] <= SCALE_ENDS:
+        wrong = "the loss scale at its lowest, where every further overflow loses a step"
     return f"{', '.join(parts)}, and {wrong}; what else happened is not recorded"

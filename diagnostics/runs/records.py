@@ -63,6 +63,23 @@ def objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
                 yield value
 
 
+def first_steps(logged: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """Return the first step that each attempt logged.
+
+    Args:
+        logged: (attempt, step) of each record of metrics.jsonl.
+    """
+    starts: dict[int, int] = {}
+    for attempt, step in logged:
+        starts[attempt] = min(step, starts.get(attempt, step))
+    return starts
+
+
+def made_again(attempt: int, step: int, starts: dict[int, int]) -> bool:
+    """Return whether a later attempt went back to this step or before it: then the records of that attempt count."""
+    return any(later > attempt and first <= step for later, first in starts.items())
+
+
 def last_metrics(path: str, problems: list[str]) -> dict[str, Any]:
     """Return the last complete training record. An incomplete last line and evaluation records are skipped."""
     try:

@@ -6,7 +6,8 @@ has a reason of its own.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diagnostics.contract.causes import Relation
 from diagnostics.contract.findings import Finding, Outcome
@@ -19,8 +20,7 @@ SHARE = 0.5
 _ORDER: dict[Outcome, int] = {"crashed": 0, "hung": 0, "oom": 0, "diverged": 1, "slow": 2, "at_risk": 3}
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What came out of arbitration."""
 
     roots: tuple[Finding, ...]

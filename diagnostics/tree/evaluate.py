@@ -5,7 +5,8 @@ all; an `and` is ruled out by one and confirmed only by all.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diagnostics.contract.causes import GateKind
 from diagnostics.contract.findings import Finding, Status, text_of
@@ -14,8 +15,7 @@ from diagnostics.tree.model import Gate, Leaf, Node, Tree, minimal_cut_sets
 _STRENGTH: dict[Status, int] = {"confirmed": 2, "undecided": 1, "ruled_out": 0}
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(Struct, frozen=True):
     """A node of the evaluated tree."""
 
     id: str
@@ -32,8 +32,7 @@ class Branch:
     children: "tuple[Branch, ...]" = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CutSet:
+class CutSet(Struct, frozen=True):
     """Causes that together bring one top event about, and whether they do."""
 
     tree: str

@@ -1,8 +1,9 @@
 """What a fault tree is: a top event, gates, and leaves that name a cause. Knows neither YAML nor findings."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+
+from msgspec import Struct
 
 from diagnostics.contract.causes import GateKind, Relation
 from diagnostics.contract.findings import Outcome
@@ -11,8 +12,7 @@ MAX_CUT_SETS = 4096
 """Minimal cut sets of one tree at most: a tree with more explains nothing to a reader."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(Struct, frozen=True):
     """A cause that a detector decides."""
 
     cause: str
@@ -22,8 +22,7 @@ class Leaf:
     """What happened to the run when this is the root cause."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Struct, frozen=True):
     """`and`: every child is needed; `or`: one is enough."""
 
     id: str
@@ -35,8 +34,7 @@ class Gate:
 Node = Gate | Leaf
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """Confirmed causes that explain others, so that those are consequences and no root causes."""
 
     causes: tuple[str, ...]
@@ -54,8 +52,7 @@ class Rule:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(Struct, frozen=True):
     """One top event and the rules that come with it."""
 
     top: Gate

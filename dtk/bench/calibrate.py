@@ -1,12 +1,15 @@
 """Measures this machine for `hardware=measured`: starts the ranks of `calibrate_rank` and fits their figures."""
 
+import dataclasses
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from diagnostics.contract.formatting import counted
+from diagnostics.contract.formatting import bytes_text, counted, seconds_text
+from diagnostics.contract.invocation import command
+from diagnostics.report.document import Document, Field, Fields
 from dtk.bench.team import POLL_S
 from dtk.config.placement import usable_cores
 from dtk.errors import DtkError
@@ -36,7 +39,18 @@ def calibrate(
     Raises:
         DtkError: the device is not there, a rank failed, or the result cannot be written.
     """
-    device, ranks = _place(device, ranks)
+    import torch
+
+    devices = torch.cuda.device_count()
+    if device == "auto":
+        device = "cuda" if devices else "cpu"
+    if device == "cuda" and not devices:
+        raise DtkError("there is no CUDA device to measure", fix="measure the CPU, or calibrate on the machine itself")
+    if device not in ("cpu", "cuda"):
+        raise DtkError(f"cannot measure the device {device}", fix="use auto, cpu or cuda")
+    if ranks < 1:
+        raise DtkError(f"{ranks} ranks cannot measure anything", fix="use 1 or more")
+    ranks = min(ranks, devices) if device == "cuda" else ranks
     say(f"starting {counted(ranks, 'rank')} on {device}")
     hardware = _hardware(device, ranks, _run(device, ranks, seconds, say))
     store_hardware(hardware, measured_path())
@@ -64,22 +78,6 @@ def fit(sizes_bytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, fl
     if per_byte < 0:
         return a / aa, 0.0
     return fixed, per_byte
-
-
-def _place(device: str, ranks: int) -> tuple[str, int]:
-    """Return the device to measure and the number of ranks, at most one for each GPU."""
-    import torch
-
-    devices = torch.cuda.device_count()
-    if device == "auto":
-        device = "cuda" if devices else "cpu"
-    if device == "cuda" and not devices:
-        raise DtkError("there is no CUDA device to measure", fix="measure the CPU, or calibrate on the machine itself")
-    if device not in ("cpu", "cuda"):
-        raise DtkError(f"cannot measure the device {device}", fix="use auto, cpu or cuda")
-    if ranks < 1:
-        raise DtkError(f"{ranks} ranks cannot measure anything", fix="use 1 or more")
-    return device, min(ranks, devices) if device == "cuda" else ranks
 
 
 def _run(device: str, ranks: int, seconds: float, say: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -151,3 +149,22 @@ def _links(ranks: int, figures: Sequence[Mapping[str, Any]], how: str) -> tuple[
     source = f"{how}; all_reduce of {sizes[0]} to {sizes[-1]} bytes, the line is off by {error:.0%} in the median"
     latency_s = max(fixed_s / steps, 1e-9)
     return latency_s, steps / ranks / per_byte_s if per_byte_s else math.inf, source
+
+
+def document(hardware: Hardware) -> Document:
+    """Return the document of what was measured and stored."""
+    rates = ", ".join(f"{dtype} {rate / 1e9:.3g} GFLOP/s" for dtype, rate in hardware.matmul_flops.items())
+    link = hardware.intra_node
+    rows = (
+        Field("matmul", rates),
+        Field("memory", f"{bytes_text(hardware.memory_rate)}/s, {bytes_text(hardware.memory_bytes)} a rank"),
+        Field("link", f"{bytes_text(link.bytes_per_s)}/s, {seconds_text(link.latency_s)} a step"),
+        Field("kept in", str(measured_path())),
+        Field("next", command("plan", "strategy=ddp", "model=gpt2_tiny", "hardware=measured")),
+    )
+    return Document("Calibration", "", (Fields(rows),))
+
+
+def as_json(hardware: Hardware) -> dict[str, Any]:
+    """Return the same as plain values."""
+    return {**dataclasses.asdict(hardware), "path": str(measured_path())}

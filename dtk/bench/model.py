@@ -1,7 +1,9 @@
 """What `dtk bench comm` found, as values, and its JSON. Measures nothing."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import to_builtins
 
 from diagnostics.analysis.statistics import METHOD, Estimate
 from dtk.bench.bandwidth import DEFINITIONS, OPERATIONS, algorithm_bandwidth, bus_bandwidth
@@ -101,15 +103,15 @@ def as_json(report: BenchReport) -> dict[str, Any]:
     results = []
     for result in report.results:
         rates = {"algbw_gb_per_s": result.algbw(), "busbw_gb_per_s": result.busbw(report.world_size)}
-        results.append({**asdict(result), **{name: rate.as_json() for name, rate in rates.items()}})
+        results.append({**to_builtins(result), **{name: rate.as_json() for name, rate in rates.items()}})
     return {
         "schema": SCHEMA,
-        **asdict(report),
+        **to_builtins(report),
         "redop": "sum",
         "in_place": {name: operation.in_place for name, operation in OPERATIONS.items()},
         "definitions": {**DEFINITIONS, "interval": METHOD},
         "results": results,
-        "gains": [{**asdict(gain), "told": gain.verdict} for gain in report.gains],
+        "gains": [{**to_builtins(gain), "told": gain.verdict} for gain in report.gains],
         "failure": report.failure or None,
         "seconds": round(report.seconds, 3),
     }

@@ -55,7 +55,15 @@ class Bench:
                     self._tell(left_out={"operation": operation, "size_bytes": size, "reason": reason})
                     break
         for number in range(1, self.spec.passes + 1):
-            self._pass(number)
+            times = []
+            for key, (buffers, calls) in self.cells.items():
+                self._tell(at=f"repeat {number} of {self.spec.passes}: {key.split()[0]}")
+                dist.barrier(group=self.context.control)
+                times.append(timed_s(buffers.call, self.context.device, calls=calls) / calls)
+            if times:  # The mean over the ranks goes to the parent.
+                summed = torch.tensor(times, dtype=torch.float64)
+                dist.all_reduce(summed, group=self.context.control)
+                self._tell(**{"pass": dict(zip(self.cells, (summed / self.context.world_size).tolist()))})
 
     def _warm_up(self, operation: str, size: int, element: torch.dtype) -> str:
         """Prepare one cell; returns why it is left out, with all larger ones."""
@@ -92,18 +100,6 @@ class Bench:
         calls = max(1, min(self.spec.calls, wanted))
         self.spent_s += once_s * (calls * self.spec.passes + self.spec.warm_up)
         return calls
-
-    def _pass(self, number: int) -> None:
-        """Every cell once; the mean over the ranks goes to the parent."""
-        times = []
-        for key, (buffers, calls) in self.cells.items():
-            self._tell(at=f"repeat {number} of {self.spec.passes}: {key.split()[0]}")
-            dist.barrier(group=self.context.control)
-            times.append(timed_s(buffers.call, self.context.device, calls=calls) / calls)
-        if times:
-            summed = torch.tensor(times, dtype=torch.float64)
-            dist.all_reduce(summed, group=self.context.control)
-            self._tell(**{"pass": dict(zip(self.cells, (summed / self.context.world_size).tolist()))})
 
     def _agreed(self, value: float, how: Any) -> float:
         """One value of all ranks."""

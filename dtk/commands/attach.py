@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 FOLDERS = Path("dtk-attach")
 MOST_S = 45.0  # Between the first round and the last.
 SLURM_S = 300.0  # Longest wait for the hosts of a Slurm job.
-
-
 VALUES = {"most_s": MOST_S, "folders": FOLDERS}
 
 

@@ -15,8 +15,7 @@ from dtk.errors import INTERRUPTED, USER_ERROR, DtkError
 from dtk.extras import import_torch, require_training
 
 if TYPE_CHECKING:
-    from dtk.bench.sides import Chosen
-    from dtk.bench.team import Team
+    from dtk.bench.team import Chosen, Team
 
 DONE, FAILED = 0, 1  # Exit codes.
 PAGE = Path("dtk-bench-comm.html")
@@ -73,7 +72,7 @@ def _joined(arguments: argparse.Namespace, launcher: str) -> int:
 
 
 def _chosen(arguments: argparse.Namespace) -> "Chosen":
-    from dtk.bench.sides import choose
+    from dtk.bench.team import choose
     from dtk.launch.cluster import local_size, started_by
 
     if arguments.html is not None:

@@ -9,8 +9,6 @@ from dtk.console.progress import AFTER_S, Progress
 
 COMPARABLE, NOT_COMPARABLE = 0, 1  # Exit codes.
 PAGE = Path("dtk-comparison.html")
-
-
 VALUES = {"page": PAGE}
 
 

@@ -12,8 +12,6 @@ SCRIPTS = Path(__file__).parents[1] / "console" / "completion"
 WITH_OVERRIDES = ("run", "rerun", "plan", "preflight", "sweep", "tune", "bench")
 WITH_RUNS = ("show", "rerun", "rm", "compare", "diagnose", "trace", "sync")
 _VALUES = re.compile(r"'([^']+)'")  # In the type of a key: `Literal['full', 'light']`.
-
-
 _SHELLS = tuple(sorted(path.stem for path in SCRIPTS.iterdir()))
 VALUES = {"shells": _SHELLS, "choices": (*_SHELLS, "words")}
 

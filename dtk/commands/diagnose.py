@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 FORMATS = ("terminal", "json", "markdown", "html", "mermaid", "dot", "openpsa")
 HEALTHY, FOUND = 0, 1  # Exit codes.
 PAGE = Path("dtk-report.html")
-
-
 _LIMITS = Limits()
 VALUES = {
     "page": PAGE,

@@ -35,9 +35,8 @@ def _matching(name: str, everything: list[Rows]) -> list[Rows]:
     if not full and not last:
         names = {rows[0][0] for rows in everything}
         near = did_you_mean(name, names | {whole.rpartition("=")[2] for whole in names})
-        raise DtkError(
-            f'nothing is called "{name}"', fix=near or "docs/causes.md lists causes, dtk run --help the groups"
-        )
+        lists = "docs/causes.md lists causes, dtk run --help the groups"
+        raise DtkError(f'nothing is called "{name}"', fix=near or lists)
     return full or last
 
 
@@ -91,7 +90,6 @@ def _text(rows: Rows, width: int) -> str:
     lines = textwrap.wrap(f"{name}: {about}" if about else name, width, subsequent_indent="  ", break_on_hyphens=False)
     for label, text in others:
         if text:
-            lines += textwrap.wrap(
-                text, width, initial_indent=f"  {label:<{_LABEL}}", subsequent_indent=indent, break_on_hyphens=False
-            )
+            first = f"  {label:<{_LABEL}}"
+            lines += textwrap.wrap(text, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
     return "\n".join(lines) + "\n"

@@ -12,8 +12,6 @@ from dtk.extras import require_training
 
 FITS, TOO_LARGE = 0, 1  # Exit codes.
 PAGE = Path("plan.html")
-
-
 VALUES = {"engines": ("auto", "closed_form", "simulated", "both")}
 
 
@@ -28,11 +26,10 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.overrides:
             why = f"{arguments.overrides[0]} has no effect on it"
             raise DtkError("--calibrate measures this machine", why, "drop it")
-        from dtk.bench.calibrate import calibrate
-        from dtk.plan.report import measured
+        from dtk.bench import calibrate
 
-        hardware = calibrate(say=lambda line: print(f"dtk: {line}", file=sys.stderr, flush=True))
-        report_forms.hand_over(arguments, hardware, measured.as_json, measured.document)
+        hardware = calibrate.calibrate(say=lambda line: print(f"dtk: {line}", file=sys.stderr, flush=True))
+        report_forms.hand_over(arguments, hardware, calibrate.as_json, calibrate.document)
         return FITS
     if arguments.html is not None:
         output.check_page(arguments.html, PAGE)

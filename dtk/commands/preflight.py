@@ -13,8 +13,6 @@ from dtk.extras import require_training
 
 ENDS, WOULD_HANG = 0, 1  # Exit codes.
 PAGE = Path("dtk-preflight.html")
-
-
 VALUES = {"page": PAGE, "ranks": ("auto", "all", "classes")}
 
 

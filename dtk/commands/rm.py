@@ -18,8 +18,6 @@ from dtk.runs.select import add_selection, check_selection, runs_in, selected, s
 
 DECLINED = 1  # Exit code when the answer was no.
 _SLOW_S = 2.0  # After it a person wonders whether anything happens.
-
-
 VALUES = {"run_help": RUN_HELP}
 add_more = add_selection
 

@@ -47,9 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     tracker = Tracker(SimpleNamespace(tracker=chosen, own=config), paths.root.absolute())
     code, count = tracker.replay(_records(paths.metrics), as_mapping(summary.get("figures")), ended.get("exit_code"))
     if code:
-        raise DtkError(
-            f"{name} did not take the run", "its message stands above", "metrics.jsonl is as it was: try again"
-        )
+        why, fix = "its message stands above", "metrics.jsonl is as it was: try again"
+        raise DtkError(f"{name} did not take the run", why, fix)
     kept = "".join(f"\nto send it: wandb sync {log}" for log in offline_logs(paths.root)[-1:] if name == "wandb")
     output.put(f"{paths.root.name}: {count:,} records handed to {name}{kept}\n")
     return 0
@@ -58,20 +57,16 @@ def run(arguments: argparse.Namespace) -> int:
 def _records(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the metrics in order of steps; of a step that several attempts made those of the latest."""
     from diagnostics.evidence.limits import Limits, lines_of
-    from diagnostics.runs.records import objects, whole_number
+    from diagnostics.runs.records import first_steps, made_again, objects, whole_number
 
     def rows() -> Iterator[tuple[int, int, dict[str, Any]]]:
         for row in objects(lines_of(path, Limits())):
             if (step := whole_number(row.get("step"))) is not None:
-                yield step, whole_number(row.get("attempt")) or 0, row
+                yield whole_number(row.get("attempt")) or 0, step, row
 
     with _readable(path):
-        began: dict[int, int] = {}
-        for step, attempt, _ in rows():
-            began[attempt] = min(step, began.get(attempt, step))
-        for step, attempt, row in rows():
-            if all(step < first for later, first in began.items() if later > attempt):
-                yield row
+        starts = first_steps((attempt, step) for attempt, step, _ in rows())
+        yield from (row for attempt, step, row in rows() if not made_again(attempt, step, starts))
 
 
 @contextmanager

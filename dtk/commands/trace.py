@@ -3,13 +3,12 @@
 import argparse
 from pathlib import Path
 
+from diagnostics.contract.formatting import counted
 from dtk.console import output
 from dtk.console.progress import Busy
 from dtk.runs.find import RUN_HELP, find
 
 TRACE = Path("dtk-trace.json.gz")
-
-
 VALUES = {"run_help": RUN_HELP, "trace": TRACE}
 
 
@@ -28,7 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
         output.put(f"problem  {problem}\n")
     flows = sum(earliest != latest for _, earliest, _, latest in merge.flows.values())
     output.put(
-        f"{arguments.out}: {len(merge.ranks)} ranks, {merge.events:,} events, {flows:,} collectives linked over ranks\n"
+        f"{arguments.out}: {counted(len(merge.ranks), 'rank')}, {counted(merge.events, 'event')}, "
+        f"{counted(flows, 'collective')} linked over ranks\n"
         "open it at https://ui.perfetto.dev, which reads it in the browser\n"
     )
     return 0

@@ -12,8 +12,6 @@ from dtk.errors import DtkError, refused
 FOLDERS = Path("dtk-watch")
 STALL_TIMEOUT_S = 300  # Half of torch's own timeout for NCCL (600 s), so that the watch speaks first.
 START_TIMES = 3  # A start may take longer than anything later: packages, downloads, data, all of them cold.
-
-
 VALUES = {"stall_timeout_s": STALL_TIMEOUT_S, "start_times": START_TIMES, "folders": FOLDERS}
 
 

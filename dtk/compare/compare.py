@@ -1,31 +1,30 @@
 """The pipeline: read the runs, group the repeats, check parity, measure, and only then say who is faster and why."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.limits import Limits
 from dtk.compare import parity, steps, traces
 from dtk.compare.figures import batch_text, figures
-from dtk.compare.grid import grid
-from dtk.compare.group import compares, variants
+from dtk.compare.group import compares, grows_with_ranks, scaling, variants
 from dtk.compare.load import load
-from dtk.compare.model import Check, Comparison, RunRecord, Variant
+from dtk.compare.model import Check, Comparison, Figure, GridCell, RunRecord, Variant, medians
 from dtk.compare.notes import notes
-from dtk.compare.scaling import grows_with_ranks, scaling
 from dtk.compare.surroundings import surrounded
 from dtk.compare.why import verdicts
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """What the user can choose."""
 
     warmup_steps: int = steps.WARMUP_STEPS
     loss_tolerance: float | None = None
     """Relative; None = by the number format."""
-    limits: Limits = field(default_factory=Limits)
     progress: Callable[[str], None] | None = None
 
 
@@ -35,7 +34,7 @@ def compare(folders: Sequence[Path], options: Options | None = None) -> Comparis
     Raises:
         DiagnosticsError: fewer than two runs, one that cannot be read, or runs of different tasks.
     """
-    options = options or Options()
+    options, limits = options or Options(), Limits()
     different = list({folder.resolve(): folder for folder in folders}.values())
     if len(different) < 2:
         raise DiagnosticsError("a comparison needs at least two runs", "name another, or a pattern such as runs/*ddp*")
@@ -43,15 +42,15 @@ def compare(folders: Sequence[Path], options: Options | None = None) -> Comparis
     for folder in different:
         if options.progress:
             options.progress(f"reading {folder.name}")
-        runs.append(load(folder, options.limits))
+        runs.append(load(folder, limits))
         if (task := parity.task(runs[-1])) != (first := parity.task(runs[0])):
             what = f"{runs[0].path} trains {first} and {folder} {task}: they have no figure in common"
             raise DiagnosticsError(what, "compare runs of one task")
     for n, run in enumerate(runs):
         if compares(run, options.warmup_steps):  # Then it has steps for its telemetry and its traces.
             span_s, step_s = steps.timespan_s(run, options.warmup_steps), steps.step_time_s(run, options.warmup_steps)
-            breakdown, causes = traces.explain(run.path, options.limits, options.progress)
-            runs[n] = replace(surrounded(run, *span_s, step_s, options.limits), breakdown=breakdown, causes=causes)
+            breakdown, causes = traces.explain(run.path, limits, options.progress)
+            runs[n] = replace(surrounded(run, *span_s, step_s, limits), breakdown=breakdown, causes=causes)
     every = variants(runs, options.warmup_steps)
     compared = [variant for variant in every if variant.compared]
     checks = _gate(compared, options) if compared else []
@@ -88,3 +87,29 @@ def _gate(compared: Sequence[Variant], options: Options) -> list[Check]:
             worst = replace(worst, detail="; ".join(f"{batch}: {detail}" for batch, detail in details.items()))
         merged.append(worst)
     return merged
+
+
+_BATCH = ("batch=", "micro=", "tokens=")
+"""How the words of a label begin that belong to the column."""
+
+
+def grid(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[GridCell]:
+    """One cell per variant, in its row and column; nothing unless there are several of both."""
+    keys = ("step_time_s", "tokens_per_s", "peak_memory_bytes")
+    times_s, speeds, peaks = (medians(figures, key) for key in keys)
+    batches = [(*variant.any.batch, variant.any.get("train.micro_batch_size")) for variant in variants]
+    samples, tokens = {batch[0] for batch in batches}, {batch[1] for batch in batches}
+    # Left to itself the micro-batch follows the batch: it is a column of its own only if it was varied.
+    alone = len(set(batches)) > len({batch[:2] for batch in batches})
+    cells = []
+    for variant, (sample, token, micro) in zip(variants, batches, strict=True):
+        parts = [f"batch {sample}"] if len(samples) > 1 or not alone else []
+        parts += [f"{token} tokens"] if len(tokens) > 1 else []
+        parts += [f"micro {micro}"] if alone else []
+        label = variant.label
+        row = " ".join(word for word in label.split(" ") if not word.startswith(_BATCH))
+        figures_of = (times_s.get(label), speeds.get(label), peaks.get(label))
+        cells.append(GridCell(row, ", ".join(parts), label, *figures_of, variant.outcome))
+    rows, columns = Counter(cell.row for cell in cells), Counter(cell.column for cell in cells)
+    crossed = len(rows) > 1 and max(rows.values()) > 1 and max(columns.values()) > 1
+    return cells if crossed else []

@@ -17,7 +17,7 @@ def figures(variants: Sequence[Variant], warmup_steps: int, *, ratios: bool) -> 
     Args:
         variants: with compared runs; the first of each batch is the baseline of its ratios.
         warmup_steps: steps at the beginning that do not count.
-        ratios: False = the runs are not comparable, so none is given.
+        ratios: False = leave ratios out, as the runs are not comparable.
     """
     rows = [
         Figure(key, *texts, DEFINITIONS[key], less, tuple(_cells(key, read, variants, warmup_steps, ratios)))

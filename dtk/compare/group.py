@@ -1,12 +1,12 @@
-"""Which runs are repeats of each other, by configuration and manifest, and what each variant is called."""
+"""Which runs are repeats of each other, what each variant is called, and which are one series over numbers of ranks."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
-from dtk.compare.model import NOT_COMPARED, RunRecord, Variant, mapping
+from dtk.compare.model import NOT_COMPARED, Figure, RunRecord, Scaled, Variant, mapping, medians
 
-_IGNORED = ("runs_folder", "resume", "tracker", "watch", "preflight", "allow_targets", "launcher")
+_IGNORED = ("runs_folder", "resume", "tags", "tracker", "watch", "preflight", "allow_targets", "launcher")
 """What changes neither the training nor its speed; of `launcher` only what follows does."""
 _IGNORED_KEYS = ("train.evaluate_every", "train.evaluate_samples")
 _LAUNCHER = ("launcher.device", "launcher.backend", "launcher.threads")
@@ -18,6 +18,9 @@ _SPOKEN = {
     "data.sequence_length": "tokens",
 }
 """Keys that are told so often that they have a shorter name in labels."""
+Kind = Literal["strong", "weak"]
+_FOLLOWS = ("train.global_batch_size", "train.micro_batch_size", "strategy.dp_shard", "strategy.dp_replicate")
+"""What may change with the number of ranks in one series."""
 _VALUE_CHARACTERS = 40  # Chosen: a label stays within a column.
 
 
@@ -103,3 +106,45 @@ def _label(values: Mapping[str, Any], keys: Sequence[str]) -> str:
         name = _SPOKEN.get(key) or (key.removesuffix(".name") if key.endswith(".name") else key.removeprefix(section))
         parts.append(f"{name}={str(values[key])[:_VALUE_CHARACTERS]}")
     return " ".join(parts)
+
+
+def scaling(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[Scaled]:
+    """Efficiency of every series with at least two numbers of ranks, in order of ranks."""
+    speeds = medians(figures, "tokens_per_s")
+    points: list[Scaled] = []
+    kinds: tuple[tuple[Kind, Callable[[Variant], Any]], ...] = (
+        ("strong", lambda variant: variant.any.batch[0]),
+        ("weak", _per_rank),
+    )
+    for kind, batch in kinds:
+        series: dict[tuple[Any, ...], list[Variant]] = {}
+        for variant in variants:
+            if variant.label in speeds:
+                series.setdefault((_without_batch(variant), batch(variant)), []).append(variant)
+        for members in series.values():
+            if len({member.any.world_size for member in members}) == len(members) > 1:
+                members.sort(key=lambda member: member.any.world_size)
+                words = [member.label.split(" ") for member in members]
+                name = " ".join(word for word in words[0] if all(word in other for other in words))
+                per_rank = [speeds[member.label] / member.any.world_size for member in members]
+                for member, speed in zip(members, per_rank, strict=True):
+                    size, tokens_per_s = member.any.world_size, speeds[member.label]
+                    points.append(Scaled(name, kind, size, tokens_per_s, speed / per_rank[0]))
+    return points
+
+
+def grows_with_ranks(variants: Sequence[Variant]) -> bool:
+    """Whether the variants are one series whose global batch grows as the ranks do: weak scaling."""
+    sizes, batches = {v.any.world_size for v in variants}, {v.any.batch[0] for v in variants}
+    series = {(_without_batch(variant), _per_rank(variant)) for variant in variants}
+    return len(series) == 1 and len(sizes) == len(batches) == len(variants) > 1
+
+
+def _without_batch(variant: Variant) -> tuple[Any, ...]:
+    values = flat(variant.any.config)
+    return tuple(sorted((key, repr(value)) for key, value in values.items() if key not in _FOLLOWS))
+
+
+def _per_rank(variant: Variant) -> float:
+    samples = variant.any.batch[0]
+    return samples / variant.any.world_size if isinstance(samples, int | float) else 0.0

@@ -1,7 +1,8 @@
 """A comparison as JSON: `dtk.comparison/1`. Units are in the names or beside the figures."""
 
-from dataclasses import asdict
 from typing import Any
+
+from msgspec.structs import asdict
 
 from diagnostics.analysis.statistics import METHOD
 from dtk.compare.model import SCHEMA, Comparison, Figure, Variant

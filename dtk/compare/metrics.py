@@ -3,20 +3,20 @@
 import json
 import math
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from diagnostics.evidence.limits import Limits, blocks
+from diagnostics.runs.records import first_steps, made_again
 from dtk.compare.model import Window
 
 _MASK = (1 << 64) - 1  # Hashes are sums modulo 2^64, see `dtk.data.sampler.samples_sum`.
 _DECODER = msgspec.json.Decoder(Window)
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics:
+class Metrics(Struct, frozen=True):
     """What the file holds."""
 
     windows: tuple[Window, ...] = ()
@@ -75,14 +75,12 @@ def _windows(records: list[tuple[Window, bool]]) -> tuple[Window, ...]:
         if line.step_time_s is not None and line.last > 0:  # Not an evaluation.
             lines.append((line, torn))
             torn = False
-    starts: dict[int, int] = {}
-    for line, _ in lines:
-        starts[line.attempt] = min(line.last, starts.get(line.attempt, line.last))
+    starts = first_steps((line.attempt, line.last) for line, _ in lines)
     windows: list[Window] = []
     last: dict[int, int] = {}
     for line, torn in lines:
-        if any(later > line.attempt and start <= line.last for later, start in starts.items()):
-            continue  # Made again by a later attempt.
+        if made_again(line.attempt, line.last, starts):
+            continue
         # The first step of an attempt is always logged, so its window is that step alone.
         first = last.get(line.attempt, line.last - 1)
         last[line.attempt] = line.last

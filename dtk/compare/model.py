@@ -1,11 +1,11 @@
 """What a comparison is made of and what it finds. Runs that differ in nothing are repeats of one variant."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from msgspec import Struct
 
 from diagnostics.analysis.statistics import Estimate
 
@@ -18,7 +18,7 @@ def mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-class Window(msgspec.Struct, frozen=True):
+class Window(Struct, frozen=True):
     """One record of metrics.jsonl, by its own fields: what it says of the steps since the record before."""
 
     last: int = msgspec.field(name="step")
@@ -44,8 +44,7 @@ class Window(msgspec.Struct, frozen=True):
     """Steps finished when the attempt began."""
 
 
-@dataclass(frozen=True, slots=True)
-class Breakdown:
+class Breakdown(Struct, frozen=True):
     """Where one step of the profiled window went, mean over ranks and steps, ms."""
 
     wall_ms: float
@@ -57,11 +56,10 @@ class Breakdown:
     idle_ms: float
     waiting_ms: float | None
     """Part of the exposed time in which ranks waited for a late one; None when it cannot be told."""
-    exposed_by_group: Mapping[str, float] = field(default_factory=dict)
+    exposed_by_group: Mapping[str, float] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Disturbance:
+class Disturbance(Struct, frozen=True):
     """Something outside the run that distorts its figures."""
 
     what: str
@@ -70,8 +68,7 @@ class Disturbance:
     """How much in this run: `34 % on average`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(Struct, frozen=True):
     """One kind of collective that a rank issues in a step, as declared at launch."""
 
     op: str
@@ -83,8 +80,7 @@ class Traffic:
     """On the wire, of one rank."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
+class RunRecord(Struct, frozen=True, kw_only=True):
     """One run folder, read."""
 
     path: Path
@@ -137,8 +133,7 @@ class RunRecord:
         return self.get("train.global_batch_size"), self.get("data.sequence_length")
 
 
-@dataclass(slots=True)
-class Variant:
+class Variant(Struct):
     """Repeats of one configuration."""
 
     label: str
@@ -163,8 +158,7 @@ class Variant:
 Status = Literal["same", "differs", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """One condition of a fair comparison."""
 
     key: str
@@ -174,8 +168,7 @@ class Check:
     """What differs, or what is the same; why it is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """One figure of one variant."""
 
     variant: str
@@ -189,8 +182,7 @@ class Cell:
     """Middle half of the steps, where there is one run only."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """One quantity of all variants."""
 
     key: str
@@ -210,8 +202,7 @@ def medians(figures: Sequence[Figure], key: str) -> dict[str, float]:
     return {cell.variant: cell.estimate.median for cell in cells if cell.estimate is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class Scaled:
+class Scaled(Struct, frozen=True):
     """One variant on one number of ranks."""
 
     series: str
@@ -224,8 +215,7 @@ class Scaled:
     """Tokens/s per rank over those of the fewest ranks, a fraction of 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class GridCell:
+class GridCell(Struct, frozen=True):
     """One cell of the table strategies x batch sizes."""
 
     row: str
@@ -244,8 +234,7 @@ class Doubt(str):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     """Everything that the forms (terminal, JSON, Markdown, HTML) show."""
 
     variants: tuple[Variant, ...]

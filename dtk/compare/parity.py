@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from dtk.compare.formatting import joined, percent_text
 from dtk.compare.model import Check, RunRecord, Variant, mapping

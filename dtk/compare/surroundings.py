@@ -2,9 +2,10 @@
 
 from collections import Counter
 from contextlib import suppress
-from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
+
+from msgspec.structs import replace
 
 from diagnostics.analysis.node_health import SLOWED
 from diagnostics.evidence.limits import Limits, lines_of

@@ -62,7 +62,7 @@ def _crc32(path: Path, size: int, stride_bytes: int) -> int:
     """Checksum of one block in every `stride_bytes` bytes."""
     checksum = 0
     with open_regular(path) as file:
-        for offset in range(0, size, stride_bytes):
+        for offset in range(0, size, max(stride_bytes, _BLOCK_BYTES)):  # A small one would read blocks many times.
             file.seek(offset)
             checksum = zlib.crc32(file.read(_BLOCK_BYTES), checksum)
     return checksum

@@ -38,6 +38,8 @@ def check(config: Config, world_size: int, device: str, cuda_devices: int = 0) -
     _context_parallel(config)
     _task(config)
     config.strategy.check()
+    config.strategy.check_job(config, world_size)
+    _engine(config)
     _in_backward(config, world_size)
     _states(config)
     check_fault(config, world_size)
@@ -73,6 +75,21 @@ def _clash(typed: str, other: str, why: str, instead: str) -> DtkError:
     return DtkError(f"{typed} does not go with {other}", why, f"use {instead}")
 
 
+def _engine(config: Config) -> None:
+    """Raise DtkError for what another library would not run as it is meant."""
+    if config.engine == "native":
+        return
+    strategy, scaled = config.strategy.name, config.precision.initial_loss_scale is not None
+    becomes = "Accelerate 1.15 trains replicas on the CPU whatever else it is asked for, without a warning"
+    for holds, typed, why, instead in (
+        (strategy != "ddp", f"strategy={strategy}", becomes, "strategy=ddp, or engine=native"),
+        (config.parallel.cut, " ".join(config.parallel.cut), "it wraps whole models", "engine=native"),
+        (scaled, f"precision={config.precision.name}", "both would scale the loss", "precision=bf16"),
+    ):
+        if holds:
+            raise _clash(f"engine={config.engine}", typed, why, instead)
+
+
 def _pipeline(config: Config, world_size: int) -> None:
     """Raise DtkError for what a pipeline cannot do, or would do otherwise than it says."""
     parallel = config.parallel
@@ -101,12 +118,10 @@ def _pipeline(config: Config, world_size: int) -> None:
         raise DtkError(what, why, f"use 'parallel.blocks_per_stage={fitting}'")
     mesh = config.mesh(world_size)
     strategy = config.strategy.on(mesh)
-    alone = mesh.world_size == parallel.pp and not strategy.traits.shards_parameters
-    if SCHEDULES[parallel.schedule].splits and not alone:
-        why = "weight gradients that are computed apart do not reach the hooks that reduce them"
-        instead = "parallel.schedule=1f1b, or strategy=ddp with as many ranks as stages"
-        split = f"parallel.schedule={parallel.schedule}"
-        raise _clash(split, "several ranks for a stage or a sharded one", why, instead)
+    if SCHEDULES[parallel.schedule].splits and strategy.traits.shards_parameters and not strategy.gathers_once:
+        why = "it frees gathered parameters after each backward, and the two halves of one need the same"
+        split, name = f"parallel.schedule={parallel.schedule}", config.strategy.name
+        raise _clash(split, f"strategy={name}", why, "parallel.schedule=1f1b, or strategy=zero1")
     for key in ("static_graph", "find_unused_parameters"):
         if getattr(strategy, key, False):
             why = "forward and backward of several micro-batches alternate, which DDP cannot follow"
@@ -145,14 +160,21 @@ def _experts(config: Config) -> None:
             raise DtkError(f"model.{key}={getattr(model, key)} is more than {most}", why, f"use model.{key}={most}")
     if model.experts % ep:
         raise _indivisible("model.experts", model.experts, "parallel.ep", ep)
-    others = {typed: f"{typed.partition('=')[0]}=1" for typed in config.parallel.cut if ".ep=" not in typed}
-    if config.train.compile:
-        others["train.compile=true"] = "train.compile=false"
-    if config.strategy.traits.least_cuda_devices > 1:
-        others[f"strategy={config.strategy.name}"] = "strategy=ddp"
-    why = "experts are whole, or divided over parallel.ep, in models that are neither cut otherwise nor compiled"
-    for typed, instead in others.items():
-        raise _clash(f"model={model.name}", typed, why, instead)
+    if config.parallel.placement == "dp" and config.parallel.tp > 1 < ep:
+        why = "ep divides consecutive ranks of dp_shard x cp x tp"
+        raise _clash(f"parallel.ep={ep}", "parallel.placement=dp", why, "parallel.placement=tp")
+    parallel, compiled = config.parallel, "torch.compile and DataParallel do not follow where tokens go"
+    divided = [f"parallel.{name}={getattr(parallel, name)}" for name in ("cp", "tp") if getattr(parallel, name) > 1]
+    whole = parallel.tp > 1 and not parallel.sequence_parallel
+    repeats, competes = "each rank of tp would send the same tokens", "which tokens find a place would follow from it"
+    for holds, other, why, instead in (
+        (config.train.compile, "train.compile=true", compiled, "train.compile=false"),
+        (config.strategy.traits.least_cuda_devices > 1, f"strategy={config.strategy.name}", compiled, "strategy=ddp"),
+        (whole, "parallel.sequence_parallel=false", repeats, "parallel.sequence_parallel=true"),
+        (divided and model.capacity_factor, " ".join(divided), competes, "model.capacity_factor=null"),
+    ):
+        if holds:
+            raise _clash(f"model={model.name}", other, why, instead)
 
 
 def _tensor_parallel(config: Config) -> None:
@@ -164,8 +186,9 @@ def _tensor_parallel(config: Config) -> None:
     if model.architecture == "custom":
         raise DtkError(f"{chosen} cannot cut a model of your own", "its layers do not say how", "use parallel.tp=1")
     parts = [("model.heads", model.heads), ("model.vocab_size", model.vocab_size)]
-    if model.architecture == "llama":
-        parts = [*parts, ("model.kv_heads", model.kv_heads), ("model.ffn_width", model.ffn_width)]
+    of_all = [key for key in ("kv_heads", "ffn_width") if hasattr(model, key)]
+    inner = ["expert_width"] if getattr(model, "shared_experts", 0) else []
+    parts += [(f"model.{key}", getattr(model, key)) for key in of_all + inner]
     if config.parallel.sequence_parallel:
         parts.append(("data.sequence_length", config.data.sequence_length))
     for key, number in parts:

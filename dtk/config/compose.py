@@ -15,7 +15,7 @@ from dtk.errors import DtkError
 
 _PATHS = (
     ("runs_folder",), ("resume",), ("model", "pretrained"), ("model", "path"), ("data", "path"), ("data", "tokenizer"),
-    ("strategy", "offload_folder"),
+    ("strategy", "offload_folder"), ("strategy", "config"),
 )  # fmt: skip
 _SIZES = {"vocab_size": ("vocab_size",), "context_length": ("max_position_embeddings", "n_positions")}
 """Keys of model=hf that are 0 where they are to be read -> their names in transformers' config.json."""

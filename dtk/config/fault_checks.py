@@ -1,25 +1,11 @@
 """Whether a fault can happen in this configuration: one that cannot would end in a healthy run and a puzzled user."""
 
+from diagnostics.contract.files import table_beside
 from dtk.config.schema import Config, EveryRankFault, NodesFault, NoFault, SettingFault
 from dtk.errors import DtkError
 from dtk.strategies.registry import preferred
 
-_GRADIENTS_IN = {
-    "units": ("branch", "rank0_state_dict", "rank0_evaluation", "full_gather", "no_reshard", "root_only_wrapping"),
-    "buckets": (
-        "accumulation_boundary", "unused_parameters", "sync_every_micro_batch", "per_parameter_all_reduce",
-        "tiny_buckets", "one_bucket",
-    ),
-}  # fmt: skip
-"""How gradients travel (`Traits.gradients_in`) -> the faults that exist only there."""
-_OWN_STEP = ("accumulation_boundary", "unused_parameters", "rank0_evaluation")
-"""Faults with a forward pass of their own."""
-_ACCUMULATED = ("accumulation_boundary", "sync_every_micro_batch")
-_ALONG = {
-    "pp": ("pipeline_mismatch", "pipeline_bubble", "pipeline_imbalance"), "tp": ("tp_divergence", "tp_across_nodes"),
-    "ep": ("expert_imbalance",),
-}  # fmt: skip
-"""Dimension -> the faults that exist only along it."""
+_ONLY: dict[str, dict[str, list[str]]] = table_beside(__file__)
 
 
 class FaultConflictError(DtkError):
@@ -40,16 +26,16 @@ def check_fault(config: Config, world_size: int) -> None:
     if isinstance(fault, NoFault):
         return
     name = fault.name
-    needed = next((kind for kind, faults in _GRADIENTS_IN.items() if name in faults), None)
+    needed = next((kind for kind, faults in _ONLY["gradients_in"].items() if name in faults), None)
     if needed is not None and config.strategy.traits.gradients_in != needed:
         what = f"fault={name} cannot happen under strategy={config.strategy.name}"
         raise FaultConflictError(what, fix=f"use strategy={preferred(needed)}")
-    for degree, faults in _ALONG.items():
+    for degree, faults in _ONLY["along"].items():
         if name in faults and getattr(config.parallel, degree) == 1:
             what = f"fault={name} cannot happen with parallel.{degree}=1"
             raise FaultConflictError(what, fix=f"use parallel.{degree}=2")
     cut = [f"parallel.{degree}={size}" for degree in ("pp", "cp") if (size := getattr(config.parallel, degree)) > 1]
-    if cut and name in _OWN_STEP:
+    if cut and name in _ONLY["step"]["own"]:
         fix = " ".join(text.split("=")[0] + "=1" for text in cut)
         what = f"fault={name} calls the whole model with whole sequences"
         raise FaultConflictError(what, " ".join(cut), f"use {fix}")
@@ -65,6 +51,6 @@ def check_fault(config: Config, world_size: int) -> None:
         why = f"train.steps={config.train.steps}"
         raise FaultConflictError(f"fault.step={fault.step} is never reached", why, "use a smaller fault.step")
     plan = config.batch_plan(world_size)
-    if name in _ACCUMULATED and plan.accumulation_steps < 2:
+    if name in _ONLY["step"]["accumulated"] and plan.accumulation_steps < 2:
         fix = f"use train.global_batch_size={2 * plan.micro_batch_size * plan.dp_size}"
         raise FaultConflictError(f"fault={name} needs several micro-batches a step", "here there is one", fix)

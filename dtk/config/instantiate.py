@@ -56,7 +56,8 @@ def check_targets(config: Config) -> None:
     Raises:
         DtkError: the first that is refused.
     """
-    for section in (config.model, config.task, config.data, config.optimizer, config.schedule, *config.callbacks):
+    sections = config.model, config.task, config.data, config.optimizer, config.schedule, config.tracker
+    for section in (*sections, *config.callbacks):
         if target := getattr(section, "_target_", None):
             added = {"params": [], "lr": 0.0} if section is config.optimizer else {}
             arguments = getattr(section, "constructor", section.arguments)

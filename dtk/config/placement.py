@@ -161,12 +161,7 @@ def is_remote(launcher: Any) -> bool:
 
 
 def ranks_per_node(launcher: RemoteLauncher, strategy: StrategyConfig) -> int:
-    """As asked for, else one per GPU, else as many as a machine without a GPU has.
-
-    Args:
-        launcher: the section.
-        strategy: the strategy section.
-    """
+    """As asked for, else one per GPU, else as many as a machine without a GPU has."""
     if launcher.nproc != "auto":
         return launcher.nproc
     if strategy.traits.one_process:
@@ -209,3 +204,13 @@ def _check_gpus(launcher: RemoteLauncher, device: str, backend: str, nproc: int)
     if device == "cuda" and nproc < gpus and launcher.nproc != "auto":
         what = f"launcher.nproc={nproc} leaves {counted(gpus - nproc, 'GPU')} of each node idle"
         raise DtkError(what, chosen, f"use launcher.gpus_per_node={nproc} or launcher.nproc={gpus}")
+
+
+def tp_warning(config: Config, world_size: int, local_size: int) -> str:
+    """Return the warning that groups of tensor parallelism cross nodes of so many ranks; empty where none does."""
+    parallel = config.parallel
+    if parallel.tp == 1 or not config.mesh(world_size).crosses("tp", local_size):
+        return ""
+    fix = "a degree that divides the node" if parallel.placement == "tp" else "parallel.placement=tp"
+    waits = f"every layer waits for the links between them; use {fix}"
+    return f"parallel.tp={parallel.tp} crosses nodes of {counted(local_size, 'rank')}: {waits}"

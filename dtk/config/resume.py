@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from dtk.config.checkpoint_files import refuse_damaged
 from dtk.config.compose import Composed
 from dtk.config.overrides import parse
 from dtk.config.stored import Stored, change, read_stored
-from dtk.config.trust import check_entries, check_owner, refuse_stored_code
+from dtk.config.trust import WRITTEN, check_entries, check_owner, get, refuse_stored_code
 from dtk.errors import DtkError
 
 FIXED = ("model", "data", "task", "seed", "train.global_batch_size")
@@ -68,7 +69,9 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
         if key == "train.steps":
             stored.plain["train"]["epochs"] = None
     stored.plain["resume"] = str(paths.root)
-    again = _as_data(stored, new, config_dir, option)
+    # What the user's own configuration says too, as that of a sweep's trial, is not the folder's choice.
+    own = [key for key in WRITTEN if get(composed.plain, key) == get(stored.plain, key)]
+    again = _as_data(stored, new, config_dir, option, own)
     before, now = stored.plain["optimizer"]["name"], again.config.optimizer.name
     if before != now:
         why = f"its checkpoints hold the state of {before}"
@@ -102,11 +105,11 @@ def rerun(run: Path, new: list[str], config_dir: Path | None, *, trust: bool = F
     return Resumed(again, None, 0, run)
 
 
-def _as_data(stored: Stored, new: list[str], config_dir: Path | None, option: str) -> Composed:
-    """Return the stored configuration with overrides applied, without trusting any code that the folder names."""
+def _as_data(stored: Stored, new: list[str], config_dir: Path | None, option: str, own: Sequence[str] = ()) -> Composed:
+    """Return the stored configuration with overrides applied; code and folders that it names must be the user's own."""
     stored.plain["allow_targets"] = []
     again = change(stored, new, config_dir)
-    typed = [parse(text).key_or_group.lstrip("+") for text in new]
+    typed = [*own, *(parse(text).key_or_group.lstrip("+") for text in new)]
     refuse_stored_code(stored.plain, again.plain, typed, option)
     return again
 

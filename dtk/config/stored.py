@@ -64,14 +64,9 @@ def read_stored(paths: RunPaths, option: str) -> Stored:
 
 
 def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
-    """Return the stored configuration with overrides applied.
+    """Return the stored configuration with overrides in Hydra's grammar applied.
 
     A choice (`strategy=ddp`) replaces the sections of its file, any other key (`train.steps=20`) only itself.
-
-    Args:
-        stored: the configuration.
-        new: overrides in Hydra's grammar.
-        config_dir: the user's own YAML files.
 
     Raises:
         DtkError: an unknown option, key or value, as one line; an experiment, which is many choices at once.

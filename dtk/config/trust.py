@@ -1,17 +1,18 @@
 """What comes from a run folder is data: whose folder it is, and what in its configuration may not decide by itself.
 
 A run folder may be somebody else's. Nothing in it may name code to import, commands to run, or libraries to load;
-such settings count only when the user types them again.
+such settings, and folders that a run writes to, count only when the user types them again.
 """
 
+import contextlib
 import os
-import pwd
 import re
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.origins import flat
 from diagnostics.contract.secrets import MASK, masked
 from dtk.errors import DtkError
@@ -20,11 +21,15 @@ _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 _RANGE = re.compile(r"[0-9a-fA-F.:]+/\d{1,3}(?=,|$)")
 """Of addresses, `10.1.0.0/16`: the one value with a slash that is no path. Transports load libraries from any other
 (NCCL_NET_PLUGIN, FI_PROVIDER_PATH, UCX_MODULE_DIR, HSA_TOOLS_LIB) or write there."""
+_FILE = re.compile(r"(?:FILE|PATH|DIR|FOLDER)$")
+"""Variables whose value is a path, also one without a slash: it lies in the folder that the user works in."""
 COMMANDS = (
     "launcher.setup", "launcher.python", "launcher.extra", "launcher.srun_extra", "launcher.image",
     "launcher.workdir", "launcher.secrets",
 )  # fmt: skip
 """Settings that become commands, or name what is executed."""
+WRITTEN = ("strategy.offload_folder",)
+"""Folders in which a run writes outside its own; of `runs_folder` see `dtk.config.resume.rerun`."""
 
 
 def check_owner(folder: Path, option: str, *, trust: bool) -> None:
@@ -51,6 +56,14 @@ def check_owner(folder: Path, option: str, *, trust: bool) -> None:
         who = "everybody" if status.st_mode & stat.S_IWOTH else "its group"
         what = f"{option}: {who} can write to the folder"
         raise DtkError(what, "somebody may have changed it", f"chmod go-w, or {fix}")
+    paths = RunPaths(folder)
+    for path in (paths.config, paths.overrides, paths.origins):  # A umask of 002 lets a group write into files.
+        with contextlib.suppress(OSError):  # What reads the file says so.
+            status = path.stat()
+            if (mine := status.st_uid == os.geteuid()) and not status.st_mode & stat.S_IWOTH:
+                continue
+            what = "can be written by everybody" if mine else f"belongs to {owner(path)}"
+            raise DtkError(f"{option}: its {path.name} {what}", "its configuration may not be yours", fix)
 
 
 def check_entries(folder: Path, option: str, *, trust: bool) -> None:
@@ -66,8 +79,9 @@ def check_entries(folder: Path, option: str, *, trust: bool) -> None:
     """
     root = folder.resolve()
     for above, folders, files in () if trust else os.walk(root):
-        folders[:] = [name for name in folders if name not in ("wandb", "tensorboard")]  # These link to their caches.
-        for path in (Path(above) / name for name in (*folders, *files)):
+        entries = [Path(above) / name for name in (*folders, *files)]
+        folders[:] = [name for name in folders if name != "wandb"]  # Inside it, W&B links to its caches.
+        for path in entries:
             link = path.is_symlink()
             if path.resolve().is_relative_to(root) if link else path.is_file() or path.is_dir():
                 continue
@@ -77,15 +91,14 @@ def check_entries(folder: Path, option: str, *, trust: bool) -> None:
 
 def owner(folder: Path) -> str:
     """Return the name of the user who owns a folder, or the number where it has no name."""
-    uid = folder.stat().st_uid
     try:
-        return pwd.getpwuid(uid).pw_name
+        return folder.owner()
     except KeyError:
-        return f"user {uid}"
+        return f"user {folder.stat().st_uid}"
 
 
 def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], typed: Iterable[str], option: str) -> None:
-    """Refuse settings of a run folder that would execute something, unless they were typed again.
+    """Refuse settings of a run folder that would execute something or write elsewhere, unless they were typed again.
 
     Args:
         stored: the configuration that the folder holds.
@@ -97,17 +110,19 @@ def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], type
         DtkError: such a setting came from the folder.
     """
     keys, why = set(typed), "what a run folder holds is data"
-    for key in COMMANDS:
-        value = _get(plain, key)
-        if value and value == _get(stored, key) and not keys & {key, key.split(".")[0]}:
+    for key in (*COMMANDS, *WRITTEN):
+        value = get(plain, key)
+        if value and value == get(stored, key) and not keys & {key, key.split(".")[0]}:
             again = f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
             fix = f"if it is right, type it again: '{key}={again}'"
-            raise DtkError(f"{option}: its {key} would be executed", why, fix)
-    before = _get(stored, "nccl.variables") or {}
-    for name, value in (_get(plain, "nccl.variables") or {}).items():
+            where = f"names a folder outside it to write to: {value}"
+            raise DtkError(f"{option}: its {key} {'would be executed' if key in COMMANDS else where}", why, fix)
+    before = get(stored, "nccl.variables") or {}
+    for name, value in (get(plain, "nccl.variables") or {}).items():
         inside = str(value).startswith("{run}/") and ".." not in str(value)
         key = f"nccl.variables.{name}"
-        if "/" in _RANGE.sub("", str(value)) and not inside and before.get(name) == value and not keys & {"nccl", key}:
+        path = "/" in _RANGE.sub("", str(value)) or (_FILE.search(name) and not str(value).startswith("{"))
+        if path and not inside and before.get(name) == value and not keys & {"nccl", key}:
             what = f"{option}: its {key} names a path outside it: a library to load, or a file to write"
             raise DtkError(what, why, f"if it is right, type it again: '{key}=\"{value}\"'")
 
@@ -137,7 +152,8 @@ def refuse_secrets(plain: Mapping[str, Any]) -> None:
             raise DtkError(f"{key} holds a secret", "it would lie open in the files of the job", fix)
 
 
-def _get(plain: Mapping[str, Any], key: str) -> Any:
+def get(plain: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a dotted key; None where there is none."""
     value: Any = plain
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

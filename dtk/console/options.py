@@ -103,9 +103,8 @@ def add_options(parser: argparse._ActionsContainer, table: Mapping[str, Any], **
         if options.get("type") == "Path":
             options["type"] = Path
         if "whole" in options or "above_zero" in options:
-            options["type"] = (
-                whole(*options.pop("whole")) if "whole" in options else above_zero(options.pop("above_zero"))
-            )
+            is_whole = "whole" in options
+            options["type"] = whole(*options.pop("whole")) if is_whole else above_zero(options.pop("above_zero"))
             if isinstance(default := options.get("default"), int | float):
                 options["help"] += f" (default: {default:g})"
             options.setdefault("metavar", "N")

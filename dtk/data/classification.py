@@ -37,7 +37,7 @@ class ClassificationDataset(Dataset):
         rows: uint32 [samples, 2 + sequence_length], memory-mapped.
         classes: class of each stored label, int64 [labels].
         split: numbers of the rows for training, and of those held out.
-        about: for the manifest.
+        about: for the manifest; `labels` are the names of classes 0, 1, ..., where they are few.
     """
 
     def __init__(
@@ -51,10 +51,6 @@ class ClassificationDataset(Dataset):
         """Return inputs [batch, sequence_length] and targets [batch]."""
         block = self._rows[self._order[numbers]]
         return to_batch(block[:, _HEAD:], self._classes[block[:, 0]])
-
-    def about(self) -> dict[str, Any]:
-        """See `Dataset`; `labels` are the names of classes 0, 1, ..., where they are few."""
-        return self._about
 
 
 def classification_dataset(config: ClassificationData) -> ClassificationDataset:

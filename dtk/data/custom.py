@@ -55,7 +55,8 @@ class CustomDataset(Dataset):
         if not workers:
             return super().stream(ids)
         numbers = (self._permuted(of_batch) for of_batch in ids)
-        return iter(DataLoader(self._samples, batch_sampler=numbers, num_workers=workers, collate_fn=self._collated))  # type: ignore[arg-type]
+        loader = DataLoader(self._samples, batch_sampler=numbers, num_workers=workers, collate_fn=self._or_error)  # type: ignore[arg-type]
+        return map(_batch_or_raise, loader)
 
     def about(self) -> dict[str, Any]:
         """See `Dataset`; sha256 is that of the length and of a few samples."""
@@ -67,6 +68,13 @@ class CustomDataset(Dataset):
 
     def _permuted(self, numbers: np.ndarray) -> list[int]:
         return permute(numbers, self.train_size + self.validation_size, "split").tolist()  # type: ignore[no-any-return]
+
+    def _or_error(self, samples: list[Any]) -> Batch | DtkError:
+        """Return the error that a worker meets, as what it raises would arrive as the text of its traceback."""
+        try:
+            return self._collated(samples)
+        except DtkError as error:
+            return error
 
     def _collated(self, samples: list[Any]) -> Batch:
         try:
@@ -80,3 +88,9 @@ class CustomDataset(Dataset):
             why = "the model is called with the inputs, and the task compares its output with the targets"
             raise DtkError(what, why, "return (inputs, targets) from __getitem__")
         return Batch(batch[0], batch[1])
+
+
+def _batch_or_raise(made: Batch | DtkError) -> Batch:
+    if isinstance(made, DtkError):
+        raise made
+    return made

@@ -1,6 +1,6 @@
 """What every dataset offers to training: samples by id, and a description for the manifest."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -46,6 +46,7 @@ class Dataset:
     """Number of classes; None for language modelling."""
     fixed_targets: int | None = None
     """Valid targets per sample where all samples have the same number, else None."""
+    _about: Mapping[str, Any] = {}
 
     def train(self, ids: np.ndarray) -> Batch:
         """Training samples of these ids, int64 [batch]."""
@@ -65,7 +66,7 @@ class Dataset:
 
     def about(self) -> dict[str, Any]:
         """Return where the samples come from: name, source, bytes, sha256, tokens, vocab_size, where it has them."""
-        return {}
+        return dict(self._about)
 
     def describe(self) -> dict[str, Any]:
         """For the manifest: `about`, how many samples there are, and whether they are synthetic."""

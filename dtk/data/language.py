@@ -1,7 +1,5 @@
 """Language modelling: windows of a token stream, each with its next tokens as targets."""
 
-from typing import Any
-
 import numpy as np
 
 from dtk.config.schema import DataConfig
@@ -15,10 +13,6 @@ class LanguageDataset(Dataset):
 
     The last validation_fraction of the windows are held out; training ends one token before the first of them, so that
     not even a target is shared.
-
-    Args:
-        config: the section `data`.
-        tokens: the stream.
 
     Raises:
         DtkError: the stream is too short for one window of training and one of validation.
@@ -49,10 +43,6 @@ class LanguageDataset(Dataset):
         """Return inputs and targets [batch, sequence_length]."""
         block = self._validation_rows[ids]
         return to_batch(block[:, :-1], block[:, 1:])
-
-    def about(self) -> dict[str, Any]:
-        """See `Dataset`."""
-        return self._about
 
 
 def _windows(ids: np.ndarray, length: int, count: int) -> np.ndarray:

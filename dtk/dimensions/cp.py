@@ -49,12 +49,15 @@ class Part:
 
 
 def spread_attention(model: nn.Module, part: Part) -> None:
-    """Let the attention of a model reach the tokens of all ranks."""
+    """Let the attention of a model, and its balance of experts, reach the tokens of all ranks."""
     from dtk.models.layers import SelfAttention
+    from dtk.models.moe import MixtureMLP
 
     for module in model.modules():
         if isinstance(module, SelfAttention):
             module.core = partial(_ulysses if part.method == "ulysses" else _ring, part.axis)
+        elif isinstance(module, MixtureMLP):
+            module.context = part.axis
 
 
 def _ring(axis: Axis, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:

@@ -33,30 +33,38 @@ def cut_model(model: nn.Module, strategy: Strategy) -> None:
                 module.register_parameter(name, Parameter(placed, requires_grad=whole.requires_grad))
 
 
-def declare(config: Config, mesh: Mesh, accumulation_steps: int) -> list[Collective]:
-    """Return what the ranks of an `ep` group send each other in a step.
+def declare(config: Config, mesh: Mesh, accumulation_steps: int, blocks: range | None = None) -> list[Collective]:
+    """Return what the ranks of an `ep` group send each other in a step, and those that divide sequences of tokens.
 
     An all_to_all counts the rows of the rank's own tokens, on their way out or back, itself as receiver included. How
     many rows come from others depends on routing, unless a capacity fixes it; over all ranks the sums are the same.
+    The balance of experts is one of whole sequences: their shares are added up over cp, and over tp.
 
     Args:
-        config: its model has experts and its batch is settled.
+        config: its batch is settled.
         mesh: of the job.
         accumulation_steps: micro-batches per optimizer step.
+        blocks: of a pipeline stage; None = the whole model.
     """
-    if mesh.ep == 1:
-        return []
     model, every = config.model, config.train.activation_checkpoint_every
-    tokens = config.train.micro_batch_size * config.data.sequence_length
+    if model.architecture != "moe":
+        return []
+    blocks = range(model.dense_layers, model.layers) if blocks is None else blocks
+    blocks = range(max(blocks.start, model.dense_layers), blocks.stop)
+    recomputed = sum(i % every == 0 for i in blocks) if every else 0
+    sums = accumulation_steps * (2 * len(blocks) + recomputed)
+    size = 2 * 4 * config.train.micro_batch_size * model.experts
+    declared = [Collective("all_reduce", name, sums, sums * size) for name in ("cp", "tp") if mesh.size(name) > 1]
+    if mesh.ep == 1:
+        return declared
+    tokens = config.train.micro_batch_size * config.data.sequence_length // (mesh.cp * mesh.tp)
     rows = tokens * model.experts_per_token
     if model.capacity_factor is not None:
         rows = model.experts * ceil(model.capacity_factor * rows / model.experts)
-    blocks = range(model.dense_layers, model.layers)
-    recomputed = sum(i % every == 0 for i in blocks) if every else 0
     # There and back, and both ways again in backward.
     ways = accumulation_steps * (4 * len(blocks) + 2 * recomputed)
     size = ways * rows * model.width * ITEM_BYTES[config.precision.compute_dtype]
     if model.capacity_factor is not None:
-        return [Collective("all_to_all", "ep", ways, size)]
+        return [*declared, Collective("all_to_all", "ep", ways, size)]
     announced = accumulation_steps * (len(blocks) + recomputed)
-    return [Collective("all_to_all", "ep", ways + announced, size + announced * 8 * model.experts)]
+    return [*declared, Collective("all_to_all", "ep", ways + announced, size + announced * 8 * model.experts)]

@@ -20,13 +20,7 @@ from dtk.strategies.declared import Collective
 
 
 def cut(model: Any, stage: int, cuts: Sequence[range]) -> nn.Module:
-    """Remove from a model, in place, what other stages hold; its forward then takes and returns the residual stream.
-
-    Args:
-        model: whole.
-        stage: its number.
-        cuts: blocks of every stage.
-    """
+    """Remove from a model, in place, what other stages hold; its forward then takes and returns the residual stream."""
     for i in {*range(len(model.blocks))} - {*cuts[stage]}:
         del model.blocks._modules[str(i)]  # ModuleList's own deletion would number the others anew.
     used = {*(model.before if stage == 0 else ()), *(model.after if stage == len(cuts) - 1 else ())}

@@ -26,6 +26,7 @@ CUT_ALONG: Mapping[Role, Mapping[str, int]] = {
     "vocabulary": {"weight": 0},
     "replicated": {},
     "whole": {},
+    "expert": {},
 }
 """Role -> parameter -> dimension along which it is cut; every rank has the others whole."""
 
@@ -52,6 +53,8 @@ def cut_model(config: Config, model: nn.Module, strategy: Strategy) -> None:
             what = f"parallel.tp={cut.axis.size} cannot cut {path or type(model).__name__}"
             why = f"{type(module).__name__} does not say how it may be cut"
             raise DtkError(what, why, "build the model from dtk.models.layers, or use parallel.tp=1")
+        if role == "expert" and strategy.mesh.ep > 1:
+            continue  # Divided, and summed, over `ep` and all ranks that have the same ones.
         for name, parameter in own.items():
             dimension = CUT_ALONG[role or "whole"].get(name)
             placement = Replicate() if dimension is None else Shard(dimension)
@@ -86,18 +89,22 @@ def declare(
     # output projection; on the way back what was entered is left.
     blocks = range(model.layers) if blocks is None else blocks
     answers = blocks.stop == model.layers
-    left, entered = 2 * len(blocks), 2 * len(blocks) + (answers and not classifies)
+    # Of a mixture of experts only those are cut that every token passes through.
+    dense, shared = getattr(model, "dense_layers", model.layers), getattr(model, "shared_experts", 0)
+    uncut = 0 if shared else sum(i >= dense for i in blocks)
+    left, entered = 2 * len(blocks) - uncut, 2 * len(blocks) - uncut + (answers and not classifies)
     embeds = int(blocks.start == 0)
     # Autocast leaves the embedding in float32.
     embedded = ITEM_BYTES["float32"] if getattr(config.strategy.on(mesh), "autocasts", False) else item
     every = config.train.activation_checkpoint_every
-    recomputed = sum(i % every == 0 for i in blocks) if every else 0
-    # Recomputing a block ends before its last sum, unless dropout after it keeps a mask.
-    left_again = recomputed * (2 if getattr(model, "dropout", 0.0) else 1)
+    again = [i for i in blocks if every and i % every == 0]
+    # Recomputing a block ends before its last sum, unless dropout after it, or the balance of experts, keeps something.
+    left_again = sum(2 if getattr(model, "dropout", 0.0) or (shared and i >= dense) else 1 for i in again)
+    entered_again = sum(1 if i >= dense and not shared else 2 for i in again)
     sums = left + entered + left_again
     size = tokens * model.width
     if parallel.sequence_parallel:
-        gathers = entered + left + 2 * recomputed + (answers and classifies)
+        gathers = entered + left + entered_again + (answers and classifies)
         calls = [("all_gather", gathers, size * item), ("reduce_scatter", sums, size * item)]
         calls += [(op, embeds, size * embedded) for op in ("all_gather", "reduce_scatter")]
     else:

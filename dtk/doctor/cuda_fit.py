@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dtk.doctor.gpus import NO_GPU
-from dtk.doctor.model import Check, Finding, Remedy, Result, failure, judged, not_applicable, warning
+from dtk.doctor.model import Check, Finding, Remedy, Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
 from dtk.doctor.versions import TOPIC, dotted, installed, number, upgrade
 
@@ -45,15 +45,12 @@ def _fit(facts: dict[str, Any], driver: str, runs: tuple[int, int]) -> Iterator[
         text = f"torch is built for CUDA {dotted(build)}, driver {driver} runs CUDA up to {dotted(runs)}"
         yield Finding("failure", text, _build_for(runs))
         if oldest := dotted(DRIVER_FOR.get(build[0], ())):
-            update = f"or install driver {oldest} or later, then reboot"
-            yield failure(f"driver {driver} is too old for this torch", update)
+            yield found("driver_too_old", driver=driver, oldest=oldest)
         return
     if facts["cuda_error"] or not facts["cuda_available"]:
         why = facts["cuda_error"] or "torch sees no device"
-        what, command = "look at the driver's view", "nvidia-smi"
-        if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-            what, command = f"CUDA_VISIBLE_DEVICES={visible} hides them", "unset CUDA_VISIBLE_DEVICES"
-        yield failure(f"NVML sees the driver, CUDA does not start: {why}", what, command)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        yield found("cuda_does_not_start" if visible is None else "cuda_hidden", why=why, visible=visible)
     # Devices for which this build holds no code: neither their major architecture nor PTX of an older one.
     built = [str(name) for name in facts["architectures"]]
     for i, device in enumerate(facts["devices"]):
@@ -101,9 +98,7 @@ def nccl(scope: Scope) -> Result:
         package = f"nvidia-nccl-cu{major}"
         version = installed(package)
         if version not in (None, loaded) and number(str(facts["cuda_build"]))[:1] == (major,):
-            text = f"NCCL {loaded} is loaded, {package} is {version}: another libnccl comes first"
-            what = "do not put another NCCL before torch's own"
-            findings.append(warning(text, what, "unset LD_PRELOAD LD_LIBRARY_PATH"))
+            findings.append(found("other_nccl", loaded=loaded, package=package, version=version))
     return judged(findings, f"NCCL {loaded}", measures={"version": loaded}, common={"NCCL": loaded})
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from diagnostics.contract.formatting import bytes_text as size
 from dtk.doctor.limits import trial
-from dtk.doctor.model import Check, Result, failure, graded, judged, not_applicable, warning
+from dtk.doctor.model import Check, Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
 from dtk.record.heartbeat import filesystem
 
@@ -30,23 +30,18 @@ def nearest(folder: Path) -> Path:
 def space(scope: Scope) -> Result:
     """Space and inodes, and a file really written."""
     place = nearest(scope.runs_folder)
-    elsewhere = ("put the runs on another disk", "dtk run runs_folder=FOLDER ...")
     if not place.is_dir():
-        return judged([failure(f"{place} is a file, so there is no place for runs", *elsewhere)])
+        return judged([found("runs_folder", text=f"{place} is a file, so there is no place for runs")])
     about = os.statvfs(place)
     whole, free = about.f_blocks * about.f_frsize, about.f_bavail * about.f_frsize
     kind = filesystem(place)
     findings = []
     if problem := trial(place, BLOCK_BYTES):
-        findings.append(failure(f"{place} cannot be written: {problem} ({size(free)} free)", *elsewhere))
+        findings.append(found("runs_folder", text=f"{place} cannot be written: {problem} ({size(free)} free)"))
     if whole and free < SOME_BYTES:  # The kernel's own file systems have no size.
-        text = f"{size(free)} free of {size(whole)} at {place}"
-        used = f"du -xh --max-depth=2 {place} | sort -h | tail"
-        findings.append(graded(free < FEW_BYTES, text, "see what is large; remove old runs", used))
+        findings.append(found("disk_full", bad=free < FEW_BYTES, free=size(free), whole=size(whole), place=place))
     if about.f_files and about.f_favail < FEW_INODES:
-        text = f"{about.f_favail:,} files more can be made at {place} (inodes)"
-        count = f"du -x --inodes --max-depth=3 {place} | sort -n | tail"
-        findings.append(graded(not about.f_favail, text, "find the folders with most files", count))
+        findings.append(found("inodes", bad=not about.f_favail, files=about.f_favail, place=place))
     measures = {"folder": str(place), "size_bytes": whole, "free_bytes": free, "filesystem": kind}
     fine = f"{size(free)} free of {size(whole)} at {place} ({kind or 'unknown file system'})"
     return judged(findings, fine, measures=measures)
@@ -69,9 +64,8 @@ def fsync(scope: Scope) -> Result:
     middle, longest = statistics.median(times), max(times)
     text = f"1 MiB is safe after {middle * 1e3:.1f} ms (median of {len(times)}, longest {longest * 1e3:.0f} ms)"
     measures = {"median_ms": round(middle * 1e3, 3), "longest_ms": round(longest * 1e3, 3)}
-    slow = f"slow: {text} on {filesystem(place) or 'this disk'}"
-    fix = ("put the runs on a local disk and copy them afterwards", "dtk run runs_folder=/local/disk/runs ...")
-    return judged([warning(slow, *fix)] if middle > SLOW_FLUSH_S else [], text, measures=measures)
+    slow = found("disk_slow", text=text, disk=filesystem(place) or "this disk")
+    return judged([slow] if middle > SLOW_FLUSH_S else [], text, measures=measures)
 
 
 CHECKS = (

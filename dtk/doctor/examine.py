@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dtk.doctor.model import Check, Result, failure, judged, warning
+from dtk.doctor.model import Check, Result, found, judged
 from dtk.doctor.scope import Scope
 
 QUICK_LIMIT_S = 20.0
@@ -49,14 +49,12 @@ def _limited(check: Check, scope: Scope, limit_s: float) -> Result:
         try:
             answers.append(check.run(scope))
         except Exception as error:  # A check that fails is an answer about this check alone.
-            what = "report it as a fault of dtk, with the output of"
-            text = f"the check itself failed: {type(error).__name__}: {error}"
-            answers.append(judged([warning(text, what, f"dtk doctor --only {check.name} --json")]))
+            text = f"{type(error).__name__}: {error}"
+            answers.append(judged([found("check_failed", error=text, name=check.name)]))
 
     thread = threading.Thread(target=make, name=f"doctor-{check.name}", daemon=True)
     thread.start()
     thread.join(limit_s)
     if answers:
         return answers[0]
-    what = "what it asks hangs (driver, file system, name server): see the kernel log"
-    return judged([failure(f"no answer in {limit_s:.0f} s", what, "sudo dmesg -T | tail -50")])
+    return judged([found("check_hangs", limit_s=limit_s)])

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dtk.doctor.gpus import TOPIC, Gpu, Seen, each, each_gpu
-from dtk.doctor.model import Check, Remedy, Result, failure, graded, warning
+from dtk.doctor.model import Check, Remedy, Result, found
 from dtk.doctor.scope import Scope
 from dtk.record.nvml import event_reasons
 
@@ -40,14 +40,11 @@ def clocks(scope: Scope) -> Result:
         yield f"GPU {gpu.index}  SM {now} of {most} MHz, {'busy' if busy else 'idle'}"
         limit, default = gpu.read("GetEnforcedPowerLimit"), gpu.read("GetPowerManagementDefaultLimit")
         if limit and default and limit < POWER_SHARE * default:  # In milliwatts.
-            text = f"GPU {gpu.index}: power limit {limit / 1e3:.0f} W of {default / 1e3:.0f} W"
-            yield warning(text, "put it back", f"sudo nvidia-smi -i {gpu.index} -pl {default / 1e3:.0f}")
+            yield found("power_limit", gpu=gpu.index, limit=limit / 1e3, default=default / 1e3)
         if busy and now and most and now < SLOW_CLOCK * most:
-            text = f"GPU {gpu.index} is busy at {now} MHz of {most} MHz"
-            yield warning(text, "undo locked clocks", f"sudo nvidia-smi -i {gpu.index} -rgc")
+            yield found("locked_clocks", gpu=gpu.index, now=now, most=most)
         if (gpu.read("GetCurrentClocksEventReasons") or 0) & 0x2:
-            text = f"GPU {gpu.index}: application clocks are set below the highest"
-            yield warning(text, "undo them", f"sudo nvidia-smi -i {gpu.index} -rac")
+            yield found("application_clocks", gpu=gpu.index)
 
     result = each(scope, look, "no clock is held down, power limits are the default ones")
     uneven = [name for name, clocks in highest.items() if len(clocks) > 1]
@@ -72,10 +69,9 @@ def throttling(gpu: Gpu) -> Seen:
     heat = "" if celsius is None else f"{celsius} C"
     yield f"GPU {gpu.index}  {', '.join(part for part in (heat, *reasons) if part) or 'nothing'}"
     if slowing := [name for name in reasons if name in THROTTLES]:
-        text = f"GPU {gpu.index} is throttled: {', '.join(slowing)}" + (f" at {heat}" if heat else "")
-        command = f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {gpu.index}"
         bad = any(THROTTLES[name] == "failure" for name in slowing)
-        yield graded(bad, text, "see reasons and temperatures", command)
+        at = f" at {heat}" if heat else ""
+        yield found("throttled", bad=bad, gpu=gpu.index, reasons=", ".join(slowing), heat=at)
 
 
 @each_gpu("no uncorrected memory error")
@@ -86,23 +82,17 @@ def ecc(gpu: Gpu) -> Seen:
         yield None
         return
     if not mode[0]:
-        text = f"GPU {gpu.index}: ECC is off, memory errors go unnoticed"
-        yield warning(text, "switch it on (from the next reboot)", f"sudo nvidia-smi -i {gpu.index} -e 1")
+        yield found("ecc_off", gpu=gpu.index)
         return
     kinds = ((UNCORRECTED, VOLATILE), (UNCORRECTED, AGGREGATE), (CORRECTED, VOLATILE))
     now, ever, corrected = (gpu.read("GetTotalEccErrors", *kind) or 0 for kind in kinds)
     yield f"GPU {gpu.index}  uncorrected {now} since reset, {ever} ever; corrected {corrected} since reset"
-    watch = ("watch whether they grow; ask for a replacement if so", f"nvidia-smi -q -d ECC -i {gpu.index}")
     if now:
-        yield failure(f"GPU {gpu.index}: {now} uncorrected ECC errors since its last reset", *_reset(gpu))
+        yield found("ecc_uncorrected", gpu=gpu.index, count=now)
     elif corrected > MANY_CORRECTED:
-        yield warning(f"GPU {gpu.index}: {corrected:,} corrected ECC errors since its last reset", *watch)
+        yield found("ecc_corrected", gpu=gpu.index, count=corrected)
     elif ever:
-        yield warning(f"GPU {gpu.index}: {ever} uncorrected ECC errors in its life", *watch)
-
-
-def _reset(gpu: Gpu) -> tuple[str, str]:
-    return "stop its jobs and reset it", f"sudo nvidia-smi --gpu-reset -i {gpu.index}"
+        yield found("ecc_ever", gpu=gpu.index, count=ever)
 
 
 @each_gpu("no row waits or failed to be remapped")
@@ -113,16 +103,14 @@ def remapped_rows(gpu: Gpu) -> Seen:
         pending = gpu.read("GetRetiredPagesPendingStatus")
         yield None if pending is None else f"GPU {gpu.index}  pages to retire: {'yes' if pending else 'none'}"
         if pending:
-            yield warning(f"GPU {gpu.index}: a page waits for a reset to be retired", *_reset(gpu))
+            yield found("page_waits", gpu=gpu.index)
         return
     corrected, uncorrected, pending, failed = rows
     yield f"GPU {gpu.index}  remapped after corrected errors {corrected}, uncorrected {uncorrected}"
     if failed:
-        text = f"GPU {gpu.index}: a row could not be remapped, no spare is left"
-        command = f"nvidia-smi -q -d ROW_REMAPPER -i {gpu.index}"
-        yield failure(text, "take it out of service and ask for a replacement", command)
+        yield found("row_failed", gpu=gpu.index)
     elif pending:
-        yield failure(f"GPU {gpu.index}: a faulty row waits for a reset to be remapped", *_reset(gpu))
+        yield found("row_waits", gpu=gpu.index)
 
 
 @each_gpu("nobody else uses the devices")
@@ -140,11 +128,9 @@ def gpu_processes(gpu: Gpu) -> Seen:
             name = Path(f"/proc/{process.pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
         used = f", {process.usedGpuMemory / 2**20:,.0f} MiB" if process.usedGpuMemory else ""
         yield f"GPU {gpu.index}  pid {process.pid} ({name}){used}"
-        text = f"GPU {gpu.index} is used by pid {process.pid} ({name}){used}"
-        yield warning(text, "see whose it is; end it if it is yours", f"ps -o pid,user,etime,args -p {process.pid}")
+        yield found("used_by_another", gpu=gpu.index, pid=process.pid, name=name, used=used)
     if memory is not None and not running and memory.used > HELD_SHARE * memory.total:
-        text = f"GPU {gpu.index}: {memory.used / 2**20:,.0f} MiB are held by no process that is visible here"
-        yield warning(text, "another container, or what a killed job left", f"sudo fuser -v /dev/nvidia{gpu.index}")
+        yield found("memory_held", gpu=gpu.index, mib=memory.used / 2**20)
 
 
 CHECKS = (

@@ -7,7 +7,7 @@ from functools import wraps
 from importlib.util import find_spec
 from typing import Any
 
-from dtk.doctor.model import Check, Finding, Result, failure, judged, not_applicable, warning
+from dtk.doctor.model import Check, Finding, Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
 
 TOPIC = "gpus"
@@ -60,7 +60,7 @@ def find(scope: Scope) -> tuple[list[Gpu], list[Finding], str]:
     try:
         count = nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
-        return [], [_lost("NVML does not count the devices", error)], ""
+        return [], [found("gpu_lost", what="NVML does not count the devices", error=error)], ""
     for i in range(count):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(i)
@@ -68,12 +68,8 @@ def find(scope: Scope) -> tuple[list[Gpu], list[Finding], str]:
             bus = f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}"
             gpus.append(Gpu(nvml, i, nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle), bus, handle))
         except nvml.NVMLError as error:
-            findings.append(_lost(f"GPU {i} does not answer", error))
+            findings.append(found("gpu_lost", what=f"GPU {i} does not answer", error=error))
     return gpus, findings, "" if count else "the driver lists no device"
-
-
-def _lost(what: str, error: Any) -> Finding:
-    return failure(f"{what}: {error}", "it fell off the bus or hangs: reboot the node", "sudo reboot")
 
 
 Seen = Iterator[Finding | str | None]
@@ -109,7 +105,7 @@ def each(scope: Scope, look: Callable[[Gpu], Seen], fine: str) -> Result:
         try:
             seen += look(gpu)
         except gpu.nvml.NVMLError as error:
-            seen.append(_lost(f"GPU {gpu.index} stopped answering", error))
+            seen.append(found("gpu_lost", what=f"GPU {gpu.index} stopped answering", error=error))
     if seen.count(None) == len(gpus):
         return not_applicable(f"{gpus[0].name} and this driver do not tell")
     findings = [item for item in seen if isinstance(item, Finding)]
@@ -126,18 +122,14 @@ def present(scope: Scope) -> Result:
         return not_applicable(reason)
     names = sorted({gpu.name for gpu in gpus})
     if len(names) > 1:
-        text = f"GPUs of different kinds: {', '.join(names)}; the slowest sets the pace"
         most = max(names, key=lambda name: sum(gpu.name == name for gpu in gpus))
         take = ",".join(gpu.uuid for gpu in gpus if gpu.name == most)
-        findings.append(warning(text, "take devices of one kind", f"export CUDA_VISIBLE_DEVICES={take}"))
+        findings.append(found("gpus_differ", names=", ".join(names), take=take))
     for gpu in gpus:  # In a mode in which ranks cannot use them together.
         if gpu.read("GetComputeMode") == PROHIBITED:
-            text = f"GPU {gpu.index} is in compute mode Prohibited"
-            findings.append(failure(text, "allow processes on it", f"sudo nvidia-smi -i {gpu.index} -c DEFAULT"))
+            findings.append(found("compute_prohibited", gpu=gpu.index))
         if (mig := gpu.read("GetMigMode")) is not None and mig[0]:
-            text = f"GPU {gpu.index} is split by MIG: a process uses one instance, and NCCL joins none of one GPU"
-            leave = f"sudo nvidia-smi -i {gpu.index} -mig 0"
-            findings.append(warning(text, "leave MIG to train on the whole device", leave))
+            findings.append(found("mig", gpu=gpu.index))
     findings += _hidden(gpus)
     driver = str(nvml.nvmlSystemGetDriverVersion())
     kind = f"{len(gpus)} x {names[0]}" if len(names) == 1 else ", ".join(gpu.name for gpu in gpus)
@@ -153,14 +145,9 @@ def present(scope: Scope) -> Result:
 def _without_nvml(reason: str) -> Result:
     """No NVML is normal without a GPU, and a fault where the kernel has a device."""
     if "mismatch" in reason.lower():
-        what = "the driver was updated under a running kernel module: reboot the node"
-        return judged([failure(reason, what, "sudo reboot")])
+        return judged([found("driver_mismatch", reason=reason)])
     if nvidia_devices():
-        if find_spec("pynvml") is None:
-            text = f"{reason}, and an NVIDIA device is here"
-            return judged([warning(text, "install it", "pip install nvidia-ml-py")])
-        what = "see what the driver says; in a container: docker run --gpus all"
-        return judged([failure(f"an NVIDIA device is here and {reason}", what, "nvidia-smi")])
+        return judged([found("no_pynvml" if find_spec("pynvml") is None else "no_nvml", reason=reason)])
     return not_applicable(f"{NO_GPU} ({reason})")
 
 
@@ -174,7 +161,6 @@ def _hidden(gpus: list[Gpu]) -> Iterator[Finding]:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return
-    use_all = ("use all of them", "unset CUDA_VISIBLE_DEVICES")
     entries = [entry.strip() for entry in chosen.split(",")]
     # An entry is a number, or the beginning of a UUID.
     visible = [
@@ -184,11 +170,10 @@ def _hidden(gpus: list[Gpu]) -> Iterator[Finding]:
         for entry in entries
     ]
     if not chosen.strip() or not visible[0]:
-        yield failure(f'CUDA_VISIBLE_DEVICES="{chosen}" hides every GPU', *use_all)
+        yield found("all_hidden", chosen=chosen)
     elif not all(visible):
-        bad, lost = entries[visible.index(False)], len(entries) - visible.index(False)
-        text = f"CUDA_VISIBLE_DEVICES={chosen}: there is no device {bad}, so CUDA ignores the last {lost} entries"
-        yield failure(text, *use_all)
+        at = visible.index(False)
+        yield found("some_hidden", chosen=chosen, bad_entry=entries[at], lost=len(entries) - at)
 
 
 CHECKS = (Check("devices", TOPIC, "every GPU answers, is of one kind, visible and usable", present),)

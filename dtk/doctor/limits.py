@@ -8,7 +8,7 @@ from pathlib import Path
 
 from diagnostics.contract.formatting import bytes_text as size
 from dtk.config.placement import host_memory
-from dtk.doctor.model import Check, Result, failure, graded, judged, not_applicable, warning
+from dtk.doctor.model import Check, Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
 
 TOPIC = "limits"
@@ -29,21 +29,18 @@ RANKS_MEMLOCK_BYTES = 1 << 30  # Chosen: RDMA buffers of a rank are some hundred
 def judge_shm(folder: Path) -> Result:
     """Size and free space of a folder for shared memory, and a segment really made in it."""
     if not folder.is_dir():
-        text = f"there is no {folder}: NCCL and data loaders share memory there"
-        return judged([failure(text, "mount it", f"sudo mount -t tmpfs -o size=50% tmpfs {folder}")])
+        return judged([found("shm_absent", folder=folder)])
     about = os.statvfs(folder)
     whole, free = about.f_blocks * about.f_frsize, about.f_bavail * about.f_frsize
-    larger = ("give more; docker: --shm-size=16g or --ipc=host", f"sudo mount -o remount,size=16g {folder}")
-    used = ("see what fills it; remove what dead jobs left", f"ls -lS {folder} | head")
     findings = []
     if problem := trial(folder, SEGMENT_BYTES):
         text = f"{folder}: {size(SEGMENT_BYTES)} cannot be taken: {problem} ({size(free)} of {size(whole)} free)"
-        findings.append(failure(text, *(used if whole >= SHM_BYTES else larger)))
+        findings.append(found("shm_used" if whole >= SHM_BYTES else "shm_little", bad=True, text=text, folder=folder))
     elif whole < SHM_BYTES:
         text = f"{folder} has {size(whole)} in all: little for several ranks with data loader workers"
-        findings.append(warning(text, *larger))
+        findings.append(found("shm_little", text=text, folder=folder))
     elif free < SHM_BYTES:
-        findings.append(warning(f"{folder} has {size(free)} free of {size(whole)}", *used))
+        findings.append(found("shm_used", text=f"{folder} has {size(free)} free of {size(whole)}", folder=folder))
     return judged(findings, f"{size(free)} free of {size(whole)}", measures={"size_bytes": whole, "free_bytes": free})
 
 
@@ -69,10 +66,10 @@ def judge_memlock(rdma: Path) -> Result:
         return judged([], f"{limit}; no RDMA device here, nothing needs more", common={"memlock": limit})
     findings = []
     if soft != resource.RLIM_INFINITY:
-        own = ("raise it before the job", "ulimit -l unlimited")
-        fix = _for_all("memlock", "-1", "unlimited") if soft >= hard != resource.RLIM_INFINITY else own
         text = f"{limit} of locked memory: RDMA ({', '.join(devices[:4])}) registers buffers of all ranks"
-        findings.append(graded(soft < RANKS_MEMLOCK_BYTES, text, *fix))
+        key = "limit_for_all" if soft >= hard != resource.RLIM_INFINITY else "limit_own"
+        fix = {"letter": "l", "wanted": "unlimited", "limit": "memlock", "docker": "-1"}
+        findings.append(found(key, bad=soft < RANKS_MEMLOCK_BYTES, text=text, **fix))
     return judged(findings, f"{limit}, RDMA devices: {', '.join(devices)}", common={"memlock": limit})
 
 
@@ -81,19 +78,13 @@ def files(scope: Scope) -> Result:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     findings = []
     if soft < FILES:
-        wanted = 65536 if hard == resource.RLIM_INFINITY else min(65536, hard)
-        own = ("raise it before the job", f"ulimit -n {wanted}")
-        fix = _for_all("nofile", "65536", "65536") if hard < FILES else own
         text = f"{soft} open files a process: peers' sockets and data loader workers use them up"
-        findings.append(graded(soft < FEW_FILES, text, *fix))
+        key = "limit_for_all" if hard < FILES else "limit_own"
+        wanted = 65536 if hard == resource.RLIM_INFINITY or hard < FILES else min(65536, hard)
+        fix = {"letter": "n", "wanted": wanted, "limit": "nofile", "docker": "65536"}
+        findings.append(found(key, bad=soft < FEW_FILES, text=text, **fix))
     measures = {"soft": soft, "hard": hard}
     return judged(findings, f"{soft} a process", measures=measures, common={"open files": str(soft)})
-
-
-def _for_all(limit: str, docker: str, value: str) -> tuple[str, str]:
-    """Return the remedy where the hard limit of the user is too low."""
-    what = f"raise it for all, then log in again; docker: --ulimit {limit}={docker}"
-    return what, f"echo '* - {limit} {value}' | sudo tee /etc/security/limits.d/{limit}.conf"
 
 
 def judge_processes(pids_max: Path) -> Result:
@@ -108,10 +99,9 @@ def judge_processes(pids_max: Path) -> Result:
     least = limits[which]
     findings = []
     if least < PROCESSES:
-        own = ("raise it before the job", f"ulimit -u {2 * PROCESSES}")
-        fix = own if which == "ulimit -u" else ("start the container with more", "docker run --pids-limit=-1")
         text = f"{least} processes and threads ({which}): several ranks with their threads use them up"
-        findings.append(warning(text, *fix))
+        key = "limit_own" if which == "ulimit -u" else "pids_limit"
+        findings.append(found(key, text=text, letter="u", wanted=2 * PROCESSES))
     return judged(findings, f"{least:,} ({which})", measures={"limit": least})
 
 
@@ -123,8 +113,7 @@ def judge_memory(meminfo: Path, group: Path) -> Result:
     whole, free = memory
     findings = []
     if free < 0.1 * whole:
-        text = f"{size(free)} of {size(whole)} of host memory are available"
-        findings.append(warning(text, "see who uses it", "ps -eo pid,user,rss,args --sort=-rss | head"))
+        findings.append(found("host_memory", free=size(free), whole=size(whole)))
     measures = {"total_bytes": whole, "available_bytes": free}
     return judged(findings, f"{size(free)} available of {size(whole)}", measures=measures)
 

@@ -4,7 +4,7 @@ from itertools import takewhile
 from typing import Any
 
 from dtk.doctor.gpus import TOPIC, Gpu, Seen, each, each_gpu
-from dtk.doctor.model import Check, Remedy, Result, failure, not_applicable, warning
+from dtk.doctor.model import Check, Remedy, Result, found, not_applicable
 from dtk.doctor.scope import Scope
 
 MAX_LINKS = 36  # Above NVML_NVLINK_MAX_LINKS of CUDA 12 (18); links that are absent answer "not supported".
@@ -32,14 +32,12 @@ def nvlink(scope: Scope) -> Result:
         ups[gpu.index] = len(up)
         yield f"GPU {gpu.index}  {len(up)} of {len(states)} links up"
         if up and down:
-            text = f"GPU {gpu.index}: NVLink {', '.join(map(str, down))} down, {len(up)} of {len(states)} up"
-            command = f"nvidia-smi nvlink -s -i {gpu.index}"
-            yield failure(text, "see the links; reseat the bridge or ask for service", command)
+            lost = ", ".join(map(str, down))
+            yield found("nvlink_down", gpu=gpu.index, down=lost, up=len(up), links=len(states))
         for link in up:
             counts = {name: gpu.read("GetNvLinkErrorCounter", link, counter) for counter, name in ERRORS.items()}
             if bad := ", ".join(f"{count} {name}" for name, count in counts.items() if count):
-                text = f"GPU {gpu.index}: NVLink {link} has {bad}"
-                yield warning(text, "watch whether they grow under load", f"nvidia-smi nvlink -e -i {gpu.index}")
+                yield found("nvlink_errors", gpu=gpu.index, link=link, counts=bad)
         yield from _fabric(gpu)
 
     result = each(scope, look, "all links are up, without errors")
@@ -65,9 +63,7 @@ def _fabric(gpu: Gpu) -> Seen:
     if state == 0 or (state == FABRIC_DONE and int(info.status) == 0):
         return
     why = f"error {int(info.status)}" if state == FABRIC_DONE else FABRIC.get(state, f"state {state}")
-    text = f"GPU {gpu.index}: registration with the NVSwitch fabric: {why}"
-    what = "start the fabric manager, in the driver's version"
-    yield failure(text, what, "sudo systemctl restart nvidia-fabricmanager")
+    yield found("fabric", gpu=gpu.index, why=why)
 
 
 @each_gpu("full width, no repeated transfers")
@@ -79,14 +75,13 @@ def pcie(gpu: Gpu) -> Seen:
         return
     speed, fastest = gpu.read("GetCurrPcieLinkGeneration"), gpu.read("GetMaxPcieLinkGeneration")
     yield f"GPU {gpu.index}  PCIe {speed} of {fastest}, x{width} of x{most}"
-    reseat = ("reseat the card, try another slot or riser", f"sudo lspci -vv -s {gpu.bus} | grep -i LnkSta")
     if width < most:
-        yield warning(f"GPU {gpu.index}: PCIe x{width} of x{most}", *reseat)
+        yield found("pcie_narrow", gpu=gpu.index, bus=gpu.bus, width=width, most=most)
     if speed and fastest and speed < fastest and gpu.is_busy():
-        yield warning(f"GPU {gpu.index} is busy on PCIe generation {speed} of {fastest}", *reseat)
+        yield found("pcie_slow", gpu=gpu.index, bus=gpu.bus, speed=speed, fastest=fastest)
     replays = gpu.read("GetPcieReplayCounter")
     if replays and replays > MANY_REPLAYS:
-        yield warning(f"GPU {gpu.index}: {replays:,} PCIe transfers were repeated", *reseat)
+        yield found("pcie_replays", gpu=gpu.index, bus=gpu.bus, replays=replays)
 
 
 CHECKS = (

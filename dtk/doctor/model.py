@@ -2,7 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from diagnostics.contract.files import read_table
 
 if TYPE_CHECKING:
     from dtk.doctor.scope import Scope
@@ -57,19 +61,23 @@ class Finding:
     remedy: Remedy | None = None
 
 
-def failure(text: str, what: str = "", command: str = "") -> Finding:
-    """Return a failure and, where there is one, its remedy: what to do, and the command for it."""
-    return graded(True, text, what, command)
+def found(key: str, /, *, bad: bool = False, **values: Any) -> Finding:
+    """Return a finding of `findings.yaml` with its remedy, if it has one.
+
+    Args:
+        key: of the finding.
+        bad: where the table leaves it open, whether it is a failure or a warning.
+        values: of the words in braces.
+    """
+    texts = {part: text.format(**values) for part, text in _findings()[key].items()}
+    status: Status = "failure" if bad or "failure" in texts else "warning"
+    remedy = Remedy(texts["fix"], texts.get("command", "")) if "fix" in texts else None
+    return Finding(status, texts.get("either") or texts[status], remedy)
 
 
-def warning(text: str, what: str = "", command: str = "") -> Finding:
-    """Return a warning and its remedy, as `failure`."""
-    return graded(False, text, what, command)
-
-
-def graded(bad: bool, text: str, what: str = "", command: str = "") -> Finding:
-    """Return a failure if it is `bad`, else a warning."""
-    return Finding("failure" if bad else "warning", text, Remedy(what, command) if what else None)
+@cache
+def _findings() -> dict[str, dict[str, str]]:
+    return dict(read_table(Path(__file__).with_name("findings.yaml")))
 
 
 def not_applicable(reason: str, **more: Any) -> Result:

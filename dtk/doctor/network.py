@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from dtk.doctor.model import Check, Finding, Result, failure, graded, judged, not_applicable, warning
+from dtk.doctor.model import Check, Finding, Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
 from dtk.launch.processes import free_port
 
@@ -29,17 +29,13 @@ def hostname(scope: Scope) -> Result:
     findings, addresses = _own_name(name, scope.nodes > 1)
     seconds = time.monotonic() - began
     if seconds > SLOW_NAME_S and addresses:
-        command = f"echo '{addresses[0]} {name}' | sudo tee -a /etc/hosts"
-        text = f"resolving {name} took {seconds:.1f} s"
-        findings.append(warning(text, "ask the hosts file before a name server", command))
+        findings.append(found("name_slow", name=name, seconds=seconds, address=addresses[0]))
     master = os.environ.get("MASTER_ADDR")
     if master:
         try:
             socket.getaddrinfo(master, None)
         except OSError as error:
-            what = "name the first node by an address that all nodes reach"
-            text = f"MASTER_ADDR={master} does not resolve: {_why(error)}"
-            findings.append(failure(text, what, "export MASTER_ADDR=ADDRESS"))
+            findings.append(found("master_unresolved", master=master, why=_why(error)))
     measures = {"host": name, "addresses": addresses, "seconds": round(seconds, 3)}
     return judged(findings, f"{name} is {', '.join(addresses)}", measures=measures)
 
@@ -50,19 +46,14 @@ def _own_name(name: str, several_nodes: bool) -> tuple[list[Finding], list[str]]
         entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
         consequence = "other nodes cannot reach it" if several_nodes else "gloo uses loopback instead"
-        text = f"the host name {name} does not resolve ({_why(error)}): {consequence}"
-        command = f"echo 'ADDRESS {name}' | sudo tee -a /etc/hosts"
-        return [graded(several_nodes, text, "give it one", command)], []
+        why = _why(error)
+        return [found("name_unresolved", bad=several_nodes, name=name, why=why, consequence=consequence)], []
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
     findings = []
     if all(_unbound(address, 0) for address in addresses):
-        text = f"the host name {name} is {', '.join(addresses)}, which is no address of this machine"
-        what = "give the name an address of this machine"
-        findings.append(graded(several_nodes, text, what, "hostname -I; sudoedit /etc/hosts"))
+        findings.append(found("name_of_another", bad=several_nodes, name=name, addresses=", ".join(addresses)))
     elif several_nodes and all(address.startswith("127.") or address == "::1" for address in addresses):
-        text = f"the host name {name} is {addresses[0]}: other nodes would talk to themselves"
-        what = "give the name its address in the network, or name the interface"
-        findings.append(failure(text, what, "export GLOO_SOCKET_IFNAME=NAME"))
+        findings.append(found("name_loopback", name=name, address=addresses[0]))
     return findings, addresses
 
 
@@ -90,18 +81,13 @@ def judge_interfaces(folder: Path, several_nodes: bool) -> Result:
     up = [name for name, bits in flags.items() if bits & UP]
     findings = []
     if "lo" in flags and "lo" not in up:
-        text = "loopback (lo) is down: ranks of one machine cannot meet"
-        findings.append(failure(text, "switch it on", "sudo ip link set lo up"))
+        findings.append(found("loopback_down"))
     outward = [name for name in up if name != "lo" and not name.startswith(VIRTUAL)]
     if not outward and several_nodes:
-        text = "no interface leads to another machine"
-        findings.append(failure(text, "see the interfaces", "ip -brief address"))
+        findings.append(found("no_way_out"))
     findings += [finding for variable in VARIABLES for finding in _named(variable, flags)]
     if several_nodes and len(outward) > 1 and not any(os.environ.get(name) for name in VARIABLES):
-        several = f"several interfaces lead to other machines ({', '.join(outward)})"
-        text = f"{several}, and no variable says which one to use: ranks may choose different ones"
-        command = f"export NCCL_SOCKET_IFNAME=={outward[0]} GLOO_SOCKET_IFNAME={outward[0]}"
-        findings.append(warning(text, "set the one that connects the nodes, on all nodes", command))
+        findings.append(found("several_ways", names=", ".join(outward), first=outward[0]))
     about = {name: _about(folder / name) for name in up}
     lines = []
     for name, facts in about.items():
@@ -110,9 +96,7 @@ def judge_interfaces(folder: Path, several_nodes: bool) -> Result:
         for way in ("rx", "tx"):
             packets, errors = facts[f"{way}_packets"] or 0, facts[f"{way}_errors"] or 0
             if errors > FEW_ERRORS and errors * 10_000 > packets:
-                text = f"{name}: {errors:,} broken packets of {packets:,} ({way})"
-                fix = "see what kind; change cable, transceiver or port"
-                findings.append(warning(text, fix, f"ip -s -s link show {name}"))
+                findings.append(found("broken_packets", name=name, errors=errors, packets=packets, way=way))
     common = {f"MTU of {name}": str(about[name]["mtu"]) for name in outward if about[name]["mtu"]}
     fine = f"up: {', '.join(up) or 'none'}"
     return judged(findings, fine, details=lines, measures={"interfaces": about}, common=common)
@@ -137,11 +121,9 @@ def _named(variable: str, flags: dict[str, int]) -> Iterator[Finding]:
     fits = {w: [name for name in flags if (name == w if exact else name.startswith(w))] for w in wanted}
     for w, names in fits.items():
         if not names and (not variable.startswith("NCCL") or not any(fits.values())):
-            text = f"{variable}={value}: there is no interface {w} here ({there})"
-            yield failure(text, f"name one of {there}, or let it be chosen", f"unset {variable}")
+            yield found("no_such_interface", variable=variable, value=value, wanted=w, there=there)
         if names and not any(flags[name] & UP for name in names):
-            text = f"{variable}={value}: {names[0]} is down"
-            yield failure(text, "switch it on, or choose another", f"sudo ip link set {names[0]} up")
+            yield found("interface_down", variable=variable, value=value, name=names[0])
 
 
 def _read(path: Path) -> str | None:
@@ -161,12 +143,10 @@ def ports(scope: Scope) -> Result:
     named = scope.port if scope.port is not None else valid
     port = PORT if named is None else named
     if why := _unbound("", port):
-        text = f"port {port}{'' if named is None else ' that you named'} cannot be listened on: {why}"
-        what = f"choose another one (torchrun --master-port {free_port()}), or see who listens"
-        findings.append(graded(named is not None, text, what, f"ss -ltnp 'sport = :{port}'"))
+        told, other = "" if named is None else " that you named", free_port()
+        findings.append(found("port_taken", bad=named is not None, port=port, named=told, why=why, other=other))
     if scope.port is None and variable and valid is None:
-        text = f"MASTER_PORT={variable} is no port (1 to 65535)"
-        findings.append(failure(text, "give a number", "export MASTER_PORT=29500"))
+        findings.append(found("no_port", port=variable))
     return judged(findings, f"port {port} is free, loopback answers", measures={"port": port})
 
 
@@ -183,10 +163,8 @@ def _loopback() -> list[Finding]:
                     accepted.sendall(b"dtk")
                     received = client.recv(3)
     except OSError as error:
-        what = "look at the interface and at the firewall"
-        command = "ip address show lo; sudo iptables -L INPUT -n"
-        return [failure(f"loopback does not work: {_why(error)}", what, command)]
-    return [] if received == b"dtk" else [failure("loopback loses what is sent")]
+        return [found("loopback_fails", why=_why(error))]
+    return [] if received == b"dtk" else [found("loopback_loses")]
 
 
 UP_AND_NAMED = "interfaces up, those that variables name, broken packets"

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from dtk.doctor.examine import Made
-from dtk.doctor.model import Result, failure, graded, judged, not_applicable
+from dtk.doctor.model import Result, found, judged, not_applicable
 from dtk.doctor.registry import BETWEEN
 from dtk.doctor.report import Node
 
@@ -22,6 +22,7 @@ SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.05
 CONNECT_S = 3.0  # TCP repeats its first packet after one second, and again after two.
 NEIGHBOURS = 8  # Nodes that each node connects to, beside node 0.
 MUST_AGREE = ("dtk", "torch", "NCCL", "GPUs")  # Differences that break a job; all others are warnings.
+PACKAGES = ("torch", "NCCL", "Python", "hydra-core", "omegaconf", "dtk")
 VARIABLES = ("NCCL_", "GLOO_", "TORCH_NCCL_", "CUDA_DEVICE_ORDER", "FI_", "UCX_")
 PER_NODE = ("NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE")
 """Variables that may differ."""
@@ -78,12 +79,8 @@ def agreement(nodes: Sequence[Node], of_node: Mapping[int, Mapping[str, str]]) -
             for value, numbers in sorted(groups.items(), key=lambda group: len(group[1])):
                 shown = ", ".join(map(str, numbers[:8])) + (" ..." if len(numbers) > 8 else "")
                 texts.append(f"{value} on node{'s' * (len(numbers) > 1)} {shown}")
-            fix: tuple[str, ...] = ("make the nodes alike, or leave out the node that differs",)
-            if name.isupper() or "_" in name:
-                fix = ("set it on all nodes alike", f"env | grep {name}")
-            elif name in ("torch", "NCCL", "Python", "hydra-core", "omegaconf", "dtk"):
-                fix = ("use one image or one environment for all nodes", "pip freeze")
-            findings.append(graded(name in MUST_AGREE, f"{name}: {'; '.join(texts)}", *fix))
+            kind = "variable" if name.isupper() or "_" in name else "version" if name in PACKAGES else "limit"
+            findings.append(found(f"{kind}_differs", bad=name in MUST_AGREE, name=name, texts="; ".join(texts)))
     fine = f"{len(names)} versions, limits and variables are the same on {len(nodes)} nodes"
     return judged(findings, fine, measures={"differences": [finding.text for finding in findings]})
 
@@ -114,17 +111,14 @@ def clock(store: Store, nodes: Sequence[int]) -> Result:
             store.set(f"clock/pong/{node}/{i}", repr(time.time()))
         text = arrived(store, f"clock/offset/{node}", ANSWER_S)
         if text is None:
-            findings.append(failure(f"node {node} does not answer", "see whether it still lives"))
+            findings.append(found("node_silent", node=node))
             continue
         offset_s, half_trip_s = json.loads(text)
         offsets[node] = (offset_s, half_trip_s)
         sure_s = abs(offset_s) - half_trip_s
         if sure_s > CLOCK_WARNING_S:
             way = "ahead of" if offset_s > 0 else "behind"
-            text = f"the clock of node {node} is {abs(offset_s):.3f} s {way} that of node 0"
-            command = "sudo systemctl restart chrony && chronyc makestep"
-            fix = f"synchronise the clock of node {node}"
-            findings.append(graded(sure_s > CLOCK_FAILURE_S, text, fix, command))
+            findings.append(found("clock", bad=sure_s > CLOCK_FAILURE_S, node=node, seconds=abs(offset_s), way=way))
     lines = [f"node {node}  {skew * 1e3:+.1f} ms (+- {half * 1e3:.1f} ms)" for node, (skew, half) in offsets.items()]
     largest = max((abs(skew) for skew, _ in offsets.values()), default=0.0)
     measures = {"skew_s": {str(node): round(skew, 6) for node, (skew, _) in offsets.items()}}
@@ -189,7 +183,5 @@ def reach(store: Store, nodes: Sequence[int]) -> Result:
             failed = json.loads(arrived(store, f"reach/failed/{node}", ANSWER_S) or "null") or {}
         pairs += len(neighbours(node, nodes))
         for other, why in failed.items():
-            what = "let the nodes of a job reach all ports of each other"
-            text = f"node {node} cannot connect to node {other}: {why}"
-            findings.append(failure(text, what, "sudo iptables -L INPUT -n --line-numbers"))
+            findings.append(found("unreachable", node=node, other=other, why=why))
     return judged(findings, f"{pairs} connections between nodes")

@@ -16,7 +16,7 @@ from dtk.doctor import node_checks
 from dtk.doctor.children import ChildOutput
 from dtk.doctor.collectives import judge, try_ranks
 from dtk.doctor.examine import Made, examine
-from dtk.doctor.model import Check, Result, failure, judged
+from dtk.doctor.model import Check, Result, found, judged
 from dtk.doctor.node_checks import arrived
 from dtk.doctor.rank_identity import Place
 from dtk.doctor.report import Node, Report, as_plain, from_plain
@@ -68,8 +68,7 @@ def run(
     report = None
     if here.rank == 0:
         between += [] if scope.nodes > 1 else node_checks.alone(names)
-        command = "ssh HOST 'ps -eo pid,stat,wchan:20,args | grep dtk'"
-        result = judged([failure("the node met the others and reported no checks", "see what the node does", command)])
+        result = judged([found("no_report")])
         silent = [(int(number), host) for number, host in roster["nodes"].items() if int(number) not in answering]
         nodes += [Node(number, host, (Made("answer", "nodes", result, 0.0),)) for number, host in silent]
         report = Report(tuple(nodes), tuple(between), time.monotonic() - began)
@@ -162,9 +161,8 @@ def _between(
 
     several = len(roster["nodes"]) > 1
     if here.rank == 0 and roster["missing"]:
-        text = f"ranks that never came: {', '.join(map(str, roster['missing'][:16]))}"
-        what = "see whether their processes live and reach the first node"
-        results.append(Made("ranks", "nodes", judged([failure(text, what, "ssh HOST 'pgrep -af dtk'")]), 0.0))
+        absent = found("ranks_absent", ranks=", ".join(map(str, roster["missing"][:16])))
+        results.append(Made("ranks", "nodes", judged([absent]), 0.0))
     leads = here.local_rank == 0 and several and here.node in answering
     if "clock" in names and leads:
         if here.rank:

@@ -7,7 +7,7 @@ from itertools import combinations
 
 from dtk.doctor.children import ChildOutput, run_child
 from dtk.doctor.gpus import NO_GPU, find
-from dtk.doctor.model import Check, Finding, Result, failure, judged, not_applicable, warning
+from dtk.doctor.model import Check, Finding, Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
 
 TOPIC = "pairs"
@@ -23,11 +23,6 @@ STATUS = {
 }
 """nvmlGpuP2PStatus_t without OK (nvml.h)."""
 SLOW_SHARE = 0.5  # Part of the median speed of all copies below which a pair stands out.
-ACS = (
-    "PCIe access control (ACS) or an IOMMU between the devices; switch them off in the firmware, meanwhile",
-    "export NCCL_P2P_DISABLE=1",
-)
-"""Remedy for copies that fail or are wrong."""
 LISTED = 28  # Pairs that are listed one by one: those of 8 GPUs.
 
 
@@ -44,8 +39,7 @@ def p2p(scope: Scope) -> Result:
             worse = max((status for status in both if status is not None), default=None)
             pairs[a.index, b.index] = worse, a.read("GetP2PStatus", b.handle, NVLINK) == OK
     except gpus[0].nvml.NVMLError as error:
-        text = f"the driver does not answer: {error}"
-        return judged([failure(text, "see the driver's view", "nvidia-smi topo -p2p r")])
+        return judged([found("p2p_no_answer", error=error)])
     if all(read is None for read, _ in pairs.values()):
         return not_applicable("this driver does not tell")
     linked = sum(nvlink for _, nvlink in pairs.values())
@@ -65,15 +59,10 @@ def _judge_pairs(pairs: dict[tuple[int, int], tuple[int | None, bool]]) -> Itera
         linked = any(nvlink for read, nvlink in pairs.values() if read == status)
         shown = ", ".join(without[:8]) + (" ..." if len(without) > 8 else "")
         text = f"no peer access for {len(without)} of {len(pairs)} pairs ({shown}): {STATUS.get(status, status)}"
-        if linked:
-            what = "NVLink joins them: the driver or a link is at fault"
-            yield failure(f"{text}, although NVLink joins them", what, "nvidia-smi topo -p2p r")
-        else:
-            yield warning(text, "NCCL goes through host memory then; if it hangs", "export NCCL_P2P_DISABLE=1")
+        yield found("p2p_broken" if linked else "p2p_absent", text=text)
     if len({nvlink for _, nvlink in pairs.values()}) > 1:
         apart = [f"{a}-{b}" for (a, b), (_, nvlink) in pairs.items() if not nvlink]
-        text = f"some pairs have no NVLink: {', '.join(apart[:8])}"
-        yield warning(text, "see the topology", "nvidia-smi topo -m")
+        yield found("pairs_without_nvlink", pairs=", ".join(apart[:8]))
 
 
 def copies(scope: Scope) -> Result:
@@ -97,18 +86,17 @@ def judge_copies(output: ChildOutput) -> Result:
     findings = []
     for record in done:
         if record.get("wrong"):
-            text = f"the copy differs from its source ({json.dumps(record['wrong'])})"
-            findings.append(failure(f"{record['from']} to {record['to']}: {text}", *ACS))
+            wrong = json.dumps(record["wrong"])
+            findings.append(found("copy_wrong", source=record["from"], target=record["to"], wrong=wrong))
     if output.problem:
         begun = [record for record in output.records if "begin" in record]
         where = f" in the copy from {begun[-1]['begin']} to {begun[-1]['to']}" if begun else ""
-        findings.append(failure(f"{output.problem}{where}", *ACS))
+        findings.append(found("copy_failed", problem=output.problem, where=where))
     speeds = {(record["from"], record["to"]): record["gb_per_s"] for record in done if "gb_per_s" in record}
     middle = statistics.median(speeds.values()) if speeds else 0.0
     for (source, target), speed in speeds.items():
         if speed < SLOW_SHARE * middle:
-            text = f"{source} to {target}: {speed:.1f} GB/s, half of the pairs reach {middle:.1f}"
-            findings.append(warning(text, "see what lies between them", "nvidia-smi topo -m"))
+            findings.append(found("copy_slow", source=source, target=target, speed=speed, middle=middle))
     fine = f"{len(speeds)} copies are right, {middle:.1f} GB/s (median)"
     lines = [f"{source} to {target}  {speed:.1f} GB/s" for (source, target), speed in speeds.items()][: 2 * LISTED]
     return judged(findings, fine, details=lines, measures={"copies": done})

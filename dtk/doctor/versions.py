@@ -6,7 +6,7 @@ import re
 import sys
 import sysconfig
 
-from dtk.doctor.model import Check, Finding, Remedy, Result, Status, failure, judged, warning
+from dtk.doctor.model import Check, Finding, Remedy, Result, Status, found, judged
 from dtk.doctor.scope import Scope
 from dtk.extras import install
 
@@ -57,11 +57,9 @@ def judge_python(version: tuple[int, ...], debug: bool) -> Result:
     """As `python`, of any interpreter."""
     findings, name = [], f"Python {dotted(version)}"
     if version[:2] < PYTHON:
-        least = dotted(PYTHON)
-        fix = (f"use Python {least} or later", f"python{least} -m venv .venv")
-        findings.append(failure(f"{name} is older than {least}", *fix))
+        findings.append(found("python_old", name=name, least=dotted(PYTHON)))
     if debug:
-        findings.append(warning(f"{name} is a debug build: everything on the host is slower"))
+        findings.append(found("python_debug", name=name))
     text = f"{name} ({platform.python_implementation()}, {platform.machine()})"
     own = dotted(version)
     return judged(findings, text, details=[sys.executable], measures={"version": own}, common={"Python": own})
@@ -71,10 +69,9 @@ def torch(scope: Scope) -> Result:
     """torch: installed, importable, recent enough, with torch.distributed, and at terms with NumPy."""
     answer = scope.torch()
     if not answer.installed:
-        return judged([failure("torch is not installed", "install it", install("train"))])
+        return judged([found("not_installed", bad=True, package="torch", install=install("train"))])
     if not answer.facts:
-        text = f"torch is installed and cannot be used: {answer.reason}"
-        return judged([failure(text, "see the whole error", f"{sys.executable} -c 'import torch'")])
+        return judged([found("torch_unusable", reason=answer.reason, python=sys.executable)])
     facts = answer.facts
     version = str(facts["version"])
     findings = _too_old("failure", "torch", version)
@@ -108,16 +105,14 @@ def config(scope: Scope) -> Result:
     hydra, omegaconf, antlr = (installed(name) for name in ("hydra-core", "omegaconf", "antlr4-python3-runtime"))
     if hydra is None or omegaconf is None:
         absent = "hydra-core" if hydra is None else "omegaconf"
-        return judged([failure(f"{absent} is not installed", "install it", install("train"))])
+        return judged([found("not_installed", bad=True, package=absent, install=install("train"))])
     findings = []
     if not MINIMUM["hydra-core"] <= number(hydra) < HYDRA_BELOW:
         wanted = f"hydra-core>={dotted(MINIMUM['hydra-core'])},<{dotted(HYDRA_BELOW)}"
         text = f"hydra-core {hydra} is not what dtk is made for ({wanted})"
         findings.append(Finding("failure", text, upgrade(wanted)))
     if antlr and number(omegaconf) < (2, 4) and number(antlr)[:2] != number(ANTLR):
-        text = f"antlr4-python3-runtime {antlr}: OmegaConf {omegaconf} reads its grammar with {ANTLR} only"
-        command = f"{sys.executable} -m pip install 'antlr4-python3-runtime=={ANTLR}.*'"
-        findings.append(failure(text, "put it back", command))
+        findings.append(found("antlr", antlr=antlr, omegaconf=omegaconf, wanted=ANTLR, python=sys.executable))
     text = f"hydra-core {hydra}, omegaconf {omegaconf}"
     return judged(findings, text, common={"hydra-core": hydra, "omegaconf": omegaconf})
 
@@ -132,20 +127,17 @@ def extras(scope: Scope) -> Result:
         if len(missing) == len(packages):
             absent.append(extra)
         elif missing:
-            text = f"extra {extra} is half installed: {', '.join(missing)} missing"
-            findings.append(warning(text, "complete it", install(extra)))
+            findings.append(found("half_installed", extra=extra, missing=", ".join(missing), install=install(extra)))
         else:
             whole.append(extra)
     for package in ("numpy", "psutil", "nvidia-ml-py"):
         if version := installed(package):
             findings += _too_old("warning", package, version)
         else:
-            findings.append(warning(f"{package} is not installed", "install it", install("train")))
+            findings.append(found("not_installed", package=package, install=install("train")))
     for name in LOOKALIKES:
         if (version := installed(name)) and number(version) < (12,):
-            text = f"{name} {version} brings another module pynvml"
-            uninstall = f"{sys.executable} -m pip uninstall -y {name}"
-            findings.append(warning(text, "keep nvidia-ml-py alone", uninstall))
+            findings.append(found("lookalike", name=name, version=version, python=sys.executable))
     text = f"dtk {own or 'from a source tree'}; extras: {', '.join(whole) or 'none'}"
     details = [f"not installed: {', '.join(absent)}"] if absent else []
     return judged(findings, text, details=details, common={"dtk": own or "source tree"})

@@ -10,7 +10,7 @@ from pathlib import Path
 from diagnostics.analysis.gpu_faults import XIDS
 from diagnostics.causes.hardware.gpu_fault import MEANINGS
 from dtk.doctor.gpus import TOPIC, nvidia_devices
-from dtk.doctor.model import Check, Finding, Remedy, Result, graded, judged, not_applicable, warning
+from dtk.doctor.model import Check, Finding, Remedy, Result, found, judged, not_applicable
 
 KERNEL_LOG = Path("/dev/kmsg")
 RECORD_BYTES, LOG_BYTES = 8192, 64 << 20  # Longest record of /dev/kmsg; and the most that is read of a log.
@@ -94,10 +94,8 @@ def _finding(bus: str, code: int, events: list[Event]) -> Finding:
         when = f", the last {last / max(size, 1):.0f} {unit} ago"
     text = f"{bus}: Xid {code} ({MEANINGS.get(code, 'see the catalogue')}) {len(own)} x{when}"
     if XIDS.get(code) == "program":
-        what = "a program's fault more often than the device's: find the kernel"
-        return warning(text, what, "CUDA_LAUNCH_BLOCKING=1 COMMAND")
-    what = "collect the report for the vendor, drain the node and reboot it (docs.nvidia.com/deploy/xid-errors)"
-    return graded(last is None or last < RECENT_S, text, what, "sudo nvidia-bug-report.sh")
+        return found("xid_program", text=text)
+    return found("xid_hardware", bad=last is None or last < RECENT_S, text=text)
 
 
 ABOUT = "the driver's error events in the kernel log"

@@ -6,7 +6,7 @@ from diagnostics.contract.artifacts import RunPaths, read_status
 from diagnostics.contract.files import read_json
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import command, override, typed
-from dtk.config.placement import Placement
+from dtk.config.placement import Placement, tp_warning
 from dtk.config.schema import Config
 from dtk.launch.console import Console
 from dtk.launch.local import Outcome
@@ -36,6 +36,8 @@ def banner(
     if mesh.dp_size != world_size:
         divide = f"{counted(mesh.dp_size, 'rank')} along dp_replicate and dp_shard divide the batch"
         console.line(f"  mesh      {mesh}; {divide}")
+        if warning := tp_warning(config, world_size, placement.nproc):
+            console.line(f"            warning: {warning}")
     tokens = config.data.sequence_length
     each = f", {counted(tokens, 'token')} each" if config.data.unit == "token" else ""
     console.line(

@@ -5,11 +5,12 @@ Peers of the rank that failed may end before it, so ranks are ordered by how the
 import re
 import socket
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+from msgspec.structs import replace
 
 from diagnostics.contract.artifacts import ENDED_BY_WATCH, Failure, RunPaths, State, read_heartbeat, read_verdict
 from diagnostics.contract.files import open_regular

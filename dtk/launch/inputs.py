@@ -1,10 +1,13 @@
 """What can be found out before a run begins of the things that it reads: in one line, instead of on every rank."""
 
 import math
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from dtk.config.compose import Composed
 from dtk.config.schema import Config, CustomModelConfig, CustomOptimizerConfig, DataConfig, GPTConfig
+from dtk.errors import DtkError
+from dtk.extras import install
 
 if TYPE_CHECKING:
     from dtk.data.dataset import Dataset
@@ -29,6 +32,11 @@ def check_parts(config: Config, world_size: int) -> dict[str, Any]:
     from dtk.data.build import check_dataset
     from dtk.record.trackers import check_tracker
 
+    if package := config.strategy.traits.library or config.engine.removeprefix("native"):
+        typed = f"strategy={config.strategy.name}" if config.strategy.traits.library else f"engine={config.engine}"
+        if find_spec(package) is None:
+            what = f"{typed} needs the package {package}, which is not installed"
+            raise DtkError(what, fix=f"install it: {install(package)}")
     check_tracker(config.tracker)
     if config.strategy.offload_folder is not None:
         from dtk.parallel.tiers import Swap

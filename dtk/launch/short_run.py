@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from diagnostics.contract.invocation import override
@@ -13,6 +14,7 @@ from diagnostics.runs.find import Details
 from diagnostics.runs.records import number
 from dtk.errors import USER_ERROR, DtkError
 from dtk.launch.processes import importable
+from dtk.orphan import killed_with
 
 QUIET = ("train.evaluate_every=-1", "checkpoint=off", "tracker=none")
 """Overrides by which a run leaves nothing but its records."""
@@ -61,6 +63,7 @@ def _run(arguments: Sequence[str]) -> tuple[int, str]:
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
+        preexec_fn=partial(killed_with, os.getpid()),  # Nobody would read what an orphan measures.
     )
     try:
         _, errors = process.communicate()

@@ -17,7 +17,6 @@ from dtk.models.gpt import GPT
 from dtk.models.llama import Llama
 from dtk.models.moe import MoE
 from dtk.parallel.blocks import blocks_of, choose_blocks
-from dtk.parallel.mesh import divisors
 
 ModelConfig = GPTConfig | LlamaConfig | EncoderConfig | CustomModelConfig
 
@@ -26,19 +25,17 @@ def build_model(config: ModelConfig, allow_targets: list[str]) -> nn.Module:
     """Build the model on the current default device (under `torch.device("meta")` without memory).
 
     Args:
-        config: one of the four kinds of the model section.
+        config: one of the four kinds of the model section, whose sizes `dtk.config.checks` has found to fit.
         allow_targets: import paths, or prefixes ending in `.*`, that `_target_` may name.
 
     Raises:
-        DtkError: sizes that do not fit together; a `_target_` that is not allowed, not found, not called
-            with its arguments, or no nn.Module.
+        DtkError: a `_target_` that is not allowed, not found, not called with its arguments, or no nn.Module.
     """
     if isinstance(config, CustomModelConfig):
         model: nn.Module = instantiate(config._target_, config.constructor, allow_targets, nn.Module)
         if config.wrap:
             choose_blocks(model, config.wrap)
         return model
-    _check_heads(config)
     if isinstance(config, GPTConfig):
         return GPT(config)
     if isinstance(config, LlamaConfig):
@@ -86,24 +83,3 @@ def check_custom(config: Config) -> None:
     except Exception:
         return
     check_blocks(config, model)
-
-
-def _check_heads(config: GPTConfig | LlamaConfig | EncoderConfig) -> None:
-    if config.heads < 1 or config.width % config.heads:
-        why = "every head has the same whole number of features"
-        raise _indivisible("width", config.width, "heads", config.heads, why)
-    if not isinstance(config, LlamaConfig):
-        return
-    if config.kv_heads < 1 or config.heads % config.kv_heads:
-        why = "each key and value head serves the same number of query heads"
-        raise _indivisible("heads", config.heads, "kv_heads", config.kv_heads, why)
-    if config.width // config.heads % 2:
-        what = f"heads of {config.width // config.heads} features (model.width / model.heads)"
-        why = "rotary positions turn pairs of features"
-        raise DtkError(what, why, "choose model.width and model.heads so that their quotient is even")
-
-
-def _indivisible(whole: str, number: int, part: str, wanted: int, why: str) -> DtkError:
-    nearest = min(divisors(max(1, number)), key=lambda divisor: abs(divisor - wanted))
-    what = f"model.{whole}={number} does not divide into model.{part}={wanted}"
-    return DtkError(what, why, f"take model.{part}={nearest}")

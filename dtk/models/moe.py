@@ -15,15 +15,16 @@ from torch import Tensor, nn
 
 from dtk.config.schema import MoEConfig
 from dtk.models.flops import training_flops_per_token
-from dtk.models.layers import Role, held
+from dtk.models.layers import Cuttable, Role, held
 from dtk.models.llama import Llama, LlamaBlock, LlamaMLP
-from dtk.parallel.collectives import Axis, exchange_counts, exchange_rows
+from dtk.parallel.collectives import Axis, copy, exchange_counts, exchange_rows, reduce
 
 
 class Answer(NamedTuple):
     """What the model returns in training."""
 
     logits: Tensor
+    """Or what the next stage of a pipeline takes."""
     auxiliary: Tensor
     """Balance and z loss, weighted, summed over blocks and tokens: what to add to the summed cross-entropy."""
     loads: Tensor
@@ -52,7 +53,7 @@ class Experts(nn.Module):
 class Router(nn.Linear):
     """Logits of every expert for every token, in float32 under every precision."""
 
-    role: ClassVar[Role] = "whole"
+    role: ClassVar[Role] = "replicated"
 
     def __init__(self, config: MoEConfig) -> None:
         super().__init__(config.width, config.experts, bias=False)
@@ -63,11 +64,13 @@ class Router(nn.Linear):
             return F.linear(x.float(), held(self.weight).float())
 
 
-class MixtureMLP(nn.Module):
-    """Router, experts, and those that every token passes through."""
+class MixtureMLP(Cuttable):
+    """Router, experts, and those that every token passes through. Works on a rank's own part of each sequence."""
 
     axis: Axis | None = None
     """Ranks that divide the experts; None = this rank has all. Set by `dtk.dimensions.ep`."""
+    context: Axis | None = None
+    """Ranks that divide the sequences beside those of `cut`. Set by `dtk.dimensions.cp`."""
 
     def __init__(self, config: MoEConfig) -> None:
         super().__init__()
@@ -91,7 +94,11 @@ class MixtureMLP(nn.Module):
         # Balance loss by sequence (DeepSeek-AI 2024, "DeepSeek-V3", equations 17 to 20), as shares over a batch would
         # depend on how it is divided; z loss: Zoph et al. 2022, "ST-MoE", equation 5.
         share = F.one_hot(chosen, config.experts).sum(2).float().mean(1) * (config.experts / config.experts_per_token)
-        balance = (share * probabilities.mean(1)).sum() * chosen.shape[1]
+        means = torch.stack((share, probabilities.mean(1)))
+        for axis in (self.context, None if self.cut is None else self.cut.axis):
+            if axis is not None:  # Of whole sequences; each rank's loss is that of its own tokens.
+                means = reduce(copy(means, axis), axis) / axis.size
+        balance = means.prod(0).sum() * chosen.shape[1]
         return y, config.balance_loss * balance + config.z_loss * logits.logsumexp(-1).square().sum(), loads
 
     def _route(self, x: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
@@ -188,9 +195,9 @@ class MoE(Llama):
     def forward(  # type: ignore[override]
         self, tokens: Tensor, positions: Tensor | None = None, stream: Tensor | None = None
     ) -> Tensor | Answer:
-        """As `Llama.forward`, in training with the rest of an `Answer`; there is no pipeline, and so no `stream`."""
+        """As `Llama.forward`, in training with the rest of an `Answer` where there are experts."""
         cos, sin = self.rotary(tokens, positions)
-        x, auxiliary, loads = self.token_embedding(tokens), [], []
+        x, auxiliary, loads = self.token_embedding(tokens) if stream is None else stream, [], []
         for block in self.blocks:
             result = block(x, cos, sin)
             if isinstance(result, tuple):
@@ -199,8 +206,9 @@ class MoE(Llama):
                 loads.append(load)
             else:
                 x = result
-        logits = self.logits(x)
-        return Answer(logits, torch.stack(auxiliary).sum(), torch.stack(loads)) if self.training else logits
+        output = x if self.final_norm is None else self.logits(x)
+        answers = self.training and auxiliary  # A stage of a pipeline may have no experts.
+        return Answer(output, torch.stack(auxiliary).sum(), torch.stack(loads)) if answers else output
 
     def flops_per_token(self, sequence_length: int) -> int:
         """Training FLOPs per token (see `training_flops_per_token`), of the experts that a token passes through."""

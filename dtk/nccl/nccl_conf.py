@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from diagnostics.analysis.environment.conf_file import ConfFile, parse_conf
+from diagnostics.analysis.environment.values import ConfFile, parse_conf
 from diagnostics.contract.files import read_record
 
 SYSTEM = Path("/etc/nccl.conf")

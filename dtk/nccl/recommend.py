@@ -1,8 +1,8 @@
 """Which preset fits this machine, and why. What only the user knows (nodes, an interface) is asked, never guessed."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import counted
 from dtk.nccl.machine import Machine
 
@@ -76,57 +76,18 @@ def _several_nodes(machine: Machine) -> Advice:
     if machine.cloud == "gcp" and not active and plugin and sum("H100" in gpu.name for gpu in machine.gpus) == 8:
         reason = f"Google Cloud, 8 H100 and {len(virtual)} gVNIC interfaces ({_some(virtual)})"
         return Advice(case, plugin, (reason, "source the installed plugin's own profile where there is one"))
-    for rule in _CARD_RULES:
-        cards = [card.name for card in active if card.link_layer == rule.link_layer]
-        if cards and rule.fits(machine, cards):
-            reason = f"{rule.where.format(counted(len(cards), rule.what))} ({_some(cards)})"
-            return Advice(case, rule.preset, (reason, *rule.more), rule.needs)
+    for rule in table_beside(__file__):
+        cards = [card.name for card in active if card.link_layer == rule["link_layer"]]
+        fits = machine.cloud == rule.get("cloud", machine.cloud)
+        if cards and fits and all(name.startswith(rule.get("prefix", "")) for name in cards):
+            reason = f"{rule['where'].format(counted(len(cards), rule.get('what', '')))} ({_some(cards)})"
+            return Advice(case, rule["preset"], (reason, *rule.get("more", ())), tuple(rule.get("needs", ())))
     reason = "no RDMA device is active" if machine.rdma else "there is no RDMA device, so nodes talk over TCP"
     return Advice(case, "tcp_ethernet", (reason,), _interface(machine))
 
 
-@dataclass(frozen=True, slots=True)
-class _CardRule:
-    """A preset for active RDMA cards of one kind."""
-
-    preset: str
-    link_layer: str
-    where: str
-    """`Azure with {}`: where the cards are counted."""
-    what: str
-    fits: Callable[[Machine, list[str]], bool] = lambda machine, cards: True
-    more: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
-
-
-_CARD_RULES = (
-    _CardRule(
-        *("azure_nd", "InfiniBand", "Azure with {}", "InfiniBand card"),
-        fits=lambda machine, cards: machine.cloud == "azure",
-        needs=("nccl.topo_file=FILE, unless /etc/nccl.conf names it",),
-    ),
-    _CardRule(
-        *("oci", "Ethernet", "Oracle Cloud with {}", "RoCE card"),
-        fits=lambda machine, cards: machine.cloud == "oci",
-        needs=('nccl.hca="NAME,NAME", those of the compute network as the template of the shape lists them',),
-    ),
-    _CardRule(
-        *("coreweave", "InfiniBand", "InfiniBand cards called ibp* as on CoreWeave", ""),
-        fits=lambda machine, cards: all(name.startswith("ibp") for name in cards),
-    ),
-    _CardRule(
-        *("infiniband", "InfiniBand", "{}", "active InfiniBand port"),
-        more=("name the cards with nccl.hca if some are for storage",),
-    ),
-    _CardRule(
-        *("roce", "Ethernet", "{} on Ethernet", "active RDMA card"),
-        needs=("nccl.traffic_class=NUMBER, the lossless class of your switches",),
-    ),
-)
-
-
 def _interface(machine: Machine) -> tuple[str, ...]:
-    """Return the request for the name of the interface, with those that are up; none is chosen."""
+    """Ask for the interface between the nodes; those of this machine are listed, but none is chosen."""
     up = [interface.name for interface in machine.interfaces if interface.up]
     names = up or [interface.name for interface in machine.interfaces]
     listed = f" (this machine has: {_some(names)})" if names else ""

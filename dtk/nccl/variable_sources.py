@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from diagnostics.analysis.environment.conf_file import ConfFile, parse_conf
+from diagnostics.analysis.environment.values import ConfFile, parse_conf
 from dtk.errors import DtkError
 from dtk.nccl.nccl_conf import MOST_BYTES, read_system, read_user
 from dtk.nccl.render import ENVIRONMENT

@@ -5,8 +5,6 @@ is right for a loss that is the sum over the ranks of what they compute on diffe
 `join`, for a loss that every rank of the group computes alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.rendezvous import rendezvous
 
 from dtk.parallel import loopback
@@ -40,8 +40,10 @@ class Context:
         """
         key = mesh, dimensions
         if key not in self.device_meshes:
-            sizes = tuple(mesh.size(name) for name in dimensions)
-            self.device_meshes[key] = init_device_mesh(self.device.type, sizes, mesh_dim_names=dimensions)
+            places = [[mesh.coordinate(rank)[name] for name in dimensions] for rank in range(self.world_size)]
+            ranks = torch.tensor(sorted(range(self.world_size), key=places.__getitem__), dtype=torch.int, device="cpu")
+            sizes = [mesh.size(name) for name in dimensions]
+            self.device_meshes[key] = DeviceMesh(self.device.type, ranks.view(sizes), mesh_dim_names=dimensions)
         return self.device_meshes[key]
 
     @property
@@ -113,11 +115,8 @@ def join(store: Store, device: str, backend: str, timeout_s: float, mesh: Mesh |
     # Host tensors travel by gloo under NCCL too: asynchronous checkpoints need it. Binding the
     # device lets NCCL build its communicator at once and fail early.
     nccl = backend == "nccl"
-    names, rank, size = (
-        "cpu:gloo,cuda:nccl" if nccl else backend,
-        int(os.environ["RANK"]),
-        int(os.environ["WORLD_SIZE"]),
-    )
+    names, rank = "cpu:gloo,cuda:nccl" if nccl else backend, int(os.environ["RANK"])
+    size = int(os.environ["WORLD_SIZE"])
     bound = place if nccl else None
     dist.init_process_group(names, store=store, rank=rank, world_size=size, timeout=timeout, device_id=bound)
     return Context(

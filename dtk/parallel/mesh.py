@@ -9,6 +9,9 @@ from math import prod
 ORDER = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Dimensions whose sizes multiply to world_size, outermost first: ranks that are neighbours along `tp` have
 consecutive numbers, so that the dimension with the most communication gets the fastest links."""
+NUMBERED = {"tp": ORDER, "dp": ("pp", "tp", "dp_replicate", "dp_shard", "cp"), "pp": (*ORDER[1:], "pp")}
+"""`parallel.placement` -> the order in which ranks are numbered. Data-parallel dimensions and cp stay side by side, as
+states are kept over both."""
 EXPERTS = ("expert_replicate", "expert_shard", "ep")
 """How the ranks of a stage are divided for the experts, outermost first: a second view of all dimensions but `pp`."""
 SECONDARY = "dp_secondary"
@@ -35,6 +38,8 @@ class Mesh:
     """Expert parallel: parts of the experts. Has no ranks of its own: it divides dp_shard x cp x tp, or copies."""
     dp_secondary: int = 1
     """Ranks of each part of dp_shard that keeps gathered parameters between them until backward; 1 = none does."""
+    innermost: str = "tp"
+    """Of `NUMBERED`: along which neighbours have consecutive numbers."""
 
     def __post_init__(self) -> None:
         for name in (*ORDER, "ep"):
@@ -43,6 +48,11 @@ class Mesh:
         if self.divided_by_ep % self.ep:
             ranks = "dp_replicate" if self.dp_shard * self.cp * self.tp == 1 else "dp_shard x cp x tp"
             raise ValueError(f"ep={self.ep} does not divide {ranks} = {self.divided_by_ep}")
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Dimensions in the order in which ranks are numbered, outermost first."""
+        return NUMBERED[self.innermost]
 
     def __str__(self) -> str:
         """`dp_shard 4 x tp 2`: the dimensions with more than one rank, outermost first."""
@@ -97,7 +107,11 @@ class Mesh:
         if dimension in EXPERTS:
             return prod(self.size(name) for name in EXPERTS[EXPERTS.index(dimension) + 1 :])
         innermost = COMPOUND.get(dimension, ("dp_shard" if dimension == SECONDARY else dimension,))[-1]
-        return prod(self.size(name) for name in ORDER[ORDER.index(innermost) + 1 :])
+        return prod(self.size(name) for name in self.order[self.order.index(innermost) + 1 :])
+
+    def crosses(self, dimension: str, local_size: int) -> bool:
+        """Whether ranks of one group of a dimension lie on different nodes of so many ranks."""
+        return any(len({rank // local_size for rank in group}) > 1 for group in self.groups(dimension))
 
     def coordinate(self, rank: int) -> dict[str, int]:
         """Return a rank's index along each dimension, `dp` and those of the experts included.
@@ -126,7 +140,7 @@ class Mesh:
 
     def folded(self, into: str) -> "Mesh":
         """Return the mesh with cp as a part of the dimension `into`: the same ranks, at the same places."""
-        return replace(self, cp=1, **{into: self.size(into) * self.cp})
+        return replace(self, cp=1, **{into: self.size(into) * self.cp})  # type: ignore[arg-type]
 
     def groups(self, dimension: str) -> list[list[int]]:
         """Return the ranks of every group of a dimension, in order; each rank is in exactly one group."""
@@ -152,7 +166,7 @@ def _coordinate(mesh: Mesh, rank: int) -> dict[str, int]:
     """`Mesh.coordinate`, computed once: ranks ask at every step."""
     place = {name: rank // mesh.stride(name) % mesh.size(name) for name in ORDER}
     place["dp"] = place["dp_replicate"] * mesh.dp_shard + place["dp_shard"]
-    within = rank % (mesh.world_size // mesh.pp)  # `pp` is the outermost dimension.
+    within = rank // mesh.pp if mesh.innermost == "pp" else rank % (mesh.world_size // mesh.pp)
     place.update((name, within // mesh.stride(name) % mesh.size(name)) for name in EXPERTS)
     return place
 

@@ -75,6 +75,8 @@ def is_replicated_over(parameter: Tensor, dimension: str) -> bool:
     """Whether the ranks of a mesh dimension hold the same part of a parameter; outside its own mesh they do."""
     if not isinstance(parameter, DTensor):
         return True
+    if over_ep(parameter) and dimension == "tp":
+        return False
     placements = dict(zip(parameter.device_mesh.mesh_dim_names or (), parameter.placements))
     return isinstance(placements.get(dimension, Replicate()), Replicate)
 

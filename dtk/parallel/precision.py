@@ -2,8 +2,6 @@
 are float32 everywhere.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 
 import torch

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnostics.contract.formatting import counted
-from dtk.config.placement import is_remote
+from dtk.config.placement import is_remote, tp_warning
 from dtk.config.schema import Config
 from dtk.console.progress import Busy
 from dtk.errors import DtkError
@@ -118,10 +118,9 @@ def _check(choice: Choice, config: Config, ranks: int, here: Machine) -> tuple[C
 
 def _doubts(config: Config, here: Machine) -> Iterator[str]:
     """Yield settings that will probably differ in the run, and layers that wait for the slow links between nodes."""
-    tp, hardware = config.parallel.tp, here.hardware
-    if tp > 1 and here.local_size % tp:
-        waits = "every layer waits for the links between them; use a degree that divides the node"
-        yield f"parallel.tp={tp} crosses nodes of {counted(here.local_size, 'rank')}: {waits}"
+    hardware = here.hardware
+    if warning := tp_warning(config, ranks_of(config), here.local_size):
+        yield warning
     if hardware is None or hardware.backend == "gloo":
         return
     dtype = "tf32" if config.precision.tf32 else config.precision.compute_dtype

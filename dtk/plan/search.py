@@ -64,12 +64,7 @@ class _Candidate:
 
 
 def search(job: Composed, here: Machine) -> Search:
-    """Rank the layouts of the job's ranks, model and global batch by predicted step time; what is typed stays.
-
-    Args:
-        job: settled.
-        here: with a device.
-    """
+    """Rank the layouts of a settled job's ranks, model and global batch by step time; what is typed stays."""
     from dtk.plan.timing.time import least_s, step_time
 
     assert here.hardware is not None

@@ -16,28 +16,27 @@ _DEFAULT = "0"
 def representatives(
     world_size: int,
     local_size: int,
-    degrees: Iterable[int] = (),
+    degrees: Mapping[str, int] | None = None,
     named: Iterable[int] = (),
-    apart: Collection[int] = (),
+    apart: Collection[str] = (),
 ) -> dict[int, int]:
     """Every rank -> the rank that is simulated in its place.
 
     Args:
         world_size: ranks of the job.
         local_size: ranks per node.
-        degrees: sizes of the mesh's dimensions, outermost first.
+        degrees: dimension of the mesh -> its size, outermost first.
         named: ranks that differ by name, such as that of a fault.
         apart: which of the degrees have a class for each place, as stages of a pipeline do different things.
     """
-    own, sizes = {0, world_size - 1, *named}, tuple(degrees)
+    own = {0, world_size - 1, *named}
     first: dict[tuple[str, ...], int] = {}
     stands_for = {}
     for rank in range(world_size):
         places, rest = [_place(rank % local_size, local_size)], rank
-        for number, degree in reversed(list(enumerate(sizes))):
-            index = rest % degree
-            places.append(str(index) if number in apart else _place(index, degree))
-            rest //= degree
+        for name, degree in reversed(list((degrees or {}).items())):
+            rest, index = divmod(rest, degree)
+            places.append(str(index) if name in apart else _place(index, degree))
         stands_for[rank] = rank if rank in own else first.setdefault(tuple(places), rank)
     return stands_for
 

@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from diagnostics.contract.artifacts import Status
 from diagnostics.evidence.calls import SIMULATED, Call, Described, Dump, GroupKey, describe, is_library
-from diagnostics.evidence.job.merge_errors import merge_errors
+from diagnostics.evidence.job.assign_ranks import merge_errors
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, RankError, RunEvidence, Stacks, Thread
 from diagnostics.evidence.readers.log import read_text

@@ -26,7 +26,7 @@ from dtk.simulate.group import simulated_group
 from dtk.simulate.step_position import Places
 from dtk.strategies.registry import one_device
 from dtk.train import assemble, loop, setup
-from dtk.train.checkpoint import Checkpoints, LoopState, _model_state, _optimizer_state
+from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.summary import summarise
 
 SAMPLES = 1 << 20
@@ -53,7 +53,7 @@ def simulated_config(config: Config, steps: int) -> Config:
     config = dataclasses.replace(config, strategy=one_device() if alone else config.strategy.in_memory())
     train = dataclasses.replace(config.train, steps=steps, compile=False, garbage_collect_every=0)
     schedule = dataclasses.replace(config.schedule, warmup_steps=0)
-    return dataclasses.replace(config, train=train, schedule=schedule, resume=None)
+    return dataclasses.replace(config, train=train, schedule=schedule, resume=None, engine="native")
 
 
 def _reduced(config: Config) -> Config:
@@ -162,8 +162,7 @@ class _Checkpoints(Checkpoints):
             return
         self.saved_step = loop.step
         with region("checkpoint"):
-            state = {**_model_state(model), **_optimizer_state(model, optimizer), **loop.tensors()}
-            self._agree(len(state))
+            self._agree(len(self.strategy.entries(model, optimizer)) + len(loop.tensors()))
         self._written = True
 
     def wait(self) -> None:
@@ -179,7 +178,7 @@ class _Checkpoints(Checkpoints):
     def load(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> LoopState:
         """See `Checkpoints`."""
         with region("checkpoint"):
-            self._agree(len(_model_state(model)))
+            self._agree(len(self.strategy.outline(model)))
         self.saved_step = int(folder.name.rpartition("_")[2])
         return LoopState(self.saved_step)
 

@@ -1,9 +1,10 @@
 """What a preflight found: its answer, its document for people, and JSON for programs."""
 
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from diagnostics.contract.formatting import counted
 from diagnostics.report import diagnosis, jsonform
@@ -41,12 +42,22 @@ def document(found: Preflight, *, brief: bool = False, page: str = "") -> doc.Do
     if found.verdict.report is None:
         fields = tuple(doc.Field(*field) for field in (("page", page), ("note", found.job.note)) if field[1])
         source = doc.on_page(doc.Paragraph(doc.Span(found.job.source, "code")))
+        rows = (
+            ("ranks", f"{found.job.world_size:,}"),
+            ("ranks simulated", f"{found.simulated:,}"),
+            ("steps", str(found.steps) if found.steps else "to its own end"),
+            ("calls and waits of all ranks", f"{found.verdict.outcome.events:,}"),
+            ("seconds", f"{found.seconds:.1f}"),
+        )
+        table = doc.Table(("what", "how much"), rows, 1)
+        proven = doc.Section("What was proven", (doc.Paragraph(ASSUMED), table, doc.Paragraph(LIMITS)))
+        changed = doc.Section("What was changed", (doc.Paragraph(found.job.note),)) if found.job.note else None
         return doc.Document(
             title="Preflight: would end",
             badge=("WOULD END", "good"),
             answer=answer(found),
             lead=doc.present(source, doc.Only(("terminal", "markdown"), (doc.Fields(fields),))),
-            blocks=(doc.Only(diagnosis.PAGES, _proven(found)), *what_if),
+            blocks=(doc.Only(diagnosis.PAGES, doc.present(proven, changed)), *what_if),
             footer="Made by dtk preflight. The same as data: dtk preflight with --json.",
         )
     made = diagnosis.document(found.verdict.report, brief=brief, page=page)
@@ -79,21 +90,6 @@ def as_json(found: Preflight) -> dict[str, Any]:
         ],
         "report": None if report is None else jsonform.as_json(report),
     }
-
-
-def _proven(found: Preflight) -> tuple[doc.Block, ...]:
-    """Return what the answer of a job that ends is based on."""
-    rows = (
-        ("ranks", f"{found.job.world_size:,}"),
-        ("ranks simulated", f"{found.simulated:,}"),
-        ("steps", str(found.steps) if found.steps else "to its own end"),
-        ("calls and waits of all ranks", f"{found.verdict.outcome.events:,}"),
-        ("seconds", f"{found.seconds:.1f}"),
-    )
-    table = doc.Table(("what", "how much"), rows, 1)
-    proven = doc.Section("What was proven", (doc.Paragraph(ASSUMED), table, doc.Paragraph(LIMITS)))
-    note = doc.Section("What was changed", (doc.Paragraph(found.job.note),)) if found.job.note else None
-    return doc.present(proven, note)
 
 
 def _what_if(tried: tuple[Tried, ...]) -> tuple[doc.Block, ...]:

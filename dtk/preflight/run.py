@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,6 @@ from dtk.config.compose import Composed
 from dtk.config.placement import is_remote, ranks_per_node
 from dtk.config.schema import Config
 from dtk.errors import DtkError
-from dtk.parallel.mesh import ORDER
 from dtk.plan.job import planned_job
 from dtk.preflight.calls import Record
 from dtk.preflight.classes import ALL_UP_TO, replaceable, representatives, spread
@@ -26,7 +25,7 @@ from dtk.preflight.what_if import STEPS, Tried, WhatIf
 
 PROCESSES = 8
 """Ranks simulated at once, at most; as many as this machine has cores."""
-_APART = (ORDER.index("pp"), ORDER.index("cp"))
+_APART = ("pp", "cp")
 """Dimensions along which ranks send to their neighbours, so that each place is a class."""
 Progress = Callable[[str], None]
 
@@ -55,7 +54,7 @@ class Job:
     """How the report calls it."""
     world_size: int
     body: Body
-    degrees: tuple[int, ...] = ()
+    degrees: Mapping[str, int] = field(default_factory=dict)
     """Of its mesh, outermost first; empty for a script."""
     named: tuple[int, ...] = ()
     """Ranks that differ by name."""
@@ -131,7 +130,7 @@ def _job(composed: Composed, request: Request) -> Job:
         source=f"preflight of {' '.join(request.overrides) or 'the default job'}, {world_size} ranks",
         world_size=world_size,
         body=partial(simulate_rank, world_size=world_size, steps=steps, limit_s=request.limit_s, play=play),
-        degrees=tuple(mesh.size(name) for name in ORDER),
+        degrees={name: mesh.size(name) for name in mesh.order},
         named=() if rank is None else (rank,),
         config=config,
         plain=composed.plain,

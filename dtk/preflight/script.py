@@ -26,13 +26,7 @@ from dtk.preflight.simulated_rank import SimulatedRank
 
 
 def play_script(script: Path, arguments: Sequence[str], local_size: int) -> Callable[[SimulatedRank], None]:
-    """Return the function that a simulated rank of the script runs.
-
-    Args:
-        script: the file.
-        arguments: its own.
-        local_size: ranks per node.
-    """
+    """Return the function that a simulated rank of the script runs."""
 
     def play(simulated: SimulatedRank) -> None:
         rank, world_size = simulated.exchange.rank, simulated.world_size

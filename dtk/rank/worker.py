@@ -97,7 +97,7 @@ def _train(config: Config, job: Job, context: Context, recorder: Recorder, stop:
         recorder.parity(begun(loop))
     finished = loop.run()
     if finished and config.checkpoint.export:
-        export(config, loop.parts.model, paths, context)
+        export(config, loop.parts.model, paths, context, loop.parts.strategy)
     recorder.summary(summarise(loop, loop.dataset))
     if context.rank == 0:
         return _close(paths, finished, loop, stop)
@@ -129,6 +129,8 @@ def _describe(loop: Loop) -> None:
     if isinstance(loop.config.model, CustomModelConfig):
         blocks = describe_blocks(loop.parts.model)
         say(f"blocks: {blocks or 'none found, so the model is one unit; model.wrap=[CLASS] names them'}")
+    for note in loop.parts.strategy.notes:
+        say(f"strategy.config: {note}")
     speed = loop.measures
     sends = f"{speed.communicated_bytes_per_step / 2**20:,.1f} MiB in collectives a step"
     peak = f"against {speed.peak_reason}" if speed.peak_flops else f"not available: {speed.peak_reason}"

@@ -15,8 +15,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from diagnostics.analysis.divergence.identity import signature
 from diagnostics.evidence.calls import Wire
-from diagnostics.evidence.ring.format import ANY_PEER, NO_PEER, STARTED
-from diagnostics.evidence.ring.groups import group_key
+from diagnostics.evidence.ring.format import ANY_PEER, NO_PEER, STARTED, group_key
 from dtk.parallel.regions import current
 from dtk.record import frames
 from dtk.record.ring import Ring

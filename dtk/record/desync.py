@@ -11,8 +11,7 @@ from diagnostics.contract.artifacts import RunPaths, Verdict
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.ring import RingFile, call_of
-from diagnostics.evidence.ring.format import RingDump, RingRecord
-from diagnostics.evidence.ring.groups import format_ranks, parse_ranks
+from diagnostics.evidence.ring.format import RingDump, RingRecord, format_ranks, parse_ranks
 from dtk.record import verdict_text as text
 from dtk.record.verdict_text import Place
 

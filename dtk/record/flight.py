@@ -223,17 +223,9 @@ class BlackBox:
 
     def _write(self, status: dict[str, Any]) -> None:
         beat = read_heartbeat(self.heartbeat)
-        record: dict[str, Any] = {
-            "schema_version": SCHEMA_VERSION,
-            "rank": self.rank,
-            "attempt": self.attempt,
-            "pid": os.getpid(),
-        }
-        record |= {
-            "host": socket.gethostname(),
-            "time_s": time.time(),
-            "entries_age_s": time.monotonic() - self._rings_s,
-        }
+        about = {"schema_version": SCHEMA_VERSION, "rank": self.rank, "attempt": self.attempt, "pid": os.getpid()}
+        age_s = time.monotonic() - self._rings_s
+        record = {**about, "host": socket.gethostname(), "time_s": time.time(), "entries_age_s": age_s}
         record |= {"step": beat and beat.step, "region": beat and beat.region}
         record["recorders"] = {name: {**ring, "pg_status": status.get(name)} for name, ring in self._rings.items()}
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import hashlib
 import importlib.metadata
+import itertools
 import os
 import platform
 import re
@@ -12,16 +13,16 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.contract.artifacts import SCHEMA_VERSION
 from diagnostics.contract.secrets import is_secret, masked
+from diagnostics.runs.find import made_by_dtk
 from diagnostics.runs.processes import process_start
 from dtk.record.nvml import all_devices, open_nvml, text_of
-from dtk.record.own_files import PAGES, without_runs
 
 if TYPE_CHECKING:
     from dtk.config.placement import Placement
@@ -62,8 +63,10 @@ def manifest(
     nproc = getattr(config.fault, "ranks_per_node", placement.nproc)
     common = surroundings(run_id, world_size, nproc, Path(config.runs_folder))
     digest = hashlib.sha256(repr(sorted(masked(plain).items())).encode()).hexdigest()
-    about = {"launcher": launcher, "strategy_traits": config.strategy.on(mesh).traits_record(), "config_sha256": digest}
-    about |= {"mesh": dataclasses.asdict(mesh), "nccl": {"backend": placement.backend, **nccl, "effect": None}}
+    traits = dataclasses.asdict(config.strategy.on(mesh).traits)
+    about = {"launcher": launcher, "strategy_traits": traits, "config_sha256": digest}
+    about |= {"tags": config.tags, "mesh": {**dataclasses.asdict(mesh), "order": mesh.order}}
+    about |= {"nccl": {"backend": placement.backend, **nccl, "effect": None}}
     about |= {"hardware": {**common["hardware"], "missing_files": missing_files(nccl["variables"])}}
     return {**common, **about, "environment": {**nccl["variables"], **common["environment"]}}
 
@@ -210,7 +213,7 @@ def missing_files(variables: Mapping[str, str]) -> list[str]:
 
 
 def _gpus() -> dict[str, Any]:
-    """GPUs of this machine and the driver, or the reason why none is known."""
+    """Return the GPUs of this machine and the driver, or why they are not known."""
     nvml, reason = open_nvml()
     if nvml is None:
         return {"gpus": None, "gpu_reason": reason}
@@ -231,3 +234,55 @@ def environment() -> dict[str, str]:
     """Variables that change how a job runs; never one whose name speaks of a secret."""
     names = [name for name in sorted(os.environ) if name.startswith(PREFIXES) and not is_secret(name)]
     return {name: os.environ[name] for name in names}
+
+
+PAGES = ("dtk-report.html", "dtk-comparison.html", "dtk-bench-comm.html", "dtk-preflight.html")
+"""What dtk calls pages that it writes where it stands."""
+_MOST_CHILDREN = 1000  # Folders of a folder that are looked at.
+
+
+def without_runs(root: Path, new: Iterable[bytes], tracked: Iterable[bytes], standing: Path) -> list[bytes]:
+    """Return the files that are neither in a run folder nor in a folder that holds run folders.
+
+    A folder with tracked files, or the one where the user stands, is one of code whatever it holds; the run folders in
+    it are not.
+
+    Args:
+        root: of the repository.
+        new: files that git does not track, relative to it.
+        tracked: those that it does.
+        standing: the working folder.
+    """
+    code = {b"", *_above(os.fsencode(os.path.relpath(standing.resolve(), root.resolve())) + b"/")}
+    for name in tracked:
+        folder = name.rpartition(b"/")[0]
+        while folder not in code:
+            code.add(folder)
+            folder = folder.rpartition(b"/")[0]
+    is_own: dict[bytes, bool] = {}
+
+    def own(folder: bytes) -> bool:
+        if folder not in is_own:
+            path = root / os.fsdecode(folder)
+            is_own[folder] = _one_run(path) or (folder not in code and _holds_runs(path))
+        return is_own[folder]
+
+    return [name for name in new if not any(own(folder) for folder in _above(name))]
+
+
+def _above(name: bytes) -> list[bytes]:
+    """Return the folders that contain a file, the outermost first."""
+    parts = name.split(b"/")[:-1]
+    return [b"/".join(parts[: n + 1]) for n in range(len(parts))]
+
+
+def _one_run(path: Path) -> bool:
+    """Return whether the path is a run folder or the record of a sweep."""
+    return made_by_dtk(path) or ((path / "sweep.json").is_file() and (path / "points").is_dir())
+
+
+def _holds_runs(path: Path) -> bool:
+    with suppress(OSError), os.scandir(path) as entries:
+        folders = [Path(entry.path) for entry in itertools.islice(entries, _MOST_CHILDREN) if entry.is_dir()]
+        return any(map(_one_run, folders))
+    return False

@@ -7,6 +7,7 @@ from diagnostics.contract.files import table_beside
 
 _TABLE: dict[str, Any] = table_beside(__file__)
 DEFINITIONS: dict[str, str] = _TABLE["definitions"]  # Name of a metric -> one sentence with its unit.
+BOOKKEEPING: tuple[str, ...] = tuple(_TABLE["bookkeeping"])  # Of a record: what nobody plots.
 FORMULA = "mfu = tokens_per_s * flops_per_token / (world_size * peak_flops)"
 
 _VENDOR = re.compile(r"^(NVIDIA|Tesla|AMD Instinct|AMD)\s+", re.IGNORECASE)

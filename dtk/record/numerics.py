@@ -2,13 +2,13 @@
 Two numbers on the device remember the step, so that steps that do not log still wait for nothing.
 """
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from diagnostics.analysis.metrics_series import word
 from dtk.config.schema import RecordConfig
 from dtk.parallel.context import Context
 from dtk.parallel.control import list_over_ranks, sum_over_ranks
@@ -33,9 +33,8 @@ class Numerics:
         self._every = config.replica_hash_every
         self._recorder = recorder
         self._context = context
-        self._replicas = {
-            name: [tuple(group) for group in groups] for name, groups in replicas.items() if len(groups[0]) > 1
-        }
+        several = {name: groups for name, groups in replicas.items() if len(groups[0]) > 1}
+        self._replicas = {name: [tuple(group) for group in groups] for name, groups in several.items()}
         """Dimension -> its groups: what is not sharded over it is alike in each."""
         self._first = torch.zeros(2, dtype=torch.int64, device=context.device)
         """Step of the first loss and of the first gradient norm that was not finite; 0 = none so far."""
@@ -60,7 +59,7 @@ class Numerics:
         # One pass over the gradients; only those of the very step say where it began.
         gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None and first == step}
         bad = [name for name, gradient in gradients.items() if not bool(_local(gradient).isfinite().all())]
-        about = {"figure": "grad_norm", "value": _word(float(self._values[1])), "parameter": bad[0] if bad else None}
+        about = {"figure": "grad_norm", "value": word(float(self._values[1])), "parameter": bad[0] if bad else None}
         counts = {"parameters_affected": len(bad), "parameters_seen": len(gradients)}
         self._recorder.event("non_finite", step=first, **about, **counts)
 
@@ -83,7 +82,7 @@ class Numerics:
             self._note(0, step, loss)
             if (wait or loss.device.type == "cpu") and (first := int(self._first[0])):
                 self._reported[0] = True
-                self._recorder.event("non_finite", step=first, figure="loss", value=_word(float(self._values[0])))
+                self._recorder.event("non_finite", step=first, figure="loss", value=word(float(self._values[0])))
         if self._replicas and self._every and (step % self._every == 0 or last):
             with region("replicas"):
                 self._compare(step, model, inputs)
@@ -149,7 +148,9 @@ class Numerics:
                 )
         if rank == 0:
             wrong = sorted(other for _, minority, _ in verdicts for other in minority)
-            report("replicas", f"the parameters of ranks {wrong[:16]} differ from their replicas' after step {step}")
+            what = f"the parameters of ranks {wrong[:16]} differ from their replicas' after step {step}"
+            report("replicas", what)
+            self._recorder.alert("replicas differ", f"{self._recorder.paths.root.name}: {what}")
 
 
 def fingerprints(tensors: Sequence[Tensor]) -> Tensor:
@@ -181,8 +182,3 @@ def _minority(group: Sequence[int], hashes: Sequence[int]) -> tuple[int, list[in
 def _local(tensor: Tensor) -> Tensor:
     """Return the part of a sharded tensor that this rank holds."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return, operator]
-
-
-def _word(value: float) -> str:
-    """JSON has no NaN."""
-    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"

@@ -3,7 +3,7 @@ The hash of the weights is a sum modulo 2^64 over elements mixed with name and p
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -18,6 +18,7 @@ from dtk.parallel.context import Context
 from dtk.parallel.control import sum_over_ranks
 from dtk.parallel.placement import local_piece, replica
 from dtk.record.guard import guarded
+from dtk.strategies.base import Strategy
 
 DEFINITIONS: dict[str, str] = table_beside(__file__)  # Key of parity.json -> what it is.
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -29,45 +30,47 @@ _CPU_BLOCK, _DEVICE_BLOCK = 2**15, 2**22
 """Elements mixed at once: on the CPU what stays in its cache, on a device what hides the cost of a launch."""
 
 
-def parity(
-    model: nn.Module, context: Context, replicas: Sequence[Sequence[int]], compute: str, reduce: str | None
-) -> dict[str, Any]:
+def parity(model: nn.Module, context: Context, strategy: Strategy, compute: str) -> dict[str, Any]:
     """Content of parity.json; every rank must call it.
 
     Args:
         model: as it starts, plain or sharded; its parameter names are the same under every strategy.
         context: this rank.
-        replicas: groups of ranks that hold the same parameters.
+        strategy: how it is spread over the ranks.
         compute: number format of the matrix products.
-        reduce: number format of the gradient reduction.
     """
     # The second number counts ranks that could not: then there is no hash, and still every rank took part.
     values = torch.tensor([0, 1], dtype=torch.int64)
     with guarded("parity"):
-        group = next((list(ranks) for ranks in replicas if context.rank in ranks), [context.rank])
-        values[0], values[1] = _signed(weights_sum(model, group.index(context.rank), len(group))), 0
+        group = next((list(ranks) for ranks in strategy.stored_alike if context.rank in ranks), [context.rank])
+        values[0], values[1] = _signed(weights_sum(model, group.index(context.rank), len(group), strategy.stored)), 0
     sum_over_ranks(context, values)
     total, failed = (int(value) for value in values)
     about = {"schema_version": SCHEMA_VERSION, "definitions": DEFINITIONS}
     about |= {"initial_weights_hash": None if failed else f"{total & _MASK:016x}"}
-    about |= {"master_dtype": "+".join(sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()}))}
-    return {**about, "compute_dtype": compute, "reduce_dtype": reduce}
+    outline = strategy.outline(model)
+    dtypes = {str(outline[name].dtype).removeprefix("torch.") for name, _ in model.named_parameters()}
+    about |= {"master_dtype": "+".join(sorted(dtypes))}
+    return {**about, "compute_dtype": compute, "reduce_dtype": strategy.reduce_dtype}
 
 
-def weights_sum(model: nn.Module, part: int = 0, parts: int = 1) -> int:
+def weights_sum(
+    model: nn.Module, part: int = 0, parts: int = 1, stored: Callable[[nn.Parameter], Tensor] = Tensor.detach
+) -> int:
     """Return this rank's share of the sum, in [0, 2^64).
 
     Args:
         model: plain, or cut into shards and replicas; a shard may lack rows and columns, not more.
         part: of what this rank holds it adds up the part-th of `parts` equal pieces: replicas divide the work.
         parts: number of pieces.
+        stored: returns what this rank holds of a parameter; every rank calls it.
 
     Raises:
         ValueError: a parameter is sharded in another way.
     """
     total = 0
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in ((name, stored(each)) for name, each in model.named_parameters()):
             local, piece = local_piece(parameter)
             if piece.size[2:] != tuple(parameter.shape[2:]):
                 raise ValueError(f"{name} is cut into {list(piece.size)} of {list(parameter.shape)}")

@@ -17,11 +17,10 @@ from diagnostics.contract.secrets import masked_text
 from dtk.config.schema import Config, RecordConfig, TrainConfig, WatchConfig
 from dtk.parallel.regions import Observer, failed_in, observe
 from dtk.record import collectives, flight, memory, wrappers
-from dtk.record.events import Spans, event_record
 from dtk.record.guard import Writer, bounded, flush_reports, guarded, report, run_all
 from dtk.record.heartbeat import HeartbeatFile
 from dtk.record.jsonl import JsonLines
-from dtk.record.observers import Nvtx, ProfilerMarks
+from dtk.record.observers import Nvtx, ProfilerMarks, Spans, event_record
 from dtk.record.profiler import ProfilerWindow
 from dtk.record.telemetry import Telemetry, cuda_uuids
 from dtk.record.trackers import CLOSE_S, Tracker, TrackerConfig
@@ -130,6 +129,14 @@ class Recorder:
         if self._on:
             with guarded("events"):
                 self._event_lines.append(event_record(name, self.rank, self.attempt, fields))
+        if name == "non_finite":
+            self.alert(f"{fields['figure']} is {fields['value']}", f"{self.paths.root.name}, step {fields['step']}")
+
+    def alert(self, title: str, text: str) -> None:
+        """Let the tracker say something that somebody should hear of at once, on rank 0."""
+        if self._tracker is not None:
+            with guarded("tracker"):
+                self._tracker.alert(title, text)
 
     def begin_step(self, step: int) -> None:
         """Step `step`, counted from 1, begins."""

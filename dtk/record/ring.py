@@ -9,8 +9,17 @@ import time
 from pathlib import Path
 
 from diagnostics.evidence.ring import format as layout
-from diagnostics.evidence.ring.format import GROUP, GROUPS_AT, HEADER, RECORD, SAMPLES, STARTED, TABLE_HEAD, TEXT_HEAD
-from diagnostics.evidence.ring.groups import format_ranks
+from diagnostics.evidence.ring.format import (
+    GROUP,
+    GROUPS_AT,
+    HEADER,
+    RECORD,
+    SAMPLES,
+    STARTED,
+    TABLE_HEAD,
+    TEXT_HEAD,
+    format_ranks,
+)
 from dtk.record.heartbeat import mapped
 
 GROUPS = 128  # Chosen: more than a mesh of all dimensions has on one rank.

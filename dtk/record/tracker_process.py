@@ -1,5 +1,6 @@
-"""The tracker's own process, a script without dtk: reads records from standard input for W&B or TensorBoard.
-Lines: first the settings, then {"log": record}, {"summary": figures}, {"end": exit_code}. The pipe's end ends the run.
+"""The tracker's own process: reads what a rank records from standard input for W&B, TensorBoard or a tracker of yours.
+Lines: first the settings, then {"log": record}, {"summary": figures}, {"alert": [title, text]}, {"end": exit_code}.
+The pipe's end ends the run: of one that did not finish the process then waits for the status and makes a diagnosis.
 """
 
 import configparser
@@ -13,15 +14,26 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
 from typing import Any, TextIO
+
+from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.origins import flat
+from diagnostics.runs.records import mapping, number
+from dtk.record.metrics import BOOKKEEPING
+from dtk.record.own_tracker import OwnTracker
 
 PROBE_S = 2.0  # How long a server may take to answer before the run is tracked offline.
 INIT_S = 20.0  # Chosen: wandb waits 90 s by default, longer than a run should for a tracker.
-FINISH_S = 30.0  # How long the tracker may go on after the run ended.
+FINISH_S = 60.0  # How long the tracker may go on after the run ended: a diagnosis takes some of it.
+UPLOAD_S = 3600.0  # The same where a checkpoint is uploaded.
 POLL_S = 1.0  # Chosen: a dashboard is no faster.
+HPARAM_METRICS = ("loss", "validation_loss", "tokens_per_s", "step_time_s", "peak_memory_bytes", "mfu")
 
 
-class Wandb:
+class Wandb(OwnTracker):
     """Weights & Biases."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -29,56 +41,110 @@ class Wandb:
             del os.environ[name]  # Empty means unset to a shell; W&B refuses an empty mode.
         import wandb
 
-        mode = os.environ.get("WANDB_MODE") if settings["mode"] == "auto" else settings["mode"]
+        self._wandb, self._settings = wandb, settings
+        self._began_s: float | None = None
+        self._last: dict[str, float] = {"step": 0}
+        """Axes of the last record."""
+
+    def begin(self, run_id: str, folder: Path, config: dict[str, Any]) -> None:
+        """Begin online, or continue the run of this id; offline where that fails and nobody insists."""
+        mode = os.environ.get("WANDB_MODE") if self._settings["mode"] == "auto" else self._settings["mode"]
+        given = {name: self._settings[name] for name in ("project", "entity", "group", "tags", "job_type", "notes")}
+        given |= {"id": run_id, "name": run_id, "dir": str(folder), "config": config}
         try:
-            self._run = self._init(wandb, settings, mode or choose_mode())
+            self._init(mode or choose_mode(), given)
         except Exception as error:
-            if settings["mode"] != "auto":
+            if self._settings["mode"] != "auto":
                 raise
             say(f"wandb: {type(error).__name__}: {error}; tracking offline")
-            wandb.teardown()  # Its service holds the run's id for the attempt that failed.
-            self._run = self._init(wandb, settings, "offline")
+            self._wandb.teardown()  # Its service holds the run's id for the attempt that failed.
+            self._init("offline", given)
+        created = mapping(str(RunPaths(folder).manifest), []).get("created")
+        if isinstance(created, str):
+            self._began_s = datetime.fromisoformat(created).timestamp()
+        for name in ("step", "tokens", "seconds", *BOOKKEEPING):
+            self._run.define_metric(name, hidden=name in BOOKKEEPING)
+        self._run.define_metric("*", step_metric=self._settings["x_axis"])
 
-    def _init(self, wandb: Any, settings: dict[str, Any], mode: str) -> Any:
-        given = {name: settings[name] for name in ("project", "entity", "group", "tags", "config", "job_type", "notes")}
-        given |= {"id": settings["run_id"], "name": settings["run_id"], "dir": settings["folder"], "mode": mode}
-        options = wandb.Settings(init_timeout=INIT_S, console="off", silent=True)
-        return wandb.init(**given, resume="allow" if mode == "online" else None, settings=options)
+    def _init(self, mode: str, given: dict[str, Any]) -> None:
+        options = self._wandb.Settings(init_timeout=INIT_S, console="off", silent=True)
+        given |= {"mode": mode, "resume": "allow" if mode == "online" else None}
+        self._run = self._wandb.init(**given, settings=options)
 
-    def log(self, record: dict[str, Any]) -> None:
-        """Scalars of one step."""
-        # W&B's own time axis is that of the record, also when it is sent later.
-        self._run.log({**scalars(record), "_timestamp": record.get("time_s", time.time())}, step=record["step"])
+    def log(self, step: int, figures: dict[str, float], time_s: float) -> None:
+        """Scalars of one step, on W&B's time axis at the time of the record, also when it is sent later."""
+        self._began_s = time_s if self._began_s is None else self._began_s
+        self._last = {"step": step, "seconds": max(0.0, time_s - self._began_s), "_timestamp": time_s}
+        self._run.log({**figures, **self._last}, step=step)
 
     def summary(self, figures: dict[str, Any]) -> None:
         """Record the final figures."""
         self._run.summary.update(figures)
+
+    def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Show a table with the last step."""
+        values = [[str(cell) if isinstance(cell, list) else cell for cell in row] for row in rows]
+        made = self._wandb.Table(columns=list(columns), data=values, allow_mixed_types=True)
+        self._run.log({name: made, **self._last}, step=self._last["step"])
+
+    def artifact(self, name: str, kind: str, files: dict[str, Path]) -> None:
+        """Upload files as a version of an artifact of this run."""
+        made = self._wandb.Artifact(f"{name}-{self._run.id}", type=kind)
+        for inside, path in files.items():
+            made.add_file(str(path), name=inside)
+        self._run.log_artifact(made)
+
+    def alert(self, title: str, text: str) -> None:
+        """Send a message to those who asked W&B for alerts."""
+        self._run.alert(title=title, text=text, level="ERROR")
 
     def finish(self, exit_code: int) -> None:
         """Send what is left."""
         self._run.finish(exit_code=exit_code)
 
 
-class Tensorboard:
-    """TensorBoard event files."""
+class Tensorboard(OwnTracker):
+    """TensorBoard event files: what people plot, the hyperparameters, and tables as texts."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(os.path.join(settings["folder"], "tensorboard"))  # noqa: PTH118
-        self._writer.add_text("config", f"```\n{json.dumps(settings['config'], indent=2)}\n```")
+        self._writer: Any = SummaryWriter(str(Path(settings["folder"]) / "tensorboard"))
 
-    def log(self, record: dict[str, Any]) -> None:
+    def begin(self, run_id: str, folder: Path, config: dict[str, Any]) -> None:
+        """Write the configuration, as a text and as hyperparameters."""
+        from torch.utils.tensorboard import summary
+
+        self._writer.add_text("config", f"```\n{json.dumps(config, indent=2)}\n```")
+        plain = {key: value if isinstance(value, int | float) else str(value) for key, value in flat(config).items()}
+        experiment, session, self._ended = summary.hparams(  # type: ignore[no-untyped-call]
+            plain, dict.fromkeys(HPARAM_METRICS, 0.0)
+        )
+        for part in (experiment, session):
+            self._writer.file_writer.add_summary(part)
+
+    def log(self, step: int, figures: dict[str, float], time_s: float) -> None:
         """Scalars of one step."""
-        for name, value in scalars(record).items():
-            self._writer.add_scalar(name, value, record["step"], walltime=record.get("time_s"))
+        for name, value in figures.items():
+            if name not in BOOKKEEPING:
+                self._writer.add_scalar(name, value, step, walltime=time_s)
 
     def summary(self, figures: dict[str, Any]) -> None:
         """Record the final figures."""
         self._writer.add_text("summary", f"```\n{json.dumps(figures, indent=2)}\n```")
 
+    def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Write a table as Markdown."""
+        lines = [columns, ["---"] * len(columns), *rows]
+        self._writer.add_text(name, "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines))
+
+    def alert(self, title: str, text: str) -> None:
+        """Write it as a text."""
+        self._writer.add_text("alert", f"{title}: {text}")
+
     def finish(self, exit_code: int) -> None:
         """Send what is left."""
+        self._writer.file_writer.add_summary(self._ended)
         self._writer.close()
 
 
@@ -90,6 +156,16 @@ def say(text: str) -> None:
 def scalars(record: dict[str, Any]) -> dict[str, float]:
     """Return the numeric values of a record."""
     return {name: value for name, value in record.items() if isinstance(value, int | float) and name != "step"}
+
+
+def tracker_of(settings: dict[str, Any]) -> OwnTracker:
+    """Return the tracker that the settings name."""
+    if settings["name"] == "custom":
+        from dtk.config.instantiate import instantiate
+
+        made: OwnTracker = instantiate(settings["_target_"], settings["arguments"], settings["allow"], OwnTracker)
+        return made
+    return Wandb(settings) if settings["name"] == "wandb" else Tensorboard(settings)
 
 
 def choose_mode() -> str:
@@ -142,18 +218,47 @@ def answers(url: str) -> bool:
 
 def follow(lines: TextIO) -> None:
     """Serve one run until the pipe ends."""
+    global FINISH_S
     settings = json.loads(lines.readline())
-    sink = Wandb(settings) if settings["name"] == "wandb" else Tensorboard(settings)
+    uploads = settings.get("checkpoints") == "last"
+    FINISH_S = UPLOAD_S if uploads else FINISH_S
+    tracker, paths = tracker_of(settings), RunPaths(Path(settings["folder"]))
+    tracker.begin(settings["run_id"], paths.root, settings["config"])
     exit_code = 1  # Of a run that ends without a word.
     for line in lines:
         message = json.loads(line)
         if "log" in message:
-            sink.log(message["log"])
+            record = message["log"]
+            tracker.log(record["step"], scalars(record), number(record.get("time_s")) or time.time())
         elif "summary" in message:
-            sink.summary(message["summary"])
+            tracker.summary(message["summary"])
+        elif "alert" in message:
+            tracker.alert(*message["alert"])
         else:
             exit_code = message["end"]
-    sink.finish(exit_code)
+    try:
+        conclude(tracker, paths, exit_code, uploads)
+    except Exception as error:  # What is left must be sent all the same.
+        say(f"tracker: {type(error).__name__}: {error}")
+    tracker.finish(exit_code)
+
+
+def conclude(tracker: OwnTracker, paths: RunPaths, exit_code: int, uploads: bool) -> None:
+    """Hand over what the folder says at the end of a run: an alert, tables, the diagnosis, the last checkpoint."""
+    from dtk.record import tracker_tables as made
+
+    status = made.ended(paths, made.SETTLE_S if exit_code else 0.0)
+    failed = status is not None and status.state in ("failed", "hung", "oom")
+    if status is not None and failed:
+        reason = status.reason or (status.failure.reason if status.failure else "")
+        tracker.alert(f"run {status.state}", f"{paths.root.name}: {reason}")
+    for name, table in made.tables(paths).items():
+        tracker.table(name, *table)
+    if failed and (found := made.diagnosis(paths)) is not None:
+        tracker.table("diagnosis", *found[0])
+        tracker.artifact("diagnosis", "report", found[1])
+    if uploads and (files := made.last_checkpoint(paths)):
+        tracker.artifact("checkpoint", "model", files)
 
 
 def end_after(rank: int) -> None:

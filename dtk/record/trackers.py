@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 from diagnostics.contract.invocation import command
 from diagnostics.contract.secrets import masked
-from dtk.config.schema import NoTracker, TensorboardTracker, WandbTracker
+from dtk.config.schema import CustomTracker, NoTracker, TensorboardTracker, WandbTracker
 from dtk.errors import DtkError
 from dtk.extras import install
 from dtk.record.guard import Writer, report
@@ -23,7 +24,7 @@ from dtk.record.tracker_process import base_url, has_key
 CLOSE_S = 5.0  # Longest wait for a tracker at the end of a run.
 KILL_S = 1.0  # A killed process ends at once unless a driver holds it.
 
-TrackerConfig = NoTracker | WandbTracker | TensorboardTracker
+TrackerConfig = NoTracker | WandbTracker | TensorboardTracker | CustomTracker
 
 
 def check_tracker(tracker: TrackerConfig) -> None:
@@ -32,7 +33,7 @@ def check_tracker(tracker: TrackerConfig) -> None:
     Raises:
         DtkError: its package is not installed (names the extra that brings it), or W&B is to be online without a key.
     """
-    if tracker.name == "none":
+    if tracker.name in ("none", "custom"):
         return
     spec = importlib.util.find_spec(tracker.name)
     # A mere folder of that name, such as the ./wandb that W&B itself makes, has no origin.
@@ -68,8 +69,13 @@ class Tracker:
         self.topic = f"tracker {config.tracker.name}"
         # Of a loop that is not dtk's only what its user gave.
         own = config.own if hasattr(config, "own") else dataclasses.asdict(config)
+        # What a script names itself in `attach` is its own.
+        allow = getattr(config, "allow_targets", [getattr(config.tracker, "_target_", "")])
         about = {"run_id": folder.name, "folder": str(folder.absolute()), "config": masked(own)}
-        self._settings = {**dataclasses.asdict(config.tracker), **about}
+        self._settings = {**dataclasses.asdict(config.tracker), **about, "allow": allow}
+        self._settings["tags"] = [*getattr(config, "tags", ()), *self._settings.get("tags", ())]
+        # What W&B shows; a tracker of the user's own needs its `arguments` as they are.
+        self._settings |= {key: masked(self._settings.get(key)) for key in ("tags", "notes", "group", "job_type")}
         self._writer = Writer(self.topic)
         self._process: subprocess.Popen[bytes] | None = None
         self._gone = False
@@ -82,6 +88,10 @@ class Tracker:
     def log(self, record: dict[str, Any]) -> None:
         """Queue the metrics of one step; costs microseconds."""
         self._writer.submit(self.topic, lambda: self._send({"log": record}))
+
+    def alert(self, title: str, text: str) -> None:
+        """Queue news that somebody should hear of at once."""
+        self._writer.submit(self.topic, lambda: self._send({"alert": [title, text]}))
 
     def summary(self, figures: dict[str, Any]) -> None:
         """Queue the final figures."""
@@ -113,7 +123,8 @@ class Tracker:
         if self._process is None or self._process.stdin is None:
             return
         if not sent:
-            self._process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # With what its library started.
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(KILL_S)
             return
@@ -124,14 +135,14 @@ class Tracker:
             report(self.topic, f"not done after {timeout_s:g} s, goes on as process {self._process.pid}")
 
     def _launch(self) -> None:
-        # -P keeps this folder, whose modules have common names, out of the import path.
-        script = Path(__file__).with_name("tracker_process.py")
-        environment = {**os.environ, "WANDB_DIR": self._settings["folder"], "WANDB_SILENT": "true"}
+        # The same packages, and modules of the user's own, as here.
+        paths = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
+        environment = {**os.environ, "WANDB_DIR": self._settings["folder"], "WANDB_SILENT": "true", "PYTHONPATH": paths}
         for name in [name for name in os.environ if name.startswith("SLURM_")]:  # W&B records each of them.
             if masked(environment[name], name) != environment[name]:
                 del environment[name]
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(script)],
+            [sys.executable, "-P", "-m", "dtk.record.tracker_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             bufsize=0,
@@ -149,4 +160,6 @@ class Tracker:
                 data = data[self._process.stdin.write(data) :]
         except OSError as error:
             self._gone = True
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(KILL_S)  # Else it stays a zombie until this rank ends.
             raise RuntimeError("its process ended (see stderr); metrics.jsonl is complete") from error

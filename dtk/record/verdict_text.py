@@ -26,7 +26,7 @@ class Place:
     group_name: str = ""
     """What the user knows the group by."""
     members: str = ""
-    """Global ranks of the group, as `diagnostics.evidence.ring.groups.format_ranks` writes them."""
+    """Global ranks of the group, as `diagnostics.evidence.ring.format.format_ranks` writes them."""
 
 
 def desync(group: str, parted: int, position: int, sides: Sequence[tuple[Sequence[int], Call]]) -> str:

@@ -17,7 +17,7 @@ from diagnostics.evidence.clock_offset import offset
 from diagnostics.evidence.limits import Limits, lines_of, whole
 from diagnostics.evidence.ring.format import RingDump, parse
 from diagnostics.evidence.trace.scan import Scan
-from diagnostics.runs.records import objects
+from diagnostics.runs.records import as_mapping, objects
 from dtk.errors import DtkError, refused
 
 Event = dict[str, Any]
@@ -58,9 +58,8 @@ class Merge:
         """
         with suppress(OSError, ValueError, TypeError):
             status = read_status(RunPaths(self.folder).status)
-            self.origin_s, self.end_s = (
-                datetime.fromisoformat(t).timestamp() for t in (status.started, status.updated)
-            )
+            times = (status.started, status.updated)
+            self.origin_s, self.end_s = (datetime.fromisoformat(time).timestamp() for time in times)
         self._align()
         opened = gzip.open if file.suffix == ".gz" else open
         with refused(f"cannot write {file}", "choose another --out"), opened(file, "wt", encoding="utf-8") as output:
@@ -86,7 +85,7 @@ class Merge:
             for rank, path in self._files(name):
                 try:
                     yield from read(rank, path)
-                except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # Damage ends a file.
+                except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:  # Damage.
                     self.problems.append(f"{name}/{path.name}: {type(error).__name__}: {error}")
         for rank in sorted(self.ranks):
             name = f"rank {rank}" + (f" - TO BLAME: {self.blamed[rank]}" if rank in self.blamed else "")
@@ -154,7 +153,7 @@ class Merge:
             sources = {"host ": record.get("host") or {}, **{f"GPU {i} ": gpu for i, gpu in enumerate(gpus)}}
             place = {"pid": rank * PIDS, "ts": self._us(rank, record["time_s"]), "ph": "C"}
             for title, values in (sources if "kind" in record else {"": record}).items():
-                for name, value in values.items():
+                for name, value in as_mapping(values).items():  # The first record names the host.
                     if isinstance(value, int | float) and name not in ("time_s", "step"):
                         yield {**place, "name": f"{title}{name}", "args": {name: value}}
 

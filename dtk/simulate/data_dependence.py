@@ -26,9 +26,6 @@ _READS = (DataDependentOutputException, DynamicOutputShapeException)
 def explained(model: str) -> Iterator[None]:
     """Turn what the model's own code raises into one line with file and line; leaving the process counts as raising.
 
-    Args:
-        model: how the configuration names it.
-
     Raises:
         DtkError: the model reads values, or fails in its own code.
     """
@@ -55,11 +52,6 @@ def explained(model: str) -> Iterator[None]:
 def check_answer(model: str, module: nn.Module, output: object) -> None:
     """Check that the loss can be computed from the model's answer.
 
-    Args:
-        model: how the configuration names it.
-        module: the model itself.
-        output: what its forward returned.
-
     Raises:
         DtkError: it has no logits; names the file and line of forward.
     """
@@ -73,11 +65,6 @@ def check_answer(model: str, module: nn.Module, output: object) -> None:
 
 def check_gradients(model: str, module: nn.Module, error: RuntimeError) -> None:
     """DDP waits for the gradient of every parameter, and says so in the step after the one that lacked some.
-
-    Args:
-        model: how the configuration names it.
-        module: the model itself.
-        error: what a step raised.
 
     Raises:
         DtkError: it is that; names the parameters.

@@ -1,6 +1,7 @@
 """The real set-up and step of one rank on tensors without memory; what each part of the second step held."""
 
 import dataclasses
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,7 +31,6 @@ from dtk.parallel.stop import StopRequest
 from dtk.record.numerics import Numerics
 from dtk.record.recorder import Recorder
 from dtk.simulate.data_dependence import check_answer, check_gradients, explained
-from dtk.simulate.gradients import GradientWatch
 from dtk.simulate.group import simulated_group
 from dtk.simulate.ledger import Held, Ledger, highest
 from dtk.simulate.mirror import MirrorGroup
@@ -42,6 +42,7 @@ from dtk.tasks.cross_entropy import logits_of
 from dtk.train.assemble import measures
 from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.loop import Loop
+from dtk.train.pipeline import Pipelined
 from dtk.train.progress import Progress
 from dtk.train.setup import Parts, set_up
 
@@ -97,7 +98,8 @@ def simulate_step(config: Config, rank: int, world_size: int, local_size: int, e
         DtkError: the model reads values or fails, or this torch cannot simulate.
     """
     train, strategy = dataclasses.replace(config.train, compile=False), config.strategy.in_memory()
-    config = dataclasses.replace(config, record=RecordConfig(level="off"), train=train, strategy=strategy)
+    off = RecordConfig(level="off")
+    config = dataclasses.replace(config, record=off, train=train, strategy=strategy, engine="native")
     check_torch()
     run = _Run(config, edge)
     group = simulated_group(rank, world_size, local_size, run.hear, config.mesh(world_size))
@@ -120,6 +122,7 @@ class _Run:
         self.gradients = GradientWatch(lambda tensors: self.ledger.mark(tensors, "gradients", weak=True))
         self.parts: Parts  # Once they are set up.
         self.data: Dataset | None = None  # The user's, where it makes the batches.
+        self.ends = True  # Whether the loss is made on this rank.
         self._logits = 0
         self._classes = 0
         self._members: dict[int, tuple[int, ...]] = {}
@@ -148,16 +151,20 @@ class _Run:
             with torch.no_grad(), self.ledger.pause():
                 held = [*parts.model.parameters(), *parts.model.buffers()]
                 self.ledger.mark([local(tensor) for tensor in held], "parameters")
-            if not self.config.task._target_:
+            if not self.config.task._target_ and context.mesh.pp == 1:
                 parts.model.register_forward_hook(lambda model, _, output: check_answer(self.named, model, output))
             blocks = blocks_of(parts.model)
-            self.places.watch(blocks, parts.wrapped)
-            parts.wrapped.register_forward_hook(self._answered)
-            if isinstance(parts.wrapped, DistributedDataParallel):
-                parts.wrapped.reducer = cast(Any, Reducer(parts.wrapped.reducer, self.ledger))
+            # One stage of a pipeline: another has the loss, and all micro-batches are under way together.
+            stage = next(iter(parts.runner.stages.values())) if isinstance(parts.runner, Pipelined) else None
+            wrapped = parts.wrapped if stage is None else stage.wrapped
+            self.ends = context.mesh.coordinate(context.rank)["pp"] == context.mesh.pp - 1
+            self.places.watch(blocks, wrapped if self.ends else None)
+            wrapped.register_forward_hook(self._answered)
+            if isinstance(wrapped, DistributedDataParallel):
+                wrapped.reducer = cast(Any, Reducer(wrapped.reducer, self.ledger))
             loop = self._loop(context, parts)
-            plan = self.config.batch_plan(context.world_size)
-            count = min(MICRO_BATCHES, plan.accumulation_steps)
+            count = self.config.batch_plan(context.world_size).accumulation_steps
+            count = min(MICRO_BATCHES, count) if stage is None else count
             self.places.entered = self.ledger.touch
             regions.observe([self.places, self])
             # The first step creates the optimizer's states and DDP's buckets, the first that compresses PowerSGD's
@@ -262,6 +269,9 @@ class _Run:
         return "temporaries"
 
     def _answered(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        if not self.ends:
+            self.gradients.follow(logits_of(output))
+            return
         logits = max(leaves(output), key=Tensor.numel) if self.config.task._target_ else logits_of(output)
         self._logits, self._classes = logits.numel(), logits.shape[-1]
         self.ledger.mark([logits], "logits")
@@ -272,3 +282,40 @@ class _Run:
         if block < self.edge:
             return region, f"block {block}"
         return region, f"block L{block - blocks:+}" if block >= blocks - self.edge else "between"
+
+
+class GradientWatch:
+    """Reports every tensor that is, or becomes, the gradient of a parameter."""
+
+    def __init__(self, report: Callable[[Iterable[Tensor]], None]) -> None:
+        self.report = report
+        self._handles: list[Any] = []
+
+    def follow(self, output: Tensor) -> None:
+        """Watch the graph behind a result until the next one is followed."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        stack, seen = [output.grad_fn], set()
+        while stack:
+            node: Any = stack.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            nexts = [following for following, _ in node.next_functions]
+            if leaves := [i for i, following in enumerate(nexts) if _is_leaf(following)]:
+                self._handles.append(node.register_hook(partial(self._handed_over, leaves, len(nexts) == 1)))
+            if _is_leaf(node):
+                self._handles.append(node.register_prehook(partial(self._handed_over, None, False)))
+            stack += nexts
+
+    def _handed_over(self, leaves: list[int] | None, alone: bool, given: Any, taken: Any = ()) -> None:
+        """Report the gradients that a node gives to `leaves`, or all that flow into a leaf (None)."""
+        present = [g for i, g in enumerate(given) if g is not None and (leaves is None or i in leaves)]
+        if alone and present:  # A cast or a view of one parameter: also what the node got and passes on.
+            present += [g for g in taken if g is not None and g.numel() == present[0].numel()]
+        self.report(present)
+
+
+def _is_leaf(node: Any) -> bool:
+    return type(node).__name__ == "AccumulateGrad"

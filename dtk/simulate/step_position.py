@@ -28,14 +28,15 @@ class Places:
         self._starts: list[int] = []
         self._end = 0
 
-    def watch(self, blocks: Sequence[nn.Module], model: nn.Module) -> None:
-        """Follow these blocks in forward; `model` is what forward is called on."""
+    def watch(self, blocks: Sequence[nn.Module], model: nn.Module | None) -> None:
+        """Follow these blocks in forward; `model` is what forward is called on, None where no loss follows it."""
         self._blocks = len(blocks)
         for number, block in enumerate(blocks):
             block.register_forward_pre_hook(partial(self._begins, number))
         if blocks:
             blocks[-1].register_forward_hook(self._blocks_end)
-        model.register_forward_hook(self._model_ends)
+        if model is not None:
+            model.register_forward_hook(self._model_ends)
 
     def enter(self, region: Region) -> None:
         """Enter a region."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +34,13 @@ if TYPE_CHECKING:
 class Strategy(ABC):
     """One way to spread training over ranks."""
 
+    clips_in_update = False
+    """Whether the optimizer's step clips the gradients itself; `norm_of_update` then returns their norm."""
+
     def __init__(self, config: Any, context: Context, precision: PrecisionConfig) -> None:
         self.config = config
+        self.notes: list[str] = []
+        """What rank 0 prints of how the configuration was taken."""
         self.context = context
         self.precision = precision
         self.partial_over: dict[str, list[str]] = {}
@@ -50,6 +55,9 @@ class Strategy(ABC):
                 raise DtkError(what, f"it would train wrong numbers with {dimension}={mesh.size(dimension)}")
         self.mesh: Mesh = config.states_mesh(mesh)
         """Over which states are kept; ranks along cp are data-parallel ones there."""
+
+    def configure(self, job: Any) -> None:  # noqa: B027
+        """Take what the whole configuration says, before `wrap`; only another library needs more than its section."""
 
     @abstractmethod
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
@@ -68,7 +76,7 @@ class Strategy(ABC):
     @property
     def expert_mesh(self) -> DeviceMesh:
         """The same ranks as they divide the experts of a model."""
-        return self.context.device_mesh(self.mesh, EXPERTS)
+        return self.context.device_mesh(self.mesh, ("pp", *EXPERTS) if self.mesh.pp > 1 else EXPERTS)
 
     @functools.cached_property
     def axes(self) -> dict[str, Axis]:
@@ -110,10 +118,15 @@ class Strategy(ABC):
         """Context of one micro-batch: gradients are communicated in the last one only."""
         return nullcontext()
 
-    def begin_backward(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
+    def backward(self, loss: Tensor) -> None:
+        """Run backward of a micro-batch from its scaled loss, within `accumulate`."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def begin_backward(self, wrapped: nn.Module, last: bool, split: bool = False) -> AbstractContextManager[object]:
         """Context of one backward in a pipeline, where forwards of other micro-batches lie between it and its own.
 
-        All those forwards ran under `accumulate(last=False)`.
+        All those forwards ran under `accumulate(last=False)`. `split`: it is a half, for the input or the weights; the
+        gradients of weights then pass by the library's hooks, so that the end of the `last` one reduces them.
         """
         return self.accumulate(wrapped, last)
 
@@ -158,8 +171,43 @@ class Strategy(ABC):
         grads = [local(p.grad) for p in parameters if p.grad is not None]
         torch._foreach_mul_(grads, factor.to(grads[0].device))
 
+    def norm_of_update(self) -> Tensor | None:
+        """Return the norm of the last update's gradients before they were clipped, where `clips_in_update`."""
+        return None
+
     def release(self, model: nn.Module) -> None:  # noqa: B027
         """Free what a forward without backward left gathered; nothing where nothing is sharded."""
+
+    def stored(self, parameter: nn.Parameter) -> Tensor:
+        """Return a parameter as a checkpoint has it: this rank's part, or the whole of it. Every rank must call it."""
+        return parameter.detach()
+
+    @property
+    def stored_alike(self) -> list[list[int]]:
+        """Groups of ranks to which `stored` returns the same."""
+        return self.replicas.get(self.copied_over or "", [])
+
+    def outline(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return parameters and persistent buffers by their names.
+
+        What a library keeps in a form of its own is on the meta device: `stored` returns its value, `take` sets it.
+        """
+        # A module may add whatever it likes as its extra state.
+        state = model.state_dict(keep_vars=True).items()
+        return {name: value.detach() if hasattr(value, "detach") else value for name, value in state}
+
+    def entries(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+        """Return what this rank stores in a checkpoint: `model.<name>` and `optimizer.<name>.<field>`."""
+        owned = owned_state(optimizer)
+        entries = {f"model.{name}": value for name, value in self.outline(model).items()}
+        for name, parameter in model.named_parameters():
+            fields = owned.get(parameter, {}).items()
+            entries |= {f"optimizer.{name}.{field}": value for field, value in fields if hasattr(value, "shape")}
+        return entries
+
+    def take(self, parameter: nn.Parameter, value: Tensor, state: Mapping[str, Tensor]) -> None:
+        """Set a parameter of which there is only an outline, and its optimizer state, each whole."""
+        raise NotImplementedError
 
     def rank_state(self) -> dict[str, Tensor]:
         """Return what only this rank knows and must go on with; a checkpoint is read into these tensors."""

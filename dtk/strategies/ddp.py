@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from diagnostics.contract.files import table_beside
 from dtk.errors import DtkError
 from dtk.parallel.compression import BLOCK, BLOCK_BYTES, int8_blocks, topk_bytes
 from dtk.parallel.mesh import COMPOUND, ORDER, Mesh
@@ -50,13 +51,7 @@ class DDPConfig(StrategyConfig):
         simplicity=2,
         needs_less_memory="zero3",
     )
-    row = TableRow(
-        "replicas; gradients averaged in buckets during backward",
-        *("P", "P", "K"),
-        "all_reduce of each gradient bucket",
-        "2 P (N-1)/N",
-        "the whole training state fits on every device",
-    )
+    row = TableRow(**table_beside(__file__))
     limits = {"bucket_cap_mb": (math.ulp(0.0), math.inf), "powersgd_rank": (1, math.inf)}
     limits |= {"topk_ratio": (math.ulp(0.0), 1)}
     plain = (*COMPOUND["dp"], "cp", "pp")  # There a model, or a stage of it, has plain parameters.
@@ -150,8 +145,6 @@ class DDP(Strategy):
         """Materialise a full replica on this rank and wrap it."""
         from torch.nn.parallel import DistributedDataParallel
 
-        from dtk.parallel.regions import observed
-
         materialise(model, self.context.device, fill)
         config, mesh = self.config, self.mesh
         if mesh.dp_size == 1 and mesh.pp > 1:
@@ -168,10 +161,16 @@ class DDP(Strategy):
             static_graph=config.static_graph,
             find_unused_parameters=config.find_unused_parameters,
         )
-        if config.communication_hook != "none" or observed():  # Else DDP's own C++ path stays untouched.
+        return self.hooked(model, wrapped, group)
+
+    def hooked(self, model: nn.Module, wrapped: Any, group: ProcessGroup | None) -> nn.Module:
+        """Return the wrapped model with the hook that marks or compresses its buckets, where that is wanted."""
+        from dtk.parallel.regions import observed
+
+        if self.config.communication_hook != "none" or observed():  # Else DDP's own C++ path stays untouched.
             self.hooks.append(self._hook(model, group))
             wrapped.register_comm_hook(None, self.hooks[-1].run)
-        return wrapped
+        return cast("nn.Module", wrapped)
 
     def _hook(self, model: nn.Module, group: ProcessGroup | None) -> Hook:
         import torch
@@ -219,14 +218,21 @@ class DDP(Strategy):
             return nullcontext()
         return cast("DistributedDataParallel", wrapped).no_sync()
 
-    def begin_backward(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
+    @contextmanager
+    def begin_backward(self, wrapped: nn.Module, last: bool, split: bool = False) -> Iterator[None]:
         """Make the reducer expect every gradient of the last backward, as its forward ran under `no_sync`."""
+        import torch
         from torch.nn.parallel import DistributedDataParallel
 
-        if last and isinstance(wrapped, DistributedDataParallel):
-            wrapped.reducer.prepare_for_backward([])
-            return nullcontext()
-        return self.accumulate(wrapped, last)
+        reducer: Any = wrapped.reducer if last and isinstance(wrapped, DistributedDataParallel) else None
+        if reducer is not None and not split:
+            reducer.prepare_for_backward([])
+        with self.accumulate(wrapped, last and (reducer is None or not split)):
+            yield
+        if reducer is not None and split:  # Zeros are added to what is there: now the reducer's hooks see it.
+            reducer.prepare_for_backward([])
+            for p in reversed([p for p in wrapped.parameters() if p.requires_grad]):
+                torch.autograd.backward(p, torch.zeros((), dtype=p.dtype, device=p.device).expand_as(p))
 
     @property
     def reduce_dtype(self) -> str | None:
@@ -257,13 +263,7 @@ def ddp_collectives(config: DDPConfig, shapes: Sequence[Shape], ranks: int) -> l
 
 
 def bucket_calls(config: DDPConfig, shapes: Sequence[Shape], ranks: int) -> list[tuple[str, int]]:
-    """Return operation and bytes of the full buffer of each call that reduces a bucket, in their order.
-
-    Args:
-        config: the `strategy` section.
-        shapes: of the bucket's parameters.
-        ranks: data-parallel ranks.
-    """
+    """Return operation and bytes of the full buffer of each call that reduces a bucket, in their order."""
     kind, elements = config.communication_hook, [prod(shape) for shape in shapes]
     if kind == "int8":
         packed = BLOCK_BYTES * int8_blocks(elements, ranks)

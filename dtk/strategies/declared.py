@@ -1,7 +1,5 @@
 """What a strategy issues per optimizer step, from the shapes of the parameters alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod

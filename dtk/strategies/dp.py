@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from diagnostics.contract.files import table_beside
 from dtk.strategies.base import Strategy, materialise
 from dtk.strategies.traits import StrategyConfig, TableRow, Traits
 
@@ -27,13 +28,7 @@ class DPConfig(StrategyConfig):
         compared=False,
         needs_less_memory="zero3",
     )
-    row = TableRow(
-        "nn.DataParallel: threads over all CUDA devices of one process",
-        *("P", "P on the first device", "K on the first device"),
-        "broadcast P, gather outputs, reduce P (inside one process)",
-        "about 2 P through the first device",
-        "never for new work: the historical baseline",
-    )
+    row = TableRow(**table_beside(__file__))
 
     name: Literal["dp"] = "dp"
 

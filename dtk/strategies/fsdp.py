@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import counted
 from dtk.errors import DtkError
 from dtk.parallel.compression import BLOCK
@@ -39,13 +40,7 @@ class FSDPConfig(StrategyConfig):
         dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep"),
         simplicity=6,
     )
-    row = TableRow(
-        "PyTorch's name for zero3: fully_shard per block",
-        *("P/N", "P/N", "K/N"),
-        "2 A all_gathers (the root unit: A) and one reduce_scatter per unit",
-        "2 A P (N-1)/N + P (N-1)/N",
-        "the model does not fit on one device",
-    )
+    row = TableRow(**table_beside(__file__))
     autocasts = False
     """Whether the forward runs under autocast on float32 parameters, and whole units are not cast."""
     gathers_once = False
@@ -240,6 +235,26 @@ class FSDP(Strategy):
         if self.config.gathers_once:
             module.set_reshard_after_backward(last)
         return self._completing(wrapped) if last and self.partial_over else nullcontext()
+
+    def begin_backward(self, wrapped: nn.Module, last: bool, split: bool = False) -> AbstractContextManager[object]:
+        """As `accumulate`; halves of a backward need parameters that stay gathered from the first to the last one."""
+        return self._half(wrapped, last) if split else self.accumulate(wrapped, last)
+
+    @contextmanager
+    def _half(self, model: nn.Module, last: bool) -> Iterator[None]:
+        module = cast("FSDPModule", model)
+        module.set_reshard_after_backward(False)
+        with self.accumulate(model, last=False):
+            yield
+        if last:  # What torch's own pipeline stages do after all backwards.
+            with self.accumulate(model, last=True):
+                module.set_reshard_after_backward(True)
+                root = cast(Any, module)._get_fsdp_state()
+                for group in (
+                    group for state in root._state_ctx.all_states for group in state._fsdp_param_groups[::-1]
+                ):
+                    group.post_backward()
+                root._root_post_backward_final_callback()
 
     @contextmanager
     def _completing(self, model: nn.Module) -> Iterator[None]:

@@ -1,11 +1,10 @@
 """`hsdp`: zero3 inside groups of dp_shard ranks, replicas between the groups."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import counted
 from dtk.errors import DtkError
 from dtk.parallel.mesh import Mesh, divisors
@@ -25,13 +24,7 @@ class HSDPConfig(FSDPConfig):
         simplicity=7,
         needs_less_memory="zero3",
     )
-    row = TableRow(
-        "zero3 inside groups of S = dp_shard ranks, replicas between the groups",
-        *("P/S", "P/S", "K/S"),
-        "as zero3 over dp_shard; one all_reduce of P/S per unit over dp_replicate",
-        "as zero3 with N = S, and 2 P/S (R-1)/R with R = dp_replicate",
-        "links inside a node are much faster than those between nodes",
-    )
+    row = TableRow(**table_beside(__file__))
     limits = {**FSDPConfig.limits, "dp_replicate": (-1, inf), "dp_shard": (-1, inf)}
 
     name: Literal["hsdp"] = "hsdp"  # type: ignore[assignment]

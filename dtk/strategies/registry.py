@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dtk.parallel.context import Context
     from dtk.strategies.base import Strategy
 
-_NO_STRATEGIES = ("base", "declared", "registry", "table", "traits")
+_NO_STRATEGIES = ("base", "declared", "engines", "registry", "table", "traits")
 """Modules of this folder that all strategies share."""
 
 
@@ -56,16 +56,14 @@ def one_device() -> StrategyConfig:
     return next(kind(name=name) for name, kind in alone if kind.traits.least_cuda_devices < 2)
 
 
-def build_strategy(config: Any, context: Context, precision: PrecisionConfig) -> Strategy:
+def build_strategy(config: Any, context: Context, precision: PrecisionConfig, engine: str = "native") -> Strategy:
     """Build the strategy that `config.name` chooses; only its file is imported, with what it needs of torch.
 
-    Args:
-        config: the `strategy` section.
-        context: this rank.
-        precision: the `precision` section.
+    `engine` is `native`, or the module of `dtk.strategies.engines` with the class to run instead.
     """
     section = config.on(context.mesh)
-    strategy = import_module(f"dtk.strategies.{section.engine or section.name}").STRATEGY
+    module = section.engine or section.name if engine == "native" else f"engines.{engine}"
+    strategy = import_module(f"dtk.strategies.{module}").STRATEGY
     return cast("Strategy", strategy(section, context, precision))
 
 

@@ -2,10 +2,8 @@
 Configuration, plan, launcher and commands read these and never its name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Self
 
 from dtk.parallel.mesh import ORDER, Mesh
@@ -50,6 +48,8 @@ class Traits:
     """Place in the order of tables and of what `dtk plan` recommends, the simplest first."""
     compared: bool = True
     """Whether `dtk plan` compares it with the others; not where it is another name or a historical baseline."""
+    library: str = ""
+    """Package that runs it; empty = torch alone. What a library runs cannot be simulated."""
     needs_less_memory: str | None = None
     """The strategy to use where this one needs too much memory for model states; None = none shards more."""
 
@@ -61,7 +61,7 @@ class Traits:
     @property
     def deals_out_parameters(self) -> bool:
         """Whether each whole parameter is updated by one rank, which then sends it to the others (ZeRO-1)."""
-        return "optimizer_state" in self.sharded and not self.shards_parameters
+        return "optimizer_state" in self.sharded and not (self.shards_parameters or self.library)
 
 
 class Reduction(NamedTuple):
@@ -144,6 +144,13 @@ class StrategyConfig:
             DtkError: with what to type instead.
         """
 
+    def check_job(self, job: Any, world_size: int) -> None:
+        """Refuse what the strategy cannot do of a whole configuration, which is settled for `world_size`.
+
+        Raises:
+            DtkError: with what to type instead.
+        """
+
     def reductions(self, shapes: Sequence[Shape], ranks: int) -> list[Reduction]:
         """Return what reduces the gradients bucket by bucket while backward runs, in order; nothing without buckets.
 
@@ -182,7 +189,7 @@ class StrategyConfig:
         """
         return mesh.folded("dp_shard" if self.traits.shards_parameters else "dp_replicate")
 
-    def on(self, mesh: Mesh) -> StrategyConfig:
+    def on(self, mesh: Mesh) -> "StrategyConfig":
         """Return the section that keeps states in this way on a mesh; it may be another where the model is cut.
 
         Raises:
@@ -193,8 +200,3 @@ class StrategyConfig:
     def grouped(self, mesh: Mesh) -> tuple[str, ...]:
         """Return the mesh dimensions whose groups are made, outermost first: also some with one rank."""
         return tuple(name for name in ORDER if mesh.size(name) > 1 or name in self.traits.always_grouped)
-
-    @classmethod
-    def traits_record(cls) -> dict[str, Any]:
-        """Return the traits as manifest.json holds them."""
-        return {**asdict(cls.traits), "sharded": list(cls.traits.sharded)}

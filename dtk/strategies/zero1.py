@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
+from diagnostics.contract.files import table_beside
 from dtk.parallel.mesh import COMPOUND, Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.ddp import DDP, DDPConfig, ddp_collectives
@@ -30,13 +31,7 @@ class Zero1Config(DDPConfig):
         dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp"),
         simplicity=3,
     )
-    row = TableRow(
-        "DDP with the optimizer state sharded by parameter",
-        *("P", "P", "about K/N (whole parameters, so uneven)"),
-        "all_reduce of each gradient bucket; N broadcasts of updated parameters",
-        "2 P (N-1)/N + P (N-1)/N",
-        "DDP almost fits and the optimizer state is what is too much",
-    )
+    row = TableRow(**table_beside(__file__))
 
     plain = (*COMPOUND["dp"], "cp")
 

@@ -1,10 +1,9 @@
 """`zero2`: gradients and optimizer state sharded, gathered parameters kept from forward to backward."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from diagnostics.contract.files import table_beside
 from dtk.errors import DtkError
 from dtk.strategies.fsdp import FSDP, FSDPConfig
 from dtk.strategies.traits import TableRow
@@ -15,13 +14,7 @@ class Zero2Config(FSDPConfig):
     """ZeRO stage 2 (Rajbhandari et al. 2020): gradients and optimizer state sharded."""
 
     traits = replace(FSDPConfig.traits, simplicity=4, keeps_gathered=True, needs_less_memory="zero3")
-    row = TableRow(
-        "gradients and optimizer state sharded; parameters kept from forward to backward",
-        *("P/N (P from forward to backward)", "P/N", "K/N"),
-        "A all_gathers and one reduce_scatter per unit",
-        "A P (N-1)/N + P (N-1)/N",
-        "the parameters fit on each device, gradients and state do not",
-    )
+    row = TableRow(**table_beside(__file__))
 
     name: Literal["zero2"] = "zero2"  # type: ignore[assignment]
     reshard_after_forward: bool = False

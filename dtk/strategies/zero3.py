@@ -1,7 +1,5 @@
 """`zero3`: parameters, gradients and optimizer state sharded; fsdp by the name of the paper."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,8 +12,7 @@ class Zero3Config(FSDPConfig):
 
     traits = replace(FSDPConfig.traits, simplicity=5, compared=False)
     row = replace(
-        FSDPConfig.row,
-        summary="parameters, gradients and optimizer state sharded; each unit gathered when it is used",
+        FSDPConfig.row, summary="parameters, gradients and optimizer state sharded; each unit gathered when it is used"
     )
 
     name: Literal["zero3"] = "zero3"  # type: ignore[assignment]

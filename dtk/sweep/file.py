@@ -1,16 +1,20 @@
 """Reads a W&B sweep file, more strictly than W&B: what `dtk run` could not read is refused here, one line each."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dtk.config.overrides import LARGEST_SWEEP
+import yaml
+
+from diagnostics.contract.files import read_record
+from diagnostics.evidence import safe_yaml
+from diagnostics.evidence.limits import Limits
+from dtk.config.overrides import LARGEST_SWEEP, parse
 from dtk.config.suggest import did_you_mean
-from dtk.errors import DtkError
-from dtk.sweep.program import fixed_overrides
+from dtk.errors import DtkError, refused
 from dtk.sweep.values import refuse_endless, spelled
-from dtk.sweep.yaml_file import load
 
 METHODS = ("grid", "random", "bayes")
 KEYS = (
@@ -20,6 +24,12 @@ KEYS = (
 """What a file may say. W&B's other keys are for its Launch product and for schedulers of one's own."""
 SPACE = ("value", "values", "probabilities", "min", "max", "distribution", "mu", "sigma", "q", "a", "b")
 """What a parameter may say."""
+MOST_BYTES = 300_000  # Read in seconds; ten thousand values, which is the most, take less.
+_DEEPEST = 20  # Levels of brackets.
+CHOICES = "${args_no_hyphens}"  # W&B's name for the parameters of a point as `key=value` words.
+DEFAULT = ["${env}", "${interpreter}", "-m", "dtk.run", "tracker=wandb", CHOICES]
+WRITE = f"write command: [{', '.join(repr(word) if word.startswith('$') else word for word in DEFAULT)}]"
+_PROGRAM = "dtk.run"
 _NUMBERS = ("min", "max", "mu", "sigma", "q", "a", "b")
 
 
@@ -161,3 +171,76 @@ def _metric(content: dict[str, Any], method: str) -> dict[str, Any]:
     if goal not in ("minimize", "maximize"):
         raise DtkError(f"metric: goal: {goal}", fix="goal is minimize or maximize")
     return {**metric, "goal": goal}
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Return the mapping that a file holds, with its keys as text.
+
+    Raises:
+        DtkError: it is no regular file of a bearable size, no YAML, or gives a key twice.
+    """
+    if path.is_dir():
+        raise DtkError(f"{path} is a folder, no sweep file", fix="name a YAML file in it")
+    try:
+        with refused(f"cannot read {path}"):
+            data = read_record(path, MOST_BYTES)
+    except ValueError as error:
+        raise DtkError(f"{path} is no sweep file", f"it has more than {MOST_BYTES:,} bytes") from error
+    try:
+        safe_yaml.loads(data, Limits(depth=_DEEPEST))
+        content = yaml.load(data, Loader=_OnceLoader)  # noqa: S506 - a SafeLoader
+    except (ValueError, yaml.MarkedYAMLError) as error:
+        marked = error.__cause__ or error
+        mark, what = getattr(marked, "problem_mark", None), getattr(marked, "problem", None) or str(error)
+        line = f", line {mark.line + 1}" if mark else ""
+        why = f"not valid YAML ({' '.join(what.split())[:200]})"
+        raise DtkError(f"{path}{line}", why, "see conf/sweep/ for some") from error
+    if not isinstance(content, dict):
+        raise DtkError(f"{path} is no sweep file", "it is no mapping of keys", "see conf/sweep/ for some")
+    return {str(key): value for key, value in content.items()}
+
+
+class _OnceLoader(yaml.SafeLoader):
+    """A safe loader for which a key that is given twice is no choice of the last."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = (key_node.tag, key_node.value) if isinstance(key_node, yaml.ScalarNode) else None
+            if key is not None and key in seen and key_node.tag != "tag:yaml.org,2002:merge":
+                twice = f'the key "{key_node.value[:60]}" is there twice'
+                raise yaml.constructor.ConstructorError(None, None, twice, key_node.start_mark)
+            seen.add(key)
+        made: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
+        return made
+
+
+def fixed_overrides(content: dict[str, Any]) -> list[str]:
+    """Return the overrides that a file's `command` gives to every point.
+
+    Args:
+        content: the sweep file.
+
+    Raises:
+        DtkError: no command, or one that does not end in dtk's with its overrides.
+    """
+    words = content.get("command")
+    if words is None:
+        raise DtkError("it has no command", "W&B would pass --key=value to a program", WRITE)
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise DtkError("command is no list of words", fix=WRITE)
+    named = [word if word != "${program}" else str(content.get("program")) for word in words]
+    start = next((at for at, pair in enumerate(pairwise(named)) if pair in (("-m", _PROGRAM), ("dtk", "run"))), None)
+    if start is None:
+        raise DtkError("command does not run dtk", "a point is a dtk run", WRITE)
+    overrides = named[start + 2 :]
+    if overrides.count(CHOICES) != 1:
+        what = f"command passes a point's parameters {overrides.count(CHOICES)} times"
+        raise DtkError(what, f"{CHOICES} is what dtk run reads", WRITE)
+    fixed = [word for word in overrides if word != CHOICES]
+    for word in fixed:
+        if word.startswith(("-", "$")):
+            raise DtkError(f"command: {word} cannot be used", f"a point takes KEY=VALUE and {CHOICES}", "leave it out")
+        if parse(word).is_sweep_override():
+            raise DtkError(f"command: {word} asks for several runs", fix="list the values under parameters")
+    return fixed

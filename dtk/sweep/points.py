@@ -35,8 +35,11 @@ class Point:
     earlier: str | None
     """The run folder whose configuration was taken instead of conf/."""
 
-    def thaw(self) -> Resumed:
+    def thaw(self, sweep: str) -> Resumed:
         """Return the point as a run of its own, as it was composed, even if conf/ has changed since.
+
+        Args:
+            sweep: id of the sweep; W&B groups its runs by it unless another group was chosen.
 
         Raises:
             DtkError: the stored values do not fit this version of dtk.
@@ -45,7 +48,10 @@ class Point:
             origins = loads(self.origins.encode())
         except ValueError as error:
             raise DtkError(f"point {self.index + 1} of the sweep is damaged", str(error)) from error
-        composed = Composed(from_plain(self.config), self.config, list(self.overrides), origins)
+        tracker = self.config.get("tracker") or {}
+        grouped = {"group": sweep} if tracker.get("name") == "wandb" and not tracker.get("group") else {}
+        plain = {**self.config, "tracker": {**tracker, **grouped}}
+        composed = Composed(from_plain(plain), plain, list(self.overrides), origins)
         return Resumed(composed, None, 0, None if self.earlier is None else Path(self.earlier))
 
 

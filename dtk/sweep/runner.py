@@ -110,7 +110,7 @@ class Runner:
 
     def _start(self, point: Point, before: Trial | None) -> Resumed:
         """From its last checkpoint if it was interrupted and has one, else from the beginning."""
-        anew = point.thaw()
+        anew = point.thaw(self.sweep.about.id)
         if before is None or before.run is None or before.state not in ("preempted", "running"):
             return anew
         if not complete_checkpoints(RunPaths(before.run)):

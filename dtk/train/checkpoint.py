@@ -9,7 +9,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +42,7 @@ from dtk.strategies.base import Strategy, owned_parameters, owned_state
 from dtk.train.metadata import Reader
 from dtk.train.storage import Writer, in_words, is_out_of_memory
 
+LOOK_S = 1.0  # Between two looks at the size of a checkpoint that is being written.
 FORMAT = 2
 """Of the entries. 1, which says no number: rows of fused projections stand as [queries | keys | values]; 2: by head."""
 
@@ -79,6 +80,8 @@ class Checkpoints:
     def __post_init__(self) -> None:
         self.group = dist.new_group(backend="gloo", group_desc="checkpoint")
         self.pending: Future[Any] | None = None
+        self.partial = self.paths.checkpoints
+        """Folder of the write in flight."""
         self.saved_step = -1
         self.keep_step: int | None = None
         """Step whose checkpoint is kept beside the newest ones."""
@@ -110,8 +113,9 @@ class Checkpoints:
         with region("checkpoint"):
             self.recorder.event("checkpoint_begin", step=step)
             share_buffers(self.context, model)
-            state = {**_model_state(model), **_optimizer_state(model, optimizer), **loop.tensors(), **self.more()}
-            self.pending = self._write({**state, **self._rank_state()}, partial)
+            state = {**self.strategy.entries(model, optimizer), **loop.tensors(), **self.more(), **self._rank_state()}
+            self.partial = partial
+            self.pending = self._write(state, partial)
         if self.context.rank == 0:
             self.named.clear()
             self.pending.add_done_callback(lambda done: self._finish(done, step, partial, more or {}))
@@ -126,18 +130,35 @@ class Checkpoints:
             future = async_save(state, async_stager=BlockingAsyncStager(), **options)
             assert isinstance(future, Future)
             return future
-        with ThreadPoolExecutor(1) as writer:
-            return writer.submit(save, state, **options)
+        writer = ThreadPoolExecutor(1)
+        future = writer.submit(save, state, **options)
+        writer.shutdown(wait=False)
+        self._await(future)
+        return future
 
     def wait(self) -> None:
         """Wait for the write in flight; on return its checkpoint is complete or reported."""
         if self.pending is None:
             return
-        self.pending.exception()
+        self._await(self.pending)
         self.pending = None
         # Rank 0 renames in a callback, which runs after the future is done: nobody may go on before.
         self.named.wait()
         dist.barrier(group=self.group)
+
+    def _await(self, written: "Future[Any]") -> None:
+        """Wait, with a beat for the live watch each time that the files have grown: they may take many minutes."""
+        while not written.done():
+            with region("checkpoint"):
+                before = self._written_bytes()
+                while not written.done() and self._written_bytes() == before:
+                    wait([written], LOOK_S)
+
+    def _written_bytes(self) -> int:
+        """Return the size of the checkpoint in flight so far."""
+        with suppress(OSError):  # Just renamed, or removed as it failed.
+            return sum(path.stat().st_size for path in self.partial.iterdir())
+        return 0
 
     def _finish(self, done: "Future[Any]", step: int, partial: Path, more: Mapping[str, Any]) -> None:
         """On rank 0, when every rank has written: name the checkpoint, then remove the oldest."""
@@ -196,12 +217,25 @@ class Checkpoints:
                 local, piece = local_piece(value)
                 local.copy_(by_head(whole, heads)[piece.box])
 
+    def _take(
+        self, name: str, parameter: nn.Parameter, entries: Mapping[str, Any], model: nn.Module, folder: Path
+    ) -> None:
+        """Read a parameter whole, with its optimizer state, for a strategy that keeps it in a form of its own."""
+        key, of_state = f"model.{name}", f"optimizer.{name}."
+        keys = [key, *(each for each in entries if each.startswith(of_state) and "." not in each[len(of_state) :])]
+        values = {each: torch.empty(entries[each].size, dtype=entries[each].properties.dtype) for each in keys}
+        load(values, storage_reader=Reader(folder), no_dist=True)
+        if _format(folder) < FORMAT:
+            self._reorder(values, model, folder)
+        value = values.pop(key)
+        self.strategy.take(parameter, value, {each.removeprefix(of_state): v for each, v in values.items()})
+
     def shortfall(self) -> str:
         """On rank 0, after `wait`: what a failed write costs, as one line; empty when the last one succeeded."""
         if not self.failure:
             return ""
         complete = complete_checkpoints(self.paths)
-        newest = f"the newest that is kept is {complete[-1].name}" if complete else "none is kept"
+        newest = f"the newest one is {complete[-1].name}" if complete else "the run has no checkpoint"
         return f"the last checkpoint failed: {self.failure}; {newest}"
 
     def clean(self) -> None:
@@ -225,8 +259,10 @@ class Checkpoints:
         loop = LoopState().tensors()
         own = self._own_state(entries)
         more = {key: value for key, value in self.more().items() if key in entries}  # None of a callback that is new.
-        state: dict[str, Any] = {**_model_state(model), **loop, **own, **more}
-        fresh = _empty_optimizer_state(model, optimizer, entries, self.strategy.tier)
+        state = {f"model.{name}": value for name, value in self.strategy.outline(model).items()}
+        outlined = {key for key, value in state.items() if getattr(value, "is_meta", False)}
+        state |= {**loop, **own, **more}
+        fresh = {} if outlined else _empty_optimizer_state(model, optimizer, entries, self.strategy.tier)
         for name, fields in fresh.items():
             state.update({f"optimizer.{name}.{field}": value for field, value in fields.items()})
         for key, value in sorted(state.items()):
@@ -234,11 +270,14 @@ class Checkpoints:
                 what = f"the checkpoint {folder} is of another model"
                 why = f"it has no {key}" if stored is None else f"its {key} is {list(stored)}, not {list(value.shape)}"
                 raise DtkError(what, why, "resume with the model that wrote it")
+        state = {key: value for key, value in state.items() if key not in outlined}
         try:
             with region("checkpoint"):
                 load(state, storage_reader=reader, process_group=self.group)
                 if _format(folder) < FORMAT:
                     self._reorder(state, model, folder)
+                for name, parameter in model.named_parameters() if outlined else ():
+                    self._take(name, parameter, entries, model, folder)
         except CheckpointException as error:  # A rank found a problem in the files; a lost peer raises something else.
             if is_out_of_memory(error):
                 raise
@@ -258,22 +297,6 @@ def _format(folder: Path) -> int:
     with suppress(OSError, ValueError, TypeError, LookupError):
         return int(read_json(folder / CHECKPOINT_INFO)["format"])
     return 1
-
-
-def _model_state(model: nn.Module) -> dict[str, Any]:
-    """Parameters and persistent buffers under their own names."""
-    return {f"model.{name}": value.detach() for name, value in model.state_dict(keep_vars=True).items()}
-
-
-def _optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Return the optimizer state that this rank holds, under the names of the parameters."""
-    owned = owned_state(optimizer)
-    return {
-        f"optimizer.{name}.{field}": value
-        for name, parameter in model.named_parameters()
-        for field, value in owned.get(parameter, {}).items()
-        if isinstance(value, Tensor)
-    }
 
 
 def _empty_optimizer_state(

@@ -1,7 +1,7 @@
 """The trained weights as safetensors, gathered tensor by tensor: no rank holds the whole model."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,17 +17,19 @@ from dtk.models.safetensors_file import stored_dtype
 from dtk.parallel.context import Context
 from dtk.parallel.placement import local_piece, replica
 from dtk.parallel.regions import communication, region
+from dtk.strategies.base import Strategy
 from dtk.train.progress import say
 
 
-def export(config: Config, model: nn.Module, paths: RunPaths, context: Context) -> None:
+def export(config: Config, model: nn.Module, paths: RunPaths, context: Context, strategy: Strategy) -> None:
     """Write `export/model.safetensors` and `config.json`; every rank must call it."""
     with region("export"):
         # Parameters and persistent buffers, under every name that a strict `load_state_dict` asks for; a module may add
         # whatever it likes as its extra state.
-        state = {k: v.detach() for k, v in model.state_dict(keep_vars=True).items() if isinstance(v, Tensor)}
+        state = {k: v for k, v in strategy.outline(model).items() if isinstance(v, Tensor)}
         entries = _entries(state, context)
-        tensors = _gathered(state, context, entries)
+        parameters = model.state_dict(keep_vars=True)
+        tensors = _gathered(state, context, entries, lambda name: strategy.stored(parameters[name]))
         if context.rank == 0:
             shapes = {name: entry.shape for name, entry in entries.items()}
             dtypes = {name: entry.dtype for name, entry in entries.items()}
@@ -67,13 +69,15 @@ def _entries(state: Mapping[str, Tensor], context: Context) -> dict[str, _Entry]
 
 
 def _gathered(
-    state: Mapping[str, Tensor], context: Context, entries: Mapping[str, _Entry]
+    state: Mapping[str, Tensor], context: Context, entries: Mapping[str, _Entry], stored: Callable[[str], Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
     """Each tensor whole and on the CPU, one at a time, in the same order on every rank; of other stages on rank 0."""
     for name, entry in entries.items():
         value = state.get(name)
         if isinstance(value, DTensor):
             value = _put_together(value)
+        elif value is not None and value.is_meta:
+            value = stored(name)
         whole = torch.empty(entry.shape, dtype=entry.dtype) if value is None else value.to("cpu", entry.dtype)
         if entry.holder != 0 and context.rank == entry.holder:
             dist.send(whole.contiguous(), 0, group=context.control)

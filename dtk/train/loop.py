@@ -159,6 +159,9 @@ class Loop:
             if strategy.tier is not None:
                 strategy.tier.settle()
             optimizer.zero_grad(set_to_none=True)
+        if strategy.clips_in_update and config.train.clip_norm is not None:
+            norm = strategy.norm_of_update()
+            self._watch(norm)
         return StepResult(total, targets, norm)
 
     def _learning_rate(self, step: int) -> float:
@@ -173,17 +176,22 @@ class Loop:
     def _clip(self) -> Tensor | None:
         """Bound the global gradient norm and undo the loss scale; returns the norm before clipping."""
         max_norm = self.config.train.clip_norm
-        if max_norm is None and not self.scaler.enabled:
+        if self.parts.strategy.clips_in_update or (max_norm is None and not self.scaler.enabled):
             return None
         with region("clip"):
             parameters = list(self.parts.model.parameters())
             norm = self.parts.strategy.gradient_norm(parameters) / self.scaler.scale
             if not self.scaler.enabled:  # Under loss scaling an overflow is the sign to lower the scale.
-                step = self.state.step + 1
-                self.numerics.gradient(step, norm, self.parts.model, wait=step % self.config.train.log_every == 0)
+                self._watch(norm)
             factor = torch.ones_like(norm) if max_norm is None else clip_factor(norm, max_norm)
             self.parts.strategy.scale_gradients(parameters, factor / self.scaler.scale)
         return norm
+
+    def _watch(self, norm: Tensor | None) -> None:
+        """Remember a norm that is not finite."""
+        step = self.state.step + 1
+        if norm is not None:
+            self.numerics.gradient(step, norm, self.parts.model, wait=step % self.config.train.log_every == 0)
 
     def _after_step(self, result: StepResult, stopping: bool) -> None:
         train, step = self.config.train, self.state.step

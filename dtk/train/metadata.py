@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint import metadata as dcp
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata
 
 from diagnostics.contract.files import read_record
@@ -64,6 +64,22 @@ class Reader(FileSystemReader):
             raise ValueError(f"damaged: {error or type(error).__name__}") from error
         if not isinstance(index, Metadata):
             raise ValueError(f"it holds a {type(index).__name__}")
+        _check_entries(index)
         index.storage_meta = index.storage_meta or dcp.StorageMeta()
         index.storage_meta.load_id = self.load_id
         return index
+
+
+def _check_entries(index: Metadata) -> None:
+    """Raise ValueError for an entry that is no tensor in a file of the checkpoint: torch would unpickle its content."""
+    entries, places = index.state_dict_metadata, index.storage_data
+    if not isinstance(entries, dict) or not isinstance(places, dict):
+        raise ValueError("it lists no tensors")
+    for key, entry in entries.items():
+        if type(entry) is not dcp.TensorStorageMetadata:
+            raise ValueError(f"refused: {key} is no tensor")
+    for place in places.values():
+        if type(place) is not _StorageInfo or place.transform_descriptors:
+            raise ValueError("a place is not one that dtk writes")
+        if not isinstance(name := place.relative_path, str) or Path(name).name != name or name == "..":
+            raise ValueError(f"refused: {name} is no file of the checkpoint")

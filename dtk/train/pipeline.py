@@ -21,7 +21,8 @@ from dtk.parallel.regions import region
 from dtk.strategies.base import Strategy
 from dtk.strategies.declared import Collective
 from dtk.tasks.base import Task, add_figures, loss_of, no_figures
-from dtk.train.runner import own_part
+from dtk.tasks.cross_entropy import auxiliary_loss, logits_of
+from dtk.train.runner import ExpertLoads, own_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Stage:
     model: nn.Module
     wrapped: nn.Module
     """What forward is called on in training."""
+    first_block: int = 0
 
 
 @dataclass(slots=True)
@@ -84,6 +86,8 @@ class Pipelined:
     """Which tokens of each sequence this rank has; None = all."""
     declare: Callable[[int, int], list[Collective]]
     """Number of a stage and of micro-batches -> what its forward and backward communicate inside the stage."""
+    loads: ExpertLoads | None = None
+    """Of a mixture of experts."""
 
     def run(self, batches: Sequence[Batch], factor: float, seed: Callable[[int], None]) -> Tensor:
         """Run the schedule, as `Accumulate.run`; gradients are communicated in the last backward of each stage."""
@@ -92,6 +96,8 @@ class Pipelined:
         last = {action.stage: action for action in order if action.kind in FREES}
         step = _Step(self, batches, schedule.stages, factor)
         clock.computed.clear()
+        if self.loads is not None:
+            self.loads.counts.zero_()
         clock.micro_batches = len(batches)
         began = clock.now()
         for action in order:
@@ -105,7 +111,8 @@ class Pipelined:
                     seed(action.micro_batch)
                     step.forward(action, arrived)
                 else:
-                    with self.strategy.begin_backward(self.stages[action.stage].wrapped, last[action.stage] == action):
+                    halves, ends = action.kind != "backward", last[action.stage] == action
+                    with self.strategy.begin_backward(self.stages[action.stage].wrapped, ends, halves):
                         step.backward(action, arrived)
             clock.computed.append((begin, clock.now()))
         self.messages.flush()
@@ -155,6 +162,7 @@ class Pipelined:
             "pipeline_bubble_ideal": self.schedule(self.clock.micro_batches).ideal_bubble,
             "pipeline_busiest": computed_s.index(max(computed_s)),
             "pipeline_imbalance": max(computed_s) * axis.size / max(sum(computed_s), 1e-9),
+            **(self.loads.figures() if self.loads is not None else {}),
         }
 
 
@@ -172,8 +180,8 @@ class _Step:
         self.results: dict[tuple[bool, int, int], Tensor] = {}
         """(whether forward, stage that needs it, micro-batch) -> residual stream or its gradient."""
         self.expected: dict[tuple[bool, int, int], tuple[Tensor, dist.Work]] = {}
-        self.held: dict[tuple[int, int], tuple[Tensor | None, Tensor]] = {}
-        """(stage, micro-batch) -> its input and output, until the backward."""
+        self.held: dict[tuple[int, int], tuple[Tensor | None, list[Tensor]]] = {}
+        """(stage, micro-batch) -> its input, and output or loss with an auxiliary one, until the backward."""
         self.split: dict[tuple[int, int], list[dict[str, Any]]] = {}
         """What an input gradient leaves for the weight gradient."""
 
@@ -209,32 +217,37 @@ class _Step:
             stream.requires_grad_()
         with strategy.accumulate(stage.wrapped, last=False), strategy.autocast():
             output = stage.wrapped(batch.inputs, stream=stream, **self.where[action.micro_batch])
+            more = [] if (auxiliary := auxiliary_loss(output)) is None else [auxiliary * self.factor]
+            if self.runner.loads is not None:
+                self.runner.loads.add(output, stage.first_block)
             if action.stage == self.last_stage:
                 loss = loss_of(self.runner.task, output, batch.targets)
                 self.total += loss.detach()
-                output = loss * self.factor
-        self.held[action.stage, action.micro_batch] = stream, output
+                sent = sum(more, loss * self.factor)
+            else:
+                sent = logits_of(output)
+        self.held[action.stage, action.micro_batch] = stream, [sent, *(more if action.stage < self.last_stage else ())]
         if action.stage < self.last_stage:
-            self.results[True, action.stage + 1, action.micro_batch] = output.detach()
+            self.results[True, action.stage + 1, action.micro_batch] = sent.detach()
 
     def backward(self, action: Action, gradient: Tensor | None) -> None:
         """Compute both gradients, or the one that the action names."""
         kind, number, micro_batch = action
         key = number, micro_batch
         model = self.runner.stages[number].model
-        stream, output = self.held[key]
+        stream, outputs = self.held[key]
+        incoming = None if gradient is None else [gradient, *map(torch.ones_like, outputs[1:])]
         if kind == "input_gradient" and stream is None:
             # The first stage has no input to differentiate by: its whole backward comes with the weights.
             if gradient is not None:
                 self.results[False, number, micro_batch] = gradient
             return
         if kind == "input_gradient":
-            incoming = None if gradient is None else [gradient]
-            self.split[key] = stage_backward_input([output], incoming, [stream], model.parameters())[1]
+            self.split[key] = stage_backward_input(outputs, incoming, [stream], model.parameters())[1]
         elif kind == "weight_gradient" and stream is not None:
             stage_backward_weight(model.parameters(), self.split.pop(key))
         else:
-            torch.autograd.backward(output, gradient)
+            torch.autograd.backward(outputs, incoming)
         if kind != "input_gradient":
             del self.held[key]
         if kind != "weight_gradient" and stream is not None:

@@ -3,13 +3,14 @@ of `dtk.train.pipeline`, is given micro-batches and returns sums.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dtk.config.schema import MoEConfig
 from dtk.data.dataset import Batch
 from dtk.dimensions.cp import Part
 from dtk.parallel.context import Context
@@ -26,13 +27,19 @@ class ExpertLoads:
     """How the tokens of a step were divided over the experts of each block."""
 
     context: Context
-    counts: Tensor | None = None
-    """int64 [blocks with experts, 2, experts]: tokens for which each expert was chosen, and those that it took."""
+    model: MoEConfig
+    counts: Tensor = field(init=False)
+    """int64 [blocks, 2, experts]: tokens for which each expert was chosen, and those that it took."""
 
-    def add(self, output: Any) -> None:
-        """Add those of a micro-batch."""
-        loads = output.loads
-        self.counts = loads if self.counts is None else self.counts + loads
+    def __post_init__(self) -> None:
+        shape = self.model.layers, 2, self.model.experts
+        self.counts = torch.zeros(shape, dtype=torch.int64, device=self.context.device)
+
+    def add(self, output: Any, first_block: int = 0) -> None:
+        """Add those of a micro-batch in a model, or in a stage that begins with this block."""
+        if (loads := getattr(output, "loads", None)) is not None:
+            first = max(first_block, self.model.dense_layers)
+            self.counts[first : first + len(loads)] += loads
 
     def figures(self) -> dict[str, float]:
         """Return those of the last step over all ranks, each of the block where it is worst.
@@ -41,8 +48,8 @@ class ExpertLoads:
         which is how much longer the experts take than they would evenly; expert_dropped: share of the choices that met
         a full expert.
         """
-        assert self.counts is not None
-        chosen, taken = sum_over_ranks(self.context, self.counts.cpu()).double().unbind(1)
+        counts = sum_over_ranks(self.context, self.counts.cpu())[self.model.dense_layers :]
+        chosen, taken = counts.double().unbind(1)
         of_ranks = taken.view(len(taken), self.context.mesh.ep, -1).sum(2)
         loads = [(each.amax(1) / each.mean(1).clamp(min=1e-9)).max() for each in (taken, of_ranks)]
         dropped = (1 - taken.sum(1) / chosen.sum(1)).max()
@@ -81,7 +88,7 @@ class Accumulate:
         strategy, device = self.strategy, self.strategy.context.device
         total = torch.zeros((), device=device)
         if self.loads is not None:
-            self.loads.counts = None
+            self.loads.counts.zero_()
         for i, host_batch in enumerate(batches):
             own, where = own_part(self.part, host_batch, device)
             batch = own.to(device)
@@ -95,7 +102,7 @@ class Accumulate:
                         self.loads.add(output)
                     del output  # Logits are large, and not all losses need them in backward.
                 with region("backward"):
-                    ((loss if more is None else loss + more) * factor).backward()  # type: ignore[no-untyped-call]
+                    strategy.backward((loss if more is None else loss + more) * factor)
             total += loss.detach()
         return total
 

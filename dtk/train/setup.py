@@ -77,7 +77,8 @@ def set_up(
     parameter_count = sum(p.numel() for p in model.parameters())
     flops = getattr(model, "flops_per_token", None)
     flops_per_token = flops(config.data.sequence_length) if flops else None
-    strategy = build_strategy(config.strategy, context, config.precision)
+    strategy = build_strategy(config.strategy, context, config.precision, config.engine)
+    strategy.configure(config)
     vocabulary = None
     if context.mesh.tp > 1 and config.model.architecture != "encoder":
         vocabulary = Vocabulary(strategy.axes["tp"], config.parallel.loss_parallel)
@@ -86,10 +87,10 @@ def set_up(
     tokens = cp.Part(strategy.axes["cp"], config.parallel.context) if context.mesh.cp > 1 else None
     spread = functools.partial(_spread, config, strategy, tokens, lambda module: (fill or _fill)(module, config))
     runner: Runner
+    loads = ExpertLoads(context, config.model) if config.model.architecture == "moe" else None
     if context.mesh.pp == 1:
         wrapped = spread(model).wrapped
         inside = functools.partial(_inside, config, strategy, model, None)
-        loads = ExpertLoads(context) if config.model.architecture == "moe" else None
         runner = Accumulate(strategy, model, wrapped, task, tokens, inside, loads)
     else:
         pipeline, first = config.parallel.pipeline(1), context.mesh.coordinate(context.rank)["pp"]
@@ -99,7 +100,7 @@ def set_up(
             part = cut(model if number == first else (make or _model)(config), number, cuts)
             stages[number] = spread(part, cuts[number].start)
         wrapped = model = joined([stage.model for stage in stages.values()])
-        runner = _pipelined(config, strategy, stages, cuts, task, tokens)
+        runner = _pipelined(config, strategy, stages, cuts, task, tokens, loads)
     build = recipe(config.optimizer, model.parameters(), config.allow_targets)
     groups, tier = parameter_groups(model, config.optimizer.weight_decay), strategy.tier
     paged = build if tier is None else tier.paged(build)
@@ -135,7 +136,7 @@ def _spread(
             block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
         if train.compile:
             block.compile()
-    return Stage(part, strategy.wrap(part, fill))
+    return Stage(part, strategy.wrap(part, fill), first_block)
 
 
 def _model(config: Config) -> nn.Module:
@@ -157,7 +158,7 @@ def _inside(
     return [
         *tp.declare(config, mesh, accumulation_steps, strategy.partial_shapes(model, "tp"), blocks),
         *cp.declare(config, mesh, accumulation_steps, blocks),
-        *ep.declare(config, mesh, accumulation_steps),
+        *ep.declare(config, mesh, accumulation_steps, blocks),
     ]
 
 
@@ -168,6 +169,7 @@ def _pipelined(
     cuts: Sequence[range],
     task: Task,
     tokens: cp.Part | None,
+    loads: ExpertLoads | None,
 ) -> Pipelined:
     """Connect this rank's stages, by their number, with those of the other ranks."""
     context, axis, parallel = strategy.context, strategy.axes["pp"], config.parallel
@@ -185,7 +187,7 @@ def _pipelined(
     tied = [name for name in end.before if name in end.after]
     shared = shared_parameters(end, axis, context.mesh.group("pp", context.rank), tied)
     way = strategy, parallel.pipeline, stages, Messages(axis), stream, message_bytes, shared
-    return Pipelined(*way, Clock(context.device), task, tokens, declare)
+    return Pipelined(*way, Clock(context.device), task, tokens, declare, loads)
 
 
 def _fill(model: nn.Module, config: Config) -> None:

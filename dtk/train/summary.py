@@ -16,8 +16,7 @@ def begun(loop: Loop) -> dict[str, Any]:
     context, strategy, precision = loop.context, loop.parts.strategy, loop.config.precision
     tf32 = precision.tf32 and context.device.type == "cuda"
     compute = "tf32" if tf32 else precision.compute_dtype
-    whole = strategy.replicas.get(strategy.copied_over or "", [])
-    return parity(loop.parts.model, context, whole, compute, strategy.reduce_dtype)
+    return parity(loop.parts.model, context, strategy, compute)
 
 
 def summarise(loop: Loop, dataset: Dataset) -> dict[str, Any]:

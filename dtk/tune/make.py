@@ -18,8 +18,7 @@ from dtk.tune import candidates as choices
 from dtk.tune import micro
 from dtk.tune.candidates import Candidate
 from dtk.tune.model import NO_GAIN, TuneReport, clearly_fastest, row_of
-from dtk.tune.probe import terms
-from dtk.tune.trials import Trials
+from dtk.tune.probe import Trials, terms
 
 if TYPE_CHECKING:
     from dtk.config.placement import Placement

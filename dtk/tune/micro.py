@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from dtk.tune.candidates import MICRO_BATCH_SIZE, Candidate
 from dtk.tune.model import NO_GAIN, Row, row_of
-from dtk.tune.trials import Trials
+from dtk.tune.probe import Trials
 
 FIRST = 1  # Number of the round in which sizes are searched.
 

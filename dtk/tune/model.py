@@ -1,13 +1,14 @@
 """What `dtk tune` found, as values, and its JSON. Runs nothing."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec import to_builtins
 
 from diagnostics.analysis.statistics import METHOD, Estimate, estimate, ratio
 from dtk.tune.candidates import Candidate
-from dtk.tune.probe import Probe
-from dtk.tune.trials import outcome_text
+from dtk.tune.probe import Probe, outcome_text
 
 SCHEMA = "dtk.tune/1"
 NO_GAIN = "no gain that can be told from noise"
@@ -114,11 +115,11 @@ def clearly_fastest(rows: Sequence[Row]) -> Row | None:
 
 def as_json(report: TuneReport) -> dict[str, Any]:
     """Plain values: the fields of the report, with what to type for each candidate."""
-    plain = asdict(report)
+    plain = to_builtins(report)
     del plain["rows"], plain["interrupted"]
     candidates = []
     for row in report.rows:
-        values = asdict(row)
+        values = to_builtins(row)
         chosen = values.pop("candidate")
         override = row.candidate.override
         candidates.append({"override": override, "present": chosen["present"], **values, "told": row.gain_told or None})

@@ -1,28 +1,30 @@
-"""What a run's folder, maybe somebody else's, says now: the curves of its metrics, and where each rank is. Bounded."""
+"""What run folders, maybe somebody else's, say now: curves, where each rank is, tags and sweeps. Bounded."""
 
-import json
-import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths, read_heartbeat
 from diagnostics.contract.files import open_regular
-from diagnostics.contract.formatting import seconds_text
-from diagnostics.evidence.limits import Limits, whole
+from diagnostics.contract.formatting import clean, seconds_text
+from diagnostics.evidence.limits import Limits, lines_of, whole
 from diagnostics.evidence.readers.ring import call_of
 from diagnostics.evidence.ring.format import parse
+from diagnostics.runs.find import Run
+from diagnostics.runs.records import first_steps, made_again, mapping, number, objects, whole_number
 
 TAIL_BYTES = 8 << 20
 """Of metrics.jsonl, from its end: 20,000 records at some 400 bytes each, read in a tenth of a second."""
 MOST_POINTS = 400  # Of a curve: a screen has no more room.
 MOST_RANKS = 16_384
 RINGS = 64  # Ranks whose rings are read for each look: half a megabyte each.
-_RANK = re.compile(r"rank_(\d{5,8})\.json")
+MOST_MARKS = 24  # Shown as filters; further ones can be typed into the address.
+_LONGEST = 60  # Characters of a tag.
+_RANK = re.compile(r"rank_([0-9]{5,8})\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +41,25 @@ class RankNow:
 
 
 def curves(metrics: Path) -> dict[str, list[tuple[float, float]]]:
-    """Name of each numeric metric -> (step, value), ascending, at most `MOST_POINTS`; of a step the last record counts.
+    """Name of each numeric metric -> (step, value), ascending, at most `MOST_POINTS`.
+
+    Of a step that several attempts made, the latest attempt's record counts.
 
     Args:
         metrics: metrics.jsonl; a file that is absent or damaged has no curves.
     """
     found: dict[str, dict[float, float]] = {}
-    for record in _records(metrics):
-        step = record.pop("step", None)
-        if not isinstance(step, int) or isinstance(step, bool):
-            continue
-        for name, value in record.items():
-            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-                found.setdefault(name, {})[step] = value
+    rows = [
+        (whole_number(record.get("attempt")) or 0, step, record)
+        for record in objects(_tail(metrics))
+        if (step := whole_number(record.pop("step", None))) is not None
+    ]
+    starts = first_steps((attempt, step) for attempt, step, _ in rows)
+    for attempt, step, record in rows:
+        if not made_again(attempt, step, starts):
+            for name, value in record.items():
+                if (figure := number(value)) is not None:
+                    found.setdefault(name, {})[step] = figure
     thinned = {}
     for name, values in found.items():
         points = sorted(values.items())
@@ -60,16 +68,16 @@ def curves(metrics: Path) -> dict[str, list[tuple[float, float]]]:
     return thinned
 
 
-def _records(metrics: Path) -> Iterator[dict[str, Any]]:
-    with suppress(OSError), open_regular(metrics) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - TAIL_BYTES))
-        lines = file.read(TAIL_BYTES).split(b"\n")
-        for line in lines[1:] if size > TAIL_BYTES else lines:
-            with suppress(ValueError, RecursionError):
-                record = json.loads(line)
-                if isinstance(record, dict):
-                    yield record
+def _tail(metrics: Path) -> list[bytes]:
+    """Return the complete lines among the last bytes of a file."""
+    try:
+        with open_regular(metrics) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL_BYTES))
+            lines = file.read(TAIL_BYTES).split(b"\n")
+    except OSError:
+        return []
+    return lines[1:] if size > TAIL_BYTES else lines
 
 
 def ranks(paths: RunPaths, now_s: float) -> list[RankNow]:
@@ -88,11 +96,11 @@ def ranks(paths: RunPaths, now_s: float) -> list[RankNow]:
     present = []
     for rank, path in sorted(seen.items()):
         beat = read_heartbeat(path)
-        if beat is None or not isinstance(beat.time_s, int | float) or not math.isfinite(beat.time_s):
+        if beat is None or (time_s := number(beat.time_s)) is None:
             continue
-        step = beat.step if isinstance(beat.step, int) else None
         call = _call(paths, rank, now_s) if len(seen) <= RINGS and beat.region != "end" else ""
-        present.append(RankNow(rank, step, str(beat.region or ""), max(0.0, now_s - beat.time_s), call))
+        region = str(beat.region or "")
+        present.append(RankNow(rank, whole_number(beat.step), region, max(0.0, now_s - time_s), call))
     return present
 
 
@@ -107,3 +115,36 @@ def _call(paths: RunPaths, rank: int, now_s: float) -> str:
     record = records[-1]
     where = f" at {record.file}:{record.line}" if record.file else ""
     return f"{call_of(record).described.text} for {seconds_text(max(0.0, now_s - record.time_s))}{where}"
+
+
+def tags(runs: Iterable[Run]) -> dict[str, set[str]]:
+    """Return tag -> ids of the runs that have it, the most frequent first."""
+    found: dict[str, set[str]] = {}
+    for run in runs:
+        with suppress(OSError):
+            path = f"{run.path}/manifest.json"
+            for tag in _tags(path, os.stat(path).st_mtime_ns):  # noqa: PTH116 - for ten thousand runs
+                found.setdefault(tag, set()).add(run.id)
+    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
+
+
+@lru_cache(maxsize=20_000)
+def _tags(manifest: str, changed_ns: int) -> tuple[str, ...]:
+    """Return the tags in a manifest, which is read again only when it has changed."""
+    words = mapping(manifest, []).get("tags")
+    return tuple(clean(word)[:_LONGEST] for word in words if isinstance(word, str)) if isinstance(words, list) else ()
+
+
+def sweeps(folder: Path) -> dict[str, set[str]]:
+    """Return sweep -> ids of its runs, the newest sweep first.
+
+    Args:
+        folder: of the runs; `sweeps/<id>/runs.jsonl` in it says which runs a sweep has opened.
+    """
+    found: dict[str, set[str]] = {}
+    with suppress(OSError):
+        for path in sorted((folder / "sweeps").iterdir(), reverse=True)[:MOST_MARKS]:
+            with suppress(OSError, ValueError):
+                events = objects(lines_of(path / "runs.jsonl", Limits()))
+                found[path.name] = {Path(str(event["run"])).name for event in events if "run" in event}
+    return {name: runs for name, runs in found.items() if runs}

@@ -2,24 +2,28 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from msgspec.structs import replace
+
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.files import read_json
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
 from diagnostics.contract.invocation import command
 from diagnostics.report import document as doc
 from diagnostics.runs.find import FAILED, Run, list_runs, looks_like_run, read_details
+from diagnostics.runs.planned import planned_and_measured
+from diagnostics.runs.records import mapping
 from diagnostics.runs.text import age
 from dtk.compare.formatting import number_text
 from dtk.errors import DtkError
+from dtk.record.metrics import BOOKKEEPING
 from dtk.runs.select import SORTS
-from dtk.ui.live import RankNow, curves, ranks
+from dtk.ui.live import MOST_MARKS, RankNow, curves, ranks, sweeps, tags
 
 PAGE_ROWS = 200  # Runs on a page: a browser lays out so many rows at once without a pause.
 DENSE_RANKS = 64  # Beyond so many ranks each has a cell instead of a row.
@@ -29,11 +33,11 @@ QUIET_S = 30.0
 before it looks closer is longer; a checkpoint or an evaluation beats in between."""
 FIRST = ("loss", "validation_loss", "tokens_per_s", "step_time_s", "peak_memory_bytes", "mfu", "grad_norm", "lr")
 """Curves in the order in which people look at them; others follow in a fold."""
-_HIDDEN = ("time_s", "attempt", "tokens", "validation_samples")
 _TITLES = {
     "tokens_per_s": "tokens/s", "step_time_s": "step time", "peak_memory_bytes": "peak memory of rank 0", "mfu": "MFU",
     "lr": "learning rate",
 }  # fmt: skip
+_COLOURS = {"bad": "h5", "warn": "h3", "good": "h0", "": "h0"}  # Of cells, by tone.
 _TONES: dict[str, doc.Tone] = {"finished": "good", "running": "strong", "queued": "soft", "preempted": "warn"}
 
 
@@ -52,7 +56,7 @@ def find(folder: Path, identity: str) -> Path:
     """Return a run's folder.
 
     Raises:
-        DtkError: there is none of that name in the folder, or it leads out of it.
+        DtkError: the folder has no run of that name, or the name leads out of the folder.
     """
     path = folder / identity
     with suppress(OSError, ValueError):
@@ -66,7 +70,8 @@ def runs_page(folder: Path, query: Mapping[str, str]) -> doc.Document:
 
     Args:
         folder: of the runs.
-        query: `q` (words that the name or state of a run must hold), `sort` (a key of `SORTS`), `reverse`, `page`.
+        query: `q` (words that the name or state of a run must hold), `tag`, `sweep`, `sort` (a key of `SORTS`),
+            `reverse`, `page`.
 
     Raises:
         DtkError: the folder cannot be read.
@@ -77,17 +82,27 @@ def runs_page(folder: Path, query: Mapping[str, str]) -> doc.Document:
         raise DtkError(f"cannot list {folder}", error.strerror or str(error)) from error
     words = query.get("q", "").lower().split()
     runs = [run for run in every if all(word in f"{run.id} {run.state}".lower() for word in words)]
+    marked = {"tag": tags(every), "sweep": sweeps(folder)}
+    for kind, members in marked.items():
+        if wanted := query.get(kind):
+            runs = [run for run in runs if run.id in members.get(wanted, ())]
     if (key := query.get("sort", "age")) in SORTS and key != "age":
         runs.sort(key=SORTS[key])
     if query.get("reverse"):
         runs.reverse()
     pages = max(1, -(-len(runs) // PAGE_ROWS))
     number = min(max(1, int(text) if (text := query.get("page", "1")).isdecimal() and len(text) < 9 else 1), pages)
+    chosen = {name: query.get(name) for name in ("q", "tag", "sweep")}
     states = Counter(run.state for run in every)
-    filters = [piece for state, n in states.most_common() for piece in (link(f"{n:,} {state}", "/", q=state), "  ")]
+    filters = [
+        piece
+        for state, n in states.most_common()
+        for piece in (link(f"{n:,} {state}", "/", **{**chosen, "q": state}), "  ")
+    ]
+    marks = [doc.Paragraph((f"{kind}s: ", *_filters(kind, of, chosen))) for kind, of in marked.items() if of]
     header = ("run", "state", "steps", "loss", "tokens/s", "age")
     rows = tuple(_row(run) for run in runs[PAGE_ROWS * (number - 1) : PAGE_ROWS * number])
-    kept = {name: query.get(name) for name in ("q", "sort", "reverse")}
+    kept = {**chosen, **{name: query.get(name) for name in ("sort", "reverse")}}
     turns = [
         piece
         for name, to in (("newer", number - 1), ("older", number + 1))
@@ -100,10 +115,19 @@ def runs_page(folder: Path, query: Mapping[str, str]) -> doc.Document:
     return doc.Document(
         title=f"dtk: {counted(len(every), 'run')}",
         answer=f"{counted(len(every), 'run')} in {folder}",
-        lead=(doc.Paragraph((*filters, link("all", "/"))),),
+        lead=(doc.Paragraph((*filters, link("all", "/"))), *marks),
         blocks=(doc.Section(counted(len(runs), "run"), doc.present(table, pager), id="runs"),),
         footer="Newest first. Click a heading to sort; tick runs to compare them.",
     )
+
+
+def _filters(kind: str, members: Mapping[str, Set[str]], chosen: Mapping[str, str | None]) -> Iterator[doc.Span | str]:
+    """Yield a link for each tag or sweep, which keeps the other filters; a second click on it takes it away."""
+    for name, runs in list(members.items())[:MOST_MARKS]:
+        is_on = chosen[kind] == name
+        text = f"{name} ({len(runs):,})"
+        yield link(f"[{text}]" if is_on else text, "/", **{**chosen, kind: None if is_on else name})
+        yield "  "
 
 
 def _row(run: Run) -> tuple[doc.Text | doc.Cell, ...]:
@@ -183,7 +207,7 @@ def _text(name: str, value: Any) -> str:
 
 def _training(drawn: Mapping[str, Sequence[tuple[float, float]]]) -> doc.Section | None:
     """Return small charts of the metrics, each over the steps."""
-    usable = {name: points for name, points in drawn.items() if name not in _HIDDEN and len(points) > 1}
+    usable = {name: points for name, points in drawn.items() if name not in BOOKKEEPING and len(points) > 1}
     if not usable:
         return None
     others = sorted(usable.keys() - set(FIRST))
@@ -230,43 +254,24 @@ def _ranks(present: Sequence[RankNow], *, live: bool) -> doc.Section | None:
             for rank in present
         )
         return doc.Section("Ranks", (doc.Table(("rank", "step", "region", "heartbeat", "inside"), rows, names=5),))
-    header = ("ranks", *(f"+{n}" for n in range(CELLS)))
-    by_rank = {rank.rank: rank for rank in present}
-    lines: list[tuple[doc.Text | doc.Cell, ...]] = []
-    for first in range(present[0].rank - present[0].rank % CELLS, present[-1].rank + 1, CELLS):
-        cells = [
-            doc.Cell(str(rank.step or 0), tone(rank), hint=words(rank))
-            if (rank := by_rank.get(number)) is not None
-            else doc.Cell("-", "soft", hint=f"rank {number} left no heartbeat")
-            for number in range(first, first + CELLS)
-        ]
-        if any(number in by_rank for number in range(first, first + CELLS)):
-            lines.append((f"{first}", *cells))
-    note = doc.remark(f"Each cell is a rank at its step. Red: no heartbeat for {QUIET_S:.0f} s; yellow: a step behind.")
-    return doc.Section("Ranks", (note, doc.Table(header, tuple(lines), kind="dense")))
+    lines = []
+    for place, members in groupby(present, key=lambda rank: rank.rank // CELLS):
+        here = {rank.rank % CELLS: rank for rank in members}
+        seen = {n: (_COLOURS[tone(rank)], words(rank)) for n, rank in here.items()}
+        lost = {n: ("none", f"rank {place * CELLS + n} left no heartbeat") for n in range(CELLS)}
+        steps = sorted({rank.step or 0 for rank in here.values()})
+        cells = tuple(doc.Stretch(n, n + 1, *cell) for n, cell in (lost | seen).items())
+        span = " to ".join(f"{step:,}" for step in sorted({steps[0], steps[-1]}))
+        lines.append((str(place * CELLS), cells, f"step {span}"))
+    note = f"Each cell is a rank. Red: no heartbeat for {QUIET_S:.0f} s; yellow: a step behind; empty: no heartbeat."
+    return doc.Section("Ranks", (doc.remark(note), doc.Tracks("Ranks", tuple(lines), CELLS)))
 
 
 def _planned(paths: RunPaths, figures: Mapping[str, Any]) -> doc.Section | None:
     """Return what the plan predicted beside what was measured."""
-    try:
-        plan = read_json(paths.plan)
-    except (OSError, ValueError):
-        return None
-    if not isinstance(plan, dict):
-        return None
-    duration = plan.get("time")
-    step_s = duration.get("step_s") if isinstance(duration, dict) else None
-    sent_bytes = None
-    with suppress(TypeError, KeyError):
-        sent_bytes = float(sum(item["size_bytes"] for item in plan["traffic"]))
     rows = [
-        (title, _text(name, planned), "-" if (seen := figures.get(name)) is None else _text(name, seen))
-        for title, name, planned in (
-            ("peak memory of rank 0", "peak_memory_bytes", plan.get("peak_bytes")),
-            ("step time", "step_time_s", step_s),
-            ("communicated in a step", "communicated_bytes_per_step", sent_bytes),
-        )
-        if isinstance(planned, int | float)
+        (title, _text(name, planned), "-" if measured is None else _text(name, measured))
+        for title, name, planned, measured in planned_and_measured(mapping(str(paths.plan), []), figures)
     ]
     note = doc.remark("Memory is planned for tensors; on a CPU the whole process is measured.")
     table = doc.Table(("figure", "planned", "measured"), tuple(rows), names=1)

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from msgspec.structs import replace
 
 from diagnostics.report import document as doc
 from diagnostics.report.html import render
@@ -91,13 +92,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             text = "open the address that `dtk ui` printed: it holds a token\n"
             self._answer(HTTPStatus.FORBIDDEN, text.encode(), "text/plain")
             return
+        code, text = HTTPStatus.OK, ""
         try:
             page = self._page(unquote(url.path), query)
         except DtkError as error:
-            page = _rendered(doc.Document(title="dtk", answer=" ".join(str(error).split()), blocks=(), lead=(_BACK,)))
-            self._answer(HTTPStatus.NOT_FOUND, page)
-            return
-        self._answer(HTTPStatus.OK, page)
+            code, text = HTTPStatus.NOT_FOUND, str(error)
+        except Exception as error:  # Else the browser would show an empty page.
+            code = HTTPStatus.INTERNAL_SERVER_ERROR
+            text = f"this page cannot be made: {type(error).__name__}: {error}"
+        if text:
+            page = _rendered(doc.Document(title="dtk", answer=" ".join(text.split()), blocks=(), lead=(_BACK,)))
+        self._answer(code, page)
 
     def _has(self, token: str) -> bool:
         return secrets.compare_digest(token.encode(), self.server.token.encode())

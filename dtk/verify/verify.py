@@ -17,7 +17,7 @@ from diagnostics.runs.find import FAILED as FAILED_STATES
 from diagnostics.runs.find import Details, read_details
 from diagnostics.runs.records import number, objects
 from dtk.config.fault_checks import FaultConflictError
-from dtk.config.trust import check_owner
+from dtk.config.trust import check_entries, check_owner, refuse_stored_code
 from dtk.errors import DtkError
 from dtk.launch.prepare import compose_point, place_point
 from dtk.launch.short_run import QUIET, run_short, speed_and_peak
@@ -28,6 +28,7 @@ PROFILED = 4  # As few as show how steps differ.
 WARM_UP = 2  # Records of steps whose throughput does not count.
 _METRICS_BYTES = 256 << 20  # Chosen: about a million records.
 BEYOND = 4  # Steps after the one in which the run failed.
+OPTION = "--verify-fix"
 FAILED = ("hung", "crashed", "oom")
 
 
@@ -53,7 +54,8 @@ def verify(report: Report, say: Callable[[str], None], *, trust: bool = False) -
             raise DtkError("there is nothing to verify", "no cause was found")
         raise DtkError("no remedy of this report is an override", "each is a change of code or environment", "make it")
     paths = RunPaths(Path(report.run_folder))
-    check_owner(paths.root, "--verify-fix", trust=trust)
+    check_owner(paths.root, OPTION, trust=trust)
+    check_entries(paths.root, OPTION, trust=trust)
     short = _short(finding, paths)
     if report.outcome in FAILED:
         before = _figures(paths.root, report)
@@ -94,6 +96,8 @@ def _short(finding: Finding, paths: RunPaths) -> list[str]:
 
 def _run(overrides: list[str], paths: RunPaths) -> Figures:
     """One short run to its end; its output stays in its run folder."""
+    composed = compose_point(overrides, None, paths.root, trust=True).composed
+    refuse_stored_code(composed.plain, composed.plain, (), OPTION)  # A remedy repeats what the folder says.
     made = run_short(["--trust", "--rerun", str(paths.root), *overrides], paths.verify)
     return _figures(made, diagnose(made))
 

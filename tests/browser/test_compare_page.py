@@ -1,10 +1,10 @@
 """The page of a comparison in headless Chromium, from disk: no errors, no requests, all plots, also on paper."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from dtk.compare.compare import compare
 from dtk.compare.model import Breakdown, Comparison
@@ -45,7 +45,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     for variant in made.compared:
         spent = SPENT[variant.label.split(" ")[0]]
         variant.compared = [
-            dataclasses.replace(run, breakdown=Breakdown(*spent, waiting_ms=None)) for run in variant.compared
+            structs.replace(run, breakdown=Breakdown(*spent, waiting_ms=None)) for run in variant.compared
         ]
     return made
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.warm_python import run_module
+from tests.warm_python import Program
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = [
@@ -35,24 +35,24 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), **more}
 
 
-def start(folder: Path, *overrides: str, launcher: tuple[str, ...] = (), **more: Any) -> "subprocess.Popen[str]":
-    command = [sys.executable, *(launcher or ()), "-m", "dtk.run", f"runs_folder={folder}", *overrides]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**more), cwd=ROOT
-    )
+def start(
+    folder: Path, *overrides: str, launcher: tuple[str, ...] = (), **more: Any
+) -> "subprocess.Popen[str] | Program":
+    """Without a search path of its own it need not import everything once more."""
+    command = [*launcher, "-m", "dtk.run", f"runs_folder={folder}", *overrides]
+    if command[0] == "-m" and "PYTHONPATH" not in more:
+        return Program(command[1:], environment(**more), ROOT)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, *command], env=environment(**more), cwd=ROOT, **pipes)
 
 
 def run(folder: Path, *overrides: str, timeout_s: float = 120, **more: Any) -> "subprocess.CompletedProcess[str]":
-    """To its end; without a launcher and a search path of its own it need not import everything once more."""
-    if "launcher" not in more and "PYTHONPATH" not in more:
-        arguments = ["dtk.run", f"runs_folder={folder}", *overrides]
-        return run_module(arguments, environment(**more), ROOT, timeout_s)
     process = start(folder, *overrides, **more)
     try:
         out, error = process.communicate(timeout=timeout_s)
     finally:
         process.kill()
-    return subprocess.CompletedProcess(process.args, process.returncode, out, error)
+    return subprocess.CompletedProcess(process.args, process.wait(), out, error)
 
 
 def only_run(folder: Path) -> Path:

@@ -32,11 +32,11 @@ def test_a_run_that_keeps_no_checkpoint_fails_and_says_so_once(tmp_path):
     assert process.returncode == 1, said
     assert said.count("checkpoint failed: file too large; training goes on") == 1
     lines = process.stdout.splitlines()
-    assert "FAILED after step 6: the last checkpoint failed: file too large; none is kept" in lines[-3:]
-    assert said.count("none is kept") == 1
+    assert "FAILED after step 6: the last checkpoint failed: file too large; the run has no checkpoint" in lines[-3:]
+    assert said.count("the run has no checkpoint") == 1
     record = status(only_run(tmp_path))
     assert (record["state"], record["exit_code"], record["step"]) == ("failed", 1, 6)
-    assert record["reason"] == "the last checkpoint failed: file too large; none is kept"
+    assert record["reason"] == "the last checkpoint failed: file too large; the run has no checkpoint"
     assert not list((only_run(tmp_path) / "checkpoints").iterdir())
 
 

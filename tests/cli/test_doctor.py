@@ -280,8 +280,8 @@ def test_two_nodes_that_differ(tmp_path):
     codes, told = torchrun(2, 1, "--only", "gpus,throttling,nodes", of_node=of_node)
     out = told[0][0]
     assert codes == [1, 1], told
-    assert re.search(r"^Node 0: .*\nok +devices", out, re.MULTILINE), out
-    assert re.search(r"^Node 1: .*\n", out, re.MULTILINE)
+    assert re.search(r"^node 0: .*\nok +devices", out, re.MULTILINE), out
+    assert re.search(r"^node 1: .*\n", out, re.MULTILINE)
     assert "GPU 0 is throttled: hardware_thermal" in out
     assert "NVIDIA driver: 580.65.06 on node 0; 550.54 on node 1" in out
     assert "NCCL_DEBUG: (not set) on node 0; INFO on node 1" in out

@@ -1,17 +1,12 @@
 """`dtk run launcher=...` where there is no cluster: --dry-run, one line for what is missing, frozen runs read again."""
 
-import json
 import os
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from diagnostics.contract.artifacts import RunPaths, read_status
-from dtk.config.strict import from_plain
-from dtk.launch.remote.rank import decide
 from dtk.run import main
 from tests.cli.command import ROOT, TINY
 
@@ -95,77 +90,6 @@ def test_a_refused_job_leaves_no_folder_and_changes_none(here, no_programs, caps
     assert list((here / "runs").iterdir()) == [folder]
     after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "job.sbatch"}
     assert after == {path: text for path, text in before.items() if path.name != "job.sbatch"}
-
-
-def as_rank(monkeypatch, ranks: int) -> None:
-    for name, value in (("RANK", "0"), ("WORLD_SIZE", str(ranks)), ("LOCAL_WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):
-        monkeypatch.setenv(name, value)
-
-
-def test_ranks_run_what_was_composed_at_submission(here, no_programs, monkeypatch, capsys):
-    """Later edits of the YAML files, and other files where the ranks start, change nothing."""
-    stand_in(no_programs, "sbatch", 0)
-    own = here / "mine" / "schedule"
-    own.mkdir(parents=True)
-    (own / "mine.yaml").write_text("name: cosine\nwarmup_steps: 7\nmin_lr_ratio: 0.1\n")
-    assert main([*SLURM, "--config-dir", str(here / "mine"), "schedule=mine"]) == 0
-    (own / "mine.yaml").write_text("name: cosine\nwarmup_steps: 9\nmin_lr_ratio: 0.1\n")
-    (folder,) = (here / "runs").iterdir()
-    assert read_status(RunPaths(folder).status).state == "queued"
-    as_rank(monkeypatch, 2)
-    hydra = sys.modules.pop("hydra", None)
-    try:
-        shared = decide(folder, None, "torchrun")
-        assert "hydra" not in sys.modules, "a rank composes nothing"
-    finally:
-        if hydra is not None:
-            sys.modules["hydra"] = hydra
-    assert json.loads(shared.config)["schedule"]["warmup_steps"] == 7
-    assert (shared.attempt, shared.device, shared.backend) == (0, "cpu", "gloo")
-    assert read_status(RunPaths(folder).status).state == "running"
-    manifest = json.loads(RunPaths(folder).manifest.read_text())
-    assert manifest["launcher"] == "slurm" and manifest["hardware"]["cores"] and manifest["submitted"]
-    assert decide(folder, None, "torchrun").attempt == 1, "a requeue is the next attempt"
-
-
-def test_a_job_with_other_ranks_than_submitted_is_refused(here, no_programs, monkeypatch, capsys):
-    stand_in(no_programs, "sbatch", 0)
-    assert main(SLURM) == 0
-    (folder,) = (here / "runs").iterdir()
-    as_rank(monkeypatch, 4)
-    with pytest.raises(Exception, match="4 ranks, and was submitted for 2"):
-        decide(folder, None, "torchrun")
-    status = read_status(RunPaths(folder).status)
-    assert (status.state, status.exit_code) == ("failed", 2) and "submitted for 2" in status.reason
-
-
-def test_the_first_pod_makes_the_run_folder_of_the_config_map(here, monkeypatch, capsys):
-    assert (
-        main([*TINY, "strategy=ddp", "launcher=kubernetes", "launcher.image=x", "launcher.nproc=2", "--dry-run"]) == 0
-    )
-    config_map, work = yaml.safe_load_all(capsys.readouterr().out)
-    frozen = here / "frozen"
-    frozen.mkdir()
-    for name, text in config_map["data"].items():
-        (frozen / name).write_text(text)
-    container = work["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
-    assert container["command"][-1] == "--frozen=/etc/dtk/run"
-    as_rank(monkeypatch, 2)
-    shared = decide(here / "volume" / "run", frozen, "torchrun")
-    assert from_plain(json.loads(shared.config)) == from_plain(yaml.safe_load(config_map["data"]["config.yaml"]))
-    assert read_status(here / "volume" / "run" / "status.json").state == "running"
-    assert decide(here / "volume" / "run", frozen, "torchrun").attempt == 1, "the same manifest again goes on"
-
-
-def test_a_rank_of_a_cluster_does_not_submit(monkeypatch, capsys):
-    as_rank(monkeypatch, 1)
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", "0")
-    from tests.dist.ranks import free_port
-
-    monkeypatch.setenv("MASTER_PORT", str(free_port()))
-    assert main([*TINY, "launcher=slurm"]) == 2
-    assert "submits a job" in capsys.readouterr().err
 
 
 def documented() -> list[str]:

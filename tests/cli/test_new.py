@@ -1,7 +1,5 @@
 """A project of `dtk new` works at once, and its test runs dtk as a library."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,14 +7,14 @@ import pytest
 from dtk import experiment
 from dtk.commands.main import main
 from tests.cli.command import ROOT, environment
+from tests.warm_python import run_module
 
 
 @pytest.mark.timeout(150)
 def test_its_own_tests_pass(tmp_path: Path) -> None:
     assert main(["new", str(tmp_path / "lab")]) == 0
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
-    environ = environment() | {"PYTHONPATH": str(ROOT)}
-    found = subprocess.run(command, cwd=tmp_path / "lab", env=environ, capture_output=True, text=True, timeout=120)
+    words = ["pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    found = run_module(words, environment() | {"PYTHONPATH": str(ROOT)}, tmp_path / "lab", 120)
     assert found.returncode == 0 and "2 passed" in found.stdout, found.stdout + found.stderr
 
 

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,28 +13,22 @@ import yaml
 from diagnostics.runs.find import list_runs
 from tests.cli.command import ROOT, TINY, environment, metrics, status
 from tests.unit.sweep.files import BAYES, GRID, write
+from tests.warm_python import Program
 
 SHORT = [*TINY, "experiment=bench", "train.log_every=1", "train.steps=4"]
 needs_sweeps = pytest.mark.skipif(find_spec("sweeps") is None, reason="the extra sweeps is not installed")
 
 
-def dtk(*arguments: str, **more: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "dtk", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(**more),
-        cwd=ROOT,
-    )
+def dtk(*arguments: str, **more: str) -> Program:
+    return Program(["dtk", *arguments], environment(**more), ROOT)
 
 
-def done(process: "subprocess.Popen[str]", timeout_s: float = 200) -> tuple[int, str, str]:
+def done(process: Program, timeout_s: float = 200) -> tuple[int, str, str]:
     try:
         out, error = process.communicate(timeout=timeout_s)
     finally:
         process.kill()
-    return process.returncode, out, error
+    return process.wait(), out, error
 
 
 def only_sweep(runs: Path) -> Path:

@@ -1,12 +1,10 @@
 """The same command under torchrun: rank 0 composes, all train, one run folder."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from tests.cli.command import FAULTY, ROOT, TINY, environment, metrics, only_run, run, status
+from tests.cli.command import FAULTY, TINY, metrics, only_run, run, start, status
 from tests.dist.ranks import free_port
 
 SHORT = [*TINY, "train.steps=5", "train.global_batch_size=8", "train.micro_batch_size=2"]
@@ -39,18 +37,14 @@ def test_torchrun_gives_what_the_local_launcher_gives(ranks, tmp_path):
 def test_two_nodes_on_loopback(tmp_path):
     port = free_port()
     nodes = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                *torchrun("--nnodes=2", f"--node-rank={node}", "--nproc-per-node=2"),
-                *("--rdzv-backend=static", f"--rdzv-endpoint=127.0.0.1:{port}", "--master-addr=127.0.0.1"),
-                *(f"--master-port={port}", "-m", "dtk.run", f"runs_folder={tmp_path}", *SHORT, "strategy=hsdp"),
-            ],
-            env=environment(OMP_NUM_THREADS="1"),
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        start(
+            tmp_path,
+            *(*SHORT, "strategy=hsdp"),
+            launcher=torchrun(
+                *("--nnodes=2", f"--node-rank={node}", "--nproc-per-node=2", "--rdzv-backend=static"),
+                *(f"--rdzv-endpoint=127.0.0.1:{port}", "--master-addr=127.0.0.1", f"--master-port={port}"),
+            ),
+            OMP_NUM_THREADS="1",
         )
         for node in range(2)
     ]
@@ -132,17 +126,7 @@ def test_srun_ranks_join_by_themselves(tmp_path):
         "SLURM_STEP_NODELIST": "127.0.0.1",
         "OMP_NUM_THREADS": "1",
     }
-    tasks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "dtk.run", f"runs_folder={tmp_path}", *SHORT],
-            env=environment(**shared, SLURM_PROCID=str(task), SLURM_LOCALID=str(task)),
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for task in range(2)
-    ]
+    tasks = [start(tmp_path, *SHORT, **shared, SLURM_PROCID=str(task), SLURM_LOCALID=str(task)) for task in range(2)]
     outputs = [task.communicate(timeout=100) for task in tasks]
     assert [task.returncode for task in tasks] == [0, 0], outputs
     folder = only_run(tmp_path)

@@ -57,6 +57,25 @@ def test_an_offline_run_is_sent_later(tmp_path, monkeypatch):
 
 
 @pytest.mark.extended
+@pytest.mark.timeout(120)
+def test_a_resumed_run_goes_on_in_the_same_run_of_wandb(tmp_path, monkeypatch):
+    config = compose([*TINY, "tracker=wandb", "tracker.mode=online"]).config
+    run = tmp_path / "20260101-000000-gpt-ddp-w2-0000"
+    run.mkdir()
+    with StandIn() as server:
+        for name, value in server.environment(str(tmp_path)).items():
+            monkeypatch.setenv(name, value)
+        for steps in ((1, 2), (3, 4)):
+            tracker = Tracker(config, run)
+            tracker.start()
+            for step in steps:
+                tracker.log({"step": step, "loss": 1.0 / step})
+            tracker.close(0, 60)
+            assert tracker._process.returncode == 0
+        assert [row["_step"] for row in server.history[run.name]] == [1, 2, 3, 4] and list(server.history) == [run.name]
+
+
+@pytest.mark.extended
 @pytest.mark.timeout(60)
 def test_a_server_that_refuses_is_one_line(tmp_path, monkeypatch, capsys):
     if find_spec("sweeps") is None:

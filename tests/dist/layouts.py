@@ -44,6 +44,8 @@ LAYOUTS: dict[int, dict[str, tuple[str, ...]]] = {
         "ddp, pp 4": ("strategy=ddp", "parallel.pp=4"),
         "fsdp, pp 2 x dp 2, interleaved": ("strategy=fsdp", PP, *LOOPED),
         "zero1, pp 2 x tp 2": ("strategy=3d",),
+        "fsdp, dp 2 x tp 2, dp innermost": ("strategy=fsdp", "parallel.tp=2", "parallel.placement=dp"),
+        "zero1, pp 2 x tp 2, pp innermost": ("strategy=3d", "parallel.placement=pp"),
     },
     8: {
         "zero1, pp 2 x dp 2 x tp 2": ("strategy=3d",),
@@ -59,11 +61,18 @@ EXPERTS: dict[int, dict[str, tuple[str, ...]]] = {
         "ddp": ("strategy=ddp",),
         "ddp, ep 2": ("strategy=ddp", "parallel.ep=2"),
         "fsdp, ep 2": ("strategy=moe",),
+        "ddp, tp 2, ep 2": ("strategy=tp", "parallel.ep=2"),
+        "fsdp, ring 2": ("strategy=ring",),
+        "ddp, pp 2, 1f1b": ("strategy=ddp", PP),
+        "ddp, pp 2, zero_bubble": ("strategy=ddp", PP, ZB),
     },
     4: {
         "fsdp, dp 4, ep 2": ("strategy=moe",),
         "hsdp 2 x 2, ep 2": (*HSDP, "parallel.ep=2"),
         "zero2, ep 4": ("strategy=zero2", "parallel.ep=4"),
+        "fsdp, dp 2 x ulysses 2, ep 4": ("strategy=ulysses", "parallel.ep=4"),
+        "fsdp, pp 2 x dp 2, ep 2": ("strategy=moe", PP),
+        "ddp, pp 2 x tp 2, ep 2": ("strategy=tp", PP, "parallel.ep=2"),
     },
     8: {"hsdp 2 x 4, ep 2": (*HSDP, "parallel.ep=2")},
 }

@@ -50,6 +50,10 @@ TWO = {
     ("moe", "fsdp, ep 2, bf16"): (FSDPConfig(), {"ep": 2}, TRAIN),
     ("moe top 1", "zero2, ep 2"): (Zero2Config(), {"ep": 2}, TRAIN),
     ("moe capacity", "fsdp, ep 2"): (FSDPConfig(), {"ep": 2}, TRAIN),
+    ("moe", "fsdp, ring 2"): (FSDPConfig(), RING, TRAIN),
+    ("moe top 1", "ddp, ulysses 2, ep 2"): (DDPConfig(), {**ULYSSES, "ep": 2}, RECOMPUTED),
+    ("moe", "fsdp, tp 2, ep 2"): (FSDPConfig(), {"tp": 2, "ep": 2}, RECOMPUTED),
+    ("moe top 1", "ddp, tp 2"): (DDPConfig(), {"tp": 2}, RECOMPUTED),
 }
 FOUR = {
     ("gpt", "ddp, dp 2, tp 2"): (DDPConfig(), {"tp": 2}, TRAIN),
@@ -58,6 +62,8 @@ FOUR = {
     ("gpt", "zero1, dp 2, tp 2"): (Zero1Config(), {"tp": 2}, TRAIN),
     ("gpt", "hsdp 2 x 1, tp 2"): (HSDPConfig(dp_replicate=2), {"tp": 2}, TRAIN),
     ("gpt", "ddp, tp 4"): (DDPConfig(), {"tp": 4}, replace(TRAIN, micro_batch_size=4)),
+    ("gpt", "fsdp, dp 2, tp 2, dp innermost"): (FSDPConfig(), {"tp": 2, "placement": "dp"}, TRAIN),
+    ("llama", "ddp, ring 2, tp 2, dp innermost"): (DDPConfig(), {**RING, "tp": 2, "placement": "dp"}, TRAIN),
     ("llama", "fsdp, dp 2, tp 2"): (FSDPConfig(), {"tp": 2}, TRAIN),
     ("llama tied", "fsdp, dp 2, tp 2, whole sequence"): (FSDPConfig(), {"tp": 2, **WHOLE}, TRAIN),
     ("llama", "fsdp, tp 4"): (FSDPConfig(), {"tp": 4}, TRAIN),
@@ -72,6 +78,9 @@ FOUR = {
     ("moe", "zero2, ep 4"): (Zero2Config(), {"ep": 4}, TRAIN),
     ("moe top 1", "ddp, dp 4, ep 2"): (DDPConfig(), {"ep": 2}, TRAIN),
     ("moe capacity", "ddp, ep 4"): (DDPConfig(), {"ep": 4}, RECOMPUTED),
+    ("moe", "fsdp, dp 2, ring 2, ep 4"): (FSDPConfig(), {**RING, "ep": 4}, TRAIN),
+    ("moe top 1", "hsdp 2 x 1, tp 2, ep 2"): (HSDPConfig(dp_replicate=2), {"tp": 2, "ep": 2}, TRAIN),
+    ("moe", "ddp, ring 2, tp 2, ep 2"): (DDPConfig(), {**RING, "tp": 2, "ep": 2}, TRAIN),
 }
 MUTATIONS = {
     2: [

@@ -49,6 +49,9 @@ FOUR = {
     ),
     "gpt four stages": case("gpt", DDPConfig(), pp=4),
     "gpt tp recomputed": case("gpt", FSDPConfig(), tp=2, train=replace(TRAIN, activation_checkpoint_every=2)),
+    "gpt zero_bubble ddp": case("gpt", DDPConfig(), "zero_bubble"),
+    "gpt zero_bubble zero1": case("gpt", Zero1Config(), "zero_bubble"),
+    "llama zero_bubble ddp tp": case("llama", DDPConfig(), "zero_bubble", tp=2),
     "gpt ring": case("gpt", DDPConfig(), cp=2, context="ring"),
     "llama ulysses fsdp": case("llama", FSDPConfig(), "gpipe", cp=2, context="ulysses"),
     "llama tp interleaved": case(

@@ -27,6 +27,11 @@ CASES = {
         *(*GPT, "model=gpt2_tiny", "strategy=fsdp", "strategy.quantized_weights=true"),
         "strategy.quantized_gradients=true",
     ],
+    "moe_tiny tp ep": ["model=moe_tiny", *GPT, "data.vocab_size=512", "strategy=tp", "parallel.ep=2"],
+    "gpt2_tiny zero_bubble": [
+        *(*GPT, "model=gpt2_tiny", "strategy=ddp", "parallel.pp=2", "parallel.schedule=zero_bubble"),
+        "train.global_batch_size=8",
+    ],
     "gpt2_tiny hsdp": [*GPT, "model=gpt2_tiny", "strategy=hsdp", "strategy.dp_replicate=2"],
 }
 COMMON = ["train.micro_batch_size=4", "train.evaluate_every=-1", "checkpoint=off", "record=off", "launcher.device=cpu"]
@@ -122,5 +127,10 @@ def test_the_closed_form_of_every_rank_of_a_model_that_is_cut(tmp_path):
                 declared[call.op, call.group] = count + call.count, size + call.size_bytes
             assert declared == results[name]["calls"], f"{name}, rank {rank}"
         whole = closed_form(job.config, RANKS)
+        if job.config.parallel.stages_per_rank == 1:
+            simulated, peak = simulate(job.config, RANKS), max(results[name]["tensors"] for results in actual)
+            assert simulated.memory.peak_bytes == pytest.approx(peak, rel=0.01), name
+            calls = {(call.op, call.group): (call.count, call.size_bytes) for call in simulated.traffic}
+            assert calls in [results[name]["calls"] for results in actual], name
         places = range(job.config.parallel.pp)
         assert whole.memory.peak_bytes == max(rank_memory(job.config, RANKS, place).peak_bytes for place in places)

@@ -91,7 +91,8 @@ def save_and_load(context: Context, cases: list[tuple[str, dict[str, Any], str |
     for name, changes, source in cases:
         load = f"{folder}/{source}" if source else None
         results[name], last = train(context, config(**changes), f"{folder}/{name}", load)
-        results[f"{name}: validation"] = last.get("validation_loss")
+        if "validation_loss" in last:
+            results[f"{name}: validation"] = last["validation_loss"]
     return results
 
 

@@ -1,14 +1,15 @@
 """Runs a fault as a user types it, once per test session, whatever the number of test workers."""
 
 import fcntl
+import io
 import json
-import subprocess
-import sys
 import time
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dtk.commands.main import main
 from tests.cli.command import ROOT, environment
 from tests.warm_python import run_module
 
@@ -60,14 +61,8 @@ def _run(place: Path, fault: str, overrides: tuple[str, ...]) -> FaultRun:
 
 def diagnose(run: FaultRun) -> tuple[int, dict[str, Any]]:
     """Exit code and report of `dtk diagnose --json`."""
-    process = subprocess.run(
-        [sys.executable, "-m", "dtk", "diagnose", run.folder, "--json"],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        cwd=ROOT,
-        timeout=60,
-        check=False,
-    )
-    assert process.returncode in (0, 1), process.stderr
-    return process.returncode, json.loads(process.stdout)
+    out = io.StringIO()
+    with redirect_stdout(out):
+        code = main(["diagnose", run.folder, "--json"])
+    assert code in (0, 1)
+    return code, json.loads(out.getvalue())

@@ -1,32 +1,29 @@
 """`--verify-fix` runs the first remedy and says whether it holds."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from diagnostics.runs.records import read_origins
 from tests.cli.command import ROOT, environment
 from tests.faults.runs import run_fault
+from tests.warm_python import run_module
 
 
 def dtk(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=100
-    )
+    return run_module(["dtk", *arguments], environment(), ROOT, 100)
 
 
 @pytest.mark.timeout(200)
 def test_a_hang_is_gone_with_its_remedy(fault_folder):
     run = run_fault(fault_folder, "extra_collective").path
-    done = dtk("dtk.commands.main", "diagnose", str(run), "--verify-fix")
+    done = dtk("diagnose", str(run), "--verify-fix")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the fix holds: hang.conditional_collective with fault=none" in done.stdout
     assert "hung in step 4" in done.stdout
     assert "finished after step" in done.stdout
     assert "verify: the run with fault=none" in done.stderr
-    again = dtk("dtk.commands.main", "diagnose", str(run), "--json")
+    again = dtk("diagnose", str(run), "--json")
     assert json.loads(again.stdout)["outcome"] == "hung", "the short run inside the folder is none of its evidence"
 
 
@@ -34,7 +31,7 @@ def test_a_hang_is_gone_with_its_remedy(fault_folder):
 @pytest.mark.timeout(200)
 def test_a_remedy_that_leaves_a_fault_no_place_runs_without_it(fault_folder):
     run = run_fault(fault_folder, "sync_every_micro_batch").path
-    done = dtk("dtk.commands.main", "diagnose", str(run), "--verify-fix")
+    done = dtk("diagnose", str(run), "--verify-fix")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "overlap.accumulation_sync with train.micro_batch_size=4" in done.stdout
     assert "needs several micro-batches a step: here there is one)" in done.stderr
@@ -44,11 +41,11 @@ def test_a_remedy_that_leaves_a_fault_no_place_runs_without_it(fault_folder):
 @pytest.mark.timeout(200)
 def test_what_cannot_be_verified_is_one_line(fault_folder, tmp_path):
     healthy = run_fault(fault_folder, "none", "experiment=smoke", "strategy=ddp", "checkpoint=off").path
-    done = dtk("dtk.commands.main", "diagnose", str(healthy), "--verify-fix")
+    done = dtk("diagnose", str(healthy), "--verify-fix")
     assert (done.returncode, done.stderr) == (2, "dtk: there is nothing to verify: no cause was found\n")
     trace = ("Traceback (most recent call last):", '  File "/job/train.py", line 3, in main', "ValueError: x")
     (tmp_path / "stderr.log").write_text("".join(f"[rank1]: {line}\n" for line in trace))
-    done = dtk("dtk.commands.main", "diagnose", str(tmp_path), "--verify-fix")
+    done = dtk("diagnose", str(tmp_path), "--verify-fix")
     assert done.returncode == 2
     assert done.stderr.startswith("dtk: --verify-fix runs the job again, and this is no run of dtk")
     assert done.stderr.count("\n") == 1

@@ -21,7 +21,7 @@ from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits, head
-from diagnostics.evidence.owner import Owner
+from diagnostics.evidence.model import Owner
 from diagnostics.evidence.reader import Reader, Source
 from diagnostics.evidence.registry import readers as all_readers
 from diagnostics.evidence.stacks import activity

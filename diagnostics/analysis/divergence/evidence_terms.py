@@ -1,8 +1,9 @@
 """What speaks for a kind of divergence, and how much: every weight of this package stands in the table beside it."""
 
 import math
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from diagnostics.contract.files import table_beside
 
@@ -31,8 +32,7 @@ UNCLEAR_WITHOUT_CALLERS = 1.5
 caller may be in the loop."""
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(Struct, frozen=True):
     """One piece of evidence."""
 
     name: Support | Position

@@ -1,21 +1,79 @@
 """How the minority's calls differ from the majority's: the edit, where it stands, and what speaks for it."""
 
-from dataclasses import dataclass, replace
 from typing import Literal
 
-from diagnostics.analysis.divergence import edit, gradients, loop_exit
+from msgspec import Struct
+from msgspec.structs import replace
+
+from diagnostics.analysis.divergence import loop_exit, sequences
 from diagnostics.analysis.divergence.evidence_terms import CERTAIN_BEHIND, Support, Term, probability, support
 from diagnostics.analysis.divergence.identity import at_line, in_backward, on_path, replaces, same_statement
-from diagnostics.analysis.divergence.prediction import common_prefixes, predict
+from diagnostics.analysis.divergence.sequences import common_prefixes, predict
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Frame
+
+
+def not_ready(ours: list[Call], theirs: list[Call], before: list[Call]) -> tuple[Term, ...]:
+    """Return the evidence that a rank left the backward pass without a bucket that its peers wait for; else nothing.
+
+    Args:
+        ours: calls of the side that waits, from that bucket on.
+        theirs: calls of the other side, from the same position on.
+        before: its calls before.
+    """
+    expected, got = ours[0], theirs[0]
+    if not in_backward(expected) or in_backward(got):
+        return ()
+    if not before or not in_backward(before[-1]):
+        same_step = expected.step is not None and expected.step == got.step
+        return (support("backward begun"),) if same_step else ()
+    part = _took_part(ours, before)
+    if part is None:
+        # A call behind the loop is one that the rank never made before.
+        part = at_line(got) in {at_line(call) for call in before}
+    return (support("round already begun"),) if part else ()
+
+
+def _took_part(ours: list[Call], before: list[Call]) -> bool | None:
+    """Whether it issued some of the buckets of the step that its peers are in; None where that is not recorded."""
+    expected, last = ours[0], before[-1]
+    if expected.step is not None and last.step is not None:
+        return expected.step == last.step
+    buckets, start = _announced(before)
+    if buckets:
+        return sum(in_backward(call) and call.wire.op == "all_reduce" for call in before[start:]) % buckets != 0
+    prediction = predict([at_line(call) for call in before], at_line(expected))
+    if prediction is None or not prediction.whole or prediction.round < 2:
+        return None
+    if not all(in_backward(call) for call in before[-prediction.round :]):
+        return None
+    left = next((number for number, call in enumerate(ours) if not in_backward(call)), len(ours))
+    return left % prediction.round != 0
+
+
+def _announced(before: list[Call]) -> tuple[int, int]:
+    """Return how many buckets DDP made after its first backward pass, and where its calls with them begin; 0 = unknown.
+
+    Rank 0 then broadcasts two tensors of int32: for each parameter its bucket and one number more, and the buckets'
+    sizes (torch, reducer.cpp, sync_bucket_indices). A second pair is that of another model.
+    """
+    pairs = []
+    for at in range(len(before) - 1):
+        first, second = before[at].wire, before[at + 1].wire
+        kinds = {first.op, second.op, *first.dtypes, *second.dtypes}
+        if kinds != {"broadcast", "int32"} or not len(first.amounts) == len(second.amounts) == 1:
+            continue
+        if 0 < second.amounts[0] < first.amounts[0]:
+            pairs.append((second.amounts[0], at + 2))
+    return pairs[0] if len(pairs) == 1 else (0, 0)
+
 
 Kind = Literal[
     "other_arguments", "other_operation", "left_out", "added", "fewer_iterations", "more_iterations",
     "gradients_not_ready",
 ]  # fmt: skip
 Deviation = Literal["change", "substitute", "swap", "drop", "insert"]
-"""What the minority did: `change` is another argument of the same call; for the others see `edit.EditKind`."""
+"""What the minority did: `change` is another argument of the same call; for the others see `sequences.EditKind`."""
 Place = Literal["within", "round", "behind", "backward", "ended"]
 """Where: within the loop or straight code; a whole round of the loop; in a call behind the loop; in the backward pass,
 whose reductions nobody calls; followed by the minority's end in order."""
@@ -42,8 +100,7 @@ _REDUCTIONS = {"all_reduce", "reduce", "reduce_scatter"}
 _LONGEST_SEARCH = 256  # Positions before the first misfit among which an earlier edit is looked for.
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """How one side differs from the other."""
 
     deviation: Deviation
@@ -96,7 +153,7 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
         return _by_text_alone(expected, got) or in_order or _what_meets(expected, got, "single position")
     if (aligned := _aligned(ours, theirs, before)) is not None:
         return aligned
-    if terms := gradients.not_ready(ours, theirs, before):
+    if terms := not_ready(ours, theirs, before):
         return Explanation("drop", "backward", (expected,), terms, self_evident=True)
     return (
         _accumulation(expected, got, before)
@@ -150,10 +207,10 @@ def program_order(one: tuple[Frame, ...], other: tuple[Frame, ...]) -> int:
     return 0
 
 
-def _edit(ours: list[Call], theirs: list[Call]) -> edit.Edit | None:
+def _edit(ours: list[Call], theirs: list[Call]) -> sequences.Edit | None:
     enough = 1 if ours[0].site and theirs[0].site else 2  # Without lines one equal call is easily met by chance.
-    majority, minority = ([at_line(call) for call in calls[: edit.LONGEST]] for calls in (ours, theirs))
-    return edit.smallest_edit(majority, minority, enough)
+    majority, minority = ([at_line(call) for call in calls[: sequences.LONGEST]] for calls in (ours, theirs))
+    return sequences.smallest_edit(majority, minority, enough)
 
 
 def _aligned(ours: list[Call], theirs: list[Call], before: list[Call]) -> Explanation | None:
@@ -185,7 +242,7 @@ def _accumulation(expected: Call, got: Call, before: list[Call]) -> Explanation 
     """Explain by a boundary of gradient accumulation: the minority goes through the same calls again in a step."""
     if got.step is None or got.step != expected.step:
         return None
-    for back, call in enumerate(reversed(before[-edit.MOST_CALLS :]), 1):
+    for back, call in enumerate(reversed(before[-sequences.MOST_CALLS :]), 1):
         if call.step != got.step or at_line(call) == at_line(expected):
             return None
         if at_line(call) == at_line(got):

@@ -1,9 +1,11 @@
 """Which ranks' calls differ, where first, and how: the divergences of a job, from the histories of all ranks."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.evidence_terms import support
 from diagnostics.analysis.divergence.explanation import Explanation, Kind, explain, or_main_rank_only, origin
@@ -19,8 +21,7 @@ UNCLEAR_CONFIDENCE = 0.45  # Of each of two kinds that explain the same calls: a
 CallsOf = Callable[[int, GroupKey], list[Call]]  # One rank's calls in one group, oldest first.
 
 
-@dataclass(frozen=True, slots=True)
-class Vote:
+class Vote(Struct, frozen=True):
     """The ranks at one position of a group, by what they issued there."""
 
     key: GroupKey
@@ -51,8 +52,7 @@ class Vote:
         return next((side for side in self.sides if rank in side), (rank,))
 
 
-@dataclass(frozen=True, slots=True)
-class Divergence:
+class Divergence(Struct, frozen=True):
     """Ranks of one group whose calls differ."""
 
     vote: Vote

@@ -1,8 +1,9 @@
 """Whether a call that a loop does not make in every round stands behind the loop or in a branch within it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.evidence_terms import UNCLEAR, UNCLEAR_WITHOUT_CALLERS, Position, Term, position
@@ -16,8 +17,7 @@ _TERM_OF: dict[source_text.Place, Position] = {
 """What the program's text says of a call -> the term for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """Where the call stands."""
 
     place: Literal["behind", "within"]

@@ -1,7 +1,8 @@
 """Divergences of ranks of which single calls are known: of a running job, of gloo's own abort, of a misfit."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.evidence_terms import Position, Support, position, support

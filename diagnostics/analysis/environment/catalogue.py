@@ -2,9 +2,10 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from diagnostics.contract.files import read_table
 
@@ -18,8 +19,7 @@ def version_text(version: Version) -> str:
     return ".".join(map(str, version))
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(Struct, frozen=True):
     """One variable that is read today."""
 
     name: str
@@ -39,8 +39,7 @@ class Variable:
     """The preferred name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
+class Removed(Struct, frozen=True):
     """A name that no current release reads."""
 
     last: Version
@@ -49,8 +48,7 @@ class Removed:
     """What took its place, or empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class Catalogue:
+class Catalogue(Struct, frozen=True):
     """Everything known about names."""
 
     newest: Version

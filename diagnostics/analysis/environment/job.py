@@ -3,7 +3,8 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from diagnostics.analysis.environment.catalogue import catalogue
 from diagnostics.analysis.environment.lint import lint
@@ -19,8 +20,7 @@ _PER_RANK = re.compile(
 """Variables that may well differ between ranks."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankLint:
+class RankLint(Struct, frozen=True):
     """A lint, and the ranks that have it."""
 
     lint: Lint
@@ -28,8 +28,7 @@ class RankLint:
     """Ascending; empty = all."""
 
 
-@dataclass(slots=True)
-class JobEnvironment:
+class JobEnvironment(Struct):
     """What the causes that lie in the environment are decided from."""
 
     recorded: Recorded
@@ -38,14 +37,17 @@ class JobEnvironment:
     errors: list[RankError] = field(default_factory=list)
     spoken: bool = False
     """Whether there is any record in which a library would say what it refuses: logs, exceptions, a dtk run."""
+    lost: bool = False
+    """Whether a dtk run says that it is going on while the process of its launcher is gone."""
 
 
 def job_environment(evidence: Evidence) -> JobEnvironment:
     """Merge the records of the environment and lint every rank's variables."""
     record = recorded(evidence)
     lints = [*_linted(record), *_differences(record)]
-    spoken = bool(evidence.facts or evidence.errors or evidence.run is not None)
-    return JobEnvironment(record, lints, evidence.facts, evidence.errors, spoken)
+    run = evidence.run
+    spoken = bool(evidence.facts or evidence.errors or run is not None)
+    return JobEnvironment(record, lints, evidence.facts, evidence.errors, spoken, lost=run is not None and run.lost)
 
 
 def _linted(record: Recorded) -> Iterator[RankLint]:

@@ -1,8 +1,9 @@
 """The variables, versions and facts of the machine as the evidence tells them, for the linter. No verdicts."""
 
 import re
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from diagnostics.analysis.environment.catalogue import Version, version
 from diagnostics.analysis.environment.values import level, number
@@ -25,8 +26,7 @@ class Source(NamedTuple):
     line: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """What the evidence tells of the environment."""
 
     variables: dict[int, dict[str, str]]

@@ -1,8 +1,9 @@
 """What the rules of the linter share: the lint itself, and the variables with what is known of the machine."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from diagnostics.analysis.environment.catalogue import Version
 from diagnostics.analysis.environment.values import number
@@ -18,8 +19,7 @@ Value = str | int | tuple[str, ...] | tuple[int, ...] | tuple[tuple[str, tuple[i
 """A text, a number, names, a version, or texts with the ranks that have them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """A fix that leaves nothing to decide: what to unset, then what to set."""
 
     unset: str = ""
@@ -34,8 +34,7 @@ def assign(name: str, value: str) -> Change:
     return Change(name=name, value=value)
 
 
-@dataclass(frozen=True, slots=True)
-class Lint:
+class Lint(Struct, frozen=True):
     """One thing wrong with one variable: the rule that it breaks and what the rule saw; its cause has the words."""
 
     severity: Severity
@@ -53,8 +52,7 @@ def lint_of(severity: Severity, variable: str, rule: str, change: Change | None 
     return Lint(severity, variable, rule, change, tuple(sorted(values.items())))
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(Struct, frozen=True):
     """The variables of a process and the facts that rules need; None = not known, never assumed."""
 
     variables: Mapping[str, str]

@@ -1,11 +1,15 @@
 """How NCCL, torch and gloo read the text of a variable. Knows types, not names; judges nothing.
+Reads the text of nccl.conf as well.
 
 NCCL rejects almost nothing: a number is C's strtoll with base 0 whose end pointer is ignored, so `true` is 0,
 `1k` is 1 and `010` is 8. torch raises on what it does not know.
 """
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
+
+from diagnostics.analysis.environment.catalogue import catalogue
 
 LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
 """Distances within a node, nearest first, as NCCL spells them; compared with case."""
@@ -21,8 +25,7 @@ _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9
 _STOI = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Struct, frozen=True):
     """What strtoll makes of a text."""
 
     value: int
@@ -35,8 +38,7 @@ class Number:
     """Whether a leading 0 made it a number to the base 8 that is not what it looks like."""
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(Struct, frozen=True):
     """A list of network interfaces or HCAs."""
 
     exclude: bool
@@ -105,3 +107,43 @@ def torch_int(text: str) -> int | None:
     """C++'s std::stoi; None: torch raises."""
     match = _STOI.match(text)
     return int(match.group()) if match else None
+
+
+class ConfFile(Struct, frozen=True):
+    """The content of one file."""
+
+    variables: dict[str, str]
+    """The first of several values counts; the environment of the process wins over all."""
+    oddities: tuple[tuple[int, str], ...]
+    """(line number from 1, what is odd about it)."""
+    lines: dict[str, int]
+    """Variable -> its line number."""
+
+
+def parse_conf(text: str) -> ConfFile:
+    """Read lines `NAME=value` as NCCL does: nothing is trimmed, no quotes, no `export`; `#` only begins a line.
+
+    Blanks and the carriage return of Windows' line ends stay in the value; of known names `rules_values` judges them.
+    """
+    variables: dict[str, str] = {}
+    oddities: list[tuple[int, str]] = []
+    lines: dict[str, int] = {}
+    for line, content in enumerate(text.split("\n"), 1):
+        if not content.strip() or content.startswith("#"):
+            continue
+        name, equals, value = content.partition("=")
+        if not equals:
+            oddities.append((line, f"no `=`: the line {content.strip()[:60]!r} is ignored"))
+            continue
+        if name != name.strip() or name.startswith("export "):
+            problem = f"spaces and `export` become part of the name: it is {name!r}, which nothing reads"
+            oddities.append((line, problem))
+        if value[:1] in ("'", '"') or value[-1:] in ("'", '"'):
+            oddities.append((line, f"quotes become part of the value: it is {value}"))
+        elif value != value.strip() and catalogue().find(name) is None:
+            oddities.append((line, f"spaces become part of the value: it is {value!r}"))
+        if "#" in value:
+            oddities.append((line, "a comment begins at the start of a line only: here it is part of the value"))
+        variables.setdefault(name, value)
+        lines.setdefault(name, line)
+    return ConfFile(variables, tuple(oddities), lines)

@@ -4,9 +4,10 @@ Stands by itself, so that a worker process can do it: the result goes through ms
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
+
+from msgspec import Struct, field
 
 from diagnostics.evidence.calls import Call, CallFile, Dump, GroupKey, Wire, settle
 from diagnostics.evidence.model import Problem
@@ -15,8 +16,7 @@ SNAPSHOTS = "dtk"  # Recorder whose files are there at any time, also when nothi
 MAX_P2P = 64  # Pending point-to-point calls kept of each rank.
 
 
-@dataclass(slots=True)
-class Line:
+class Line(Struct):
     """One rank in one group."""
 
     first: int
@@ -33,8 +33,7 @@ class Line:
     """The dump holds no completed calls, so positions before `first` say nothing."""
 
 
-@dataclass(slots=True)
-class RankRecord:
+class RankRecord(Struct):
     """What the dumps say about one rank as a whole."""
 
     rank: int
@@ -67,8 +66,7 @@ class RankRecord:
         return sorted(calls, key=lambda call: (call.created_s or 0.0, call.key, call.seq))
 
 
-@dataclass(slots=True)
-class Positions:
+class Positions(Struct):
     """One rank's calls in one group as numbers; arrays in bytes, one value for each position, ascending."""
 
     seqs: bytes
@@ -85,8 +83,7 @@ class Positions:
         return array("q", self.seqs), array("I", self.signatures), array("d", self.times)
 
 
-@dataclass(slots=True)
-class Digest:
+class Digest(Struct):
     """What is kept of one rank."""
 
     record: RankRecord | None
@@ -189,7 +186,13 @@ def _calls(result: Digest, record: RankRecord, dump: Dump, numbers: dict[tuple[W
         calls.sort(key=lambda call: call.seq)
         counters = dump.counters.get(key)
         record.lines[key] = _line(calls, counters)
-        result.positions[key] = _positions(calls, numbers)
+        seqs, signatures, times = array("q"), array("I"), array("d")
+        for seq, same in groupby(calls, key=attrgetter("seq")):
+            parts = list(same)
+            seqs.append(seq)
+            signatures.append(numbers.setdefault(tuple([part.described.wire for part in parts]), len(numbers)))
+            times.append(parts[0].created_s or 0.0)
+        result.positions[key] = Positions(seqs.tobytes(), signatures.tobytes(), times.tobytes())
         if counters is not None:
             result.positions[key].uncounted = _line(calls, None)
     for key, (enqueued, completed) in dump.counters.items():
@@ -211,14 +214,3 @@ def _line(calls: list[Call], counters: tuple[int, int] | None) -> Line:
         line.done = min(line.done, waiting[0].seq - 1) if not line.active_only else max(completed, 0)
     line.last = settle(calls[-1])
     return line
-
-
-def _positions(calls: list[Call], numbers: dict[tuple[Wire, ...], int]) -> Positions:
-    """Return the positions of calls, ascending; the parts of a coalesced block share one position and signature."""
-    seqs, signatures, times = array("q"), array("I"), array("d")
-    for seq, same in groupby(calls, key=attrgetter("seq")):
-        parts = list(same)
-        seqs.append(seq)
-        signatures.append(numbers.setdefault(tuple([part.described.wire for part in parts]), len(numbers)))
-        times.append(parts[0].created_s or 0.0)
-    return Positions(seqs.tobytes(), signatures.tobytes(), times.tobytes())

@@ -5,8 +5,10 @@ TORCH_DISTRIBUTED_DEBUG=DETAIL, and the two message sizes of gloo's `op.preamble
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from math import ceil, prod
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS, digest
 from diagnostics.analysis.histories.read import Reading
@@ -24,8 +26,7 @@ _SEGMENT_BYTES = 1 << 20
 """gloo's `kMaxSegmentSize` (gloo/allreduce.h); the formulas of `message_bytes` were measured on 2 to 4 ranks."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrintedCalls:
+class PrintedCalls(Struct, frozen=True):
     """One rank's history in memory, a `CallFile`."""
 
     rank: int

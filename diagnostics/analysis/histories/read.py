@@ -1,18 +1,16 @@
 """The pass over the files of all ranks, and the way back to a rank for those that need a closer look."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from diagnostics.analysis.histories import pool
-from diagnostics.analysis.histories.align import Survey
-from diagnostics.analysis.histories.clocks import move
+from diagnostics.analysis.histories.align import Survey, move
 from diagnostics.analysis.histories.one_rank import choose, load
 from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence.calls import Call, CallFile, GroupKey, call_files, settle
 from diagnostics.evidence.model import Evidence, Problem
 
 
-@dataclass(slots=True)
-class Reading:
+class Reading(Struct):
     """The survey, and the way back to a rank's own calls."""
 
     survey: Survey = field(default_factory=Survey)

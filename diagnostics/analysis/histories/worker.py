@@ -4,10 +4,10 @@ Reads its work from standard input, and writes one digest after another to stand
 
 import gc
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from diagnostics.analysis.histories.one_rank import digest
 from diagnostics.evidence.budget import budget, disk_bytes
@@ -18,8 +18,7 @@ from diagnostics.evidence.readers.ring import RingFile
 LENGTH = 8  # Bytes of the length before each digest; a length of 0 = this rank cannot be put into msgpack.
 
 
-@dataclass(frozen=True, slots=True)
-class JobFile:
+class JobFile(Struct, frozen=True):
     """One file of a rank."""
 
     ring: bool
@@ -28,8 +27,7 @@ class JobFile:
     rank: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """All that one worker does."""
 
     limits: Limits

@@ -3,11 +3,12 @@
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from heapq import merge
 from itertools import pairwise
 from math import inf
 from operator import itemgetter
+
+from msgspec import Struct
 
 from diagnostics.analysis.memory.curve import Allocation, Curve
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
@@ -38,8 +39,7 @@ _Move = tuple[float, int, tuple[tuple[int, int], ...]]
 """When, what goes first at equal times (releases before allocations), changes of levels."""
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(Struct, frozen=True):
     """One rank's peak, taken apart."""
 
     total_bytes: int

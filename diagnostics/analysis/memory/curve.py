@@ -3,7 +3,9 @@
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.trace.memory_marks import MAX_EVENTS, STEP, MemoryEvent, Span, TraceMarks, step_number
@@ -13,8 +15,7 @@ _HELD_A_WHILE = frozenset({"gather", "reduce", "checkpoint", "data"})
 """Phases whose buffers outlive a step by design: work objects of collectives, asynchronous saves, batches ahead."""
 
 
-@dataclass(slots=True)
-class Allocation:
+class Allocation(Struct):
     """One block of memory within the window."""
 
     size_bytes: int
@@ -38,8 +39,7 @@ class Allocation:
     """Made by a collective itself on the host, as gloo's copies: how many there are depends on timing."""
 
 
-@dataclass(slots=True)
-class Curve:
+class Curve(Struct):
     """One rank's memory on its device, over the profiled window."""
 
     device_type: int

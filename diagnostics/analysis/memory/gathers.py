@@ -3,8 +3,10 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diagnostics.analysis.layout import MODEL
 from diagnostics.analysis.memory import units
@@ -33,8 +35,7 @@ LEAST_UNIT = 1024
 _REDUCTIONS = frozenset({"reduce_scatter", "all_reduce"})
 
 
-@dataclass(frozen=True, slots=True)
-class Gather:
+class Gather(Struct, frozen=True):
     """One call that brings bytes of other ranks to this one."""
 
     kind: Kind
@@ -62,8 +63,7 @@ class Gather:
     """A unit's only by its size: sequence parallelism gathers and reduces equal sizes as well."""
 
 
-@dataclass(slots=True)
-class UnitUse:
+class UnitUse(Struct):
     """How often one FSDP unit was used within the window."""
 
     full_bytes: int = 0
@@ -72,8 +72,7 @@ class UnitUse:
     backwards: int = 0
 
 
-@dataclass(slots=True)
-class Traffic:
+class Traffic(Struct):
     """Gathers of one rank, from one kind of evidence."""
 
     gathers: list[Gather] = field(default_factory=list)

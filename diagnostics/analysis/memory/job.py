@@ -1,8 +1,9 @@
 """What was read of a job's memory: the size of the model, and of each rank the curve, gathers, timeline, snapshot."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from diagnostics.analysis.memory import gathers, model_size, profiled
 from diagnostics.analysis.memory.curve import Curve, build
@@ -36,8 +37,7 @@ T = TypeVar("T")
 Job = TypeVar("Job", bound="JobMemory")
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(Struct, frozen=True):
     """One rank's peak on `PREDICTED_RANKS` ranks."""
 
     peak_bytes: int
@@ -45,8 +45,7 @@ class Prediction:
     """The same without what the finding is about."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(Struct, frozen=True):
     """What one rank may use."""
 
     size_bytes: int
@@ -54,8 +53,7 @@ class Capacity:
     """File or kind of evidence."""
 
 
-@dataclass(slots=True)
-class RankMemory:
+class RankMemory(Struct):
     """One rank."""
 
     rank: int
@@ -101,8 +99,7 @@ class RankMemory:
         return Whole(0)
 
 
-@dataclass(slots=True)
-class JobMemory:
+class JobMemory(Struct):
     """The whole job."""
 
     evidence: Evidence
@@ -122,7 +119,7 @@ class JobMemory:
     def out_of_memory(self) -> bool:
         """Whether memory ran out, by any evidence."""
         run = self.evidence.run
-        state = run.status.state if run is not None and run.status is not None else ""
+        state = run.state if run is not None else ""
         snapshots = [rank.snapshot for rank in self.ranks.values() if rank.snapshot is not None]
         return bool(self.ran_out) or state == "oom" or any(snapshot.out_of_memory for snapshot in snapshots)
 

@@ -1,16 +1,18 @@
 """`report.measures.memory`: per rank the peak, where it stood, the curve, what the peak consists of; and the plan."""
 
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from msgspec.structs import replace
+
 from diagnostics.analysis.memory import categories
+from diagnostics.analysis.memory.curve import without_backend
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.job import read as read_job
 from diagnostics.analysis.memory.over_time import PROCESS, OverTime, of_samples, over_time
-from diagnostics.analysis.memory.plan import planned
 from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, total
 from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.values import MOST_BYTES
 
 MAX_RANKS = 1024  # A convention: rows that a report.json stays readable with.
 MAX_STACKED = 8
@@ -19,7 +21,6 @@ _MISSED = 1.02
 """A peak elsewhere that is so much higher than the curve's own is told beside it."""
 
 
-@dataclass(slots=True)
 class MeasuredJob(JobMemory):
     """The memory of a job, from which its causes are decided, with its part of the report's figures."""
 
@@ -125,3 +126,51 @@ def _sampled(job: JobMemory) -> dict[str, Any]:
     for rank in sorted(stacks, key=lambda rank: (-total(stacks[rank].peak), rank))[:MAX_STACKED]:
         records[str(rank)]["over_time"] = _stack(job, RankMemory(-1), stacks[rank])
     return records
+
+
+SCHEMA = "dtk.plan/"
+TELLING = 0.1
+"""A peak that differs from the plan by more than this fraction is worth a line."""
+_LEAST = 0.02
+"""Of the peak: categories that differ by less are not named."""
+_NAMED = 2  # A convention: parts that fit one line.
+_SAME = {categories.TEMPORARIES: "temporaries"}
+"""Categories that a plan calls otherwise."""
+
+
+def planned(job: JobMemory) -> dict[str, Any]:
+    """Return the plan's figures, `differs` if the peak differs by over `TELLING`, `missing` if nothing measures it."""
+    run = job.evidence.run
+    stored = run.plan if run is not None else {}
+    memory = stored.get("memory") if str(stored.get("schema", "")).startswith(SCHEMA) else None
+    at_peak = memory.get("at_peak_bytes") if isinstance(memory, dict) else None
+    at_peak = at_peak if isinstance(at_peak, dict) else {}
+    plan = {str(name): size for name, size in at_peak.items() if type(size) is int and 0 < size < MOST_BYTES}
+    if not plan:
+        return {}
+    total = sum(plan.values())
+    record: dict[str, Any] = {"planned_bytes": total, "planned": plan}
+    measured = [
+        rank
+        for rank in job.ranks.values()
+        if job.before_window(rank) is not None
+        or rank.snapshot is not None
+        or any(step.peak_allocated_bytes for step in rank.steps)
+    ]
+    if not measured:
+        return {**record, "missing": "tensors"}
+    rank = max(measured, key=lambda rank: job.peak_bytes(rank) or 0)
+    own = rank if rank.curve is None else replace(rank, curve=without_backend(rank.curve))
+    peak, was = categories.peak(job, own), job.peak_bytes(rank) or 0
+    parts = {}
+    if peak is not None:
+        was, parts = peak.total_bytes, {_SAME.get(name, name): value for name, value in peak.categories.items()}
+    record |= {"rank": rank.rank, "was_bytes": was, "was": parts}
+    if abs(was - total) > TELLING * total:
+        changes = {name: parts.get(name, 0) - plan.get(name, 0) for name in {**plan, **parts} if parts}
+        changes = {name: by for name, by in changes.items() if (by > 0) == (was > total) and abs(by) > _LEAST * was}
+        record["differs"] = sorted(changes, key=lambda name: (-abs(changes[name]), name))[:_NAMED]
+        record["with_copies_bytes"], record["ranks"] = job.peak_bytes(rank) or 0, len(measured)
+        gathered, block = parts.get(categories.GATHERED, 0), job.size.block_bytes
+        record["gathered_blocks"] = round(gathered / block) if block else None
+    return record

@@ -3,9 +3,11 @@
 Sources: Rajbhandari et al. 2020 (ZeRO) for states; parameters of GPT-2 and Llama counted from their layers.
 """
 
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.contract.strategy_traits import StrategyTraits, strategy_traits
 from diagnostics.evidence.model import Evidence, RunEvidence
@@ -16,8 +18,7 @@ FROM_UNITS = "the sum of its gathered units"
 """`ModelSize.source` where nothing but the units tells the size."""
 
 
-@dataclass(frozen=True, slots=True)
-class States:
+class States(Struct, frozen=True):
     """Bytes of one rank between and during steps, without what is gathered."""
 
     parameters: int
@@ -30,8 +31,7 @@ class States:
         return self.parameters + self.gradients + self.optimizer
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSize:
+class ModelSize(Struct, frozen=True):
     """Sizes of the whole model; None = not known."""
 
     world_size: int | None

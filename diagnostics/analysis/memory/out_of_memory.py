@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.contract.findings import EvidenceItem
 from diagnostics.evidence.endings import allocator_of
-from diagnostics.evidence.logs.fields import oom_parts
+from diagnostics.evidence.logs.patterns import oom_parts
 from diagnostics.evidence.model import Evidence, Frame, RankError, shortened
 
 _FIGURES = {
@@ -21,7 +23,7 @@ _FIGURES = {
     "other_processes": "listed_processes",
     "allowed_bytes": "limit_bytes",
 }
-"""Figures of a message (`evidence/logs/fields.py`) -> fields of `RanOut`."""
+"""Figures of a message (`evidence/logs/patterns.py`) -> fields of `RanOut`."""
 _PLACING = re.compile(
     r"torch/nn/modules/module\.py (?:to|cuda|to_empty|_apply)$|torch/nn/parallel/distributed\.py _ddp_init_helper$|"
     r"torch/optim/\w+\.py _init_group$|torch/distributed/fsdp/.* (?:__init__|fully_shard|_init_sharded_param)$|"
@@ -29,10 +31,16 @@ _PLACING = re.compile(
     r"accelerate/utils/modeling\.py set_module_tensor_to_device$|bitsandbytes/optim/.* init_state$"
 )
 """File and function of those that put parameters, gradient buckets or optimizer states on a device and nothing else."""
+_SAVING = re.compile(
+    r"torch/distributed/.* (?!.*(?:load|sharded|local))(?:\w*state_dict\w*|full_tensor|summon_full_params)$|"
+    r"deepspeed/runtime/engine\.py \w*consolidated\w*state_dict$"
+)
+"""File and function of those that gather a full state dict."""
+_CLONE_FAILED = re.compile(r"state_dict entry could point to invalid memory|Failed to clone\(\) tensor")
+"""FSDP, which goes on with what it could not copy."""
 
 
-@dataclass(frozen=True, slots=True)
-class RanOut:
+class RanOut(Struct, frozen=True):
     """One rank's out-of-memory message, decoded. None = the message does not say."""
 
     rank: int | None
@@ -59,6 +67,8 @@ class RanOut:
     """The innermost line outside torch, where there is a traceback."""
     placing: str = ""
     """Function that was placing model states on the device, as the traceback shows; empty = none, or not known."""
+    saving: str = ""
+    """Function that was gathering a full state dict, or how FSDP says that it was; empty = none, or not known."""
 
     @property
     def reserved_bytes(self) -> int | None:
@@ -99,12 +109,13 @@ def ran_out(evidence: Evidence) -> list[RanOut]:
     for fact in evidence.facts:
         if fact.kind in ("cuda_oom", "cpu_oom"):
             item = EvidenceItem("log", fact.file, shortened(fact.text, 300), fact.line)
-            in_logs.append(_decoded(fact.rank, fact.kind.partition("_")[0], fact.fields, item))
+            record = _decoded(fact.rank, fact.kind.partition("_")[0], fact.fields, item)
+            in_logs.append(replace(record, saving="clone" if _CLONE_FAILED.search(fact.text) else ""))
     for record in filter(None, (*in_logs, *map(_of_error, evidence.errors))):
         other = records.get(record.rank, record)
         better, worse = (record, other) if _figures(record) > _figures(other) else (other, record)
-        step, site, placing = better.step or worse.step, better.site or worse.site, better.placing or worse.placing
-        records[record.rank] = replace(better, step=step, site=site, placing=placing)
+        both = {name: getattr(better, name) or getattr(worse, name) for name in ("step", "site", "placing", "saving")}
+        records[record.rank] = replace(better, **both)
     if len(records) > 1:
         records.pop(None, None)
     return [records[rank] for rank in sorted(records, key=lambda rank: -1 if rank is None else rank)]
@@ -121,9 +132,10 @@ def _of_error(error: RankError) -> RanOut | None:
         return None
     item = EvidenceItem("error", error.file, shortened(f"{error.type}: {error.message}", 300), error.line or None)
     site = next((frame for frame in error.frames if "/torch/" not in frame.file), None)
-    placing = (frame.function for frame in error.frames if _PLACING.search(f"{frame.file} {frame.function}"))
+    places = [(f"{frame.file} {frame.function}", frame.function) for frame in error.frames]
+    placing, saving = ([name for place, name in places if regex.search(place)] for regex in (_PLACING, _SAVING))
     record = _decoded(error.rank, device, oom_parts(error.message), item)
-    return replace(record, step=error.step, site=site, placing=next(placing, ""))
+    return replace(record, step=error.step, site=site, placing="".join(placing[:1]), saving="".join(saving[:1]))
 
 
 def _decoded(rank: int | None, device: str, fields: Mapping[str, object], item: EvidenceItem) -> RanOut:

@@ -1,7 +1,8 @@
 """What one rank's memory consisted of over time: by its trace, a snapshot, else totals that nobody can attribute."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
@@ -9,33 +10,15 @@ from diagnostics.evidence.memory.levels import AT, KINDS, MAX_ROWS, UNKNOWN, Row
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.readers.snapshot import DeviceMemory
 from diagnostics.evidence.readers.timeline import thinned
-from diagnostics.evidence.trace.memory_marks import MAX_EVENTS
 
 TENSORS, WINDOW, PROCESS = "tensors", "tensors allocated in the profiled window", "the process (resident set)"
 MAX_STEPS = 400  # A convention: marks that a drawing has room for.
 _MUCH = 0.05  # A convention: less of the peak without an owner changes no advice.
-_ONLY_TOTALS = (
-    "the allocator was asked as steps began and tells totals only: a profiler window with allocations, or a snapshot, "
-    "tells what they are for"
-)
-_WHOLE_PROCESS = (
-    "this is all that the process holds, its code, libraries and caches too; what it is for is not known without a "
-    "profiler window with allocations"
-)
-_NOT_BEFORE = (
-    "what had been allocated before the profiled window is not in the trace (as a rule parameters and optimizer "
-    "states), so the total was higher"
-)
-_STACKLESS = (
-    "not attributed is what code outside of modules and optimizers allocated, what lay there before the history began "
-    "and what has no Python stack, as in the backward pass on CUDA: _record_memory_history(stacks='all') tells that"
-)
 NOWHERE = frozenset({"step", "outside", ""})
 """Regions that say nothing."""
 
 
-@dataclass(slots=True)
-class OverTime:
+class OverTime(Struct):
     """One rank. Times are seconds from the first row; rows: `diagnostics.evidence.memory.levels`."""
 
     of: str
@@ -56,6 +39,7 @@ class OverTime:
     failed: tuple[float, int] | None = None
     """(when, bytes) of a request that could not be met."""
     notes: list[str] = field(default_factory=list)
+    """What limits the figures, by the names in `report/measures.yaml`."""
 
 
 def over_time(job: JobMemory, rank: RankMemory) -> OverTime | None:
@@ -68,7 +52,7 @@ def of_samples(samples: Sequence[tuple[float, int]], file: str) -> OverTime | No
     """Of a process by telemetry: (seconds, resident bytes)."""
     rows = [(time_s - samples[0][0], _unknown(size, 0)) for time_s, size in thinned(samples, MAX_ROWS)]
     peak = highest(rows)
-    return None if peak is None else OverTime(PROCESS, "telemetry", file, rows, peak, notes=[_WHOLE_PROCESS])
+    return None if peak is None else OverTime(PROCESS, "telemetry", file, rows, peak, notes=["whole_process"])
 
 
 def _of_trace(job: JobMemory, rank: RankMemory) -> OverTime | None:
@@ -89,9 +73,9 @@ def _of_trace(job: JobMemory, rank: RankMemory) -> OverTime | None:
     computed = [name for name in categories.shared_out(before or 0, states) if name != categories.UNKNOWN]
     result.computed = tuple(dict.fromkeys(categories.KIND_OF[name] for name in computed))
     if before is None:
-        result.notes.append(_NOT_BEFORE)
+        result.notes.append("not_before")
     if curve.is_cut:
-        result.notes.append(f"only the first {MAX_EVENTS:,} events of the window were read")
+        result.notes.append("cut")
     return result
 
 
@@ -106,9 +90,9 @@ def _of_snapshot(rank: RankMemory) -> OverTime | None:
     result.step, result.region, result.site = history.peak_step, history.peak_region, largest.peak_site
     result.failed, result.steps = history.failed, history.steps
     if result.peak[1][AT[UNKNOWN]] > _MUCH * total(result.peak):
-        result.notes.append(_STACKLESS)
+        result.notes.append("stackless")
     if not history.has_times:
-        result.notes.append("torch before 2.1 wrote no times: events are counted instead")
+        result.notes.append("no_times")
     return result
 
 
@@ -128,7 +112,7 @@ def _of_timeline(rank: RankMemory) -> OverTime | None:
         return None
     result = OverTime(TENSORS if exact else PROCESS, "timeline", rank.timeline_file, rows, peak)
     result.step, result.steps = times[rows.index(peak)][1], times
-    result.notes.append(_ONLY_TOTALS if exact else _WHOLE_PROCESS)
+    result.notes.append("only_totals" if exact else "whole_process")
     return result
 
 

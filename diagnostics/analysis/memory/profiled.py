@@ -6,16 +6,16 @@ Traces give no addresses of calls, so calls and allocations are matched by size 
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from math import inf
+
+from msgspec.structs import replace
 
 from diagnostics.analysis.memory.curve import Allocation, Curve, OpenSpans
 from diagnostics.analysis.memory.gathers import GATHERS, TRANSPARENT, Gather, Kind, Traffic, UnitUse
 from diagnostics.analysis.memory.units import Move, Phase
 from diagnostics.evidence.readers.trace import TraceFile
 from diagnostics.evidence.stacks.dumps import is_users
-from diagnostics.evidence.trace.host_place import stacks_at
-from diagnostics.evidence.trace.memory_marks import Span, TraceCall, TraceMarks
+from diagnostics.evidence.trace.memory_marks import Span, TraceCall, TraceMarks, stacks_at
 
 _UNIT, _FORWARD, _BACKWARD = "FSDP::all_gather", "FSDP::pre_forward", "FSDP::pre_backward"
 _REDUCES, _ROOT_ENDS = "FSDP::post_backward_reduce", "FSDP::root_post_backward_callback"

@@ -10,9 +10,10 @@ Source: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_state
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
+
+from msgspec import Struct, field
 
 _ONCE = 1.1
 """Gathered over reduced bytes: 1 = once a step, almost 2 = again in backward; a dump may begin in mid-step."""
@@ -20,8 +21,7 @@ What = Literal["gather", "reduce", "root_end"]
 Phase = Literal["forward", "backward", ""]
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """One gather or reduction of a sharded unit, or the end of a root's backward pass, as the host issued it."""
 
     what: What
@@ -35,8 +35,7 @@ class Move:
     """A gather in backward for a unit whose turn has not come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(Struct, frozen=True):
     """All units together, as they are gathered."""
 
     least_bytes: int
@@ -47,8 +46,7 @@ class Whole:
     """Units that are wrapped each by itself, with no whole around them; 0 = not known."""
 
 
-@dataclass(slots=True)
-class _Pass:
+class _Pass(Struct):
     """From the first gather of a forward pass to the end of the backward pass behind it."""
 
     forward: Counter[str | int] = field(default_factory=Counter)

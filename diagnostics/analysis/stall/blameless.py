@@ -1,24 +1,27 @@
 """Collectives that every member issued and that do not complete, and a start-up that never completed."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 
+from msgspec import Struct
+
+from diagnostics.analysis.divergence.find import Divergence, Vote
+from diagnostics.analysis.divergence.identity import agree, at_line, in_backward
+from diagnostics.analysis.divergence.single_calls import outside_backward
+from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.job_state import STALL_S, JobState
-from diagnostics.analysis.wait_graph.broadcast_tree import deviating_rank
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.evidence.calls import ROOTED, Call
 from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers.start import KIND
 
 _TIMEOUTS = {"rendezvous_timeout", "store_timeout", "store_key_timeout"}
-_STARTUP = _TIMEOUTS | {"missing_variable", "interface_missing", "port_in_use"}
+_STARTUP = _TIMEOUTS | {"missing_variable", "interface_missing", "port_in_use", "mesh_failed"}
 _RENDEZVOUS = frozenset({"next_rendezvous", "_rendezvous", "_initialize_workers"})
 """Functions of torch's elastic agent in which nodes meet."""
 _TRANSPORT = {"nccl_ib_error", "nccl_ib_async", "nccl_connect", "nccl_socket_error"}
 
 
-@dataclass(frozen=True, slots=True)
-class RootDiffers:
+class RootDiffers(Struct, frozen=True):
     """A rooted operation that everybody issued and only some completed: the ranks do not agree on the root."""
 
     operation: Operation
@@ -35,8 +38,7 @@ class RootDiffers:
         return tuple(self.calls)
 
 
-@dataclass(frozen=True, slots=True)
-class NeverCompletes:
+class NeverCompletes(Struct, frozen=True):
     """A collective that all members are in and that completes on none."""
 
     operation: Operation
@@ -48,8 +50,7 @@ class NeverCompletes:
     """Errors of the transport in the logs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Startup:
+class Startup(Struct, frozen=True):
     """Ranks that wait in init_process_group for others, by what `dtk watch` records of them meanwhile."""
 
     starts: dict[int, LogFact]
@@ -61,8 +62,7 @@ class Startup:
     waited_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class StartupFailed:
+class StartupFailed(Struct, frozen=True):
     """The store or the rendezvous failed, and no collective was issued."""
 
     facts: tuple[LogFact, ...]
@@ -134,3 +134,125 @@ def _is_of_rendezvous(fact: LogFact) -> bool:
 def lasted_s(fact: LogFact, since: str) -> float:
     """Seconds from `since` to the last sign of life, by the rank's own clock."""
     return max(0.0, float(fact.fields["alive_s"] - fact.fields[since]))
+
+
+_MOST_RANKS = 64  # Every pair of rank and root is tried, which takes the square of the size.
+
+
+def deviating_rank(members: tuple[int, ...], waiting: tuple[int, ...]) -> int | None:
+    """Return the rank that passed a root other than the first member, if this leaves exactly `waiting` stuck.
+
+    The others are assumed to use the first member as root, which is by far the most common. Without a unique answer,
+    the result is None.
+    """
+    size = len(members)
+    if not 2 < size <= _MOST_RANKS:
+        return None
+    stuck = {members.index(rank) for rank in waiting if rank in members}
+    candidates = {
+        members[deviating]
+        for deviating in range(1, size)
+        for root in range(1, size)
+        if stuck_ranks([root if rank == deviating else 0 for rank in range(size)]) == stuck
+    }
+    return candidates.pop() if len(candidates) == 1 else None
+
+
+def stuck_ranks(roots: list[int]) -> set[int]:
+    """Which ranks never return when rank i takes `roots[i]` for the root."""
+    size = len(roots)
+    plans = [_steps(rank, root, size) for rank, root in enumerate(roots)]
+    at = [0] * size
+    moved = True
+    while moved:
+        moved = False
+        for rank in range(size):
+            if at[rank] < len(plans[rank]):
+                sends, peer = plans[rank][at[rank]]
+                if at[peer] < len(plans[peer]) and plans[peer][at[peer]] == (not sends, rank):
+                    at[rank] += 1
+                    at[peer] += 1
+                    moved = True
+    return {rank for rank in range(size) if at[rank] < len(plans[rank])}
+
+
+def _steps(rank: int, root: int, size: int) -> list[tuple[bool, int]]:
+    """Return the steps of a rank in the tree as (whether it sends, peer)."""
+    virtual = (rank + size - root) % size
+    depth = max(1, (size - 1).bit_length())
+    mask = (1 << depth) - 1
+    steps = []
+    for bit in range(depth):
+        mask ^= 1 << bit
+        peer = virtual ^ (1 << bit)
+        if virtual & mask or peer >= size:
+            continue
+        steps.append((not virtual & (1 << bit), (peer + root) % size))
+    return steps
+
+
+class SizesDiffer(Struct, frozen=True):
+    """Ranks brought different sizes to one collective, as gloo or torch itself printed."""
+
+    facts: tuple[LogFact, ...]
+    divergence: Divergence | None
+    """The calls that met; None where no ring shows them."""
+
+    @property
+    def victims(self) -> tuple[int, ...]:
+        """The ranks that printed it: those that met the wrong size, not those that brought it."""
+        return tuple(sorted({fact.rank for fact in self.facts if fact.rank is not None}))
+
+
+def sizes_differ(job: JobState) -> SizesDiffer | None:
+    """Find the calls that met where a process ended because sizes did not fit; None where no log says so."""
+    facts = [fact for fact in job.evidence.facts if fact.kind == "gloo_mismatch"]
+    if not facts:
+        return None
+    divergences = list(_divergences(job, {fact.rank for fact in facts}))
+    return SizesDiffer(tuple(facts), divergences[0] if len(divergences) == 1 else None)
+
+
+def _divergences(job: JobState, ended: set[int | None]) -> Iterator[Divergence]:
+    """Ranks in a call that nobody else made before gloo ended a process, against peers in the backward pass."""
+    for operation in sorted(job.waits.waiting):
+        if operation.key.recorder != SNAPSHOTS or operation.peer >= 0:
+            continue
+        ranks, peers, swallowed = _sides(job, operation, ended)
+        if not peers or len(ranks) > len(peers):
+            continue
+        minority = job.waits.calls[ranks[0], operation]
+        inside = {rank: call for rank in peers if (call := _reduces(job, rank, operation, minority)) is not None}
+        before = {at_line(call) for call in job.reading.calls(ranks[0], operation.key) if call.seq < minority.seq}
+        # A call of the loop tells nothing: the rank may have left backward without a bucket.
+        if len({call.site for call in inside.values()}) != 1 or at_line(minority) in before:
+            continue
+        first, majority = min(inside.items())
+        others = (first, *(peer for peer in peers if peer != first))  # Who is known to be in backward speaks for all.
+        vote = Vote(operation.key, operation.seq, (others, tuple(ranks)))
+        divergence = outside_backward(vote, majority, minority, came_later=swallowed)
+        if divergence is not None:
+            yield divergence
+
+
+def _sides(job: JobState, operation: Operation, ended: set[int | None]) -> tuple[list[int], list[int], bool]:
+    """Ranks in the call, ranks elsewhere, and whether these came to it later, as those that swallow the error do."""
+    waits = job.waits
+    ranks, peers = waits.waiting[operation], list(waits.absent[operation])
+    if not peers and ended & set(ranks):
+        return [rank for rank in ranks if rank in ended], [rank for rank in ranks if rank not in ended], True
+    lines = job.survey.groups[operation.key].lines
+    busy = any(rank in lines and lines[rank].pending is not None for rank in peers)
+    return ranks, [] if busy or waits.complete[operation] else peers, False
+
+
+def _reduces(job: JobState, rank: int, operation: Operation, minority: Call) -> Call | None:
+    """Return the last call in backward that the ring did not record, of a rank that cannot be `minority`."""
+    last = None
+    for key, table in sorted(job.survey.groups.items()):
+        if key.recorder != SNAPSHOTS and (key.name, key.desc) == (operation.key.name, operation.key.desc):
+            last = table.lines[rank].last if rank in table.lines else last
+            if last is not None and agree(last.wire, minority.wire):
+                calls = reversed(job.reading.calls(rank, key))
+                last = next((call for call in calls if not agree(call.wire, minority.wire)), None)
+    return last if last is not None and last.site is not None and in_backward(last) else None

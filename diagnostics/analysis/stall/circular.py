@@ -1,8 +1,9 @@
 """Cycles of the wait-for graph, by what they are: groups in different orders, point-to-point calls, a missed call."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from itertools import combinations
+
+from msgspec import Struct
 
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.job_state import JobState
@@ -12,8 +13,7 @@ from diagnostics.analysis.wait_graph.graph import Cycle, Operation, same_tag
 from diagnostics.evidence.calls import Call
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(Struct, frozen=True):
     """Ranks of a cycle that wait in one operation."""
 
     ranks: tuple[int, ...]
@@ -24,8 +24,7 @@ class Side:
     """Ranks of the cycle that did not reach it."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupOrder:
+class GroupOrder(Struct, frozen=True):
     """Ranks that use process groups in different orders."""
 
     cycle: Cycle
@@ -34,8 +33,7 @@ class GroupOrder:
     """The ranks that are not on the largest side; all where no side is larger than the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class PointToPoint:
+class PointToPoint(Struct, frozen=True):
     """Ranks that wait in a send or receive of which the other half is never posted."""
 
     cycle: Cycle

@@ -2,11 +2,13 @@
 A call from a line that no rank that ended came to, behind which all calls fit again, is one too many.
 """
 
-from dataclasses import dataclass, replace
 from typing import Literal
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from diagnostics.analysis.divergence.identity import agree, on_path
-from diagnostics.analysis.divergence.prediction import predict
+from diagnostics.analysis.divergence.sequences import predict
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.last_seen import LastSeen, last_seen
@@ -16,8 +18,7 @@ _LONGEST = 64  # Calls that one side may have made more than the other.
 _ROUNDS = 2  # Whole rounds that show a loop.
 
 
-@dataclass(frozen=True, slots=True)
-class MoreCalls:
+class MoreCalls(Struct, frozen=True):
     """Ranks that wait, in calls that those that ended never made."""
 
     ranks: tuple[int, ...]
@@ -35,8 +36,7 @@ class MoreCalls:
     kind: Literal["added", "another round"] = "added"
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierStep:
+class EarlierStep(Struct, frozen=True):
     """Ranks that ended in an earlier step than the one a peer is in."""
 
     step: int
@@ -47,8 +47,7 @@ class EarlierStep:
     last: LastSeen | None
 
 
-@dataclass(frozen=True, slots=True)
-class EndedInRound:
+class EndedInRound(Struct, frozen=True):
     """Where a rank's calls end in the loop that a peer is in."""
 
     ranks: tuple[int, ...]
@@ -63,8 +62,7 @@ class EndedInRound:
     pending: Call
 
 
-@dataclass(frozen=True, slots=True)
-class RoundUnknown:
+class RoundUnknown(Struct, frozen=True):
     """Nothing shows where in a loop the ranks ended."""
 
     ranks: tuple[int, ...]

@@ -1,8 +1,9 @@
 """Which ranks ended first and by themselves, and which ranks are missing without a word."""
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from diagnostics.analysis.job_state import STALL_S, JobState
 from diagnostics.analysis.observations import observations
@@ -14,8 +15,7 @@ from diagnostics.evidence.model import Frame, LogFact
 _DDP_UNUSED = {"ddp_unused", "ddp_unused_names", "ddp_unused_indices"}
 
 
-@dataclass(frozen=True, slots=True)
-class FirstEndings:
+class FirstEndings(Struct, frozen=True):
     """Ranks that ended first and in the same way."""
 
     kind: Kind
@@ -37,8 +37,7 @@ class FirstEndings:
         return self.endings[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(Struct, frozen=True):
     """Ranks that all others wait for and of which nothing says how they ended."""
 
     ranks: tuple[int, ...]
@@ -50,8 +49,7 @@ class Missing:
     last: LastSeen | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DdpUnused:
+class DdpUnused(Struct, frozen=True):
     """DDP's own message that gradients were missing."""
 
     facts: tuple[LogFact, ...]

@@ -1,14 +1,13 @@
 """Where a rank was seen last, by its ring or its dump."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from diagnostics.analysis.divergence.find import SAME_MOMENT_S
 from diagnostics.analysis.job_state import JobState
 from diagnostics.evidence.calls import Call
 
 
-@dataclass(frozen=True, slots=True)
-class LastSeen:
+class LastSeen(Struct, frozen=True):
     """The youngest call of a rank, and a peer that waits for the rank."""
 
     rank: int

@@ -3,7 +3,9 @@
 from collections import defaultdict
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Operation
@@ -13,8 +15,7 @@ from diagnostics.evidence.stacks import activity
 from diagnostics.evidence.stacks.activity import Standing
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceStall:
+class DeviceStall(Struct, frozen=True):
     """Ranks whose device does not complete what the devices of others completed."""
 
     ranks: tuple[int, ...]
@@ -31,8 +32,7 @@ class DeviceStall:
     """Other ranks that wait for these."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostStall:
+class HostStall(Struct, frozen=True):
     """Ranks that never reached what others wait in, and that wait in nothing themselves."""
 
     ranks: tuple[int, ...]
@@ -56,8 +56,7 @@ class HostStall:
         return self.standing.doing not in {"unknown", "collective"}
 
 
-@dataclass(frozen=True, slots=True)
-class RanAhead:
+class RanAhead(Struct, frozen=True):
     """Few ranks wait in a call while most are outside any collective, agree with each other, and are not there."""
 
     ranks: tuple[int, ...]

@@ -3,7 +3,8 @@ Ranks that merely use two groups in opposite orders do so from other lines.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diagnostics.analysis.divergence.explanation import program_order
 from diagnostics.analysis.job_state import JobState
@@ -13,8 +14,7 @@ from diagnostics.evidence.calls import Call
 _LONGEST = 2048  # Calls before the cycle that are compared.
 
 
-@dataclass(frozen=True, slots=True)
-class MissedCall:
+class MissedCall(Struct, frozen=True):
     """Ranks that wait in `here` although `there` came before it on their way."""
 
     ranks: tuple[int, ...]

@@ -4,7 +4,8 @@ These do not show the calls before; a host that stands still outside any collect
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.late import taken_s
@@ -19,8 +20,7 @@ _WITHIN = {"_engine_run_backward": "backward", "_distributed_broadcast_coalesced
 """Functions of torch that communicate in C++, where the error by which a rank gave up came from."""
 
 
-@dataclass(frozen=True, slots=True)
-class InCollective:
+class InCollective(Struct, frozen=True):
     """Where a rank stands in a collective."""
 
     op: str
@@ -32,8 +32,7 @@ class InCollective:
     line: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DifferentCollectives:
+class DifferentCollectives(Struct, frozen=True):
     """Ranks that stand in two different collectives."""
 
     few: tuple[int, ...]
@@ -42,8 +41,7 @@ class DifferentCollectives:
     """Of every rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostOutside:
+class HostOutside(Struct, frozen=True):
     """Ranks whose hosts stand outside the collective in which all others wait."""
 
     standings: dict[int, Standing]

@@ -1,11 +1,15 @@
 """A rank that is late, not stuck: everything completed, and one rank kept coming long after the others."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from heapq import nsmallest
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.analysis.job_state import JobState
 from diagnostics.evidence.calls import Call, GroupKey
-from diagnostics.evidence.model import Frame
+from diagnostics.evidence.model import Frame, Problem
+from diagnostics.evidence.readers.inspector import MAX_CALLS, Communicator, InspectorFile
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.ring.format import RingSample
 
@@ -20,10 +24,11 @@ SHARE_OF_LATE = 0.8  # Of the time lost to anybody, lost to this rank.
 ENOUGH = 5  # Looks at a rank's main thread that make a place: half a second there.
 PEERS = 15  # Ranks whose looks are read for comparison, spread over all.
 PEERS_SHARE = 0.5  # A place where a peer is at least this often is where everybody spends time.
+_TOGETHER = {"AllReduce", "AllGather", "ReduceScatter", "AlltoAll"}
+"""Functions of NCCL that no rank leaves before all have come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Straggler:
+class Straggler(Struct, frozen=True):
     """One rank's lateness in one group."""
 
     key: GroupKey
@@ -38,13 +43,15 @@ class Straggler:
     seen_at: tuple[Frame, int, int] | None = None
     """The line on which its ring saw it between collectives while its peers were not there, in how many of how many
     samples."""
+    files: tuple[str, ...] = ()
+    """That show it, where it is not the calls of the ranks."""
 
 
 def straggler(job: JobState) -> Straggler | None:
     """Return the rank that cost the most time over all groups, or None while ranks wait for a missing rank."""
     if job.waits.waited_for():
         return None
-    cases = [case for key in sorted(job.survey.groups) if (case := _late(job, key)) is not None]
+    cases = [case for key in sorted(job.survey.groups) if (case := _late(job, key)) is not None] or [*_by_times(job)]
     worst = max(cases, key=lambda case: case.lost_s, default=None)
     if worst is None:
         return None
@@ -90,6 +97,44 @@ def _late(job: JobState, key: GroupKey) -> Straggler | None:
     if (often or worst_s >= ONCE_S) and sums_s[rank] >= SHARE_OF_LATE * sum(sums_s.values()):
         return Straggler(key, rank, len(lost[rank]), sums_s[rank], worst_s, position, window_s)
     return None
+
+
+def _by_times(job: JobState) -> Iterator[Straggler]:
+    """Yield the rank that kept coming last to a communicator, by how long each rank was in each call.
+
+    All ranks leave a call of these functions at about the same time, so that the one with the shortest time came last,
+    and the one with the next shortest waited for it alone. No clocks are compared, so any time is worth counting.
+    """
+    files, processes = job.evidence.handles(InspectorFile), []
+    for file in files:
+        try:
+            processes.append((file.file, file.load(MAX_CALLS // len(files))))
+        except (OSError, ValueError) as problem:
+            job.evidence.problems.append(Problem(file.kind, file.file, str(problem), unread=True))
+    world = max((of[0].size for _, of in processes), default=0)
+    groups: dict[str, dict[int, tuple[str, Communicator]]] = {}
+    for path, communicators in processes:
+        if communicators[0].size == world:  # Its rank there is the global one.
+            for one in communicators:
+                groups.setdefault(one.id, {})[communicators[0].rank] = path, one
+    for name, members in sorted(groups.items()):
+        times = {rank: one.calls for rank, (_, one) in members.items()}
+        window_s = max(one.last_s for _, one in members.values()) - min(one.first_s for _, one in members.values())
+        if len(members) < 2 or any(one.size != len(members) for _, one in members.values()) or window_s <= 0:
+            continue
+        lost: dict[int, list[tuple[float, int]]] = {rank: [] for rank in members}
+        for call in set.intersection(*(set(calls) for calls in times.values())):
+            if call[0] in _TOGETHER:
+                (least_s, rank), (next_s, _) = nsmallest(2, ((calls[call], rank) for rank, calls in times.items()))
+                lost[rank].append((next_s - least_s, call[1]))
+        sums_s = {rank: sum(late_s for late_s, _ in late) for rank, late in lost.items()}
+        rank = max(sums_s, key=lambda rank: sums_s[rank])
+        enough = sums_s[rank] >= max(SHARE_OF_TIME * window_s, SHARE_OF_LATE * sum(sums_s.values()))
+        if enough and len(lost[rank]) >= TIMES:
+            key, (worst_s, position) = GroupKey(InspectorFile.kind, name, "undefined"), max(lost[rank])
+            job.survey.declared.setdefault(key, tuple(sorted(members)))
+            shown = tuple(members[who][0] for who in sorted(members, key=lambda who: who != rank)[:2])
+            yield Straggler(key, rank, len(lost[rank]), sums_s[rank], worst_s, position, window_s, files=shown)
 
 
 def stands_out(rings: Iterable[RingFile], rank: int, attempt: int | None) -> tuple[Frame, int, int] | None:

@@ -3,7 +3,8 @@ Two ranks at one position in calls that do not fit are proof; positions that dif
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diagnostics.analysis.divergence.find import Vote, count_votes
 from diagnostics.analysis.job_state import JobState
@@ -11,8 +12,7 @@ from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait, r
 from diagnostics.evidence.model import Frame
 
 
-@dataclass(frozen=True, slots=True)
-class _OfGroup:
+class _OfGroup(Struct, frozen=True):
     group: GroupLog
 
     @property
@@ -21,8 +21,7 @@ class _OfGroup:
         return tuple(sorted({*self.group.waits, *self.group.counters}))
 
 
-@dataclass(frozen=True, slots=True)
-class WatchdogMismatch(_OfGroup):
+class WatchdogMismatch(_OfGroup, frozen=True):
     """Ranks that wait at one position of a group in calls that do not fit together."""
 
     vote: Vote
@@ -33,8 +32,7 @@ class WatchdogMismatch(_OfGroup):
         return self.vote.minority
 
 
-@dataclass(frozen=True, slots=True)
-class WatchdogGap(_OfGroup):
+class WatchdogGap(_OfGroup, frozen=True):
     """Ranks that wait in a call that the others, all of whose calls completed, never made."""
 
     call: Wait
@@ -55,8 +53,7 @@ class WatchdogGap(_OfGroup):
         return self.waiting if self.few_wait else self.behind
 
 
-@dataclass(frozen=True, slots=True)
-class WatchdogDrift(_OfGroup):
+class WatchdogDrift(_OfGroup, frozen=True):
     """Ranks that wait in a call while most others have completed that position and further ones.
 
     A call may complete on some ranks only: a link or a device failed. The one after it may not, since every rank takes
@@ -74,8 +71,7 @@ class WatchdogDrift(_OfGroup):
     """Whether the counters show that the ranks behind made fewer calls, rather than other ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class WatchdogSites:
+class WatchdogSites(Struct, frozen=True):
     """Ranks of the group of all ranks that timed out in one operation, called from different lines of the program."""
 
     op: str
@@ -89,7 +85,7 @@ class WatchdogSites:
         return tuple(sorted(self.sites))
 
 
-class WatchdogOpen(_OfGroup):
+class WatchdogOpen(_OfGroup, frozen=True):
     """Timeouts of one group that do not show why its ranks wait."""
 
 

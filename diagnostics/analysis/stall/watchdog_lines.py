@@ -4,8 +4,10 @@ torch prints a timeout without its group, and a status with it; what cannot be t
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diagnostics.evidence.calls import ROOTED, GroupKey, Wire, operation
 from diagnostics.evidence.model import Evidence, Frame, LogFact
@@ -18,8 +20,7 @@ _STAMP = re.compile(r"^\[[A-Z](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)")
 UNNAMED = ""  # Name of the group of lines that do not say theirs.
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """One rank's oldest collective that timed out in one group."""
 
     rank: int
@@ -49,13 +50,6 @@ class Wait:
         return self.name in _COUNTED
 
     @property
-    def text(self) -> str:
-        """`all_reduce of 1,024 elements`"""
-        if self.numel is None or not self.even:
-            return self.name
-        return f"{self.name} of {self.numel:,} element{'' if self.numel == 1 else 's'}"
-
-    @property
     def wire(self) -> Wire:
         """What is known of the call's identity: sizes only where they must be the same on all ranks."""
         return Wire(self.name, (self.numel,) if self.even and self.numel is not None else (), ())
@@ -70,8 +64,7 @@ class Wait:
         return (((month * 31 + day) * 24 + hour) * 60 + minute) * 60 + second
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(Struct, frozen=True):
     """How far one rank has come in one group."""
 
     enqueued: int
@@ -81,8 +74,7 @@ class Counters:
     """Position of the call that its watchdog found timed out; None where it only dumped because of another rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupLog:
+class GroupLog(Struct, frozen=True):
     """What the watchdogs of one group's ranks say."""
 
     name: str

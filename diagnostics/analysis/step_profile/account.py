@@ -1,8 +1,9 @@
 """Whether the time of a step is accounted for: a job is called healthy only when its traces say so. No causes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from diagnostics.analysis.step_profile.gaps import PAUSE_NS
 from diagnostics.analysis.step_profile.profile import RankProfile
@@ -21,8 +22,7 @@ _STRAY = 0.01
 """Of the window: a device that works less holds a context by mistake, and none of the job's work."""
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(Struct, frozen=True):
     """Where the time of the typical rank went, as shares of the window (0 to 1)."""
 
     overlap: float | None

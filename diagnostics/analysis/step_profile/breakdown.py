@@ -2,16 +2,16 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import compress
+
+from msgspec import Struct
 
 from diagnostics.analysis.step_profile.classify import Work
 from diagnostics.analysis.step_profile.intervals import Cover, Interval, Ruler, holes, intersect, subtract, total, union
 from diagnostics.evidence.trace.model import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Breakdown:
+class Breakdown(Struct, frozen=True):
     """Times of one window, ns: wall = compute + exposed communication + exposed copies + idle."""
 
     wall: int = 0
@@ -29,7 +29,7 @@ class Breakdown:
 
     def json(self) -> dict[str, float]:
         """As the report has it, ms."""
-        result = {f"{name}_ms": getattr(self, name) / 1e6 for name in self.__dataclass_fields__}
+        result = {f"{name}_ms": getattr(self, name) / 1e6 for name in self.__struct_fields__}
         if self.communication:
             result["overlap_percent"] = 100 * self.overlapped / self.communication
         return result

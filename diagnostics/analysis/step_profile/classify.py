@@ -8,8 +8,9 @@ on CPU the spans of gloo's threads are the communication. Judges nothing.
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import lru_cache
+
+from msgspec import Struct, field
 
 from diagnostics.analysis.step_profile import names
 from diagnostics.analysis.step_profile.intervals import Interval
@@ -17,8 +18,7 @@ from diagnostics.evidence.trace.events import MARKED, Message, collective_word
 from diagnostics.evidence.trace.model import Spans, Trace
 
 
-@dataclass(slots=True)
-class Call:
+class Call(Struct):
     """One collective as it ran on this rank; times in ns since the trace's base."""
 
     start: int
@@ -39,8 +39,7 @@ class Call:
         return self.end - self.start
 
 
-@dataclass(slots=True)
-class Work:
+class Work(Struct):
     """One rank's device time (or, of a run on CPU, its host time), told apart."""
 
     calls: list[Call] = field(default_factory=list)

@@ -2,7 +2,8 @@
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diagnostics.analysis.step_profile import names
 from diagnostics.analysis.step_profile.breakdown import Covers, charge
@@ -17,8 +18,7 @@ _LOOKED_UP = 50
 """Copies of one kind for which the annotation around them is looked up, the longest first."""
 
 
-@dataclass(slots=True)
-class CopyProfile:
+class CopyProfile(Struct):
     """All copies of one direction and kind of host memory."""
 
     kind: HostCopy

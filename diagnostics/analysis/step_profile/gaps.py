@@ -1,8 +1,9 @@
 """Why a device stood idle: data loader, a wait of the host, a host that launches late or pauses, or another stream."""
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from diagnostics.analysis.step_profile import names
 from diagnostics.analysis.step_profile.breakdown import Covers
@@ -32,8 +33,7 @@ PAUSE_NS = 1_000_000
 """No pause that nothing names is shorter: launches take 5 to 100 us."""
 
 
-@dataclass(slots=True)
-class Gap:
+class Gap(Struct):
     """A stretch in which neither compute nor copies nor communication ran (ns)."""
 
     start: int

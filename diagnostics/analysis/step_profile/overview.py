@@ -4,16 +4,17 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from diagnostics.analysis.step_profile.account import account
 from diagnostics.analysis.step_profile.attainable import attainable_percent
 from diagnostics.analysis.step_profile.breakdown import Breakdown
-from diagnostics.analysis.step_profile.instrument import Instrument, find_instrument
 from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile, profile
 from diagnostics.analysis.step_profile.reductions import TINY_BYTES, Reductions, find_reductions
 from diagnostics.analysis.step_profile.skew import Skew, find_skew
@@ -25,6 +26,53 @@ from diagnostics.evidence.readers.nsys import NsysFile
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.readers.trace import TraceFile
 
+SWITCHES = (
+    "CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL", "TORCH_NCCL_ENABLE_TIMING",
+    "TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT",
+)  # fmt: skip
+"""Variables that serialise what a trace shows; `overlap.instrumented` says how."""
+_ON = frozenset({"1", "true", "yes", "on", "y"})
+_BLOCKED = 0.98
+"""Share of long kernels whose launch returned only when they were over. A launch that does not block returns after 5
+to 100 us, also where the host is slow or waits for the device in a call of its own."""
+_LEAST_KERNELS = 30
+"""Long kernels, below which that share says nothing."""
+_LEAST_IDLE = 0.02
+"""Share of the window that launches which block leave idle at least; with less of it they cost nothing."""
+
+
+class Instrument(Struct, frozen=True):
+    """What serialises the work."""
+
+    ranks: tuple[int, ...]
+    variable: str = ""
+    """Empty: no variable is recorded, but the kernels show that every launch blocks."""
+    value: str = ""
+
+
+def find_instrument(profiles: Sequence[RankProfile], environment: Mapping[int, Mapping[str, str]]) -> Instrument | None:
+    """Return what serialises the work, if anything does.
+
+    Args:
+        profiles: of the traced ranks.
+        environment: rank (-1 = all) -> variables.
+    """
+    if not any(profile.on_device for profile in profiles):
+        return None
+    traced = tuple(profile.rank for profile in profiles)
+    for name in SWITCHES:
+        ranks = {rank: values[name] for rank, values in environment.items() if values.get(name, "").lower() in _ON}
+        if ranks:
+            return Instrument(traced if -1 in ranks else tuple(sorted(ranks)), name, next(iter(ranks.values())))
+    blocked = all(
+        profile.long_kernels >= _LEAST_KERNELS
+        and profile.blocking >= _BLOCKED
+        and profile.window.idle >= _LEAST_IDLE * profile.window.wall
+        for profile in profiles
+    )
+    return Instrument(traced) if blocked else None
+
+
 SHARE = 0.02
 """Of the step: what costs less is not worth a finding (overlapping runs of one configuration differ by 1 to 2 %)."""
 MS = 1e6
@@ -33,11 +81,11 @@ Unusable = Literal["", "no_trace", "unreadable", "instrumented"]
 _LARGE_BYTES = 512 << 20
 """Of all files, decompressed (some seconds of reading): from there on processes are worth their start."""
 _GZIP_RATIO = 20  # Bytes of a trace for one compressed: JSON of repeated keys.
+_RANKS_DRAWN, _SPANS_DRAWN = 16, 120  # Of the timeline of a step; a convention, as below.
 _STEPS_SHOWN = _GROUPS_SHOWN = 50  # A convention, for the size of report.json.
 
 
-@dataclass(slots=True)
-class Overview:
+class Overview(Struct):
     """What the causes are decided from."""
 
     profiles: list[RankProfile]
@@ -140,6 +188,7 @@ class Overview:
             "differing": self.skew.differing[:20],
             "account": asdict(shares) if (shares := account(self.profiles, self.world_size)) else None,
             "ranks": {profile.rank: _rank_measures(profile) for profile in self.profiles},
+            "timeline": _timeline(self.profiles),
         }
         return {"overlap": values}
 
@@ -194,6 +243,40 @@ def _rank_measures(profile: RankProfile) -> dict[str, Any]:
     }
     more = {"hta": profile.hta, "unknown_kernels": profile.unknown, "fused_kernels": profile.fused}
     return result | {name: value for name, value in more.items() if value}
+
+
+def _timeline(profiles: list[RankProfile]) -> dict[str, Any]:
+    """Return a step of typical length of some ranks, ms from its start on each: those that wait least and most."""
+    steps = profiles[0].steps
+    n = sorted(range(len(steps)), key=lambda n: steps[n].end - steps[n].start)[len(steps) // 2]
+    ranks = [profile for profile in profiles if len(profile.steps) > n]
+    ranks.sort(key=lambda p: sum(c.duration - c.transfer for c in p.calls if c.step == n))
+    half = _RANKS_DRAWN // 2
+    drawn = ranks if len(ranks) <= _RANKS_DRAWN else ranks[:half] + ranks[-half:]
+    return {"step": steps[n].number, "ranks": {p.rank: _track(p, n) for p in sorted(drawn, key=lambda p: p.rank)}}
+
+
+def _track(profile: RankProfile, n: int) -> dict[str, Any]:
+    """Return the longest regions, collectives (with ms of waiting for late ranks) and idle stretches of a step."""
+    step = profile.steps[n]
+
+    def spans(parts: Iterable[tuple[str, int, int, int]]) -> list[list[Any]]:
+        inside = [(name, max(a, step.start), min(b, step.end), waiting) for name, a, b, waiting in parts]
+        longest = sorted((part for part in inside if part[1] < part[2]), key=lambda part: part[1] - part[2])
+        ordered = sorted(longest[:_SPANS_DRAWN], key=lambda part: part[1])
+        at = step.start
+        return [[name, *(round(ns / MS, 4) for ns in (a - at, b - at, w))] for name, a, b, w in ordered]
+
+    passes = [("backward", *interval, 0) for interval in step.backward]
+    starts = [step.start, *(end for _, _, end, _ in passes)]
+    forwards = [("forward", a, b, 0) for a, (_, b, _, _) in zip(starts, passes)]
+    after = [("after backward", starts[-1], step.end, 0)] if passes else []
+    return {
+        "length_ms": round((step.end - step.start) / MS, 4),
+        "regions": spans([*forwards, *passes, *after]),
+        "calls": spans((c.message.op, c.start, c.end, c.duration - c.transfer) for c in profile.calls),
+        "idle": spans((gap.reason, gap.start, gap.end, 0) for gap in profile.gaps),
+    }
 
 
 def _part(part: Breakdown) -> dict[str, float]:

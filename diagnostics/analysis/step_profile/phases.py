@@ -4,9 +4,10 @@ On the device a step begins with the first work launched in it. Backward is what
 """
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
+
+from msgspec import Struct, field
 
 from diagnostics.analysis.step_profile import names
 from diagnostics.analysis.step_profile.classify import Work
@@ -18,16 +19,14 @@ _SEPARATES = 0.1
 """Forward work between two stretches of backward that makes them two micro-batches, as a share of all of it."""
 
 
-@dataclass(slots=True)
-class Backward:
+class Backward(Struct):
     """One backward pass, on the host's and on the device's clock (ns)."""
 
     host: Interval
     device: Interval
 
 
-@dataclass(slots=True)
-class Step:
+class Step(Struct):
     """One step; the whole window when the trace marks none."""
 
     number: int | None

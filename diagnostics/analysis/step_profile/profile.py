@@ -2,8 +2,9 @@
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from dataclasses import dataclass, field
 from operator import attrgetter
+
+from msgspec import Struct, field
 
 from diagnostics.analysis.layout import MODEL
 from diagnostics.analysis.step_profile import names
@@ -31,8 +32,7 @@ _AT_ONCE = 0.1
 """Share of a call beside compute up to which it counts as not overlapped."""
 
 
-@dataclass(slots=True)
-class CallProfile:
+class CallProfile(Struct):
     """One collective of one rank, with what surrounds it."""
 
     step: int
@@ -77,8 +77,7 @@ class CallProfile:
         return min(self.exposed, self.transfer)
 
 
-@dataclass(slots=True)
-class StepProfile:
+class StepProfile(Struct):
     """One step of one rank."""
 
     number: int | None
@@ -96,8 +95,7 @@ class StepProfile:
     """Backward passes that the optimizer follows before the next one; 0 where the optimizer is not marked."""
 
 
-@dataclass(slots=True)
-class RankProfile:
+class RankProfile(Struct):
     """What one rank's trace says."""
 
     file: str

@@ -1,9 +1,10 @@
 """The reductions of gradients: how many, how large, when, how well hidden. No verdicts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Generic, TypeVar
+
+from msgspec import Struct, field
 
 from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile
 
@@ -20,8 +21,7 @@ _LARGE = 0.1
 """Share of the bytes from which on one reduction is large."""
 
 
-@dataclass(slots=True)
-class StepReductions:
+class StepReductions(Struct):
     """Those of one step of one rank."""
 
     micros: int
@@ -73,8 +73,7 @@ def tiny(calls: Sequence[CallProfile], brief_ns: int) -> int:
 Part = TypeVar("Part")
 
 
-@dataclass(slots=True)
-class PerRank(Generic[Part]):
+class PerRank(Struct, Generic[Part]):
     """The parts of each rank's time: its steps, or its micro-batches."""
 
     of_rank: dict[int, list[Part]]

@@ -5,8 +5,9 @@ All members leave a collective together, so the one that stayed shortest came la
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from statistics import median_low
+
+from msgspec import Struct, field
 
 from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile
 
@@ -19,8 +20,7 @@ _CLOSE = 0.02
 """Two durations are the same within that share of the longest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Late:
+class Late(Struct, frozen=True):
     """One matched collective in which some ranks came later than the others."""
 
     step: int
@@ -36,8 +36,7 @@ class Late:
     detail: str
 
 
-@dataclass(slots=True)
-class Skew:
+class Skew(Struct):
     """All that is known across ranks."""
 
     late: list[Late] = field(default_factory=list)

@@ -1,7 +1,8 @@
 """The gathers and reductions of sharded parameters, by micro-batch. No verdicts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile
 from diagnostics.analysis.step_profile.reductions import PerRank
@@ -10,8 +11,7 @@ GOOD_UNITS = 8
 """Units of a model, from which on cutting it finer hides little more (FSDP's guidance: one unit per block or two)."""
 
 
-@dataclass(slots=True)
-class MicroBatch:
+class MicroBatch(Struct):
     """Gathers and reductions of one micro-batch of one step of one rank."""
 
     gathers: list[CallProfile] = field(default_factory=list)
@@ -28,7 +28,6 @@ class MicroBatch:
         return self.gathers + self.again + self.scatters
 
 
-@dataclass(slots=True)
 class Units(PerRank[MicroBatch]):
     """Those of all ranks, by micro-batch."""
 

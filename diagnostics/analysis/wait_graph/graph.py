@@ -4,8 +4,9 @@ A node for each pending operation rather than an edge for each pair of ranks kee
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from diagnostics.analysis.divergence.explanation import program_order
 from diagnostics.analysis.histories.align import Survey
@@ -21,16 +22,14 @@ class Operation(NamedTuple):
     peer: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Cycle:
+class Cycle(Struct, frozen=True):
     """Ranks of which each waits for another one of them."""
 
     ranks: tuple[int, ...]
     operations: tuple[Operation, ...]
 
 
-@dataclass(slots=True)
-class WaitGraph:
+class WaitGraph(Struct):
     """The wait-for graph at the moment of the dumps."""
 
     waiting: dict[Operation, list[int]] = field(default_factory=dict)

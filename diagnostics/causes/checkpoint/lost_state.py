@@ -25,7 +25,7 @@ def decide(job: PrintedSteps) -> list[Finding]:
     """Decide from steps that go on, in the same log or in another, where an earlier course has them too."""
     case = worse_after_resume(job)
     if case is None:
-        return [undecided(ID, "No printed steps show a worse loss behind a resume.", "the logs before and after it")]
+        return [undecided(ID, "No recorded steps show a worse loss behind a resume.", "the logs before and after it")]
     one, resumed, before, after = case
     items = (
         EvidenceItem("log", one.file, f"loss {before:.3g} up to here", one.rows[-1][3]),

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
 from diagnostics.causes.declared import declared
@@ -19,8 +20,7 @@ _ANY_KIND = ("nccl_warn", "dist_backend_error")
 _Case = dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(Struct, frozen=True):
     """A line, or the message of an exception, in which the cause is named."""
 
     rank: int | None
@@ -83,3 +83,6 @@ def _text(finding: Finding, first: _Line, count: int) -> Text:
         measured=in_logs(count),
         remedies=(Remedy("code" if "kind" in case else "environment", case["change"], case["why"]),),
     )
+
+
+CAUSE_OF = failure_cause

@@ -3,7 +3,8 @@
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diagnostics.analysis.environment.job import JobEnvironment, RankLint, job_environment
 from diagnostics.analysis.environment.recorded import ALL, CONFIGURATION, Recorded
@@ -21,8 +22,7 @@ _NAMED = 3
 _MISSING = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET (dtk's runs record the environment by themselves)"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """A variable that a lint is about, as it was recorded."""
 
     of: RankLint
@@ -54,8 +54,7 @@ class Setting:
         return Remedy("environment", "; ".join(parts), text.message)
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """Variables with one cause, the worst first."""
 
     settings: tuple[Setting, ...]
@@ -143,3 +142,6 @@ def _confirmed(cause: str, lints: list[RankLint], record: Recorded) -> Finding:
         ranks=() if everywhere else tuple(sorted({rank for seen in ordered for rank in seen.ranks})),
         evidence=tuple(items),
     )
+
+
+CAUSE_OF = lint_cause

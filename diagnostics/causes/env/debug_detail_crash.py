@@ -1,23 +1,12 @@
 """TORCH_DISTRIBUTED_DEBUG=DETAIL ended the job: on CPU, torch 2.13's DDP constructor segfaults under it."""
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
-from diagnostics.causes.declared import declared
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided, worded
+from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.contract.findings import EvidenceItem, Finding, ruled_out, undecided, worded
 
+_TEXTS = texts_beside(__file__)
 _SHOWN = 8
 """Crashes that a finding cites."""
-
-
-def _words(finding: Finding, count: int, in_ddp: bool) -> Text:
-    where = "inside DDP's constructor" if in_ddp else "with DETAIL set"
-    return Text(
-        summary=(
-            f"{count} ranks died by SIGSEGV {where}: TORCH_DISTRIBUTED_DEBUG=DETAIL crashes DDP on gloo in torch 2.13, "
-            "even with a correct model."
-        ),
-        measured=f"{count} ranks by SIGSEGV",
-        remedies=(Remedy("environment", "TORCH_DISTRIBUTED_DEBUG=INFO", "INFO names unused parameters too"),),
-    )
 
 
 def decide(job: JobEnvironment) -> list[Finding]:
@@ -37,7 +26,7 @@ def decide(job: JobEnvironment) -> list[Finding]:
         Finding(
             cause=cause,
             status="confirmed",
-            facts=worded(_words, count=len(crashed), in_ddp=in_ddp),
+            facts=worded(_TEXTS, count=len(crashed), where="inside DDP's constructor" if in_ddp else "with DETAIL set"),
             confidence=0.9 if in_ddp else 0.6,
             ranks=tuple(sorted({error.rank for error in crashed if error.rank is not None})),
             evidence=tuple(

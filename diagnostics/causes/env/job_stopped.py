@@ -1,5 +1,7 @@
 """The job was stopped from outside: a closed terminal, the scheduler's limit or preemption, a failed node."""
 
+from msgspec.structs import replace
+
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
 from diagnostics.causes.declared import declared
 from diagnostics.contract.files import table_beside
@@ -32,6 +34,8 @@ def _words(finding: Finding, reason: str) -> Text:
 def decide(job: JobEnvironment) -> list[Finding]:
     """Decide from what the launcher or Slurm says, unless the job had failed before or was interrupted by hand."""
     stops = [fact for fact in job.log if fact.kind == "job_stopped" and _reason(fact) in _TABLE]
+    if not stops and job.lost:
+        return [undecided(ID, _TABLE["LOST"]["summary"], _TABLE["LOST"]["change"])]
     if not stops:
         summary = "No launcher and no scheduler says that it stopped the job."
         if job.spoken:
@@ -52,9 +56,9 @@ def decide(job: JobEnvironment) -> list[Finding]:
     reason = _reason(stop)
     if before:
         return [undecided(ID, "The job was stopped ({reason}) after it had failed.", "its log before", reason=reason)]
-    if not _TABLE[reason]["confidence"]:  # That somebody did it says nothing of why.
-        return [undecided(ID, _TABLE[reason]["summary"], _TABLE[reason]["change"])]
     item = EvidenceItem("log", stop.file, stop.text[:200], stop.line)
+    if not _TABLE[reason]["confidence"]:  # That somebody did it says nothing of why.
+        return [replace(undecided(ID, _TABLE[reason]["summary"], _TABLE[reason]["change"]), evidence=(item,))]
     confidence = _TABLE[reason]["confidence"]
     facts = worded(_words, reason=reason)
     return [Finding(cause=ID, status="confirmed", facts=facts, confidence=confidence, evidence=(item,))]

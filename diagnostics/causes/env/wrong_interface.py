@@ -62,9 +62,9 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
         return finding("link_local", link[0].fields["peer"], [*own, *link], 0.85)
     listed = [(fact, interfaces(str(fact.fields.get("interfaces")))) for fact in by_kind["nccl_socket"]]
     sockets = [fact for fact, names in listed if names and all(map(_LOCAL.match, names))]
-    if (chosen or sockets) and failed:
-        return finding("unreachable", "", [*chosen, *sockets, *failed[:1]], 0.8)
     tries = sum(fact.fields.get("count", 1) for fact in by_kind["nccl_retry"])
+    if (chosen or sockets) and (failed or tries >= _TRIES):
+        return finding("unreachable", "", [*chosen, *sockets, *failed[:1], *by_kind["nccl_retry"][:1]], 0.8)
     refused = [fact for fact in failed if "refused" in str(fact.fields.get("why"))]
     if refused and tries >= _TRIES and not job.errors and not by_kind.keys() & _CONNECTED:
         return finding("refused", refused[0].fields["peer"], refused, 0.6)

@@ -1,7 +1,8 @@
 """The two sides of a divergence in words: what the five causes of ranks that disagree about collectives share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diagnostics.analysis.divergence.evidence_terms import Term
 from diagnostics.analysis.divergence.explanation import Kind
@@ -22,8 +23,7 @@ EQUALLY_OFTEN = "each rank must run the loop equally often"
 _BECAUSE: dict[str, str] = table_beside(__file__)["because"]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """How one cause reads a divergence: what it is about, and its own words. Each cause of this family defines one."""
 
     cause: str
@@ -38,8 +38,7 @@ class Reading:
     """The same where the operations differ; empty = as above."""
 
 
-@dataclass(frozen=True, slots=True)
-class Disagreement:
+class Disagreement(Struct, frozen=True):
     """The facts of a finding: a divergence, seen as one of the kinds that explain it."""
 
     divergence: Divergence

@@ -1,7 +1,9 @@
 """What the four causes of ranks that ended first share: who ended and who waited, or why it is not confirmed."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.analysis.stall.endings import FirstEndings, line
 from diagnostics.analysis.stall.explain import Stall
@@ -31,8 +33,7 @@ def changes_beside(file: str) -> dict[str, Change]:
 HOST_MEMORY, EXIT_CODE = changes_beside(__file__).values()
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """The facts: ranks that ended first."""
 
     case: FirstEndings

@@ -1,6 +1,6 @@
 """Findings that hold only if ranks without a dump are not in a group of which no file names the members."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from diagnostics.analysis.job_state import JobState
 from diagnostics.contract.findings import Facts, Finding, Text, worded

@@ -16,7 +16,7 @@ from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait
 from diagnostics.analysis.standing import SCALAR
 from diagnostics.causes.hang import _parts
 from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Remedy, Text, Where, worded
-from diagnostics.contract.formatting import ranks_spoken, sentence, verb
+from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
 
 _SURE = 0.75
 """A mismatch in a group that the lines name; dumps, which show the calls before it, are surer."""
@@ -35,7 +35,7 @@ def different_operations(stall: Stall, cause: str) -> list[Finding]:
     if isinstance(case, WatchdogMismatch) and _is_other_call(case):
         majority, minority, *_ = _sides(case)
         at = f"position {case.vote.position}"
-        change = f"{majority.text} and {minority.text} meet at {at}: let all ranks take the same branch"
+        change = f"{called(majority)} and {called(minority)} meet at {at}: let all ranks take the same branch"
         return [confirmed(case, cause, worded(_disagree_text, case=case, change=change))]
     if isinstance(case, WatchdogSites) or (isinstance(case, WatchdogDrift) and not case.fewer):
         return [confirmed(case, cause, worded(_drifted_text, case=case))]
@@ -84,7 +84,7 @@ def _sides(case: WatchdogMismatch) -> tuple[Wait, ...]:
 def _disagree_text(finding: Finding, case: WatchdogMismatch, change: str) -> Text:
     vote, group = case.vote, case.group
     waits = [
-        f"{ranks_spoken(side)} {'waits' if len(side) == 1 else 'wait'} in {group.waits[side[0]].text}"
+        f"{ranks_spoken(side)} {'waits' if len(side) == 1 else 'wait'} in {called(group.waits[side[0]])}"
         for side in (*vote.sides[1:4], vote.sides[0])
     ]
     at = f"position {vote.position}"
@@ -115,7 +115,7 @@ def _drifted_text(finding: Finding, case: WatchdogDrift | WatchdogSites) -> Text
     else:
         why = "made fewer calls" if case.fewer else "made another call at that position or before it"
         summary = (
-            f"{sentence(who)} {verb(ranks, 'waits', 'wait')} in {case.call.text} (#{case.call.seq} of "
+            f"{sentence(who)} {verb(ranks, 'waits', 'wait')} in {called(case.call)} (#{case.call.seq} of "
             f"{named(case.group)}), while {others} completed #{case.completed}. No call after "
             f"#{case.call.seq} completes without {who}, so it was not the same call: {who} {why}."
         )
@@ -135,7 +135,7 @@ def _unclear_text(finding: Finding, group: GroupLog) -> Text:
             f"came to #{last.seq}: a device that does not complete, or calls that did not fit before."
         )
     elif len({(wait.name, wait.numel) for wait in waits}) == 1:
-        why = f"{sentence(ranks)} wait in the same call: {first.text}, #{first.seq} of {named(group)}."
+        why = f"{sentence(ranks)} wait in the same call: {called(first)}, #{first.seq} of {named(group)}."
     else:
         why = f"{sentence(ranks)} wait at #{first.seq} in calls that may differ by rank: {first.op}, {last.op}."
     return Text(summary=why, missing=DUMPS)
@@ -181,9 +181,10 @@ def confirmed(case: WatchdogDecided, cause: str, facts: Facts) -> Finding:
 
 def told(case: WatchdogGap, **more: object) -> dict[str, Any]:
     """Return what texts about ranks that did not come to a call name: both sides, call, group, and `more`."""
-    sides = {"waiting": ranks_spoken(case.waiting), "behind": ranks_spoken(case.behind), "call": case.call}
+    sides: dict[str, Any] = {"waiting": ranks_spoken(case.waiting), "behind": ranks_spoken(case.behind)}
     counts = {"waits": verb(case.waiting, "waits", "wait"), "reached": len(case.waiting), "members": len(case.members)}
-    return sides | counts | {"group": named(case.group), "dumps": DUMPS, "all_ranks_call": ALL_RANKS_CALL} | more
+    call = {"call": case.call, "named_call": called(case.call)}
+    return sides | counts | call | {"group": named(case.group), "dumps": DUMPS, "all_ranks_call": ALL_RANKS_CALL} | more
 
 
 def named(group: GroupLog) -> str:
@@ -193,6 +194,12 @@ def named(group: GroupLog) -> str:
     return f"group {group.desc or group.name}"
 
 
+def called(wait: Wait) -> str:
+    """Return `all_reduce of 1,024 elements`."""
+    size = f" of {counted(wait.numel, 'element')}" if wait.numel is not None and wait.even else ""
+    return f"{wait.name}{size}"
+
+
 def _line(wait: Wait) -> EvidenceItem:
     numel = f", NumelIn={wait.numel}" if wait.numel is not None else ""
     detail = f"rank {wait.rank}: timed out in SeqNum={wait.seq}, OpType={wait.op}{numel}"
@@ -200,4 +207,4 @@ def _line(wait: Wait) -> EvidenceItem:
 
 
 def _where(wait: Wait) -> tuple[Where, ...]:
-    return _parts.where(wait.rank, wait.site, wait.text)
+    return _parts.where(wait.rank, wait.site, called(wait))

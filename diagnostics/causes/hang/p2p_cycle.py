@@ -2,7 +2,7 @@
 
 from diagnostics.analysis.stall.circular import PointToPoint
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.analysis.stall.unrecorded_transfer import UnrecordedTransfer
+from diagnostics.analysis.stall.from_observations import UnrecordedTransfer
 from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import UNRECORDED, left_open, unconfirmed

@@ -63,6 +63,8 @@ def _failed_text(finding: Finding, case: StartupFailed) -> Text:
             "end the process that holds the port, often one of an earlier attempt (ss -ltnp), or choose "
             "another one: torchrun --master-port=29511, accelerate launch --main_process_port, MASTER_PORT"
         )
+    elif any(fact.kind == "mesh_failed" for fact in case.facts):
+        change = "GLOO_SOCKET_IFNAME=<interface between the nodes> on all ranks: gloo announces its host's own address"
     return Text(
         summary=f"Start-up never completed: {message}. No rank issued a collective.",
         measured=f"{counted(len(case.facts), 'message')} of start-up, 0 collectives",

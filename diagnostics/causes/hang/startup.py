@@ -1,35 +1,16 @@
 """The first collective of a group never completes on any of its ranks: their connections never came up."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.analysis.standing import Waiting, standing
-from diagnostics.causes.declared import declared
+from diagnostics.analysis.standing import standing
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import Cost, Finding, Group, Remedy, Text, worded
+from diagnostics.contract.findings import Cost, Finding, Group, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence
 
+_TEXTS = texts_beside(__file__)
 _CONFIDENCE = 0.75
 """A size or a number format that differs between ranks, which the lines do not print, looks the same."""
-
-
-def _words(finding: Finding, wait: Waiting) -> Text:
-    return Text(
-        summary=(
-            f"{sentence(ranks_spoken(wait.ranks))}, all of the group, wait in its first collective ({wait.op}), "
-            "and none of them completes it: NCCL's connections between them never came up. "
-            "Exceptions after that timeout are consequences."
-        ),
-        measured=f"{len(wait.ranks)} of {wait.members} ranks in the first collective, 0 completed",
-        remedies=(
-            Remedy(
-                "environment",
-                "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,GRAPH,P2P,NET shows the last stage of each rank; "
-                "on one node try NCCL_P2P_DISABLE=1 (IOMMU or ACS breaks peer access), between nodes the "
-                "interface in NCCL_SOCKET_IFNAME",
-                "a collective that works with one of these names the transport at fault",
-            ),
-        ),
-    )
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -43,7 +24,7 @@ def decide(stall: Stall) -> list[Finding]:
         Finding(
             cause="hang.startup",
             status="confirmed",
-            facts=worded(_words, wait=wait),
+            facts=worded(_TEXTS, who=sentence(ranks_spoken(wait.ranks)), count=len(wait.ranks), wait=wait),
             confidence=_CONFIDENCE,
             victims=wait.ranks,
             group=Group(wait.group, wait.ranks),

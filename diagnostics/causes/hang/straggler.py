@@ -2,34 +2,15 @@
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.straggler import Straggler
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import left_open, unconfirmed
-from diagnostics.contract.findings import Cost, Finding, Remedy, Text, Where, worded
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Where, worded
 from diagnostics.contract.formatting import ranks_spoken
 
 ID = "hang.straggler"
+_TEXTS = texts_beside(__file__)
 _MISSING = "stacks of all ranks, twice with a minute between: py-spy dump, or dtk attach"
-
-
-def _words(finding: Finding, case: Straggler) -> Text:
-    reached = case.call.cited() if case.call else f"position {case.position}"
-    lost = f"{case.lost_s:.1f} s of {case.window_s:.1f} s"
-    return Text(
-        summary=(
-            f"Rank {case.rank} is late, not stuck: it reached {reached} and others {_when(case)} after "
-            f"{ranks_spoken(finding.victims)}; everything completed. {lost} were lost by waiting for it."
-        ),
-        measured=lost,
-        remedies=(
-            Remedy(
-                "code",
-                f"look at what rank {case.rank} does before this call that the others do not: its data, its disk, "
-                "its node",
-                "every step takes as long as the slowest rank",
-            ),
-        ),
-    )
 
 
 def _when(case: Straggler) -> str:
@@ -46,19 +27,22 @@ def decide(stall: Stall) -> list[Finding]:
         frame, times, samples = case.seen_at
         does = f"was here in {times} of {samples} samples between its collectives, its peers were not"
         seen = _parts.where(case.rank, frame, does)
+    others = tuple(rank for rank in job.survey.members(case.key) if rank != case.rank)
+    reached = case.call.cited() if case.call else f"position {case.position}"
     return [
         _parts.confirmed(
             job,
             ID,
-            worded(_words, case=case),
+            worded(_TEXTS, case=case, reached=reached, when=_when(case), others=ranks_spoken(others)),
             0.85,
             seen={case.rank: f"late {_when(case)}"},
             ranks=(case.rank,),
-            victims=tuple(rank for rank in job.survey.members(case.key) if rank != case.rank),
+            victims=others,
             group=_parts.group(job.survey, case.key),
             position=case.position,
             where=(*seen, *_parts.where(case.rank, case.call, "arrives late here")),
             cost=Cost(round(case.lost_s, 2), "s blocked"),
+            evidence=tuple(EvidenceItem("inspector", file, "times of the same calls") for file in case.files),
         )
     ]
 

@@ -2,7 +2,7 @@
 
 from diagnostics.analysis.stall.departure import EarlierStep, EndedInRound, MoreCalls, RoundUnknown
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.hang import _parts, _stacks
 from diagnostics.causes.hang._divergence import (
     EQUALLY_OFTEN,
@@ -15,13 +15,11 @@ from diagnostics.causes.hang._divergence import (
 )
 from diagnostics.causes.hang._more_calls import exited_in_order, more_calls
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, ruled_out
-from diagnostics.contract.findings import Finding, Remedy, Text, worded
+from diagnostics.contract.findings import Finding, Remedy, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
 
 ID = "hang.uneven_iterations"
-_AGREE_ON_STEPS = Remedy(
-    "code", "let all ranks agree on the number of steps (all_reduce a stop flag, drop uneven batches)", EQUALLY_OFTEN
-)
+_TEXTS = texts_beside(__file__)
 _MORE_CONFIDENCE = 0.7
 """Calls beyond those of ranks that ended, in lines that they had called before."""
 _STEP_CONFIDENCE = 0.9
@@ -66,61 +64,6 @@ READING = Reading(
 )
 
 
-def _another_round_text(finding: Finding, case: MoreCalls) -> Text:
-    return Text(
-        summary=(
-            f"{sentence(ranks_spoken(case.ranks))} {verb(case.ranks, 'goes', 'go')} on with another round: "
-            f"{case.extra[0].cited()}, while {ranks_spoken(case.ended)} ended in order after {case.there.cited()}."
-        ),
-        measured=f"{len(case.extra)} calls more than on the {len(case.ended)} ranks that ended",
-        remedies=(_AGREE_ON_STEPS,),
-    )
-
-
-def _earlier_step_text(finding: Finding, case: EarlierStep) -> Text:
-    waits = f" and waits in {case.peer_call.cited()}" if case.peer_call else ""
-    return Text(
-        summary=(
-            f"{sentence(ranks_spoken(finding.ranks))} ended in order after step {case.step}, while rank "
-            f"{case.peer} went on with step {case.peer_step}{waits}."
-        ),
-        measured=f"step {case.step} against {case.peer_step}",
-        remedies=(_AGREE_ON_STEPS,),
-    )
-
-
-def _between_rounds_text(finding: Finding, case: EndedInRound) -> Text:
-    round_of = counted(case.size, "call")
-    return Text(
-        summary=(
-            f"{sentence(ranks_spoken(case.ranks))} left the loop between two rounds of {round_of}, after "
-            f"{case.last.cited()}, and ended in order, while rank {case.peer} went on with another round: "
-            f"{case.pending.cited()}."
-        ),
-        measured=f"{case.rounds} whole rounds of {round_of}, and none begun",
-        remedies=(_AGREE_ON_STEPS,),
-    )
-
-
-def _round_unknown_text(finding: Finding, case: RoundUnknown) -> Text:
-    ranks = case.ranks
-    it, their = verb(ranks, "it", "they"), verb(ranks, "its", "their")
-    why = "left no dump" if case.no_dump else "made calls that do not show where a round of a loop begins"
-    missing = "where each step begins: dtk watch -- COMMAND"
-    if case.no_dump:
-        missing = (
-            f"the calls of {ranks_spoken(ranks)} up to {their} end: a flight dump at exit, or dtk watch -- "
-            "torchrun ..., whose rings stay behind"
-        )
-    return Text(
-        summary=(
-            f"{sentence(ranks_spoken(ranks))} {why}: whether {it} left {their} loop a round before the others, or "
-            "ended elsewhere, cannot be told."
-        ),
-        missing=missing,
-    )
-
-
 def decide(stall: Stall) -> list[Finding]:
     """Decide it by the first call in which the ranks differ, stacks, and ranks that ended in order before others."""
     return decided(stall, READING, [*_stacks.findings(stall, ID), *_ended(stall)], otherwise=_otherwise)
@@ -131,23 +74,29 @@ def _ended(stall: Stall) -> list[Finding]:
     left, job, exited = stall.departure, stall.job, exited_in_order(stall)
     if left is None or exited is None or job.evidence.doubt:
         return []
+    ranks = exited.culprits if isinstance(left, EarlierStep) else left.ranks
+    told: dict[str, object] = {"left": left, "who": sentence(ranks_spoken(ranks)), "agree": EQUALLY_OFTEN}
     if isinstance(left, MoreCalls):
-        facts = worded(_another_round_text, case=left)
+        told |= {"goes": verb(ranks, "goes", "go"), "more": len(left.extra), "extra": left.extra[0].cited()}
+        told |= {"ended": ranks_spoken(left.ended), "others": len(left.ended), "last": left.there.cited()}
+        facts = worded(_TEXTS, said="another_round", **told)
         return [more_calls(stall, left, ID, facts, _MORE_CONFIDENCE)] if left.kind == "another round" else []
     if isinstance(left, RoundUnknown):
-        facts = worded(_round_unknown_text, case=left)
+        told |= {"ranks": ranks_spoken(ranks), "it": verb(ranks, "it", "they"), "its": verb(ranks, "its", "their")}
+        facts = worded(_TEXTS, said="no_dump" if left.no_dump else "no_rounds", **told)
         return [Finding(cause=ID, status="undecided", facts=facts, confidence=0.0, victims=exited.victims)]
     evidence = tuple(end.evidence for end in exited.endings[:6])
     if isinstance(left, EarlierStep):
+        told["waits"] = f" and waits in {left.peer_call.cited()}" if left.peer_call else ""
         return [
             _parts.confirmed(
                 job,
                 ID,
-                worded(_earlier_step_text, case=left),
+                worded(_TEXTS, said="earlier_step", **told),
                 _STEP_CONFIDENCE,
                 evidence=evidence,
                 seen={left.peer: f"in step {left.peer_step}"},
-                ranks=exited.culprits,
+                ranks=ranks,
                 victims=left.peers,
                 step=left.step,
                 where=(*_parts.last_places(left.last)[:1], *_parts.where(left.peer, left.peer_call)),
@@ -156,18 +105,19 @@ def _ended(stall: Stall) -> list[Finding]:
     if left.over:
         return []
     placed, waits = left.last.site is not None and left.size > 1, f"waits in {left.pending.text}"
-    last = _parts.where(left.ranks[0], left.last, f"made {left.last.text} last")
-    where = (*last, *_parts.where(left.peer, left.pending, waits))
-    confidence = _ROUND_CONFIDENCE if placed else _ROUND_UNPLACED_CONFIDENCE
-    facts, ranks, victims, seen = (
-        worded(_between_rounds_text, case=left),
-        left.ranks,
-        exited.victims,
-        {left.peer: waits},
-    )
+    last = _parts.where(ranks[0], left.last, f"made {left.last.text} last")
+    told |= {"calls": counted(left.size, "call"), "last": left.last.cited(), "pending": left.pending.cited()}
     return [
         _parts.confirmed(
-            job, ID, facts, confidence, evidence=evidence, seen=seen, ranks=ranks, victims=victims, where=where
+            job,
+            ID,
+            worded(_TEXTS, said="between_rounds", **told),
+            _ROUND_CONFIDENCE if placed else _ROUND_UNPLACED_CONFIDENCE,
+            evidence=evidence,
+            seen={left.peer: waits},
+            ranks=ranks,
+            victims=exited.victims,
+            where=(*last, *_parts.where(left.peer, left.pending, waits)),
         )
     ]
 

@@ -1,8 +1,9 @@
 """What the findings of memory share: the confirmed finding, facts about what was not recorded, phrases."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory, Prediction

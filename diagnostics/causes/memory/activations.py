@@ -1,6 +1,6 @@
 """`memory.activations`: what forward keeps for backward is most of a peak that does not fit."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.categories import ACTIVATIONS, LOGITS
@@ -20,8 +20,7 @@ MANY_LOGITS = 0.25
 """Of the activations: logits beyond this have remedies of their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Activations:
+class Activations(Struct, frozen=True):
     """Activations at the peak of the rank with the highest."""
 
     rank: int

@@ -1,7 +1,9 @@
 """`memory.fragmentation`: the allocator holds enough for a request, in pieces that are too small."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
@@ -21,8 +23,7 @@ _VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """torch reads the first since 2.9, the second before; its own message names the one that it reads."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unused:
+class Unused(Struct, frozen=True):
     """Memory of one rank that the allocator holds and no tensor uses."""
 
     rank: int | None

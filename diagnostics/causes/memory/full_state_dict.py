@@ -6,12 +6,13 @@ from itertools import accumulate
 from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
-from diagnostics.contract.formatting import Bytes, bytes_text
+from diagnostics.contract.formatting import Bytes, bytes_text, counted, sentence
 
 ID = "memory.full_state_dict"
+_TEXTS = texts_beside(__file__)
 ALIVE = 0.5
 """Of all parameters, alive at one moment: a state dict that is written tensor by tensor holds one of them."""
 WITH_OPTIMIZER = 1.5
@@ -44,7 +45,19 @@ def _words(
 
 
 def decide(job: JobMemory) -> list[Finding]:
-    """Add up what is gathered outside the steps, and what of it is alive at one moment."""
+    """Add up what is gathered outside the steps, and what of it is alive at one moment; or see where memory ran out."""
+    if saving := [record for record in job.ran_out if record.device == "cuda" and record.saving]:
+        ranks = tuple(record.rank for record in saving if record.rank is not None)
+        who = sentence(shared.rank_names(ranks)) if ranks else "A rank"
+        return shared.confirmed(
+            ID,
+            job,
+            worded(_TEXTS, who=who, function=saving[0].saving, messages=counted(len(saving[:4]), "message")),
+            confidence=0.85,
+            ranks=ranks,
+            cost_bytes=max(record.requested_bytes or 0 for record in saving),
+            evidence=tuple(record.item for record in saving[:4]),
+        )
     whole = job.size.gather_bytes
     for rank in job.ranks.values():
         # One gather for each parameter, by DTensor or by the state-dict functions.

@@ -4,12 +4,13 @@ from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.model_size import ModelSize, States
 from diagnostics.analysis.memory.out_of_memory import RanOut
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import Bytes, bytes_text
 
 ID = "memory.model_states"
+_TEXTS = texts_beside(__file__)
 TOO_MUCH = 0.9
 """Of the device: model states beyond this leave no room for a step (an estimate over 80 % of the device is where
 arXiv 2411.06465 stops promising that a job fits)."""
@@ -42,22 +43,6 @@ def _words(finding: Finding, states: States, capacity_bytes: int, model: ModelSi
     )
 
 
-def _placing_words(finding: Finding, record: RanOut) -> Text:
-    """Say that memory ran out while model states were placed on the device."""
-    held, size = bytes_text(record.allocated_bytes or 0), bytes_text(record.total_bytes or 0)
-    return Text(
-        summary=(
-            f"Memory ran out in {record.placing}, which puts model states on the device: {held} of {size} were in "
-            f"tensors, and {bytes_text(record.requested_bytes or 0)} more did not fit."
-        ),
-        measured=f"{held} of {size} in tensors in {record.placing}",
-        remedies=(
-            Remedy("code", "shard the model over all ranks (fully_shard, ZeRO-3), or offload it", "ZeRO, table 1"),
-            Remedy("code", "load it in bfloat16, quantise it, or train adapters only (LoRA)", "fewer bytes each"),
-        ),
-    )
-
-
 def _placing(job: JobMemory) -> RanOut | None:
     """Return a rank that ran out where model states are placed, and for want of nothing else."""
     for record in job.ran_out:
@@ -74,7 +59,13 @@ def decide(job: JobMemory) -> list[Finding]:
         return shared.confirmed(
             ID,
             job,
-            worded(_placing_words, record=record),
+            worded(
+                _TEXTS,
+                placing=record.placing,
+                held=Bytes(record.allocated_bytes or 0),
+                size=Bytes(record.total_bytes or 0),
+                more=Bytes(record.requested_bytes or 0),
+            ),
             confidence=0.85,
             ranks=[] if record.rank is None else [record.rank],
             cost_bytes=record.requested_bytes or 0,

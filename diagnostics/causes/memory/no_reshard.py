@@ -1,8 +1,10 @@
 """`memory.no_reshard`: sharded units stay gathered from forward to backward."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.analysis.memory.gathers import Traffic, UnitUse
 from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
@@ -22,8 +24,7 @@ _HOW = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """Units that are gathered once a step."""
 
     how: Literal["trace", "order", "roots", "configuration"]

@@ -1,7 +1,8 @@
 """`memory.replicated_gather`: every rank collects the copies of all ranks of something large."""
 
 from collections import Counter
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
@@ -21,8 +22,7 @@ LEAST_UNWEIGHED_BYTES = 64 << 20
 """Where neither the peak nor the model's size is known."""
 
 
-@dataclass(slots=True)
-class Site:
+class Site(Struct):
     """All calls of one place with one size."""
 
     call: Gather

@@ -14,4 +14,4 @@ def not_to_the_end(cause: str, job: PrintedSteps, sentence: str) -> Finding:
     """
     if job.count:
         return ruled_out(cause, sentence, count=job.count)
-    return undecided(cause, sentence, "the trainer's log", count=0)
+    return undecided(cause, sentence, "the trainer's log, or its records of steps", count=0)

@@ -37,7 +37,7 @@ def decide(job: PrintedSteps) -> list[Finding]:
     if case is None and (beside := frozen_beside(job)):
         case = beside, "the loss stays where it began, and falls in the other run from the same start"
     if case is None:
-        return [not_to_the_end(ID, job, "{count:,} printed steps of runs whose loss and gradients change")]
+        return [not_to_the_end(ID, job, "{count:,} recorded steps of runs whose loss and gradients change")]
     item = EvidenceItem("log", case[0].file, case[1], case[0].rows[-1][3])
     facts = worded(_words, shows=case[1])
     return [Finding(cause=ID, status="confirmed", facts=facts, confidence=0.8, evidence=(item,))]

@@ -5,12 +5,14 @@ The rank's own loss tells it: the reduced loss and gradient are NaN on every ran
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from diagnostics.analysis.metrics_series import BadFigure, Figures, Metrics, read
+from msgspec import Struct
+from msgspec.structs import replace
+
+from diagnostics.analysis.metrics_series import Figures, Metrics, read
 from diagnostics.analysis.printed_steps import non_finite_to_the_end, printed_steps
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.findings import (
     Cost,
@@ -28,16 +30,21 @@ from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence.model import Evidence, RankError, RunEvidence
 
 ID = "numeric.non_finite"
+_TEXTS = texts_beside(__file__)
 RISING = 1.5
 """Loss over its lowest value from which it counts as having risen before it broke."""
 MAX_SHOWN = 8
 """Events and exceptions that are shown as evidence."""
 _ANOMALY = re.compile(r"Function '(?P<function>\w+)' returned nan values in its (?P<output>\d+)th output")
-_CHECKED = re.compile(r"\b(?:loss|grad\w*)\b.{0,60}\b(?:nan|inf|infinite|not finite|non-?finite)\b", re.IGNORECASE)
+_CHECKED = re.compile(
+    r"\b(?:loss|grad\w*)\b.{0,60}\b(?:nan|inf|infinite|not finite|non-?finite)\b|"
+    r"\bfound (?:nan|inf) in .{0,40}\b(?:loss|grad)\b",
+    re.IGNORECASE,
+)
+"""What scripts, Lightning and Megatron-LM raise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """What of a run's configuration and losses speaks for a remedy."""
 
     float16: bool = False
@@ -69,8 +76,7 @@ class Settings:
         return (*remedies, Remedy("code", change, why))
 
 
-@dataclass(frozen=True, slots=True)
-class _Event:
+class _Event(Struct, frozen=True):
     """One `non_finite` event of a rank."""
 
     rank: int
@@ -109,62 +115,12 @@ def _own_loss_text(
     )
 
 
-def _gradient_text(
-    finding: Finding, *, value: str, parameter: str, affected: int, seen: int, settings: Settings
+def _words(
+    finding: Finding, /, *, said: str, settings: Settings | None = None, step: int | None = None, **figures: object
 ) -> Text:
-    """Say which gradient broke first, where all losses were finite; without a step that was logged, `seen` is 0."""
-    where = "in a step that was not logged, so the parameter is not known"
-    if parameter:
-        where = f"first in {parameter} ({affected} of {seen} parameters)"
-    elif seen:
-        where = "though every single gradient was finite: their sum of squares overflowed"
-    began = (
-        "" if finding.ranks else " Reduced gradients are the same on all ranks, so they do not show which rank began."
-    )
-    return Text(
-        summary=f"The gradient became {value} at step {finding.step} while the loss was finite, {where}.{began}",
-        measured=f"grad_norm {value} at step {finding.step}",
-        remedies=settings.remedies(finding.step),
-    )
-
-
-def _global_text(finding: Finding, *, bad: BadFigure, settings: Settings) -> Text:
-    """Say between which steps a global figure of metrics.jsonl broke."""
-    since = f"after step {bad.step_before} and " if bad.step_before is not None else ""
-    summary = f"{bad.figure} is {bad.value} at step {bad.step}; it began {since}not later than that. "
-    return Text(
-        summary=f"{summary}The record does not show which rank began it.",
-        measured=f"{bad.figure} {bad.value} at step {bad.step}",
-        remedies=settings.remedies(finding.step),
-    )
-
-
-def _anomaly_text(finding: Finding, *, function: str, errors: int) -> Text:
-    """Say whose backward returned NaN."""
-    change = f"make the input of {function} safe (eps, clamp, float32)"
-    return Text(
-        summary=f"The backward of {function} returned NaN; anomaly detection stopped the run there.",
-        measured=f"{errors} ranks by anomaly detection",
-        remedies=(Remedy("code", change, "it returned NaN"),),
-    )
-
-
-def _check_text(finding: Finding, *, message: str, errors: int) -> Text:
-    return Text(
-        summary=f"The script's own check stopped it: {message}. It is not known which rank began it.",
-        measured=f"{errors} exceptions say so",
-        remedies=Settings().remedies(None),
-    )
-
-
-def _printed_text(finding: Finding, *, figure: str, value: str, at: str, lines: int) -> Text:
-    """Say where the script's own log first shows it."""
-    place = f"in {at}" if finding.step is None else f"at step {finding.step} ({at})"
-    return Text(
-        summary=f"The log first shows {figure} {value} {place}. A log does not show which rank began it.",
-        measured=f"{figure} {value} in {lines:,} lines",
-        remedies=Settings().remedies(finding.step),
-    )
+    """Return one of the texts beside this module; `settings` add the usual remedies at `step`."""
+    text = _TEXTS(finding, said, step=step, **figures)
+    return text if settings is None else replace(text, remedies=settings.remedies(step))
 
 
 def decide(figures: Figures) -> list[Finding]:
@@ -184,11 +140,14 @@ def decide(figures: Figures) -> list[Finding]:
         first = min(bad, key=lambda bad: (bad.step, bad.line, bad.figure != "loss"))
         file = evidence.relative(RunPaths(run.root).metrics)
         item = EvidenceItem("metrics", file, f"{first.figure} {first.value}", first.line)
-        facts, cost = worded(_global_text, bad=first, settings=_settings(run, metrics)), _cost(first.step, metrics)
+        since = f"after step {first.step_before} and " if first.step_before is not None else ""
+        settings, cost = _settings(run, metrics), _cost(first.step, metrics)
+        facts = worded(_words, said="recorded", settings=settings, step=first.step, bad=first, since=since)
         return _confirmed(facts, confidence=0.9, step=first.step, cost=cost, evidence=(item,))
     if checked := [error for error in evidence.errors if _CHECKED.search(f"{error.type} {error.message}")]:
         victims = tuple(sorted({error.rank for error in checked if error.rank is not None}))
-        facts, items = worded(_check_text, message=checked[0].message[:160], errors=len(checked)), _items(checked)
+        message, items = checked[0].message[:160], _items(checked)
+        facts = worded(_words, said="checked", settings=Settings(), message=message, errors=len(checked))
         return _confirmed(facts, confidence=0.8, step=checked[0].step, evidence=items, victims=victims)
     if metrics is None and (finding := _by_log(evidence)):
         return finding
@@ -252,16 +211,16 @@ def _by_gradient(figures: Figures, run: RunEvidence, first: list[_Event]) -> lis
     logged = named or [event.fields for event in first if event.fields.get("parameters_seen")] or [{}]
     counts = [logged[0].get(f"parameters_{what}") for what in ("affected", "seen")]
     affected, seen = (count if isinstance(count, int) else 0 for count in counts)
-    facts = worded(
-        _gradient_text,
-        value=str(first[0].fields.get("value")),
-        parameter=str(logged[0].get("parameter") or ""),
-        affected=affected,
-        seen=seen,
-        settings=_settings(run, figures.metrics),
-    )
+    where = "in a step that was not logged, so the parameter is not known"
+    if parameter := logged[0].get("parameter"):
+        where = f"first in {parameter} ({affected} of {seen} parameters)"
+    elif seen:
+        where = "though every single gradient was finite: their sum of squares overflowed"
     ranks = (0,) if (figures.evidence.world_size or len(run.events)) == 1 else ()
-    step, items = first[0].step, _event_items(figures, run, first)
+    began = "" if ranks else " Reduced gradients are the same on all ranks, so they do not show which rank began."
+    step, value, settings = first[0].step, str(first[0].fields.get("value")), _settings(run, figures.metrics)
+    facts = worded(_words, said="gradient", settings=settings, step=step, value=value, where=where, began=began)
+    items = _event_items(figures, run, first)
     cost = _cost(step, figures.metrics)
     return _confirmed(facts, confidence=0.95, step=step, evidence=items, ranks=ranks, cost=cost)
 
@@ -274,7 +233,7 @@ def _by_anomaly(raised: list[RankError]) -> list[Finding]:
     ranks = tuple(sorted({error.rank for error in raised if error.rank is not None}))
     own = [frame for frame in error.frames if "/torch/" not in frame.file and "site-packages" not in frame.file]
     where = tuple(Where(error.rank, at.file, at.line, at.function, f"backward of {function}") for at in own[:1])
-    facts = worded(_anomaly_text, function=function, errors=len(raised))
+    facts = worded(_words, said="anomaly", function=function, errors=len(raised))
     return _confirmed(facts, confidence=0.95, step=error.step, evidence=_items(raised), ranks=ranks, where=where)
 
 
@@ -286,16 +245,24 @@ def _by_log(evidence: Evidence) -> list[Finding]:
             if (to_the_end := non_finite_to_the_end(log)) is not None:
                 figure, line, lines = to_the_end
                 at, item = f"{log.file}:{line}", EvidenceItem("log", log.file, "from here on", line)
-                facts = worded(_printed_text, figure=figure, value="non-finite", at=at, lines=lines)
+                facts = _printed(figure, "non-finite", f"in {at}", lines)
                 return _confirmed(facts, confidence=0.85, evidence=(item,))
         return []
     steps = {id(fact): fact.fields.get("step", fact.fields.get("bar")) for fact in printed}
     first = min(printed, key=lambda fact: (steps[id(fact)] is None, steps[id(fact)] or 0, fact.file, fact.line))
     lines = sum(fact.fields.get("count", 1) for fact in printed)
     figure, value, at = first.fields["figure"], first.fields["value"], f"{first.file}:{first.line}"
-    facts = worded(_printed_text, figure=figure, value=value, at=at, lines=lines)
+    step = steps[id(first)]
+    facts = _printed(figure, value, f"in {at}" if step is None else f"at step {step} ({at})", lines, step)
     items = tuple(EvidenceItem("log", fact.file, fact.text, fact.line) for fact in printed[:4])
-    return _confirmed(facts, confidence=0.85, step=steps[id(first)], evidence=items)
+    return _confirmed(facts, confidence=0.85, step=step, evidence=items)
+
+
+def _printed(figure: str, value: str, place: str, lines: int, step: int | None = None) -> Facts:
+    settings = Settings()
+    return worded(
+        _words, said="printed", settings=settings, step=step, figure=figure, value=value, place=place, lines=lines
+    )
 
 
 def _items(errors: Sequence[RankError]) -> tuple[EvidenceItem, ...]:

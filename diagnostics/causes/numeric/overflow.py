@@ -3,41 +3,19 @@
 import math
 import re
 
-from diagnostics.analysis.printed_steps import PrintedSteps, Skipped, printed_steps, skipped_to_the_end
-from diagnostics.causes.declared import declared
+from diagnostics.analysis.printed_steps import PrintedSteps, printed_steps, skipped_to_the_end
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.numeric._printed import not_to_the_end
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, worded
 from diagnostics.contract.formatting import counted
-from diagnostics.evidence.model import RankError, shortened
+from diagnostics.evidence.model import shortened
 
 ID = "numeric.overflow"
+_TEXTS = texts_beside(__file__)
 _GAVE_UP = re.compile(
     r"loss scale already at minimum|Minimum loss scale reached|[Ll]oss scale .{0,40}\b(?:below|under) .{0,20}minimum"
 )
 """DeepSpeed, fairseq, and what others say."""
-
-
-def _words(finding: Finding, case: Skipped | None, error: RankError | None) -> Text:
-    skipped = ""
-    if case is not None:
-        scale = "" if math.isnan(case.scale) else f", the loss scale fell to {case.scale:g}"
-        skipped = f"Gradients overflowed in float16: {counted(case.count, 'step')} skipped until the log ends{scale}. "
-    gave_up = f"The trainer gave up: {shortened(error.message, 160)}. " if error is not None else ""
-    return Text(
-        summary=f"{skipped}{gave_up}The weights no longer change. The log does not show what overflows first.",
-        measured=f"{case.count} steps skipped" if case is not None else "the loss scale is at its minimum",
-        remedies=(
-            Remedy(
-                "code",
-                "train in bfloat16 (bf16=True, bf16.enabled), which has float32's range",
-                "float16 ends at 65504",
-            ),
-            Remedy(
-                "code", "lower the learning rate, warm up for longer, clip gradients", "if bfloat16 does not end it"
-            ),
-            Remedy("code", "compute softmax, norms and losses in float32", "sums of many terms leave float16 first"),
-        ),
-    )
 
 
 def decide(job: PrintedSteps) -> list[Finding]:
@@ -49,14 +27,21 @@ def decide(job: PrintedSteps) -> list[Finding]:
     error = gave_up[0] if gave_up else None
     case = next((case for log in job.logs if (case := skipped_to_the_end(log))), None)
     if case is None and error is None:
-        return [not_to_the_end(ID, job, "{count:,} printed steps, and none skipped until the log ends")]
+        return [not_to_the_end(ID, job, "{count:,} recorded steps, and none skipped until the log ends")]
     items = [EvidenceItem("log", case.file, f"{case.count} skipped steps from here on", case.line)] if case else []
     items += [EvidenceItem("error", error.file, shortened(error.message, 200), error.line or None)] if error else []
+    skipped, gave_up_text, measured = "", "", "the loss scale is at its minimum"
+    if case is not None:
+        scale = "" if math.isnan(case.scale) else f", the loss scale fell to {case.scale:g}"
+        skipped = f"Gradients overflowed in float16: {counted(case.count, 'step')} skipped until the log ends{scale}. "
+        measured = f"{case.count} steps skipped"
+    if error is not None:
+        gave_up_text = f"The trainer gave up: {shortened(error.message, 160)}. "
     return [
         Finding(
             cause=ID,
             status="confirmed",
-            facts=worded(_words, case=case, error=error),
+            facts=worded(_TEXTS, skipped=skipped, gave_up=gave_up_text, measured=measured),
             confidence=0.95 if error is not None else 0.9,
             victims=tuple(sorted({error.rank for error in gave_up if error.rank is not None})),
             evidence=tuple(items),

@@ -4,8 +4,9 @@ A dtk run compares them bit by bit every `record.replica_hash_every` steps; this
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.causes.declared import declared

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
 from typing import Concatenate, ParamSpec
+
+from msgspec import Struct
 
 from diagnostics.analysis.step_profile.gaps import Reason
 from diagnostics.analysis.step_profile.overview import MS, Overview
@@ -17,8 +18,7 @@ _OUTLIER = 3.0
 _P = ParamSpec("_P")
 
 
-@dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(Struct, frozen=True):
     """Idle time for one reason."""
 
     reason: Reason

@@ -5,6 +5,7 @@ from typing import Any
 
 from diagnostics.analysis.layout import layout
 from diagnostics.analysis.metrics_series import Figures
+from diagnostics.causes.overlap._shared import figure
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Text, ruled_out, undecided, worded
 
@@ -36,7 +37,7 @@ def slow(
     confidence: float = 0.9,
     **facts: Any,
 ) -> Finding:
-    """Return a confirmed finding that costs a share of the step; `words` takes `facts`, `ms` and `step_ms`."""
+    """Return a confirmed finding that costs a share of the step; `words` takes `facts` and `cost`."""
     evidence, metrics = figures.evidence, figures.metrics
     assert metrics is not None and evidence.run is not None
     step_ms = 1e3 * (metrics.usual("step_time_s") or 0.0)
@@ -44,7 +45,7 @@ def slow(
     return Finding(
         cause=cause,
         status="confirmed",
-        facts=worded(words, ms=ms, step_ms=step_ms, **facts),
+        facts=worded(words, cost=f"{figure(ms)} ms of {figure(step_ms)} ms a step", **facts),
         confidence=confidence,
         ranks=ranks,
         victims=tuple(rank for rank in group.ranks if rank not in ranks),

@@ -1,9 +1,11 @@
 """What the causes of a slow step share: when nothing is decided, what a cause costs, and how a remedy is given."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Concatenate, Literal, ParamSpec
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.analysis.step_profile.overview import SHARE, Overview, Unusable, overview
 from diagnostics.analysis.step_profile.profile import CallProfile
@@ -32,8 +34,7 @@ Guard = Callable[[Overview], Finding | None]
 """Returns the answer where the question does not arise, or the evidence cannot answer it."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepCost:
+class StepCost(Struct, frozen=True):
     """What a cause costs of a step."""
 
     ms: float
@@ -48,8 +49,7 @@ class StepCost:
         return f"{figure(self.ms)} ms of {figure(self.step_ms)} ms a {self.unit}"
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(Struct, frozen=True):
     """A cause in words."""
 
     seen: str
@@ -62,8 +62,7 @@ class Words:
     """What to type instead for a run of dtk; empty = the program has to change there too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Costly:
+class Costly(Struct, frozen=True):
     """The figures of a cause that costs time of the step, whether or not it is worth a finding."""
 
     cost: StepCost

@@ -1,7 +1,8 @@
 """There is more to communicate than compute to hide it, so no schedule can hide it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diagnostics.analysis.step_profile.attainable import attainable_percent
 from diagnostics.analysis.step_profile.overview import SHARE, Overview
@@ -26,8 +27,7 @@ _MOST = 0.5
 """Of the transfer, that has to be in collectives whose waiting is known, and whose bytes are what they cost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Struct, frozen=True):
     """How good the schedule is against the bound (times in ms a step)."""
 
     transfer_ms: float

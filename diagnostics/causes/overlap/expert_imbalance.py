@@ -1,35 +1,17 @@
 """One rank of an expert-parallel group gets most of the tokens; the others wait for its experts in every block."""
 
 from diagnostics.analysis.metrics_series import Figures, read
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.overlap._layout import nothing, slow
-from diagnostics.causes.overlap._shared import figure
-from diagnostics.contract.findings import Finding, Group, Remedy, Text, ruled_out
+from diagnostics.contract.findings import Finding, Group, ruled_out
 from diagnostics.evidence.model import RunEvidence
 
 ID = "overlap.expert_imbalance"
+_TEXTS = texts_beside(__file__)
 _LOAD = 1.75
 """Times the mean. A router that has not trained yet loads a rank of two up to 1.6 times the mean (moe_tiny)."""
 _WORTH = 0.02
 """Of the step."""
-
-
-def _words(finding: Finding, ms: float, step_ms: float, load: float, ep: int, weight: float) -> Text:
-    raised = max(0.01, 10 * weight)
-    return Text(
-        summary=f"The experts of one rank get {load:.2f} times the mean number of tokens of the {ep} ranks of an ep "
-        f"group, and the others wait for it: about {figure(ms)} ms of {figure(step_ms)} ms a step.",
-        measured=f"the busiest ep rank has {load:.2f} times the mean load",
-        remedies=(
-            Remedy(
-                "override",
-                f"model.balance_loss={raised:g}",
-                "a larger weight of the balance loss spreads tokens over the experts (Fedus et al. 2021)",
-                f"{figure(ms)} ms of {figure(step_ms)} ms a step",
-            ),
-            Remedy("override", "model.capacity_factor=1.25", "bounds the tokens of each expert, and drops the others"),
-        ),
-    )
 
 
 def decide(figures: Figures) -> list[Finding]:
@@ -43,8 +25,8 @@ def decide(figures: Figures) -> list[Finding]:
     if load < _LOAD or share < _WORTH:
         return [ruled_out(ID, "the busiest ep rank has {load:.2f} times the mean load", load=load)]
     ranks = tuple(range(figures.evidence.world_size or 0))
-    facts = {"load": load, "ep": ep, "weight": run.number("model.balance_loss", 0.0)}
-    return [slow(figures, ID, _words, share, ranks, Group("ep", ranks), f"expert_rank_load {load:.2f}", 0.85, **facts)]
+    facts = {"load": load, "ep": ep, "raised": max(0.01, 10 * run.number("model.balance_loss", 0.0))}
+    return [slow(figures, ID, _TEXTS, share, ranks, Group("ep", ranks), f"expert_rank_load {load:.2f}", 0.85, **facts)]
 
 
 def _share(run: RunEvidence) -> float:

@@ -1,15 +1,17 @@
 """The measurement itself destroys overlap, so nothing else is concluded from these traces."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
-from diagnostics.analysis.step_profile.instrument import SWITCHES
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.overlap._shared import on_cpu, ruled_out, step_cause
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
 
+_DOES: dict[str, str] = table_beside(__file__)["switches"]
+"""Variable -> what it does to a trace."""
 
-@dataclass(frozen=True, slots=True)
-class Spoilt:
+
+class Spoilt(Struct, frozen=True):
     """What serialises the work."""
 
     variable: str
@@ -24,7 +26,7 @@ class Spoilt:
             "launches that wait leave nothing to overlap; then record anew",
         )
         if self.variable:
-            remedy = Remedy("environment", f"unset {self.variable}", f"{SWITCHES[self.variable]}; then record anew")
+            remedy = Remedy("environment", f"unset {self.variable}", f"{_DOES[self.variable]}; then record anew")
         summary = (
             f"The measurement itself destroys overlap: {self}. Nothing is concluded from this trace; record it anew."
         )
@@ -33,7 +35,7 @@ class Spoilt:
     def __str__(self) -> str:
         """Return why the work is serialised."""
         if self.variable:
-            return f"{self.variable}={self.value} was set: {SWITCHES[self.variable]}"
+            return f"{self.variable}={self.value} was set: {_DOES[self.variable]}"
         return "every launch of a long kernel returns only when the kernel is over"
 
 

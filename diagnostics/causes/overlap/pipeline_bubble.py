@@ -4,30 +4,19 @@ import math
 from typing import Any
 
 from diagnostics.analysis.metrics_series import Figures, read
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.overlap._layout import at_place, nothing, slow
-from diagnostics.causes.overlap._shared import figure
-from diagnostics.contract.findings import Finding, Remedy, Text, ruled_out
+from diagnostics.contract.findings import Finding, ruled_out
 from diagnostics.evidence.model import RunEvidence
 
 ID = "overlap.pipeline_bubble"
+_TEXTS = texts_beside(__file__)
 ENOUGH = 4
 """Micro-batches per stage from which on the bubble counts as small (Huang et al. 2019, section 3: M >= 4 K)."""
 _MOST_SAMPLES = 1 << 20  # Of a global batch, of which every divisor is tried: the largest published have some 10,000.
 _BEYOND = 0.1
 """Of the step: waiting beyond what the schedule and uneven stages explain that is worth a finding, on devices of their
 own. On a CPU the ranks share cores, and each waits while others compute (measured: up to 0.3)."""
-
-
-def _words(
-    finding: Finding, ms: float, step_ms: float, bubble: float, ideal: float, busiest: int, change: str, why: str
-) -> Text:
-    ranks = f"{bubble:.0%} of the step, where the schedule alone makes it {ideal:.0%}"
-    return Text(
-        summary=f"The stages of the pipeline wait {ranks}; stage {busiest} computes longest. {why}",
-        measured=f"bubble {bubble:.0%}, ideal {ideal:.0%}",
-        remedies=(Remedy("override", change, why, f"{figure(ms)} ms of {figure(step_ms)} ms a step"),),
-    )
 
 
 def decide(figures: Figures) -> list[Finding]:
@@ -48,11 +37,11 @@ def decide(figures: Figures) -> list[Finding]:
         why = f"With fewer than {ENOUGH} micro-batches per stage most of the wait is the schedule's own."
         share = 1 - (1 - ideal) / (1 - small / virtual)
         shown = {**facts, "change": _more(run, pp), "why": why}
-        return [slow(figures, ID, _words, share, ranks, first, f"bubble {bubble:.0%}", **shown)]
+        return [slow(figures, ID, _TEXTS, share, ranks, first, f"bubble {bubble:.0%}", **shown)]
     if beyond > _BEYOND and run.get("launcher.device") == "cuda":
         why = "The rest is messages that nothing hides."
         shown = {**facts, "change": "parallel.schedule=interleaved_1f1b parallel.stages_per_rank=2", "why": why}
-        return [slow(figures, ID, _words, beyond, ranks, first, f"bubble {bubble:.0%}", 0.7, **shown)]
+        return [slow(figures, ID, _TEXTS, beyond, ranks, first, f"bubble {bubble:.0%}", 0.7, **shown)]
     return [ruled_out(ID, "bubble {bubble:.0%} of the step, ideal {ideal:.0%}", bubble=bubble, ideal=ideal)]
 
 

@@ -1,36 +1,18 @@
 """One stage of a pipeline computes longer than the others, which wait for it in every micro-batch."""
 
+from typing import Any
+
 from diagnostics.analysis.metrics_series import Figures, read
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.overlap._layout import at_place, nothing, slow
-from diagnostics.causes.overlap._shared import figure
-from diagnostics.contract.findings import Finding, Remedy, Text, ruled_out
+from diagnostics.contract.findings import Finding, ruled_out
 
 ID = "overlap.pipeline_imbalance"
+_TEXTS = texts_beside(__file__)
 _LONGER = 1.25
 """Times the mean: stages of equal work on two shared CPU cores differ by up to 1.15 (docs/strategies.md)."""
 _ALWAYS = 0.8
 """Share of the logged steps in which the same stage has to be the longest."""
-
-
-def _words(finding: Finding, ms: float, step_ms: float, place: int, pp: int, times: float, blocks: list[int]) -> Text:
-    change = "move blocks from the longest stage to others (parallel.blocks_per_stage=[...])"
-    moved = _moved(blocks, place, times) if len(blocks) == pp else blocks
-    if moved != blocks:
-        change = f"'parallel.blocks_per_stage={str(moved).replace(' ', '')}'"
-    return Text(
-        summary=f"Stage {place} of {pp} computes {times:.2f} times as long as the mean of the stages, and the others "
-        f"wait for it: up to {figure(ms)} ms of {figure(step_ms)} ms a step.",
-        measured=f"longest stage {times:.2f} times the mean",
-        remedies=(
-            Remedy(
-                "override" if moved != blocks else "code",
-                change,
-                "a pipeline is as fast as its longest stage",
-                f"{figure(ms)} ms of {figure(step_ms)} ms a step",
-            ),
-        ),
-    )
 
 
 def _moved(blocks: list[int], place: int, times: float) -> list[int]:
@@ -59,7 +41,11 @@ def decide(figures: Figures) -> list[Finding]:
     blocks = [n for n in chosen if isinstance(n, int)] if isinstance(chosen, list) and chosen else even
     share = (1 - (metrics.usual("pipeline_bubble") or 0.0)) * (times - 1)
     detail = f"place {int(place)} along pp computes {times:.2f} times the mean"
-    return [slow(figures, ID, _words, share, *ranks, detail, place=int(place), pp=pp, times=times, blocks=blocks)]
+    kind, change = "code", "move blocks from the longest stage to others (parallel.blocks_per_stage=[...])"
+    if len(blocks) == pp and (moved := _moved(blocks, int(place), times)) != blocks:
+        kind, change = "override", f"'parallel.blocks_per_stage={str(moved).replace(' ', '')}'"
+    facts: dict[str, Any] = {"place": int(place), "pp": pp, "times": times, "kind": kind, "change": change}
+    return [slow(figures, ID, _TEXTS, share, *ranks, detail, **facts)]
 
 
 CAUSE = declared(__file__, read, decide)

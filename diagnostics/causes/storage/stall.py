@@ -1,6 +1,6 @@
 """A file system or a disk does not answer, so what reads or writes there stands still."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from diagnostics.analysis.node_health import node_health
 from diagnostics.analysis.observations import observations
@@ -17,8 +17,7 @@ _LEAST_S = 30.0
 """In the kernel's state D without an end. Network file systems answer within seconds also under load."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(Struct, frozen=True):
     """What shows that storage does not answer."""
 
     lines: tuple[LogFact, ...]

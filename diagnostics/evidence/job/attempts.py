@@ -3,14 +3,14 @@
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.evidence.endings import ORDER, UNNAMED, ends_a_rank, of_error
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.model import EarlierAttempt, Evidence, RankError
-from diagnostics.evidence.owner import Owner
+from diagnostics.evidence.model import EarlierAttempt, Evidence, Owner, RankError
 from diagnostics.evidence.reader import Contents
 from diagnostics.evidence.readers import error, watch
 
@@ -74,14 +74,15 @@ def _of_run(root: Path, attempt: int, limits: Limits) -> list[EarlierAttempt]:
     """Return how the attempts before the last one of a run of dtk ended, by their error files."""
     earlier = []
     for number in range(max(0, attempt - MOST_TOLD), attempt):
-        errors = []
+        errors, silent = [], []
         for rank in range(_MOST_RANKS):
             path = RunPaths(root).error(number, rank)
             if not path.parent.is_dir() or path.parent.is_symlink():
                 break
+            silent += [] if path.exists() else [rank]
             with suppress(OSError, ValueError):
                 errors.append(error.read(path, str(path.relative_to(root)), rank, limits))
-        earlier.append(EarlierAttempt(number, _first(errors)))
+        earlier.append(EarlierAttempt(number, _first(errors), tuple(silent) if errors else ()))
     return earlier
 
 

@@ -2,11 +2,12 @@
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.model import Evidence, Problem
-from diagnostics.evidence.ring.groups import MOST_RANKS
+from diagnostics.evidence.ring.format import MOST_RANKS
 from diagnostics.evidence.values import integer
 
 ALL_RANKS = -1
@@ -16,8 +17,7 @@ OF_RANKS = ("flight", "ring", "trace", "snapshot")
 _VARIABLES = re.compile(r"^(?:NCCL|TORCH|GLOO|CUDA|PYTORCH|OMP|RCCL|HIP)[A-Z0-9_]*$")
 
 
-@dataclass(slots=True)
-class Claims:
+class Claims(Struct):
     """World size -> the files that state it."""
 
     sizes: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))

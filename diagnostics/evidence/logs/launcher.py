@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec import Struct, field
 
 from diagnostics.evidence.endings import SIGNAL_TEXTS, signal_of
 from diagnostics.evidence.logs import tracebacks
@@ -13,12 +14,13 @@ from diagnostics.evidence.model import Frame, RankError
 
 _MAX_ERRORS = 100_000
 LAUNCHER_TYPES = {"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"}
-"""What a launcher raises to say that a rank failed; none is a rank's own."""
+"""What a launcher raises to say that a rank failed. A rank itself raises none of these."""
 DRIVER_TYPES = {
     "ActorDiedError", "RayActorError", "ActorUnavailableError", "WorkerCrashedError", "NodeDiedError",
-    "LocalRayletDiedError", "EngineDeadError",
+    "LocalRayletDiedError", "EngineDeadError", "TuneError", "TrainingFailedError", "WorkerGroupError",
+    "ControllerError",
 }  # fmt: skip
-"""What the driver of Ray or vLLM raises when a worker process is gone; of the reason it knows nothing."""
+"""What the driver of Ray or vLLM raises when a worker process is gone or failed. It does not know the reason."""
 _LAUNCHER_FILE = re.compile(
     r"(?:^|/)torch/distributed/(?:run|launch)\.py$|(?:^|/)torch/distributed/(?:launcher|elastic/(?:agent|rendezvous))/|"
     r"(?:^|/)(?:accelerate/commands|deepspeed/launcher|horovod/runner)/"
@@ -67,8 +69,7 @@ def signal_in(text: str) -> str | None:
     return match[2] if match else None
 
 
-@dataclass(slots=True)
-class _Row:
+class _Row(Struct):
     """One rank in torchrun's list of failures."""
 
     line: int
@@ -82,8 +83,7 @@ class _Row:
     trace: tracebacks.Assembler = field(default_factory=tracebacks.Assembler)
 
 
-@dataclass(slots=True)
-class FailureTable:
+class FailureTable(Struct):
     """torchrun's summary, fed line by line: `rank : 3 (local_rank: 3)`, `exitcode : -9 (pid: 4000)`, ..."""
 
     rows: list[_Row] = field(default_factory=list)

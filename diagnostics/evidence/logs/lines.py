@@ -5,9 +5,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from diagnostics.evidence.limits import Limits, blocks
 
@@ -29,7 +30,7 @@ class Line(NamedTuple):
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PREFIX = re.compile(
     r"\[rank(?P<rank>\d{1,7})\]:? ?"
-    r"|\[\d+,(?P<mpi>\d{1,7})\]<std(?:out|err)>: ?"
+    r"|(?:[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} [\d:]{8} \d{4})?\[(?:\d+,)?(?P<mpi>\d{1,7})\]<std(?:out|err)>: ?"
     r"|\[[A-Za-z_]+(?P<local>\d{1,5})\]: ?"
     r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3,9}Z (?:std(?:out|err) [FP] )?"
     r"|\([\w.:]+ (?:rank=(?P<ray>\d{1,7}),? ?)?pid=\d+(?:, ip=[\d.]+)?\) ?"
@@ -98,8 +99,7 @@ def _utf8(blocks: Iterable[bytes]) -> Iterator[bytes]:
         yield block.removeprefix(codecs.BOM_UTF8) if n == 0 else block
 
 
-@dataclass(slots=True)
-class LineReader:
+class LineReader(Struct):
     """Streams the lines of one file that hold one of `words`, and whole stretches on request."""
 
     path: Path

@@ -1,16 +1,26 @@
-"""The table of what a line of a log can say: `patterns.yaml` beside this module, compiled. Reads no log."""
+"""What a line of a log can say: the table `patterns.yaml`, compiled, and the values of what a pattern captured."""
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
+
+from msgspec import Struct
 
 from diagnostics.contract.files import table_beside
-from diagnostics.evidence.logs.fields import SIZE
+
+SIZE = r"[\d.]+ ?(?:[KMGT]i?B|bytes|B)\b"
+"""A size as torch writes it."""
+_DIGITS = 18
+"""Of a number in a line that are read; no honest one has more."""
+_OOM_GPU = re.compile(r"\bGPU (\d+)")
+_OOM_OTHER = re.compile(rf"Process (\d+) has (?P<size>{SIZE}) memory in use")
+_PARTS_OF_SIZE = re.compile(r"([\d.]+) ?([KMGT]?)(i?)(B|bytes)")
+_RANKS = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
+_MAX_RANKS = 100_000
 
 
-@dataclass(frozen=True)
-class Pattern:
+class Pattern(Struct, frozen=True, dict=True):
     """One kind of fact, by one of the words that it is found by."""
 
     kind: str
@@ -29,9 +39,8 @@ class Pattern:
 
 def _table() -> Iterator[Pattern]:
     """Yield the patterns in the order of the file; `%NAME%` stands for a fragment, `%WORD%` for the word."""
-    table = table_beside(__file__)
-    fragments = {"SIZE": SIZE, **{name: "".join(parts) for name, parts in table["fragments"].items()}}
-    for line in table["lines"]:
+    fragments = {"SIZE": SIZE, **{name: "".join(parts) for name, parts in _FILE["fragments"].items()}}
+    for line in _FILE["lines"]:
         for word in line["words"]:
             regex = "".join(line["regex"])
             for name, text in {**fragments, "WORD": word}.items():
@@ -39,4 +48,65 @@ def _table() -> Iterator[Pattern]:
             yield Pattern(line["kind"], word.encode(), regex, line.get("rank", ""))
 
 
+_FILE = table_beside(__file__)
 TABLE: tuple[Pattern, ...] = tuple(_table())
+_OOM_PARTS = tuple(
+    (name, re.compile(regex.replace("%SIZE%", rf"(?P<size>{SIZE})"))) for name, regex in _FILE["out_of_memory"]
+)
+
+
+def size_bytes(text: str) -> int | None:
+    """`1.50 GiB` -> 1610612736. torch writes binary units with and without the i."""
+    match = _PARTS_OF_SIZE.match(text)
+    if match is None:
+        return None
+    try:
+        value = float(match[1])
+    except ValueError:
+        return None
+    return int(value * 1024 ** ("KMGT".index(match[2]) + 1 if match[2] else 0)) if value < 1e15 else None
+
+
+def decode(kind: str, match: re.Match[str]) -> dict[str, Any]:
+    """Return the fields of a matching line: numbers as numbers, sizes in bytes, lists of ranks as lists."""
+    fields: dict[str, Any] = {}
+    for name, text in match.groupdict().items():
+        if text is None:
+            continue
+        if name == "ranks":
+            fields[name] = _ranks(text)
+        elif name.endswith("_bytes"):
+            fields[name] = int(text) if text.isdecimal() and len(text) < 20 else size_bytes(text)
+        elif name not in ("value", "version", "gpu", "group", "guid") and re.fullmatch(r"-?\d+", text, re.ASCII):
+            fields[name] = int(text[:_DIGITS])  # Stays a number: who reads it compares it with others.
+        else:
+            fields[name] = text.strip()[:500]
+    if kind == "cuda_oom":
+        fields.update(oom_parts(match.string))
+    return fields
+
+
+def oom_parts(text: str) -> dict[str, Any]:
+    """Return the figures of an out-of-memory message of torch's allocators, of any torch 2.x (and 1.x)."""
+    fields: dict[str, Any] = {}
+    for name, regex in _OOM_PARTS:
+        if match := regex.search(text):
+            fields[name] = size_bytes(match["size"])
+    if gpu := _OOM_GPU.search(text):
+        fields["gpu"] = int(gpu[1][:6])
+    others = [size_bytes(match["size"]) or 0 for match in _OOM_OTHER.finditer(text)]
+    if others:
+        fields["other_bytes"] = sum(others)
+        fields["other_processes"] = len(others)
+    return fields
+
+
+def _ranks(text: str) -> list[int]:
+    """`1, 3` or Slurm's `0-3,7`."""
+    ranks: list[int] = []
+    for match in _RANKS.finditer(text):
+        first, last = int(match[1]), int(match[2] or match[1])
+        ranks.extend(range(first, min(last, first + _MAX_RANKS) + 1))
+        if len(ranks) > _MAX_RANKS:
+            break
+    return ranks

@@ -2,10 +2,13 @@
 
 import re
 from array import array
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, repeat
 from math import isfinite
+
+from msgspec import Struct, field
+
+from diagnostics.contract.files import table_beside
 
 MAX_POINTS = 200_000
 """Steps of one log that are kept; the rest is only counted."""
@@ -16,57 +19,23 @@ _N = rb"-?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?|[nN]a[nN]|[iI]nf(?:ini
 
 @cache
 def _compiled(regex: bytes) -> re.Pattern[bytes]:
-    """Compile a format: `<N>` is a figure, `<to X>` all of the line up to the first X, which is never tried again."""
+    """Compile a format of `steps.yaml`."""
     reached = re.sub(rb"<to ([^>]*)>", rb"(?>[^\\n\\r]{0,400}?\1)", regex)
     return re.compile(reached.replace(b"<N>", _N))
 
 
-FORMATS: dict[str, bytes] = {
-    "Hugging Face Trainer": (
-        rb"\{'loss': '?(?P<loss><N>)'?(?:<to 'grad_norm': '?>(?P<norm><N>))?(?:<to 'epoch': '?>(?P<step><N>))?"
-    ),
-    "Megatron-LM": (
-        rb"iteration +(?P<step>\d{1,12})/ *\d+ \|(?:<to lm loss: >(?P<loss><N>))?<to loss scale: >(?P<scale><N>)"
-        rb"(?:<to grad norm: >(?P<norm><N>))?<to skipped iterations: {1,8}>(?P<skipped>\d{1,9})"
-    ),
-    "fairseq": (
-        rb"epoch \d{1,9}:<to  loss=>(?P<loss><N>)<to num_updates=>(?P<step>\d{1,12})"
-        rb"(?:<to gnorm=>(?P<norm><N>))?(?:<to loss_scale=>(?P<scale><N>))?"
-    ),
-    "MMEngine": (
-        rb"(?:Iter|Epoch)\(train\) {0,3}(?:\[\d{1,9}\])?\[ *(?P<step>\d{1,12})/<to \bloss: >(?P<loss><N>)"
-        rb"(?:<to grad_norm: >(?P<norm><N>))?"
-    ),
-    "mmcv": rb"Iter \[(?P<step>\d{1,12})/<to , loss: >(?P<loss><N>)(?:, grad_norm: (?P<norm><N>))?",
-    "Lightning": (
-        rb"Epoch \d{1,9}: {1,4}\d{1,3}%(?>[^\n\r]{0,400}?\b(?P<step>\d{1,12})/\d+ \[)"
-        rb"<to \b(?:train[_/])?loss(?:_step)?=>(?P<loss><N>)"
-    ),
-    "step and loss": (
-        rb"\b(?:[sS]teps?|iter(?:ation)?)\b[^\w\n]{1,4}(?P<step>\d{1,9})\b[^\n\r]{0,40}?\b(?<!val )(?<!eval )"
-        rb"(?:train[ _]|lm )?loss\b[ :=]{1,3}(?P<loss><N>)"
-        rb"(?:[^\n\r]{0,40}?\b(?:grad[ _]?)?norm[ :=]{1,3}(?P<norm><N>))?"
-    ),
-}
-"""Trainer -> a step of it. The last is torchtitan's, DeepSpeed's, nanoGPT's and that of many scripts."""
-_WORDS = {
-    "Hugging Face Trainer": b"{'loss'", "Megatron-LM": b"loss scale", "fairseq": b"num_updates=",
-    "MMEngine": b"(train)", "mmcv": b"Iter [", "Lightning": b"Epoch ", "step and loss": b"loss",
-}  # fmt: skip
-"""Trainer -> what stands in each of its steps, which is searched for first."""
-OVERFLOW = (
-    rb"(?:(?:OVERFLOW!|Overflow detected\.)<to Attempted loss scale: ><N>(?:, reducing to (?P<a><N>))?"
-    rb"|[gG]radient overflow<to (?:reducing loss scale to|setting loss scale to):? ?>(?P<b><N>))"
-)
-"""DeepSpeed's, apex's and fairseq's line about a step that was skipped because a gradient overflowed in float16."""
+_TABLE = table_beside(__file__)
+FORMATS: dict[str, bytes] = {name: "".join(row["regex"]).encode() for name, row in _TABLE["formats"].items()}
+"""Trainer -> a step of it."""
+_WORDS: dict[str, bytes] = {name: row["word"].encode() for name, row in _TABLE["formats"].items()}
+OVERFLOW = "".join(_TABLE["overflow"]).encode()
 
 
 def _zeros() -> "array[float]":
     return array("d")
 
 
-@dataclass(slots=True)
-class Series:
+class Series(Struct):
     """The steps of one log in the order of its lines; NaN = not printed."""
 
     lines: "array[int]" = field(default_factory=lambda: array("q"))
@@ -86,8 +55,7 @@ class Series:
         return any((bits & 1 and not isfinite(loss)) or (bits & 2 and not isfinite(norm)) for loss, norm, bits in rows)
 
 
-@dataclass(slots=True)
-class Steps:
+class Steps(Struct):
     """Fed the lines of a log in blocks."""
 
     series: dict[str, Series] = field(default_factory=dict)
@@ -98,7 +66,7 @@ class Steps:
     @property
     def last(self) -> int:
         """Line of the last step; 0 without one."""
-        return max((series.lines[-1] for series in self.series.values()), default=0)
+        return max((series.lines[-1] for series in self.series.values() if series.lines), default=0)
 
     def after(self, line: int) -> int:
         """Return how many different steps were printed behind a line."""

@@ -1,7 +1,9 @@
 """Tracebacks and stacks in the lines of a log, put together for each of its writers."""
 
 import re
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.logs import tracebacks
@@ -38,11 +40,11 @@ _THREADS = ("_bootstrap_inner", "_bootstrap")
 _FINISHED = re.compile(r"\b(?:training|run|job) (?:is )?(?:finished|complete[d]?|done)\b", re.IGNORECASE)
 
 
-@dataclass(slots=True)
-class _Stream:
+class _Stream(Struct):
     """What is under way in the lines of one writer."""
 
     traceback: tracebacks.Assembler = field(default_factory=tracebacks.Assembler)
+    box: tracebacks.Box = field(default_factory=tracebacks.Box)
     stack: stack_dumps.Assembler = field(default_factory=stack_dumps.Assembler)
     rank: int | None = None
     number: int = 0
@@ -60,8 +62,7 @@ class _Stream:
     """Lines within which the traceback of an exception that ends no process begins."""
 
 
-@dataclass(slots=True)
-class Streams:
+class Streams(Struct):
     """All writers of one log; what they complete goes into `read`."""
 
     read: Contents
@@ -79,6 +80,12 @@ class Streams:
                 self.finish()
                 self.streams.clear()
             stream = self.streams[line.stream] = _Stream(rank=rank)
+        for text in stream.box.lines(line.text):
+            self._feed(stream, line._replace(text=text), rank)
+        if stream.box.inside:
+            self._follow(8 * (1 + len(self.streams)))
+
+    def _feed(self, stream: _Stream, line: Line, rank: int | None) -> None:
         if spawned := tracebacks.SPAWNED.match(line.text):
             stream.spawned, stream.traceback = int(spawned[1]), tracebacks.Assembler()  # That of the parent repeats it.
             self._follow(4)

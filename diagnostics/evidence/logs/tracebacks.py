@@ -6,7 +6,8 @@ last line alone are taken too. Knows nothing of files and ranks.
 """
 
 import re
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.model import Frame
@@ -22,8 +23,8 @@ SPAWNED = re.compile(r"^-- Process (\d{1,6}) terminated with the following error
 """torch.multiprocessing.spawn repeats the traceback of a process; its number is its rank there."""
 HEAD = re.compile(r"(?:Original )?Traceback \(most recent call last\):\s*$")
 """The first line wherever it begins: a logger or a progress bar may stand in front of it."""
-LONE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): \S")
-"""How the last line of a traceback begins; Python prints it at the beginning of a line."""
+LONE = re.compile(r"(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception)|Exception):(?: \S|$)")
+"""How the last line of a traceback begins; Python prints it at the beginning of a line, and rich breaks it there."""
 _CUT_FRAME = re.compile(r'^ {1,4}File "[^"]*", line \d{1,9}, in ')
 """A frame of a traceback; dumps of stacks by faulthandler have no comma before `in`."""
 FRAME = re.compile(r'^[ |]*File "([^"]*)", line (\d{1,9}),? in (.*)$')
@@ -42,11 +43,17 @@ _CONTINUES = re.compile(
     r"Expected|Got |Search for|See |Set |Try |Full error|Details|Caused by|Original|Process \d|Rank \d|[Kk]ey )"
 )
 """How lines that torch and others put behind the first of a message begin."""
+_BOX = re.compile(r"^\s*[╭┌+][─-]+ ?Traceback \(most recent call last\) ?[─-]+[╮┐+]\s*$")
+_BOX_ROW = re.compile(r"^\s*[│|] (.+) [│|]\s*$")
+_BOX_END = re.compile(r"^\s*[╰└+][─-]+[╯┘+]\s*$")
+_BOX_FRAME = re.compile(r"(\S.*?):(\d{1,9}) in (\S.*?)\s*$")
+_NO_PATH = " ❱╭╰│|+."
+"""How lines of code, of variables and of frames that are left out begin."""
+_MAX_PATH = 4096
 _NO_FRAME = re.compile(r"^\s*(?:[~^ ]+|\[Previous line repeated .*)$")
 
 
-@dataclass(slots=True)
-class Raised:
+class Raised(Struct):
     """One exception, its frames innermost first."""
 
     type: str
@@ -59,8 +66,31 @@ class Raised:
     """A process repeats what another one raised, of which it does not say the rank."""
 
 
-@dataclass(slots=True)
-class Assembler:
+class Box(Struct):
+    """Translates the tracebacks that rich draws in a box (Typer, Lightning) into lines as Python prints them."""
+
+    inside: bool = False
+    cut: str = ""
+    """A frame so far whose path went over the end of its line."""
+
+    def lines(self, text: str) -> tuple[str, ...]:
+        """Return what a line stands for; nothing for borders, code and values of variables."""
+        if _BOX.match(text):
+            self.inside, self.cut = True, ""
+            return ("Traceback (most recent call last):",)
+        row = _BOX_ROW.match(text) if self.inside else None
+        if row is None:
+            ended, self.inside = self.inside and bool(_BOX_END.match(text)), False
+            return () if ended else (text,)
+        whole = self.cut + row[1]
+        is_path = row[1][0] not in _NO_PATH and len(whole) < _MAX_PATH
+        frame = _BOX_FRAME.match(whole) if is_path else None
+        # Folded within a word where the line is full, else between words.
+        self.cut = (whole if whole[-1] != " " else f"{whole.rstrip()} ") if is_path and frame is None else ""
+        return (f'  File "{frame[1]}", line {frame[2]}, in {frame[3]}',) if frame else ()
+
+
+class Assembler(Struct):
     """Fed the lines of one stream; `take` gives what is complete."""
 
     first: Raised | None = None

@@ -1,8 +1,9 @@
 """Bytes by what they are for, over time: the words for that, and a stack of levels that stays small as moments pass."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from operator import itemgetter
+
+from msgspec import Struct, field
 
 PARAMETERS, GRADIENTS, OPTIMIZER = "parameters", "gradients", "optimizer states"
 ACTIVATIONS, BUFFERS, TEMPORARIES = "activations", "communication buffers", "temporaries"
@@ -18,8 +19,7 @@ _Moment = tuple[int, float, list[int]]
 """Bytes in tensors, when, levels."""
 
 
-@dataclass(slots=True)
-class Stack:
+class Stack(Struct):
     """Levels of all `KINDS` over time, at most `MAX_ROWS` rows kept.
 
     Of each stretch of time the lowest and the highest moment stay, so that peaks and valleys are as they were; a

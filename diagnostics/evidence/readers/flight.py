@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from diagnostics.evidence import flight_entries, plain_file, safe_pickle
+from diagnostics.evidence import flight_entries, safe_pickle
 from diagnostics.evidence.calls import Dump
 from diagnostics.evidence.dump_agreement import contradiction
 from diagnostics.evidence.limits import head
@@ -23,14 +23,14 @@ def recognise(head: bytes) -> bool:
     return head[:1] == b"\x80" and any(key in head for key in _KEYS)
 
 
-class FlightFile(Handle):
+class FlightFile(Handle, frozen=True):
     """A flight-recorder dump or a black box."""
 
     kind = "flight"
 
     def load(self) -> list[Dump]:
         """Return a dump for each recorder in the file: one for torch's dumps, one for each ring of a black box."""
-        return plain_file.load(self.path, self.limits, self._dumps, "dump")
+        return safe_pickle.load_plain(self.path, self.limits, self._dumps, "dump")
 
     def _dumps(self, value: dict[str, Any]) -> list[Dump]:
         safe_pickle.refuse_sharing(value)

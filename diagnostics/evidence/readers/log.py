@@ -2,23 +2,56 @@
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+
+from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.endings import signal_of
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.logs import collective as log_collective
 from diagnostics.evidence.logs import tracebacks
-from diagnostics.evidence.logs.collective import CollectiveStack
-from diagnostics.evidence.logs.fields import decode
 from diagnostics.evidence.logs.launcher import ROW, FailureTable
 from diagnostics.evidence.logs.lines import Line, LineReader, has_utf16_mark, is_labelled, split
-from diagnostics.evidence.logs.patterns import TABLE, Pattern
+from diagnostics.evidence.logs.patterns import TABLE, Pattern, decode
 from diagnostics.evidence.logs.steps import Steps
-from diagnostics.evidence.logs.streams import ASIDE, MAX_ERRORS, TEXT, Streams
+from diagnostics.evidence.logs.streams import ASIDE, GOES_ON, MAX_ERRORS, TEXT, Streams
 from diagnostics.evidence.model import LogFact, RankError, shortened
 from diagnostics.evidence.reader import Contents, Reader, Source
+from diagnostics.evidence.readers import log as log_collective
+
+HEAD = "Stack trace of the failed collective:"
+MAX_FRAMES = 256
+_FRAME = re.compile(r"#(\d{1,4}) (.{1,400}?) from (.{1,1000}):(\d{1,9})$")
+
+
+class CollectiveStack(Struct):
+    """Takes the lines behind one head; a line out of turn, as of another rank, ends it."""
+
+    number: int = 0
+    """Line in which it began; 0 = no stack is being read."""
+    rank: int | None = None
+    frames: int = 0
+    op: str = ""
+    """Function of torch that the user's line called."""
+
+    def begin(self, number: int, rank: int | None) -> None:
+        """Begin a stack after its first line."""
+        self.number, self.rank, self.frames, self.op = number, rank, 0, ""
+
+    def feed(self, text: str) -> dict[str, Any] | None:
+        """Read the next line; return the innermost frame outside torch once it is known, with the `op` in it."""
+        match = _FRAME.match(text.strip())
+        if match is None or int(match[1]) != self.frames or self.frames >= MAX_FRAMES:
+            self.number = 0
+            return None
+        self.frames += 1
+        if is_library(match[3]):
+            self.op = self.op or match[2].strip()
+            return None
+        self.number = 0
+        return {"function": match[2].strip(), "file": match[3], "line": int(match[4]), "op": self.op}
+
 
 PER_KIND_AND_RANK = 64
 PER_KIND = 20_000
@@ -37,10 +70,13 @@ _OF_THE_JOB = frozenset(
 """Kinds of facts that hold for every attempt."""
 _WAITED = frozenset({"watchdog_timeout", "store_key_timeout", "gloo_timeout", "monitored_barrier"})
 """Kinds of lines that say that a rank had waited for too long."""
+_MISSING = ("Missing ranks:", "Stalled ranks:")
+"""Headings of Horovod's inspector of stalls."""
 _STRUCTURE = (
-    b"Traceback (most recent call last)", b"Error: ", b"Exception: ", b'  File "', b"(most recent call first)",
+    b"Traceback (most recent call last)", b"Error: ", b"Error:\n", b"Exception: ", b'  File "',
+    b"(most recent call first)",
     b"Fatal Python error", b"  exitcode  :", b"  time      :", b" (active", b" (idle", b"# stacks at ", b"Last error:",
-    b"Killed", b"core dumped",
+    b"Killed", b"core dumped", *(word.encode() for word in _MISSING),
     b"terminated with the following error", log_collective.HEAD.encode(), _RESTARTS.encode(),
     *(word.encode() for word in ASIDE),
 )  # fmt: skip
@@ -51,6 +87,8 @@ _GLOO_CHECK = re.compile(
     r"^.*\[enforce fail at [^\]]*\] (?:op\.[\w. <=>]+\. )?(?=\d+ vs \d+)|\. Is there a distributed .*$"
 )
 """What gloo's C++ puts around the sizes that differ."""
+_MISSED = re.compile(r"(?P<ranks>\d{1,7})!?: \[(?P<what>[^\s,\]]{1,200})")
+"""A line below it; `!` = for longer than the limit after which the job is stopped."""
 _WATCHDOG = "ProcessGroupNCCL"
 """Stands in every line of torch's watchdog that may be folded."""
 _PROCESS = re.compile(r"(?:\[[^\]]{1,40}\] )?([\w.-]{1,255}:\d+):\d+ ")
@@ -60,8 +98,7 @@ for _pattern in TABLE:
     _BY_WORD.setdefault(_pattern.word.decode(), []).append(_pattern)
 
 
-@dataclass(slots=True)
-class _Scan:
+class _Scan(Struct):
     """The state of one pass over one log."""
 
     read: Contents
@@ -84,6 +121,8 @@ class _Scan:
     following: int = 0
     """Lines that are wanted whatever they hold."""
     last_error: bool = False
+    missing: bool = False
+    """Whether the next line may name a rank that Horovod waits for."""
     steps: Steps = field(default_factory=Steps)
     prefix: re.Pattern[str] | None = None
     """What stood in front of the last traceback."""
@@ -111,6 +150,11 @@ class _Scan:
             rank = rank if row is None else row.rank if row.rank >= 0 else None
         else:
             self.streams.feed(line, rank)
+        missed = _MISSED.match(line.text) if self.missing else None
+        if missed is not None:
+            self._add("missing_ranks", rank, line, decode("missing_ranks", missed))
+        self.missing = missed is not None or line.text.rstrip().endswith(_MISSING)
+        self.following = max(self.following, int(self.missing))
         if _RESTARTS in line.text:
             self._restarted(line.number, len(self.read.stacks))
         self._last_error(line, rank)
@@ -232,6 +276,10 @@ class _Scan:
         self.streams.finish()
         self.streams.went_on(self.steps)
         read.errors += self.table.errors(file) or self.exits[:MAX_ERRORS]
+        gone_on = [
+            fact for fact in read.facts if fact.kind == "missing_ranks" and self.steps.after(fact.line) >= GOES_ON
+        ]
+        read.facts = [fact for fact in read.facts if fact not in gone_on]  # They came after all.
         known = read.errors or any(f.kind not in _OF_THE_JOB for f in read.facts) or self.steps.last > self.restarted
         if self.aside is not None and not known:
             # How the last attempt went is not known, so the one before it counts.

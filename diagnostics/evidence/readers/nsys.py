@@ -1,18 +1,19 @@
 """Nsight Systems exports (sqlite): read-only, bounded, into the same columns as a profiler trace."""
 
 import re
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from itertools import count
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from diagnostics.evidence.limits import TooLargeError
 from diagnostics.evidence.reader import Handle, Reader, opens
 from diagnostics.evidence.trace.events import Message, collective_word
 from diagnostics.evidence.trace.host_work import host_work
-from diagnostics.evidence.trace.index import Lanes, Names
-from diagnostics.evidence.trace.model import Trace
+from diagnostics.evidence.trace.model import Lanes, Names, Trace
+
+if TYPE_CHECKING:
+    import sqlite3
 
 _Answer = TypeVar("_Answer")
 _MAGIC = b"SQLite format 3\x00"
@@ -36,7 +37,7 @@ _NCCL = re.compile(r"^nccl([A-Z]\w+)$")
 _STEP = re.compile(r"^(?:step|iteration|iter|ProfilerStep)[ _#:]*(\d{1,12})$", re.IGNORECASE)
 
 
-class NsysFile(Handle):
+class NsysFile(Handle, frozen=True):
     """An export on disk; its rank is used when it holds one device."""
 
     kind = "nsys"
@@ -54,9 +55,12 @@ class NsysFile(Handle):
         return None
 
     def _ask(self, question: "Callable[[_Reader], _Answer]") -> _Answer:
+        import sqlite3  # Here, as few diagnoses need it.
+
         try:
             uri = f"{self.path.resolve().as_uri()}?mode=ro&immutable=1"
             with closing(sqlite3.connect(uri, uri=True)) as connection:
+                connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _CELL_BYTES)
                 return question(_Reader(connection, self))
         except (sqlite3.Error, OverflowError, TypeError, UnicodeDecodeError) as problem:
             raise ValueError(f"damaged sqlite: {problem}") from problem
@@ -70,7 +74,7 @@ def recognise(head: bytes) -> bool:
 class _Reader:
     """Fills one trace per device."""
 
-    def __init__(self, connection: sqlite3.Connection, file: NsysFile) -> None:
+    def __init__(self, connection: "sqlite3.Connection", file: NsysFile) -> None:
         self.connection = connection
         self.file = file
         self.listed: list[str] = []
@@ -82,7 +86,6 @@ class _Reader:
         checks = count(1)
         connection.set_progress_handler(lambda: int(next(checks) > _CHECKS), _STEPS_PER_CHECK)
         connection.execute("PRAGMA trusted_schema=OFF")
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _CELL_BYTES)
         # A row of the file takes more bytes than that; more rows come from joins and generated ones only.
         self.rows_left = _ROWS_FREE + file.path.stat().st_size // _ROW_BYTES
 

@@ -19,7 +19,7 @@ def recognise(head: bytes) -> bool:
     return head.startswith(MAGIC)
 
 
-class RingFile(Handle):
+class RingFile(Handle, frozen=True):
     """A ring of a rank of dtk."""
 
     kind = "ring"

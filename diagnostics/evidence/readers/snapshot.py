@@ -4,15 +4,15 @@ Source of the fields: torch/csrc/cuda/Module.cpp, `_memory_snapshot`, of torch 2
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from diagnostics.evidence import plain_file, values
+from msgspec import Struct, field
+
+from diagnostics.evidence import safe_pickle, values
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.memory import history as memory_history
-from diagnostics.evidence.memory.history import Annotation, History
+from diagnostics.evidence.memory.history import Annotation, History, owner
 from diagnostics.evidence.memory.levels import total
-from diagnostics.evidence.memory.owner import owner
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.reader import Handle, Reader, opens
 
@@ -29,8 +29,7 @@ def recognise(head: bytes) -> bool:
     return head[:1] == b"\x80" and b"segments" in head and any(word in head for word in _WORDS)
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """Live bytes that were allocated at one place."""
 
     site: Frame | None
@@ -39,8 +38,7 @@ class Holder:
     blocks: int
 
 
-@dataclass(frozen=True, slots=True)
-class OutOfMemory:
+class OutOfMemory(Struct, frozen=True):
     """One `oom` event of the history."""
 
     device: int
@@ -50,8 +48,7 @@ class OutOfMemory:
     site: Frame | None
 
 
-@dataclass(slots=True)
-class DeviceMemory:
+class DeviceMemory(Struct):
     """One device's memory at the moment of the snapshot."""
 
     device: int
@@ -78,8 +75,7 @@ class DeviceMemory:
         return max(0, self.reserved_bytes - self.allocated_bytes - self.pending_bytes)
 
 
-@dataclass(slots=True)
-class Snapshot:
+class Snapshot(Struct):
     """One file."""
 
     devices: dict[int, DeviceMemory]
@@ -87,14 +83,14 @@ class Snapshot:
     out_of_memory: list[OutOfMemory]
 
 
-class SnapshotFile(Handle):
+class SnapshotFile(Handle, frozen=True):
     """A snapshot of the allocator."""
 
     kind = "snapshot"
 
     def load(self) -> Snapshot:
         """Return the snapshot in reduced form."""
-        return plain_file.load(self.path, self.limits, _snapshot, "snapshot")
+        return safe_pickle.load_plain(self.path, self.limits, _snapshot, "snapshot")
 
 
 def _snapshot(value: dict[str, Any]) -> Snapshot:

@@ -10,7 +10,7 @@ def recognise(head: bytes) -> bool:
     return line[:1] == b"{" and b'"kind": "about"' in line and b'"every_s"' in line and b'"cores"' in line
 
 
-class TelemetryFile(TimelineFile):
+class TelemetryFile(TimelineFile, frozen=True):
     """Samples of a node; `rank` is the number of the node."""
 
     kind = "telemetry"

@@ -1,10 +1,10 @@
 """dtk's memory timelines (one line a step and rank) and telemetry (one line a second and node)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
 import msgspec
+from msgspec import Struct, field
 
 from diagnostics.evidence.logs.lines import LineReader
 from diagnostics.evidence.reader import Handle, Reader, opens
@@ -83,8 +83,7 @@ class NodeSample(msgspec.Struct, tag_field="kind", tag="sample"):
 _STEP, _OF_NODE = msgspec.json.Decoder(StepMemory), msgspec.json.Decoder(_About | NodeSample)
 
 
-@dataclass(slots=True)
-class DeviceSamples:
+class DeviceSamples(Struct):
     """One device of a node over time, by NVML: whoever uses it, whatever it is used for."""
 
     total_bytes: int | None = None
@@ -97,8 +96,7 @@ class DeviceSamples:
         return max((size for _, size in self.curve), default=0)
 
 
-@dataclass(slots=True)
-class Timeline:
+class Timeline(Struct):
     """One file. A rank's file has `steps`, a node's has the rest."""
 
     steps: list[StepMemory] = field(default_factory=list)
@@ -117,7 +115,7 @@ class Timeline:
     """Lines that could not be understood."""
 
 
-class TimelineFile(Handle):
+class TimelineFile(Handle, frozen=True):
     """A timeline of a rank, or the telemetry of a node, whose number stands in the place of the rank."""
 
     kind = "timeline"
@@ -163,8 +161,7 @@ class TimelineFile(Handle):
         return timeline
 
 
-@dataclass(slots=True)
-class _Sampled:
+class _Sampled(Struct):
     """At most `most` steps evenly spread, and the last and the highest one."""
 
     most: int

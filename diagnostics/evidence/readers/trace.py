@@ -11,7 +11,7 @@ _KEYS = (b'"traceEvents"', b'"deviceProperties"', b'"distributedInfo"', b'"baseT
 _WORLD_SIZE = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]{0,2000}?"world_size"\s*:\s*(\d{1,8})')
 
 
-class TraceFile(Handle):
+class TraceFile(Handle, frozen=True):
     """A trace on disk."""
 
     kind = "trace"

@@ -1,15 +1,206 @@
 """What the main thread of a stack is doing: by its frames (`activity.yaml`), C's frames, else its source line."""
 
+import ast
+import builtins
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import lru_cache
 from itertools import takewhile
+from pathlib import PurePath
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from diagnostics.contract.files import table_beside
 from diagnostics.evidence.model import Frame, Stacks, Thread
 from diagnostics.evidence.stacks import blocking_calls
+from diagnostics.evidence.stacks.blocking_calls import CALLS, LOCK, MAKERS, METHODS, QUICK, QUICK_METHODS, Kind
 from diagnostics.evidence.stacks.dumps import is_native, is_users, main_thread, where
-from diagnostics.evidence.stacks.waiting_line import waiting
+from diagnostics.evidence.stacks.source_file import source
+
+
+class Waiting(Struct, frozen=True):
+    """What a line waits for."""
+
+    kind: Kind
+    words: str
+    """`waiting for a lock`"""
+    call: str
+    """`fcntl.flock()`, `with guard`"""
+
+
+_NAMED_LOCK = re.compile(r"(?:^|_)(?:r?lock|mutex|semaphore)s?$", re.IGNORECASE)
+_Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def waiting(frame: Frame, taken_s: float | None) -> Waiting | None:
+    """Return what the source line of a thread's innermost frame waits for, or None if that is uncertain.
+
+    Args:
+        frame: its file must be a full path on this machine.
+        taken_s: when the stack was taken; a file that changed since is not believed. None: not known.
+    """
+    if not PurePath(frame.file).is_absolute() or frame.line < 1:
+        return None
+    text = source(frame.file)
+    if text is None or (taken_s is not None and text.changed_s > taken_s):
+        return None
+    return _Line(_module(text.tree), frame.line).waits(frame.function)
+
+
+class _Module:
+    """What names mean in a file: imports, its own functions, and what objects are made by."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.tree = tree
+        self.imported: dict[str, str] = {}
+        self.own: set[str] = set()
+        """Functions and classes of the file: they have a frame of their own while they run."""
+        self.made: dict[str, set[str]] = {}
+        """Name or attribute -> kinds of what is assigned to it; `""` = something else."""
+        nodes = list(ast.walk(tree))
+        for node in nodes:
+            self._define(node)
+        for node in nodes:
+            for target, value in _bindings(node):
+                kind = MAKERS.get(self.dotted(value.func), "") if isinstance(value, ast.Call) else ""
+                self.made.setdefault(_short(target), set()).add(kind)
+
+    def _define(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                name = alias.name if alias.asname else alias.name.partition(".")[0]
+                self.imported[alias.asname or name] = name
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                self.imported[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            self.own.add(node.name)
+
+    def dotted(self, function: ast.expr) -> str:
+        """`fcntl.flock`, `open`; empty for what is neither imported nor built in."""
+        parts: list[str] = []
+        while isinstance(function, ast.Attribute):
+            parts.append(function.attr)
+            function = function.value
+        if not isinstance(function, ast.Name) or function.id in self.own or function.id in self.made:
+            return ""
+        root = self.imported.get(function.id)
+        if root is None:
+            return function.id if not parts and hasattr(builtins, function.id) else ""
+        return ".".join((root, *reversed(parts)))
+
+    def kind_of(self, value: ast.expr) -> str:
+        """Kind of an object, by all that is assigned to its name in the file; empty when that leaves a doubt."""
+        kinds = self.made.get(_short(value), set())
+        return next(iter(kinds)) if len(kinds) == 1 else ""
+
+
+_module = lru_cache(maxsize=4)(_Module)
+
+
+def _bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """Names that a statement binds, and to what."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            yield from _parts(target, node.value)
+    elif isinstance(node, ast.AnnAssign | ast.NamedExpr | ast.AugAssign):
+        yield from _parts(node.target, node.value)
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        yield from _parts(node.optional_vars, node.context_expr)
+    elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+        yield from _parts(node.target, None)
+    elif isinstance(node, ast.arg):
+        yield ast.Name(node.arg), None
+
+
+def _parts(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """Yield the names in a target with their values. The values of unpacked names are unknown."""
+    if isinstance(target, ast.Name | ast.Attribute):
+        yield target, value
+    elif isinstance(target, ast.Tuple | ast.List | ast.Starred):
+        for part in ast.walk(target):
+            if isinstance(part, ast.Name | ast.Attribute):
+                yield part, None
+
+
+def _short(target: ast.expr) -> str:
+    """`self.lock` and `other.lock` count as one object: both must then be made alike."""
+    if isinstance(target, ast.Attribute):
+        return f".{target.attr}"
+    return target.id if isinstance(target, ast.Name) else ""
+
+
+class _Line(Struct):
+    """One line, and all that may block in it."""
+
+    module: _Module
+    line: int
+    found: list[Waiting] = field(default_factory=list)
+    doubtful: bool = False
+
+    def waits(self, function: str) -> Waiting | None:
+        """Return what the line waits for, if it is in this function and there is only one possibility."""
+        scope = _innermost(self.module.tree, self.line)
+        name = function.rpartition(".")[2]
+        if (getattr(scope, "name", "") or "<module>") != name or isinstance(scope, ast.Lambda):
+            return None
+        todo: list[ast.AST] = [scope]
+        while todo:  # All nodes of the function without those of functions within it.
+            inside = [node for node in ast.iter_child_nodes(todo.pop()) if not isinstance(node, _SCOPES)]
+            todo += inside
+            for node in inside:
+                self._look(node)
+        kinds = {(call.kind, call.words) for call in self.found}
+        return self.found[0] if len(kinds) == 1 and not self.doubtful else None
+
+    def _look(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Call):
+            if self.line in (node.lineno, node.func.end_lineno):
+                self._call(node.func)
+        elif isinstance(node, ast.With | ast.AsyncWith):
+            for item in node.items:
+                if item.context_expr.lineno == self.line and not isinstance(item.context_expr, ast.Call):
+                    self._object(item.context_expr, "", f"with {ast.unparse(item.context_expr)}", named=True)
+        elif isinstance(node, ast.For) and node.iter.lineno == self.line and not isinstance(node.iter, ast.Call):
+            self._object(node.iter, "", f"for ... in {ast.unparse(node.iter)}")
+
+    def _call(self, function: ast.expr) -> None:
+        dotted = self.module.dotted(function)
+        if dotted in CALLS:
+            self.found.append(Waiting(*CALLS[dotted], f"{dotted}()"))
+        elif isinstance(function, ast.Attribute) and not dotted:
+            self._object(function.value, function.attr, f"{ast.unparse(function)}()", named=function.attr == "acquire")
+        elif dotted not in QUICK and not (isinstance(function, ast.Name) and function.id in self.module.own):
+            self.doubtful = True
+
+    def _object(self, value: ast.expr, method: str, text: str, named: bool = False) -> None:
+        """Record what a method of an object waits for, or a `with` or `for` over it."""
+        blocks = METHODS.get(self.module.kind_of(value), {}).get(method)
+        if blocks is None and named and (method == "acquire" or _NAMED_LOCK.search(_short(value).lstrip("."))):
+            blocks = LOCK
+        if blocks is not None:
+            self.found.append(Waiting(*blocks, text if len(text) <= 60 else f"{method}()" if method else "with"))
+        elif method not in QUICK_METHODS:
+            self.doubtful = True
+
+
+def _innermost(tree: ast.Module, line: int) -> _Scope:
+    """Return the function or class that contains a line. A `def` line itself belongs to the enclosing scope."""
+    scope: _Scope = tree
+    todo: list[ast.AST] = [tree]
+    while todo:
+        for node in ast.iter_child_nodes(todo.pop()):
+            if isinstance(node, _SCOPES):
+                body = node.body if isinstance(node.body, list) else [node.body]
+                if body[0].lineno <= line <= (node.end_lineno or 0):
+                    scope, todo = node, [node]
+                    break
+            else:
+                todo.append(node)
+    return scope
+
 
 Doing = Literal[
     "collective", "data loader", "file I/O", "lock", "process", "network", "compile", "debugger", "sleep", "device",
@@ -17,8 +208,7 @@ Doing = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """Where a rank's host stands."""
 
     doing: Doing

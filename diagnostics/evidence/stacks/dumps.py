@@ -2,7 +2,8 @@
 
 import re
 import sys
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Frame, Stacks, Thread
@@ -33,8 +34,7 @@ MAX_THREADS = 4096
 MAX_FRAMES = 400
 
 
-@dataclass(slots=True)
-class Assembler:
+class Assembler(Struct):
     """Fed the lines of one stream; collects the threads of one dump after the other."""
 
     threads: list[Thread] = field(default_factory=list)

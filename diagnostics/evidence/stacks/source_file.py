@@ -10,8 +10,9 @@ import os
 import threading
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from diagnostics.contract.files import open_regular
 
@@ -20,8 +21,7 @@ READ_S = 1.0
 """Longest wait for a file."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class Source(Struct, frozen=True, eq=False):
     """One file."""
 
     tree: ast.Module

@@ -2,35 +2,15 @@
 
 import re
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
+
+from diagnostics.contract.files import patterns_beside
 
 HostWork = Literal[
     "", "data", "garbage_collection", "recompilation", "kernel_loading", "allocator", "checkpoint", "input"
 ]
 """`input`: it waits for something from outside, as a server waits for requests. Empty = none of these."""
-_WORK: dict[HostWork, re.Pattern[str]] = {
-    "data": re.compile(
-        r"^enumerate\(DataLoader\)|__next__$|^data$|data_?load|(?:load|next|fetch|wait_for)_batch", re.IGNORECASE
-    ),
-    "garbage_collection": re.compile(r"^Python GC$|^<built-in function collect>$|^garbage_collection$|^gc\.collect"),
-    # dynamo_timed, or with stacks the functions that compile a frame, a graph or a kernel.
-    "recompilation": re.compile(
-        r"\(dynamo_timed\)$|^(?:dynamo|entire_frame_compile|backend_compile)$|"
-        r"torch/_dynamo/convert_frame\.py\(\d+\): (?:__call__|_compile)|"
-        r"torch/_inductor/compile_fx\.py\(\d+\): \w*compile\w*$|triton/compiler/compiler\.py\(\d+\): compile$"
-    ),
-    "kernel_loading": re.compile(r"^(?:cu|cuda|hip)(?:Module|Library)Load|^cuModuleGetFunction|^hipModuleGetFunction"),
-    "allocator": re.compile(
-        r"^(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostFree|HostRegister|HostUnregister)|"
-        r"^(?:cu|hip)Mem(?:Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree|Alloc|Free|HostAlloc)"
-    ),
-    "checkpoint": re.compile(r"^checkpoint|save_checkpoint|torch/serialization\.py\(\d+\): save$"),
-    "input": re.compile(
-        r"(?:queue|selectors|socket|connection|zmq/\S+)\.py\(\d+\): "
-        r"(?:get|select|accept|recv\w*|_recv\w*|poll|_poll)$|"
-        r"^<built-in (?:method|function) (?:recv\w*|accept|poll|select|epoll_wait)\b"
-    ),
-}
+_WORK: dict[str, re.Pattern[str]] = patterns_beside(__file__)
 _COPY = re.compile(
     r"(?:\b(?P<from>H|D)to(?P<to>H|D)\b|Copy(?P<from_word>Host|Device)To(?P<to_word>Host|Device))"
     r"(?:.*?\b(?P<memory>Pageable|Pinned)\b)?"
@@ -48,7 +28,7 @@ class HostCopy(NamedTuple):
 @lru_cache(maxsize=4096)
 def host_work(name: str) -> HostWork:
     """Return what a host does in an event of this name."""
-    return next((kind for kind, pattern in _WORK.items() if pattern.search(name)), "")
+    return cast(HostWork, next((kind for kind, pattern in _WORK.items() if pattern.search(name)), ""))
 
 
 def host_copy(name: str) -> HostCopy | None:

@@ -1,16 +1,19 @@
 """What of a profiler trace says where memory goes: allocations, collectives, and marks of steps, regions and units."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct, field
 
 from diagnostics.evidence import values
 from diagnostics.evidence.calls import operation
 from diagnostics.evidence.limits import Limits, blocks
+from diagnostics.evidence.model import Frame
 from diagnostics.evidence.trace.events import DTYPE_BYTES, elements
 from diagnostics.evidence.trace.scan import Scan
 
@@ -29,8 +32,7 @@ _WORTH = re.compile(rb"\[memory\]|_allgather|all_gather|allgather_|FSDP::")
 _FUNCTIONAL = re.compile(r"^_c10d_functional::(all_gather_into_tensor|reduce_scatter_tensor|all_reduce)")
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """One marked interval of a host thread."""
 
     name: str
@@ -57,8 +59,7 @@ class MemoryEvent(msgspec.Struct, gc=False):
     """Of the host."""
 
 
-@dataclass(frozen=True, slots=True)
-class TraceCall:
+class TraceCall(Struct, frozen=True):
     """One collective as the host issued it."""
 
     op: str
@@ -77,8 +78,7 @@ class TraceCall:
     """Issued by DTensor and other users of functional collectives, not by a call of torch.distributed."""
 
 
-@dataclass(slots=True)
-class TraceMarks:
+class TraceMarks(Struct):
     """One trace, reduced. Times are in the trace's own clock, us."""
 
     rank: int | None = None
@@ -277,3 +277,39 @@ def _bytes(dims: list[Any], types: list[Any], index: int) -> int:
 
 def _at(values: Any, index: int) -> Any:
     return values[index] if isinstance(values, list) and len(values) > index else None
+
+
+_NAME = re.compile(r"(.{1,1024}\.py)\((\d{1,9})\): (.{1,256})", re.DOTALL)
+
+
+def stacks_at(path: Path, limits: Limits, moments: Sequence[tuple[float, int]]) -> list[list[Frame]]:
+    """Return the Python functions that were running at each moment, innermost first, including torch's.
+
+    Args:
+        path: of the trace.
+        limits: for files.
+        moments: (us in the trace's own clock, thread of the host as the trace numbers them).
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no trace.
+    """
+    of_thread: dict[int | str, list[tuple[float, int]]] = {}
+    for at, (time_us, thread) in enumerate(moments):
+        of_thread.setdefault(thread, []).append((time_us, at))
+    for times in of_thread.values():
+        times.sort()
+    names_at: list[list[tuple[float, str]]] = [[] for _ in moments]
+    for batch in Scan(path, limits, HostEvent).batches():
+        for event in batch:
+            if event.cat != FUNCTION or (waiting := of_thread.get(event.tid)) is None:
+                continue
+            until = event.ts + event.dur
+            for time_us, at in islice(waiting, bisect_left(waiting, (event.ts, -1)), None):
+                if time_us > until:
+                    break
+                names_at[at].append((event.ts, event.name))
+    return [
+        [Frame(m[1], int(m[2]), m[3]) for _, name in sorted(names, reverse=True) if (m := _NAME.fullmatch(name))]
+        for names in names_at
+    ]

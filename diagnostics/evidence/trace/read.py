@@ -9,8 +9,7 @@ from pathlib import Path
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.trace.events import KINDS, Args, Event, Message, message_of_args, message_of_shapes, ranks_of
 from diagnostics.evidence.trace.host_work import host_work
-from diagnostics.evidence.trace.index import MAX_NAMES, Lanes, Names, places
-from diagnostics.evidence.trace.model import GroupInfo, Trace
+from diagnostics.evidence.trace.model import MAX_NAMES, GroupInfo, Lanes, Names, Trace, places
 from diagnostics.evidence.trace.scan import Scan
 from diagnostics.evidence.values import integer
 

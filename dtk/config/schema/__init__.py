@@ -9,64 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
 
-from dtk.config.schema.data import (
-    ClassificationData,
-    CustomData,
-    DataConfig,
-    HFData,
-    StdlibData,
-    SyntheticData,
-    TextData,
-    TokensData,
-)
-from dtk.config.schema.fault import EveryRankFault, NodesFault, NoFault, RankFault, SettingFault, SlowRankFault
-from dtk.config.schema.launcher import (
-    KubernetesLauncher,
-    LauncherConfig,
-    LocalLauncher,
-    RemoteLauncher,
-    SkypilotLauncher,
-    SlurmLauncher,
-)
-from dtk.config.schema.model import CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig, MoEConfig
-from dtk.config.schema.numerics import (
-    AdamWConfig,
-    ConstantSchedule,
-    CosineSchedule,
-    CustomOptimizerConfig,
-    CustomSchedule,
-    SGDConfig,
-    WSDSchedule,
-)
-from dtk.config.schema.parallel import ParallelConfig
-from dtk.config.schema.run import (
-    CallbackConfig,
-    CheckpointConfig,
-    NCCLConfig,
-    NoTracker,
-    RecordConfig,
-    TaskConfig,
-    TensorboardTracker,
-    TrainConfig,
-    WandbTracker,
-    WatchConfig,
-)
+from dtk.config.schema.data import *
+from dtk.config.schema.fault import *
+from dtk.config.schema.launcher import *
+from dtk.config.schema.model import *
+from dtk.config.schema.numerics import *
+from dtk.config.schema.parallel import ParallelConfig as ParallelConfig
+from dtk.config.schema.run import *
 from dtk.parallel.batch_plan import BatchPlan
 from dtk.parallel.mesh import Mesh
-from dtk.parallel.number_formats import PrecisionConfig
+from dtk.parallel.number_formats import PrecisionConfig as PrecisionConfig
 from dtk.strategies.registry import CONFIG_TYPES
-
-__all__ = [
-    "KINDS", "AdamWConfig", "CallbackConfig", "CheckpointConfig", "ClassificationData", "Config",
-    "ConstantSchedule", "CosineSchedule", "CustomData", "CustomModelConfig", "CustomOptimizerConfig", "CustomSchedule",
-    "DataConfig",
-    "EncoderConfig", "EveryRankFault", "GPTConfig", "HFData", "KubernetesLauncher", "LauncherConfig", "LlamaConfig",
-    "LocalLauncher", "MoEConfig", "NCCLConfig", "NoFault", "NoTracker", "NodesFault", "ParallelConfig",
-    "PrecisionConfig",
-    "RankFault", "RecordConfig", "RemoteLauncher", "SGDConfig", "SettingFault", "SkypilotLauncher", "SlowRankFault",
-    "SlurmLauncher", "StdlibData", "SyntheticData", "TaskConfig", "TensorboardTracker", "TextData", "TokensData",
-    "TrainConfig", "WSDSchedule", "WandbTracker", "WatchConfig",
-]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,10 +42,14 @@ class Config:
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     fault: Any = field(default_factory=NoFault)
     watch: WatchConfig = field(default_factory=WatchConfig)
+    engine: Literal["native", "accelerate"] = "native"
+    """Library that wraps the model: torch alone, or Accelerate (strategy=ddp). DeepSpeed's stages are strategies."""
     preflight: Literal["on", "off"] = "off"
     """Simulate every rank before the launch, and do not launch what would hang."""
     callbacks: list[CallbackConfig] = field(default_factory=list)
     """Called in this order before and after steps, evaluations and checkpoints, on every rank."""
+    tags: list[str] = field(default_factory=list)
+    """Words that runs are found by: filters of `dtk ui`, tags of W&B."""
     seed: int = 1234
     """Initial weights and sample order are functions of it."""
     runs_folder: str = "runs"
@@ -127,7 +84,7 @@ KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
     "strategy": ("name", CONFIG_TYPES),
     "optimizer": _kinds("name", AdamWConfig, SGDConfig, CustomOptimizerConfig),
     "schedule": _kinds("name", ConstantSchedule, CosineSchedule, WSDSchedule, CustomSchedule),
-    "tracker": _kinds("name", NoTracker, WandbTracker, TensorboardTracker),
+    "tracker": _kinds("name", NoTracker, WandbTracker, TensorboardTracker, CustomTracker),
     "launcher": _kinds("name", LocalLauncher, SlurmLauncher, KubernetesLauncher, SkypilotLauncher),
     "fault": _kinds("name", NoFault, SettingFault, EveryRankFault, RankFault, SlowRankFault, NodesFault),
 }

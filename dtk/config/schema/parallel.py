@@ -1,7 +1,5 @@
 """Keys of the `parallel` section: the degrees of the mesh."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass, field
 from itertools import accumulate, product
@@ -48,6 +46,8 @@ class ParallelConfig:
     """Pipeline stages on each rank; several for schedule=interleaved_1f1b."""
     blocks_per_stage: list[int] = field(default_factory=list)
     """Blocks of each pipeline stage; empty = as even as possible, the first and the last stage not among the larger."""
+    placement: Literal["tp", "dp", "pp"] = "tp"
+    """Dimension whose neighbours have consecutive ranks, and so share a node where they fit in; dp: cp first."""
 
     def stage_blocks(self, layers: int) -> list[range]:
         """Return the blocks of each stage of a model with that many."""
@@ -60,11 +60,6 @@ class ParallelConfig:
         """What was chosen that cuts the model, as typed: `parallel.tp=2`."""
         degrees = {name: getattr(self, name) for name in (*MODEL_PARALLEL, "ep")}
         return [f"parallel.{name}={degree}" for name, degree in degrees.items() if degree > 1]
-
-    @property
-    def cut_layers(self) -> list[str]:
-        """What was chosen that cuts single layers, as typed; a pipeline leaves them whole."""
-        return [typed for typed in self.cut if not typed.startswith("parallel.pp=")]
 
     def mesh(self, strategy: StrategyConfig, world_size: int) -> Mesh:
         """Return all degrees on that many ranks.
@@ -88,7 +83,7 @@ class ParallelConfig:
                 fix = f"use parallel.{name}=-1, or strategy=hsdp with strategy.dp_replicate and strategy.dp_shard"
                 raise DtkError(what, f"strategy={strategy.name} makes it {mesh.size(name)}", fix)
         try:
-            return dataclasses.replace(mesh, ep=self.ep, **degrees)
+            return dataclasses.replace(mesh, ep=self.ep, innermost=self.placement, **degrees)  # type: ignore[arg-type]
         except ValueError as error:
             fits = max(n for n in divisors(dataclasses.replace(mesh, **degrees).divided_by_ep) if n <= self.ep)
             what = f"parallel.ep={self.ep} does not fit {counted(world_size, 'rank')}"

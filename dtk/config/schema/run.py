@@ -127,6 +127,10 @@ class WandbTracker:
     notes: str | None = None
     mode: Literal["auto", "online", "offline"] = "auto"
     """auto: online when a key is configured and the server answers at once, else offline."""
+    x_axis: Literal["step", "tokens", "seconds"] = "step"
+    """What charts are drawn over; each can be chosen in W&B too. Seconds are those since the run began."""
+    checkpoints: Literal["none", "last"] = "none"
+    """last: the last complete checkpoint is uploaded as an artifact when the run ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,6 +138,17 @@ class TensorboardTracker:
     """Mirror metrics to TensorBoard event files in the run folder (extra `tensorboard`)."""
 
     name: Literal["tensorboard"] = "tensorboard"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CustomTracker:
+    """Mirror metrics to a tracker of your own: a class on `dtk.record.own_tracker.OwnTracker` (docs/guides)."""
+
+    name: Literal["custom"] = "custom"
+    _target_: str
+    """Import path of the class; allow it by `allow_targets`."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of its constructor, checked against its signature."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

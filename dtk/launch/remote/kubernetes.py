@@ -5,6 +5,7 @@ One document holds the frozen run (a ConfigMap), one the job; torchrun starts th
 import re
 from typing import Any
 
+from diagnostics.contract.files import table_beside
 from dtk.config.schema import KubernetesLauncher
 from dtk.console.script_text import as_yaml, check_variable, kubernetes_argument
 from dtk.errors import DtkError
@@ -12,7 +13,6 @@ from dtk.launch.remote.submission import RANK, Submission
 
 FROZEN = "/etc/dtk/run"  # Where the frozen run is mounted.
 PORT = 23456  # Of the store, unless `launcher.master_port` names another; the operator tells it to all pods.
-_TRAINER = "trainer.kubeflow.org/v1alpha1"
 _CONFIG_MAP_BYTES = 1_000_000  # What a ConfigMap holds, less some room.
 _NAME_LENGTH = 46  # Of the job: the operator makes names of pods and services from it, which have 63.
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([EPTGMk]i?|Ki|m)?")
@@ -30,10 +30,50 @@ def render(job: Submission) -> str:
     frozen = dict(job.files)
     if sum(len(text.encode()) for text in frozen.values()) > _CONFIG_MAP_BYTES:
         frozen.pop(job.paths.plan.name, None)
-    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(job), "data": frozen}
-    version, spec = ("kubeflow.org/v1", _pytorch_job) if launcher.kind == "PyTorchJob" else (_TRAINER, _train_job)
-    head = {"apiVersion": version, "kind": launcher.kind, "metadata": _metadata(job)}
-    return as_yaml(config_map, {**head, "spec": spec(job)})
+    table, values = table_beside(__file__), {**_values(job), "frozen": frozen}
+    config_map, document = (_filled(table[name], values) for name in ("config_map", launcher.kind))
+    if launcher.kind == "PyTorchJob" and launcher.nodes > 1:
+        replicas = document["spec"]["pytorchReplicaSpecs"]
+        replicas["Worker"] = {**replicas["Master"], "replicas": launcher.nodes - 1}
+    return as_yaml(config_map, document)
+
+
+def _filled(node: Any, values: dict[str, Any]) -> Any:
+    """Put values for the names that begin with $, and leave out keys whose value is None."""
+    if isinstance(node, dict):
+        items = {key: _filled(item, values) for key, item in node.items()}
+        return {key: item for key, item in items.items() if item is not None}
+    if isinstance(node, list):
+        return [_filled(item, values) for item in node]
+    return values[node[1:]] if isinstance(node, str) and node.startswith("$") else node
+
+
+def _values(job: Submission) -> dict[str, Any]:
+    """Return what the documents of `kubernetes.yaml` name; None = the key is left out."""
+    launcher: KubernetesLauncher = job.launcher
+    labels = {"app.kubernetes.io/name": "dtk", "app.kubernetes.io/managed-by": "dtk"}
+    if _LABEL.fullmatch(job.paths.root.name):
+        labels["dtk/run"] = job.paths.root.name
+    keys = ("grace_period_s", "image", "runtime", "nodes", "max_restarts", "volume_path")
+    return {
+        **{key: getattr(launcher, key) for key in keys},
+        "name": name_of(job),
+        "namespace": launcher.namespace or None,
+        "shared_memory": launcher.shared_memory or None,
+        "labels": labels,
+        "annotations": {"dtk/command": job.title(), "dtk/run-folder": str(job.paths.root)},
+        "frozen_at": FROZEN,
+        "claim": {"claimName": launcher.volume_claim} if launcher.volume_claim else None,
+        "no_claim": None if launcher.volume_claim else {},
+        "node_selector": dict(launcher.node_selector) or None,
+        "service_account": launcher.service_account or None,
+        "pull_secrets": [{"name": name} for name in launcher.image_pull_secrets] or None,
+        "command": _command(job),
+        "variables": _variables(job) or None,
+        "port": launcher.master_port or PORT,
+        "resources": _resources(job) or None,
+        "nproc": job.placement.nproc,
+    }
 
 
 def name_of(job: Submission) -> str:
@@ -59,16 +99,6 @@ def _check(launcher: KubernetesLauncher) -> None:
     if not launcher.volume_path.startswith("/"):
         what = f"launcher.volume_path={launcher.volume_path} is not absolute"
         raise DtkError(what, fix="use launcher.volume_path=/runs")
-
-
-def _metadata(job: Submission) -> dict[str, Any]:
-    namespace = job.launcher.namespace
-    labels = {"app.kubernetes.io/name": "dtk", "app.kubernetes.io/managed-by": "dtk"}
-    if _LABEL.fullmatch(job.paths.root.name):
-        labels["dtk/run"] = job.paths.root.name
-    about = {"dtk/command": job.title(), "dtk/run-folder": str(job.paths.root)}
-    head = {"name": name_of(job)} | ({"namespace": namespace} if namespace else {})
-    return {**head, "labels": labels, "annotations": about}
 
 
 def _command(job: Submission) -> list[str]:
@@ -104,73 +134,3 @@ def _resources(job: Submission) -> dict[str, Any]:
     }
     resources = {key: value for key, value in wanted.items() if value and value != "0"} | launcher.resources
     return {"requests": resources, "limits": dict(resources)} if resources else {}
-
-
-def _volumes(job: Submission) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Volumes of a pod and where its container has them: the frozen run, shared memory, run folders."""
-    launcher: KubernetesLauncher = job.launcher
-    memory = {"medium": "Memory"} | ({"sizeLimit": launcher.shared_memory} if launcher.shared_memory else {})
-    claim = launcher.volume_claim
-    runs: dict[str, Any] = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
-    # What data loaders and NCCL share between processes lies in dtk-shm; a container has 64 MB of it by itself.
-    table: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-        "dtk-run": ({"configMap": {"name": name_of(job)}}, {"mountPath": FROZEN, "readOnly": True}),
-        "dtk-shm": ({"emptyDir": memory}, {"mountPath": "/dev/shm"}),
-        "dtk-runs": (runs, {"mountPath": launcher.volume_path}),
-    }
-    volumes = [{"name": name, **volume} for name, (volume, _) in table.items()]
-    return volumes, [{"name": name, **mount} for name, (_, mount) in table.items()]
-
-
-def _pod(job: Submission) -> dict[str, Any]:
-    """Return the fields that a pod of either kind has besides its container."""
-    launcher: KubernetesLauncher = job.launcher
-    pod = {
-        "terminationGracePeriodSeconds": launcher.grace_period_s,
-        "nodeSelector": dict(launcher.node_selector) or None,
-        "serviceAccountName": launcher.service_account or None,
-        "imagePullSecrets": [{"name": name} for name in launcher.image_pull_secrets] or None,
-    }
-    return {key: value for key, value in pod.items() if value is not None}
-
-
-def _pytorch_job(job: Submission) -> dict[str, Any]:
-    launcher: KubernetesLauncher = job.launcher
-    volumes, mounts = _volumes(job)
-    container = {
-        **{"name": "pytorch", "image": launcher.image},  # The operator looks for this name.
-        **{"command": _command(job), "env": _variables(job)},
-        "ports": [{"name": "pytorchjob-port", "containerPort": launcher.master_port or PORT}],
-        **{"resources": _resources(job), "volumeMounts": mounts},
-    }
-    container = {key: value for key, value in container.items() if value}
-    pod = {**_pod(job), "containers": [container], "volumes": volumes}
-    template = {"metadata": {"labels": _metadata(job)["labels"]}, "spec": pod}
-    specs = {
-        role: {"replicas": number, "restartPolicy": "OnFailure", "template": template}
-        for role, number in (("Master", 1), ("Worker", launcher.nodes - 1))
-        if number
-    }
-    policy = {"cleanPodPolicy": "None", "backoffLimit": launcher.max_restarts}
-    return {"runPolicy": policy, "pytorchReplicaSpecs": specs}
-
-
-def _train_job(job: Submission) -> dict[str, Any]:
-    launcher: KubernetesLauncher = job.launcher
-    volumes, mounts = _volumes(job)
-    trainer = {
-        "image": launcher.image,
-        "command": _command(job),
-        "env": _variables(job),
-        "numNodes": launcher.nodes,
-        "numProcPerNode": job.placement.nproc,
-        "resourcesPerNode": _resources(job),
-    }
-    pod = {**_pod(job), "containers": [{"name": "node", "volumeMounts": mounts}], "volumes": volumes}
-    patch = {"name": "node", "template": {"spec": {"template": {"spec": pod}}}}
-    patches = {"template": {"spec": {"replicatedJobs": [patch]}}}
-    return {
-        "runtimeRef": {"name": launcher.runtime},
-        "trainer": {key: value for key, value in trainer.items() if value},
-        "runtimePatches": [{"manager": "dtk/run", "trainingRuntimeSpec": patches}],
-    }

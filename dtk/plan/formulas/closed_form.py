@@ -57,6 +57,9 @@ def _assumptions(config: Config) -> Iterator[str]:
         yield f"strategy={strategy.name}: counted as one device with the whole micro-batch"
     if (hook := getattr(strategy, "communication_hook", "none")) != "none":
         yield f"strategy.communication_hook={hook}: copies and factors are not counted"
+    if strategy.traits.library:
+        kept = "states are exact but for padding, buffers are the library's defaults, not held against runs"
+        yield f"strategy={strategy.name}: {kept}"
     if strategy.offloads_parameters:
         yield "strategy.offload=parameters: shards, gradients and optimizer state are off the device, not in the peak"
     if getattr(strategy, "quantized_weights", False) or getattr(strategy, "quantized_gradients", False):

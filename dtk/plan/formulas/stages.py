@@ -9,6 +9,7 @@ from dtk.dimensions import tp
 from dtk.errors import DtkError
 from dtk.parallel.mesh import Mesh
 from dtk.parallel.pipeline import OUTSTANDING, RECEIVES, SCHEDULES, SENDS, Order, Pipeline
+from dtk.plan.formulas.flat_parts import FlatParts
 from dtk.plan.formulas.holding import Holding
 from dtk.plan.formulas.ledger import Buffer, Ledger
 from dtk.plan.formulas.replication import Replicated
@@ -27,7 +28,7 @@ CUDA_BLOCK_BYTES = 512
 def settled_holding(config: Config, shape: ModelShape, world_size: int, ledger: Ledger, walked: int) -> Holding:
     """Return the model states of the strategy: those of all of `shape`, with units for the walked blocks only."""
     place = config, shape, world_size, ledger, config.launcher.device == "cuda"
-    holding: Holding = Replicated(*place)
+    holding: Holding = (FlatParts if config.strategy.traits.library == "deepspeed" else Replicated)(*place)
     if in_units(config):
         units = shard_units(shape.block, walked, config.strategy.blocks_per_unit)
         holding = Sharded(*place, shards=config.mesh(world_size).dp_shard, units=units)
@@ -48,7 +49,8 @@ def stage_shape(shape: ModelShape, blocks: range) -> ModelShape:
 def unknown_dimensions(config: Config) -> str:
     """Return the degrees that no formula covers, as typed, and a model of experts; empty where formulas know all."""
     experts = [f"model={config.model.name}"] if isinstance(config.model, MoEConfig) else []
-    return " ".join(experts + [typed for typed in config.parallel.cut_layers if not typed.startswith("parallel.tp=")])
+    known = ("parallel.pp=", "parallel.tp=")
+    return " ".join(experts + [typed for typed in config.parallel.cut if not typed.startswith(known)])
 
 
 def on_mesh(config: Config, world_size: int) -> Config:

@@ -1,16 +1,16 @@
 """The simulated engine: what `dtk.simulate` observed of the fullest rank's real step, as a prediction."""
 
+import dataclasses
+import math
 from collections import Counter
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar, cast
 
 from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import DtkError
 from dtk.plan.formulas.traffic import lines
 from dtk.plan.prediction import Category, Memory, Prediction
-from dtk.plan.simulated.depth import at_depth, depths, edge_blocks, extended
-from dtk.plan.simulated.traffic import totals, whole_dimension
-from dtk.simulate.step import MICRO_BATCHES, OWN_GRADIENTS, Observed, simulate_step
+from dtk.simulate.step import MICRO_BATCHES, OWN_GRADIENTS, Call, Observed, simulate_step
 
 _HOST = ("parameters", OWN_GRADIENTS, "optimizer states", "temporaries")
 """What offloading keeps in host memory; under it the optimizer and clipping work there too."""
@@ -32,15 +32,17 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
         what = f"strategy={config.strategy.name} cannot be simulated"
         why = "nn.DataParallel copies between the CUDA devices of one process"
         raise DtkError(what, why, "use strategy=ddp, or the closed form")
-    if config.parallel.pp > 1:
-        why = "a rank holds one stage of many"
-        raise DtkError(f"parallel.pp={config.parallel.pp} cannot be simulated", why, "use --engine closed_form")
+    if config.parallel.stages_per_rank > 1:
+        what = f"parallel.stages_per_rank={config.parallel.stages_per_rank} cannot be simulated"
+        raise DtkError(what, "a simulated rank has one model or stage", "use --engine closed_form")
     if config.train.micro_batch_size < 1:
         raise DtkError("train.micro_batch_size=0 is not settled", fix="give it a number")
     chosen, layers = depths(config), getattr(config.model, "layers", 0)
-    observed = [_fullest(at_depth(config, depth), world_size, local_size) for depth in chosen]
+    ranks = [_observed(at_depth(config, depth), world_size, local_size) for depth in chosen]
+    observed = [max(each, key=lambda rank: max(sum(held.values()) for held in rank.parts.values())) for each in ranks]
+    busiest = [max(each, key=lambda rank: sum(call.size_bytes for call in rank.calls)) for each in ranks]
     rounds, whole = config.batch_plan(world_size).accumulation_steps, whole_dimension(config, world_size)
-    calls = [totals(each.calls, whole, each.micro_batches, rounds) for each in observed]
+    calls = [totals(each.calls, whole, each.micro_batches, rounds) for each in busiest]
     counts, sizes = (extended(chosen, figures, layers) for figures in zip(*calls, strict=True))
     shared = [part for part in observed[0].parts if all(part in each.parts for each in observed)]
     parts = {part: extended(chosen, [each.parts[part] for each in observed], layers) for part in shared}
@@ -55,14 +57,15 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
     )
 
 
-def _fullest(config: Config, world_size: int, local_size: int) -> Observed:
-    """Simulate the fullest rank: the first, unless whole parameters are dealt out and another has more of them."""
-    observed = simulate_step(config, 0, world_size, local_size, edge_blocks(config))
-    most = max(observed.loads, default=0)
-    if observed.loads and observed.loads[0] < most:
-        rank = observed.loads.index(most)
-        observed = simulate_step(config, rank, world_size, local_size, edge_blocks(config))
-    return observed
+def _observed(config: Config, world_size: int, local_size: int) -> list[Observed]:
+    """Simulate the first rank, or that with most whole parameters; of a pipeline both ends and their neighbours."""
+    pipeline = config.mesh(world_size).group("pp", 0)
+    places = {0, 1, len(pipeline) - 2, len(pipeline) - 1} & {*range(len(pipeline))}
+    ranks = [simulate_step(config, pipeline[n], world_size, local_size, edge_blocks(config)) for n in sorted(places)]
+    loads = ranks[0].loads
+    if loads and loads[0] < max(loads):
+        return [simulate_step(config, loads.index(max(loads)), world_size, local_size, edge_blocks(config))]
+    return ranks
 
 
 def _memory(config: Config, rank: int, parts: dict[Part, dict[str, int]]) -> Memory:
@@ -91,7 +94,7 @@ def _notes(config: Config, count: int, chosen: tuple[int, ...], classes: int) ->
     yield "operations as the CPU computes them; buffers inside kernels and inside the backend are not seen"
     if len(chosen) > 1:
         yield f"{config.model.layers} blocks on the straight line through {chosen[0]} and {chosen[1]} simulated ones"
-    if count > MICRO_BATCHES:
+    if count > MICRO_BATCHES and config.parallel.pp == 1:
         yield f"{MICRO_BATCHES} of {count} micro-batches simulated; those between the first and the last are alike"
     if config.train.compile:
         yield "torch.compile is not simulated: the figures are those of the eager step"
@@ -102,3 +105,105 @@ def _notes(config: Config, count: int, chosen: tuple[int, ...], classes: int) ->
     words = getattr(config.data, "vocab_size", classes)
     if isinstance(config.model, CustomModelConfig) and classes != words:
         yield f"the model answers with {classes} logits per token, but data.vocab_size={words}"
+
+
+_MESH = "mesh_"
+_CONTROL = "control"
+Kind = tuple[str, str, int, int]
+"""What calls that are one line of traffic have in common: operation, group, its ranks, the distance between them."""
+
+
+def totals(calls: Sequence[Call], whole: str, simulated: int, rounds: int) -> tuple[Counter[Kind], Counter[Kind]]:
+    """Count and bytes of each kind of call over all micro-batches; the control group is left out.
+
+    Args:
+        calls: of one simulated step.
+        whole: the mesh dimension that the group of all ranks serves as.
+        simulated: micro-batches of that step.
+        rounds: micro-batches of the real one; those between the first and the last are alike.
+    """
+    counts: Counter[Kind] = Counter()
+    sizes: Counter[Kind] = Counter()
+    for call in calls:
+        if call.group == _CONTROL:
+            continue
+        times = rounds - simulated + 1 if simulated > 2 and call.micro_batch == 1 else 1
+        stride = call.ranks[1] - call.ranks[0] if len(call.ranks) > 1 else 1
+        name = call.dimension or (call.group.removeprefix(_MESH) if call.group.startswith(_MESH) else whole)
+        counts[call.op, name, len(call.ranks), stride] += times
+        sizes[call.op, name, len(call.ranks), stride] += times * call.size_bytes
+    return counts, sizes
+
+
+def whole_dimension(config: Config, world_size: int) -> str:
+    """Return the mesh dimension that holds all ranks; torch creates no separate group for it."""
+    mesh = config.strategy.states_mesh(config.mesh(world_size))
+    for name in ("tp", "pp"):  # The states' mesh has no cp.
+        if mesh.size(name) == world_size > 1:
+            return name
+    if mesh.ep_holds_copies:
+        return "dp_replicate"
+    if not config.strategy.traits.shards_parameters:
+        return "dp"
+    replicates = config.strategy.traits.replicated_over == "dp_replicate"
+    return "dp_replicate" if replicates and mesh.dp_shard == 1 else "dp_shard"
+
+
+DIRECT = 16
+"""Blocks up to which the model itself is simulated."""
+_SMALL, _LARGE = 4, 8
+"""Depths in periods; two periods are too few, as the window of gathered units is not full."""
+_Key = TypeVar("_Key")
+
+
+def depths(config: Config) -> tuple[int, ...]:
+    """Numbers of blocks to simulate: the model's own, or two smaller ones with the same remainder of a period.
+
+    A period is the number of blocks after which sharding units and recomputed blocks repeat.
+    """
+    layers = getattr(config.model, "layers", 0)
+    period, rest = _period(config), layers % _period(config)
+    window = getattr(config.strategy, "prefetch_depth", 1)
+    # Blocks without experts at the front are in both.
+    first = -(-getattr(config.model, "dense_layers", 0) // period)
+    small = (max(_SMALL, window + 3) + first) * period + rest
+    large = small + (_LARGE - _SMALL) * period
+    # Buckets of a fixed size and whole parameters dealt out to ranks do not grow evenly with the depth.
+    if config.strategy.traits.gradients_in == "buckets" or layers <= max(DIRECT, large) or config.parallel.pp > 1:
+        return (layers,)
+    return small, large
+
+
+def at_depth(config: Config, layers: int) -> Config:
+    """Return the same job with another number of blocks; a custom model (`layers` = 0) stays as it is."""
+    if not layers or layers == config.model.layers:
+        return config
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, layers=layers))
+
+
+def edge_blocks(config: Config) -> int:
+    """Blocks at either end whose peaks are told apart, so that a peak is compared with that of the same block."""
+    return 2 * _period(config)
+
+
+def extended(depths: Sequence[int], figures: Sequence[Mapping[_Key, int]], layers: int) -> dict[_Key, int]:
+    """Figures at `layers` blocks: as they are for one depth, on the line through two; never below 0.
+
+    Args:
+        depths: that were simulated, one or two.
+        figures: one mapping per depth; what is missing in one of them is 0 there.
+        layers: of the model.
+    """
+    if len(depths) == 1:
+        return dict(figures[0])
+    (small, large), (low, high) = depths, figures
+    made = {}
+    for key in {**low, **high}:
+        first, second = low.get(key, 0), high.get(key, 0)
+        made[key] = max(0, first + round((second - first) * (layers - small) / (large - small)))
+    return made
+
+
+def _period(config: Config) -> int:
+    unit = getattr(config.strategy, "blocks_per_unit", 0) or 1
+    return math.lcm(unit, config.train.activation_checkpoint_every or 1)

@@ -12,7 +12,7 @@ from dtk.dimensions import tp
 from dtk.parallel.mesh import ORDER, SECONDARY, Mesh
 from dtk.parallel.pipeline import Action, Pipeline
 from dtk.parallel.pipeline import walk as walk_pipeline
-from dtk.plan.formulas.owners import owned_elements
+from dtk.plan.formulas.replication import owned_elements
 from dtk.plan.formulas.stages import message_bytes, messages, on_mesh, stage_states, sums_of_gradients
 from dtk.plan.formulas.traffic import link
 from dtk.plan.prediction import Time, Transfer

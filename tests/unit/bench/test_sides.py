@@ -3,7 +3,7 @@
 import pytest
 
 from dtk.bench.model import AS_IS
-from dtk.bench.sides import Chosen, choose
+from dtk.bench.team import Chosen, choose
 from dtk.errors import DtkError
 
 HERE = ["launcher.device=cpu", "launcher.nproc=2"]

@@ -1,7 +1,8 @@
 """Why one variant is slower: exposed communication, waiting, compute; from the measures that the diagnosis leaves."""
 
-import dataclasses
 from pathlib import Path
+
+import msgspec
 
 from dtk.compare.compare import compare
 from dtk.compare.figures import figures
@@ -19,7 +20,7 @@ def test_exposed_communication_waiting_and_causes_are_told(tmp_path: Path) -> No
 
     def traced(run: RunRecord, label: str) -> RunRecord:
         causes = ("a cause: what was seen",) if label == "fsdp" else ()
-        return dataclasses.replace(run, breakdown=breakdown(spent[label]), causes=causes)
+        return msgspec.structs.replace(run, breakdown=breakdown(spent[label]), causes=causes)
 
     for variant in found.variants:
         variant.compared = [traced(run, variant.label) for run in variant.compared]

@@ -73,9 +73,8 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["strategy=fsdp", "parallel.pp=2", "parallel.schedule=zero_bubble"],
             2,
-            "parallel.schedule=zero_bubble does not go with several ranks for a stage or a sharded one: weight "
-            "gradients that are computed apart do not reach the hooks that reduce them - "
-            "use parallel.schedule=1f1b, or strategy=ddp with as many ranks as stages",
+            "parallel.schedule=zero_bubble does not go with strategy=fsdp: it frees gathered parameters after each "
+            "backward, and the two halves of one need the same - use parallel.schedule=1f1b, or strategy=zero1",
         ),
         (
             ["strategy=single", "parallel.pp=2"],
@@ -100,6 +99,12 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
             ["model=llama_tiny", "model.kv_heads=3"],
             2,
             "model.heads=8 does not divide into model.kv_heads=3 - use model.kv_heads=2",
+        ),
+        (
+            ["model=llama_tiny", "model.heads=128"],
+            2,
+            "model.width=128 over model.heads=128 gives heads of odd size: rotary positions turn pairs of features - "
+            "use model.width=256",
         ),
         (
             ["parallel.tp=3"],
@@ -136,10 +141,29 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
             "use strategy=fsdp or strategy=ddp",
         ),
         (
-            ["model=moe_tiny", "strategy=ddp", "parallel.pp=2"],
+            ["model=moe_tiny", "strategy=fsdp", "train.compile=true"],
             2,
-            "model=moe_tiny does not go with parallel.pp=2: experts are whole, or divided over parallel.ep, in models "
-            "that are neither cut otherwise nor compiled - use parallel.pp=1",
+            "model=moe_tiny does not go with train.compile=true: torch.compile and DataParallel do not follow where "
+            "tokens go - use train.compile=false",
+        ),
+        (
+            ["model=moe_tiny", "strategy=tp", "parallel.sequence_parallel=false"],
+            2,
+            "model=moe_tiny does not go with parallel.sequence_parallel=false: each rank of tp would send the same "
+            "tokens - use parallel.sequence_parallel=true",
+        ),
+        (
+            ["model=moe_tiny", "strategy=ring", "model.capacity_factor=1.0"],
+            2,
+            "model=moe_tiny does not go with parallel.cp=2: which tokens find a place would follow from it - "
+            "use model.capacity_factor=null",
+        ),
+        (
+            ["model=moe_tiny", "strategy=tp", "parallel.ep=2", "parallel.placement=dp"],
+            2,
+            "parallel.ep=2 does not go with parallel.placement=dp: ep divides consecutive ranks of "
+            "dp_shard x cp x tp - "
+            "use parallel.placement=tp",
         ),
         (
             ["model=moe_tiny", "model.experts_per_token=9"],

@@ -15,7 +15,10 @@ from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 
 OPTIONS = {group: list(options) for group, options in groups([conf_folder()]).items()}
-STRATEGIES = "3d, ddp, dp, fsdp, hsdp, hsdp_tp, moe, pp, ring, single, tp, ulysses, zero1, zero2, zero3, zeropp"
+STRATEGIES = (
+    "3d, ddp, deepspeed_zero1, deepspeed_zero2, deepspeed_zero3, dp, fsdp, hsdp, hsdp_tp, moe, pp, ring, single, tp, "
+    "ulysses, zero1, zero2, zero3, zeropp"
+)
 NEEDED = {
     "text": ["data.path=x"],
     "tokens": ["data.path=x"],

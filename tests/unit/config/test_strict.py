@@ -10,6 +10,8 @@ from dtk.config.schema import KINDS
 from dtk.config.strict import from_plain, to_plain
 from dtk.errors import DtkError
 
+STRATEGIES = "single, dp, ddp, zero1, zero2, zero3, fsdp, hsdp, deepspeed_zero1, deepspeed_zero2, deepspeed_zero3"
+
 
 @pytest.fixture(scope="module")
 def plain() -> dict[str, Any]:
@@ -62,14 +64,13 @@ def test_plain_and_typed_are_the_same_thing(plain: dict[str, Any]) -> None:
         (
             "strategy",
             "ddp",
-            "strategy=ddp is not a section with keys - name is one of single, dp, ddp, zero1, zero2, zero3, fsdp, hsdp",
+            f"strategy=ddp is not a section with keys - name is one of {STRATEGIES}",
         ),
-        ("strategy", {}, "strategy.name is required - it is one of single, dp, ddp, zero1, zero2, zero3, fsdp, hsdp"),
+        ("strategy", {}, f"strategy.name is required - it is one of {STRATEGIES}"),
         (
             "strategy.name",
             ["ddp"],
-            'unknown strategy.name=["ddp"] - '
-            "did you mean ddp? options: single, dp, ddp, zero1, zero2, zero3, fsdp, hsdp",
+            f'unknown strategy.name=["ddp"] - did you mean ddp? options: {STRATEGIES}',
         ),
         ("train.x", 1, 'unknown key "train.x" - --cfg prints every key'),
         ("model.name", "???", "model.name is required: model=??? model.name=VALUE"),

@@ -1,6 +1,7 @@
 """What comes from a run folder is data: nothing of it is imported, executed or loaded unless it is typed again."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,8 @@ def test_targets_that_the_folder_allows_do_not_count(folder: RunPaths) -> None:
         ("FI_PROVIDER_PATH", "/tmp/evil"),
         ("UCX_MODULE_DIR", "/tmp/evil"),
         ("HSA_TOOLS_LIB", "/tmp/evil.so"),
+        ("NCCL_DEBUG_FILE", "train.py"),
+        ("TORCH_FR_DUMP_TEMP_FILE", "train.py"),
         ("NVSHMEM_BOOTSTRAP_PLUGIN", "10.0.0.0/8/evil.so"),
     ],
 )
@@ -103,7 +106,22 @@ def test_a_folder_of_another_user_needs_trust(folder: RunPaths) -> None:
     check_owner(folder.root, "--rerun", trust=True)
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "logs", "checkpoints/.partial_step_4", "heartbeat/rank_00000.json"])
+@pytest.mark.parametrize("name", ["config.yaml", "overrides.yaml"])
+def test_a_file_that_others_can_change_needs_trust(folder: RunPaths, name: str) -> None:
+    (folder.root / name).chmod(0o664)  # What a umask of 002 makes.
+    check_owner(folder.root, "--rerun", trust=False)
+    (folder.root / name).chmod(0o666)
+    with pytest.raises(DtkError, match=f"its {name} can be written by everybody"):
+        check_owner(folder.root, "--rerun", trust=False)
+    if os.geteuid() == 0:
+        os.chown(folder.root / name, 65534, 65534)
+        with pytest.raises(DtkError, match=f"its {name} belongs to"):
+            check_owner(folder.root, "--rerun", trust=False)
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "logs", "checkpoints/.partial_step_4", "tensorboard", "events/wandb"]
+)
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_nothing_is_written_through_a_link_or_into_a_pipe(
     folder: RunPaths, tmp_path: Path, name: str, kind: str
@@ -119,3 +137,21 @@ def test_nothing_is_written_through_a_link_or_into_a_pipe(
     with pytest.raises(DtkError, match=f"{name} is .* - remove it, or add --trust"):
         resume(composed, None)
     resume(composed, None, trust=True)
+
+
+def test_a_folder_to_write_to_that_the_folder_names_is_refused(folder: RunPaths, tmp_path: Path) -> None:
+    poison(folder, strategy={"offload": "optimizer", "offload_to": "nvme", "offload_folder": "/home/me/.config"})
+    said = r"its strategy\.offload_folder names a folder outside it to write to: /home/me/\.config"
+    with pytest.raises(DtkError, match=said):
+        rerun(folder.root, [], None)
+    with pytest.raises(DtkError, match=said):
+        resume(compose([f"resume={folder.root}"], None, traced=True), None)
+    again = rerun(folder.root, [f"strategy.offload_folder={tmp_path}"], None)
+    assert again.composed.config.strategy.offload_folder == str(tmp_path)
+
+
+def test_a_folder_that_the_own_configuration_names_too_is_taken(folder: RunPaths, tmp_path: Path) -> None:
+    poison(folder, strategy={"offload": "optimizer", "offload_to": "nvme", "offload_folder": str(tmp_path)})
+    own = ["strategy.offload=optimizer", "strategy.offload_to=nvme", f"strategy.offload_folder={tmp_path}"]
+    trial = compose([*own, f"resume={folder.root}"], None, traced=True)
+    assert resume(replace(trial, overrides=[]), None).composed.config.strategy.offload_folder == str(tmp_path)

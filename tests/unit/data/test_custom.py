@@ -1,5 +1,7 @@
 """The user's own dataset: a fair split, exact batches with and without workers, and one line for what does not fit."""
 
+import os
+import signal
 from typing import Any
 
 import numpy as np
@@ -70,6 +72,26 @@ def test_any_tree_and_a_collate_of_ones_own() -> None:
 def test_samples_that_do_not_fit_are_one_line(make: Any, text: str) -> None:
     with pytest.raises(DtkError, match=text):
         CustomDataset(config(), Numbers(make=make)).train(np.arange(3))
+
+
+def test_samples_that_do_not_fit_are_one_line_from_a_worker_too() -> None:
+    data = CustomDataset(config(workers=1), Numbers(make=lambda i: (torch.zeros(i + 1), i)))
+    with pytest.raises(DtkError) as caught:
+        list(data.stream(iter([np.arange(3)])))
+    with pytest.raises(DtkError) as alone:
+        data.train(np.arange(3))
+    assert str(caught.value) == str(alone.value) and "\n" not in str(caught.value)
+
+
+def killed(number: int) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_that_dies_ends_the_stream_with_its_pid() -> None:
+    data = CustomDataset(config(workers=1), Numbers(make=killed))
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid"):
+        list(data.stream(iter([np.arange(3)])))
 
 
 def test_what_has_no_length_is_one_line() -> None:

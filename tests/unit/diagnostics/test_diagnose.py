@@ -1,6 +1,7 @@
 """The pipeline around the detectors: outcome, coverage, and detectors of other people that misbehave."""
 
 import importlib
+import json
 import re
 import sys
 from pathlib import Path
@@ -254,3 +255,18 @@ def test_a_mismatch_in_a_run_that_ended_in_order_hangs_nothing() -> None:
         "ranks issued different operations at the same position, unnoticed: the run ended",
     )
     assert verdict_of(run("hung"), "hang.collective_mismatch")[0] == "hung"
+
+
+def test_a_run_that_finished_shows_its_figures_and_rules_out_what_ends_a_run(tmp_path: Path) -> None:
+    (tmp_path / "status.json").write_text('{"state": "finished", "attempt": 0, "schema_version": 1, "step": 40}')
+    (tmp_path / "manifest.json").write_text('{"run_id": "r", "schema_version": 1}')
+    figures = {"step": 40, "loss": 2.5, "step_time_s": 0.25, "tokens_per_s": 4096.4, "peak_memory_bytes": 3 << 30}
+    (tmp_path / "summary.json").write_text(json.dumps({"schema_version": 1, "figures": figures}))
+    report = diagnose(tmp_path)
+    assert report.outcome == "healthy"
+    assert report.standing.startswith("40 steps, loss 2.5, 250 ms a step, 4,096 tokens/s, peak 3 GiB on rank 0;")
+    status = {decided.finding.cause: decided.finding.status for decided in report.findings}
+    assert {status[cause] for cause in ("memory.host", "hardware.gpu_fault", "checkpoint.mismatch")} == {"ruled_out"}
+    assert status["memory.activations"] == "undecided"
+    (tmp_path / "summary.json").write_text(json.dumps({"figures": {"step": "x", "loss": [], "tokens_per_s": True}}))
+    assert diagnose(tmp_path).standing == ""

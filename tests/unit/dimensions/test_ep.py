@@ -60,3 +60,14 @@ def test_a_capacity_fixes_the_rows_and_needs_no_announcement() -> None:
 def test_recomputed_blocks_send_their_tokens_again() -> None:
     (plain,), (again,) = (ep.declare(config(*more), MESH, 1) for more in ((), ("train.activation_checkpoint_every=2",)))
     assert again.count - plain.count == 2 + 1, "of blocks 1 and 2 the second: out, back, and its counts"
+
+
+def test_the_balance_is_summed_over_what_divides_sequences_and_only_blocks_of_the_stage_count() -> None:
+    mesh = Mesh(dp_shard=2, cp=2, tp=2, ep=2)
+    calls = {call.group: call for call in ep.declare(config(), mesh, 3)}
+    # Forward and backward of two blocks with experts: shares and probabilities of 4 experts for 2 samples, float32.
+    assert calls["cp"] == Collective("all_reduce", "cp", 3 * 4, 3 * 4 * 2 * 2 * 4 * 4)
+    assert calls["tp"] == Collective("all_reduce", "tp", 3 * 4, 3 * 4 * 2 * 2 * 4 * 4)
+    (stage,) = ep.declare(config(), MESH, 3, range(2))
+    (whole,) = ep.declare(config(), MESH, 3)
+    assert 2 * stage.count == whole.count, "block 0 is dense, 1 is in the stage, 2 is not"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from diagnostics.contract.artifacts import RunPaths
-from dtk.launch.rendezvous import missing_ranks, pids_on_their_way
+from dtk.launch.watched import missing_ranks, pids_on_their_way
 
 LIMIT_S = 30.0
 

@@ -26,22 +26,6 @@ def test_each_architecture_on_meta_offers_the_contract(config: Any, kind: type) 
     assert {model.initial(name).kind for name, _ in model.named_parameters()} <= {"normal", "zeros", "ones"}
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (GPTConfig(name="a", heads=7), "take model.heads=6"),
-        (GPTConfig(name="a", heads=0), "take model.heads=1"),
-        (EncoderConfig(name="c", heads=3), "take model.heads=2"),
-        (LlamaConfig(name="b", heads=8, kv_heads=3), "take model.kv_heads=2"),
-        (LlamaConfig(name="b", heads=4, kv_heads=4, width=12), "quotient is even"),
-    ],
-)
-def test_sizes_that_do_not_fit_are_one_line(config: Any, message: str) -> None:
-    with pytest.raises(DtkError) as error:
-        build_model(config, [])
-    assert message in str(error.value)
-
-
 def test_custom_model_is_built_from_its_target() -> None:
     config = CustomModelConfig(
         name="mine", _target_="torch.nn.Embedding", arguments={"num_embeddings": 8, "embedding_dim": 8}

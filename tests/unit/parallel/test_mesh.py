@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtk.parallel.mesh import EXPERTS, ORDER, Mesh, divisors
+from dtk.parallel.mesh import EXPERTS, NUMBERED, ORDER, Mesh, divisors
 
 DEGREE = st.integers(1, 3)
 
@@ -15,7 +15,10 @@ DEGREE = st.integers(1, 3)
 @st.composite
 def meshes(draw: st.DrawFn) -> Mesh:
     degrees = {name: draw(DEGREE) for name in ORDER}
-    return Mesh(**degrees, ep=draw(st.sampled_from(divisors(Mesh(**degrees).divided_by_ep))))
+    innermost = draw(st.sampled_from(list(NUMBERED)))
+    apart = innermost == "dp" and degrees["tp"] > 1  # Refused with ep: its groups are of consecutive ranks.
+    eps = [1] if apart else divisors(Mesh(**degrees).divided_by_ep)
+    return Mesh(**degrees, ep=draw(st.sampled_from(eps)), innermost=innermost)
 
 
 @given(meshes())
@@ -102,3 +105,22 @@ def test_unknown_dimensions_and_ranks() -> None:
 def test_a_mesh_reads_as_its_dimensions() -> None:
     assert str(Mesh(pp=2, dp_shard=4, tp=2)) == "pp 2 x dp_shard 4 x tp 2"
     assert str(Mesh()) == "one rank"
+
+
+def test_the_innermost_dimension_has_consecutive_ranks() -> None:
+    degrees = {"pp": 2, "dp_shard": 2, "tp": 2}
+    by_default, by_data, by_stage = (Mesh(**degrees, innermost=name) for name in ("tp", "dp", "pp"))
+    assert by_default.groups("tp") == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert by_data.groups("dp_shard") == [[0, 1], [2, 3], [4, 5], [6, 7]] and by_data.groups("tp")[0] == [0, 2]
+    assert by_stage.groups("pp") == [[0, 1], [2, 3], [4, 5], [6, 7]] and by_stage.groups("tp")[0] == [0, 2]
+    assert not by_default.crosses("tp", 2) and by_data.crosses("tp", 2) and not by_data.crosses("tp", 4)
+
+
+@given(meshes())
+@settings(deadline=None, max_examples=50)
+def test_folded_ranks_stay_where_they_are(mesh: Mesh) -> None:
+    folded = mesh.folded("dp_shard")
+    for rank in range(mesh.world_size):
+        place, now = mesh.coordinate(rank), folded.coordinate(rank)
+        assert now["dp_shard"] == place["dp_shard"] * mesh.cp + place["cp"]
+        assert all(now[name] == place[name] for name in ("pp", "dp_replicate", "tp"))

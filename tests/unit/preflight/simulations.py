@@ -1,10 +1,9 @@
 """Runs preflights in one process that does nothing else: ranks are forked from it, which a test's process cannot do.
 
-`python -m tests.unit.preflight.simulations` reads a list of jobs as JSON and writes what came of each.
+`python -m tests.unit.preflight.simulations JOBS` takes a list of jobs as JSON and writes what came of each.
 """
 
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,17 +16,10 @@ SCRIPT = Path(__file__).with_name("script.py")
 def simulate(jobs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
     """One result for each job: `ends`, `stands`, `roots`, `error`, ..."""
     from tests.cli.command import environment
+    from tests.warm_python import run_module
 
-    process = subprocess.run(
-        [sys.executable, "-m", "tests.unit.preflight.simulations"],
-        input=json.dumps(jobs),
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=environment(OMP_NUM_THREADS="1"),
-        timeout=560,
-        check=False,
-    )
+    arguments = ["tests.unit.preflight.simulations", json.dumps(jobs)]
+    process = run_module(arguments, environment(OMP_NUM_THREADS="1"), folder, 560)
     assert process.returncode == 0, process.stderr
     found: list[dict[str, Any]] = json.loads(process.stdout)
     return found
@@ -70,4 +62,4 @@ def _one(job: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps([_one(job) for job in json.load(sys.stdin)]))
+    print(json.dumps([_one(job) for job in json.loads(sys.argv[1])]))

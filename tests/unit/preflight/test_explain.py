@@ -4,8 +4,8 @@ import dataclasses
 
 from dtk.preflight.calls import End, Group, Record
 from dtk.preflight.evidence import evidence
-from dtk.preflight.explain import divergence_of, explain
 from dtk.preflight.match import match
+from dtk.preflight.verdict import divergence_of, explain
 from tests.unit.preflight.programs import Step, blocking, entry, record
 
 RANKS = (0, 1, 2, 3)

@@ -3,7 +3,7 @@
 import torch
 
 from dtk.preflight.exchange import How, Offer, to_bytes
-from dtk.preflight.results import Results
+from dtk.preflight.pool import Results
 
 KEY = ("0", 1)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dtk.record.cgroup import cpu_figures
+from dtk.record.telemetry import cpu_figures
 
 STAT = "usage_usec 9\nnr_periods 50\nnr_throttled 20\nthrottled_usec 7\n"
 

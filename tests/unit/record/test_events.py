@@ -1,7 +1,7 @@
 """Lines of events and spans."""
 
 from dtk.parallel.regions import communication, observe, region
-from dtk.record.events import Spans, event_record
+from dtk.record.observers import Spans, event_record
 
 
 class Lines:

@@ -26,7 +26,9 @@ def test_manifest_says_what_ran_where(monkeypatch):
     assert json.loads(json.dumps(about)) == about
     assert about["argv"] == ["dtk", "run", "strategy=ddp"]
     assert about["topology"]["nodes"] == 2
-    assert about["mesh"] == {"dp_replicate": 2, "dp_shard": 1, "dp_secondary": 1, "cp": 1, "tp": 2, "pp": 1, "ep": 1}
+    order = about["mesh"].pop("order")
+    degrees = {"dp_replicate": 2, "dp_shard": 1, "dp_secondary": 1, "cp": 1, "tp": 2, "pp": 1, "ep": 1}
+    assert about["mesh"] == {**degrees, "innermost": "tp"} and order == ["pp", "dp_replicate", "dp_shard", "cp", "tp"]
     assert about["hardware"]["cores"] >= 1
     assert about["hardware"]["gpus"] or about["hardware"]["gpu_reason"]
     assert about["versions"]["python"] == sys.version.split()[0]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from diagnostics.contract.artifacts import RunPaths, Status, write_json
-from dtk.record.own_files import without_runs
+from dtk.record.manifest import without_runs
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
+import dataclasses
 import importlib.util
+import json
 import os
 import socket
 import subprocess
@@ -7,15 +9,19 @@ import threading
 import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import psutil
 import pytest
 
-from dtk.config.schema import NoTracker, TensorboardTracker, WandbTracker
+from diagnostics.contract.artifacts import CHECKPOINT_INFO, Status, write_json
+from dtk.config.instantiate import check_targets
+from dtk.config.schema import CustomTracker, NoTracker, TensorboardTracker, WandbTracker
 from dtk.errors import DtkError
 from dtk.record import tracker_process, trackers
 from dtk.record.guard import flush_reports
 from dtk.record.trackers import Tracker, check_tracker, offline_logs, offline_reason
+from tests.unit.record import wandb_file
 
 
 @pytest.fixture
@@ -111,7 +117,8 @@ def test_why_wandb_stays_offline(wandb_home, monkeypatch):
 @pytest.mark.timeout(120)
 def test_without_a_key_wandb_tracks_offline_in_the_run_folder(paths, make_config, wandb_home):
     paths.root.mkdir()
-    tracker = Tracker(make_config(tracker=WandbTracker(group="g", tags=["t"])), paths.root)
+    chosen = WandbTracker(group="g", tags=["t"], notes="uses password=v4lue")
+    tracker = Tracker(make_config(tracker=chosen), paths.root)
     began_s = time.perf_counter()
     tracker.start()
     assert time.perf_counter() - began_s < 5 and track(tracker) < 1  # Neither waits for a process or a server.
@@ -122,6 +129,7 @@ def test_without_a_key_wandb_tracks_offline_in_the_run_folder(paths, make_config
     assert log.name == f"run-{paths.root.name}.wandb"
     assert b"loss" in content
     assert b"gpt2_tiny" in content
+    assert b"uses password=" in content and b"v4lue" not in content
 
 
 @pytest.mark.timeout(120)
@@ -266,3 +274,138 @@ def test_tensorboard_writes_event_files(paths, make_config):
     tracker.close(0)
     assert tracker._process.wait(30) == 0
     assert list((paths.root / "tensorboard").glob("events.out.*"))
+
+
+@pytest.mark.timeout(120)
+def test_what_wandb_holds_of_a_run_read_back_by_its_own_messages(paths, make_config, wandb_home):
+    """Groups, tags, typed configuration, axes, tables, an alert and the last checkpoint of a run that hung."""
+    paths.root.mkdir()
+    named = {"group": "sweep-1", "job_type": "train", "tags": ["a100"], "notes": "why", "checkpoints": "last"}
+    write_json(paths.manifest, {"created": "2026-01-01T00:00:00+00:00"})
+    write_json(paths.status, Status(state="hung", exit_code=1, reason="ranks called different collectives"))
+    write_json(paths.parity, {"definitions": {"master_dtype": "of the weights"}, "master_dtype": "float32"})
+    checkpoint = paths.checkpoint(2)
+    checkpoint.mkdir(parents=True)
+    (checkpoint / CHECKPOINT_INFO).write_text("{}")
+    config = dataclasses.replace(make_config(tracker=WandbTracker(**named, x_axis="tokens")), tags=["mine"])
+    tracker = Tracker(config, paths.root)
+    tracker.start()
+    for step in (1, 2):
+        tracker.log({"step": step, "loss": 1.0, "tokens": 64 * step, "attempt": 0, "time_s": 1767225600.0 + 10 * step})
+    tracker.alert("loss is nan", "step 2")
+    tracker.close(1, timeout_s=60)
+    assert tracker._process.wait(60) == 0
+    (folder,) = offline_logs(paths.root)
+    found = wandb_file.records(next(folder.glob("*.wandb")))
+    (run,) = [record.run for record in found if record.WhichOneof("record_type") == "run"]
+    assert (run.run_id, run.run_group, run.job_type, list(run.tags), run.notes) == (
+        paths.root.name, "sweep-1", "train", ["mine", "a100"], "why",
+    )  # fmt: skip
+    assert wandb_file.items(run.config.update)["model"]["layers"] == config.model.layers
+    rows = [wandb_file.items(record.history.item) for record in found if record.HasField("history")]
+    assert [(row["step"], row["tokens"], row["seconds"]) for row in rows] == [(1, 64, 10.0), (2, 128, 20.0)]
+    assert rows[-1]["parity/_type"] == rows[-1]["diagnosis/_type"] == "table-file"
+    assert rows[-1]["_timestamp"] == 1767225620.0
+    metrics = {
+        record.metric.name or record.metric.glob_name: record.metric for record in found if record.HasField("metric")
+    }
+    assert metrics["*"].step_metric == "tokens" and metrics["attempt"].options.hidden
+    assert [record.alert.title for record in found if record.HasField("alert")] == ["loss is nan", "run hung"]
+    made = [record.artifact for record in found if record.HasField("artifact")]
+    made += [record.request.log_artifact.artifact for record in found if record.HasField("request")]
+    assert {artifact.type for artifact in made} >= {"report", "model"}
+
+
+@pytest.mark.timeout(60)
+def test_tensorboard_shows_hyperparameters_and_only_what_people_plot(paths, make_config):
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    paths.root.mkdir()
+    tracker = Tracker(make_config(tracker=TensorboardTracker()), paths.root)
+    tracker.start()
+    tracker.log({"step": 1, "loss": 2.0, "tokens": 64, "attempt": 0, "time_s": 5.0, "validation_samples": 8})
+    tracker.close(0, timeout_s=40)
+    assert tracker._process.wait(40) == 0
+    events = EventAccumulator(str(paths.root / "tensorboard"))
+    events.Reload()
+    assert events.Tags()["scalars"] == ["loss"] and events.Scalars("loss")[0].wall_time == 5.0
+    data = {tag: events.SummaryMetadata(tag).plugin_data.content for tag in events.PluginTagToContent("hparams")}
+    started = HParamsPluginData.FromString(data["_hparams_/session_start_info"]).session_start_info.hparams
+    assert started["strategy.name"].string_value and started["train.global_batch_size"].number_value > 0
+    assert "_hparams_/session_end_info" in data
+
+
+OWN = """
+import json
+from pathlib import Path
+from dtk.record.own_tracker import OwnTracker
+class Mine(OwnTracker):
+    def __init__(self, uri: str) -> None:
+        self.lines, self.uri = [], uri
+    def begin(self, run_id, folder, config):
+        self.lines.append(["begin", run_id, config["model"]["name"]])
+    def log(self, step, figures, time_s):
+        self.lines.append(["log", step, figures["loss"], time_s])
+    def summary(self, figures):
+        self.lines.append(["summary", figures])
+    def finish(self, exit_code):
+        Path(self.uri).write_text(json.dumps([*self.lines, ["finish", exit_code]]))
+"""
+
+
+@pytest.mark.timeout(60)
+def test_a_tracker_of_ones_own_gets_everything(paths, make_config, tmp_path, monkeypatch):
+    (tmp_path / "my_trackers.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    paths.root.mkdir()
+    section = CustomTracker(_target_="my_trackers.Mine", arguments={"uri": str(tmp_path / "out.json")})
+    tracker = Tracker(dataclasses.replace(make_config(tracker=section), allow_targets=["my_trackers.*"]), paths.root)
+    tracker.start()
+    tracker.log({"step": 3, "loss": 0.5, "time_s": 7.0, "mfu_reason": "cpu"})
+    tracker.summary({"loss": 0.5})
+    tracker.close(0, timeout_s=40)
+    assert json.loads((tmp_path / "out.json").read_text()) == [
+        ["begin", paths.root.name, "gpt2_tiny"],
+        ["log", 3, 0.5, 7.0],
+        ["summary", {"loss": 0.5}],
+        ["finish", 0],
+    ]
+
+
+@pytest.mark.timeout(60)
+def test_a_tracker_that_is_not_allowed_is_not_imported(paths, make_config, tmp_path, monkeypatch, capfd):
+    (tmp_path / "bad_trackers.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n" + OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = make_config(tracker=CustomTracker(_target_="bad_trackers.Mine", arguments={"uri": "x"}))
+    with pytest.raises(DtkError, match=r"_target_=bad_trackers\.Mine is not allowed"):
+        check_targets(config)
+    paths.root.mkdir()
+    tracker = Tracker(config, paths.root)
+    tracker.start()
+    tracker.close(0, timeout_s=40)
+    assert tracker._process.returncode == 1 and not (tmp_path / "ran").exists()
+    assert capfd.readouterr().err.count("is not allowed") == 1
+
+
+@pytest.mark.timeout(120)
+def test_the_example_of_the_guide_writes_to_mlflow(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    text = (Path(trackers.__file__).parents[2] / "docs" / "guides" / "own_tracker.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(text.partition("```python\n")[2].partition("```")[0], names)
+    for step in (1, 2):  # A run, and the same one resumed.
+        tracker = names["MLflow"](uri=f"sqlite:///{tmp_path}/mlflow.db")
+        tracker.begin("20260101-run", tmp_path, {"seed": 1, "model": {"name": "gpt2"}})
+        tracker.log(step, {"loss": 1.0 / step}, 1767225600.0 + step)
+        tracker.table("parity", ("a", "b"), [[1, 2]])
+        tracker.finish(0)
+    (run,) = mlflow.search_runs(output_format="list")
+    assert run.data.params == {"seed": "1", "model.name": "gpt2"} and run.info.status == "FINISHED"
+    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
+    assert [(metric.step, metric.value, metric.timestamp) for metric in history] == [
+        (1, 1.0, 1767225601000),
+        (2, 0.5, 1767225602000),
+    ]

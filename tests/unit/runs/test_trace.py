@@ -86,7 +86,11 @@ def run(tmp_path: Path) -> RunPaths:
         with gzip.open(paths.trace(rank), "wt") as file:
             json.dump({"schemaVersion": 1, "baseTimeNanoseconds": int(STARTED_S * 1e9), "traceEvents": events}, file)
     sample = {"kind": "sample", "time_s": STARTED_S + 2, "gpu": [{"power_watts": 300.0, "failed": ["x"]}]}
-    lines(paths.telemetry(0), {"kind": "about", "time_s": STARTED_S}, {**sample, "host": {"cpu_percent": 7.0}})
+    lines(
+        paths.telemetry(0),
+        {"kind": "about", "time_s": STARTED_S, "host": "vm"},
+        {**sample, "host": {"cpu_percent": 7.0}},
+    )
     return paths
 
 
@@ -169,6 +173,21 @@ def test_damage_is_a_line_and_the_rest_is_drawn(run):
     merge, events = merged(run)
     assert len(merge.problems) >= 3 and all("\n" not in problem for problem in merge.problems)
     assert sum(event["name"] == "forward" for event in events) == 1
+
+
+def test_numbers_beyond_any_float_are_damage(run):
+    huge = "9" * 400
+    lines = (
+        f'{{"kind": "span", "name": "x", "time_s": {huge}, "duration_ms": 1}}\n',
+        f'{{"time_s": {huge}, "a": 1}}\n',
+    )
+    run.events(0).write_text(lines[0])
+    run.memory(0).write_text(lines[1])
+    merge, events = merged(run)
+    assert events and sorted(line.split(":")[0] for line in merge.problems) == [
+        "events/rank_00000.jsonl",
+        "memory/rank_00000.jsonl",
+    ]
 
 
 def test_the_command(run, monkeypatch, capsys):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from dtk.simulate.gradients import GradientWatch
+from dtk.simulate.step import GradientWatch
 
 
 def watched(output: Tensor) -> list[Tensor]:

@@ -15,8 +15,9 @@ from dtk.strategies.traits import Traits
 
 
 def test_the_simplest_comes_first() -> None:
-    assert list(CONFIG_TYPES) == ["single", "dp", "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
-    assert len(CONFIG_TYPES) == 8
+    own = ["single", "dp", "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
+    assert list(CONFIG_TYPES) == [*own, "deepspeed_zero1", "deepspeed_zero2", "deepspeed_zero3"]
+    assert len(CONFIG_TYPES) == 11
     assert "base" not in CONFIG_TYPES and "registry" not in CONFIG_TYPES
     assert (preferred("units"), preferred("buckets")) == ("fsdp", "ddp")
 
@@ -45,10 +46,10 @@ def test_only_the_chosen_file_is_read() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-@pytest.mark.parametrize("name", CONFIG_TYPES)
+@pytest.mark.parametrize("name", [name for name, kind in CONFIG_TYPES.items() if not kind.traits.library])
 def test_a_run_without_recorded_traits_is_read_as_one_with_them(name: str) -> None:
     section: Any = CONFIG_TYPES[name]()
-    recorded = {"strategy_traits": json.loads(json.dumps(section.traits_record()))}
+    recorded = {"strategy_traits": json.loads(json.dumps(dataclasses.asdict(section.traits)))}
     config = {"strategy": {"name": name}}
     assert strategy_traits({}, config) == strategy_traits(recorded, config)
     assert strategy_traits(recorded, config).shards_optimizer_only == section.traits.deals_out_parameters

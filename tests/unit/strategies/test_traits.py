@@ -1,5 +1,6 @@
 """What others read of a strategy, without torch: its meshes, its groups, and what clipping adds."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -15,13 +16,19 @@ from dtk.strategies.zero1 import Zero1Config
 
 @pytest.mark.parametrize("name", CONFIG_TYPES)
 def test_traits_are_recorded_as_json(name: str) -> None:
-    record = CONFIG_TYPES[name].traits_record()
+    record = dataclasses.asdict(CONFIG_TYPES[name].traits)
     assert json.loads(json.dumps(record))["sharded"] == list(CONFIG_TYPES[name].traits.sharded)
 
 
 def test_who_gathers_and_who_deals_out() -> None:
     traits = {name: kind.traits for name, kind in CONFIG_TYPES.items()}
-    assert {name for name, of in traits.items() if of.shards_parameters} == {"zero2", "zero3", "fsdp", "hsdp"}
+    assert {name for name, of in traits.items() if of.shards_parameters} == {
+        "zero2",
+        "zero3",
+        "fsdp",
+        "hsdp",
+        "deepspeed_zero3",
+    }
     assert [name for name, of in traits.items() if of.deals_out_parameters] == ["zero1"]
 
 

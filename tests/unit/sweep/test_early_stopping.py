@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from diagnostics.contract.artifacts import RunPaths
-from dtk.sweep import early_stopping
-from dtk.sweep.early_stopping import EarlyStop
+from dtk.sweep import local
 from dtk.sweep.folder import create
+from dtk.sweep.local import EarlyStop
 from dtk.sweep.points import Point
 
 
@@ -28,8 +28,8 @@ class Searches:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     event = threading.Event()
-    monkeypatch.setattr(early_stopping, "ask_ranks", event.set)
-    monkeypatch.setattr(early_stopping, "LOOK_S", 0.01)
+    monkeypatch.setattr(local, "ask_ranks", event.set)
+    monkeypatch.setattr(local, "LOOK_S", 0.01)
     return event
 
 

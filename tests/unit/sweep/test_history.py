@@ -8,9 +8,9 @@ import pytest
 
 from diagnostics.contract.artifacts import RunPaths
 from dtk.sweep.folder import Sweep, Trial, create
-from dtk.sweep.history import look, tried
 from dtk.sweep.points import Point
 from dtk.sweep.runner import STOPPED_EARLY
+from dtk.sweep.summary import look, tried
 
 
 def make_run(folder: Path, lines: list[str], figures: Any = None) -> Path:

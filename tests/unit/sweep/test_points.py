@@ -52,7 +52,7 @@ def point(tmp_path_factory: Any) -> Point:
 
 
 def test_a_frozen_point_thaws_to_what_it_was(point: Point) -> None:
-    thawed = point.thaw()
+    thawed = point.thaw("20260101-sweep")
     assert thawed.composed.config.seed == 7 and thawed.composed.plain == point.config
     assert thawed.paths is None
     assert (point.index, point.name, point.values) == (2, "seed=7", {"seed": 7})
@@ -60,9 +60,16 @@ def test_a_frozen_point_thaws_to_what_it_was(point: Point) -> None:
 
 def test_a_point_whose_origins_are_damaged_is_refused(point: Point) -> None:
     with pytest.raises(DtkError, match="point 3 of the sweep is damaged"):
-        dataclasses.replace(point, origins="{").thaw()
+        dataclasses.replace(point, origins="{").thaw("a")
 
 
 def test_a_point_that_resumes_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DtkError, match="resume"):
         freeze(0, "", [f"resume={tmp_path}", *TINY], None)
+
+
+@pytest.mark.parametrize(("typed", "group"), [([], "20260101-sweep"), (["tracker.group=mine"], "mine")])
+def test_runs_of_a_sweep_are_one_group_in_wandb(typed: list[str], group: str, tmp_path: Path) -> None:
+    overrides = ["strategy=ddp", f"runs_folder={tmp_path}", *TINY, "tracker=wandb", *typed]
+    composed = freeze(0, "", overrides, None).thaw("20260101-sweep").composed
+    assert composed.config.tracker.group == composed.plain["tracker"]["group"] == group

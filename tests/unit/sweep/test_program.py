@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dtk.errors import DtkError
-from dtk.sweep.program import CHOICES, DEFAULT, fixed_overrides
+from dtk.sweep.file import CHOICES, DEFAULT, fixed_overrides
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_points_are_run_as_they_were_frozen(tmp_path, points, launches, monkeypa
     sweep, runner = go_on(tmp_path, sweep)
     monkeypatch.setattr("dtk.launch.prepare.compose", lambda *_, **__: pytest.fail("composed again"))
     assert runner.interleaved(sweep.points) == 0
-    thawed = sweep.points[0].thaw().composed
+    thawed = sweep.points[0].thaw("a").composed
     assert thawed.plain == points[0].config and thawed.overrides == points[0].overrides
     assert thawed.origins.keys["strategy.bucket_cap_mb"]
     sweep.close()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dtk.errors import DtkError
-from dtk.sweep.yaml_file import MOST_BYTES, load
+from dtk.sweep.file import MOST_BYTES, load
 from tests.unit.sweep.files import write
 
 

@@ -1,6 +1,10 @@
 """Checkpoints of one rank: whole or absent, the newest kept, and one line for those that do not fit."""
 
 import json
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from dtk.models.rows import by_part
 from dtk.parallel.context import Context
 from dtk.record.recorder import Recorder
 from dtk.strategies.single import Single, SingleConfig
+from dtk.train import checkpoint
 from dtk.train.checkpoint import FORMAT, Checkpoints, LoopState
 from tests.unit.train.conftest import config
 
@@ -55,6 +60,32 @@ def test_weights_buffers_and_states_come_back(make: Any, tmp_path: Path) -> None
         assert all(torch.equal(v, fresh.state[theirs][k]) for k, v in optimizer.state[mine].items())
 
 
+def test_a_write_of_many_minutes_is_work_while_its_files_grow(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints, seen = make(), []
+    monkeypatch.setattr(checkpoint, "LOOK_S", 0.01)
+    monkeypatch.setattr(checkpoint, "region", lambda name: nullcontext(seen.append(name)))
+    checkpoints.partial, done, stood = tmp_path, Future[None](), threading.Event()
+
+    def write() -> None:
+        for size in range(1, 6):
+            (tmp_path / "part").write_bytes(bytes(size))
+            before, ends_s = len(seen), time.monotonic() + 10
+            while len(seen) == before and time.monotonic() < ends_s:
+                time.sleep(0.001)
+        beats = len(seen)
+        time.sleep(0.2)  # Nothing grows: nothing is told.
+        if len(seen) == beats:
+            stood.set()
+        done.set_result(None)
+
+    checkpoints.pending = done
+    threading.Thread(target=write).start()
+    checkpoints.wait()
+    assert len(seen) >= 5 and stood.is_set()
+
+
 def test_only_the_newest_are_kept_and_half_written_ones_are_removed(make: Any, tmp_path: Path) -> None:
     checkpoints, (model, optimizer) = make(asynchronous=True, keep=2), stepped()
     for step in (1, 2, 2, 3):
@@ -73,7 +104,7 @@ def test_a_write_that_fails_is_reported_and_costs_the_older_ones_nothing(make: A
     blocked = RunPaths(tmp_path).checkpoints / ".partial_step_00000002"
     blocked.write_text("a file where the folder should be")
     checkpoints.save(model, optimizer, LoopState(2))
-    assert "the newest that is kept is step_00000001" in checkpoints.shortfall()
+    assert "the newest one is step_00000001" in checkpoints.shortfall()
     blocked.unlink(missing_ok=True)
     checkpoints.save(model, optimizer, LoopState(3))
     assert checkpoints.shortfall() == "", "the last one succeeded"

@@ -18,6 +18,7 @@ from dtk.parallel.mesh import Mesh
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.hsdp import HSDPConfig
 from dtk.strategies.registry import build_strategy
+from dtk.strategies.single import SingleConfig
 from dtk.train.export import export
 from tests.unit.rank_threads import context, on_ranks
 from tests.unit.train.conftest import config
@@ -49,7 +50,7 @@ def test_shards_are_put_together_on_the_first_rank(section: Any, mesh: Mesh, tmp
         if mesh.tp > 1:
             tp.cut_model(settings, model, strategy)
         strategy.wrap(model, lambda module: initialize_model(module, 3))
-        export(settings, model, RunPaths(tmp_path), place)
+        export(settings, model, RunPaths(tmp_path), place, strategy)
 
     on_ranks(mesh.world_size, work)
     folder = RunPaths(tmp_path).export
@@ -62,7 +63,9 @@ def test_shards_are_put_together_on_the_first_rank(section: Any, mesh: Mesh, tmp
 def test_buffers_keep_their_type_and_small_floats_become_float32(tmp_path: Path) -> None:
     def work(rank: int) -> None:
         model = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2, dtype=torch.bfloat16))
-        export(config(model=LLAMA), model, RunPaths(tmp_path), context(rank, Mesh()))
+        place = context(rank, Mesh())
+        alone = build_strategy(SingleConfig(), place, PrecisionConfig())
+        export(config(model=LLAMA), model, RunPaths(tmp_path), place, alone)
 
     on_ranks(1, work)
     tensors = load_file(RunPaths(tmp_path).export / "model.safetensors")

@@ -1,5 +1,6 @@
 """Micro-batches of a step: the summed loss, one communication at the end, and how experts were used."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ def test_losses_are_summed_and_gradients_scaled() -> None:
         model = build_model(MOE, [])
         initialize_model(model, 1)
         seeds: list[int] = []
-        runner = Accumulate(strategy, model, model, LanguageModeling(), loads=ExpertLoads(strategy.context))
+        runner = Accumulate(strategy, model, model, LanguageModeling(), loads=ExpertLoads(strategy.context, MOE))
         loss = runner.run(batches, 0.25, seeds.append)
         answer = model(tokens)
         assert isinstance(answer, Answer) and seeds == [0, 1]
@@ -60,7 +61,7 @@ def test_the_worst_block_is_told_over_all_ranks() -> None:
     more = torch.tensor([[[2, 2, 2, 2], [2, 2, 2, 2]], [[8, 0, 0, 0], [2, 0, 0, 0]]])
 
     def work(rank: int) -> dict[str, float]:
-        loads = ExpertLoads(context(rank, Mesh(dp_replicate=2, ep=2)))
+        loads = ExpertLoads(context(rank, Mesh(dp_replicate=2, ep=2)), replace(MOE, dense_layers=0))
         for table in (counts, more - counts) if rank else (counts,):
             loads.add(Answer(torch.empty(0), torch.empty(0), table))
         return loads.figures()

@@ -5,8 +5,11 @@ import traceback
 import pytest
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from dtk.train import storage
+from dtk.train.metadata import Reader
 from dtk.train.storage import Writer, in_words, is_out_of_memory, root
 
 
@@ -40,3 +43,16 @@ def test_what_the_disk_said_survives_torchs_archive_writer(tmp_path):
             save({"weight": torch.zeros(size)}, storage_writer=writer, no_dist=True)
         assert in_words(caught.value) == "no space left on device"
         (tmp_path / "x" / "__0_0.distcp").unlink()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_long_file_is_synced_while_it_is_written(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(storage, "SYNC_BYTES", 1000)
+    monkeypatch.setattr(storage.os, "fsync", lambda file: synced.append(os.fstat(file).st_size))
+    state = {str(number): torch.full((1000,), float(number)) for number in range(5)}
+    save(state, storage_writer=Writer(tmp_path, single_file_per_rank=True), no_dist=True)
+    assert len(synced) > 5 and synced[:5] == sorted(set(synced[:5]))
+    fresh = {name: torch.zeros(1000) for name in state}
+    load(fresh, storage_reader=Reader(tmp_path), no_dist=True)
+    assert all(torch.equal(fresh[name], value) for name, value in state.items())

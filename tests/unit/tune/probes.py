@@ -6,8 +6,7 @@ from dtk.tune import micro
 from dtk.tune.candidates import Candidate
 from dtk.tune.make import Request, _in_turns, _Job
 from dtk.tune.model import TuneReport
-from dtk.tune.probe import Probe
-from dtk.tune.trials import Trials
+from dtk.tune.probe import Probe, Trials
 
 MIB = 2**20
 

@@ -85,7 +85,7 @@ def test_a_signal_is_called_one(
             time.sleep(5)
         return probe(100.0)
 
-    monkeypatch.setattr("dtk.tune.trials.probe", run)
+    monkeypatch.setattr("dtk.tune.probe.probe", run)
     job = ["experiment=smoke", "strategy=single", "train.global_batch_size=8", f"runs_folder={tmp_path}"]
     assert main(["tune", "micro_batch_size", *job, "--json"]) == 130
     made = json.loads(capsys.readouterr().out)

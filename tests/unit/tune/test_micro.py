@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from dtk.tune import micro
 from dtk.tune.micro import largest
-from dtk.tune.probe import Probe
-from dtk.tune.trials import Trials
+from dtk.tune.probe import Probe, Trials
 from tests.unit.tune.probes import OOM, probe, sizes
 
 
@@ -57,7 +56,7 @@ def searched(
         asked.append(int(overrides[-1].partition("=")[2]))
         return probe(100.0) if asked[-1] <= fits_up_to else OOM
 
-    monkeypatch.setattr("dtk.tune.trials.probe", run)
+    monkeypatch.setattr("dtk.tune.probe.probe", run)
     made = Trials([], None, Path(), lambda text: None, float("inf"))
     return made, micro.find_largest(made, sizes), asked
 
@@ -72,7 +71,7 @@ def test_the_largest_that_fits_is_found_with_few_probes(
 
 
 def test_a_failure_that_is_not_memory_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dtk.tune.trials.probe", lambda *_: probe(state="hung", reason="rank 1 waits"))
+    monkeypatch.setattr("dtk.tune.probe.probe", lambda *_: probe(state="hung", reason="rank 1 waits"))
     made = Trials([], None, Path(), lambda text: None, float("inf"))
     with pytest.raises(micro.ProbeFailedError, match=r"train\.micro_batch_size=1 hung: rank 1 waits"):
         micro.find_largest(made, [1, 2])

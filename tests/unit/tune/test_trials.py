@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from dtk.tune import micro
-from dtk.tune.probe import Probe
-from dtk.tune.trials import Trials
+from dtk.tune.probe import Probe, Trials
 from tests.unit.tune.probes import probe
 
 
@@ -17,7 +16,7 @@ def test_a_candidate_that_failed_is_not_tried_again(monkeypatch: pytest.MonkeyPa
         tried.append(overrides[-1])
         return probe(state="failed", reason="ValueError") if overrides[-1].endswith("=2") else probe(1.0)
 
-    monkeypatch.setattr("dtk.tune.trials.probe", run)
+    monkeypatch.setattr("dtk.tune.probe.probe", run)
     made = Trials([], None, Path(), lambda text: None, float("inf"))
     made.rounds([micro.candidate(1), micro.candidate(2), micro.candidate(4)], 1, 3)
     assert [text[-1] for text in tried] == list("1241414"), "in turns"

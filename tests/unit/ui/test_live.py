@@ -25,6 +25,13 @@ def test_of_a_step_that_was_made_again_the_last_record_counts(tmp_path: Path) ->
     assert drawn.keys() == {"loss", "tokens_per_s", "time_s"}, "what is no number has no curve"
 
 
+def test_steps_that_a_restart_took_back_are_not_drawn(tmp_path: Path) -> None:
+    rows = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 2)]
+    text = "".join(f'{{"attempt": {attempt}, "step": {step}, "loss": {attempt}}}\n' for attempt, step in rows)
+    (tmp_path / "m").write_text(text)
+    assert live.curves(tmp_path / "m")["loss"] == [(1, 0), (2, 1)]
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]\n7\n", '{"loss": 1}\n', '{"step": "x", "loss": 1}\n', "\0" * 100, "[" * 99_999]
 )
@@ -36,6 +43,18 @@ def test_a_damaged_file_has_no_curves(text: str, tmp_path: Path) -> None:
 def test_values_that_are_no_finite_number_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "m").write_text('{"step": 1, "loss": NaN}\n{"step": 2, "loss": Infinity}\n{"step": 3, "loss": 1.5}\n')
     assert live.curves(tmp_path / "m") == {"loss": [(3, 1.5)]}
+
+
+def test_figures_of_hundreds_of_digits_are_none_of_a_training(tmp_path: Path) -> None:
+    huge = "9" * 400
+    (tmp_path / "m").write_text(
+        f'{{"step": 1, "loss": {huge}}}\n{{"step": {huge}, "loss": 1}}\n{{"step": 2, "loss": 3}}\n'
+    )
+    assert live.curves(tmp_path / "m") == {"loss": [(2, 3)]}
+    run = made(tmp_path, "one", "running")
+    beat(run, 0, int("9" * 400), "forward")
+    (rank,) = live.ranks(RunPaths(run), time.time())
+    assert rank.step is None
 
 
 def test_long_curves_are_thinned_and_end_with_the_newest(tmp_path: Path) -> None:

@@ -45,6 +45,21 @@ def test_filter_by_words_in_name_and_state(folder: Path) -> None:
     assert listed(folder, q="<nothing>") == [] and "no run is like that" in texts(pages.runs_page(folder, {"q": "x"}))
 
 
+def test_tags_and_sweeps_are_filters(folder: Path) -> None:
+    write_json(folder / "a-ddp" / "manifest.json", {"tags": ["h200", "paper"]})
+    write_json(folder / "c-fsdp" / "manifest.json", {"tags": ["h200", 3, "<b>\x1b[2J"]})
+    record = folder / "sweeps" / "20260101-grid" / "runs.jsonl"
+    record.parent.mkdir(parents=True)
+    record.write_text('{"event": "opened", "run": "b-fsdp"}\n{"event": "opened", "run": "../c-fsdp"}\n{"torn')
+    assert set(listed(folder, tag="h200")) == {"a-ddp", "c-fsdp"}
+    assert listed(folder, tag="h200", q="fsdp") == ["c-fsdp"] == listed(folder, tag="h200", sweep="20260101-grid")
+    assert set(listed(folder, sweep="20260101-grid")) == {"b-fsdp", "c-fsdp"} and listed(folder, tag="other") == []
+    page = texts(pages.runs_page(folder, {"tag": "h200"}))
+    assert "[h200 (2)]" in page and "sweep=20260101-grid" in page and "\x1b" not in page and "<b>" not in page
+    write_json(folder / "a-ddp" / "manifest.json", {"tags": "h200"})
+    assert listed(folder, tag="h200") == ["c-fsdp"], "a manifest that changed is read again"
+
+
 @pytest.mark.parametrize(("sort", "reverse"), [("name", ""), ("name", "1"), ("state", ""), ("no such key", "")])
 def test_sorting(sort: str, reverse: str, folder: Path) -> None:
     names = listed(folder, sort=sort, reverse=reverse)
@@ -86,12 +101,15 @@ def test_a_thousand_ranks_are_cells(folder: Path) -> None:
     run = made(folder, "f", "finished")
     for rank in (0, 1, *range(40, 140)):
         beat(run, rank, 5, "end")
-    page = pages.run_page(folder, "f")
-    (section,) = [b for b in page.blocks if isinstance(b, doc.Section) and b.title == "Ranks"]
-    table = section.blocks[-1]
-    assert isinstance(table, doc.Table) and table.kind == "dense" and len(table.rows) == 5
-    missing = doc.cell_of(table.rows[0][3])
-    assert missing.hint == "rank 2 left no heartbeat" and missing.tone == "soft"
+    beat(run, 41, 4, "backward")
+    (section,) = [b for b in pages.run_page(folder, "f").blocks if isinstance(b, doc.Section) and b.title == "Ranks"]
+    cells = section.blocks[-1]
+    assert isinstance(cells, doc.Tracks) and [name for name, _, _ in cells.rows] == ["0", "32", "64", "96", "128"]
+    missing = cells.rows[0][1][2]
+    assert missing.hint == "rank 2 left no heartbeat" and missing.colour == "none"
+    behind = cells.rows[1][1][9]
+    assert behind.hint.startswith("rank 41, step 4, in backward") and behind.colour == "h3"
+    assert [end for _, _, end in cells.rows[:2]] == ["step 5", "step 4 to 5"]
 
 
 def test_what_was_planned_stands_beside_what_was_measured(folder: Path) -> None:

@@ -72,6 +72,16 @@ def test_a_comparison_that_cannot_be_made_says_why(server: Server) -> None:
     assert code == 404 and "Traceback" not in body and "All runs" in body
 
 
+def test_a_page_that_fails_is_one_line_too(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def vanish(*_: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "a-ddp/status.json")
+
+    monkeypatch.setattr("dtk.ui.server.run_page", vanish)
+    code, _, body = allowed(server, "/run/a-ddp")
+    assert code == 500 and "his page cannot be made: FileNotFoundError" in body and "Traceback" not in body
+    assert "All runs" in body
+
+
 def test_the_diagnosis_is_that_of_the_command(server: Server) -> None:
     code, _, body = allowed(server, "/run/a-ddp/diagnosis")
     assert code == 200 and body.startswith("<!doctype html>") and "a-ddp" in body

@@ -1,17 +1,17 @@
 """What is read of a run before and after a remedy: its end, its terms, its figures, and which remedy is tried."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.runs.find import read_details
 from dtk.config.compose import compose
 from dtk.errors import DtkError
 from dtk.record.run_folder import describe
-from dtk.verify.verify import BEYOND, STEPS, _fault_conflict, _figures, _short, _step_of_end, _terms, verify
+from dtk.verify.verify import BEYOND, STEPS, _fault_conflict, _figures, _run, _short, _step_of_end, _terms, verify
 from tests.unit.diagnostics.report.samples import finding, report
 
 
@@ -111,3 +111,13 @@ def test_a_remedy_that_leaves_no_place_for_the_fault_is_told_by_its_type(tmp_pat
     assert conflict is not None and conflict.what == "fault=branch cannot happen under strategy=ddp"
     assert _fault_conflict(["train.steps=9"], paths) is None
     assert _fault_conflict(["train.global_batch_size=7"], paths) is None, "refused, and not for the fault"
+
+
+def test_what_a_remedy_repeats_of_the_folder_is_not_typed_by_the_user(tmp_path: Path) -> None:
+    composed = compose(["model=gpt2_tiny", "data=synthetic", "strategy=fsdp", "launcher.nproc=2"])
+    paths = RunPaths(tmp_path / "run")
+    paths.root.mkdir(mode=0o755)
+    describe(paths, {"schema_version": 1}, composed.plain, composed.overrides, composed.origins)
+    with pytest.raises(DtkError, match=r"its nccl\.variables\.NCCL_NET_PLUGIN names a path outside it"):
+        _run(["nccl.variables.NCCL_NET_PLUGIN=/tmp/evil.so"], paths)
+    assert not paths.verify.exists()

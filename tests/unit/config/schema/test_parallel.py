@@ -63,7 +63,6 @@ def test_a_dimension_that_the_strategy_lacks() -> None:
 def test_what_was_chosen_as_typed() -> None:
     parallel = ParallelConfig(tp=2, pp=4, ep=2)
     assert parallel.cut == ["parallel.pp=4", "parallel.tp=2", "parallel.ep=2"]
-    assert parallel.cut_layers == ["parallel.tp=2", "parallel.ep=2"]
     assert ParallelConfig().cut == []
 
 

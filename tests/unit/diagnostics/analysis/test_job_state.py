@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.analysis.wait_graph.broadcast_tree import deviating_rank, stuck_ranks
+from diagnostics.analysis.stall.blameless import deviating_rank, stuck_ranks
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.model import Frame, RankError
 from tests.unit.diagnostics.hang.dumps import START_NS, Job, Op, confirmed, detect, evidence, write

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnostics.analysis.layout import ORDER, Layout, layout, named
+from diagnostics.analysis.layout import ORDER, Layout, layout, named, recorded_layout
 from diagnostics.contract.findings import Finding, Group, Stated
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, RunEvidence
@@ -43,9 +43,10 @@ def test_numbers_are_left_out_where_there_is_one_group():
 
 
 @settings(max_examples=50)
-@given(st.fixed_dictionaries({name: st.integers(1, 3) for name in ORDER}))
-def test_places_and_groups_are_those_of_the_mesh_of_the_run(sizes):
-    ours, theirs = Layout(sizes), Mesh(**sizes)
+@given(st.fixed_dictionaries({name: st.integers(1, 3) for name in ORDER}), st.sampled_from(["tp", "dp", "pp"]))
+def test_places_and_groups_are_those_of_the_mesh_of_the_run(sizes, innermost):
+    theirs = Mesh(**sizes, innermost=innermost)
+    ours = recorded_layout({"mesh": {**sizes, "order": list(theirs.order)}}, theirs.world_size)
     for rank in range(theirs.world_size):
         assert ours.place(rank) == {name: theirs.coordinate(rank)[name] for name in ORDER}
         for name in ORDER:
@@ -53,7 +54,16 @@ def test_places_and_groups_are_those_of_the_mesh_of_the_run(sizes):
 
 
 @pytest.mark.parametrize(
-    "mesh", [None, 3, {}, {"pp": 2}, {**dict.fromkeys(ORDER, 1), "tp": "2"}, dict.fromkeys(ORDER, 0)]
+    "mesh",
+    [
+        None,
+        3,
+        {},
+        {"pp": 2},
+        {**dict.fromkeys(ORDER, 1), "tp": "2"},
+        dict.fromkeys(ORDER, 0),
+        {**dict.fromkeys(ORDER, 1), "order": [3], "tp": None},
+    ],
 )
 def test_a_damaged_or_missing_mesh_is_none(tmp_path, mesh):
     assert layout(evidence(tmp_path, mesh, 1)) is None

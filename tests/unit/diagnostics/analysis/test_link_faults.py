@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.analysis.link_faults import RETRY_EXCEEDED, LinkFaults, link_faults
+from diagnostics.causes.network.link_fault import RETRY_EXCEEDED, LinkFaults, link_faults
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact
 from tests.unit.diagnostics.analysis.calls import fact

@@ -19,7 +19,7 @@ def printed(losses: list[float], first: int = 1, norms: list[float] | None = Non
         loss=array("d", losses),
         norm=array("d", norms or [1.0] * count),
     )
-    return Printed(file, Steps({"nanogpt": series}))
+    return Printed(file, Steps({"nanogpt": series}), "nanogpt")
 
 
 def job(*logs: Printed) -> PrintedSteps:
@@ -80,3 +80,19 @@ def test_a_resume_is_held_against_what_came_before(first: int, losses: list[floa
     assert (found is not None) == is_worse
     if found is not None:
         assert (found[0].file, found[1].file) == ("a", "b") and found[3] > 1.5 * found[2]
+
+
+def test_two_trainers_in_the_same_logs_are_not_compared_with_each_other() -> None:
+    """A script may print the sum of what its trainer prints the mean of; two runs of it are compared all the same."""
+
+    def both(file: str) -> list[Printed]:
+        own, sums = printed(noisy(60)), printed([4 * loss for loss in noisy(60)])
+        steps = Steps({"own": own.steps.series["nanogpt"], "nanogpt": sums.steps.series["nanogpt"]})
+        return [Printed(file, steps, "own"), Printed(file, steps, "nanogpt")]
+
+    assert not list(multiples(job(*both("a"), *both("b"))))
+    resumed = printed([4 * loss for loss in noisy(30)], first=40)
+    mixed = Steps({"own": printed(noisy(60)).steps.series["nanogpt"], "nanogpt": resumed.steps.series["nanogpt"]})
+    assert worse_after_resume(job(Printed("a", mixed, "own"), Printed("a", mixed, "nanogpt"))) is None
+    assert worse_after_resume(job(printed(noisy(60)), printed([4 * loss for loss in noisy(30)], first=40))) is not None
+    assert list(multiples(job(printed(noisy(60), file="a"), printed([4 * loss for loss in noisy(60)], file="b"))))

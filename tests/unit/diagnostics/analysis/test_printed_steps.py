@@ -2,6 +2,7 @@
 
 import math
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,10 +13,14 @@ from diagnostics.analysis.printed_steps import (
     WINDOW,
     Jump,
     Printed,
+    climb,
     jump,
     non_finite_to_the_end,
+    printed_steps,
     skipped_to_the_end,
 )
+from diagnostics.evidence.gather import gather
+from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs.steps import Series, Steps
 
 NAN = math.nan
@@ -33,7 +38,7 @@ def log(losses: list[float], steps: list[float] | None = None, **columns: list[f
         series.scale.append(columns.get("scales", [NAN] * len(losses))[n])
         series.skipped.append(columns.get("skipped", [0.0] * len(losses))[n])
         series.printed.append(columns.get("printed", [3 if norms else 1] * len(losses))[n])  # type: ignore[arg-type]
-    return Printed("train.log", Steps(series={"trainer": series}))
+    return Printed("train.log", Steps(series={"trainer": series}), "trainer")
 
 
 def course(level: float, count: int, noise: float = 0.01, seed: int = 0) -> list[float]:
@@ -139,3 +144,45 @@ def test_steps_that_went_on_behind_the_last_overflow() -> None:
 def test_a_few_norms_that_are_not_finite_at_the_end(losses: list[float], skipped: list[float], told: bool) -> None:
     norms = [1.0, NAN, NAN, NAN]
     assert (non_finite_to_the_end(log(losses, norms=norms, skipped=skipped)) is not None) is told
+
+
+def test_a_climb_to_far_above_the_start_is_found_where_it_left_it() -> None:
+    losses = [10.8, *course(9.0, 20), *[9.0 + 0.5 * n for n in range(60)]]
+    found = climb(log(losses, norms=[*[1.0] * 24, *[9.0] * 57]))
+    assert found is not None and not found.at_once and found.fell
+    assert (found.line, found.steps_after, found.norms) == (26, 56, (1.0, 9.0))
+    assert found.before == pytest.approx(9, abs=0.02) and found.after == pytest.approx(33.75)
+    at_once = climb(log([10.8, *[12.0 + n for n in range(60)]]))
+    assert at_once is not None and not at_once.fell
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [*course(2.0, 30), *[2.0 + 0.03 * n for n in range(60)]],
+        [1e-4 * n for n in range(90)],
+        [*[4.0 * n for n in range(1, 60)], *course(3.0, 25)],
+        [*course(2.0, 40, noise=1.9), *course(5.0, 40, noise=3.5, seed=1)],
+        [2.0, *[9.0] * 20],
+    ],
+    ids=["less than twice", "a term that is built up", "it came back", "noisy", "too short"],
+)
+def test_no_climb(losses: list[float]) -> None:
+    assert climb(log(losses)) is None
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 99), st.integers(31, 200), st.floats(1.0, 20.0), st.floats(0.05, 0.9))
+def test_a_run_that_learns_never_climbs(seed: int, count: int, start: float, share: float) -> None:
+    chance = random.Random(seed)
+    falls = [start * (share + (1 - share) * 0.97**n) * chance.uniform(0.8, 1.2) for n in range(count)]
+    assert climb(log(falls)) is None
+
+
+def test_each_trainer_of_a_log_has_its_steps(tmp_path: Path) -> None:
+    lines = [f"{{'loss': {4 - n / 100}, 'learning_rate': 0.1, 'epoch': {n / 10}}}\n" for n in range(60)]
+    lines += [f"iter {n}: loss {'nan' if n > 20 else 3.5}, time 9.00ms, mfu 1.00%\n" for n in range(40)]
+    (tmp_path / "train.log").write_text("".join(lines))
+    logs = printed_steps(gather(tmp_path, Limits())).logs
+    assert [len(log.series.lines) for log in logs if log.series is not None] == [60, 40]
+    assert [non_finite_to_the_end(log) is not None for log in logs] == [False, True]

@@ -109,3 +109,30 @@ def test_ranks_that_ended_without_a_word(tmp_path: Path) -> None:
         for n in range(3)
     )
     assert read(tmp_path, rows).failed_silently == (0, 1, 2)
+
+
+def test_horovod_tells_which_ranks_did_not_come(tmp_path: Path) -> None:
+    head = (
+        "[2026-11-01 10:00:00.1: W horovod/common/stall_inspector.cc:105] One or more tensors were submitted to "
+        "be reduced, "
+        "gathered or broadcasted by subset of ranks and are waiting for remainder of ranks for more than 60 seconds. \n"
+    )
+    assert read(tmp_path, head + "Missing ranks:\n1: [grads_0, grads_1 ...]\n3!: [grads_0]\n\n5: [x]\n").absent == (
+        1,
+        3,
+    )
+    assert read(tmp_path, head + "Stalled ops:\ngrads_0 [missing ranks: 2, 4]\n").absent == (2, 4)
+    assert read(tmp_path, head.replace("\n", "Stalled ranks:\n") + "0: [grads_0]\n").absent == (0,)
+    went_on = "".join(f"iter {n}: loss 3.5, time 9.00ms, mfu 1.00%\n" for n in range(12))
+    (tmp_path / "job.log").write_text(head + "Missing ranks:\n1: [grads_0]\n" + went_on)
+    assert standing(gather(tmp_path, Limits())) is None, "they came after all"
+
+
+def test_torchcomms_tells_that_a_call_timed_out_but_not_which(tmp_path: Path) -> None:
+    line = "[TC][rank={}][name=world] Aborting process due to timeout on rank {} - "
+    line += "timeout watchdog detected operation timeout"
+    glog = "E1121 10:00:00.123456 77 TorchCommNCCLX.cpp:1] "
+    found = read(tmp_path, "".join(f"[rank{n}]:{glog}{line.format(n, n)}\n" for n in (0, 3)))
+    assert [(wait.ranks, wait.op) for wait in found.waits] == [((0, 3), "")]
+    text = f"[rank1]:{glog}[TC][rank=1][name=world] nccl hit async error on rank 1: unhandled system error\n"
+    assert read(tmp_path, text).failure == "unhandled system error"

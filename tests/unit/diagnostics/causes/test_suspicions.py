@@ -1,14 +1,16 @@
 """Which causes are likely by what a log shows: the clue decides, and probabilities are those of one whole."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.analysis.standing import Progress, Standing, Waiting
 from diagnostics.causes.registry import built_in
 from diagnostics.causes.suspicions import MOST, TABLE, clues, suspicions
 
 WAIT = Waiting((0,), "all_reduce", 5000, 100_000, "default_pg", 4, 4999, 5000, 600.0, 600.0)
+
+
+PLACED = Waiting((0, 1, 2), "backward", members=4, waited_s=12.0, site="train.py:12")
 
 
 def stands(*waits: Waiting, **more: object) -> Standing:
@@ -29,12 +31,20 @@ def stands(*waits: Waiting, **more: object) -> Standing:
         (stands(replace(WAIT, members=None), stuck_s=480.0), "hang.device_stall", 0.15),
         (stands(replace(WAIT, members=None, waited_s=25_000.0)), "hang.device_stall", 0.15),
         (stands(kinds=frozenset({"nccl_connect"}), refused=True), "env.wrong_interface", 0.3),
-        (stands(kinds=frozenset({"nccl_peer_closed"})), "hang.network", 0.3),
+        (stands(kinds=frozenset({"nccl_peer_closed"})), "hang.rank_raised", 0.3),  # Of crashed peers, mostly.
+        (stands(kinds=frozenset({"nccl_ib_async"})), "hang.network", 0.3),
         (stands(lost="Connection closed by peer [10.0.0.1]:9"), "hang.rank_raised", 0.3),
         (stands(results=frozenset({"ncclRemoteError"}), failure="ncclRemoteError"), "hang.rank_raised", 0.2),
         (stands(results=frozenset({"ncclSystemError"}), failure="ncclSystemError"), "hang.network", 0.3),
         (stands(results=frozenset({"ncclSystemError"}), loopback=True), "env.wrong_interface", 0.6),
         (stands(absent=(4, 5)), "hang.host_stall", 0.2),
+        (
+            stands(PLACED, replace(PLACED, op="barrier", ranks=(3,), site="train.py:30")),
+            "hang.conditional_collective",
+            0.3,
+        ),
+        (stands(PLACED, wordless=(3,)), "hang.host_stall", 0.6),
+        (stands(replace(PLACED, op="broadcast", ranks=(0, 1, 2, 3))), "hang.signature_mismatch", 0.4),
         (stands(WAIT, replace(WAIT, ranks=(1,), seq=4000, enqueued=4000)), "hang.uneven_iterations", 0.3),
         (stands(WAIT, replace(WAIT, ranks=(1,), seq=4998, enqueued=5000)), "hang.collective_mismatch", 0.2),
     ],
@@ -90,5 +100,8 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(WAIT, replace(WAIT, ranks=(1,), seq=4998, enqueued=5000)),
         stands(results=frozenset({"ncclSystemError", "ncclRemoteError"}), loopback=True, lost="closed"),
         stands(absent=(4,)),
+        stands(PLACED, replace(PLACED, op="barrier", ranks=(3,), site="train.py:30")),
+        stands(PLACED, wordless=(3,)),
+        stands(replace(PLACED, op="broadcast", ranks=(0, 1, 2, 3))),
     ]
     assert {name for standing in everything for name in clues(standing)} == set(TABLE["clues"])

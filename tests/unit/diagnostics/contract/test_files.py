@@ -1,13 +1,17 @@
 """A file is replaced whole, and its mode follows the umask."""
 
+import datetime
+import math
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 
+from diagnostics.contract import files
 from diagnostics.contract.artifacts import write_json
-from diagnostics.contract.files import replacing
+from diagnostics.contract.files import read_table, replacing
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o600), (0o022, 0o644), (0o002, 0o664)])
@@ -28,3 +32,21 @@ def test_an_exception_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) 
         raise RuntimeError
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_table_is_kept_compiled_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    path = tmp_path / "a.yaml"
+    path.write_text("{names: [x, y], 7: .inf, none: null, day: 2026-01-02}")
+    table = read_table(path)
+    assert table == {"names": ["x", "y"], 7: math.inf, "none": None, "day": datetime.date(2026, 1, 2)}
+    table["names"].clear()
+    assert read_table(path)["names"] == ["x", "y"], "each caller has values of its own"
+    (kept,) = (tmp_path / "__pycache__").iterdir()
+    assert kept.name == f"a.yaml.{sys.implementation.cache_tag}.pyc"
+    path.write_text("[other]")
+    files._table.cache_clear()
+    assert read_table(path) == ["other"]
+    kept.write_bytes(b"damaged")
+    files._table.cache_clear()
+    assert read_table(path) == ["other"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnostics.evidence.owner import Owner, owner
+from diagnostics.evidence.model import Owner, owner
 
 
 @pytest.mark.parametrize(

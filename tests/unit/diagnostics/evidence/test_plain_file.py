@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diagnostics.evidence.limits import Limits, TooLargeError
-from diagnostics.evidence.plain_file import load
+from diagnostics.evidence.safe_pickle import load_plain
 
 VALUE = {"a": [1, 2.5, "x"], "b": {"c": None}}
 
@@ -24,7 +24,7 @@ def write(folder: Path, data: bytes) -> Path:
     "data", [json.dumps(VALUE).encode(), pickle.dumps(VALUE), gzip.compress(json.dumps(VALUE).encode(), mtime=0)]
 )
 def test_every_form_gives_the_same_value(tmp_path: Path, data: bytes) -> None:
-    assert load(write(tmp_path, data), Limits(), lambda value: value, "dump") == VALUE
+    assert load_plain(write(tmp_path, data), Limits(), lambda value: value, "dump") == VALUE
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_every_form_gives_the_same_value(tmp_path: Path, data: bytes) -> None:
 )
 def test_damage_is_one_value_error(tmp_path: Path, data: bytes, said: str) -> None:
     with pytest.raises(ValueError, match=said) as problem:
-        load(write(tmp_path, data), Limits(), lambda value: value, "dump")
+        load_plain(write(tmp_path, data), Limits(), lambda value: value, "dump")
     assert "\n" not in str(problem.value)
 
 
@@ -50,9 +50,9 @@ def test_what_building_raises_over_odd_values_is_damage(tmp_path: Path, problem:
         raise problem
 
     with pytest.raises(ValueError, match=r"damaged snapshot|nested over 64 levels"):
-        load(write(tmp_path, pickle.dumps(VALUE)), Limits(), build, "snapshot")
+        load_plain(write(tmp_path, pickle.dumps(VALUE)), Limits(), build, "snapshot")
 
 
 def test_a_large_file_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
     with pytest.raises(TooLargeError, match="limit-scale"):
-        load(write(tmp_path, b"{" + b" " * 4096), Limits(whole_bytes=1024), lambda value: value, "dump")
+        load_plain(write(tmp_path, b"{" + b" " * 4096), Limits(whole_bytes=1024), lambda value: value, "dump")

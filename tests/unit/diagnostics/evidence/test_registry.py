@@ -9,8 +9,7 @@ import pytest
 from diagnostics.evidence.coverage import absent_without, damaged, records, unused
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits, head
-from diagnostics.evidence.model import Evidence, LogFact, Problem
-from diagnostics.evidence.owner import Owner
+from diagnostics.evidence.model import Evidence, LogFact, Owner, Problem
 from diagnostics.evidence.reader import Contents, Reader, Source
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.registry import LOG, reader_of, readers, suffixes, titles

@@ -2,9 +2,11 @@
 
 import json
 import pickle
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from diagnostics.causes.registry import Registry, built_in
 from diagnostics.contract.findings import Finding, Remedy, text_of
@@ -241,7 +243,7 @@ def evidence(folder: Path, **more: Any) -> Evidence:
     return Evidence(folder, limits, files={"flight": files}, **more)
 
 
-class Shown(Finding):
+class Shown(Finding, frozen=True):
     """A finding together with its text."""
 
     @property
@@ -267,7 +269,7 @@ def decided(found: Evidence) -> tuple[list[Shown], dict[str, Any]]:
     measures: dict[str, Any]
     findings, measures = decide(Registry(causes), found, lambda _: None)
     assert not [problem for problem in found.problems if problem.kind == "cause"], found.problems
-    shown = [Shown(**{each.name: getattr(finding, each.name) for each in fields(finding)}) for finding in findings]
+    shown = [Shown(**structs.asdict(finding)) for finding in findings]
     assert all(finding.summary for finding in shown)
     return shown, measures
 

@@ -1,8 +1,7 @@
 """The document of a diagnosis: the answer first, everything on the page, and what is open in the order of its use."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Stated, Where
 from diagnostics.report import document as doc

@@ -84,6 +84,43 @@ def test_a_bar_adds_up_to_the_wall_time() -> None:
     assert [bar.name for bar in bars.bars] == ["rank 0", "rank 1*"] and bars.bars[1].end == "10.0 ms"
 
 
+def tracks(section: doc.Section) -> list[doc.Tracks]:
+    inner = [block for only in section.blocks if isinstance(only, doc.Only) for block in only.blocks]
+    found = [block for part in inner if isinstance(part, doc.Section) for block in part.blocks]
+    return [block for block in found if isinstance(block, doc.Tracks)]
+
+
+def test_the_timeline_of_a_step_splits_a_collective_into_waiting_and_transfer() -> None:
+    track = {
+        "length_ms": 10,
+        "regions": [["forward", 0, 4, 0]],
+        "calls": [["all_reduce", 5, 9, 3]],
+        "idle": [["data", 0, 1, 0]],
+    }
+    timeline = {"step": 7, "ranks": {"0": track, "1": {**track, "length_ms": 20}}}
+    ranks = {"0": {"compute_ms": 1.0}, "1": {"compute_ms": 1.0}}
+    drawn = drawings.overlap(report(measures={"overlap": {"ranks": ranks, "timeline": timeline}}))
+    assert drawn is not None
+    (chart,) = tracks(drawn)
+    (name, stretches, end), _ = chart.rows
+    assert (chart.label, chart.width, name, end) == ("Timeline of step 7", 20.0, "rank 0", "10.0 ms")
+    assert [(part.start, part.end, part.thin) for part in stretches] == [
+        (0, 4, True), (5, 8, False), (8, 9, False), (0, 1, False),
+    ]  # fmt: skip
+    assert stretches[1].hint == "all_reduce: 4.00 ms, 3.00 ms of it for late ranks"
+
+
+def test_a_thousand_ranks_are_a_heat_map_without_gaps_for_ranks_that_nobody_has() -> None:
+    ranks = {str(n): {"wall_ms": 100.0, "exposed_ms": 10.0 + 40 * (n == 700), "idle_ms": 0.0} for n in range(1000)}
+    ranks["9" * 300] = ranks["0"]
+    drawn = drawings.overlap(report(measures={"overlap": {"ranks": ranks}}))
+    assert drawn is not None
+    (chart,) = tracks(drawn)
+    assert len(chart.rows) == 33 and [row[0] for row in chart.rows[:2]] == ["0", "32"]
+    cells = {cell.hint.partition(":")[0]: cell for _, row, _ in chart.rows for cell in row}
+    assert (cells["rank 700"].colour, cells["rank 3"].colour, chart.rows[21][2]) == ("h5", "h0", "50%")
+
+
 def test_everybody_to_blame_is_nobody_to_mark() -> None:
     ranks = {str(rank): {"compute_ms": 1.0} for rank in range(4)}
     section = drawings.overlap(

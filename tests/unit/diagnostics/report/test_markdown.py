@@ -1,7 +1,8 @@
 """The Markdown form: complete, and evidence cannot become markup."""
 
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from diagnostics.report.markdown import code, text
 from diagnostics.report.model import Coverage

@@ -33,7 +33,8 @@ def test_measures_of_any_shape_are_survived(value: dict[str, Any]) -> None:
     assert measures.timeline(value) is None or value["hang"]
     assert isinstance(measures.memory(value), dict) and isinstance(measures.overlap(value), dict)
     assert isinstance(measures.plan_lines(value), list) and isinstance(measures.overlap_window(value), str)
-    assert isinstance(measures.drawn_as(value), dict)
+    assert isinstance(measures.drawn_as(value), dict) and isinstance(measures.lost_shares(value), dict)
+    assert measures.step_timeline(value) is None or value["overlap"]
 
 
 def test_the_peak_is_measured_or_that_of_the_curve_or_of_the_categories() -> None:
@@ -125,6 +126,23 @@ def test_a_timeline_without_a_call_is_none() -> None:
 
 
 def test_why_the_plan_cannot_be_compared_is_told_in_full_reports() -> None:
-    plan = {"memory": {"plan": {"text": "5 % above the plan", "missing": "no plan.json", "other": 3}}}
-    assert measures.plan_lines(plan) == ["5 % above the plan", "no plan.json"]
-    assert measures.plan_lines(plan, everything=False) == ["5 % above the plan"]
+    plan = {"memory": {"plan": {"planned_bytes": 3 << 30, "missing": "tensors", "other": 3}}}
+    (line,) = measures.plan_lines(plan)
+    assert line.startswith("planned 3 GiB; what it was is not known") and line.endswith("(record=full)")
+    assert measures.plan_lines(plan, everything=False) == []
+
+
+def test_the_parts_of_the_peak_that_differ_from_the_plan_are_named() -> None:
+    gib = 1 << 30
+    plan = {
+        "planned_bytes": 9 * gib, "planned": {"activations": 6 * gib, "gathered parameters": gib},
+        "was_bytes": 15 * gib, "was": {"activations": 10 * gib, "gathered parameters": 3 * gib, "logits": 2 * gib},
+        "rank": 1, "ranks": 4, "differs": ["activations", "gathered parameters", "logits"],
+        "with_copies_bytes": 16 * gib, "gathered_blocks": 3,
+    }  # fmt: skip
+    (line,) = measures.plan_lines({"memory": {"plan": plan}})
+    assert line == (
+        "planned 9 GiB, was 15 GiB on rank 1 without gloo's own copies (with them 16 GiB): activations 10 GiB instead "
+        "of 6 GiB, gathered parameters of 3 blocks alive at once (3 GiB), 2 GiB of logits that were not planned"
+    )
+    assert measures.plan_lines({"memory": {"plan": {**plan, "planned_bytes": "9"}}}) == []

@@ -1,8 +1,7 @@
 """What a report says as a whole: headline, kind of trouble, and what is left open."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.analysis.standing import Standing, Waiting
 from diagnostics.contract.findings import Finding, Stated, Suspicion

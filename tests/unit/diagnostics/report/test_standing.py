@@ -58,3 +58,78 @@ def test_a_report_with_a_cause_has_no_suspicions(tmp_path: Path, text: str) -> N
     (tmp_path / "job.log").write_text(text)
     report = diagnose(tmp_path)
     assert bool(report.root_causes) != bool(report.suspicions)
+
+
+ID = (
+    "[2] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', "
+    "but store->get('0') got error: Socket Timeout\n"
+)
+
+
+@pytest.mark.parametrize("head", ["", "RuntimeError: ", "RuntimeErrorRuntimeErrorRuntimeError: "])
+def test_the_rank_that_did_not_come_to_the_first_collective_is_named(tmp_path: Path, head: str) -> None:
+    shown = lines(tmp_path, head + ID)
+    assert shown[0] == "UNDECIDED: rank 0 did not come to the set-up of a group's communicator; no cause is confirmed"
+    assert any(line.startswith("maybe") and "[hang.host_stall], rank 0: " in line for line in shown)
+
+
+def test_counters_without_the_call_that_timed_out(tmp_path: Path) -> None:
+    head = "[rank5]:[E1026 04:01:29.0 ProcessGroupNCCL.cpp:1858] [PG ID 0 PG GUID 0(default_pg) Rank 5] Received a dump"
+    text = f"{head} signal due to a collective timeout. Last enqueued NCCL work: 90, last completed NCCL work: 77.\n"
+    assert lines(tmp_path, text)[0].startswith(
+        "UNDECIDED: a collective timed out, and rank 5 had 13 collectives that did not complete"
+    )
+
+
+CLOSED = "n1:1:2 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n1<51159>\n"
+
+
+def test_a_connection_that_a_peer_closed_accuses_no_network(tmp_path: Path) -> None:
+    maybe = [line for line in lines(tmp_path, CLOSED) if line.startswith("maybe")]
+    assert "[hang.rank_raised]" in maybe[0] and "[hang.rank_killed]" in maybe[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "headline", "decide"),
+    [
+        ("n1:1:2 [0] transport.cc:1 NCCL WARN Cuda failure 'invalid argument'\n", "NCCL warned: Cuda", "NCCL_DEBUG"),
+        ("[rank6]:[E1 ProcessGroupNCCL.cpp:698] [Rank 6] To avoid data inconsistency, we are taking the entire process "
+         "down.\n", "torch's watchdog ended the process", "the stderr of every rank"),
+        ("W1 torch/x/api.py:739] Received 2 death signal, shutting down workers\n", "Somebody inter", "py-spy dump"),
+        ("NVRM: Xid (PCI:0000:3d:00): 43, pid=7, Ch 8\n", "A GPU reported a kernel that was", "compute-sanitizer"),
+    ],
+)  # fmt: skip
+def test_what_a_line_speaks_of_is_the_headline_and_what_decides_it(
+    tmp_path: Path, text: str, headline: str, decide: str
+) -> None:
+    shown = lines(tmp_path, text)
+    assert shown[0].startswith(f"UNDECIDED: {headline}")
+    assert any(line.startswith("decide") and decide in line for line in shown)
+
+
+def gave_up(rank: int, line: int, function: str = "all_reduce") -> str:
+    text = (
+        "Traceback (most recent call last):\n"
+        f'  File "/job/train.py", line {line}, in step\n    dist.{function}(x)\n'
+        f'  File "/lib/torch/distributed/distributed_c10d.py", line 2, in {function}\n    work.wait()\n'
+        "RuntimeError: [/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 12000ms for recv operation to "
+        "complete\n"
+    )
+    return "".join(f"[rank{rank}]: {line}\n" for line in text.splitlines())
+
+
+LISTED = "  rank      : 3 (local_rank: 3)\n  exitcode  : -15 (pid: 13)\n  traceback : Signal 15 (SIGTERM) received\n"
+
+
+def test_ranks_that_gave_up_at_different_lines_are_told_with_them(tmp_path: Path) -> None:
+    shown = lines(tmp_path, gave_up(0, 30, "barrier") + "".join(gave_up(rank, 12) for rank in (1, 2, 3)) + LISTED)
+    waits = "ranks 1-3 wait in all_reduce at train.py:12, rank 0 waits in barrier at train.py:30"
+    assert shown[0] == f"UNDECIDED: {waits}; no cause is confirmed"
+    maybe = [line for line in shown if line.startswith("maybe")]
+    assert all(", rank 0: rank 0 gave up at another line than the others" in line for line in maybe) and maybe
+    assert not any(line.startswith("silent") for line in shown)
+
+
+def test_the_rank_that_gave_up_on_no_call_is_suspected(tmp_path: Path) -> None:
+    shown = lines(tmp_path, "".join(gave_up(rank, 12) for rank in (0, 1, 2)) + LISTED)
+    assert any("[hang.host_stall], rank 3: rank 3 gave up on no call" in line for line in shown)

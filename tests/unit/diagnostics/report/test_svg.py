@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnostics.report import svg
-from diagnostics.report.document import Axis, Bar, Bars, Curve, Dot, Mark, Plot, axis
+from diagnostics.report.document import Axis, Bar, Bars, Curve, Dot, Mark, Plot, Stretch, Tracks, axis
 
 FINITE = st.floats(-1e6, 1e6).map(lambda value: round(value, 3))
 
@@ -121,3 +121,10 @@ def test_bars_without_length_or_below_zero_are_empty() -> None:
     drawn = svg.bars(Bars("label", (Bar("a", (0.0, -2.0), ("0", "-2"), ""),), ("x", "y")))
     assert numbers(drawn, "width") == [0.0, 0.0]
     assert svg.bars(Bars("label", ())).startswith("<figure")
+
+
+def test_tracks_share_one_scale_and_thin_stretches_stand_above() -> None:
+    parts = (Stretch(0, 5, "k0", "forward", thin=True), Stretch(5, 30, "k5", "<all_reduce>"))
+    drawn = svg.tracks(Tracks("t", (("rank 0", parts, "10 ms"), ("rank 1", (), "")), 20))
+    assert numbers(drawn, "x") == [0, 25] and numbers(drawn, "width") == [25, 75], "cut at the end of the scale"
+    assert numbers(drawn, "y") == [0, 6] and "&lt;all_reduce&gt;" in drawn and drawn.count('class="row"') == 2

@@ -1,10 +1,10 @@
 """What one reads in a terminal: the answer first, at any width, with and without colour."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.contract.findings import Finding, Stated, Where
 from diagnostics.diagnose import diagnose

@@ -1,7 +1,8 @@
 """What a report says of a job where no cause is confirmed."""
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from diagnostics.analysis.printed_steps import printed_steps
 from diagnostics.analysis.step_profile.account import Account

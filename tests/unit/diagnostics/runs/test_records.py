@@ -15,7 +15,9 @@ from diagnostics.runs.records import (
     as_mapping,
     content,
     decoded,
+    first_steps,
     last_metrics,
+    made_again,
     mapping,
     number,
     objects,
@@ -123,3 +125,10 @@ def test_a_reason_is_one_line_without_the_path(tmp_path: Path) -> None:
     assert reason(raised.value) == "No such file or directory"
     assert reason(ValueError("a\n b")) == "a b" and reason(RecursionError()) == "RecursionError"
     assert as_mapping([]) == {} and as_mapping({"a": 1}) == {"a": 1}
+
+
+def test_records_that_a_later_attempt_made_again() -> None:
+    logged = [(0, 1), (0, 4), (0, 6), (2, 4), (1, 3), (2, 5)]
+    starts = first_steps(logged)
+    assert starts == {0: 1, 1: 3, 2: 4}
+    assert [pair for pair in logged if not made_again(*pair, starts)] == [(0, 1), (2, 4), (1, 3), (2, 5)]

@@ -1,6 +1,6 @@
 """The built-in trees: every cause is a leaf of one tree, below its branch, with its relations as rules."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from diagnostics.causes import registry
 from diagnostics.causes.branches import BRANCHES

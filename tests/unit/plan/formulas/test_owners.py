@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtk.plan.formulas.owners import owned_elements
+from dtk.plan.formulas.replication import owned_elements
 from tests.work import calls_in
 
 SHAPES = st.lists(st.sampled_from([(3, 5), (4, 4), (16,), (2, 2, 2), (7,), (1, 1), (40, 3)]), min_size=1, max_size=60)

@@ -4,8 +4,7 @@ from typing import Any
 
 from dtk.config.schema import AdamWConfig, SGDConfig
 from dtk.plan.formulas.ledger import Ledger
-from dtk.plan.formulas.owners import owned_elements
-from dtk.plan.formulas.replication import Replicated
+from dtk.plan.formulas.replication import Replicated, owned_elements
 from dtk.plan.formulas.shape import model_shape
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.single import SingleConfig

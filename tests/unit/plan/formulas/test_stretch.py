@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dtk.config.schema import AdamWConfig, SGDConfig
 from dtk.plan.formulas.closed_form import closed_form, memory
-from dtk.plan.formulas.owners import owned_elements
+from dtk.plan.formulas.replication import owned_elements
 from dtk.plan.job import planned_job
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.report import terminal
-from dtk.plan.report.measured import as_json, document
+from dtk.bench.calibrate import as_json, document
 from dtk.plan.timing.hardware import Hardware, load_hardware, store_hardware
 
 FIGURES = (

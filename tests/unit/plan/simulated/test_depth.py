@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dtk.config.schema import CustomModelConfig
 from dtk.plan.job import planned_job
-from dtk.plan.simulated.depth import DIRECT, at_depth, depths, edge_blocks, extended
+from dtk.plan.simulated.engine import DIRECT, at_depth, depths, edge_blocks, extended
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 from tests.unit.plan.closed_form_jobs import TINY

@@ -6,14 +6,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from dtk.config.schema import ParallelConfig
 from dtk.dimensions import cp
 from dtk.errors import DtkError
 from dtk.parallel import regions
 from dtk.plan.formulas.closed_form import closed_form
 from dtk.plan.job import planned_job
 from dtk.plan.simulated import engine
-from dtk.plan.simulated.depth import depths
-from dtk.plan.simulated.engine import simulate
+from dtk.plan.simulated.engine import depths, simulate
 from dtk.strategies.dp import DPConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -89,6 +89,12 @@ def line_equals_direct(config, through, monkeypatch):
 
 def test_six_blocks_by_the_straight_line(monkeypatch):
     line_equals_direct(job(64, "strategy=fsdp", "model.layers=6"), (4, 5), monkeypatch)
+
+
+def test_several_stages_on_a_rank_are_not_simulated():
+    parallel = ParallelConfig(pp=2, schedule="interleaved_1f1b", stages_per_rank=2)
+    with pytest.raises(DtkError, match=r"parallel\.stages_per_rank=2 cannot be simulated"):
+        simulate(dataclasses.replace(job(2, "strategy=ddp"), parallel=parallel), 2)
 
 
 @pytest.mark.extended

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dtk.plan.job import planned_job
-from dtk.plan.simulated.traffic import totals, whole_dimension
+from dtk.plan.simulated.engine import totals, whole_dimension
 from dtk.simulate.step import Call
 
 

@@ -6,8 +6,10 @@ their own. The same tree runs on all ranks; the edit changes what the minority d
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.find import Divergence, find
 from diagnostics.analysis.divergence.identity import at_line, differing_parts
@@ -22,8 +24,7 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrie
 FILE = "/job/train.py"
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(Struct, frozen=True):
     """A call of the program."""
 
     group: int
@@ -35,8 +36,7 @@ class Site:
         return (self.wire, self.stack[0])
 
 
-@dataclass(frozen=True)
-class Loop:
+class Loop(Struct, frozen=True):
     number: int
     times: int
     body: tuple["Site | Loop", ...]
@@ -96,8 +96,7 @@ def run(nodes: Iterable[Node], once: dict[tuple[int, int], int], seen: dict[int,
     return calls
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """A program with one planted edit."""
 
     planted: Planted
@@ -180,8 +179,7 @@ def _loops(nodes: Iterable[Node]) -> list[Loop]:
     return [one for node in nodes if isinstance(node, Loop) for one in (node, *_loops(node.body))]
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """One rank's dump, in memory."""
 
     dump: Dump

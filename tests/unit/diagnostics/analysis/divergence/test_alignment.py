@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from diagnostics.analysis.divergence.alignment import LONGEST, Change, PathCall, align
+from diagnostics.analysis.divergence.whole_programs import LONGEST, Change, PathCall, align
 from diagnostics.evidence.calls import Wire
 from diagnostics.evidence.model import Frame
 

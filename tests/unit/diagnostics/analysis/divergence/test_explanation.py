@@ -1,8 +1,7 @@
 """How one history differs from another: the edit, where it stands, and what speaks for it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.evidence_terms import position, support
 from diagnostics.analysis.divergence.explanation import (

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from diagnostics.analysis.divergence.gradients import not_ready
+from diagnostics.analysis.divergence.explanation import not_ready
 from diagnostics.evidence.calls import Call
 from tests.unit.diagnostics.analysis.calls import call
 

@@ -1,9 +1,9 @@
 """Divergences of single calls: a misfit of bytes, a call against a backward pass, lines of a running job."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.evidence_terms import position, support
 from diagnostics.analysis.divergence.explanation import Explanation

@@ -1,8 +1,7 @@
 """How whole programs differ: what calls that are known to their very end decide, and what they leave to others."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.whole_programs import Program, compare_programs

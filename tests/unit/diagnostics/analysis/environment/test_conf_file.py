@@ -1,4 +1,4 @@
-from diagnostics.analysis.environment.conf_file import parse_conf
+from diagnostics.analysis.environment.values import parse_conf
 
 
 def test_values_are_taken_as_they_stand():

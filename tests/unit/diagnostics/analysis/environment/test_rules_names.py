@@ -4,7 +4,7 @@ import pytest
 
 from diagnostics.analysis.environment.catalogue import catalogue
 from diagnostics.analysis.environment.lint import lint
-from diagnostics.analysis.environment.rules_names import nearest
+from diagnostics.analysis.environment.rules_values import nearest
 from tests.unit.diagnostics.analysis.environment.lints import found, only
 
 UNKNOWN = "env.unknown_variable"

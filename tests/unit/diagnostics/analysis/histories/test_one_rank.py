@@ -1,10 +1,10 @@
 """From the dumps of one rank to what the survey keeps of it."""
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.analysis.histories.one_rank import MAX_P2P, SNAPSHOTS, Digest, choose, digest, load
 from diagnostics.evidence.calls import Call, Dump, GroupKey

@@ -88,7 +88,7 @@ GROUP = RingGroup("0", "default_pg", (0, 1), "key", 0, 1, 1)
 
 
 def record(op: str, numel: int = UNIT, file: str = "/job/train.py", **more: Any) -> RingRecord:
-    facts: dict[str, Any] = dict.fromkeys(RingRecord.__dataclass_fields__, "") | {
+    facts: dict[str, Any] = dict.fromkeys(RingRecord.__struct_fields__, "") | {
         "id": 1,
         "group": GROUP,
         "seq": 1,

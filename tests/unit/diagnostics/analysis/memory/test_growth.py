@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from diagnostics.analysis.memory.growth import MAX_POINTS, growth, slope
+from diagnostics.causes.memory.leak import MAX_POINTS, growth, slope
 
 
 def test_a_line_has_its_slope_and_rises_everywhere():

@@ -1,9 +1,9 @@
 """Sizes of models and of their states, against the ZeRO paper and the published sizes of GPT-2."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.analysis.memory import model_size
 from diagnostics.analysis.memory.model_size import ModelSize

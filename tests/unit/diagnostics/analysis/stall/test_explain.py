@@ -2,12 +2,12 @@
 
 import random
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.explanation import explain
 from diagnostics.analysis.divergence.identity import differing_parts

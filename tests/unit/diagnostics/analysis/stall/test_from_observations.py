@@ -1,10 +1,10 @@
 """Looks from outside at ranks that stand still or move: who holds up whom, and what two different calls mean."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread

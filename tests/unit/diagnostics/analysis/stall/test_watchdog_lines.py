@@ -3,6 +3,7 @@
 import pytest
 
 from diagnostics.analysis.stall.watchdog_lines import UNNAMED, Counters, GroupLog, Wait, read, read_all
+from diagnostics.causes.hang._watchdog import called
 from diagnostics.evidence.calls import Wire
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact
@@ -117,12 +118,12 @@ def wait(op: str, numel: int | None = 8, text: str = "") -> Wait:
 )
 def test_what_is_known_of_a_call(op: str, text: str, even: bool, counted: bool, wire: Wire) -> None:
     one = wait(op)
-    assert (one.text, one.even, one.counted, one.wire) == (text, even, counted, wire)
+    assert (called(one), one.even, one.counted, one.wire) == (text, even, counted, wire)
 
 
 def test_one_element_and_no_number() -> None:
-    assert wait("ALLREDUCE", 1).text == "all_reduce of 1 element"
-    assert wait("ALLREDUCE", None).text == "all_reduce" and not wait("ALLREDUCE", None).even
+    assert called(wait("ALLREDUCE", 1)) == "all_reduce of 1 element"
+    assert called(wait("ALLREDUCE", None)) == "all_reduce" and not wait("ALLREDUCE", None).even
 
 
 def test_times_of_lines_differ_by_the_seconds_between_them() -> None:

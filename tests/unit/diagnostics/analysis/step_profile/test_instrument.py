@@ -3,7 +3,7 @@
 import pytest
 
 from diagnostics.analysis.step_profile.breakdown import Breakdown
-from diagnostics.analysis.step_profile.instrument import SWITCHES, Instrument, find_instrument
+from diagnostics.analysis.step_profile.overview import SWITCHES, Instrument, find_instrument
 from tests.unit.diagnostics.analysis.step_profile.profiles import rank
 
 

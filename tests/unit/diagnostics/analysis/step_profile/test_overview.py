@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from diagnostics.analysis.step_profile.overview import Overview, overview, read_one
@@ -41,6 +42,18 @@ def test_measures_of_the_report(view: Overview) -> None:
     parts = one["compute_ms"] + one["exposed_ms"] + one["memory_ms"] + one["idle_ms"]
     assert parts == pytest.approx(one["wall_ms"], abs=0.001) and len(one["steps"]) == STEPS
     assert one["transfer_ms"] is not None and 0 <= one["overlap_percent"] <= 100
+    track = measures["timeline"]["ranks"][0]
+    assert [name for name, *_ in track["regions"]] == ["forward", "backward", "after backward"]
+    assert len(track["calls"]) == 4 and {name for name, *_ in track["calls"]} == {"all_reduce"}
+    for name, start, end, waiting in [*track["regions"], *track["calls"], *track["idle"]]:
+        assert name and 0 <= start < end <= track["length_ms"] and 0 <= waiting <= end - start + 0.001
+    assert track["regions"][0][2] == track["regions"][1][1] and track["regions"][-1][2] == track["length_ms"]
+
+
+def test_of_many_ranks_the_timeline_has_those_that_wait_least_and_most(view: Overview) -> None:
+    profiles = [msgspec.structs.replace(view.profiles[n % 2], rank=n) for n in range(40)]
+    chosen = msgspec.structs.replace(view, profiles=profiles).measures()["overlap"]["timeline"]["ranks"]
+    assert len(chosen) == 16 and list(chosen) == sorted(chosen)
 
 
 def test_no_trace_an_unreadable_one_and_an_instrumented_one(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnostics.analysis.wait_graph.broadcast_tree import deviating_rank, stuck_ranks
+from diagnostics.analysis.stall.blameless import deviating_rank, stuck_ranks
 
 
 @settings(max_examples=40)

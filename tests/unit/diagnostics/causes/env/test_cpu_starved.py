@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.contract.findings import text_of
-from dtk.record.cgroup import ROOT
+from dtk.record.telemetry import ROOT
 from tests.unit.diagnostics.causes.nodes import decided, telemetry
 
 ID = "env.cpu_starved"
@@ -51,7 +51,7 @@ from pathlib import Path
 own = sys.argv[2]
 if own == "affinity":
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-from dtk.record.cgroup import cpu_figures
+from dtk.record.telemetry import cpu_figures
 if own != "affinity":
     Path(own, "tasks" if Path(own, "tasks").exists() else "cgroup.procs").write_text(str(os.getpid()))
 samples, begin = [], cpu_figures().get("cgroup_periods", 0)

@@ -1,4 +1,6 @@
+import json
 from pathlib import Path
+from time import time
 
 import pytest
 
@@ -62,3 +64,29 @@ def test_a_job_that_had_failed_was_not_ended_by_being_stopped(tmp_path: Path, te
     report = of(tmp_path, text)
     assert report.outcome != "healthy"
     assert "env.job_stopped" not in [root.cause for root in report.root_causes]
+
+
+def test_a_run_whose_launcher_and_ranks_were_killed_together_is_lost(tmp_path: Path) -> None:
+    from socket import gethostname
+    from subprocess import Popen
+
+    with Popen(["true"]) as process:  # A process of this machine that has ended.
+        pass
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "status.json").write_text('{"state": "running", "attempt": 0, "schema_version": 1, "step": 3}')
+    manifest = (
+        f'{{"run_id": "run", "schema_version": 1, "host": "{gethostname()}", "pid": {process.pid}, "pid_start": 1}}'
+    )
+    (run / "manifest.json").write_text(manifest)
+    report = diagnose(run)
+    assert report.outcome == "undecided" and not report.root_causes
+    assert report.standing == "The launcher and its ranks were killed together, and no record says by whom"
+    assert any("dmesg" in note for note in report.notes)
+    (run / "manifest.json").write_text(manifest.replace(gethostname(), "another-host"))  # Its processes are not seen.
+    assert "no rank has left a heartbeat" in (elsewhere := diagnose(run)).standing and elsewhere.outcome == "undecided"
+    (run / "heartbeat").mkdir()
+    beat = {"step": 3, "region": "forward", "pid": 1, "host": "another-host", "attempt": 0, "beat": 1, "beat_end": 1}
+    for age_s, word in ((7200, "its last heartbeat is 7,200 s old"), (5, "")):
+        (run / "heartbeat" / "rank_00000.json").write_text(json.dumps({**beat, "time_s": time() - age_s}))
+        assert word in (again := diagnose(run)).standing and again.outcome == ("undecided" if word else "healthy")

@@ -74,3 +74,11 @@ RAISED = (
 def test_an_address_at_which_nobody_ever_listened_is_not_the_peers(tmp_path, text, cause):
     (tmp_path / "train.log").write_text(text)
     assert [root.cause for root in diagnose(tmp_path).root_causes] == ([cause] if cause else [])
+
+
+@pytest.mark.parametrize(("interface", "found"), [("lo", True), ("eth0", False)])
+def test_peers_that_refuse_again_and_again_on_a_local_interface(interface, found):
+    chosen = fact("nccl_bootstrap", f"Bootstrap : Using {interface}:127.0.0.1<0>", 0, interface=interface)
+    refused = fact("nccl_retry", "Call to connect returned Connection refused, retrying", 0, count=3)
+    decided = decide(job(facts=[chosen, refused]))["env.wrong_interface"]
+    assert (decided.status == "confirmed") == found

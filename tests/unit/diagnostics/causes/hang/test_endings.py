@@ -1,10 +1,10 @@
 """How a rank's ending is told and fixed: every cause has words for what is known of it, and fills them in."""
 
-from dataclasses import replace
 from types import ModuleType
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.analysis.stall.endings import FirstEndings
 from diagnostics.causes.hang import rank_exited, rank_killed, rank_oom, rank_raised

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.report import terminal
 from diagnostics.report.diagnosis import document
@@ -47,3 +48,11 @@ def test_a_device_s_figures_alone_do_not_tell_what_took_the_memory(tmp_path: Pat
     screen = terminal.render(document(report, brief=True), columns=120, colour=False)
     assert screen.startswith("OUT OF MEMORY: a device ran out of memory")
     assert "[memory.activations]" in screen
+
+
+def test_nccl_s_own_warning_tells_that_the_device_was_full(tmp_path: Path) -> None:
+    closed = "n1:1:2 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n1<51159>\n"
+    full = "n1:4:5 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n"
+    (tmp_path / "job.log").write_text(closed + full)
+    (root,) = diagnose(tmp_path).root_causes
+    assert root.cause == "hang.rank_oom" and "leave NCCL room" in text_of(root).remedies[0].change

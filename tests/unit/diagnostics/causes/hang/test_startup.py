@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.report.model import Report
 from tests.unit.diagnostics.analysis.stall.test_watchdog import STATUS
@@ -48,3 +49,10 @@ def test_an_exception_before_the_timeout_is_the_cause(tmp_path: Path) -> None:
     raised = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "/job/train.py", line 5, in f\n'
     report = said(tmp_path, raised + "[rank3]: ValueError: bad batch\n" + "".join(map(first, range(3))))
     assert [(root.cause, root.ranks) for root in report.root_causes] == [("hang.rank_raised", (3,))]
+
+
+def test_a_mesh_of_gloo_that_was_never_complete(tmp_path: Path) -> None:
+    text = "RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.h:301] Connect timeout [none]\n"
+    (tmp_path / "job.log").write_text(text)
+    (root,) = diagnose(tmp_path).root_causes
+    assert root.cause == "hang.rendezvous" and "GLOO_SOCKET_IFNAME" in text_of(root).remedies[0].change

@@ -28,6 +28,12 @@ def said(folder: Path, *lines: str) -> Report:
         ("NVRM: Xid (PCI:0000:3b:00): 977, whatever", "Xid 977", "--gpu-reset"),
         ("[rank1]:[E1 ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread "
          "terminated with exception: CUDA error: uncorrectable ECC error encountered", "Rank 1 used it", "--gpu-reset"),
+        ("NVRM: Xid (PCI:0000:3b:00): 45, pid=7, Ch 1 caused by previous Xid 145", "Xid 145", "--gpu-reset"),
+        ("[  9.1] NVRM: GPU at 0000:3b:00.0 has fallen off the bus.", "bus on 0000:3b:00.0", "reboot"),
+        ("       NVRM: fallen off the bus and is not responding to commands.", "fell off the bus", "reboot"),
+        ("[  9.1] NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x22:0x56:894)", "could not start it", "reboot"),
+        ("HW Exception by GPU node-4 (Agent handle: 0x55) reason :GPU Hang", "GPU node-4", "--gpu-reset"),
+        ("[  9.1] amdgpu 0000:3b:00.0: amdgpu: GPU reset begin!", "on 0000:3b:00.0", "--gpu-reset"),
     ],
 )  # fmt: skip
 def test_a_fault_and_what_helps(tmp_path: Path, line: str, told: str, fix: str) -> None:
@@ -76,3 +82,12 @@ def test_every_need_of_a_fault_has_a_change_and_a_reason() -> None:
     table = table_beside(gpu_fault.__file__)["after"]
     assert set(table) == set(get_args(After)) == set(WORST)
     assert all(entry["change"] and entry["why"] for entry in table.values())
+
+
+@pytest.mark.parametrize(("first", "blamed"), [(13, False), (79, True), (None, True)])
+def test_a_context_that_hangs_after_a_programs_fault_blames_no_device(
+    tmp_path: Path, first: int | None, blamed: bool
+) -> None:
+    before = [f"NVRM: Xid (PCI:0000:01:00): {first}, Graphics Exception"] if first else []
+    report = said(tmp_path, *before, "NVRM: Xid (PCI:0000:01:00): 109, pid=1, errorString CTX SWITCH TIMEOUT")
+    assert bool(report.root_causes) == blamed

@@ -1,7 +1,8 @@
 """Jobs put together from gathers, without files."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from diagnostics.analysis.memory.gathers import Gather, Kind, Traffic, UnitUse
 from diagnostics.analysis.memory.job import JobMemory, RankMemory

@@ -1,6 +1,6 @@
 """Activations at the peak: confirmed only where memory ran out or is about to."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from diagnostics.analysis.memory.curve import Allocation, Curve
 from diagnostics.analysis.memory.job import JobMemory

@@ -1,5 +1,6 @@
 """A checkpoint that brings the whole model to each rank: what counts is how much of it is alive at one moment."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from diagnostics.analysis.memory.gathers import Traffic
 from diagnostics.analysis.memory.model_size import ModelSize
 from diagnostics.causes.memory.full_state_dict import decide
 from diagnostics.contract.findings import Finding, text_of
+from diagnostics.diagnose import diagnose
 from tests.unit.diagnostics.causes.memory.gathering import MIB, SITE, call, job, sharded
 
 
@@ -92,3 +94,33 @@ def test_a_dump_tells_the_line_that_the_trace_does_not() -> None:
 def test_a_strategy_that_shards_nothing_gathers_nothing() -> None:
     (found,) = decide(job(ModelSize(2, "ddp", shards=1)))
     assert (found.status, text_of(found).measured) == ("ruled_out", "strategy ddp shards no parameters")
+
+
+FULL = "Of the allocated memory 36.61 GiB is allocated by PyTorch, and 0.57 GiB is reserved by PyTorch but unallocated."
+OOM = f"CUDA out of memory. Tried to allocate 2.00 GiB. GPU 7 has a total capacity of 39.38 GiB. {FULL}"
+
+
+def raised_in(function: str) -> str:
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "/job/train.py", line 9, in save',
+        f'  File "/lib/torch/distributed/fsdp/_state_dict_utils.py", line 303, in {function}',
+        f"torch.OutOfMemoryError: {OOM}",
+    )
+    return "".join(f"[rank7]: {line}\n" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (raised_in("_full_pre_state_dict_hook"), True),
+        (raised_in("_sharded_pre_state_dict_hook"), False),
+        (raised_in("_full_pre_load_state_dict_hook"), False),
+        (f"UserWarning: Failed to clone() tensor with name lm_head.weight on rank 1. Error: {OOM}\n", True),
+    ],
+)
+def test_memory_that_ran_out_while_it_was_gathered(tmp_path: Path, text: str, found: bool) -> None:
+    (tmp_path / "job.log").write_text(text)
+    report = diagnose(tmp_path)
+    assert report.outcome == "oom"
+    assert any(root.cause == "memory.full_state_dict" for root in report.root_causes) == found

@@ -21,6 +21,7 @@ WORKER = HEAD + "RuntimeError: DataLoader worker (pid 77) is killed by signal: K
         (WORKER + SLURM, (1,)),
         ("      Reason:       OOMKilled\n      Exit Code:    137\n", ()),
         ("Warning Evicted pod/w-2 The node was low on resource: memory. Threshold quantity: 100Mi\n", ()),
+        ("ray.tune.error.TuneError: ('Trials did not complete', [a])\n" + SLURM, ()),  # Knows of no reason.
         ("OutOfMemoryError: Task was killed due to the node running low on memory.\n", ()),
         (HEAD + "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.\n", (1,)),
         (HEAD + "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 120. GiB for an array\n", (1,)),

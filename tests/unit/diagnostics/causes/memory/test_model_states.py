@@ -1,9 +1,9 @@
 """Model states against the device: confirmed only where they fill it."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.model_size import ModelSize

@@ -65,3 +65,26 @@ def test_a_peer_that_failed_by_itself_is_the_cause(tmp_path: Path) -> None:
     raised = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "/job/train.py", line 5, in f\n'
     report = said(tmp_path, completion("a", "10.0.0.2"), raised + "[rank3]: ValueError: bad batch")
     assert [(root.cause, root.ranks) for root in report.root_causes] == [("hang.rank_raised", (3,))]
+
+
+OLD = "NET/IB : Got completion with error 12, opcode 1, len 0, vendor err 129"
+QP = "n:77:90 [3] ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with "
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (f"n:77:90 [0] net_ib.cc:839 NCCL WARN {OLD}", "status 12 between n and a peer"),
+        (f"what(): NCCL error: remote process exited, NCCL version 2.14.3 Last error: {OLD}", "status 12 between"),
+        (QP + "error Network is unreachable", "could not be connected (Network is unreachable)"),
+        (QP + "110 Connection timed out, on dev mlx5_3:1, curr state INIT", "(Connection timed out, on mlx5_3)"),
+        (QP + "error Connection timed out errno 110", "(Connection timed out)"),
+    ],
+)
+def test_older_texts_and_connections_that_were_never_made(tmp_path: Path, line: str, told: str) -> None:
+    (root,) = said(tmp_path, line).root_causes
+    assert root.cause == "network.link_fault" and told in text_of(root).summary
+
+
+def test_a_device_that_is_not_there_is_no_link(tmp_path: Path) -> None:
+    assert not said(tmp_path, QP + "error No such device").root_causes

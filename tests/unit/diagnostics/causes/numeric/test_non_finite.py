@@ -1,9 +1,11 @@
 import math
+from pathlib import Path
 
 import pytest
 
 from diagnostics.causes.numeric.non_finite import CAUSE
 from diagnostics.contract.findings import text_of
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from tests.unit.diagnostics.causes.examples import Example
@@ -167,3 +169,16 @@ def test_odd_events_are_passed_over(tmp_path):
 
 LOG = "step 100 loss 2.31\nstep 101 loss nan\nstep 102 loss nan\n"
 EXAMPLES = {"numeric.non_finite": Example(lambda: {"train.log": LOG})}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ERROR:megatron.core.rerun_state_machine:Unexpected result nan on rank 3 at iteration #3 invocation #2 "
+        "(message='found NaN in local grad norm for bucket #0 in backward pass before data-parallel communication')\n",
+        "[rank3]: AssertionError: Rank 3: found NaN in local forward loss calculation. Device: 3\n",
+    ],
+)
+def test_megatron_s_own_checks(tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.log").write_text("iteration 3\n" + text)
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["numeric.non_finite"]

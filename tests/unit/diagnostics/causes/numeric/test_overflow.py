@@ -71,4 +71,15 @@ def test_printed_steps_that_go_on_rule_it_out(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(log("hf", falling(40), [1.0] * 40))
     (found,) = (one.finding for one in diagnose(tmp_path).findings if one.finding.cause == "numeric.overflow")
     assert found.status == "ruled_out"
-    assert text_of(found).measured == "40 printed steps, and none skipped until the log ends"
+    assert text_of(found).measured == "40 recorded steps, and none skipped until the log ends"
+
+
+def test_the_trainers_last_word_without_frames_and_rank_is_enough(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("step 9 loss 2.1\n" + GAVE_UP.splitlines()[-1].removeprefix("[rank0]: ") + "\n")
+    assert diagnose(tmp_path).root_causes[0].cause == "numeric.overflow"
+
+
+def test_a_scale_at_its_lowest_is_not_called_fine(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(deepspeed([4, 2]))
+    report = diagnose(tmp_path)
+    assert not report.root_causes and "at its lowest" in report.standing and "nothing wrong" not in report.standing

@@ -40,3 +40,19 @@ def test_other_courses_are_none(tmp_path: Path, losses: list[object]) -> None:
 def test_a_run_from_scratch_in_the_same_log_is_no_spike(tmp_path: Path) -> None:
     second = [round(10.0 - 0.01 * n, 3) for n in range(40)]
     assert causes(tmp_path, log("hf", falling(90), [1.0] * 90) + log("hf", [*second], [1.0] * 40)) == []
+
+
+CLIMB = [round(5.4 - 0.1 * n, 3) for n in range(10)] + [round(4.4 + 0.8 * n, 3) for n in range(60)]
+
+
+def test_a_run_that_ends_far_worse_than_it_began_has_diverged(tmp_path: Path) -> None:
+    assert causes(tmp_path, log("hf", [*CLIMB], [1.0] * len(CLIMB))) == ["numeric.spike"]
+    (root,) = diagnose(tmp_path).root_causes
+    assert root.confidence == 0.75 and "climbed from 4.4 to 44" in text_of(root).summary
+    assert "learning rate" in text_of(root).remedies[0].change
+
+
+def test_a_loss_that_never_fell_is_only_a_suspicion_as_it_may_be_one_that_grows(tmp_path: Path) -> None:
+    assert causes(tmp_path, log("hf", [*CLIMB[12:]], [1.0] * len(CLIMB[12:]))) == []
+    (suspicion,) = [item.finding for item in diagnose(tmp_path).findings if item.finding.cause == "numeric.spike"]
+    assert suspicion.status == "confirmed" and suspicion.confidence == 0.4

@@ -1,9 +1,9 @@
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.contract.findings import text_of
 from tests.trace_generator import Simulator, write

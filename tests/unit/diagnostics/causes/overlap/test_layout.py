@@ -118,11 +118,23 @@ def test_tensor_parallelism_over_nodes(tmp_path, node_ranks, tp, status):
     mesh_fits = {**across_nodes(node_ranks)}
     if tp == 2:
         mesh_fits["config.yaml"] = yaml.safe_dump({"parallel": {"tp": 2}})
+        about = json.loads(mesh_fits["manifest.json"])
+        about["mesh"] |= {"tp": 2, "dp_shard": 2}
+        mesh_fits["manifest.json"] = json.dumps(about)
     found = decide(tp_across_nodes, mesh_fits, tmp_path)
     assert found.status == status
     if status == "confirmed":
         assert text_of(found).remedies[0].change == "parallel.tp=2"
         assert found.cost.value == pytest.approx(24 * 0.2, rel=0.1)
+
+
+def test_tensor_parallelism_over_nodes_by_placement(tmp_path):
+    leftovers = {**across_nodes(2), "config.yaml": yaml.safe_dump({"parallel": {"tp": 2}})}
+    about = json.loads(leftovers["manifest.json"])
+    about["mesh"] |= {"tp": 2, "dp_shard": 2, "order": ["pp", "tp", "dp_replicate", "dp_shard", "cp"]}
+    found = decide(tp_across_nodes, {**leftovers, "manifest.json": json.dumps(about)}, tmp_path)
+    assert found.status == "confirmed"
+    assert text_of(found).remedies[0].change == "parallel.placement=tp"
 
 
 def test_without_a_run_nothing_is_decided(tmp_path):

@@ -1,11 +1,11 @@
 """What the causes of a slow step share: when nothing is decided, what a cause costs, and whose words are shown."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.skew import Skew

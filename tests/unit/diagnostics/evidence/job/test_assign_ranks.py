@@ -6,8 +6,7 @@ import pytest
 
 from diagnostics.evidence.job.assign_ranks import adopt, adopt_listed, adopt_single, assign_ranks, launched
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread
-from diagnostics.evidence.owner import Owner
+from diagnostics.evidence.model import Evidence, Frame, LogFact, Owner, RankError, Stacks, Thread
 from diagnostics.evidence.reader import Contents
 
 

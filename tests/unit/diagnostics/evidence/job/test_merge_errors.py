@@ -1,12 +1,11 @@
 """One record of an end of which several files tell."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from diagnostics.evidence.job.merge_errors import merge_errors
+from diagnostics.evidence.job.assign_ranks import merge_errors
 from diagnostics.evidence.model import Frame, RankError
 
 RAISED = RankError(0, "logs/rank_0.log", 40, "ValueError", "bad batch", (Frame("train.py", 12, "step"),))

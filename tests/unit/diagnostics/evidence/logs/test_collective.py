@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnostics.evidence.logs.collective import MAX_FRAMES, CollectiveStack
+from diagnostics.evidence.readers.log import MAX_FRAMES, CollectiveStack
 
 TORCH = "/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
 

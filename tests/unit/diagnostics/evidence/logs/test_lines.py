@@ -22,6 +22,8 @@ def parts(raw, labelled=False):
         ("[rank3]: loss 2", "loss 2", 3, None),
         ("[rank3]:[W1] warning", "[W1] warning", 3, None),
         ("[1,2]<stderr>: Traceback", "Traceback", 2, None),
+        ("[2]<stderr>:Killed", "Killed", 2, None),  # Horovod's gloo launcher.
+        ("Fri Aug 11 12:31:45 2023[1,3]<stdout>:loss", "loss", 3, None),
         ("[default5]:step 1", "step 1", None, 5),
         ("[default5]:[rank13]: step 1", "step 1", 13, 5),
         ("(Train pid=77, ip=10.0.0.1) go", "go", None, None),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.logs.fields import size_bytes
+from diagnostics.evidence.logs.patterns import size_bytes
 from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.reader import Contents
 from diagnostics.evidence.readers.log import read
@@ -146,6 +146,17 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
              "name: EADDRINUSE, message: address already in use", "port_in_use", None, {"port": 29500}),
     "torchrun": ("E1121 14:03:57 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -6) local_rank: 1 "
                  "(pid: 7349) of binary: /usr/bin/python3", "torchrun_failed", None, {"exit_code": -6, "local_rank": 1}),
+    "torchrun without the list's form": (
+        "E1 torch/api.py:1002] failed (exitcode: -9) of a worker with local_rank: 3", "torchrun_failed", None,
+        {"exit_code": -9, "local_rank": 3}),
+    "ray's monitor": (
+        "Memory on the node (IP: 10.0.0.1, ID: 7f) where the task (task ID: 9a, name=train, pid=4, memory used=9.10GB) was "
+        "running was 60.90GB / 64.00GB (0.951), which exceeds the memory usage threshold of 0.95. Ray killed this worker",
+        "kernel_oom", None, {}),
+    "gloo mesh": ("[rank4]:[E421 02:05:38.7 ProcessGroupGloo.cpp:143] Gloo connectFullMesh failed with [pair.cc:144] no error",
+                  "mesh_failed", 4, {"why": "no error"}),
+    "nccl id": ("[2] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key "
+                "'0', but store->get('0') got error: Socket Timeout", "nccl_id_timeout", None, {"waiter": 2, "root": 0}),
     "srun": ("srun: error: node3: tasks 8-10: Killed", "srun_task", None, {"ranks": [8, 9, 10], "why": "Killed"}),
 }  # fmt: skip
 

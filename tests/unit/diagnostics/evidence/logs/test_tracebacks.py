@@ -1,10 +1,15 @@
 """Tracebacks put together line by line, and which exception of a chain is kept."""
 
+import io
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich import traceback as rich_traceback
+from rich.console import Console
 
-from diagnostics.evidence.logs.tracebacks import MAX_FRAMES, MAX_MESSAGE, Assembler, parse, parse_stack
+from diagnostics.evidence.logs.tracebacks import MAX_FRAMES, MAX_MESSAGE, Assembler, Box, parse, parse_stack
+from diagnostics.evidence.model import Frame
 
 HEAD = "Traceback (most recent call last):\n"
 CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
@@ -150,6 +155,7 @@ FRAMES = '  File "train.py", line 8, in main\n    step()\n  File "model.py", lin
         ("IndexError: list index\n", "list index", 0),
         ("my.package.IndexError: list index\nstep 3\n", "list index", 0),
         (HEAD + "IndexError: without frames\n", "without frames", 0),
+        ("IndexError:\nlist index\n: more of it\n", "list index", 0),  # As rich breaks a line that is too long.
     ],
 )
 def test_what_is_left_of_a_traceback_that_was_cut(text, message, frames):
@@ -173,3 +179,41 @@ def test_what_is_left_of_a_traceback_that_was_cut(text, message, frames):
 )
 def test_lines_that_are_no_exception(text):
     assert parse(text) is None
+
+
+def test_the_plainest_class_is_one_as_well():
+    raised = parse("Exception: the scale is too small\n")
+    assert raised is not None and (raised.type, raised.message) == ("Exception", "the scale is too small")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 300])
+@pytest.mark.parametrize("show_locals", [False, True])
+def test_rich_draws_a_box_around_a_traceback(tmp_path, width, show_locals):
+    file = tmp_path / "/".join(["a_folder_with_a_long_name", *["deep"] * 20]) / "train.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("def inner():\n    value = {'key': 'x' * 200}\n    raise ValueError('no 3')\n\n\ninner()\n")
+    out = io.StringIO()
+    try:
+        exec(compile(file.read_text(), file, "exec"), {})
+    except ValueError as error:
+        three = (type(error), error, error.__traceback__.tb_next)
+        shown = rich_traceback.Traceback.from_exception(*three, show_locals=show_locals, width=width)
+        Console(file=out, width=width).print(shown)
+    box, raised = Box(), Assembler()
+    for line in out.getvalue().splitlines():
+        for plain in box.lines(line):
+            raised.feed(plain)
+    (found,) = raised.take(end=True)
+    assert (found.type, found.message) == ("ValueError", "no 3")
+    assert found.frames == (Frame(str(file), 3, "inner"), Frame(str(file), 6, "<module>"))
+
+
+_BOX_LINES = ["╭─ Traceback (most recent call last) ─╮", "│ a.py:1 in f │", "│ /x │", "│ │", "╰─╯", "", "x"]
+
+
+@given(st.lists(st.sampled_from(_BOX_LINES)))
+@settings(max_examples=60, deadline=None)
+def test_a_damaged_box_loses_nothing_outside_it(lines):
+    box = Box()
+    shown = [plain for line in lines for plain in box.lines(line)]
+    assert shown.count("x") == lines.count("x")

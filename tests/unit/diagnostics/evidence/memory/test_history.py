@@ -2,9 +2,8 @@
 
 import pytest
 
-from diagnostics.evidence.memory.history import read
+from diagnostics.evidence.memory.history import BACKWARD, read
 from diagnostics.evidence.memory.levels import ACTIVATIONS, AT, BUFFERS, GRADIENTS, OPTIMIZER, RESERVED, UNKNOWN, total
-from diagnostics.evidence.memory.owner import BACKWARD
 
 SITE = "/lib/python3.12/site-packages/torch"
 FORWARD = [{"filename": f"{SITE}/nn/modules/module.py", "name": "_call_impl"}]

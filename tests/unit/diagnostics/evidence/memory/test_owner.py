@@ -3,7 +3,7 @@
 import pytest
 
 from diagnostics.evidence.memory import levels
-from diagnostics.evidence.memory.owner import BACKWARD, MAX_FRAMES, REDUCED, owner
+from diagnostics.evidence.memory.history import BACKWARD, MAX_FRAMES, REDUCED, owner
 
 SITE = "/lib/python3.12/site-packages"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Frame
 from diagnostics.evidence.reader import Contents
 from diagnostics.evidence.readers.log import read, recognise
 from tests.unit.diagnostics.evidence.texts import TORCHRUN, TWO_RANKS
@@ -529,3 +530,11 @@ def test_batches_of_one_epoch_are_progress(tmp_path: Path) -> None:
     batches = "".join(f"Epoch 1 batch {n} loss 2.{n}\n" for n in (30, 40, 50))
     found = scan(tmp_path / "x.log", "ValueError: could not convert 'n/a'\n" + batches)
     assert (found.errors, [fact.kind for fact in found.facts if fact.kind != "steps"]) == ([], ["handled_error"])
+
+
+def test_a_traceback_in_a_box_of_a_rank_among_others(tmp_path: Path) -> None:
+    box = ["╭─ Traceback (most recent call last) ─╮", "│ /w/train.py:9 in main               │", "│ ❱ 9     x = {}['k']                 │",
+           "╰─────────────────────────────────────╯", "KeyError: 'k'"]  # fmt: skip
+    lines = [f"[rank1]: {line}\n[rank0]: iter 3: loss 2.0, time 1ms\n" for line in box]
+    (error,) = scan(tmp_path / "job.log", "".join(lines)).errors
+    assert (error.rank, error.type, error.frames) == (1, "KeyError", (Frame("/w/train.py", 9, "main"),))

@@ -22,9 +22,10 @@ from diagnostics.evidence.ring.format import (
     TEXT_HEAD,
     VERSION,
     file_bytes,
+    format_ranks,
     parse,
+    parse_ranks,
 )
-from diagnostics.evidence.ring.groups import format_ranks, parse_ranks
 from tests.fuzz.seeds import ring as ring_file
 
 TEXTS = [

@@ -7,7 +7,7 @@ import pytest
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.trace import TraceFile, recognise
-from diagnostics.evidence.trace import index as trace_index
+from diagnostics.evidence.trace import model as trace_index
 from diagnostics.evidence.trace.events import Message
 from diagnostics.evidence.trace.memory_marks import read_marks
 from diagnostics.evidence.trace.model import Trace

@@ -12,7 +12,7 @@ import pytest
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Frame, Stacks
 from diagnostics.evidence.readers.stacks import read
-from diagnostics.evidence.stacks import activity, source_file, waiting_line
+from diagnostics.evidence.stacks import activity, source_file
 from diagnostics.evidence.stacks.dumps import where
 from tests.unit.diagnostics.evidence.readers.test_stacks import TORCH, dump, fault
 
@@ -143,7 +143,7 @@ def line(folder: Path, text: str, function: str = "stand", number: int = 0, take
     path = folder / "a.py"
     path.write_text(text)
     source_file.source.cache_clear()
-    found = waiting_line.waiting(Frame(str(path), number or len(text.splitlines()), function), taken_s)
+    found = activity.waiting(Frame(str(path), number or len(text.splitlines()), function), taken_s)
     return found.words if found else ""
 
 
@@ -155,7 +155,7 @@ def test_a_line_is_believed_only_where_it_is_the_one_that_ran(tmp_path: Path) ->
     assert not line(tmp_path, text, function="other"), "the line belongs to another function by now"
     assert not line(tmp_path, text, number=99)
     assert line(tmp_path, text, function="Trainer.stand") == "sleeping"
-    assert not waiting_line.waiting(Frame("a.py", 3, "stand"), None), "a path that py-spy shortened"
+    assert not activity.waiting(Frame("a.py", 3, "stand"), None), "a path that py-spy shortened"
 
 
 @pytest.mark.parametrize(
@@ -187,5 +187,5 @@ def test_no_source_is_read_that_is_no_plain_file(tmp_path: Path) -> None:
         file.truncate(source_file.MAX_BYTES + 1)
     began = time.monotonic()
     for name in "abcd":
-        assert waiting_line.waiting(Frame(str(tmp_path / f"{name}.py"), 1, "<module>"), None) is None
+        assert activity.waiting(Frame(str(tmp_path / f"{name}.py"), 1, "<module>"), None) is None
     assert time.monotonic() - began < source_file.READ_S

@@ -3,8 +3,8 @@
 import pytest
 
 from diagnostics.evidence.model import Frame
+from diagnostics.evidence.stacks.activity import waiting
 from diagnostics.evidence.stacks.source_file import MAX_BYTES, source
-from diagnostics.evidence.stacks.waiting_line import waiting
 
 HEAD = """\
 import fcntl, os, queue, threading, time

@@ -5,7 +5,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.stacks.dumps import is_users
-from diagnostics.evidence.trace.host_place import stacks_at
+from diagnostics.evidence.trace.memory_marks import stacks_at
 
 BYTES = 4 << 20
 

@@ -132,3 +132,15 @@ def test_begin_and_end_events_are_no_spans(trace):
 def test_a_trace_of_nothing_is_refused(trace):
     with pytest.raises(ValueError, match="no events of a profiler"):
         trace(event("x", "other"))
+
+
+def test_rocms_profiler_writes_numbers_as_strings(trace):
+    """Of streams, devices, correlations and sizes."""
+    work = event("gemm", "kernel", 10, 5, 0, 20, device="0", stream="20", correlation="7")
+    made = trace(event("hipLaunchKernel", "cuda_runtime", 2, correlation="7"), work)
+    assert (list(made.device.start), list(made.launch), made.problems) == ([10_000], [2000], [])
+
+
+def test_profilers_to_torch_1_11_call_operations_operator(trace):
+    made = trace(event("aten::add", "Operator"), event("c10d::allreduce_", "Operator", 5))
+    assert names(made, made.ops) == ["aten::add", "c10d::allreduce_"]

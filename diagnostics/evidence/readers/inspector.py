@@ -1,0 +1,79 @@
+"""What NCCL Inspector (a profiler plugin of NCCL) measured of each collective: JSON lines of one process.
+
+Its numbers of calls match across ranks, so that skew shows without traces and without equal clocks. To NCCL 2.28 each
+line has its own header; since then a line `dump_stats` has the one of all that follow it.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct, field
+
+from diagnostics.evidence.limits import lines_of
+from diagnostics.evidence.reader import Contents, Handle, Reader, Source
+from diagnostics.evidence.values import integer
+from diagnostics.runs.records import as_mapping, number, objects
+
+MAX_CALLS = 4_000_000
+"""Of all processes that are kept."""
+_KEYS = (b'"inspector_output_format_version"', b'"coll_perf"', b'"coll_sn"')
+
+
+class Communicator(Struct):
+    """One process's calls in one communicator."""
+
+    id: str
+    """The same on all of its ranks."""
+    rank: int
+    """Within it."""
+    size: int
+    calls: dict[tuple[str, int], float] = field(default_factory=dict)
+    """(function, number among the calls of it) -> seconds from its start to its end on this rank."""
+    first_s: float = float("inf")
+    """When the first and the last of them were written."""
+    last_s: float = 0.0
+
+
+class InspectorFile(Handle, frozen=True):
+    """The file of one process, whose name has its host and its process id."""
+
+    kind = "inspector"
+
+    def load(self, most: int = MAX_CALLS) -> list[Communicator]:
+        """Return its communicators, the largest first, with so many calls at most."""
+        found = _communicators(objects(lines_of(self.path, self.limits)), most)
+        if not found:
+            raise ValueError("no collective of NCCL Inspector in it")
+        return sorted(found.values(), key=lambda one: (-one.size, one.id))
+
+
+def _communicators(records: Iterable[dict[str, Any]], left: int) -> dict[str, Communicator]:
+    found: dict[str, Communicator] = {}
+    header: dict[str, Any] = {}
+    time_s: float | None = None
+    for record in records:
+        header = as_mapping(record.get("header")) or header
+        time_s = number(as_mapping(record.get("metadata")).get("dump_timestamp_us")) or time_s
+        call = as_mapping(record.get("coll_perf"))
+        size = integer(header.get("n_ranks"), 1)
+        rank = integer(header.get("rank"), 0, size or 0)
+        position, took_us = integer(call.get("coll_sn"), 0), number(call.get("coll_exec_time_us"))
+        if size is None or rank is None or position is None or took_us is None or not 0 <= took_us < 1e15 or not left:
+            continue
+        one = found.setdefault(str(header.get("id"))[:80], Communicator(str(header.get("id"))[:80], rank, size))
+        one.calls[str(call.get("coll"))[:40], position] = took_us / 1e6
+        left -= 1
+        if time_s is not None:
+            one.first_s, one.last_s = min(one.first_s, time_s / 1e6), max(one.last_s, time_s / 1e6)
+    return found
+
+
+def _recognise(head: bytes) -> bool:
+    return head.lstrip().startswith(b"{") and (_KEYS[0] in head or all(key in head for key in _KEYS[1:]))
+
+
+def _open(source: Source) -> Contents:
+    return Contents(source.file, [InspectorFile(source.path, source.file, None, source.limits)])
+
+
+READER = Reader(kind=InspectorFile.kind, title="files of NCCL Inspector", recognise=_recognise, open=_open, groups=None)

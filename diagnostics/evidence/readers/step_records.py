@@ -1,0 +1,68 @@
+"""Records of steps as JSON lines: `metrics.jsonl` of a dtk run, and what other trainers and scripts write like it."""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+from diagnostics.evidence.limits import lines_of
+from diagnostics.evidence.logs.steps import LEAST, MAX_POINTS, Series, Steps
+from diagnostics.evidence.model import LogFact
+from diagnostics.evidence.reader import Contents, Reader, Source
+from diagnostics.runs.records import decoded
+
+KIND = "step_records"
+KEYS = {
+    "step": ("step", "global_step", "_step", "iteration", "iter", "num_updates"),
+    "loss": ("loss", "train_loss", "train/loss", "training_loss", "lm_loss"),
+    "norm": ("grad_norm", "train/grad_norm", "gradient_norm", "gnorm"),
+    "scale": ("loss_scale", "train/loss_scale"),
+}
+"""Figure -> names by which it is recorded. A record of a step has the first two; those of evaluations have no loss."""
+_NAN = float("nan")
+_LOOK = 2 * LEAST
+"""Lines of which one has to be a record of a step: a header or an evaluation may stand first."""
+
+
+def _figures(line: bytes) -> dict[str, float | None] | None:
+    """Return the figures of a record of a training step; None for any other line."""
+    try:
+        record = decoded(line)
+        if not isinstance(record, dict):
+            return None
+        values: dict[str, Any] = {
+            name: next((record[key] for key in keys if key in record), None) for name, keys in KEYS.items()
+        }
+        if (
+            values["step"] is None
+            or values["loss"] is None
+            or any(isinstance(value, bool) for value in values.values())
+        ):
+            return None
+        return {name: None if value is None else float(value) for name, value in values.items()}
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def _recognise(head: bytes) -> bool:
+    lines: Iterable[bytes] = head.split(b"\n", _LOOK)[:_LOOK] if head.startswith(b"{") else ()
+    return any(_figures(line) is not None for line in lines)
+
+
+def read(source: Source) -> Contents:
+    """Read one file: a fact in the form of a log's `steps`."""
+    series = Series()
+    records = ((number, _figures(line)) for number, line in enumerate(lines_of(source.path, source.limits), 1))
+    for number, figures in islice((row for row in records if row[1] is not None), MAX_POINTS):
+        assert figures is not None
+        series.lines.append(number)
+        for name in ("step", "loss", "norm", "scale"):
+            getattr(series, name).append(_NAN if figures[name] is None else figures[name])
+        series.skipped.append(_NAN)
+        series.printed.append(1 if figures["norm"] is None else 3)
+    steps = Steps({"records": series})
+    return Contents(source.file, facts=[LogFact(KIND, None, source.file, 0, "", {"steps": steps})] if steps else [])
+
+
+READER = Reader(
+    kind="step_records", title="records of steps as JSON lines", recognise=_recognise, open=read, facts=(KIND,)
+)

@@ -1,0 +1,33 @@
+"""What the plan of a run predicted, beside what was measured."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from diagnostics.runs.records import as_mapping, number
+
+FIGURES = (
+    ("peak memory of rank 0", "peak_memory_bytes"),
+    ("step time", "step_time_s"),
+    ("communicated in a step", "communicated_bytes_per_step"),
+)
+"""What is said of it, and its name among the metrics."""
+
+
+def planned_and_measured(
+    plan: Mapping[str, Any], figures: Mapping[str, Any]
+) -> list[tuple[str, str, float, float | None]]:
+    """Return title, name of the metric, planned and measured value (None = not recorded) of what was planned.
+
+    Args:
+        plan: plan.json, perhaps somebody else's.
+        figures: of summary.json or the last record.
+    """
+    traffic = plan.get("traffic")
+    sent = [number(as_mapping(item).get("size_bytes")) for item in traffic] if isinstance(traffic, list) else [None]
+    planned = {
+        "peak_memory_bytes": number(plan.get("peak_bytes")),
+        "step_time_s": number(as_mapping(plan.get("time")).get("step_s")),
+        "communicated_bytes_per_step": None if None in sent else sum(value for value in sent if value is not None),
+    }
+    known = [(title, name, value) for title, name in FIGURES if (value := planned[name]) is not None]
+    return [(title, name, value, number(figures.get(name))) for title, name, value in known]

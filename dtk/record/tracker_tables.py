@@ -1,0 +1,97 @@
+"""What a run folder says at its end, as tables and files for a tracker. Bounded: the folder may be somebody else's."""
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from diagnostics.contract.artifacts import RunPaths, Status, complete_checkpoints, read_status
+from diagnostics.evidence.limits import Limits, lines_of
+from diagnostics.runs.planned import planned_and_measured
+from diagnostics.runs.records import as_mapping, mapping, objects
+from dtk.record.guard import bounded
+
+Table = tuple[tuple[str, ...], list[list[Any]]]
+DIAGNOSIS_S = 20.0  # Longest wait for a diagnosis; as for that of the launcher.
+SETTLE_S = 15.0  # Longest wait for the launcher to say how a run ended; it takes a second or two.
+TIMELINE_ROWS = 2000  # Chosen: more points than a chart shows.
+
+
+def ended(paths: RunPaths, wait_s: float) -> Status | None:
+    """Return the status of a run, once it is over or another attempt has begun; None if it has none.
+
+    Args:
+        paths: the run folder.
+        wait_s: how long it may still say `running`.
+    """
+    ends_s, attempt, status = time.monotonic() + wait_s, None, None
+    while True:
+        with suppress(OSError, ValueError):
+            status = read_status(paths.status)
+            attempt = status.attempt if attempt is None else attempt
+            if status.state != "running" or status.attempt != attempt:
+                return status
+        if time.monotonic() >= ends_s:
+            return status
+        time.sleep(0.2)
+
+
+def tables(paths: RunPaths) -> dict[str, Table]:
+    """Return name -> (columns, rows), without those for which the folder has no record."""
+    figures = as_mapping(mapping(str(paths.summary), []).get("figures"))
+    parity = mapping(str(paths.parity), [])
+    about = as_mapping(parity.get("definitions"))
+    plan = planned_and_measured(mapping(str(paths.plan), []), figures)
+    peaks = figures.get("peak_memory_bytes_per_rank")
+    timeline: list[dict[str, Any]] = []
+    with suppress(OSError, ValueError):
+        for record in objects(lines_of(paths.memory(0), Limits())):
+            timeline.append(record)
+            if len(timeline) == 2 * TIMELINE_ROWS:  # Every second one, so that the whole run stays in view.
+                del timeline[1::2]
+    columns = tuple(timeline[-1]) if timeline else ()
+    made: dict[str, Table] = {
+        "plan_and_actual": (("figure", "metric", "planned", "measured"), [list(row) for row in plan]),
+        "parity": (
+            ("condition", "value", "what it is"),
+            [[k, str(v), about[k]] for k, v in parity.items() if k in about],
+        ),
+        "memory": (
+            ("rank", "peak_memory_bytes"),
+            [list(row) for row in enumerate(peaks if isinstance(peaks, list) else ())],
+        ),
+        "memory_timeline": (columns, [[record.get(column) for column in columns] for record in timeline]),
+    }
+    return {name: table for name, table in made.items() if table[1]}
+
+
+def diagnosis(paths: RunPaths) -> tuple[Table, dict[str, Path]] | None:
+    """Diagnose a run that did not finish; return a table of the causes, and the report's files by name."""
+    results: list[tuple[Table, dict[str, Path]]] = []
+
+    def run() -> None:
+        from diagnostics.contract.findings import text_of
+        from diagnostics.diagnose import diagnose
+        from diagnostics.report.files import write_beside_run
+
+        report = diagnose(paths.root)
+        rows = []
+        for finding in report.root_causes:
+            text = text_of(finding)
+            fixes = "; ".join(remedy.change for remedy in text.remedies)
+            rows.append([finding.cause, report.title(finding.cause), str(list(finding.ranks)), text.summary, fixes])
+        page, _ = write_beside_run(report, paths.root)
+        files = {name: Path(page).with_name(name) for name in ("report.html", "report.json")} if page else {}
+        results.append(((("cause", "title", "ranks", "summary", "how to fix it"), rows), files))
+
+    bounded("tracker diagnosis", run, DIAGNOSIS_S)
+    return results[0] if results else None
+
+
+def last_checkpoint(paths: RunPaths) -> dict[str, Path]:
+    """Return path in the checkpoints folder -> file of the last complete checkpoint; links are left out."""
+    last = complete_checkpoints(paths)[-1:]
+    files = (file for folder in last if not folder.is_symlink() for file in folder.rglob("*"))
+    return {
+        str(file.relative_to(paths.checkpoints)): file for file in files if file.is_file() and not file.is_symlink()
+    }

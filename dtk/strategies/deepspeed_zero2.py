@@ -1,0 +1,27 @@
+"""`deepspeed_zero2`: ZeRO stage 2 as the library DeepSpeed runs it."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from dtk.strategies.deepspeed_zero1 import DeepSpeedZero1Config
+from dtk.strategies.engines.deepspeed import DeepSpeed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeepSpeedZero2Config(DeepSpeedZero1Config):
+    """DeepSpeed's ZeRO stage 2: gradients and optimizer state cut into equal flat parts, parameters whole."""
+
+    traits = replace(DeepSpeedZero1Config.traits, sharded=("gradients", "optimizer_state"), simplicity=21)
+    row = replace(
+        DeepSpeedZero1Config.row,
+        summary="ZeRO-2 by DeepSpeed (extra deepspeed)",
+        gradients="P/N",
+        collectives="A all_reduces of gradients in buckets, all_gather of updated parameters",
+        sent="2 A P (N-1)/N + P (N-1)/N",
+    )
+    stage = 2
+
+    name: Literal["deepspeed_zero2"] = "deepspeed_zero2"  # type: ignore[assignment]
+
+
+CONFIG, STRATEGY = DeepSpeedZero2Config, DeepSpeed

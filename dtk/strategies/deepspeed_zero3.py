@@ -1,0 +1,29 @@
+"""`deepspeed_zero3`: ZeRO stage 3 as the library DeepSpeed runs it."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from diagnostics.contract.files import table_beside
+from dtk.strategies.engines.deepspeed import DeepSpeed
+from dtk.strategies.engines.deepspeed_config import DeepSpeedConfig
+from dtk.strategies.traits import TableRow
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeepSpeedZero3Config(DeepSpeedConfig):
+    """DeepSpeed's ZeRO stage 3: each parameter cut into equal flat parts and gathered when its module is used."""
+
+    traits = replace(
+        DeepSpeedConfig.traits,
+        sharded=("parameters", "gradients", "optimizer_state"),
+        collectives=("all_gather", "reduce_scatter"),
+        offloads=("optimizer", "parameters"),
+        simplicity=22,
+    )
+    row = TableRow(**table_beside(__file__))
+    stage = 3
+
+    name: Literal["deepspeed_zero3"] = "deepspeed_zero3"  # type: ignore[assignment]
+
+
+CONFIG, STRATEGY = DeepSpeedZero3Config, DeepSpeed

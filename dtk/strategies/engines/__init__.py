@@ -1,0 +1,1 @@
+"""Other libraries that train under the same configuration."""

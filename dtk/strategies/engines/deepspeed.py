@@ -1,0 +1,215 @@
+"""One rank of a model that DeepSpeed trains: forward, backward, clipping and update are the library's own.
+
+The library works on dtk's process group. States are read and written by its functions for that
+(`deepspeed.utils.safe_get_full_*`), so that a checkpoint has dtk's format and any other strategy reads it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, cast
+
+from dtk.errors import DtkError
+from dtk.parallel.regions import communication
+from dtk.strategies.base import Strategy, materialise, model_shapes
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from dtk.strategies.base import BuildOptimizer, Fill
+    from dtk.strategies.declared import ModelShapes
+
+MARKED = (
+    "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_reduce", "all_reduce_coalesced",
+    "all_to_all_single", "broadcast", "reduce", "reduce_scatter", "reduce_scatter_tensor",
+)  # fmt: skip
+"""Operations of DeepSpeed's backend that get a communication region."""
+
+
+class EngineOptimizer:
+    """What the loop steps: clipping, update and freeing of gradients as the engine does them together."""
+
+    def __init__(self, engine: Any) -> None:
+        self.step, self.optim = engine.step, engine.optimizer.optimizer
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Those of torch's optimizer inside: the learning rate is set here."""
+        return self.optim.param_groups  # type: ignore[no-any-return]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Do nothing: the step has freed them."""
+
+
+class DeepSpeed(Strategy):
+    """ZeRO (Rajbhandari et al. 2020) by the library of its authors."""
+
+    clips_in_update = True
+
+    def configure(self, job: Any) -> None:
+        """Make DeepSpeed's configuration of the job."""
+        self.settings, self.notes = self.config.settings(job, self.context.world_size)
+
+    def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
+        """Materialise the whole model, as callers of `deepspeed.initialize` do; that call cuts it."""
+        from torch import nn
+
+        materialise(model, self.context.device, fill)
+        self.model, self.whole_shapes = model, model_shapes(model, frozen=self.config.traits.shards_parameters)
+        self.sizes = {parameter: parameter.shape for parameter in model.parameters()}
+        entrance = nn.Module()
+        entrance.forward = lambda *inputs, **more: self.engine(*inputs, **more)
+        return entrance
+
+    def build_optimizer(self, groups: list[dict[str, Any]], build: BuildOptimizer) -> Optimizer:
+        """Hand model and optimizer to DeepSpeed.
+
+        Raises:
+            DtkError: the library refuses them.
+        """
+        deepspeed = _library(self.context.device.type)
+        job = {"model": self.model, "optimizer": build(groups), "config": self.settings}
+        # In 16 bit DeepSpeed makes the master weights from parameters that it has rounded already.
+        rounds = self.precision.compute_dtype != "float32"
+        exact = {p: p.detach().to("cpu", copy=True) for group in groups for p in group["params"]} if rounds else {}
+        try:
+            self.engine = deepspeed.initialize(**job, dist_init_required=False)[0]
+        except (AssertionError, ValueError, RuntimeError) as error:
+            what = f"strategy={self.config.name}: DeepSpeed {deepspeed.__version__} refuses the job"
+            raise DtkError(what, " ".join(str(error).split())) from error
+        backend = deepspeed.comm.comm.cdb
+        for op in MARKED:
+            setattr(backend, op, _marked(op, getattr(type(backend), op).__get__(backend)))
+        self.utils = deepspeed.utils
+        for parameter, value in exact.items():
+            self.utils.safe_set_full_fp32_param(parameter, value)
+        return cast("Optimizer", EngineOptimizer(self.engine))
+
+    def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
+        """Tell DeepSpeed which micro-batch is the last; under stages 2 and 3 it reduces after each."""
+        self.engine.set_gradient_accumulation_boundary(last)
+        return nullcontext()
+
+    def backward(self, loss: Tensor) -> None:
+        """Run DeepSpeed's backward; the loop's factor has the number of micro-batches already."""
+        self.engine.backward(loss, scale_wrt_gas=False)
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return nothing: DeepSpeed holds the parameters in the type of compute."""
+        return nullcontext()
+
+    def norm_of_update(self) -> Tensor | None:
+        """Return the norm before clipping that the last update had, as DeepSpeed's optimizer computed it."""
+        import torch
+
+        norm = self.engine.get_global_grad_norm()
+        return None if norm is None else torch.as_tensor(norm, dtype=torch.float32)
+
+    def stored(self, parameter: nn.Parameter) -> Tensor:
+        """Return a parameter whole and in float32; every rank must call it."""
+        value = self.utils.safe_get_full_fp32_param(parameter) if parameter.requires_grad else None
+        return parameter.detach() if value is None else value.detach()
+
+    @property
+    def stored_alike(self) -> list[list[int]]:
+        """All ranks: `stored` returns whole parameters under every stage."""
+        return self.mesh.groups("dp")
+
+    def shapes(self, model: nn.Module) -> ModelShapes:
+        """Shapes that the parameters had before stage 3 cut them."""
+        return self.whole_shapes
+
+    def outline(self, model: nn.Module) -> dict[str, Tensor]:
+        """Outlines of the parameters in float32, and the buffers themselves."""
+        import torch
+
+        state = model.state_dict(keep_vars=True)
+        return {
+            name: torch.empty(self.sizes[value], device="meta") if value in self.sizes else value.detach()
+            for name, value in state.items()
+        }
+
+    def entries(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+        """Put one parameter after the other together; this rank keeps those whose turn it is."""
+        made: dict[str, Tensor] = {}
+        self._link()
+        flat = self._flat[0]
+        state: Mapping[str, Tensor] = self.engine.optimizer.optimizer.state.get(flat, {})
+        for turn, (name, value) in enumerate(model.state_dict(keep_vars=True).items()):
+            of_parameter = {f"model.{name}": self.stored(value) if value in self.sizes else value.detach()}
+            if value.requires_grad:
+                for field, whole in state.items():
+                    if whole.shape == flat.shape:
+                        whole = self.utils.safe_get_full_optimizer_state(value, field)
+                    of_parameter[f"optimizer.{name}.{field}"] = whole
+            if turn % self.context.world_size == self.context.rank:
+                made.update((key, each.to("cpu", copy=True)) for key, each in of_parameter.items())
+        return made
+
+    def take(self, parameter: nn.Parameter, value: Tensor, state: Mapping[str, Tensor]) -> None:
+        """Put a whole parameter and its optimizer state where this rank's parts of them lie."""
+        import deepspeed
+        import torch
+
+        if parameter.requires_grad:
+            self.utils.safe_set_full_fp32_param(parameter, value)
+            for field, whole in state.items():
+                if whole.shape == value.shape:
+                    self._link(field)
+                    self.utils.safe_set_full_optimizer_state(parameter, whole, field)
+                else:
+                    for flat in self._flat:
+                        self.engine.optimizer.optimizer.state[flat][field] = whole.clone()
+        with torch.no_grad(), deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+            parameter.copy_(value)
+
+    def _link(self, field: str = "") -> None:
+        """Let the library find its optimizer's states by parameter; make room for a field that is not there yet."""
+        import torch
+
+        optimizer = self.engine.optimizer
+        for flat in self._flat if field else ():
+            if field not in (state := optimizer.optimizer.state[flat]):
+                state[field] = torch.zeros_like(flat)
+        if self.config.stage < 3:
+            # DeepSpeed 0.19 does so after the update of the first of several groups, and misses the others' states.
+            optimizer._hp_optimizer_states_linked = False
+            optimizer._lazy_init_hp_params_optimizer_state()
+
+    @property
+    def _flat(self) -> list[Tensor]:
+        """This rank's flat parts of the parameters in float32, which the library's optimizer updates."""
+        name = "fp32_partitioned_groups_flat" if self.config.stage == 3 else "single_partition_of_fp32_groups"
+        return cast("list[Tensor]", getattr(self.engine.optimizer, name))
+
+
+def _marked(op: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an operation of DeepSpeed's backend in a communication region of its largest buffer."""
+
+    @functools.wraps(call)
+    def marked(*inputs: Any, **more: Any) -> Any:
+        buffers = [value if isinstance(value, list) else [value] for value in (*inputs, *more.values())]
+        size = max(sum(getattr(each, "nbytes", 0) for each in buffer) for buffer in buffers)
+        with communication(op.removesuffix("_into_tensor").removesuffix("_tensor"), size, "dp"):
+            return call(*inputs, **more)
+
+    return marked
+
+
+def _library(device: str) -> Any:
+    """Import DeepSpeed for a device."""
+    if device == "cpu":
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    import deepspeed
+
+    if device == "cpu":
+        # Its collectives in shared memory would be compiled at the first start, for half a minute, or fail where there
+        # is no compiler; they bypass torch.distributed, and so what records it.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed

@@ -1,0 +1,245 @@
+"""How dtk's configuration and a user's ds_config.json become DeepSpeed's, and the traits of its strategies.
+
+Torch-free and without DeepSpeed: a plan, a refusal and the manifest need neither.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple, Self
+
+from diagnostics.contract.files import read_json, table_beside
+from dtk.errors import DtkError
+from dtk.parallel.mesh import Mesh
+from dtk.parallel.number_formats import PrecisionConfig
+from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, reduced_item_bytes
+from dtk.strategies.traits import StrategyConfig, Traits
+
+REDUCE_BUCKET, PREFETCH_BUCKET, PERSISTENT = 500_000_000, 50_000_000, 100_000
+"""DeepSpeed's defaults, in elements."""
+AUTO = "auto"
+"""Value of a key that whoever reads the file fills in."""
+
+
+class Setting(NamedTuple):
+    """What dtk gives a key of DeepSpeed's: what was typed for it, and the value; None leaves the key out."""
+
+    typed: str
+    value: Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeepSpeedConfig(StrategyConfig):
+    """Base of the strategies that the library DeepSpeed runs."""
+
+    traits = Traits(
+        collectives=("all_reduce", "all_gather"),
+        library="deepspeed",
+        in_backward_conflict="DeepSpeed updates the parameters in a step of its own",
+        compared=False,
+    )
+    stage = 0
+    autocasts = False
+    """The parameters themselves are in the type of compute."""
+
+    config: str | None = None
+    """A ds_config.json. What it says of batch, precision, clipping and optimizer must agree with dtk's own keys."""
+
+    def pages(self, device: str) -> bool:
+        """Return False: DeepSpeed itself moves the states that are offloaded."""
+        return False
+
+    def in_memory(self) -> Self:
+        """Refuse a simulation.
+
+        Raises:
+            DtkError: always.
+        """
+        why = "its steps are those of a library that needs real tensors and processes"
+        fix = f"use strategy=zero{self.stage}, or of dtk plan --engine closed_form"
+        raise DtkError(f"strategy={self.name} cannot be simulated", why, fix)
+
+    def check_job(self, job: Any, world_size: int) -> None:
+        """Refuse what DeepSpeed cannot do, or would do otherwise, and a file that contradicts the configuration.
+
+        Raises:
+            DtkError: the first such setting, with what to type instead.
+        """
+        scaled = "the library scales the loss itself, so that the scale of dtk's loop would be applied twice"
+        compiled = "the library's hooks on modules break the compiled graph"
+        for holds, other, why, instead in (
+            (job.precision.initial_loss_scale is not None, f"precision={job.precision.name}", scaled, "precision=bf16"),
+            (job.train.compile, "train.compile=true", compiled, "train.compile=false"),
+            (job.preflight == "on", "preflight=on", "the library cannot be simulated", "preflight=off"),
+        ):
+            if holds:
+                raise DtkError(f"strategy={self.name} does not go with {other}", why, f"use {instead}")
+        self.settings(job, world_size)
+
+    def settings(self, job: Any, world_size: int) -> tuple[dict[str, Any], list[str]]:
+        """Return DeepSpeed's configuration, and a line for each part of the user's file that dtk replaces.
+
+        Args:
+            job: the whole configuration, its batch settled.
+            world_size: ranks of the job.
+
+        Raises:
+            DtkError: the file cannot be read, has an unknown key, or contradicts the configuration.
+        """
+        ours, table = dict(self._ours(job, world_size)), table_beside(__file__)
+        made: dict[str, Any] = {}
+        notes: list[str] = []
+        for path, value in _flat(self._file()):
+            first, _, rest = path.partition(".")
+            if first in table["replaced"]:
+                notes.append(f"{first} is replaced by {table['replaced'][first]}")
+            elif path in ours:
+                setting = ours[path]
+                if value == AUTO:
+                    notes.append(f"{path}=auto becomes {_text(setting.value)}")
+                elif not _same(value, setting.value):
+                    what = f"{path}={_text(value)} in strategy.config={self.config} contradicts {setting.typed}"
+                    why = f"which makes it {_text(setting.value)}"
+                    raise DtkError(what, why, "make both alike: change the file or the override")
+            elif not _is_kept(table["kept"].get(first, ()), rest):
+                what = f"strategy.config={self.config}: dtk knows no key {path}"
+                raise DtkError(what, "DeepSpeed ignores most keys that it does not know", "correct it or remove it")
+            elif value != AUTO:
+                _put(made, path, value)
+        for path, setting in ours.items():
+            if setting.value is not None and not path.startswith("optimizer."):  # dtk builds that itself.
+                _put(made, path, setting.value)
+        return made, [*dict.fromkeys(notes)]
+
+    def _file(self) -> Mapping[str, Any]:
+        """Return the content of the user's file; empty without one."""
+        if self.config is None:
+            return {}
+        try:
+            content = read_json(self.config)
+        except (OSError, ValueError) as error:
+            raise DtkError(f"strategy.config={self.config} cannot be read", str(error), "name a JSON file") from error
+        if not isinstance(content, dict):
+            raise DtkError(f"strategy.config={self.config} holds no JSON object", fix="name a ds_config.json")
+        return content
+
+    def _ours(self, job: Any, world_size: int) -> Iterator[tuple[str, Setting]]:
+        """Yield what dtk sets, by the dotted path of DeepSpeed's key."""
+        train, precision, plan, optimizer = job.train, job.precision, job.batch_plan(world_size), job.optimizer
+        batch = f"train.global_batch_size={train.global_batch_size}"
+        micro = f"train.micro_batch_size={plan.micro_batch_size}"
+        yield "train_batch_size", Setting(batch, train.global_batch_size)
+        yield "train_micro_batch_size_per_gpu", Setting(micro, plan.micro_batch_size)
+        yield "gradient_accumulation_steps", Setting(f"{batch} {micro} on {world_size} ranks", plan.accumulation_steps)
+        yield "gradient_clipping", Setting(f"train.clip_norm={_text(train.clip_norm)}", float(train.clip_norm or 0))
+        for key, dtype in (("bf16", "bfloat16"), ("fp16", "float16")):
+            yield f"{key}.enabled", Setting(f"precision={precision.name}", precision.compute_dtype == dtype)
+        if precision.compute_dtype != "float32":
+            reduced = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}[precision.reduce_dtype]
+            yield "communication_data_type", Setting(f"precision.reduce_dtype={precision.reduce_dtype}", reduced)
+        chosen = f"strategy={self.name}"
+        yield "zero_optimization.stage", Setting(chosen, self.stage)
+        yield "zero_allow_untested_optimizer", Setting(chosen, True)
+        yield "zero_force_ds_cpu_optimizer", Setting(chosen, False)
+        offload = f"strategy.offload={self.offload} strategy.offload_to={self.offload_to}"
+        for part, moved in (("optimizer", self.offload != "none"), ("param", self.offload == "parameters")):
+            place = {"host": "cpu", "nvme": "nvme"}[self.offload_to] if moved else "none"
+            folder = self.offload_folder if moved else None
+            yield f"zero_optimization.offload_{part}.device", Setting(offload, place)
+            yield f"zero_optimization.offload_{part}.nvme_path", Setting(f"strategy.offload_folder={folder}", folder)
+        yield "optimizer.type", Setting(f"optimizer={optimizer.name}", optimizer.name)
+        for key in ("lr", "betas", "eps", "weight_decay", "momentum", "nesterov"):
+            if hasattr(optimizer, key):
+                value = getattr(optimizer, key)
+                yield f"optimizer.params.{key}", Setting(f"optimizer.{key}={_text(value)}", value)
+
+    def tuned(self, key: str, default: int) -> int:
+        """Return a number of `zero_optimization` in the user's file, else DeepSpeed's default."""
+        value = dict(_flat(self._file())).get(f"zero_optimization.{key}", AUTO)
+        return default if value == AUTO else int(value)
+
+    def declare(
+        self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
+    ) -> list[Collective]:
+        """Declare what DeepSpeed 0.19 sends: bytes as measured, the number of calls as its buckets come out about.
+
+        Stages 1 and 2 reduce by all_reduce, of which a rank keeps its part. Stage 3 gathers parameters that are larger
+        than stage3_param_persistence_threshold in each micro-batch, the others once after the update.
+        """
+        if mesh.dp_size == 1:
+            return []
+        item, reduced, ranks = ITEM_BYTES[precision.compute_dtype], reduced_item_bytes(precision), mesh.dp_size
+        sizes = [prod(shape) for shape in shapes.parameters]
+        buckets = len(_packed(sizes[::-1], self.tuned("reduce_bucket_size", REDUCE_BUCKET)))
+        if self.stage == 3:
+            padded = [-(-size // ranks) * ranks for size in sizes]
+            largest = self.tuned("stage3_param_persistence_threshold", PERSISTENT)
+            stay = [whole for size, whole in zip(sizes, padded, strict=True) if size <= largest]
+            come = [whole for size, whole in zip(sizes, padded, strict=True) if size > largest]
+            gathers = len(_packed(come[1:], self.tuned("stage3_prefetch_bucket_size", PREFETCH_BUCKET))) + bool(come)
+            steps = accumulation_steps
+            return [
+                Collective("all_gather", "dp", len(stay) + steps * gathers, item * (sum(stay) + steps * sum(come))),
+                Collective("reduce_scatter", "dp", steps * buckets, steps * reduced * sum(padded)),
+                # Whether the norm is finite, and its square; in float64 unless the optimizer's states are on the host.
+                Collective("all_reduce", "dp", 2, 16 if self.offload == "none" else 8),
+            ]
+        rounds = accumulation_steps if self.stage == 2 else 1
+        groups = [sum(prod(s) for s in shapes.parameters if (len(s) > 1) == matrices) for matrices in (True, False)]
+        aligned = [-(-group // (2 * ranks)) * 2 * ranks for group in groups if group]
+        flags, flag_bytes = (2, 8) if item == 4 else (3, 9)
+        calls = rounds * buckets + flags, rounds * reduced * sum(sizes) + flag_bytes
+        updated = Collective("all_gather", "dp", len(aligned), item * sum(aligned))
+        return [Collective("all_reduce", "dp", *calls), updated]
+
+    def declare_clip(self, mesh: Mesh) -> tuple[Collective, ...]:
+        """Return nothing: DeepSpeed computes the norm in its step, clipped or not, and `declare` has it."""
+        return ()
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value that is no section by its dotted path."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _packed(sizes: Sequence[int], most: int) -> list[list[int]]:
+    """Fill buckets of at most so many elements in this order; a larger one is alone."""
+    buckets: list[list[int]] = []
+    for size in sizes:
+        if not buckets or sum(buckets[-1]) + size > most:
+            buckets.append([])
+        buckets[-1].append(size)
+    return buckets
+
+
+def _is_kept(names: Any, rest: str) -> bool:
+    """Whether the table hands on a key: () = it is not there, None = a plain value, `any` or names of a section."""
+    if names is None or not rest:
+        return names is None and not rest
+    return names == "any" or rest.partition(".")[0] in names
+
+
+def _put(into: dict[str, Any], path: str, value: Any) -> None:
+    *sections, last = path.split(".")
+    for name in sections:
+        into = into.setdefault(name, {})
+    into[last] = value
+
+
+def _same(theirs: Any, own: Any) -> bool:
+    """Whether both mean the same; DeepSpeed's Adam is AdamW, and a text may hold a number."""
+    if isinstance(theirs, str) and isinstance(own, str):
+        return theirs.lower() in (own.lower(), {"adamw": "adam"}.get(own))
+    if isinstance(theirs, list) and isinstance(own, list | tuple):
+        return len(theirs) == len(own) and all(map(_same, theirs, own))
+    return bool(theirs == own) or (own is None and theirs in (None, ""))
+
+
+def _text(value: Any) -> str:
+    """As the file and an override have it: null, true, [0.9,0.95]."""
+    return json.dumps(value, separators=(",", ":"))

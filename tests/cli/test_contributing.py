@@ -1,0 +1,271 @@
+"""The steps in CONTRIBUTING.md, followed in a copy of the repository's packages, lead to something that works."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import ROOT, environment
+from tests.warm_python import run_module
+
+TOY_READER = '''
+"""Lines of the toy watcher: one fact a file."""
+
+from diagnostics.evidence.limits import whole
+from diagnostics.evidence.model import LogFact
+from diagnostics.evidence.reader import Contents, Reader, Source
+
+
+def recognise(head: bytes) -> bool:
+    """Whether a file that begins so was written by the toy watcher."""
+    return head.startswith(b"toy watcher v1")
+
+
+def read(source: Source) -> Contents:
+    """Return the one fact in the file."""
+    lines = whole(source.path, source.limits).decode().splitlines()
+    if len(lines) < 2:
+        raise ValueError("it ends after its first line")
+    return Contents(source.file, facts=[LogFact("toy", source.owner.rank, source.file, 2, lines[1])])
+
+
+READER = Reader(
+    kind="toy", title="toy files", recognise=recognise, open=read, facts=("toy",), per_rank="toy file"
+)
+'''
+TOY_TEST = """
+HONEST = b"toy watcher v1\\nall is well\\n"
+DAMAGED = b"toy watcher v1\\n"
+"""
+
+TOY_STRATEGY = '''
+"""`toy`: replicas whose gradients are averaged one by one after backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from dtk.strategies.base import Strategy, materialise
+from dtk.strategies.declared import Collective
+from dtk.strategies.traits import StrategyConfig, TableRow, Traits
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToyConfig(StrategyConfig):
+    """Replicas without buckets."""
+
+    traits = Traits(replicated_over="dp", collectives=("all_reduce",), needs_less_memory="zero3")
+    row = TableRow("a toy", "P", "P", "K", "all_reduce of each gradient", "2 P (N-1)/N", "never")
+    limits = {"repeats": (1, 10)}
+
+    name: Literal["toy"] = "toy"
+    repeats: int = 1
+
+    def declare(self, shapes, mesh, precision, accumulation_steps):
+        size = 4 * sum(map(prod, shapes.parameters))
+        return [Collective("all_reduce", "dp", len(shapes.parameters), size)]
+
+
+class Toy(Strategy):
+    def wrap(self, model, fill):
+        materialise(model, self.context.device, fill)
+        return model
+
+    @contextmanager
+    def accumulate(self, wrapped, last) -> Iterator[None]:
+        import torch.distributed as dist
+
+        from dtk.parallel.regions import communication
+
+        yield
+        for parameter in wrapped.parameters() if last else ():
+            with communication("all_reduce", parameter.grad.nbytes, "dp"):
+                dist.all_reduce(parameter.grad)
+            parameter.grad /= self.context.dp_size
+
+
+CONFIG, STRATEGY = ToyConfig, Toy
+'''
+TOY_YAML = """# A toy.
+# Use: python -m dtk.run strategy=toy
+name: toy
+repeats: 1
+"""
+
+
+TOY_CAUSE = '''
+"""A rank ran out of toys."""
+
+from dataclasses import dataclass
+
+from diagnostics.causes.declared import declared
+from diagnostics.contract.findings import Finding, Remedy, Text
+from diagnostics.evidence.model import Evidence, RankError
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfToys:
+    """How many ranks said so."""
+
+    ranks: int
+
+    def text(self, finding: Finding) -> Text:
+        """Put it into words."""
+        if finding.status == "ruled_out":
+            return Text(summary="No rank ran out of toys.", measured="0 ranks")
+        fix = Remedy("environment", "TOYS=2", "one is never enough")
+        return Text(summary=f"{self.ranks} rank ran out of toys.", measured=f"{self.ranks} rank", remedies=(fix,))
+
+
+def _errors(evidence: Evidence) -> list[RankError]:
+    """Return what the ranks said of it."""
+    return [error for error in evidence.errors if error.type == "ToyError"]
+
+
+def decide(errors: list[RankError]) -> list[Finding]:
+    """Decide it by the exceptions."""
+    ranks = tuple(sorted(error.rank for error in errors if error.rank is not None))
+    status = "confirmed" if ranks else "ruled_out"
+    return [Finding(cause=CAUSE.id, status=status, facts=OutOfToys(len(ranks)), ranks=ranks)]
+
+
+CAUSE = declared(__file__, _errors, decide)
+'''
+TOY_CAUSE_WORDS = """# `env.out_of_toys`: what docs/causes.md says of it.
+cause:
+  title: a rank ran out of toys
+  outcome: crashed
+  branch: environment.settings
+  decided_from: exceptions in logs
+  remedy: TOYS=2
+  example: {kind: log, ranks: [1]}
+
+example: |
+  [rank1]: Traceback (most recent call last):
+  [rank1]:   File "/job/train.py", line 3, in <module>
+  [rank1]:     play()
+  [rank1]: ToyError: none is left
+"""
+TOY_CAUSE_TEST = """
+from diagnostics.causes.env.out_of_toys import CAUSE, decide
+from diagnostics.evidence.model import RankError
+
+
+def test_an_error_of_toys_is_of_its_rank():
+    assert decide([RankError(2, "train.log", 1, "ToyError", "none is left")])[0].ranks == (2,)
+
+
+def test_no_error_rules_it_out():
+    assert decide([])[0].status == "ruled_out"
+"""
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The packages as they are checked in, to be changed."""
+    for package in ("diagnostics", "dtk"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    return tmp_path
+
+
+def dtk(copy: Path, *arguments: str, module: str = "dtk.commands.main") -> subprocess.CompletedProcess[str]:
+    """`dtk` out of the copy."""
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_a_reader_is_one_file_and_its_test(copy: Path) -> None:
+    (copy / "diagnostics/evidence/readers/toy.py").write_text(TOY_READER, encoding="utf-8")
+    files = copy / "left"
+    files.mkdir()
+    namespace: dict[str, bytes] = {}
+    exec(TOY_TEST, namespace)
+    (files / "rank_0.toy").write_bytes(namespace["HONEST"])
+    (files / "rank_1.toy").write_bytes(namespace["HONEST"])
+    (files / "rank_3.toy").write_bytes(namespace["DAMAGED"])
+    ended = dtk(copy, "diagnose", str(files), "--json")
+    assert ended.returncode in (0, 1), ended.stderr
+    (line,) = [one for one in json.loads(ended.stdout)["coverage"] if one["kind"] == "toy"]
+    assert line["ranks_present"] == 2
+    assert line["problems"] == ["rank_3.toy: it ends after its first line"]
+    nothing = copy / "nothing"
+    nothing.mkdir()
+    assert "toy files" in dtk(copy, "diagnose", str(nothing)).stderr
+
+
+def test_a_cause_is_one_file_its_words_and_its_test(copy: Path) -> None:
+    """Its example is diagnosed, as the tests of all causes do it; trees and documents know it."""
+    (copy / "diagnostics/causes/env/out_of_toys.py").write_text(TOY_CAUSE, encoding="utf-8")
+    (copy / "diagnostics/causes/env/out_of_toys.yaml").write_text(TOY_CAUSE_WORDS, encoding="utf-8")
+    shutil.copytree(ROOT / "docs", copy / "docs")
+    for package in ("tests", "conf"):
+        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    test = "tests/unit/diagnostics/causes/env/test_out_of_toys.py"
+    (copy / test).write_text(TOY_CAUSE_TEST, encoding="utf-8")
+    registry = "tests/unit/diagnostics/causes/test_registry.py"
+    passed = dtk(copy, "-q", "-k", "out_of_toys", "-p", "no:cacheprovider", test, registry, module="pytest")
+    assert passed.returncode == 0, passed.stdout
+    (copy / "left").mkdir()
+    log = subprocess.run(
+        [sys.executable, "-c", "from diagnostics.causes.env.out_of_toys import CAUSE; print(CAUSE.example.text)"],
+        cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)}, check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    (copy / "left/train.log").write_text(log)
+    ended = dtk(copy, "diagnose", "left", "--json")
+    assert ended.returncode == 1, ended.stderr
+    report = json.loads(ended.stdout)
+    (finding,) = [one for one in report["findings"] if one["cause"] == "env.out_of_toys"]
+    assert (finding["status"], finding["ranks"]) == ("confirmed", [1])
+    assert finding["summary"] == "1 rank ran out of toys." and finding["remedies"][0]["change"] == "TOYS=2"
+    assert any("env.out_of_toys" in json.dumps(tree) for tree in report["tree"]["children"])
+    subprocess.run(
+        [sys.executable, "docs/causes.py"], cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)}, check=True
+    )
+    page = (copy / "docs/causes.md").read_text()
+    assert "| `env.out_of_toys` | a rank ran out of toys |" in page and "[rank1]: ToyError: none is left" in page
+    nothing = copy / "nothing"
+    nothing.mkdir()
+    (nothing / "train.log").write_text((copy / "left/train.log").read_text().replace("ToyError", "ValueError"))
+    others = json.loads(dtk(copy, "diagnose", str(nothing), "--json").stdout)["findings"]
+    assert [one["status"] for one in others if one["cause"] == "env.out_of_toys"] == ["ruled_out"]
+
+
+def test_a_strategy_is_one_file_and_its_yaml_and_its_test(copy: Path) -> None:
+    shutil.copytree(ROOT / "conf", copy / "conf")
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    (copy / "dtk/strategies/toy.py").write_text(TOY_STRATEGY, encoding="utf-8")
+    (copy / "conf/strategy/toy.yaml").write_text(TOY_YAML, encoding="utf-8")
+    losses = {}
+    for strategy in ("toy", "ddp"):
+        small = ("model=gpt2_tiny", "train.steps=2", "launcher.device=cpu", "launcher.nproc=2", "data.max_bytes=300000")
+        words = (f"strategy={strategy}", *small, f"runs_folder={copy / 'runs'}")
+        if strategy == "toy":
+            ended = dtk(copy, *words, module="dtk.run")
+        else:
+            ended = run_module(["dtk.run", *words], environment(), ROOT, 120)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        (folder,) = (copy / "runs").glob(f"*-{strategy}-*")
+        records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        losses[strategy] = [record["loss"] for record in records if "loss" in record]
+        if strategy == "toy":
+            traits = json.loads((folder / "manifest.json").read_text())["strategy_traits"]
+            assert (traits["replicated_over"], traits["gradients_in"]) == ("dp", None)
+    assert losses["toy"] == pytest.approx(losses["ddp"], rel=1e-5)
+    assert "toy: a toy" in dtk(copy, "strategies").stdout
+    planned = dtk(copy, "plan", "strategy=toy", "model=gpt2_tiny", "--world-size", "2")
+    assert planned.returncode == 0 and "all_reduce" in planned.stdout, planned.stderr
+    assert "out of range" in dtk(copy, "plan", "strategy=toy", "strategy.repeats=11").stderr

@@ -1,0 +1,45 @@
+"""`dtk preflight`: options that cannot be combined, and the exit code of what was predicted."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dtk.commands.main import main
+from dtk.preflight import report, run
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--", "x"], "what follows -- belongs to a script"),
+        (["--steps", "0"], "--steps 0 is for scripts"),
+        (["strategy=ddp", "--script", "SCRIPT"], "'strategy=ddp' is for a job of dtk"),
+        (["--script", "absent.py"], "there is no script absent.py"),
+        (["--script", "SCRIPT", "--what-if"], "--what-if needs a job of dtk"),
+        (["--script", "SCRIPT"], "a script does not say how many ranks it has"),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(
+    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    assert main(["preflight", *(str(script) if word == "SCRIPT" else word for word in words)]) == 2
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("ends", "code"), [(True, 0), (False, 1)])
+def test_the_exit_code_says_whether_all_ranks_end(
+    ends: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+    found = SimpleNamespace(verdict=SimpleNamespace(ends=ends))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(run, "preflight", lambda request, say: (asked.append(request), found)[1])
+    monkeypatch.setattr(report, "as_json", lambda prediction: {"ends": prediction.verdict.ends})
+    assert main(["preflight", "strategy=ddp", "--world-size", "4", "--rank-timeout-s", "7", "--json"]) == code
+    assert f'"ends": {str(ends).lower()}' in capsys.readouterr().out
+    assert (asked[0].overrides, asked[0].world_size, asked[0].limit_s) == (("strategy=ddp",), 4, 7.0)

@@ -1,0 +1,41 @@
+"""Numbers of names and lanes, and the join of two columns of ids."""
+
+from array import array
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnostics.evidence.trace.model import Lanes, Names, places
+
+IDS = st.lists(st.integers(-50, 50) | st.integers(-(1 << 40), 1 << 40), max_size=30)
+
+
+@given(IDS, IDS)
+@settings(max_examples=100)
+def test_where_each_wanted_id_stands_last(listed, wanted):
+    """By a table where ids are dense, by a dict where they are not: the same answer."""
+    found = places(array("q", listed), array("q", wanted))
+    assert list(found) == [max((n for n, one in enumerate(listed) if one == number), default=-1) for number in wanted]
+
+
+def test_equal_names_have_one_number():
+    listed = []
+    names = Names(listed)
+    assert [names[name] for name in ("a", "b", "a")] == [0, 1, 0]
+    assert listed == ["a", "b"]
+
+
+def test_names_beyond_the_limit_are_others(monkeypatch):
+    monkeypatch.setattr("diagnostics.evidence.trace.model.MAX_NAMES", 2)
+    listed = []
+    names = Names(listed)
+    numbers = [names[name] for name in ("a", "b", "c", "d", "a")]
+    assert numbers == [0, 1, 2, 2, 0]
+    assert listed == ["a", "b", "(other)"]
+
+
+def test_lanes_are_listed_as_they_come():
+    listed = []
+    lanes = Lanes(listed)
+    assert [lanes[key] for key in ((0, 7), (None, "gloo"), (0, 7))] == [0, 1, 0]
+    assert [(lane.owner, lane.line) for lane in listed] == [(0, 7), (None, "gloo")]

@@ -1,0 +1,53 @@
+"""A prepared job is started here, rendered for a cluster, or refused by its preflight."""
+
+import pytest
+
+from dtk.launch import start
+from dtk.launch.prepare import compose_point, place_point
+from dtk.launch.start import FAILED, preflight_point, run_point
+from tests.unit.launch.conftest import SMALL
+
+
+def prepared(*overrides: str):
+    return place_point(compose_point([*SMALL, *overrides], None))
+
+
+def test_a_dry_run_says_what_would_start_and_makes_no_folder(tmp_path, capsys):
+    opened = []
+    assert run_point(*prepared("launcher.nproc=2", f"runs_folder={tmp_path}"), opened.append, dry_run=True) == 0
+    out = capsys.readouterr().out
+    assert "2 on cpu over gloo" in out and out.endswith("dry run: nothing was started, and there is no such folder\n")
+    assert not opened and not list(tmp_path.iterdir())
+
+
+def test_a_job_for_a_cluster_is_handed_over(tmp_path, capsys):
+    cluster = ["launcher=slurm", "launcher.nodes=2", "launcher.nproc=1", f"runs_folder={tmp_path}"]
+    assert run_point(*prepared(*cluster), dry_run=True) == 0
+    assert "#SBATCH --nodes=2" in capsys.readouterr().out and not list(tmp_path.iterdir())
+
+
+def test_what_would_hang_is_told_and_not_launched(tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(start, "preflight_point", lambda *given: (asked.append(given[1:]), "it would hang\n")[1])
+    assert run_point(*prepared("launcher.nproc=2", f"runs_folder={tmp_path}")) == FAILED
+    assert capsys.readouterr().out == "it would hang\n" and asked == [(2, 2)] and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_preflight_is_made_when_it_is_wanted(ends, monkeypatch, capsys):
+    from types import SimpleNamespace
+
+    from dtk.preflight import report, run
+
+    requests = []
+    prediction = SimpleNamespace(verdict=SimpleNamespace(ends=ends))
+    monkeypatch.setattr(run, "preflight", lambda request, composed: (requests.append(request), prediction)[1])
+    monkeypatch.setattr(report, "answer", lambda found: "all ranks end")
+    monkeypatch.setattr(report, "document", lambda found, brief: found)
+    monkeypatch.setattr("diagnostics.report.terminal.render", lambda document, columns, colour: "the report")
+    off, _ = prepared("launcher.nproc=2")
+    assert preflight_point(off.composed, 2, 2) == "" and not requests
+    on, _ = prepared("launcher.nproc=2", "preflight=on")
+    told = preflight_point(on.composed, 4, 2)
+    assert (told, capsys.readouterr().out) == (("", "preflight: all ranks end\n") if ends else ("the report", ""))
+    assert (requests[0].world_size, requests[0].local_size) == (4, 2) and "preflight=on" in requests[0].overrides

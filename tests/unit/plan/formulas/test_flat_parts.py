@@ -1,0 +1,36 @@
+"""DeepSpeed's states: those of Rajbhandari et al. 2020, table 1, with the library's float32 copies."""
+
+import pytest
+
+from dtk.config.compose import compose
+from dtk.errors import DtkError
+from dtk.plan.formulas.closed_form import closed_form
+
+RANKS = 4
+
+
+@pytest.mark.parametrize(
+    ("stage", "precision", "parameters", "states"),
+    # Of each parameter on 4 ranks: compute type whole or 1/4; float32 copy and two moments of 1/4.
+    [(1, "fp32", 4, 3), (2, "fp32", 4, 3), (3, "fp32", 1, 3), (2, "bf16", 2, 3), (3, "bf16", 0.5, 3)],
+)
+def test_bytes_per_parameter(stage: int, precision: str, parameters: float, states: float) -> None:
+    overrides = ["model=gpt2", f"strategy=deepspeed_zero{stage}", f"precision={precision}", "train.micro_batch_size=2"]
+    made = closed_form(compose(overrides).config, RANKS)
+    at_peak = made.memory.at_peak_bytes
+    assert at_peak["parameters"] == pytest.approx(parameters * made.parameters, rel=1e-3)
+    assert at_peak["optimizer states"] == pytest.approx(states * made.parameters, rel=1e-3)
+    assert ("gathered parameters" in at_peak) == (stage == 3)
+    assert any("exact but for padding" in note for note in made.notes)
+
+
+def test_offloaded_states_are_on_the_host_of_a_gpu() -> None:
+    overrides = ["model=gpt2", "strategy=deepspeed_zero2", "strategy.offload=optimizer", "launcher.device=cuda"]
+    made = closed_form(compose([*overrides, "train.micro_batch_size=2"]).config, RANKS)
+    assert made.memory.at_peak_bytes.get("optimizer states", 0) == 0
+    assert made.memory.host_bytes == pytest.approx(3 * made.parameters, rel=1e-3)
+
+
+def test_it_cannot_be_simulated() -> None:
+    with pytest.raises(DtkError, match=r"deepspeed_zero3 cannot be simulated.*strategy=zero3"):
+        compose(["strategy=deepspeed_zero3"]).config.strategy.in_memory()
