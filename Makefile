@@ -33,7 +33,10 @@ $(VENV)/.dev: $(VENV)/.train
 	@touch $@
 
 $(VENV)/.compiled: $(VENV)/.dev
-	@$(BIN)/python -m compileall -q dtk diagnostics  # Hundreds of processes would do so where writing bytecode is off.
+	@# Hundreds of processes would compile modules and tables again where writing bytecode is off.
+	@$(BIN)/python -m compileall -q dtk diagnostics
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'import pathlib, diagnostics.contract.files as files; \
+	  [files.read_table(path) for path in pathlib.Path().glob("d*/**/*.yaml") if "templates" not in path.parts]'
 
 run: $(VENV)/.train
 	$(BIN)/python -m dtk.run strategy=fsdp model=gpt2 $(ARGS)

