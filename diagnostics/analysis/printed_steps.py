@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from diagnostics.evidence.logs.steps import Series, Steps
-from diagnostics.evidence.model import Evidence, RankError
+from diagnostics.evidence.model import Evidence, RankError, RunEvidence
 
 STEPS = ("steps", "trainer_steps", "step_records")
 """Kinds of facts: of a log, of the state that Hugging Face's Trainer saves, of records as JSON lines."""
@@ -53,8 +53,8 @@ class PrintedSteps(Struct, frozen=True):
 
     logs: tuple[Printed, ...]
     errors: tuple[RankError, ...]
-    is_run: bool = False
-    """Whether they are of a dtk run, whose loss is a mean over the targets of a batch."""
+    known_task: bool = False
+    """Whether they are of one of dtk's own tasks, whose loss training is to make smaller."""
 
     @property
     def count(self) -> int:
@@ -98,7 +98,14 @@ def printed_steps(evidence: Evidence) -> PrintedSteps:
         steps: Steps = fact.fields["steps"]
         by_length = sorted(steps.series, key=lambda trainer: (-len(steps.series[trainer].lines), trainer))
         logs += [Printed(fact.file, steps, trainer) for trainer in by_length or [""]]
-    return PrintedSteps(tuple(logs), tuple(evidence.errors), evidence.run is not None)
+    return PrintedSteps(tuple(logs), tuple(evidence.errors), _has_known_task(evidence.run))
+
+
+def _has_known_task(run: RunEvidence | None) -> bool:
+    """Whether the loss is that of a task of dtk: a user's own task or loop may have any, such as a reward."""
+    if run is None or run.manifest.get("launcher") == "own":
+        return False
+    return isinstance(run.get("task.name"), str) and run.get("task._target_") is None
 
 
 def skipped_to_the_end(log: Printed) -> Skipped | None:

@@ -244,8 +244,6 @@ def kind_of_exit_code(code: int) -> Kind:
 _LONG = 120
 """Characters of a message from which on only its first sentence is shown."""
 _OOM_FACTS = frozenset({"cuda_oom", "cpu_oom"})
-_WATCHDOG_ENDED = "watchdog thread terminated with exception"
-"""How ProcessGroupNCCL.cpp begins the last words of a process whose device failed."""
 
 
 def ends_a_rank(error: RankError) -> bool:
@@ -295,14 +293,13 @@ def of_error(error: RankError, rank: int) -> Ending:
 def of_fact(fact: LogFact, rank: int) -> Ending | None:
     """Return the ending that one line of a log describes: out of memory, or a device error that the watchdog saw."""
     error = str(fact.fields.get("error")) if fact.kind == "cuda_error" else ""
-    nccl = "out of memory" in error
-    item = line_item(fact)
-    if error and not nccl and _WATCHDOG_ENDED in fact.text and "shutting down" not in error:
+    out_of_memory, item = "out of memory" in error, line_item(fact)
+    if error and not out_of_memory and "watchdog" in fact.fields and "shutting down" not in error:
         what = f"CUDA error: {shortened(error, 200)}"
         return Ending(rank, "raised", what, item, type="CUDA error", detail="device_error")
-    if not nccl and fact.kind not in _OOM_FACTS:
+    if not out_of_memory and fact.kind not in _OOM_FACTS:
         return None
-    detail: Detail = "nccl_memory" if "Cuda failure" in item.detail else ""
+    detail: Detail = "nccl_memory" if "nccl" in fact.fields else ""
     return Ending(rank, "oom", item.detail, item, time_s=fact.time_s, detail=detail)
 
 

@@ -167,7 +167,7 @@ def _unhandled(evidence: Evidence) -> Iterator[LogFact]:
 def _of_memory(evidence: Evidence, rank: int) -> Iterator[Ending]:
     """Yield what lines without a rank say about memory; a library that catches it tells of it in words of its own."""
     for fact in _unhandled(evidence):
-        by_nccl = fact.kind == "cuda_error" and "NCCL WARN" in fact.text
+        by_nccl = fact.kind == "cuda_error" and "warned" in fact.fields
         if fact.rank is None and (by_nccl or (fact.kind == "cuda_oom" and ends.is_uncaught(fact.text))):
             yield from filter(None, [ends.of_fact(fact, rank)])
         elif fact.kind == "kernel_oom" and _of_python(fact):

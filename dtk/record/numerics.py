@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from diagnostics.analysis.metrics_series import word
+from diagnostics.evidence.metrics import word
 from dtk.config.schema import RecordConfig
 from dtk.parallel.context import Context
 from dtk.parallel.control import list_over_ranks, sum_over_ranks

@@ -35,7 +35,7 @@ def decide(job: PrintedSteps) -> list[Finding]:
             status="confirmed",
             facts=worded(_TEXTS, **_figures(case)),
             # Of a loss that never fell it is not known that training is to make it smaller (RL).
-            confidence=(0.9 if by_gradient else 0.75) if case.fell or job.is_run else _UNSURE,
+            confidence=(0.9 if by_gradient else 0.75) if case.fell or job.known_task else _UNSURE,
             step=None if math.isnan(case.step) or case.step < 1 else int(case.step),
             evidence=(EvidenceItem("log", case.file, detail, case.line),),
         )

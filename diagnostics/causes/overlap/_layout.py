@@ -40,7 +40,7 @@ def slow(
     """Return a confirmed finding that costs a share of the step; `words` takes `facts` and `cost`."""
     evidence, metrics = figures.evidence, figures.metrics
     assert metrics is not None and evidence.run is not None
-    step_ms = 1e3 * (metrics.usual("step_time_s") or 0.0)
+    step_ms = 1e3 * (metrics.typical("step_time_s") or 0.0)
     ms = round(share * step_ms, 3)
     return Finding(
         cause=cause,

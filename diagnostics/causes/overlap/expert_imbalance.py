@@ -20,7 +20,7 @@ def decide(figures: Figures) -> list[Finding]:
         return [finding]
     run, metrics = figures.evidence.run, figures.metrics
     assert run is not None and metrics is not None
-    load, ep = metrics.usual("expert_rank_load") or 1.0, int(run.number("parallel.ep", 1))
+    load, ep = metrics.typical("expert_rank_load") or 1.0, int(run.number("parallel.ep", 1))
     share = _share(run) * (1 - 1 / load)
     if load < _LOAD or share < _WORTH:
         return [ruled_out(ID, "the busiest ep rank has {load:.2f} times the mean load", load=load)]

@@ -31,7 +31,7 @@ def decide(figures: Figures) -> list[Finding]:
         return [finding]
     run, metrics = figures.evidence.run, figures.metrics
     assert run is not None and metrics is not None
-    times, places = metrics.usual("pipeline_imbalance") or 1.0, list(metrics.recent["pipeline_busiest"])
+    times, places = metrics.typical("pipeline_imbalance") or 1.0, list(metrics.recent["pipeline_busiest"])
     place = max(places, key=places.count)
     if times < _LONGER or places.count(place) < _ALWAYS * len(places):
         return [ruled_out(ID, "the longest stage computes {times:.2f} times the mean", times=times)]
@@ -39,7 +39,7 @@ def decide(figures: Figures) -> list[Finding]:
     layers, chosen = run.get("model.layers"), run.get("parallel.blocks_per_stage")
     even = [layers // pp] * pp if isinstance(layers, int) and layers % pp == 0 else []
     blocks = [n for n in chosen if isinstance(n, int)] if isinstance(chosen, list) and chosen else even
-    share = (1 - (metrics.usual("pipeline_bubble") or 0.0)) * (times - 1)
+    share = (1 - (metrics.typical("pipeline_bubble") or 0.0)) * (times - 1)
     detail = f"place {int(place)} along pp computes {times:.2f} times the mean"
     kind, change = "code", "move blocks from the longest stage to others (parallel.blocks_per_stage=[...])"
     if len(blocks) == pp and (moved := _moved(blocks, int(place), times)) != blocks:

@@ -1,16 +1,18 @@
 """Records of steps as JSON lines: `metrics.jsonl` of a dtk run, and what other trainers and scripts write like it."""
 
 from collections.abc import Iterable
-from itertools import islice
+from pathlib import Path
 from typing import Any
 
+from diagnostics.contract.artifacts import RunPaths
 from diagnostics.evidence.limits import lines_of
 from diagnostics.evidence.logs.steps import LEAST, MAX_POINTS, Series, Steps
+from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.reader import Contents, Reader, Source
-from diagnostics.runs.records import decoded
+from diagnostics.runs.records import objects
 
-KIND = "step_records"
+KIND, METRICS = "step_records", "metrics"
 KEYS = {
     "step": ("step", "global_step", "_step", "iteration", "iter", "num_updates"),
     "loss": ("loss", "train_loss", "train/loss", "training_loss", "lm_loss"),
@@ -23,46 +25,40 @@ _LOOK = 2 * LEAST
 """Lines of which one has to be a record of a step: a header or an evaluation may stand first."""
 
 
-def _figures(line: bytes) -> dict[str, float | None] | None:
-    """Return the figures of a record of a training step; None for any other line."""
+def _figures(record: dict[str, Any]) -> dict[str, float | None] | None:
+    """Return the figures of a record of a training step; None for any other record."""
+    values = {name: next((record[key] for key in keys if key in record), None) for name, keys in KEYS.items()}
+    if values["step"] is None or values["loss"] is None or any(isinstance(value, bool) for value in values.values()):
+        return None
     try:
-        record = decoded(line)
-        if not isinstance(record, dict):
-            return None
-        values: dict[str, Any] = {
-            name: next((record[key] for key in keys if key in record), None) for name, keys in KEYS.items()
-        }
-        if (
-            values["step"] is None
-            or values["loss"] is None
-            or any(isinstance(value, bool) for value in values.values())
-        ):
-            return None
         return {name: None if value is None else float(value) for name, value in values.items()}
-    except (ValueError, TypeError, OverflowError, RecursionError):
+    except (ValueError, TypeError, OverflowError):
         return None
 
 
 def _recognise(head: bytes) -> bool:
     lines: Iterable[bytes] = head.split(b"\n", _LOOK)[:_LOOK] if head.startswith(b"{") else ()
-    return any(_figures(line) is not None for line in lines)
+    return any(_figures(record) is not None for record in objects(lines))
 
 
 def read(source: Source) -> Contents:
-    """Read one file: a fact in the form of a log's `steps`."""
-    series = Series()
-    records = ((number, _figures(line)) for number, line in enumerate(lines_of(source.path, source.limits), 1))
-    for number, figures in islice((row for row in records if row[1] is not None), MAX_POINTS):
-        assert figures is not None
-        series.lines.append(number)
-        for name in ("step", "loss", "norm", "scale"):
-            getattr(series, name).append(_NAN if figures[name] is None else figures[name])
-        series.skipped.append(_NAN)
-        series.printed.append(1 if figures["norm"] is None else 3)
-    steps = Steps({"records": series})
-    return Contents(source.file, facts=[LogFact(KIND, None, source.file, 0, "", {"steps": steps})] if steps else [])
+    """Read one file: a fact in the form of a log's `steps`, and of a run's own records the `metrics`."""
+    series, metrics = Series(), Metrics()
+    for number, line in enumerate(lines_of(source.path, source.limits), 1):
+        for record in objects((line,)):
+            metrics.take(record, number)
+            if len(series.lines) < MAX_POINTS and (figures := _figures(record)) is not None:
+                series.lines.append(number)
+                for name in ("step", "loss", "norm", "scale"):
+                    getattr(series, name).append(_NAN if figures[name] is None else figures[name])
+                series.skipped.append(_NAN)
+                series.printed.append(1 if figures["norm"] is None else 3)
+    steps, is_run = Steps({"records": series}), source.file == RunPaths(Path()).metrics.name
+    facts = [LogFact(KIND, None, source.file, 0, "", {"steps": steps})] if steps else []
+    facts += [LogFact(METRICS, None, source.file, 0, "", {"metrics": metrics})] if is_run else []
+    return Contents(source.file, facts=facts)
 
 
 READER = Reader(
-    kind="step_records", title="records of steps as JSON lines", recognise=_recognise, open=read, facts=(KIND,)
+    kind="step_records", title="records of steps as JSON lines", recognise=_recognise, open=read, facts=(KIND, METRICS)
 )

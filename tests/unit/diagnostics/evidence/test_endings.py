@@ -23,6 +23,7 @@ from diagnostics.evidence.endings import (
     of_srun,
 )
 from diagnostics.evidence.model import Frame, LogFact, RankError
+from diagnostics.evidence.readers.log import read_text
 
 USER = (Frame("/job/train.py", 31, "step"),)
 TORCH = (Frame("/env/lib/python3.11/site-packages/torch/nn/functional.py", 2380, "linear"), *USER)
@@ -347,7 +348,8 @@ def test_the_line_about_memory_is_shown() -> None:
 def test_facts_of_memory_are_endings_and_others_are_not() -> None:
     oom = of_fact(LogFact("cuda_oom", 1, "a.log", 4, "CUDA out of memory.", time_s=2.0), 1)
     assert oom is not None and (oom.kind, oom.time_s, oom.evidence.line) == ("oom", 2.0, 4)
-    nccl = of_fact(LogFact("cuda_error", 1, "a", 4, "Cuda failure 'out of memory'", {"error": "out of memory"}), 1)
+    lines = read_text("a.cc:4 NCCL WARN Cuda failure 'out of memory'", "a", 1).facts
+    nccl = of_fact(next(fact for fact in lines if fact.kind == "cuda_error"), 1)
     assert nccl is not None and nccl.detail == "nccl_memory"
     assert of_fact(LogFact("cuda_error", 1, "a", 4, "CUDA error: x", {"error": "x"}), 1) is None
     assert of_fact(LogFact("gloo_closed", 1, "a", 4, "x"), 1) is None

@@ -5,7 +5,9 @@ from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths, Status
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.model import Evidence, RankError, RunEvidence
+from diagnostics.evidence.model import Evidence, Owner, RankError, RunEvidence
+from diagnostics.evidence.reader import Source
+from diagnostics.evidence.readers import step_records
 
 CONFIG: dict[str, Any] = {
     "strategy": {"name": "ddp"},
@@ -34,7 +36,13 @@ def run(folder, events=None, world_size=2, errors=(), last_step=None, **config):
         heartbeats={},
         events=events if events is not None else {rank: [] for rank in range(world_size)},
     )
-    return Evidence(root=folder, limits=Limits(), run=record, world_size=world_size, errors=list(errors))
+    facts = recorded(folder).facts if (folder / "metrics.jsonl").exists() else []
+    return Evidence(folder, Limits(), run=record, world_size=world_size, errors=list(errors), facts=facts)
+
+
+def recorded(folder, limits=None):
+    """What the reader makes of the file."""
+    return step_records.read(Source(folder / "metrics.jsonl", "metrics.jsonl", b"", limits or Limits(), Owner()))
 
 
 def non_finite(step, figure="loss", value="nan", **fields):

@@ -1,5 +1,6 @@
 """`numeric.spike` from the lines that trainers print of their steps."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,24 @@ def test_a_loss_that_never_fell_is_only_a_suspicion_as_it_may_be_one_that_grows(
     assert causes(tmp_path, log("hf", [*CLIMB[12:]], [1.0] * len(CLIMB[12:]))) == []
     (suspicion,) = [item.finding for item in diagnose(tmp_path).findings if item.finding.cause == "numeric.spike"]
     assert suspicion.status == "confirmed" and suspicion.confidence == 0.4
+
+
+@pytest.mark.parametrize(
+    ("launcher", "task", "confidence"),
+    [
+        ("local", {"name": "language_modeling", "_target_": None}, 0.75),
+        ("local", {"name": "auto", "_target_": "my_package.Reward"}, 0.4),  # Any loss, also one that is to grow.
+        ("own", {"name": "language_modeling", "_target_": None}, 0.4),  # A loop that recording was attached to.
+        ("local", None, 0.4),  # The configuration is lost.
+    ],
+)
+def test_a_climb_of_a_run_is_certain_only_with_a_task_of_dtk(
+    tmp_path: Path, launcher: str, task: dict[str, str | None] | None, confidence: float
+) -> None:
+    (tmp_path / "status.json").write_text('{"state": "finished", "attempt": 0, "schema_version": 1}')
+    (tmp_path / "manifest.json").write_text(json.dumps({"run_id": "r", "schema_version": 1, "launcher": launcher}))
+    (tmp_path / "config.yaml").write_text("" if task is None else json.dumps({"task": task}))
+    rows = [{"step": n, "loss": loss} for n, loss in enumerate(CLIMB[12:])]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (found,) = [item.finding for item in diagnose(tmp_path).findings if item.finding.cause == "numeric.spike"]
+    assert (found.status, found.confidence) == ("confirmed", confidence)

@@ -3,16 +3,15 @@ import math
 
 import pytest
 
-from diagnostics.analysis.metrics_series import read_metrics
-from diagnostics.evidence.limits import Limits
-from tests.unit.diagnostics.causes.numeric.runs import write
+from tests.unit.diagnostics.causes.numeric.runs import recorded, write
 
 NAN = math.nan
 
 
 def read(folder, records, limits=None):
     write(folder, records)
-    return read_metrics(folder / "metrics.jsonl", limits or Limits())
+    (fact,) = (fact for fact in recorded(folder, limits).facts if fact.kind == "metrics")
+    return fact.fields["metrics"]
 
 
 def test_the_first_bad_figure_of_each_kind(tmp_path):
@@ -65,4 +64,4 @@ def test_a_long_line_is_cut_and_no_memory_is_lost(tmp_path):
 def test_a_compressed_bomb_is_refused(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(gzip.compress(b" " * (80 << 20)))
     with pytest.raises(ValueError, match="limit-scale"):
-        read_metrics(tmp_path / "metrics.jsonl", Limits())
+        recorded(tmp_path)

@@ -1,0 +1,94 @@
+"""What metrics.jsonl of a dtk run records over its steps: losses, gradient norms, how a layout did. Decides nothing."""
+
+import math
+from collections import deque
+from statistics import median
+from typing import Any
+
+from msgspec import Struct, field
+
+FIGURES = ("loss", "grad_norm", "validation_loss")
+_PIPELINE = ("pipeline_bubble", "pipeline_bubble_ideal", "pipeline_busiest", "pipeline_imbalance")
+LAYOUT = ("step_time_s", *_PIPELINE, "expert_rank_load")
+"""Figures of which the last `KEPT` are kept: how a layout did."""
+KEPT = 200
+
+
+class BadFigure(Struct, frozen=True):
+    """A figure that is NaN or infinite."""
+
+    figure: str
+    value: str
+    """`nan`, `inf` or `-inf`."""
+    step: int
+    line: int
+    """In metrics.jsonl, from 1."""
+    step_before: int | None
+    """Last step with a record in which it was finite."""
+
+
+class Metrics(Struct):
+    """What the records say."""
+
+    records: int = 0
+    """With a training loss."""
+    last_step: int | None = None
+    bad: dict[str, BadFigure] = field(default_factory=dict)
+    """Figure -> its first bad value."""
+    lowest: float = math.inf
+    """Smallest finite loss before the first bad one, in nats."""
+    last_finite: float | None = None
+    """Newest finite loss before the first bad one."""
+    recovered: bool = False
+    """Whether a finite loss followed a bad one."""
+    recent: dict[str, deque[float]] = field(default_factory=dict)
+    """Name of `LAYOUT` -> its last finite values, the oldest first."""
+
+    finite_at: dict[str, int] = field(default_factory=dict)
+    """Figure -> last step in which it was finite."""
+
+    def typical(self, name: str) -> float | None:
+        """Return the median of the later half of a figure of `LAYOUT`; None where it was not recorded."""
+        values = list(self.recent.get(name, ()))
+        return median(values[len(values) // 2 :]) if values else None
+
+    def take(self, record: dict[str, Any], number: int) -> None:
+        """Add one record, the line of which has this number; a record without a step is none of training."""
+        step, loss = record.get("step"), _figure(record, "loss")
+        if not isinstance(step, int):
+            return
+        if loss is not None and self.last_step is not None and step <= self.last_step:
+            # Restarted from a checkpoint: these steps replace the ones before.
+            self.bad, self.finite_at, self.recovered, self.lowest, self.last_finite = {}, {}, False, math.inf, None
+        for figure in FIGURES:
+            if (value := _figure(record, figure)) is None:
+                continue
+            if math.isfinite(value):
+                self.finite_at[figure] = step
+            elif figure not in self.bad:
+                self.bad[figure] = BadFigure(figure, word(value), step, number, self.finite_at.get(figure))
+        for name in LAYOUT:
+            if (value := _figure(record, name)) is not None and math.isfinite(value):
+                self.recent.setdefault(name, deque(maxlen=KEPT)).append(value)
+        if loss is not None:
+            self.records += 1
+            self.last_step = step
+            if math.isfinite(loss) and "loss" in self.bad:
+                self.recovered = True
+            elif math.isfinite(loss):
+                self.lowest, self.last_finite = min(self.lowest, loss), loss
+
+
+def _figure(record: dict[str, Any], name: str) -> float | None:
+    value = record.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # An integer of hundreds of digits: no figure of a training.
+        return None
+
+
+def word(value: float) -> str:
+    """Return a non-finite value as text."""
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
