@@ -1,7 +1,7 @@
 """The pipeline: gather the evidence, let every detector decide, choose the root causes, make the report."""
 
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import time
 
@@ -54,6 +54,8 @@ _ENDS: frozenset[Outcome] = frozenset({"crashed", "oom", "hung"})
 """What a run that finished did not do, so that nothing needs to be recorded to rule out a cause of it."""
 _SILENT_S = 600.0
 """Ranks write a heartbeat at every step and region. No collective waits for longer by default: torch's NCCL timeout."""
+Facts = Callable[[Evidence], object]
+"""The analysis that a cause is decided from."""
 FAILED = "this detector failed on this evidence"
 _ORDER: dict[Status, int] = {"confirmed": 0, "undecided": 1, "ruled_out": 2}
 
@@ -160,9 +162,15 @@ def conclude(
 
 
 def decide(
-    registry: Registry, evidence: Evidence, tell: Callable[[str], None]
+    registry: Registry, evidence: Evidence, tell: Callable[[str], None], instead: Mapping[Facts, Facts] | None = None
 ) -> tuple[list[Finding], dict[str, object]]:
     """Decide every cause; whatever one of them does, the others are decided.
+
+    Args:
+        registry: all causes and detectors.
+        evidence: what was read.
+        tell: called with a line of progress for each cause.
+        instead: analysis of a cause -> the analysis to run in its place, for a caller that knows more than the files.
 
     Returns:
         the findings, and the measures for the report.
@@ -170,12 +178,12 @@ def decide(
     findings: list[Finding] = []
     measures: dict[str, object] = {}
     finished = watch.ended_well(evidence) or (evidence.run is not None and evidence.run.state == "finished")
-    facts: dict[Callable[[Evidence], object], object] = {}
+    facts: dict[Facts, object] = {}
     for cause in registry.causes:
         tell(f"deciding: {cause.id}")
         try:
             with budget(evidence.limits, evidence.disk_bytes):
-                decided = _decided(cause, evidence, facts, measures)
+                decided = _decided(cause, evidence, facts, measures, (instead or {}).get(cause.facts, cause.facts))
         except Exception as error:
             why = f"{FAILED}: {failure(error)}"
             evidence.problems.append(Problem("cause", cause.id, why))
@@ -192,12 +200,12 @@ def decide(
 
 
 def _decided(
-    cause: AnyCause, evidence: Evidence, facts: dict[Callable[[Evidence], object], object], measures: dict[str, object]
+    cause: AnyCause, evidence: Evidence, facts: dict[Facts, object], measures: dict[str, object], analyse: Facts
 ) -> list[Finding]:
     """Return the findings of one cause. Facts that could not be built are not built again for the next one."""
     if cause.facts not in facts:
         try:
-            facts[cause.facts] = cause.facts(evidence)
+            facts[cause.facts] = analyse(evidence)
             if callable(measured := getattr(facts[cause.facts], "measures", None)):
                 measures.update(measured())
         except Exception as error:

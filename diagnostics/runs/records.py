@@ -75,6 +75,13 @@ def first_steps(logged: Iterable[tuple[int, int]]) -> dict[int, int]:
     return starts
 
 
+def logged_steps(lines: Iterable[bytes]) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Yield (attempt, step, record) of each record of metrics.jsonl that names its step."""
+    for record in objects(lines):
+        if (step := whole_number(record.get("step"))) is not None:
+            yield whole_number(record.get("attempt")) or 0, step, record
+
+
 def made_again(attempt: int, step: int, starts: dict[int, int]) -> bool:
     """Return whether a later attempt went back to this step or before it: then the records of that attempt count."""
     return any(later > attempt and first <= step for later, first in starts.items())

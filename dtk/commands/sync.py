@@ -9,6 +9,7 @@ from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.files import read_json
+from diagnostics.runs.records import reason
 from dtk.config.trust import check_owner
 from dtk.console import output
 from dtk.errors import DtkError
@@ -57,16 +58,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _records(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the metrics in order of steps; of a step that several attempts made those of the latest."""
     from diagnostics.evidence.limits import Limits, lines_of
-    from diagnostics.runs.records import first_steps, made_again, objects, whole_number
-
-    def rows() -> Iterator[tuple[int, int, dict[str, Any]]]:
-        for row in objects(lines_of(path, Limits())):
-            if (step := whole_number(row.get("step"))) is not None:
-                yield whole_number(row.get("attempt")) or 0, step, row
+    from diagnostics.runs.records import first_steps, logged_steps, made_again
 
     with _readable(path):
-        starts = first_steps((attempt, step) for attempt, step, _ in rows())
-        yield from (row for attempt, step, row in rows() if not made_again(attempt, step, starts))
+        starts = first_steps((attempt, step) for attempt, step, _ in logged_steps(lines_of(path, Limits())))
+        for attempt, step, record in logged_steps(lines_of(path, Limits())):
+            if not made_again(attempt, step, starts):
+                yield record
 
 
 @contextmanager
@@ -74,7 +72,7 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        raise DtkError(f"{path} cannot be read", " ".join(str(getattr(error, "strerror", error)).split())) from error
+        raise DtkError(f"{path} cannot be read", reason(error)) from error
 
 
 def _json(path: Path) -> Any:

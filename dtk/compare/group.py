@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from dtk.compare.model import NOT_COMPARED, Figure, RunRecord, Scaled, Variant, mapping, medians
+from diagnostics.contract import origins
+from diagnostics.runs.records import as_mapping
+from dtk.compare.model import NOT_COMPARED, Figure, RunRecord, Scaled, Variant, medians
 
 _IGNORED = ("runs_folder", "resume", "tags", "tracker", "watch", "preflight", "allow_targets", "launcher")
 """What changes neither the training nor its speed; of `launcher` only what follows does."""
@@ -47,27 +49,24 @@ def compares(run: RunRecord, warmup_steps: int) -> bool:
     return run.state not in NOT_COMPARED and any(w.first >= w.began_step + warmup_steps for w in run.windows)
 
 
-def flat(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted key -> plain value, without what changes neither the training nor its speed."""
-    values: dict[str, Any] = {}
-    for key, value in config.items():
-        name = f"{before}{key}"
-        if isinstance(value, Mapping):
-            values |= flat(value, f"{name}.")
-        elif name not in _IGNORED_KEYS and (name.split(".")[0] not in _IGNORED or name in _LAUNCHER):
-            values[name] = tuple(map(str, value)) if isinstance(value, list) else value
-    return values
+    return {
+        name: tuple(map(str, value)) if isinstance(value, list) else value
+        for name, value in origins.flat(config).items()
+        if name not in _IGNORED_KEYS and (name.split(".")[0] not in _IGNORED or name in _LAUNCHER) and value != {}
+    }
 
 
 def machine(run: RunRecord) -> tuple[str, ...]:
     """Return what the run used: devices, number of nodes, version of torch, and commit."""
-    hardware, git = mapping(run.manifest.get("hardware")), mapping(run.manifest.get("git"))
+    hardware, git = as_mapping(run.manifest.get("hardware")), as_mapping(run.manifest.get("git"))
     gpus = hardware.get("gpus")
-    names = Counter(str(mapping(gpu).get("name")) for gpu in gpus) if isinstance(gpus, list) else {}
+    names = Counter(str(as_mapping(gpu).get("name")) for gpu in gpus) if isinstance(gpus, list) else {}
     # Only the run's own ranks count: a run on CPU of a machine with GPUs is none on GPUs.
     devices = " + ".join(sorted(names)) if names else str(hardware.get("cpu"))
-    nodes = mapping(run.manifest.get("topology")).get("nodes")
-    torch = mapping(run.manifest.get("versions")).get("torch")
+    nodes = as_mapping(run.manifest.get("topology")).get("nodes")
+    torch = as_mapping(run.manifest.get("versions")).get("torch")
     # Not what differs from the commit: the run folders themselves may lie among the files that git does not know.
     return devices, f"{nodes} nodes", f"torch {torch}", str(git.get("commit") or "")[:9]
 

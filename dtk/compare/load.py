@@ -15,8 +15,9 @@ from diagnostics.evidence import run_folder
 from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.model import Problem
 from diagnostics.runs.processes import still_runs
+from diagnostics.runs.records import as_mapping
 from dtk.compare import metrics
-from dtk.compare.model import NOT_COMPARED, RunRecord, Traffic, mapping
+from dtk.compare.model import NOT_COMPARED, RunRecord, Traffic
 
 _NEEDED = ("status.json", "config.yaml", "manifest.json", "parity.json", "summary.json")
 
@@ -51,13 +52,14 @@ def load(folder: Path, limits: Limits) -> RunRecord:
     logged = metrics.read(paths.metrics, limits, grows=state == "running")
     if logged.problem and state not in NOT_COMPARED:
         raise _damaged(folder, f"metrics.jsonl: {logged.problem}")
-    if logged.absent and state == "finished" and mapping(read.config.get("record")).get("level") not in ("off", False):
+    level = as_mapping(read.config.get("record")).get("level")
+    if logged.absent and state == "finished" and level not in ("off", False):
         raise _damaged(folder, "metrics.jsonl is missing or empty")
     traffic, listed = [], read.plan.get("traffic")
     for record in listed if isinstance(listed, list) else ():
         with suppress(msgspec.ValidationError):
             traffic.append(msgspec.convert(record, Traffic, strict=False))
-    world_size = mapping(read.manifest.get("topology")).get("world_size")
+    world_size = as_mapping(read.manifest.get("topology")).get("world_size")
     return RunRecord(
         path=folder,
         state=state,
@@ -66,7 +68,7 @@ def load(folder: Path, limits: Limits) -> RunRecord:
         config=read.config,
         manifest=read.manifest,
         parity=parity,
-        figures=mapping(read.summary.get("figures")),
+        figures=as_mapping(read.summary.get("figures")),
         traffic=tuple(traffic),
         planned=isinstance(listed, list),
         windows=logged.windows,

@@ -13,11 +13,6 @@ SCHEMA = "dtk.comparison/1"
 NOT_COMPARED = frozenset({"failed", "hung", "oom", "lost"})  # States of runs whose figures are those of half a run.
 
 
-def mapping(value: Any) -> Mapping[str, Any]:
-    """Return a section of a record; an empty one where the record has something else in its place."""
-    return value if isinstance(value, dict) else {}
-
-
 class Window(Struct, frozen=True):
     """One record of metrics.jsonl, by its own fields: what it says of the steps since the record before."""
 

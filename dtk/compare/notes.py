@@ -6,9 +6,10 @@ from itertools import pairwise
 from diagnostics.analysis.statistics import METHOD
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.strategy_traits import strategy_traits
+from diagnostics.runs.records import as_mapping
 from dtk.compare.formatting import interval_text, joined
 from dtk.compare.group import machine
-from dtk.compare.model import Check, Doubt, Figure, Variant, mapping
+from dtk.compare.model import Check, Doubt, Figure, Variant
 from dtk.compare.steps import profiled
 
 REPEATS = 3  # Fewest repeats that give an interval.
@@ -76,7 +77,7 @@ def _unlike(compared: Sequence[Variant]) -> Iterator[str]:
         by_value = {machine(variant.any)[part]: variant.label for variant in compared}
         if len(by_value) > 1:
             yield f"{what} differ: " + "; ".join(f"{label}: {value or 'unknown'}" for value, label in by_value.items())
-    changes = {str(mapping(run.manifest.get("git")).get("diff_sha256")) for v in compared for run in v.compared}
+    changes = {str(as_mapping(run.manifest.get("git")).get("diff_sha256")) for v in compared for run in v.compared}
     if len(changes) > 1:
         yield "files that differ from the commit, or that git does not know, changed between the runs"
     levels = {str(variant.any.get("record.level")): variant.label for variant in compared}

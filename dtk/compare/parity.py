@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from diagnostics.runs.records import as_mapping
 from dtk.compare.formatting import joined, percent_text
-from dtk.compare.model import Check, RunRecord, Variant, mapping
+from dtk.compare.model import Check, RunRecord, Variant
 
 TOLERANCE = {"float32": 1e-3, "tf32": 5e-3, "bfloat16": 2e-2, "float16": 2e-2}
 """Largest relative difference of two losses, by the type of the matrix products."""
@@ -47,7 +48,7 @@ def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tol
 
     def optimizer(run: RunRecord) -> Mapping[str, Any]:
         """Without how the update is computed: fused or not, it is the same."""
-        return {k: v for k, v in mapping(run.config.get("optimizer")).items() if k not in ("fused", "in_backward")}
+        return {k: v for k, v in as_mapping(run.config.get("optimizer")).items() if k not in ("fused", "in_backward")}
 
     def trained_tokens(run: RunRecord) -> int | None:
         return (last := run.windows[-1]).tokens and last.tokens // max(last.last, 1)
@@ -134,7 +135,7 @@ def _key(value: Any) -> str:
 
 def _model(runs: Sequence[tuple[str, RunRecord]]) -> Check:
     """By its configuration, and by its parameters where the summaries tell them."""
-    configured = _equal("model", "model", runs, lambda run: mapping(run.config.get("model")))
+    configured = _equal("model", "model", runs, lambda run: as_mapping(run.config.get("model")))
     if configured.status == "differs":
         return configured
     counted = _equal("model", "model", runs, lambda run: run.figures.get("parameters"))
@@ -155,7 +156,7 @@ def _data(run: RunRecord) -> Mapping[str, Any] | None:
 
 def _schedule(run: RunRecord) -> Mapping[str, Any]:
     """Return the settings of the schedule, with the number of steps unless the schedule is constant."""
-    section = dict(mapping(run.config.get("schedule")))
+    section = dict(as_mapping(run.config.get("schedule")))
     return section if section.get("name") == "constant" else {**section, "train.steps": run.get("train.steps")}
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from diagnostics.contract.formatting import bytes_text, seconds_text
 from diagnostics.report import document as doc
+from diagnostics.runs.records import as_mapping
 from dtk.compare.formatting import (
     interval_text,
     number_text,
@@ -14,7 +15,7 @@ from dtk.compare.formatting import (
     value_text,
 )
 from dtk.compare.model import Cell as Measured
-from dtk.compare.model import Comparison, Doubt, Figure, Scaled, Status, Variant, mapping
+from dtk.compare.model import Comparison, Doubt, Figure, Scaled, Status, Variant
 
 POINTS_DRAWN = 400  # Chosen: more points than that look the same and only make the page larger.
 OUTCOMES = {"oom": "OOM", "hung": "HUNG", "failed": "FAILED", "lost": "LOST", "no steps": "no steps"}
@@ -89,7 +90,7 @@ def headline(comparison: Comparison) -> str:
 
 def _about(comparison: Comparison) -> str:
     first = comparison.variants[0].any
-    source = mapping(first.manifest.get("data")).get("source")
+    source = as_mapping(first.manifest.get("data")).get("source")
     about = f"{first.get('model.name')} on {source or first.get('data.name')}"
     if len({variant.any.batch for variant in comparison.variants}) == 1:
         samples, tokens = first.batch

@@ -80,9 +80,10 @@ def _engine(config: Config) -> None:
     if config.engine == "native":
         return
     strategy, scaled = config.strategy.name, config.precision.initial_loss_scale is not None
-    becomes = "Accelerate 1.15 trains replicas on the CPU whatever else it is asked for, without a warning"
+    wraps = "it wraps the model in DistributedDataParallel, which keeps whole states on every rank"
+    replicas = config.strategy.traits.gradients_in == "buckets" and not config.strategy.traits.sharded
     for holds, typed, why, instead in (
-        (strategy != "ddp", f"strategy={strategy}", becomes, "strategy=ddp, or engine=native"),
+        (not replicas, f"strategy={strategy}", wraps, "strategy=ddp, or engine=native"),
         (config.parallel.cut, " ".join(config.parallel.cut), "it wraps whole models", "engine=native"),
         (scaled, f"precision={config.precision.name}", "both would scale the loss", "precision=bf16"),
     ):

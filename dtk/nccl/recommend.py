@@ -82,7 +82,7 @@ def _several_nodes(machine: Machine) -> Advice:
         if cards and fits and all(name.startswith(rule.get("prefix", "")) for name in cards):
             reason = f"{rule['where'].format(counted(len(cards), rule.get('what', '')))} ({_some(cards)})"
             return Advice(case, rule["preset"], (reason, *rule.get("more", ())), tuple(rule.get("needs", ())))
-    reason = "no RDMA device is active" if machine.rdma else "there is no RDMA device, so nodes talk over TCP"
+    reason = f"this machine has no {'active ' if machine.rdma else ''}RDMA device, so nodes communicate over TCP"
     return Advice(case, "tcp_ethernet", (reason,), _interface(machine))
 
 

@@ -8,14 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from msgspec import structs
-from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.single_calls import misfit as misfit_divergence
 from diagnostics.analysis.divergence.whole_programs import Program, compare_programs
 from diagnostics.analysis.stall.explain import explain as explain_stall
 from diagnostics.causes.registry import collect
-from diagnostics.diagnose import conclude, decide
+from diagnostics.diagnose import Facts, conclude, decide
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.ring.format import format_ranks
@@ -122,10 +121,8 @@ def explain(evidence: Evidence, divergence: Divergence | None, source: str) -> R
     """
     registry = collect()
     evidence.problems.extend(registry.problems)
-    explained = partial(explain_stall, divergence=divergence)
-    causes = registry.causes
-    registry.causes = tuple(replace(c, facts=explained) if c.facts is explain_stall else c for c in causes)
-    findings, measures = decide(registry, evidence, lambda _: None)
+    instead: dict[Facts, Facts] = {explain_stall: partial(explain_stall, divergence=divergence)}
+    findings, measures = decide(registry, evidence, lambda _: None, instead)
     return conclude(evidence, built_in(), findings, measures, source)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.runs.find import FAILED, RUNS, STATES, Run, list_runs
+from diagnostics.runs.records import reason
 from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 
@@ -78,8 +79,7 @@ def runs_in(folder: Path, name: str) -> list[Run]:
     try:
         return list_runs(folder)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise DtkError(f"cannot list {folder}", why, name) from error
+        raise DtkError(f"cannot list {folder}", reason(error), name) from error
 
 
 def _states(text: str) -> tuple[str, ...]:

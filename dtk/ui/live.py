@@ -15,7 +15,7 @@ from diagnostics.evidence.limits import Limits, lines_of, whole
 from diagnostics.evidence.readers.ring import call_of
 from diagnostics.evidence.ring.format import parse
 from diagnostics.runs.find import Run
-from diagnostics.runs.records import first_steps, made_again, mapping, number, objects, whole_number
+from diagnostics.runs.records import first_steps, logged_steps, made_again, mapping, number, objects, whole_number
 
 TAIL_BYTES = 8 << 20
 """Of metrics.jsonl, from its end: 20,000 records at some 400 bytes each, read in a tenth of a second."""
@@ -49,16 +49,12 @@ def curves(metrics: Path) -> dict[str, list[tuple[float, float]]]:
         metrics: metrics.jsonl; a file that is absent or damaged has no curves.
     """
     found: dict[str, dict[float, float]] = {}
-    rows = [
-        (whole_number(record.get("attempt")) or 0, step, record)
-        for record in objects(_tail(metrics))
-        if (step := whole_number(record.pop("step", None))) is not None
-    ]
+    rows = list(logged_steps(_tail(metrics)))
     starts = first_steps((attempt, step) for attempt, step, _ in rows)
     for attempt, step, record in rows:
         if not made_again(attempt, step, starts):
             for name, value in record.items():
-                if (figure := number(value)) is not None:
+                if name != "step" and (figure := number(value)) is not None:
                     found.setdefault(name, {})[step] = figure
     thinned = {}
     for name, values in found.items():

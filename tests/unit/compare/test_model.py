@@ -7,7 +7,7 @@ import pytest
 
 from diagnostics.evidence.limits import Limits
 from dtk.compare.load import load
-from dtk.compare.model import Check, Comparison, RunRecord, Variant, mapping
+from dtk.compare.model import Check, Comparison, RunRecord, Variant
 from tests.unit.compare.folders import make_run
 
 
@@ -56,7 +56,3 @@ def test_two_variants_or_repeats_are_comparable_and_one_run_is_not(tmp_path: Pat
     assert comparison(*two, status="unknown").comparable
     dead = Variant("c", [b], [])
     assert comparison(two[0], dead).compared == [two[0]] and not comparison(two[0], dead).comparable
-
-
-def test_what_is_no_section_is_an_empty_one() -> None:
-    assert [mapping(value) for value in ({"a": 1}, None, [1], "text")] == [{"a": 1}, {}, {}, {}]

@@ -249,6 +249,12 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
             "averaged unit by unit, not in DDP's buckets - drop it, or use parallel.tp=1",
         ),
         (
+            ["model=gpt2_tiny", "strategy=zero1", "engine=accelerate"],
+            2,
+            "engine=accelerate does not go with strategy=zero1: it wraps the model in DistributedDataParallel, which "
+            "keeps whole states on every rank - use strategy=ddp, or engine=native",
+        ),
+        (
             ["strategy=zero1", "strategy.communication_hook=topk", "precision=fp16"],
             2,
             "strategy.communication_hook=topk with strategy.error_feedback=true does not go with precision=fp16: what "
