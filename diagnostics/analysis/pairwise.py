@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from msgspec import Struct
@@ -99,7 +99,7 @@ class Pairs(Struct, frozen=True):
                 Misfit(a, b, s.numel, r.numel, (s, r)) for s, r in zip(sent, due, strict=False) if s.numel != r.numel
             )
             found += islice(unlike, 1)
-            counted += self._numbers(a, b, sent, due)
+            counted += self._numbers(a, b, sent, due, self.layout.group("pp", a))
         if not (misfits := tuple(found or counted)):
             return None
         sides = {rank for m in misfits for rank in (m.sender, m.receiver)}
@@ -107,13 +107,20 @@ class Pairs(Struct, frozen=True):
         culprits = changed if changed and changed < sides else sides
         return Case(misfits, tuple(sorted(culprits)), self.layout.group("pp", misfits[0].sender), bool(found))
 
-    def _numbers(self, a: int, b: int, sent: list[RingRecord], expected: list[RingRecord]) -> Iterator[Misfit]:
-        """Yield where one of two ranks waits for a message of a peer that has gone on to a collective."""
+    def _numbers(
+        self, a: int, b: int, sent: list[RingRecord], expected: list[RingRecord], stages: Sequence[int]
+    ) -> Iterator[Misfit]:
+        """Yield where one of two ranks waits for a message of a peer that has gone on to a collective of its pipeline.
+
+        Stages meet in a collective at the end of a step. In one of a single stage, such as a tensor-parallel one, the
+        peer may be held up before its message. The collective has raised where its other ranks were ended first.
+        """
         run, gone = self.evidence.run, self.records[a][-1]
         beat = run.heartbeats.get(b) if run is not None else None
         if beat is None or len(sent) >= len(expected) or beat.step != expected[0].step:
             return
-        if str(beat.region).startswith(_MESSAGES) and not gone.is_p2p and gone.state == "started":
+        meets = not gone.is_p2p and gone.state in ("started", "raised") and len({*gone.group.ranks} & {*stages}) > 1
+        if str(beat.region).startswith(_MESSAGES) and meets:
             yield Misfit(a, b, len(sent), len(expected), (sent[-1] if sent else gone, expected[-1]))
 
     def _changed(self, rank: int, step: int | None, sizes: bool) -> bool:

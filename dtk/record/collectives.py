@@ -3,10 +3,11 @@
 import json
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -15,7 +16,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from diagnostics.analysis.divergence.identity import signature
 from diagnostics.evidence.calls import Wire
-from diagnostics.evidence.ring.format import ANY_PEER, NO_PEER, STARTED, group_key
+from diagnostics.evidence.ring.format import ANY_PEER, FINISHED, NO_PEER, RAISED, STARTED, group_key
 from dtk.parallel.regions import current
 from dtk.record import frames
 from dtk.record.ring import Ring
@@ -63,6 +64,8 @@ class CollectiveLog:
         self.open: dict[int, Token] = {}  # Thread -> the call that it is inside of.
         self._expected: dict[int, Token] = {}
         """Memory of an output -> the functional collective that fills it, until somebody waits for it."""
+        self.works: WeakKeyDictionary[dist.Work, Token] = WeakKeyDictionary()
+        """What asynchronous calls returned, whose `wait` blocks this thread."""
         self._generations: dict[str, int] = {}
         self._sampled: set[str] = set()
         self._sites: dict[tuple[CodeType, str, int], int] = {}
@@ -119,21 +122,27 @@ class CollectiveLog:
         for output in outputs:
             self._expected[output.data_ptr()] = token
 
-    def wait(self, output: torch.Tensor) -> Token | None:
-        """Record that this thread starts to wait for the call that fills a tensor; None if that call is not known."""
-        token = self._expected.pop(output.data_ptr(), None)
-        if token is not None:
-            with self.lock:
-                self.open[threading.get_ident()] = token
-                self.ring.state(token[1], STARTED)
-        return token
+    def expected(self, output: torch.Tensor) -> Token | None:
+        """Return the call that fills a tensor, once; None if it is not known."""
+        return self._expected.pop(output.data_ptr(), None)
 
-    def waited(self, token: Token, state: int) -> None:
-        """Record that the wait is over."""
+    def awaited(self, token: Token | None, wait: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call `wait`, which returns when this call has completed; until then the call is recorded as waited for."""
+        if token is None:
+            return wait(*args, **kwargs)
         with self.lock:
-            self.open.pop(threading.get_ident(), None)
-            self.ring.returned += 1
-            self.ring.state(token[1], state)
+            self.open[threading.get_ident()] = token
+            self.ring.state(token[1], STARTED)
+        state = RAISED
+        try:
+            result = wait(*args, **kwargs)
+            state = FINISHED
+        finally:
+            with self.lock:
+                self.open.pop(threading.get_ident(), None)
+                self.ring.returned += 1
+                self.ring.state(token[1], state)
+        return result
 
     def begin_step(self, step: int) -> None:
         """Step `step`, counted from 1, begins."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diagnostics.evidence.ring.format import FINISHED, ISSUED, RAISED
+from diagnostics.evidence.ring.format import ISSUED, RAISED
 from dtk.record.collectives import CollectiveLog, Token
 from dtk.record.guard import report
 from dtk.record.signatures import KINDS, Call, Kind, listed
@@ -141,16 +141,9 @@ def _awaited(own: Callable[..., Any]) -> Callable[..., Any]:
 
     def awaited(tensor: Tensor) -> Any:
         log = _log
-        token = None if log is None else log.wait(tensor)
-        if log is None or token is None:
+        if log is None:
             return own(_TORCHS_OWN, tensor)
-        state = RAISED
-        try:
-            result = own(_TORCHS_OWN, tensor)
-            state = FINISHED
-        finally:
-            log.waited(token, state)
-        return result
+        return log.awaited(log.expected(tensor), own, _TORCHS_OWN, tensor)
 
     return awaited
 

@@ -25,6 +25,10 @@ class Call:
     tag: int = 0
     splits: Any = None
 
+    def on_host(self) -> bool:
+        """Whether it communicates tensors in host memory."""
+        return any(tensor.is_cpu for tensor in (self.inputs or self.outputs)[:1])
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:

@@ -31,6 +31,7 @@ class _Inside(threading.local):
 
 _inside = _Inside()
 _log: CollectiveLog | None = None
+_work_wait = dist.Work.wait
 _originals: dict[str, tuple[Any, Any]] = {}  # Name -> torch's function and its wrapper.
 
 
@@ -60,6 +61,7 @@ def install(log: CollectiveLog) -> None:
         _originals["_check_op"] = (c10d._check_op, _check_op)
         _originals["P2POp.__init__"] = (c10d.P2POp.__init__, _init_p2p_op)
         c10d.P2POp.__init__ = _init_p2p_op  # type: ignore[method-assign]
+        dist.Work.wait = _wait  # type: ignore[assignment,method-assign]
         _exchange(dict(_originals.values()))
     with guarded("functional collectives"):  # By operators of torch that are its own business.
         functional.install(log)
@@ -73,6 +75,7 @@ def remove() -> None:
     functional.remove()
     if _originals:
         c10d.P2POp.__init__ = _originals["P2POp.__init__"][0]  # type: ignore[method-assign]
+        dist.Work.wait = _work_wait  # type: ignore[method-assign]
     _exchange({wrapper: original for original, wrapper in _originals.values()})
     _originals.clear()
 
@@ -104,6 +107,13 @@ def _init_p2p_op(self: Any, op: Any, *args: Any, **kwargs: Any) -> None:
     _originals["P2POp.__init__"][0](self, held, *args, **kwargs)
 
 
+def _wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+    """As torch's; a rank that hangs in an asynchronous call hangs here."""
+    if (log := _log) is None:
+        return _work_wait(work, *args, **kwargs)
+    return log.awaited(log.works.pop(work, None), _work_wait, work, *args, **kwargs)
+
+
 def _recorded(kind: Kind, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -123,6 +133,9 @@ def _recorded(kind: Kind, original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             result = original(*args, **kwargs)
             state = ISSUED if call.asynchronous else FINISHED
+            # On an accelerator the wait only makes one stream wait for another: the host goes on.
+            if call.asynchronous and isinstance(result, dist.Work) and call.on_host():
+                log.works[result] = token
         finally:
             _inside.recording = False
             log.end(token, state, kind.p2p)

@@ -25,8 +25,8 @@ class Made:
     sizes: tuple[list[int], list[int]] = ((8, 4), (8, 4))  # type: ignore[assignment]
 
 
-def ring(rank: int, world: int, calls: list[Made], line: int = 12) -> bytes:
-    """Return the file of one rank."""
+def ring(rank: int, world: int, calls: list[Made], line: int = 12, members: str = "") -> bytes:
+    """Return the file of one rank, whose calls are on the group of `members`, such as `2-3`; default: all."""
     texts = [""]
 
     def text(value: str) -> int:
@@ -53,7 +53,7 @@ def ring(rank: int, world: int, calls: list[Made], line: int = 12) -> bytes:
         at = layout.GROUPS_AT + layout.GROUP.size + (number - 1) * layout.RECORD.size
         layout.RECORD.pack_into(data, at, *record)
     done = sum(call.peer is None and call.state in (None, FINISHED) for call in calls)
-    group = (text("0"), text(f"0-{world - 1}"), text("default_pg"), 0, seq[False], done)
+    group = (text("0"), text(members or f"0-{world - 1}"), text("default_pg"), 0, seq[False], done)
     layout.GROUP.pack_into(data, layout.GROUPS_AT, *group)
     table = b"".join(layout.TEXT_HEAD.pack(len(value)) + value.encode() for value in texts[1:])
     at = len(data) - TABLE

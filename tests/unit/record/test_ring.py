@@ -111,8 +111,10 @@ def test_an_object_collective_is_the_call_that_the_user_made(log):
 
 
 def test_asynchronous_and_failing_calls(log):
-    dist.all_reduce(torch.zeros(2), async_op=True).wait()
-    assert last(log)[0].state == "issued"
+    work = dist.all_reduce(torch.zeros(2), async_op=True)
+    assert last(log)[0].state == "issued" and list(log.works) == [work]
+    assert work.wait() and last(log)[0].state == "finished" and not log.works
+    assert work.wait()  # A second time, as torch allows.
     with pytest.raises(RuntimeError, match="invalid root"):
         dist.broadcast(torch.zeros(2), 5)
     assert last(log)[0].state == "raised"

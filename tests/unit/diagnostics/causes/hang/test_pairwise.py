@@ -10,12 +10,11 @@ from diagnostics.contract.findings import text_of
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
-from diagnostics.evidence.ring.format import STARTED
+from diagnostics.evidence.ring.format import RAISED, STARTED
 from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.ring_bytes import Made, ring, run_files
 
 EVEN = [4, 4, 4, 4]
-REDUCE = Made("all_reduce", state=STARTED, step=2)
 
 
 def exchange(sent, expected):
@@ -35,26 +34,26 @@ def stage(own, peer, count, numel=64, step=1):
     return [Made(op, numel, peer, step=step) for _ in range(count) for op in kinds]
 
 
-def pipeline(last=3, numel=64, waits=True, before=True):
+def pipeline(last=3, numel=64, waits=True, before=True, state=STARTED):
     """Two stages of which the second runs `last` of four micro-batches in step 2, with messages of `numel` elements."""
     first = [*(stage(0, 1, 4) if before else []), *stage(0, 1, 4, step=2)]
-    second = [*(stage(1, 0, 4) if before else []), *stage(1, 0, last, numel, step=2), REDUCE]
-    beat = {
-        "beat": 9,
-        "step": 2,
-        "region": "recv 256 B pp" if waits else "data",
-        "time_s": 1.0,
-        "pid": 1,
-        "host": "n",
-        "attempt": 0,
-        "beat_end": 9,
-    }
+    second = [
+        *(stage(1, 0, 4) if before else []),
+        *stage(1, 0, last, numel, step=2),
+        Made("all_reduce", state=state, step=2),
+    ]
     return {
         **run_files({"pp": 2}, "parallel: {pp: 2}"),
         "flight/rank_00000.ring": ring(0, 2, first),
         "flight/rank_00001.ring": ring(1, 2, second),
-        "heartbeat/rank_00000.json": json.dumps(beat),
+        "heartbeat/rank_00000.json": beat("recv 256 B pp" if waits else "data"),
     }
+
+
+def beat(region):
+    """The heartbeat of a rank that is in a region of step 2."""
+    where = {"beat": 9, "step": 2, "region": region, "time_s": 1.0, "pid": 1, "host": "n", "attempt": 0, "beat_end": 9}
+    return json.dumps(where)
 
 
 def decide(cause, files, folder):
@@ -96,6 +95,26 @@ def test_the_stage_that_ran_fewer_micro_batches_than_before_is_to_blame(tmp_path
     found = decide(pipeline_mismatch, pipeline(), tmp_path)
     assert (found.status, found.ranks, found.victims, found.step) == ("confirmed", (1,), (0,), 2)
     assert "stage 1 (rank 1) sent 3 messages and went on, and stage 0 (rank 0) waits" in text_of(found).summary
+
+
+def test_a_collective_that_raised_as_its_peers_were_ended_was_reached_too(tmp_path):
+    """Whoever is ended first takes its connections along, so the other's call raises before it is dumped."""
+    found = decide(pipeline_mismatch, pipeline(state=RAISED), tmp_path)
+    assert (found.status, found.ranks, found.victims) == ("confirmed", (1,), (0,))
+
+
+def test_a_stage_that_is_held_up_inside_itself_sends_its_message_later(tmp_path):
+    """Of two stages of two tensor-parallel ranks each, rank 2 waits for rank 3 in the middle of a micro-batch."""
+    held_up = [*stage(2, 0, 4), *stage(2, 0, 3, step=2), Made("all_reduce", state=STARTED, step=2)]
+    files = {
+        **run_files({"pp": 2, "tp": 2}, "parallel: {pp: 2, tp: 2}"),
+        "flight/rank_00000.ring": ring(0, 4, [*stage(0, 2, 4), *stage(0, 2, 4, step=2)]),
+        "flight/rank_00002.ring": ring(2, 4, held_up, members="2-3"),
+        "heartbeat/rank_00000.json": beat("recv 256 B pp"),
+    }
+    assert decide(pipeline_mismatch, files, tmp_path).status == "ruled_out"
+    files["flight/rank_00002.ring"] = ring(2, 4, held_up)
+    assert decide(pipeline_mismatch, files, tmp_path / "all").status == "confirmed"
 
 
 def test_in_the_first_step_nobody_can_say_who_is_right(tmp_path):
