@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.metrics_series import Figures, Metrics, read
+from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.analysis.printed_steps import non_finite_to_the_end, printed_steps
 from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.contract.artifacts import RunPaths
@@ -27,6 +27,7 @@ from diagnostics.contract.findings import (
     worded,
 )
 from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import Evidence, RankError, RunEvidence
 
 ID = "numeric.non_finite"
