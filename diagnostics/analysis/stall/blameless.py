@@ -116,7 +116,10 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
             waited_s = max(lasted_s(starts[rank], "since_s") for rank in waiting)
             stuck = tuple(r for r in missing if r in starts and lasted_s(starts[r], "worked_s") >= STALL_S)
             return Startup(starts, waiting, missing, stuck if waited_s >= STALL_S else (), waited_s)
-    facts = tuple(fact for fact in job.evidence.facts if fact.kind in _STARTUP or _is_of_rendezvous(fact))
+    # Ranks that wait for the id of a communicator have met: their group exists.
+    met = {(fact.file, fact.line) for fact in job.evidence.facts if fact.kind == "nccl_id_timeout"}
+    of_start = (fact for fact in job.evidence.facts if fact.kind in _STARTUP or _is_of_rendezvous(fact))
+    facts = tuple(fact for fact in of_start if (fact.file, fact.line) not in met)
     # Errors of the store or the network are what a failed start-up raises; any other traceback has a cause of its own.
     unrelated = [end for end in job.endings.values() if end.kind in {"raised", "oom", "killed"} and end.frames]
     if any(not any(part in end.what for part in ("Timeout", "Network", "Store")) for end in unrelated):
@@ -126,8 +129,9 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
 
 def _is_of_rendezvous(fact: LogFact) -> bool:
     """Whether the launcher failed before it had started any rank."""
-    return fact.kind == "launcher_error" and any(
-        frame.function in _RENDEZVOUS and "torch/distributed/elastic/" in frame.file for frame in fact.fields["frames"]
+    return fact.kind == "launcher_error" and (
+        fact.fields["type"].startswith("Rendezvous")
+        or any(f.function in _RENDEZVOUS and "torch/distributed/elastic/" in f.file for f in fact.fields["frames"])
     )
 
 

@@ -121,7 +121,7 @@ def _complete(job: JobState, group: GroupLog, groups: list[GroupLog]) -> bool:
     """Lines that name no group can only be compared if every rank printed one and no rank printed a group name."""
     if group.name != UNNAMED:
         return True
-    world = job.evidence.world_size or len(group.waits)
+    world = job.evidence.world_size or max(len(group.waits), _SIDE)
     ranked = [wait.rank for wait in group.waits.values() if wait.group_rank == wait.rank]
     return len(groups) == 1 and sorted(ranked) == list(range(world))
 

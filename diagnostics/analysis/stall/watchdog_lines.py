@@ -164,7 +164,7 @@ def _take(
     first = group.waits.setdefault(rank, wait)
     # A rank number that only the line itself states is one of the group.
     if (first.seq, first.op, first.numel) != (seq, wait.op, wait.numel) or (
-        fields.get("only_in_group") and not group.default
+        fields.get("only_in_group") and not group.default and group.name != UNNAMED
     ):
         groups[name] = replace(group, mixed=True)
 

@@ -68,7 +68,8 @@ def _words(
 def decide(evidence: Evidence) -> list[Finding]:
     """Decide from what the loaders of torch, DeepSpeed and Megatron raise. What the program caught does not count."""
     errors = [error for error in evidence.errors if _loader_text(error.message)]
-    keys = [fact for fact in evidence.facts if fact.kind == "checkpoint_key"]
+    caught = any(fact.kind == "handled_error" and _loader_text(fact.fields["message"]) for fact in evidence.facts)
+    keys = [fact for fact in evidence.facts if fact.kind == "checkpoint_key" and not caught]
     if not errors and not keys:
         return [undecided(ID, "No exception says that a checkpoint does not fit.", "the stderr of every rank")]
     message = errors[0].message if errors else ""

@@ -18,9 +18,10 @@ LAUNCHER_TYPES = {"ChildFailedError", "SignalException", "ProcessRaisedException
 DRIVER_TYPES = {
     "ActorDiedError", "RayActorError", "ActorUnavailableError", "WorkerCrashedError", "NodeDiedError",
     "LocalRayletDiedError", "EngineDeadError", "TuneError", "TrainingFailedError", "WorkerGroupError",
-    "ControllerError",
+    "ControllerError", "RendezvousConnectionError", "RendezvousTimeoutError", "RendezvousStateError",
 }  # fmt: skip
-"""What the driver of Ray or vLLM raises when a worker process is gone or failed. It does not know the reason."""
+"""What the driver of Ray or vLLM raises when a worker process is gone or failed, of which it does not know the reason,
+and torch's elastic agent where nodes do not meet, before it has started any."""
 _LAUNCHER_FILE = re.compile(
     r"(?:^|/)torch/distributed/(?:run|launch)\.py$|(?:^|/)torch/distributed/(?:launcher|elastic/(?:agent|rendezvous))/|"
     r"(?:^|/)(?:accelerate/commands|deepspeed/launcher|horovod/runner)/"
@@ -56,8 +57,11 @@ def by_launcher(frames: Iterable[Frame]) -> bool:
     return any(_LAUNCHER_FILE.search(frame.file) for frame in frames)
 
 
-ROW = re.compile(r"^\s{1,8}(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: ?(?P<value>.*)$")
-"""A line of torchrun's list of failures."""
+ROW = re.compile(
+    r"^(?:\s{1,8}|(?=rank\s*: \d+ \(local_rank:|exitcode\s*: -?\d+ \(pid:|traceback\s*: Signal \d))"
+    r"(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: ?(?P<value>.*)$"
+)
+"""A line of torchrun's list of failures. Where it was pasted as plain text its indentation is lost."""
 _RANKS = re.compile(r"(\d{1,7}) \(local_rank: (\d{1,5})\)")
 _CODE = re.compile(r"(-?\d{1,5}) \(pid: (\d{1,9})\)")
 _SIGNAL = re.compile(r"Signal (\d{1,2}) \((SIG\w+)\) received")

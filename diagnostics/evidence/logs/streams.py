@@ -87,7 +87,12 @@ class Streams(Struct):
 
     def _feed(self, stream: _Stream, line: Line, rank: int | None) -> None:
         if spawned := tracebacks.SPAWNED.match(line.text):
-            stream.spawned, stream.traceback = int(spawned[1]), tracebacks.Assembler()  # That of the parent repeats it.
+            if (first := stream.traceback.first) and spawned["rank"] and first.type != "CheckpointException":
+                self._keep(stream, end=True)  # Of the rank before it in the list.
+            stream.spawned, stream.traceback = (
+                int(spawned["process"] or spawned["rank"]),
+                tracebacks.Assembler(),
+            )  # That of the parent repeats it.
             self._follow(4)
         fatal = fatal_error(line.text, rank, self.read.file, line.number)
         if fatal is not None:

@@ -18,10 +18,14 @@ MAX_MESSAGE = 2000
 _MAX_LINES = 2000
 """Lines of one traceback; beyond it is no traceback."""
 
-START = re.compile(r"^[ |+-]*(?:Original )?Traceback \(most recent call last\):\s*$")
-SPAWNED = re.compile(r"^-- Process (\d{1,6}) terminated with the following error:")
-"""torch.multiprocessing.spawn repeats the traceback of a process; its number is its rank there."""
-HEAD = re.compile(r"(?:Original )?Traceback \(most recent call last\):\s*$")
+START = re.compile(r"^[ |+-]*(?:Original )?Traceback \(most recent call last\):(?: \(RANK \d+\))?\s*$")
+SPAWNED = re.compile(
+    r"^(?:-- Process (?P<process>\d{1,6}) terminated with the following error:"
+    r"|Traceback \(most recent call last\): \(RANK (?P<rank>\d{1,7})\))"
+)
+"""Who repeats the traceback of a process: torch.multiprocessing.spawn, where its number is its rank, and
+torch.distributed.checkpoint, whose CheckpointException lists on every rank what the named ones raised."""
+HEAD = re.compile(r"(?:Original )?Traceback \(most recent call last\):(?: \(RANK \d+\))?\s*$")
 """The first line wherever it begins: a logger or a progress bar may stand in front of it."""
 LONE = re.compile(r"(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception)|Exception):(?: \S|$)")
 """How the last line of a traceback begins; Python prints it at the beginning of a line, and rich breaks it there."""

@@ -18,7 +18,6 @@ from diagnostics.evidence.logs.steps import Steps
 from diagnostics.evidence.logs.streams import ASIDE, GOES_ON, MAX_ERRORS, TEXT, Streams
 from diagnostics.evidence.model import LogFact, RankError, shortened
 from diagnostics.evidence.reader import Contents, Reader, Source
-from diagnostics.evidence.readers import log as log_collective
 
 HEAD = "Stack trace of the failed collective:"
 MAX_FRAMES = 256
@@ -75,9 +74,10 @@ _MISSING = ("Missing ranks:", "Stalled ranks:")
 _STRUCTURE = (
     b"Traceback (most recent call last)", b"Error: ", b"Error:\n", b"Exception: ", b'  File "',
     b"(most recent call first)",
-    b"Fatal Python error", b"  exitcode  :", b"  time      :", b" (active", b" (idle", b"# stacks at ", b"Last error:",
+    b"Fatal Python error", b"  exitcode  :", b"  time      :", b" (local_rank: ", b" (active",
+    b" (idle", b"# stacks at ", b"Last error:",
     b"Killed", b"core dumped", *(word.encode() for word in _MISSING),
-    b"terminated with the following error", log_collective.HEAD.encode(), _RESTARTS.encode(),
+    b"terminated with the following error", HEAD.encode(), _RESTARTS.encode(),
     *(word.encode() for word in ASIDE),
 )  # fmt: skip
 _FIRST_ONLY = {"non_finite_loss"}
@@ -158,7 +158,7 @@ class _Scan(Struct):
         if _RESTARTS in line.text:
             self._restarted(line.number, len(self.read.stacks))
         self._last_error(line, rank)
-        if log_collective.HEAD in line.text:
+        if HEAD in line.text:
             self.collective.begin(line.number, rank)
         elif self.collective.number and (place := self.collective.feed(line.text)) is not None:
             # The frames of a collective that timed out are on lines without a prefix.

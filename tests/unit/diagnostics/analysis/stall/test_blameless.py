@@ -1,8 +1,11 @@
 """Collectives that all issued and none completes, roots that differ, and start-ups that never completed."""
 
+from pathlib import Path
+
 import pytest
 
 from diagnostics.analysis.stall.blameless import Startup, StartupFailed, lasted_s, never_complete, roots_differ, startup
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers.start import KIND
@@ -85,3 +88,30 @@ def test_errors_of_the_store() -> None:
 def test_how_long_a_rank_gave_signs_of_life() -> None:
     assert lasted_s(start(0, "meets", alive_s=9.0, worked_s=4.0), "worked_s") == 5.0
     assert lasted_s(start(0, "meets", alive_s=3.0, worked_s=4.0), "worked_s") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        # Pasted without the frames of the launcher.
+        (
+            "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has "
+            "failed. See inner exception for details.\n",
+            "hang.rendezvous",
+        ),
+        # The group exists: a rank of it did not come to its first collective.
+        (
+            "[rank1]: torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving "
+            "ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: wait timeout "
+            "after 600000ms, keys: /default_pg/0//cuda//0\n",
+            None,
+        ),
+    ],
+)
+def test_a_start_up_that_failed_before_and_after_the_ranks_had_met(
+    tmp_path: Path, lines: str, cause: str | None
+) -> None:
+    (tmp_path / "job.log").write_text(lines)
+    report = diagnose(tmp_path)
+    assert [one.cause for one in report.root_causes] == ([cause] if cause else [])
+    assert (report.waiting.absent if report.waiting else ()) == (() if cause else (0,))

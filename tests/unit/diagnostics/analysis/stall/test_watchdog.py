@@ -251,3 +251,28 @@ def test_a_rank_that_raised_is_the_cause(tmp_path: Path) -> None:
     raised += "[rank3]: ValueError: bad batch\n"
     (one,) = found(tmp_path, {**{rank: hung(rank) for rank in (0, 1, 2)}, 3: raised + signal(3)})
     assert (one.cause, one.ranks) == ("hang.rank_raised", (3,))
+
+
+def old(rank: int, numel: int) -> str:
+    """A line of torch 2.1 behind a launcher's prefix that names no rank."""
+    return (
+        f"(job-a, pid=77) [E ProcessGroupNCCL.cpp:475] [Rank {rank}] Watchdog caught collective operation timeout: "
+        f"WorkNCCL(SeqNum=812, OpType=ALLREDUCE, NumelIn={numel}, NumelOut={numel}, Timeout(ms)=600000) ran for 600040 "
+        "milliseconds before timing out.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "blamed"),
+    [
+        ({0: 4096, 1: 4096, 2: 2048, 3: 4096}, (2,)),
+        ({0: 4096, 1: 2048}, None),  # They may be the ranks of two groups.
+        ({0: 4096, 2: 2048, 3: 4096}, None),  # A rank of the group is missing, so others may be of another one.
+    ],
+)
+def test_ranks_that_only_their_lines_number_are_compared_where_none_is_missing(
+    tmp_path: Path, sizes: dict[int, int], blamed: tuple[int, ...] | None
+) -> None:
+    (tmp_path / "job.log").write_text("".join(old(rank, numel) for rank, numel in sizes.items()))
+    confirmed = [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
+    assert [(one.cause, one.ranks) for one in confirmed] == ([("hang.signature_mismatch", blamed)] if blamed else [])

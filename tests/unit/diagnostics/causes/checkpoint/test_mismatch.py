@@ -73,3 +73,23 @@ def test_what_the_program_caught_does_not_count(tmp_path: Path) -> None:
     steps = "".join(f"[rank1]: step {n} loss {2 - n / 100}\n" for n in range(20))
     (tmp_path / "train.log").write_text(log(IN_MODEL + SIZE) + steps)
     assert not diagnose(tmp_path).root_causes
+
+
+def test_a_list_that_begins_in_its_middle(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(f"[rank2]: {SIZE}\n[rank2]: {SIZE.replace('emb', 'head')}\n")
+    (cause,) = diagnose(tmp_path).root_causes
+    assert (cause.cause, cause.ranks, len(cause.evidence)) == ("checkpoint.mismatch", (2,), 2)
+
+
+def test_the_rank_that_a_checkpoint_s_exception_names(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(
+        '  File "/venv/torch/distributed/checkpoint/utils.py", line 192, in reduce_scatter\n    raise result\n'
+        "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([3])\n"
+        "Traceback (most recent call last): (RANK 3)\n"
+        '  File "/venv/torch/distributed/checkpoint/default_planner.py", line 316, in create_default_local_load_plan\n'
+        '    raise RuntimeError(f"Missing key in checkpoint state_dict: {fqn}.")\n'
+        "RuntimeError: Missing key in checkpoint state_dict: head.bias.\n"
+    )
+    (cause,) = diagnose(tmp_path).root_causes
+    assert (cause.cause, cause.ranks) == ("checkpoint.mismatch", (3,))
+    assert all("{fqn}" not in item.detail for item in cause.evidence)

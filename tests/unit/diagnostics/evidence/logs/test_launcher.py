@@ -95,3 +95,10 @@ def test_whose_exception_it_is_and_which_signal_a_line_names():
     assert "ValueError" not in LAUNCHER_TYPES
     assert signal_in("Signal 15 (SIGTERM) received by PID 7") == "SIGTERM"
     assert signal_in("Signal 15 received") is None
+
+
+def test_a_list_that_was_pasted_as_plain_text_has_lost_its_indentation():
+    pasted = row(3, -9, "Signal 9 (SIGKILL) received by PID 4003").replace("  ", "")
+    made = table(f"Root Cause (first observed failure):\n[0]:\n{pasted}")
+    assert [(e.rank, e.signal, e.exit_code) for e in made.errors("f")] == [(3, "SIGKILL", -9)]
+    assert not FailureTable().feed("time: 0.31  data: 0.02  rank: 1", 1), "a script's own figures are no row"

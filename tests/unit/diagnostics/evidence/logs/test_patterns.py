@@ -157,6 +157,15 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
                   "mesh_failed", 4, {"why": "no error"}),
     "nccl id": ("[2] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key "
                 "'0', but store->get('0') got error: Socket Timeout", "nccl_id_timeout", None, {"waiter": 2, "root": 0}),
+    "nccl id of torch 1": (
+        "RuntimeError: [3] is setting up NCCL communicator and retreiving ncclUniqueId from [0] via c10d key-value store by "
+        "key '0', but store->get('0') got error: Timeout waiting for key: default_pg/0/0 after 1800000 ms",
+        "nccl_id_timeout", None, {"waiter": 3, "root": 0}),
+    "nccl of vllm": ("RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+                     "dist_backend_error", None, {"error": "unhandled cuda error"}),
+    "a size in torch.nn's list": (
+        "    size mismatch for head.weight: copying a param with shape torch.Size([8, 4]) from checkpoint, the shape in "
+        "current model is torch.Size([16, 4]).", "checkpoint_key", None, {"key": "head.weight"}),
     "srun": ("srun: error: node3: tasks 8-10: Killed", "srun_task", None, {"ranks": [8, 9, 10], "why": "Killed"}),
 }  # fmt: skip
 

@@ -77,3 +77,26 @@ def test_a_rank_that_does_not_wait_with_the_others_is_suspected(tmp_path: Path) 
     first = diagnose(tmp_path).suspicions[0]
     assert (first.cause, first.ranks) == ("hang.host_stall", (2,))
     assert "side thread" in first.speaks_for[0]
+
+
+LISTED = """\
+  File "/venv/lib/python3.11/site-packages/torch/distributed/checkpoint/utils.py", line 240, in reduce_scatter
+    raise result
+torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([1, 3])
+Traceback (most recent call last): (RANK 1)
+  File "/home/me/reader.py", line 40, in read_metadata
+    return load(path)
+FileNotFoundError: /ckpt/.metadata
+Traceback (most recent call last): (RANK 3)
+  File "/home/me/reader.py", line 44, in read_metadata
+    return parse(text)
+EOFError: Ran out of input
+"""
+
+
+def test_a_checkpoint_s_exception_lists_what_other_ranks_raised(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(prefixed(0, LISTED))
+    assert [(error.rank, error.type) for error in gather(tmp_path, Limits()).errors] == [
+        (1, "FileNotFoundError"),
+        (3, "EOFError"),
+    ]
