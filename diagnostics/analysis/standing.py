@@ -25,6 +25,8 @@ _BEST_WORDS = ("nccl_last_error", "nccl_result", "dist_backend_error")
 _FAILED = frozenset(_BEST_WORDS)
 _TOLD = _OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines of which `Standing` tells all that they say."""
+_LOST = frozenset({"gloo_closed", "gloo_reset", "monitored_barrier", "missing_ranks", "nccl_id_timeout"})
+"""The same where a rank lost a peer or did not come."""
 SCALAR = 16  # Elements at most of a metric, a flag or a barrier; a layer's gradient or a unit's shard has thousands.
 _GATHERS = {"ALLGATHER", "_ALLGATHER_BASE"}
 _SCATTERS = {"REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"}
@@ -120,12 +122,7 @@ class Standing(Struct, frozen=True):
     @property
     def told(self) -> frozenset[str]:
         """Kinds of lines that need not be shown beside this."""
-        lost = (
-            {"gloo_closed", "gloo_reset", "monitored_barrier", "missing_ranks", "nccl_id_timeout"}
-            if self.lost or self.absent
-            else set[str]()
-        )
-        return _TOLD if self.waits else frozenset(lost)
+        return _TOLD if self.waits else _LOST if self.lost or self.absent else frozenset()
 
     @property
     def longest(self) -> Waiting:

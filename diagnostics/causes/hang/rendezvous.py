@@ -1,8 +1,8 @@
 """The start-up never completed: ranks wait for others that did not come, or the rendezvous timed out."""
 
-from diagnostics.analysis.stall.blameless import Startup, StartupFailed, lasted_s
+from diagnostics.analysis.stall.blameless import Startup, lasted_s
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Text, worded
@@ -11,6 +11,7 @@ from diagnostics.evidence.model import shortened
 from diagnostics.evidence.readers.start import own_frame
 
 ID = "hang.rendezvous"
+_TEXTS = texts_beside(__file__)
 
 
 def _not_complete_text(finding: Finding, case: Startup) -> Text:
@@ -52,26 +53,6 @@ def _why(case: Startup, ranks: tuple[int, ...]) -> str:
     return f"{verb(ranks, 'it was', 'they were')} still at work"
 
 
-def _failed_text(finding: Finding, case: StartupFailed) -> Text:
-    message = shortened(case.facts[0].text.strip().rstrip("."), 200)
-    change = (
-        "check MASTER_ADDR, MASTER_PORT and WORLD_SIZE, that every node was started, and that the port is open "
-        "between them"
-    )
-    if any(fact.kind == "port_in_use" for fact in case.facts):
-        change = (
-            "end the process that holds the port, often one of an earlier attempt (ss -ltnp), or choose "
-            "another one: torchrun --master-port=29511, accelerate launch --main_process_port, MASTER_PORT"
-        )
-    elif any(fact.kind == "mesh_failed" for fact in case.facts):
-        change = "GLOO_SOCKET_IFNAME=<interface between the nodes> on all ranks: gloo announces its host's own address"
-    return Text(
-        summary=f"Start-up never completed: {message}. No rank issued a collective.",
-        measured=f"{counted(len(case.facts), 'message')} of start-up, 0 collectives",
-        remedies=(Remedy("code", change, "the ranks never all met"),),
-    )
-
-
 def decide(stall: Stall) -> list[Finding]:
     """Decide from what `dtk watch` records during start-up, else from messages of the store and the rendezvous."""
     case, job = stall.startup, stall.job
@@ -80,7 +61,10 @@ def decide(stall: Stall) -> list[Finding]:
     if case is None:
         return [unconfirmed(stall, ID, "the log of every node's launcher")]
     victims = tuple(sorted({fact.rank for fact in case.facts if fact.rank is not None}))
-    facts, lines = worded(_failed_text, case=case), _parts.lines(case.facts[:4])
+    kinds = [fact.kind for fact in case.facts]
+    said = next((kind for kind in ("port_in_use", "mesh_failed") if kind in kinds), "usual")
+    message, count = shortened(case.facts[0].text.strip().rstrip("."), 200), counted(len(kinds), "message")
+    facts, lines = worded(_TEXTS, said=said, message=message, count=count), _parts.lines(case.facts[:4])
     return [_parts.confirmed(job, ID, facts, 0.85, evidence=lines, victims=victims)]
 
 
