@@ -223,6 +223,8 @@ class Tracks(Struct, frozen=True):
     width: float
     """Of the scale."""
     legend: Legend | None = None
+    unit: str = ""
+    """Of the scale, which is then written below, and which a page can zoom into."""
 
 
 class Dot(Struct, frozen=True):

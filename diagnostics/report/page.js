@@ -1,5 +1,5 @@
 "use strict";
-// The page works without this script; it adds the theme, opening all, a timeline that starts where ranks diverged, arrow keys, the filter and copying.
+// The page works without this script; it adds the theme, opening all, a table that starts where ranks diverged, a timeline to zoom, arrow keys, the filter and copying.
 (() => {
   const root = document.documentElement;
   const one = (selector) => document.querySelector(selector);
@@ -62,6 +62,81 @@
     else if (event.key === "ArrowLeft" && outer) outer.firstElementChild.focus();
     else return;
     event.preventDefault();
+  });
+
+  // A timeline: `from` and `to` are the shares of its length between which it is shown.
+  all("figure.zoom").forEach((figure) => {
+    const scales = [...figure.querySelectorAll("svg.scale")];
+    const ticks = [...figure.querySelectorAll(".ticks span")];
+    const length = Number(figure.dataset.width);
+    const least = 1e-4;
+    let from = 0, to = 1, drawn = false;
+    const draw = () => {
+      drawn = false;
+      const span = to - from;
+      scales.forEach((scale) => {
+        scale.setAttribute("x", (-100 * from / span) + "%");
+        scale.setAttribute("width", (100 / span) + "%");
+      });
+      const digits = Math.max(0, Math.min(6, Math.ceil(2 - Math.log10(span * length))));
+      ticks.forEach((tick, n) => {
+        const at = (from + span * n / (ticks.length - 1)) * length;
+        tick.textContent = at.toFixed(digits) + " " + figure.dataset.unit;
+      });
+    };
+    const show = (start, span) => {
+      span = Math.min(1, Math.max(least, span));
+      from = Math.min(1 - span, Math.max(0, start));
+      to = from + span;
+      if (!drawn) { drawn = true; requestAnimationFrame(draw); }
+    };
+    const zoom = (factor, at = 0.5) => {
+      const span = Math.min(1, Math.max(least, (to - from) * factor));
+      show(from + at * (to - from - span), span);
+    };
+    const move = (share) => show(from + share * (to - from), to - from);
+    const share = (event) => {
+      const box = scales[0].parentElement.getBoundingClientRect();
+      return Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
+    };
+    const keys = {
+      "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), "0": () => show(0, 1), Home: () => show(0, 1),
+      ArrowLeft: () => move(-0.2), ArrowRight: () => move(0.2),
+    };
+    figure.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
+      keys[event.key]();
+      event.preventDefault();
+    });
+    // The wheel belongs to the page unless the timeline was chosen, or Ctrl is held as a pinch on a touchpad does.
+    figure.addEventListener("wheel", (event) => {
+      if (!event.target.closest("svg.bar") || !(event.ctrlKey || figure.contains(document.activeElement))) return;
+      event.preventDefault();
+      if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) move(event.deltaX / 1000);
+      else zoom(Math.exp(event.deltaY / 400), share(event));
+    }, { passive: false });
+    let held = null;
+    figure.addEventListener("pointerdown", (event) => {
+      const bar = event.target.closest("svg.bar");
+      if (event.button || !bar) return;
+      held = share(event);
+      figure.focus({ preventScroll: true });
+      bar.setPointerCapture(event.pointerId);
+      event.preventDefault();
+    });
+    figure.addEventListener("pointermove", (event) => {
+      if (held === null) return;
+      const now = share(event);
+      move(held - now);
+      held = now;
+    });
+    ["pointerup", "pointercancel"].forEach((name) => figure.addEventListener(name, () => { held = null; }));
+    figure.addEventListener("dblclick", (event) => { if (event.target.closest("svg.bar")) zoom(0.4, share(event)); });
+    const steps = { in: () => zoom(0.5), out: () => zoom(2), all: () => show(0, 1) };
+    figure.querySelectorAll("button[data-zoom]").forEach((button) => {
+      button.addEventListener("click", steps[button.dataset.zoom]);
+    });
+    addEventListener("beforeprint", () => { show(0, 1); draw(); });
   });
 
   const filter = one("#filter");

@@ -71,9 +71,19 @@ def tracks(chart: Tracks) -> Markup:
             across = {"x": _percent(start), "width": _percent(stop - start)}
             hint = el("title", stretch.hint)
             parts.append(el("rect", hint, y=y, height=height, class_=stretch.colour, **across))
-        rows.append(_row(name, parts, end))
+        # Places are percentages of this inner drawing: the script of the page zooms by making it wider.
+        inner = el("svg", *parts, class_="scale")
+        rows.append(_row(name, [inner], end))
     keys = legend(chart.legend.names, chart.legend.colours) if chart.legend is not None else None
-    return el("figure", keys, *rows, class_="bars tracks", aria_label=chart.label)
+    if not chart.unit:
+        return el("figure", keys, *rows, class_="bars tracks", aria_label=chart.label)
+    names = {"in": "Zoom in", "out": "Zoom out", "all": "Show all"}
+    buttons = [el("button", name, type="button", hidden=True, data_zoom=to) for to, name in names.items()]
+    ticks = [el("span", f"{chart.width * n / _LINES:.3g} {chart.unit}") for n in range(_LINES + 1)]
+    axis = el("div", el("span"), el("div", *ticks, class_="ticks", aria_live="polite"), el("span"), class_="row")
+    zooms = {"data_width": chart.width, "data_unit": chart.unit, "tabindex": 0, "role": "group"}
+    tools = el("div", *buttons, class_="legend")
+    return el("figure", keys, tools, *rows, axis, class_="bars tracks zoom", aria_label=chart.label, **zooms)
 
 
 def _row(name: str, parts: Sequence[Markup], end: str) -> Markup:
