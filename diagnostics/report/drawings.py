@@ -145,7 +145,7 @@ def _step(timeline: measures.StepTimeline, culprits: Collection[int]) -> doc.Onl
     names = ("forward", "backward", "after backward", "collective", "waiting for late ranks", "idle")
     of = "a step" if timeline.step is None else f"step {timeline.step}"
     note = (
-        "Each rank from the start of its own step; the longest stretches of each kind (`dtk trace RUN` has all). "
+        "Each rank from the start of its own step; the longest stretches of each kind (dtk trace RUN has all). "
         "Empty: compute. To zoom, click the timeline and turn the wheel, or press + and -; to move, drag it or press "
         "the arrow keys; 0 shows all."
     )

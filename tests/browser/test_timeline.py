@@ -24,7 +24,7 @@ def page(visit: Any, request: pytest.FixtureRequest) -> Any:
 def shown_ms(page: Any) -> tuple[float, float]:
     """Return what the scale below the timeline says after the next frame."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-    first, *_, last = (float(text.split()[0]) for text in page.locator(".ticks span").all_inner_texts())
+    first, *_, last = (float(text.split()[0]) for text in page.locator(".ticks span").all_text_contents())
     return first, last
 
 

@@ -6,15 +6,8 @@ from diagnostics.analysis.stall.late import RanAhead
 from diagnostics.analysis.stall.missed_call import MissedCall
 from diagnostics.analysis.stall.watchdog import WatchdogGap
 from diagnostics.causes.declared import declared, texts_beside
-from diagnostics.causes.hang import _parts, _stacks, _watchdog
-from diagnostics.causes.hang._divergence import (
-    Disagreement,
-    Reading,
-    call_everywhere,
-    call_unconditionally,
-    decided,
-    run_equally_often,
-)
+from diagnostics.causes.hang import _divergence, _parts, _stacks, _watchdog
+from diagnostics.causes.hang._divergence import Disagreement, Reading
 from diagnostics.causes.hang._more_calls import more_calls
 from diagnostics.causes.hang._proviso import assuming
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
@@ -38,9 +31,11 @@ def _summary(facts: Disagreement) -> str:
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
     call = facts.calls[0]
-    fix = call_unconditionally if facts.kind == "added" else call_everywhere
-    unclear = bool(facts.divergence.explanation.alternatives)  # The line may also stand behind the loop.
-    return (fix(call.text, call.place), *((run_equally_often(facts.divergence.majority.place),) if unclear else ()))
+    fix = _divergence.call_unconditionally if facts.kind == "added" else _divergence.call_everywhere
+    remedies: tuple[Remedy, ...] = (fix(call.text, call.place),)
+    if facts.divergence.explanation.alternatives:  # The line may also stand behind the loop.
+        remedies += (_divergence.run_equally_often(facts.divergence.majority.place),)
+    return remedies
 
 
 READING = Reading(ID, ("left_out", "added"), _summary, _remedies, not_this="No call was left out or added: {why}.")
@@ -60,7 +55,7 @@ def _missed_text(finding: Finding, case: MissedCall) -> Text:
     return Text(
         summary=summary,
         measured=f"{counted(len(ranks), 'rank')} went past position {there.seq} of group {group}",
-        remedies=(call_everywhere(there.text, there.place),),
+        remedies=(_divergence.call_everywhere(there.text, there.place),),
     )
 
 
@@ -98,7 +93,7 @@ def _more_text(finding: Finding, case: MoreCalls) -> Text:
     return Text(
         summary=summary,
         measured=f"{more} more than on {ended}; {case.agreeing} later calls agree",
-        remedies=(call_unconditionally(first.text, first.place),),
+        remedies=(_divergence.call_unconditionally(first.text, first.place),),
     )
 
 
@@ -119,7 +114,7 @@ def decide(stall: Stall) -> list[Finding]:
         confidence = _MORE_BY_CHANCE_CONFIDENCE if more.by_chance else _MORE_CONFIDENCE
         confidence = _MORE_AGREEING_CONFIDENCE if more.agreeing else confidence
         findings.append(more_calls(stall, more, ID, worded(_more_text, case=more), confidence))
-    return decided(stall, READING, findings, silent=True)
+    return _divergence.decided(stall, READING, findings, silent=True)
 
 
 def _missed(stall: Stall, case: MissedCall) -> Finding:

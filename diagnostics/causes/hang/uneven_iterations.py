@@ -3,16 +3,8 @@
 from diagnostics.analysis.stall.departure import EarlierStep, EndedInRound, MoreCalls, RoundUnknown
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import declared, texts_beside
-from diagnostics.causes.hang import _parts, _stacks
-from diagnostics.causes.hang._divergence import (
-    EQUALLY_OFTEN,
-    Disagreement,
-    Reading,
-    call_everywhere,
-    call_unconditionally,
-    decided,
-    run_equally_often,
-)
+from diagnostics.causes.hang import _divergence, _parts, _stacks
+from diagnostics.causes.hang._divergence import Disagreement, Reading
 from diagnostics.causes.hang._more_calls import exited_in_order, more_calls
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, ruled_out
 from diagnostics.contract.findings import Finding, Remedy, worded
@@ -45,13 +37,13 @@ def _summary(facts: Disagreement) -> str:
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
     divergence, explanation = facts.divergence, facts.divergence.explanation
-    remedies = [run_equally_often(divergence.majority.place)]
+    remedies = [_divergence.run_equally_often(divergence.majority.place)]
     kinds = {divergence.kind, *explanation.alternatives}
     if "added" in kinds:
-        remedies.append(call_unconditionally(divergence.minority.text, divergence.minority.place))
+        remedies.append(_divergence.call_unconditionally(divergence.minority.text, divergence.minority.place))
     if "left_out" in kinds:
         call = explanation.calls[0] if divergence.kind == "left_out" else divergence.majority
-        remedies.append(call_everywhere(call.text, call.place))
+        remedies.append(_divergence.call_everywhere(call.text, call.place))
     return tuple(remedies)
 
 
@@ -66,7 +58,7 @@ READING = Reading(
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide it by the first call in which the ranks differ, stacks, and ranks that ended in order before others."""
-    return decided(stall, READING, [*_stacks.findings(stall, ID), *_ended(stall)], otherwise=_otherwise)
+    return _divergence.decided(stall, READING, [*_stacks.findings(stall, ID), *_ended(stall)], otherwise=_otherwise)
 
 
 def _ended(stall: Stall) -> list[Finding]:
@@ -75,7 +67,7 @@ def _ended(stall: Stall) -> list[Finding]:
     if left is None or exited is None or job.evidence.doubt:
         return []
     ranks = exited.culprits if isinstance(left, EarlierStep) else left.ranks
-    told: dict[str, object] = {"left": left, "who": sentence(ranks_spoken(ranks)), "agree": EQUALLY_OFTEN}
+    told: dict[str, object] = {"left": left, "who": sentence(ranks_spoken(ranks)), "agree": _divergence.EQUALLY_OFTEN}
     if isinstance(left, MoreCalls):
         told |= {"goes": verb(ranks, "goes", "go"), "more": len(left.extra), "extra": left.extra[0].cited()}
         told |= {"ended": ranks_spoken(left.ended), "others": len(left.ended), "last": left.there.cited()}

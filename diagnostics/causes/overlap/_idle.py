@@ -3,19 +3,18 @@
 from collections import Counter
 from collections.abc import Callable
 from statistics import median
-from typing import Concatenate, ParamSpec
+from typing import Any
 
 from msgspec import Struct
 
 from diagnostics.analysis.step_profile.gaps import Reason
 from diagnostics.analysis.step_profile.overview import MS, Overview
-from diagnostics.causes.overlap._shared import StepCost, Words, costly, judged, others
+from diagnostics.causes.overlap._shared import Words, costly, judged, others
 from diagnostics.contract.findings import Finding
 from diagnostics.evidence.trace.host_work import HostWork
 
 _OUTLIER = 3.0
 """A rank that idles that many times longer than the median is named alone."""
-_P = ParamSpec("_P")
 
 
 class Idle(Struct, frozen=True):
@@ -53,15 +52,9 @@ def idle(view: Overview, reason: Reason) -> Idle:
 
 
 def judged_idle(
-    view: Overview,
-    idle_time: Idle,
-    shown: str,
-    confidence: float,
-    words: Callable[Concatenate[StepCost, _P], Words],
-    *args: _P.args,
-    **figures: _P.kwargs,
+    view: Overview, idle_time: Idle, shown: str, confidence: float, words: Callable[..., Words], /, **figures: Any
 ) -> Finding:
     """Confirm a reason for idle time that is worth it; the other ranks wait for those that stand out."""
-    facts = costly(view, idle_time.ms, words, *args, **figures)
+    facts = costly(view, idle_time.ms, words, **figures)
     victims = others(view, idle_time.ranks)
     return judged(view, facts, shown, ranks=idle_time.ranks, victims=victims, confidence=confidence, of_transfer=False)

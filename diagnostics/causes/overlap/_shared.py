@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Concatenate, Literal, ParamSpec
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from diagnostics.analysis.step_profile.overview import SHARE, Overview, Unusable
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.causes.declared import declared
 from diagnostics.contract import findings
-from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.contract.causes import Cause
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Text, Where
 
@@ -29,7 +29,6 @@ _SMALL_BYTES = 1024
 """Norms, losses and sizes that the next line needs are waited for by nature."""
 _UNSPLIT_CONFIDENCE = 0.7
 """Of a cost that may hold waiting for late ranks as well."""
-_P = ParamSpec("_P")
 Guard = Callable[[Overview], Finding | None]
 """Returns the answer where the question does not arise, or the evidence cannot answer it."""
 
@@ -82,16 +81,13 @@ class Costly(Struct, frozen=True):
         return Text(summary=words.summary, measured=str(self.cost), remedies=(remedy,))
 
 
-def costly(
-    view: Overview, ms: float, words: Callable[Concatenate[StepCost, _P], Words], *args: _P.args, **figures: _P.kwargs
-) -> Costly:
+def costly(view: Overview, ms: float, words: Callable[..., Words], /, **figures: Any) -> Costly:
     """Return the facts of a cause that costs so many ms of a step, at most the step.
 
     Args:
         view: all traces.
         ms: the cost.
         words: puts the cost and the figures into words when the report is made.
-        args: none, as figures are named.
         figures: what `words` takes by name.
     """
     dtk_run = view.run is not None and bool(view.run.config)
@@ -125,9 +121,7 @@ def step_cause(
         return [replace(answer or decide(view), cause=cause.id)]
 
     cause = declared(file, overview, decide_usable)
-    # Figures taken under an instrument that serialises say nothing about the run without it.
-    spoilt = () if despite_instrument else (ExplainedBy(("overlap.instrumented",), ("any",)),)
-    return replace(cause, explained_by=(*cause.explained_by, *spoilt))
+    return cause
 
 
 def judged(

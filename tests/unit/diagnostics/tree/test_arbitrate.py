@@ -102,11 +102,6 @@ def test_a_late_host_explains_the_skew_but_not_that_of_another_rank() -> None:
     assert len(roots(found("overlap.data_bound", 2), found("overlap.skew", 1))) == 2
 
 
-def test_a_measurement_that_destroys_overlap_is_all_there_is_to_say() -> None:
-    slow = (found("overlap.small_buckets", 0), found("overlap.communication_bound", 0))
-    assert roots(found("overlap.instrumented", 0), *slow) == [("overlap.instrumented", (0,))]
-
-
 def test_independent_causes_stay_the_one_that_ended_the_run_first() -> None:
     result = verdict(
         found("overlap.small_buckets", 0, 1, cost=Cost(1e6, "ms per step")),

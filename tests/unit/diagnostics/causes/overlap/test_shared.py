@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from diagnostics.analysis.step_profile.overview import Overview
+from diagnostics.analysis.step_profile.overview import Instrument, Overview
 from diagnostics.analysis.step_profile.skew import Skew
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap import sync_point
@@ -107,8 +107,10 @@ def test_without_a_trace_that_can_be_used_nothing_is_decided(traced: bool, summa
 
 
 def test_an_instrument_spoils_every_cause_but_its_own() -> None:
-    assert [reason.causes for reason in step_cause(False).explained_by] == [("overlap.instrumented",)]
-    assert step_cause(True).explained_by == ()
+    spoilt = empty(profiles=["a trace"], instrument=Instrument((0,), "CUDA_LAUNCH_BLOCKING", "1"))
+    (other,), (own,) = step_cause(False).decide(spoilt), step_cause(True).decide(spoilt)
+    assert other.status == "undecided" and "nothing is concluded from this trace" in text_of(other).summary
+    assert own.status == "ruled_out", "it is decided by the cause itself"
 
 
 def test_a_guard_answers_before_the_cause() -> None:
