@@ -81,7 +81,7 @@ def tracks(chart: Tracks) -> Markup:
     buttons = [el("button", name, type="button", hidden=True, data_zoom=to) for to, name in names.items()]
     ticks = [el("span", f"{chart.width * n / _LINES:.3g} {chart.unit}") for n in range(_LINES + 1)]
     axis = el("div", el("span"), el("div", *ticks, class_="ticks", aria_live="polite"), el("span"), class_="row")
-    zooms = {"data_width": chart.width, "data_unit": chart.unit, "tabindex": 0, "role": "group"}
+    zooms: dict[str, str | float] = {"data_width": chart.width, "data_unit": chart.unit, "tabindex": 0, "role": "group"}
     tools = el("div", *buttons, class_="legend")
     return el("figure", keys, tools, *rows, axis, class_="bars tracks zoom", aria_label=chart.label, **zooms)
 
