@@ -7,6 +7,7 @@ from typing import Any
 from diagnostics.contract.causes import Cause, Example, ExplainedBy, F
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Remedy, Text
+from diagnostics.contract.formatting import filled
 
 _GROUPS: dict[str, list[str]] = table_beside(__file__)
 
@@ -34,14 +35,23 @@ def declared(file: str, facts: Callable[[Any], F], decide: Callable[[F], Sequenc
 
 
 def texts_beside(file: str) -> Callable[..., Text]:
-    """Return what fills in one of the `texts` of the YAML file beside a cause with figures, for `worded`."""
+    """Return what fills in `texts` of the YAML file beside a cause (`contract.formatting.filled`), for `worded`.
+
+    It takes the finding, figures by name, and `said`: the row to say, or several, whose summaries and remedies follow
+    each other. Rows may name `{ranks}` and `{victims}`, those of the finding, and the `{finding}` itself.
+    """
     table = table_beside(file)["texts"]
 
-    def text(finding: Finding, said: str = "usual", **figures: object) -> Text:
-        row = table[said]
-        parts = {name: row[name].format_map(figures) for name in ("summary", "measured", "missing") if name in row}
-        fixes = ({name: entry.format_map(figures) for name, entry in fix.items()} for fix in row.get("remedies", ()))
-        return Text(**parts, remedies=tuple(Remedy(**fix) for fix in fixes))
+    def text(finding: Finding, /, said: str | Sequence[str] = "usual", **figures: object) -> Text:
+        figures = {"finding": finding, "ranks": finding.ranks, "victims": finding.victims} | figures
+        rows = [table[name] for name in ([said] if isinstance(said, str) else said)]
+        first = {name: next((row[name] for row in rows if name in row), "") for name in ("measured", "missing")}
+        fixes = [fix for row in rows for fix in row.get("remedies", ())]
+        return Text(
+            summary=filled(" ".join(row["summary"] for row in rows if "summary" in row), figures),
+            **{name: filled(entry, figures) for name, entry in first.items()},
+            remedies=tuple(Remedy(**{name: filled(entry, figures) for name, entry in fix.items()}) for fix in fixes),
+        )
 
     return text
 

@@ -6,6 +6,8 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from diagnostics.contract.formatting import filled
+
 _P = ParamSpec("_P")
 Status = Literal["confirmed", "ruled_out", "undecided"]
 Outcome = Literal["healthy", "hung", "oom", "slow", "crashed", "diverged", "at_risk", "undecided"]
@@ -103,10 +105,10 @@ class Figures(Struct, frozen=True):
 
     def text(self, finding: "Finding") -> Text:
         """Put the figures into the sentence."""
-        shown = self.sentence.format_map(self.values)
+        shown = filled(self.sentence, self.values)
         if finding.status == "undecided":
             return Text(summary=shown, missing=self.missing)
-        return Text(summary=self.summary.format_map(self.values) or shown, measured=shown)
+        return Text(summary=filled(self.summary, self.values) or shown, measured=shown)
 
 
 class Worded(Struct, frozen=True):

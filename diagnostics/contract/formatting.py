@@ -1,6 +1,8 @@
 """How ranks, counts, bytes and seconds are written, everywhere. Knows no evidence and no finding."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from string import Formatter
+from typing import Any
 
 from diagnostics.contract.secrets import masked_text
 
@@ -76,6 +78,44 @@ def sentence(text: str) -> str:
 def verb(ranks: Iterable[int], singular: str, plural: str) -> str:
     """Choose the form that agrees with the number of ranks."""
     return singular if len(set(ranks)) == 1 else plural
+
+
+class _Filler(Formatter):
+    """Fills texts in; see `filled`."""
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        value, first = super().get_field(field_name, args, kwargs)
+        return (value() if callable(value) else value), first
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec in _WRITTEN:
+            return _WRITTEN[format_spec](value)
+        if isinstance(value, Collection) and not isinstance(value, str):
+            if format_spec.startswith("#"):
+                return counted(len(value), format_spec[1:])
+            return verb(value, *format_spec.split("|")) if format_spec else ranks_spoken(value)
+        return counted(value, format_spec[1:]) if format_spec.startswith("#") else format(value, format_spec)
+
+
+_WRITTEN: dict[str, Callable[[Any], str]] = {
+    "^": lambda value: sentence(value if isinstance(value, str) else ranks_spoken(value)),
+    "n": lambda value: f"{len(value):,}",
+    "bytes": lambda value: bytes_text(value),
+    "s": lambda value: str(value) if isinstance(value, str) else seconds_text(value),
+    "name": lambda value: file_name(value),
+}
+_FILLER = _Filler()
+
+
+def filled(text: str, figures: Mapping[str, Any]) -> str:
+    """Fill figures into a text, as `str.format` does, and write what texts about ranks need.
+
+    Ranks (any collection of numbers) are written as in a sentence: `{ranks}` is `ranks 0, 1 and 3`, `{ranks:is|are}`
+    the word that agrees with them, `{ranks:n}` their number. `{text:^}` begins a sentence, `{count:#call}` is
+    `2 calls`, `{size:bytes}` `3.28 GiB`, `{time:s}` `18.3 ms`, `{path:name}` a file without its folders. Methods are
+    called: `{call.cited}`.
+    """
+    return _FILLER.vformat(text, (), figures) if "{" in text else text
 
 
 def file_name(path: str) -> str:

@@ -10,9 +10,9 @@ from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._parts import RECORD
-from diagnostics.causes.hang._unconfirmed import Otherwise, ruled_out, unconfirmed
+from diagnostics.causes.hang._unconfirmed import Otherwise, unconfirmed
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where, ruled_out
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
 from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.evidence.calls import Call

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from diagnostics.analysis.stall.endings import FirstEndings, line
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, ruled_out, undecidable
+from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, undecidable
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Finding, Remedy, Text, Where, worded
+from diagnostics.contract.findings import Finding, Remedy, Text, Where, ruled_out, worded
 from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
 from diagnostics.evidence.endings import UNNAMED, Ending, Kind, first_is_unknown
 
@@ -128,26 +128,26 @@ def unconfirmed(stall: Stall, cause: str, missing: str, **may_be: bool) -> Findi
     job = stall.job
     late = {rank: end.what for rank, end in job.after_stall.items() if end.kind == cause.removeprefix("hang.rank_")}
     if late:
-        text = "{who} ended with {what} only after {it} had waited for others: the wait came first."
+        text = "{who:^} ended with {what} only after {who:it|they} had waited for others: the wait came first."
         return left_open(cause, text, missing, about=late, what=next(iter(late.values())))
     if stall.unclear:
-        text = "{who} left no error and no stack, so how {it} ended is not known."
+        text = "{who:^} left no error and no stack, so how {who:it|they} ended is not known."
         return left_open(cause, text, missing, about=stall.unclear)
     silent = [rank for rank in range(job.world()) if job.silent(rank) and rank not in job.endings]
     if silent and job.pending_ranks():
-        return left_open(cause, "{who} left no dump and no error.", missing, about=silent)
+        return left_open(cause, "{who:^} left no dump and no error.", missing, about=silent)
     if not stall.confirmed:
         if failed := [rank for rank, end in job.endings.items() if end.kind == "failed"]:
             text = (
-                "{who} ended with exit code 1 and left no traceback: an error of {its} own, or what a peer did to "
-                "{them}."
+                "{who:^} ended with exit code 1 and left no traceback: an error of {who:its|their} own, or what a peer "
+                "did to {who:it|them}."
             )
             return left_open(cause, text, missing, about=failed)
         if unknown := job.without_ending():
             return ending_unknown(cause, missing, unknown)
         if first_is_unknown(job.endings.values()):
             text = (
-                "Every known ending ({ranks}) is that of a rank that lost a peer or was stopped; which rank failed "
+                "Every known ending ({who}) is that of a rank that lost a peer or was stopped; which rank failed "
                 "first is not known."
             )
             if UNNAMED in job.endings:

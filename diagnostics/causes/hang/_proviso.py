@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.job_state import JobState
 from diagnostics.contract.findings import Facts, Finding, Text, worded
-from diagnostics.contract.formatting import ranks_spoken, sentence, verb
+from diagnostics.contract.formatting import filled
 
 CONFIDENCE = 0.65
 """At most, of a finding that rests on such an assumption."""
@@ -12,9 +12,8 @@ CONFIDENCE = 0.65
 
 def _words(finding: Finding, facts: Facts, ranks: tuple[int, ...]) -> Text:
     text = facts.text(finding)
-    are = verb(ranks, "it is", "they are")
-    proviso = f" {sentence(ranks_spoken(ranks))} left no dump: this holds if {are} not in that group."
-    return replace(text, summary=text.summary + proviso)
+    proviso = " {ranks:^} left no dump: this holds if {ranks:it is|they are} not in that group."
+    return replace(text, summary=text.summary + filled(proviso, {"ranks": ranks}))
 
 
 def assuming(job: JobState, finding: Finding) -> Finding:

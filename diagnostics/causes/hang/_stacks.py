@@ -2,24 +2,11 @@
 
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.stack_evidence import DifferentCollectives, InCollective
-from diagnostics.contract.findings import Finding, Text, worded
-from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
+from diagnostics.causes.declared import texts_beside
+from diagnostics.contract.findings import Finding, worded
+from diagnostics.contract.formatting import file_name
 
-
-def _words(finding: Finding, case: DifferentCollectives) -> Text:
-    few, many = case.few, case.many
-    here, there = (described(case.inside[ranks[0]]) for ranks in (few, many))
-    return Text(
-        summary=(
-            f"{sentence(ranks_spoken(few))} {verb(few, 'is', 'are')} in {here} while {ranks_spoken(many)} "
-            f"{verb(many, 'is', 'are')} in {there}. Which calls came before is not recorded: fewer steps, "
-            "a call left out, one added, or another branch all end like this."
-        ),
-        missing=(
-            f"the calls before {here} on {ranks_spoken(few)} and {there} on {ranks_spoken(many)}: dtk watch -- "
-            "torchrun ..., or under NCCL TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_"
-        ),
-    )
+_TEXTS = texts_beside(__file__)
 
 
 def described(place: InCollective) -> str:
@@ -33,5 +20,6 @@ def findings(stall: Stall, cause: str) -> list[Finding]:
     case = stall.stacks
     if not isinstance(case, DifferentCollectives):
         return []
-    victims = tuple(sorted(case.inside))
-    return [Finding(cause=cause, status="undecided", facts=worded(_words, case=case), confidence=0.0, victims=victims)]
+    here, there = (described(case.inside[side[0]]) for side in (case.few, case.many))
+    facts = worded(_TEXTS, few=case.few, many=case.many, here=here, there=there)
+    return [Finding(cause=cause, status="undecided", facts=facts, confidence=0.0, victims=tuple(sorted(case.inside)))]

@@ -7,8 +7,8 @@ from diagnostics.analysis.stall.endings import Missing
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.last_seen import LastSeen
 from diagnostics.causes.hang._parts import RECORD, after, last_places
-from diagnostics.contract.findings import Figures, Finding
-from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
+from diagnostics.contract.findings import Figures, Finding, ruled_out
+from diagnostics.contract.formatting import ranks_spoken
 
 UNRECORDED = "send and recv, which gloo's recorder leaves out: dtk watch -- COMMAND, or py-spy dump"
 Otherwise = Callable[[Stall, bool], Finding | None]
@@ -62,10 +62,9 @@ def unconfirmed(
         summary = "Nothing is pending: every recorded call completed."
         return ruled_out(cause, summary, measured, ranks=len(job.survey.ranks), count=positions)
     if stall.confirmed:
-        measured = "{ranks} waiting, all for what was confirmed"
-        ranks = counted(len(waiting), "rank")
-        return ruled_out(cause, "What was confirmed explains the waiting.", measured, ranks=ranks)
-    text = "{who} {waits}, and the evidence does not show for whom."
+        measured = "{count:#rank} waiting, all for what was confirmed"
+        return ruled_out(cause, "What was confirmed explains the waiting.", measured, count=len(waiting))
+    text = "{who:^} {who:waits|wait}, and the evidence does not show for whom."
     return left_open(cause, text, missing, about=waiting, victims=waiting)
 
 
@@ -87,13 +86,14 @@ def undecidable(
         return None
     return left_open(
         cause,
-        "{who} went away{after} while {waiting} still waited, and nothing shows how: {it} exited or {was} killed.",
+        "{who:^} went away{after} while {waiting} still waited, and nothing shows how: {who:it|they} exited or "
+        "{who:was|were} killed.",
         missing,
         about=absent.ranks,
         victims=absent.waiting,
         last=absent.last,
         after=after(absent.last, absent.ranks),
-        waiting=ranks_spoken(absent.waiting),
+        waiting=absent.waiting,
     )
 
 
@@ -101,12 +101,12 @@ def _silent(stall: Stall, cause: str, absent: Missing) -> Finding:
     files = [problem.file for problem in stall.job.evidence.problems if problem.kind == "flight"]
     return left_open(
         cause,
-        "{who} {waits} for {missing_ranks}, of which there is no dump that can be read{damaged}: killed, stuck, or "
+        "{who:^} {who:waits|wait} for {absent}, of which there is no dump that can be read{damaged}: killed, stuck, or "
         "in another call than the peers.",
         f"the dump, stack or log of {ranks_spoken(absent.ranks)}",
         about=absent.waiting,
         victims=absent.waiting,
-        missing_ranks=ranks_spoken(absent.ranks),
+        absent=absent.ranks,
         damaged=f" (damaged: {', '.join(files[:4])})" if files else "",
     )
 
@@ -125,37 +125,23 @@ def left_open(
 
     Args:
         cause: its id.
-        text: the reason; of `about` it may name `who` (the subject), `ranks`, and words that agree in number.
+        text: the reason, in which `{who}` are the ranks of `about`.
         missing: what decides it.
         about: ranks.
         victims: ranks that wait.
         last: where the first rank was seen last.
         figures: in the text.
     """
-    spoken = {
-        "who": sentence(ranks_spoken(about)),
-        "ranks": ranks_spoken(about),
-        "it": verb(about, "it", "they"),
-        "its": verb(about, "its", "their"),
-        "them": verb(about, "it", "them"),
-        "was": verb(about, "was", "were"),
-        "waits": verb(about, "waits", "wait"),
-    }
     return Finding(
         cause=cause,
         status="undecided",
-        facts=Figures(text, spoken | figures, missing),
+        facts=Figures(text, {"who": about} | figures, missing),
         confidence=0.0,
         victims=victims,
         where=last_places(last),
     )
 
 
-def ruled_out(cause: str, summary: str, measured: str, **figures: Any) -> Finding:
-    """Rule it out by what was measured."""
-    return Finding(cause=cause, status="ruled_out", facts=Figures(measured, figures, summary=summary))
-
-
 def ending_unknown(cause: str, missing: str, ranks: Collection[int]) -> Finding:
     """Leave it open, as it is not known how these ranks ended."""
-    return left_open(cause, "Nothing shows how {ranks} ended.", missing, about=ranks)
+    return left_open(cause, "Nothing shows how {who} ended.", missing, about=ranks)

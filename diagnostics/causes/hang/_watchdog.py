@@ -179,12 +179,10 @@ def confirmed(case: WatchdogDecided, cause: str, facts: Facts) -> Finding:
     )
 
 
-def told(case: WatchdogGap, **more: object) -> dict[str, Any]:
-    """Return what texts about ranks that did not come to a call name: both sides, call, group, and `more`."""
-    sides: dict[str, Any] = {"waiting": ranks_spoken(case.waiting), "behind": ranks_spoken(case.behind)}
-    counts = {"waits": verb(case.waiting, "waits", "wait"), "reached": len(case.waiting), "members": len(case.members)}
-    call = {"call": case.call, "named_call": called(case.call)}
-    return sides | counts | call | {"group": named(case.group), "dumps": DUMPS, "all_ranks_call": ALL_RANKS_CALL} | more
+def figures(case: WatchdogGap) -> dict[str, Any]:
+    """Return what texts about ranks that did not come to a call name."""
+    names = {"named_call": called(case.call), "group": named(case.group), "last": case.call.seq - 1}
+    return {"case": case, "all_ranks_call": ALL_RANKS_CALL, "dumps": DUMPS, **names}
 
 
 def named(group: GroupLog) -> str:

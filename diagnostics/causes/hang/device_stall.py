@@ -2,33 +2,15 @@
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.late import DeviceStall
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import Finding, Remedy, Text, worded
-from diagnostics.contract.formatting import ranks_spoken, sentence, verb
+from diagnostics.contract.findings import Finding, worded
 
 ID = "hang.device_stall"
+_TEXTS = texts_beside(__file__)
 _CONFIDENCE = 0.9
 """NCCL counts a collective as completed a moment after it is."""
-
-
-def _words(finding: Finding, case: DeviceStall) -> Text:
-    ranks, counts = case.ranks, _counts(case)
-    devices = verb(ranks, "device", "devices")
-    summary = (
-        f"The {devices} of {ranks_spoken(ranks)} {verb(ranks, 'does', 'do')} not complete what the others "
-        f"complete: rank {ranks[0]} is stuck at {case.call.cited()} of group {case.call.key.label} ({counts})."
-    )
-    if case.waiting:
-        waits = verb(case.waiting, "waits", "wait")
-        summary += f" {sentence(ranks_spoken(case.waiting))} {waits} for {verb(ranks, 'it', 'them')}."
-    change = (
-        f"look for Xid and ECC errors on the {devices} of {ranks_spoken(ranks)} (dmesg, nvidia-smi -q), and for a "
-        "kernel that never ends"
-    )
-    why = "the host enqueued the work, and the device does not finish it"
-    return Text(summary=summary, measured=counts, remedies=(Remedy("code", change, why),))
 
 
 def _counts(case: DeviceStall) -> str:
@@ -45,7 +27,8 @@ def decide(stall: Stall) -> list[Finding]:
         details = {case.ranks[0]: _counts(case)}
     details |= dict.fromkeys(case.peers[:1], f"completed #{case.operation.seq}")
     where = _parts.where(case.ranks[0], case.call, f"enqueued {case.call.text}, which does not complete")
-    facts, victims = worded(_words, case=case), case.waiting
+    said = ("usual", "others_wait") if case.waiting else "usual"
+    facts, victims = worded(_TEXTS, said=said, case=case, counts=_counts(case)), case.waiting
     return [
         _parts.confirmed(
             job, ID, facts, _CONFIDENCE, at=case.operation, seen=details, ranks=case.ranks, victims=victims, where=where

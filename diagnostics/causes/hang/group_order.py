@@ -2,39 +2,18 @@
 
 from diagnostics.analysis.stall.circular import GroupOrder
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._proviso import assuming
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import Finding, Remedy, Text, Where, worded
-from diagnostics.contract.formatting import ranks_spoken, sentence, verb
+from diagnostics.contract.files import table_beside
+from diagnostics.contract.findings import Finding, Where, worded
+from diagnostics.contract.formatting import filled, ranks_spoken
 
 ID = "hang.group_order"
+_TEXTS, _LINK = texts_beside(__file__), table_beside(__file__)["link"]
 _CONFIDENCE = 0.9
 """The cycle is proven; which order is the wrong one is a vote."""
-
-
-def _words(finding: Finding, case: GroupOrder) -> Text:
-    links = "; ".join(
-        f"{ranks_spoken(side.ranks)} {verb(side.ranks, 'waits', 'wait')} for {ranks_spoken(side.waited_for)} in "
-        f"{side.call.cited()} of group {side.operation.key.label}"
-        for side in case.sides
-    )
-    judged = "Neither order is the wrong one by itself."
-    if len(case.culprits) < len(case.cycle.ranks):
-        judged = f"{sentence(ranks_spoken(case.culprits))} used another order than the rest."
-    places = " and ".join(dict.fromkeys(f"{place.file}:{place.line}" for place in finding.where)) or "both calls"
-    return Text(
-        summary=f"A cycle of waits across groups: {links}. {judged}",
-        measured=f"cycle of {len(case.cycle.ranks)} ranks over {len(case.cycle.operations)} operations",
-        remedies=(
-            Remedy(
-                "code",
-                f"use the groups in the same order on every rank: {places}",
-                "each side waits for the other before it reaches the collective that the other waits in",
-            ),
-        ),
-    )
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -55,8 +34,14 @@ def _finding(stall: Stall, case: GroupOrder) -> Finding:
     order = {rank: place for place, rank in enumerate(case.culprits)}
     where.sort(key=lambda place: order.get(place.rank or 0, len(order)))
     victims = tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(case.culprits)))
-    facts, first = worded(_words, case=case), min(cycle.operations)
-    ranks, places = case.culprits, tuple(where)
+    facts = worded(
+        _TEXTS,
+        said=("cycle", "other_order" if len(case.culprits) < len(cycle.ranks) else "either_order"),
+        cycle=cycle,
+        links="; ".join(filled(_LINK, {"side": side}) for side in case.sides),
+        places=" and ".join(dict.fromkeys(f"{place.file}:{place.line}" for place in where)) or "both calls",
+    )
+    ranks, places, first = case.culprits, tuple(where), min(cycle.operations)
     return _parts.confirmed(
         job, ID, facts, _CONFIDENCE, at=first, seen=details, ranks=ranks, victims=victims, where=places
     )

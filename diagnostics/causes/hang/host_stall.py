@@ -10,8 +10,8 @@ from diagnostics.causes.hang import _parts, _stacks, _watchdog
 from diagnostics.causes.hang._host import doing, fix
 from diagnostics.causes.hang._proviso import assuming
 from diagnostics.causes.hang._unconfirmed import left_open, unconfirmed
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
-from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
+from diagnostics.contract.findings import EvidenceItem, Finding, Worded, worded
+from diagnostics.contract.formatting import ranks_spoken
 
 ID = "hang.host_stall"
 _TEXTS = texts_beside(__file__)
@@ -22,62 +22,36 @@ _UNSEEN_CONFIDENCE = 0.6
 _ONE_STACK_CONFIDENCE = 0.75
 """One stack, in a job of which something else shows that it hangs."""
 _MISSING = "stacks of the ranks at the stall: dtk watch -- torchrun ..., or py-spy dump"
-_OTHERS_WAIT = "everybody else waits for this rank's next collective"
 
 
-def _late_host_text(finding: Finding, case: HostStall) -> Text:
-    ranks, call, at = case.ranks, case.call, case.standing
-    who = sentence(ranks_spoken(ranks))
-    missed = f"{call.text} (#{call.seq} of group {call.key.label})"
-    if call.p2p:
-        missed = f"the other half of {call.text}"
-    summary = (
-        f"{who} never reached {missed}, which {ranks_spoken(case.waiting)} {verb(case.waiting, 'waits', 'wait')} in"
-    )
-    if at.frame or case.has_stack:
-        summary += f": its host is {doing(at, explained=True)}."
-    else:
-        summary += (
-            f"; nothing is pending on {verb(ranks, 'it', 'them')} and no traceback or stack was left. "
-            f"{verb(ranks, 'It is', 'They are')} late, stuck or gone: the dumps cannot tell."
-        )
-        if case.failed:
-            failed = sentence(ranks_spoken(case.failed))
-            own = f"for a reason of {verb(case.failed, 'its', 'their')} own"
-            summary += f" {failed} ended with exit code 1, {own} or after a timeout."
-        if case.may_be_unrecorded:
-            summary += " It may also be in a send or recv, which gloo's recorder does not show."
-    group = case.operation.key.label
-    since = f"before position {case.operation.seq} of group {group}" if case.operation.seq > 1 else "at start-up"
+def _late_host(case: HostStall) -> Worded:
+    """Return what is known of ranks that never came, for the table beside this module."""
+    call, at, label = case.call, case.standing, case.operation.key.label
+    missed = f"the other half of {call.text}" if call.p2p else f"{call.text} (#{call.seq} of group {call.key.label})"
+    since = f"before position {case.operation.seq} of group {label}" if case.operation.seq > 1 else "at start-up"
     if case.last is not None:
         since = f"after {case.last.cited()}"
     elif case.issued > 0:
-        since = f"after position {case.issued} of group {group}"
-    look = f"look at what {ranks_spoken(ranks)} did {since}"
-    waiting = counted(len(case.waiting), "rank")
-    return Text(
-        summary=summary,
-        measured=(
-            f"{waiting} {verb(case.waiting, 'waits', 'wait')} for {ranks_spoken(ranks)}, which "
-            f"{verb(ranks, 'has', 'have')} nothing pending"
-        ),
-        remedies=(Remedy("code", fix(at, look), _OTHERS_WAIT),),
-    )
+        since = f"after position {case.issued} of group {label}"
+    said = ["seen" if at.frame or case.has_stack else "unseen"]
+    if said == ["unseen"]:
+        said += [name for name, holds in (("failed", case.failed), ("unrecorded", case.may_be_unrecorded)) if holds]
+    look = f"look at what {ranks_spoken(case.ranks)} did {since}"
+    return worded(_TEXTS, said=said, case=case, missed=missed, doing=doing(at, explained=True), fix=fix(at, look))
 
 
-def _outside_text(finding: Finding, case: HostOutside) -> Text:
-    ranks, inside = case.ranks, case.inside
-    first, place = case.standings[ranks[0]], next(iter(inside.values()))
-    waited = f" for at least {case.blocked_s:.0f} s" if case.blocked_s >= STALL_S else ""
-    late = " It is late, or in a loop that does not end: a second look tells." if case.working else ""
-    return Text(
-        summary=(
-            f"{sentence(ranks_spoken(ranks))} {verb(ranks, 'is', 'are')} not in {_stacks.described(place)}, which "
-            f"{ranks_spoken(inside)} {verb(inside, 'waits', 'wait')} in{waited}: its host is "
-            f"{doing(first, explained=True)}.{late}"
-        ),
-        measured=f"{len(inside)} ranks in {place.op}, {len(ranks)} outside",
-        remedies=(Remedy("code", fix(first), _OTHERS_WAIT),),
+def _host_outside(case: HostOutside) -> Worded:
+    """Return what stacks show of ranks outside a collective, for the table beside this module."""
+    first, place = case.standings[case.ranks[0]], next(iter(case.inside.values()))
+    return worded(
+        _TEXTS,
+        said=("outside", "working") if case.working else "outside",
+        case=case,
+        place=_stacks.described(place),
+        op=place.op,
+        waited=f" for at least {case.blocked_s:.0f} s" if case.blocked_s >= STALL_S else "",
+        doing=doing(first, explained=True),
+        fix=fix(first),
     )
 
 
@@ -85,9 +59,8 @@ def decide(stall: Stall) -> list[Finding]:
     """Decide from the roots of the wait-for graph that have nothing pending, their stacks, and watchdogs' lines."""
     findings, case = list[Finding](), stall.watchdog
     if isinstance(case, WatchdogGap) and not case.few_wait:
-        told = _watchdog.told(case, who=sentence(ranks_spoken(case.behind)), last=case.call.seq - 1)
-        told |= {"its": verb(case.behind, "its", "their"), "it_is": sentence(verb(case.behind, "it is", "they are"))}
-        findings.append(_watchdog.confirmed(case, ID, worded(_TEXTS, **told)))
+        facts = worded(_TEXTS, **_watchdog.figures(case))
+        findings.append(_watchdog.confirmed(case, ID, facts))
     if isinstance(stall.stacks, HostOutside):
         findings.append(_outside(stall.stacks))
     if stall.host is not None:
@@ -98,7 +71,7 @@ def decide(stall: Stall) -> list[Finding]:
 def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     if waits or not (behind := stall.job.behind()):
         return None
-    text = "{who} made fewer calls than {its} peers, and nothing shows whether the job had ended."
+    text = "{who:^} made fewer calls than {who:its|their} peers, and nothing shows whether the job had ended."
     return left_open(ID, text, _MISSING, about=behind)
 
 
@@ -113,7 +86,7 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
     return Finding(
         cause=ID,
         status="confirmed",
-        facts=worded(_late_host_text, case=case),
+        facts=_late_host(case),
         confidence=_SEEN_CONFIDENCE if case.has_stack else _UNSEEN_CONFIDENCE,
         ranks=case.ranks,
         victims=tuple(sorted(job.waits.reaching(case.ranks) - set(case.ranks))),
@@ -143,7 +116,7 @@ def _outside(case: HostOutside) -> Finding:
     return Finding(
         cause=ID,
         status="confirmed",
-        facts=worded(_outside_text, case=case),
+        facts=_host_outside(case),
         confidence=_UNSEEN_CONFIDENCE if unsure else seen,
         ranks=case.ranks,
         victims=tuple(case.inside),

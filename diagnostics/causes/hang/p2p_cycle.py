@@ -98,13 +98,13 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     """Leave it open where gloo may have left out the send or receive that a rank waits in."""
     unseen = [rank for rank in sorted(stall.job.survey.ranks) if stall.job.may_be_unrecorded(rank)]
     if not waits and unseen:
-        text = "Every recorded call completed, but gloo records no send or recv: {ranks} may wait in one of these."
+        text = "Every recorded call completed, but gloo records no send or recv: {who} may wait in one of these."
         return left_open(ID, text, UNRECORDED, about=unseen)
     if not waits or not any(stall.job.may_be_unrecorded(rank) for rank in stall.unclear):
         return None
     text = (
-        "{who} may wait in a send or recv, which gloo's recorder leaves out: nothing is pending there and no stack was "
-        "left."
+        "{who:^} may wait in a send or recv, which gloo's recorder leaves out: nothing is pending there and no stack "
+        "was left."
     )
     return left_open(ID, text, UNRECORDED, about=stall.unclear)
 

@@ -6,8 +6,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.hang import _parts, _watchdog
 from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
-from diagnostics.causes.hang._unconfirmed import ruled_out
-from diagnostics.contract.findings import Finding, Remedy, Text, worded
+from diagnostics.contract.findings import Finding, Remedy, Text, ruled_out, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
 from diagnostics.evidence.model import shortened
 

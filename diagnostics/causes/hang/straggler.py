@@ -50,7 +50,7 @@ def decide(stall: Stall) -> list[Finding]:
 def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     if not waits or not stall.unclear:
         return None
-    text = "{who} may only be late: nothing is pending there and no stack was left."
+    text = "{who:^} may only be late: nothing is pending there and no stack was left."
     return left_open(ID, text, _MISSING, about=stall.unclear)
 
 

@@ -6,8 +6,8 @@ from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.hang import _divergence, _parts, _stacks
 from diagnostics.causes.hang._divergence import Disagreement, Reading
 from diagnostics.causes.hang._more_calls import exited_in_order, more_calls
-from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, ruled_out
-from diagnostics.contract.findings import Finding, Remedy, worded
+from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open
+from diagnostics.contract.findings import Finding, Remedy, ruled_out, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
 
 ID = "hang.uneven_iterations"
@@ -127,7 +127,7 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     behind = job.behind()
     if waits or stall.divergences or not behind:
         return None
-    text = "{who} made fewer calls than {its} peers, and nothing shows whether the job had ended."
+    text = "{who:^} made fewer calls than {who:its|their} peers, and nothing shows whether the job had ended."
     return left_open(ID, text, _parts.RECORD, about=behind)
 
 

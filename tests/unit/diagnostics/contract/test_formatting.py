@@ -13,6 +13,7 @@ from diagnostics.contract.formatting import (
     clean,
     counted,
     file_name,
+    filled,
     numbers_text,
     ranks_spoken,
     ranks_text,
@@ -114,3 +115,35 @@ def test_control_sequences_are_made_visible_and_secrets_are_masked() -> None:
     assert clean("a\x1b[31mb\nc") == "a\\x1b[31mb\\nc"
     assert clean("api_key=abcdef0123456789") == "api_key=***"
     assert clean(None) == "None"
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("{ranks:^} {ranks:is|are} late", "Ranks 0, 1 and 3 are late"),
+        ("{one} {one:is|are} late", "rank 2 is late"),
+        ("{by_rank:n} ranks: {by_rank}", "2 ranks: ranks 4 and 5"),
+        ("{count:#call}, {ranks:#rank}", "1 call, 3 ranks"),
+        ("{size:bytes} in {time:s} of {path:name}", "3 GiB in 18.3 ms of train.py"),
+        ("{word:^}: {word} {word.upper}", "Late: late LATE"),
+        ("{share:.0%} of {{step}}", "50% of {step}"),
+        ("nothing to fill in", "nothing to fill in"),
+    ],
+)
+def test_texts_are_filled_with_figures(text: str, written: str) -> None:
+    figures = {
+        "ranks": (0, 1, 3),
+        "one": [2],
+        "by_rank": {4: "a", 5: "b"},
+        "count": 1,
+        "size": 3 << 30,
+        "time": 0.0183,
+        "path": "/job/train.py",
+        "word": "late",
+        "share": 0.5,
+    }
+    assert filled(text, figures) == written
+
+
+def test_what_a_figure_holds_is_never_a_text_to_fill() -> None:
+    assert filled("{message}", {"message": "{ranks} {0.__class__}"}) == "{ranks} {0.__class__}"
