@@ -1,6 +1,6 @@
 """The one way to declare a cause: its id, words, example and relations lie in a YAML file beside its module."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,14 @@ def texts_beside(file: str) -> Callable[..., Text]:
     def text(finding: Finding, /, said: str | Sequence[str] = "usual", **figures: object) -> Text:
         figures = {"finding": finding, "ranks": finding.ranks, "victims": finding.victims} | figures
         rows = [table[name] for name in ([said] if isinstance(said, str) else said)]
-        first = {name: next((row[name] for row in rows if name in row), "") for name in ("measured", "missing")}
-        fixes = [fix for row in rows for fix in row.get("remedies", ())]
-        return Text(
-            summary=filled(" ".join(row["summary"] for row in rows if "summary" in row), figures),
-            **{name: filled(entry, figures) for name, entry in first.items()},
-            remedies=tuple(Remedy(**{name: filled(entry, figures) for name, entry in fix.items()}) for fix in fixes),
-        )
+        lines = {name: next((row[name] for row in rows if name in row), "") for name in ("measured", "missing")}
+        lines["summary"] = " ".join(row["summary"] for row in rows if "summary" in row)
+
+        def written(row: Mapping[str, str]) -> dict[str, Any]:
+            return {name: filled(line, figures) for name, line in row.items()}
+
+        fixes = tuple(Remedy(**written(fix)) for row in rows for fix in row.get("remedies", ()))
+        return Text(**written(lines), remedies=fixes)
 
     return text
 
