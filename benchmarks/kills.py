@@ -3,6 +3,8 @@
 Run it: `python benchmarks/kills.py --kills 1000 --folder /tmp/kills`. It goes on where it was stopped: what was done
 lies in FOLDER/kills.jsonl, and the random moments follow from the number of the kill.
 
+dtk and its ranks are forks of a process that has imported torch (`benchmarks/forked.py`), unless `--cold`.
+
 A kill is SIGKILL to the whole tree, to the parent, or to one rank, while one of these runs: a training run, `-m`,
 `dtk tune`, `dtk rm`, an export, the end of a tracker, or `dtk diagnose` while it writes report/. After each, the
 command (or its `resume`) is run to its end; a training run must then have the losses of a run that nobody disturbed,
@@ -20,23 +22,28 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from benchmarks import forked  # noqa: E402
+from dtk.record.tracker_process import FINISH_S  # noqa: E402
+
 JOB = [
-    "model=gpt2_tiny", "model.layers=2", "model.width=32", "model.heads=2", "data.max_bytes=300000",
+    "model=gpt2_tiny", "model.layers=1", "model.width=32", "model.heads=2", "data.max_bytes=60000",
     "data.sequence_length=32", "train.evaluate_samples=16", "train.evaluate_every=-1", "schedule=constant",
     "launcher.nproc=2", "launcher.device=cpu",
 ]  # fmt: skip
-STEPS = 12
+STEPS = 6
 RUN = [*JOB, f"train.steps={STEPS}", "checkpoint.every=2", "train.log_every=1"]
 WHOM = ("tree", "parent", "rank")
 KINDS = ("run", "tracker", "run", "sweep", "tune", "rm", "export", "diagnose")
 LIVES_S = 10.0
-"""Longest that any process may outlive its parent."""
+"""Longest that a process may outlive its parent; a tracker's hands over what it was given, for `FINISH_S` at most."""
 
 
 def dtk(folder: Path, *words: str) -> "subprocess.Popen[bytes]":
@@ -52,17 +59,22 @@ def kill(process: "subprocess.Popen[bytes]", whom: str, moments: random.Random) 
     """Kill, and see that nothing lives on once the parent is gone."""
     with contextlib.suppress(psutil.NoSuchProcess):
         tree = psutil.Process(process.pid).children(recursive=True)
-        ranks = [child for child in tree if "dtk.rank" in " ".join(child.cmdline())]
+        ranks = [child for child in tree if os.getsid(child.pid) == child.pid]  # As elastic starts them.
+        trackers = [child for child in tree if "dtk.record.tracker_process" in child.cmdline()]
         chosen = {"tree": [process.pid, *(child.pid for child in tree)], "parent": [process.pid]}.get(whom, [])
         chosen = chosen or [moments.choice(ranks or tree or [psutil.Process(process.pid)]).pid]
         for pid in chosen:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait(300)
-        _, alive = psutil.wait_procs(tree, timeout=LIVES_S)
+        _, alive = psutil.wait_procs([child for child in tree if child not in trackers], timeout=LIVES_S)
+        shown = [f"{orphan.status()} {' '.join(orphan.cmdline())[-80:]}" for orphan in alive]
         for orphan in alive:
             orphan.kill()
-        assert not alive, f"{len(alive)} processes outlived their parent by {LIVES_S:.0f} s"
+        if trackers and not alive:
+            _, alive = psutil.wait_procs(trackers, timeout=FINISH_S + LIVES_S)
+            shown = ["a tracker"] * len(alive)
+        assert not alive, f"outlived their parent by {LIVES_S:.0f} s: {shown}"
 
 
 def finish(folder: Path, *words: str, codes: tuple[int, ...] = (0,)) -> None:
@@ -84,9 +96,8 @@ def runs(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / "runs").glob("*-gpt2_tiny-*") if (path / "status.json").exists())
 
 
-def one(number: int, kind: str, whom: str, folder: Path, reference: Path) -> None:
-    """One kill, and what must be true afterwards."""
-    moments = random.Random(number)
+def one(moments: random.Random, kind: str, whom: str, folder: Path, reference: Path, run_s: float) -> None:
+    """One kill, and what must be true afterwards; `run_s`: how long the run of the reference took."""
     folder.mkdir()
     strategy = moments.choice(("ddp", "fsdp", "zero1"))
     if kind in ("rm", "diagnose"):
@@ -101,11 +112,11 @@ def one(number: int, kind: str, whom: str, folder: Path, reference: Path) -> Non
         "diagnose": ["diagnose", "last"],
     }
     process = dtk(folder, *commands[kind])
-    longest_s = {"rm": 0.6, "diagnose": 2.0, "tune": 30.0, "sweep": 30.0}.get(kind, 15.0)
+    longest_s = run_s * {"rm": 0.1, "diagnose": 0.3, "tune": 2.0, "sweep": 2.0}.get(kind, 1.2)
     if kind == "tracker":  # From the last step on, with the last checkpoint and the tracker's end.
         while process.poll() is None and not any(STEPS in losses(run) for run in runs(folder)):
             time.sleep(0.05)
-        longest_s = 1.5
+        longest_s = 0.3 * run_s
     time.sleep(moments.uniform(0.05, longest_s))
     kill(process, whom, moments)
     check(kind, folder, commands[kind], reference)
@@ -146,7 +157,11 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long; a later call goes on")
     parser.add_argument("--folder", type=Path, default=Path("kills"))
+    parser.add_argument("--seed", default="1", help="of the random moments")
+    parser.add_argument("--cold", action="store_true", help="start every process anew, imports and all")
     chosen = parser.parse_args()
+    if not chosen.cold:
+        forked.warm()
     folder = chosen.folder.resolve()
     reference = folder / "reference"
     record = folder / "kills.jsonl"
@@ -155,6 +170,8 @@ def main() -> int:
         reference.mkdir(parents=True)
         finish(reference, "run", *RUN, "strategy=ddp")
         record.touch()
+    status = json.loads((runs(reference)[-1] / "status.json").read_text())
+    began, ended = (datetime.fromisoformat(status[name]) for name in ("started", "updated"))
     done: list[dict[str, Any]] = [json.loads(line) for line in record.read_text().splitlines()]
     ends_s = time.monotonic() + chosen.seconds
     for number in range(len(done), chosen.kills):
@@ -163,7 +180,8 @@ def main() -> int:
         kind, whom, why = KINDS[number % len(KINDS)], WHOM[number % len(WHOM)], ""
         shutil.rmtree(folder / "kill", ignore_errors=True)
         try:
-            one(number, kind, whom, folder / "kill", runs(reference)[-1])
+            moments = random.Random(f"{chosen.seed}/{number}")
+            one(moments, kind, whom, folder / "kill", runs(reference)[-1], (ended - began).total_seconds())
         except (AssertionError, OSError, ValueError, KeyError, subprocess.TimeoutExpired) as problem:
             why = str(problem)[:300] or type(problem).__name__
             shutil.copytree(folder / "kill", folder / f"lost-{number}", dirs_exist_ok=True, symlinks=True)

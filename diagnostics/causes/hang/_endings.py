@@ -133,8 +133,8 @@ def unconfirmed(stall: Stall, cause: str, missing: str, **may_be: bool) -> Findi
     if stall.unclear:
         text = "{who:^} left no error and no stack, so how {who:it|they} ended is not known."
         return left_open(cause, text, missing, about=stall.unclear)
-    silent = [rank for rank in range(job.world()) if job.silent(rank) and rank not in job.endings]
-    if silent and job.pending_ranks():
+    silent = sorted({*range(job.world())} - job.survey.ranks.keys() - job.endings.keys()) if job.pending_ranks() else []
+    if silent:
         return left_open(cause, "{who:^} left no dump and no error.", missing, about=silent)
     if not stall.confirmed:
         if failed := [rank for rank, end in job.endings.items() if end.kind == "failed"]:

@@ -91,6 +91,13 @@ def test_small_differences_and_few_steps_say_nothing(tmp_path, changes):
     assert decide(pipeline_imbalance, pipeline(**changes), tmp_path).status != "confirmed"
 
 
+@pytest.mark.parametrize("changes", [{"busiest": 4}, {"busiest": -1}, {"busiest": None}, {"busiest": 2, "pp": 10**14}])
+def test_a_stage_that_the_layout_does_not_have_is_no_longest_one(tmp_path, changes):
+    found = decide(pipeline_imbalance, pipeline(imbalance=1.6, **changes), tmp_path)
+    assert "blocks_per_stage=[2" not in str(text_of(found).remedies)
+    assert found.status == "undecided" or changes["busiest"] == 2
+
+
 def test_a_longest_stage_that_changes_is_chance(tmp_path):
     leftovers = pipeline(imbalance=1.6)
     lines = leftovers["metrics.jsonl"].splitlines()
