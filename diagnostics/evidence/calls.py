@@ -234,6 +234,8 @@ _LIBRARY = re.compile(
 )
 _PLUMBING = re.compile(r"(?:^|/)dtk/(?:record|strategies|parallel)/")
 """dtk's own wrappers around torch's calls are never what the user wrote."""
+_BACKWARD = frozenset({"backward", "_engine_run_backward"})
+"""Functions of torch that run autograd, and of libraries around them: whatever is called within is backward."""
 _STACKS: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
 _FRAMES: dict[tuple[str, int, str], Frame | None] = {}
 """Place -> the one frame object of it; None for a library's."""
@@ -266,8 +268,8 @@ def settle(call: Call) -> Call:
             users.append(frame)
         elif not users and name in USER_CALLS:
             call.user_op = name
-        elif name == "backward" and not call.region:
-            call.region = name
+        elif name in _BACKWARD and not call.region:
+            call.region = "backward"
     if len(_STACKS) >= _MAX_CACHED:
         _STACKS.clear()
     stack = tuple(users)

@@ -10,9 +10,6 @@ from diagnostics.evidence.model import Frame
 
 PARTS = ("operation", "number of elements", "dtype", "root", "ReduceOp")  # The parts of a `Wire`, in its order.
 _UNKNOWN = ((), None, "")
-_BACKWARD = "backward"
-_BACKWARD_FRAMES = 6
-"""The user's frames among which `backward` is looked for: hooks and wrappers put a few of their own above it."""
 
 
 def differing_parts(one: Wire, other: Wire) -> tuple[str, ...]:
@@ -59,9 +56,11 @@ def on_path(call: Call) -> Hashable:
 
 
 def in_backward(call: Call) -> bool:
-    """Whether the call was made in a backward pass."""
-    frames = call.stack[:_BACKWARD_FRAMES]
-    return call.region.startswith(_BACKWARD) or any(_BACKWARD in frame.function for frame in frames)
+    """Whether the call was made in a backward pass, as its recorder or torch's own frames around it say.
+
+    What a function of the user's is called says nothing.
+    """
+    return call.region.startswith("backward")
 
 
 def shared_path(paths: Iterable[Sequence[Frame]]) -> list[Frame]:

@@ -18,6 +18,7 @@ from diagnostics.evidence.readers.flight import FlightFile
 
 START_NS = 1_790_000_000_000_000_000
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+AUTOGRAD = TORCH.replace("distributed/distributed_c10d.py", "autograd/graph.py")
 
 
 @dataclass
@@ -38,6 +39,8 @@ class Op:
     """Before the call, on the host."""
     wait: bool = True
     """False: the host goes on, as with NCCL."""
+    backward: bool = False
+    """Whether autograd makes the call, in the user's line that calls `backward`."""
 
 
 @dataclass
@@ -106,6 +109,7 @@ class Job:
             name += f" {members.index(rank)}{arrow}{members.index(op.peer or 0)}"
         frames = [
             {"name": op.name, "filename": TORCH, "line": 3245},
+            *([{"name": "_engine_run_backward", "filename": AUTOGRAD, "line": 824}] if op.backward else []),
             {"name": op.function, "filename": "/job/train.py", "line": op.line},
             {"name": "main", "filename": "/job/train.py", "line": op.caller},
         ]

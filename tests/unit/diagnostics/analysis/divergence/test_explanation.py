@@ -100,7 +100,7 @@ def test_a_single_position_shows_nothing_but_the_two_calls() -> None:
 
 def test_gradients_that_are_not_ready() -> None:
     def bucket(seq: int, size: int) -> Call:
-        return call(seq, 40, size=size, function="backward", step=1)
+        return call(seq, 40, size=size, region="backward", step=1)
 
     past = [bucket(1, 100), bucket(2, 101)]
     found = explain([*past, bucket(3, 102)], [*past, call(3, 50, "all_gather", 1, step=1)], 3)

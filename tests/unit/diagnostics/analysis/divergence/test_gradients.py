@@ -10,7 +10,7 @@ from tests.unit.diagnostics.analysis.calls import call
 
 
 def bucket(seq: int, size: int, **more: Any) -> Call:
-    return call(seq, 40, size=size, function="backward", **more)
+    return call(seq, 40, size=size, region="backward", **more)
 
 
 def metric(seq: int, **more: Any) -> Call:

@@ -13,7 +13,7 @@ from diagnostics.analysis.divergence.identity import (
     shared_path,
     signature,
 )
-from diagnostics.evidence.calls import Wire
+from diagnostics.evidence.calls import Wire, settle
 from tests.unit.diagnostics.analysis.calls import call, frame
 
 WIRE = Wire("all_reduce", (8,), ("float32",), 0, "SUM")
@@ -40,11 +40,15 @@ def test_two_ways_to_one_line_are_two_calls_by_path_and_one_by_line() -> None:
     assert at_line(one) != at_line(call(1, size=9))
 
 
-def test_a_backward_pass_is_told_by_region_or_by_the_innermost_frames() -> None:
+def test_a_backward_pass_is_told_by_its_recorder_or_by_torch_and_by_no_name_of_the_user() -> None:
     assert in_backward(call(1, region="backward/bucket 3"))
-    assert in_backward(call(1, function="hook", callers=[frame(5, "run_backward")]))
-    far = [frame(number, "wrapper") for number in range(6)] + [frame(9, "backward")]
-    assert not in_backward(call(1, callers=far))
+    assert not in_backward(call(1, function="run_backward", callers=[frame(5, "backward")]))
+    user = {"name": "step", "filename": "/job/train.py", "line": 5}
+    for name in ("backward", "_engine_run_backward"):
+        torch = {"name": name, "filename": "/x/site-packages/torch/autograd/graph.py", "line": 824}
+        made = call(1)
+        made.frames = [torch, user]
+        assert in_backward(settle(made))
     assert not in_backward(call(1, region="forward"))
 
 

@@ -88,7 +88,7 @@ def test_one_step_fewer_and_one_step_more(tmp_path: Path) -> None:
 
 
 def test_a_bucket_that_never_became_ready(tmp_path: Path) -> None:
-    buckets = [Op(size=size, line=60, function="backward_pass") for size in (100, 200, 300)]
+    buckets = [Op(size=size, line=60, backward=True) for size in (100, 200, 300)]
     loss = Op(size=1, line=70)
     played = job(2, [*buckets, loss] * 3, {1: [*buckets, loss, *buckets[:2], loss, *buckets, loss]})
     assert diagnose(tmp_path, played) == [("unused_parameters", (1,))]

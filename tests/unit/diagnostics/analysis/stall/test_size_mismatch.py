@@ -56,11 +56,11 @@ def test_the_line_of_a_ring_is_compared_in_the_function_that_both_are_in(
         + "last()\n"
     )
     os.utime(program, (START_S - 60, START_S - 60))
-    step = [Op(size=80, line=2, function="run_backward", caller=6)]
+    step = [Op(size=80, line=2, function="step", backward=True, caller=6)]
     for rank, dump in job(2, step * 5, {0: step * 3}, backend="gloo").play().items():
         for entry in dump["entries"]:
-            own = [{**one, "filename": str(program)} for one in entry["frames"][1:]]
-            entry["frames"] = [entry["frames"][0], *own]
+            own = [{**one, "filename": str(program)} for one in entry["frames"][2:]]
+            entry["frames"] = [*entry["frames"][:2], *own]
         if rank:
             (tmp_path / f"tr_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
     flight = [file for file in evidence(tmp_path).handles(FlightFile) if file.file.startswith("tr_")]

@@ -26,6 +26,8 @@ class Entry:
     """Seconds after the start; default: its number."""
     peer: int | None = None
     """Of a send or receive."""
+    backward: bool = False
+    """Whether autograd makes the call."""
 
 
 STEP = (Entry(line=12), Entry("all_gather", 64, 14))
@@ -84,6 +86,10 @@ def _dump(rank: int, calls: Sequence[Entry], backend: str, members: Mapping[str,
                 "timeout_ms": 600_000,
                 "is_p2p": p2p,
                 "frames": [
+                    *(
+                        [{"name": "backward", "filename": "/site-packages/torch/_tensor.py", "line": 660}]
+                        * call.backward
+                    ),
                     {"name": call.function, "filename": "/job/train.py", "line": call.line},
                     {"name": "main", "filename": "/job/train.py", "line": 90},
                 ],
@@ -221,7 +227,7 @@ def one_step_fewer() -> Files:
 
 def bucket_not_ready() -> Files:
     """Rank 1 leaves the backward pass of the second step without DDP's last bucket."""
-    buckets = tuple(Entry(size=size, line=60, function="backward_pass") for size in (100, 200, 300))
+    buckets = tuple(Entry(size=size, line=60, backward=True) for size in (100, 200, 300))
     loss = Entry(size=1, line=70)
     return dumps({0: _stuck(*buckets, loss, *buckets), 1: _stuck(*buckets, loss, *buckets[:2], loss)})
 
