@@ -1,4 +1,8 @@
-"""What ranks send and what their peers expect, pair by pair, from rings: pipelines' messages, splits of all_to_all."""
+"""What ranks send and what their peers expect, pair by pair, from rings: pipelines' messages, splits of all_to_all.
+
+`divergence` compares calls that all ranks have to make alike, and decides who differs by the majority. Here the two
+sides need not be alike but fit each other, which is no part of what makes two calls the same (`divergence.identity`).
+"""
 
 import json
 from collections import Counter

@@ -6,9 +6,6 @@ from typing import Any
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.registry import LOG, readers
 
-_OWN_PROBLEMS = "metrics"
-"""Kind of the problems with a run's own metrics, which no reader gives."""
-
 
 def records(evidence: Evidence) -> dict[str, list[Any]]:
     """Return kind -> its handles, or the errors, stacks and facts that its files gave; each has `rank` and `file`."""
@@ -54,5 +51,5 @@ def damaged(evidence: Evidence, harmless: bool = False) -> list[Problem]:
         evidence: after the detectors.
         harmless: also those by which nothing is lost.
     """
-    kinds = {*(reader.kind for reader in readers()), *evidence.files, _OWN_PROBLEMS}
+    kinds = {*(reader.kind for reader in readers()), *evidence.files}
     return [p for p in evidence.problems if p.kind in kinds and (harmless or not p.harmless)]

@@ -8,6 +8,9 @@ Assumed of the library, on the side of caution where gloo and NCCL differ:
   one may be buffered, but a program that relies on it hangs with larger ones.
 - A rank that ends in order waits for what it issued; one that raised, was killed or stands still does nothing more.
 Each event is looked at once, so the work is linear in the calls.
+
+Whether everything completes is asked here; which ranks' calls differ, and how, `diagnostics.analysis.divergence` tells
+from the same programs. Both take two calls for the same by `divergence.identity`.
 """
 
 from array import array

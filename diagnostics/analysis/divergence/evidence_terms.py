@@ -13,6 +13,7 @@ Support = Literal[
     "later in the round", "round not finished by the peers", "source branches", "past that line",
     "peers past that line", "branches of a function", "neither came to the other", "same operation",
     "other operation", "halves", "ended in order", "whole programs", "line unknown", "single position",
+    "peers in backward",
 ]  # fmt: skip
 SUPPORT: dict[Support, float] = _WEIGHTS["support"]
 """What a kind rests on. `branch_calls`, `gloo` and the fault library (tests/faults) are right with these; the order
@@ -26,6 +27,12 @@ POSITION: dict[Position, float] = _WEIGHTS["position"]
 line on (measured: between +0.6 and -0.5), nor does the name of a function: neither is a term."""
 CERTAIN_BEHIND: frozenset[Support | Position] = frozenset({"source behind", "source leaves", "next line"})
 """Terms that place a call behind the loop whoever makes it."""
+SHOWS_WHO: frozenset[Support | Position] = frozenset(
+    {"source behind", "source leaves", "peers in backward", "round already begun", "backward begun"}
+)
+"""Terms that show which side deviates, however many ranks are on it."""
+OCCASIONAL: frozenset[Support | Position] = frozenset({"source within", "any call"})
+"""Terms that show it together: the loop holds the call, and does not make it in every round."""
 UNCLEAR = 0.5  # Below this the calls tell nothing: both kinds are named.
 UNCLEAR_WITHOUT_CALLERS = 1.5
 """For a call behind the loop of which only the innermost line was recorded: whatever its operation is, the function's

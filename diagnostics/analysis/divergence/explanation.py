@@ -6,7 +6,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.analysis.divergence import loop_exit, sequences
-from diagnostics.analysis.divergence.evidence_terms import CERTAIN_BEHIND, Support, Term, probability, support
+from diagnostics.analysis.divergence.evidence_terms import (
+    CERTAIN_BEHIND,
+    OCCASIONAL,
+    SHOWS_WHO,
+    Support,
+    Term,
+    position,
+    probability,
+    support,
+)
 from diagnostics.analysis.divergence.identity import at_line, in_backward, on_path, replaces, same_statement
 from diagnostics.analysis.divergence.sequences import common_prefixes, predict
 from diagnostics.evidence.calls import Call
@@ -97,7 +106,9 @@ a call behind the loop runs on."""
 _ROUNDS_OF_ONE_CALL = 2
 """Equal calls before a single one that make it a round of a loop; one may be the other half of a pair of calls."""
 _REDUCTIONS = {"all_reduce", "reduce", "reduce_scatter"}
-_LONGEST_SEARCH = 256  # Positions before the first misfit among which an earlier edit is looked for.
+_LONGEST_SEARCH = 256
+"""Positions before the first misfit among which an earlier edit is looked for. Of 10,000 random programs
+(`benchmarks/divergence_programs.py`) the edit lies before the misfit in 1.7 %, by at most 44 positions."""
 
 
 class Explanation(Struct, frozen=True):
@@ -111,8 +122,6 @@ class Explanation(Struct, frozen=True):
     """The evidence, the decisive term first."""
     aligned: bool = False
     """Whether later calls of both sides agree again, which proves the edit."""
-    self_evident: bool = False
-    """Whether the minority is at fault however many make either call: the program or its own calls show it."""
     alternatives: tuple[Kind, ...] = ()
     """Other kinds that explain the calls as well."""
 
@@ -125,6 +134,12 @@ class Explanation(Struct, frozen=True):
     def confidence(self) -> float:
         """How sure the kind is, by the weights of the terms."""
         return probability(abs(sum(term.weight for term in self.terms)))
+
+    @property
+    def self_evident(self) -> bool:
+        """Whether the minority is at fault however many make either call: the program or its own calls show it."""
+        names = {term.name for term in self.terms}
+        return bool(names & SHOWS_WHO) or names >= OCCASIONAL
 
 
 def explain(majority: list[Call], minority: list[Call], position: int) -> Explanation:
@@ -154,7 +169,7 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
     if (aligned := _aligned(ours, theirs, before)) is not None:
         return aligned
     if terms := not_ready(ours, theirs, before):
-        return Explanation("drop", "backward", (expected,), terms, self_evident=True)
+        return Explanation("drop", "backward", (expected,), terms)
     return (
         _accumulation(expected, got, before)
         or _predicted(expected, got, before)
@@ -304,16 +319,17 @@ def left_loop(deviating: Call, ahead: Call, body: list[Call], *, majority_goes_o
     standing = loop_exit.standing(deviating, body)
     behind = standing.place == "behind"
     if not behind:
-        if standing.by_text and loop_exit.source_branches(ahead, deviating):
+        if standing.terms[0].name == "source within" and loop_exit.source_branches(ahead, deviating):
             return Explanation("substitute", "within", (expected, got), (support("source branches"),))
         if replaces(ahead, deviating):
             return None
     deviation: Deviation = "insert" if majority_goes_on else "drop"
     # Who is out of the loop while the others are in backward has left it, however many they are.
     left_backward = behind and in_backward(ahead) and not in_backward(deviating)
-    shown, evident = (expected, got) if behind else (deviating,), standing.by_text or left_backward
+    terms = (*standing.terms, support("peers in backward")) if left_backward else standing.terms
+    shown = (expected, got) if behind else (deviating,)
     others = () if standing.clear else (KINDS[deviation, "within" if behind else "behind"],)
-    return Explanation(deviation, standing.place, shown, standing.terms, self_evident=evident, alternatives=others)
+    return Explanation(deviation, standing.place, shown, terms, alternatives=others)
 
 
 def _program_order(expected: Call, got: Call, before: list[Call]) -> Explanation | None:
@@ -345,10 +361,11 @@ def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
         if behind and before and loop_exit.by_text(loop_call, [call]) is not None:
             return None  # One loop around both: the call may open its next round.
         if behind and not before:
-            return Explanation("drop" if drop else "insert", "behind", (expected, got), (term,), self_evident=True)
-        # Of two calls in one loop the one in a branch is the one that not all ranks make.
-        alone = loop_exit.in_branch(got) and not loop_exit.in_branch(expected)
-        return Explanation("insert", "within", (got,), (term,), self_evident=alone)
+            return Explanation("drop" if drop else "insert", "behind", (expected, got), (term,))
+        # Of two calls in one loop the one in a branch is the one that it does not make in every round.
+        occasional = loop_exit.in_branch(got) and not loop_exit.in_branch(expected)
+        terms = (term, position("any call")) if occasional else (term,)
+        return Explanation("insert", "within", (got,), terms)
     return None
 
 

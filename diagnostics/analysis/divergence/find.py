@@ -14,8 +14,10 @@ from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.evidence.calls import Call, GroupKey
 
-SAME_MOMENT_S = 0.05  # Two recorders note the same call at nearly the same time.
-MAX_GROUPS = 64  # Groups looked at closely; the earliest divergence is what counts.
+SAME_MOMENT_S = 0.05
+"""Two recorders note the same call within that time. Measured on 1,311 calls that both gloo's recorder and dtk's ring
+hold, on a busy machine: half within 0.08 ms, 90 % within 0.15 ms, 99 % within 3.6 ms."""
+MAX_GROUPS = 64  # A convention: groups whose histories are read again. The earliest divergence is what counts.
 _TIE_CONFIDENCE = 0.8  # A convention: the calls differ for certain, which side deviates is open.
 UNCLEAR_CONFIDENCE = 0.45  # Of each of two kinds that explain the same calls: a suspicion, no root cause.
 CallsOf = Callable[[int, GroupKey], list[Call]]  # One rank's calls in one group, oldest first.

@@ -55,6 +55,11 @@ def on_path(call: Call) -> Hashable:
     return (call.wire, call.stack)
 
 
+def in_group(call: Call) -> Hashable:
+    """Return the identity of a call among those of several groups: as `on_path`, and the group it is made in."""
+    return (call.key, call.wire, call.stack)
+
+
 def in_backward(call: Call) -> bool:
     """Whether the call was made in a backward pass, as its recorder or torch's own frames around it say.
 

@@ -27,8 +27,6 @@ class Standing(Struct, frozen=True):
     terms: tuple[Term, ...]
     clear: bool
     """False: the evidence does not tell."""
-    by_text: bool = False
-    """Whether the program's own text says so."""
 
 
 def standing(call: Call, body: Sequence[Call]) -> Standing:
@@ -38,16 +36,15 @@ def standing(call: Call, body: Sequence[Call]) -> Standing:
         call: it is none of `body`.
         body: one round of the loop.
     """
-    terms = [by_text(call, body) or position("any call")]
-    told_by_text = terms[0].name != "any call"
-    if not told_by_text:
-        terms += _by_frames(call, body)
-        if call.wire.op == "barrier" and all(other.wire.op != "barrier" for other in body):
-            terms.append(position("barrier"))
+    text = by_text(call, body)
+    # Lines and callers are what the text is guessed by: where it is known, they tell nothing more.
+    terms = [text, position("any call")] if text is not None else [position("any call"), *_by_frames(call, body)]
+    if call.wire.op == "barrier" and all(other.wire.op != "barrier" for other in body):
+        terms.append(position("barrier"))
     weight = sum(term.weight for term in terms)
     alone = len(call.stack) == 1 and not call.region and all(len(other.stack) == 1 for other in body)
     clear = weight <= -UNCLEAR or weight >= (UNCLEAR_WITHOUT_CALLERS if alone else UNCLEAR)
-    return Standing("behind" if weight > 0 else "within", abs(weight), tuple(terms), clear, told_by_text)
+    return Standing("behind" if weight > 0 else "within", abs(weight), tuple(terms), clear)
 
 
 def source_says(call: Call, body: Sequence[Call]) -> source_text.Place:

@@ -5,6 +5,7 @@ from itertools import combinations
 
 from msgspec import Struct
 
+from diagnostics.analysis.divergence.find import count_votes
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall import missed_call
@@ -88,8 +89,7 @@ def _enqueued_crosswise(job: JobState) -> GroupOrder | None:
             ranks = tuple(sorted(rank for side in first.values() for rank in side))
             rest = {at: tuple(rank for rank in ranks if rank not in side) for at, side in first.items()}
             sides = tuple(Side(tuple(on), at, waits.calls[on[0], at], rest[at]) for at, on in first.items())
-            few, many = sorted(first.values(), key=len)
-            return GroupOrder(Cycle(ranks, (one, other)), sides, tuple(few) if len(few) < len(many) else ranks)
+            return GroupOrder(Cycle(ranks, (one, other)), sides, count_votes(one.key, one.seq, first, ()).minority)
     return None
 
 
@@ -112,10 +112,9 @@ def _group_order(job: JobState, cycle: Cycle) -> GroupOrder:
         first = next((operation for operation in waits.of_rank.get(rank, []) if operation in cycle.operations), None)
         if first is not None:
             sides.setdefault(first, []).append(rank)
-    by_size = sorted(sides.values(), key=len)
-    largest = by_size[-1] if len(by_size) > 1 and len(by_size[-1]) > len(by_size[-2]) else []
     made = []
     for operation, ranks in sorted(sides.items(), key=lambda side: side[1]):
         absent = tuple(rank for rank in waits.absent[operation] if rank in cycle.ranks)
         made.append(Side(tuple(ranks), operation, waits.calls[ranks[0], operation], absent))
-    return GroupOrder(cycle, tuple(made), tuple(rank for rank in cycle.ranks if rank not in largest))
+    vote = count_votes(cycle.operations[0].key, cycle.operations[0].seq, sides, ())
+    return GroupOrder(cycle, tuple(made), vote.minority or cycle.ranks)

@@ -1,17 +1,19 @@
 """A cycle of waits over two groups that is no matter of order: a rank went past one of its calls, as the rounds show.
 Ranks that merely use two groups in opposite orders do so from other lines.
-"""
 
-from collections.abc import Hashable
+`divergence` compares what ranks called at one position of one group. Here the positions agree as far as they go, and
+the order over two groups is in question; what the same call is, `divergence.identity` says for both.
+"""
 
 from msgspec import Struct
 
 from diagnostics.analysis.divergence.explanation import program_order
+from diagnostics.analysis.divergence.identity import in_group, on_path
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation
 from diagnostics.evidence.calls import Call
 
-_LONGEST = 2048  # Calls before the cycle that are compared.
+_LONGEST = 2048  # Calls before the cycle that are compared: torch's recorder keeps 2,000 by default.
 
 
 class MissedCall(Struct, frozen=True):
@@ -93,10 +95,10 @@ def _by_rounds(job: JobState, cycle: Cycle, operations: list[Operation], missed:
 def _made_in_round(job: JobState, rank: int, here: Operation, there: Call) -> bool | None:
     """Whether a rank that waits in `here` made the call of `there`'s line since it was here before; None = never."""
     path = _path(job, rank, here, {rank})
-    if not there.stack or not path or _token(path[-1]) != _token(job.waits.calls[rank, here]):
+    if not there.stack or not path or in_group(path[-1]) != in_group(job.waits.calls[rank, here]):
         return None
-    last = next((at for at in range(len(path) - 2, -1, -1) if _token(path[at]) == _token(path[-1])), None)
-    places = [at for at, call in enumerate(path) if (call.stack, call.wire) == (there.stack, there.wire)]
+    last = next((at for at in range(len(path) - 2, -1, -1) if in_group(path[at]) == in_group(path[-1])), None)
+    places = [at for at, call in enumerate(path) if on_path(call) == on_path(there)]
     return places[-1] > last if places and last is not None else None
 
 
@@ -106,25 +108,25 @@ def _went_past(job: JobState, rank: int, peer: int, here: Operation, missed: Ope
     mine, other = job.waits.calls[rank, here], job.waits.calls[peer, missed]
     if not mine.stack or not other.stack or mine.stack == other.stack:
         return False
-    if not ours or not theirs or _token(ours[-1]) != _token(mine) or _token(theirs[-1]) != _token(other):
+    if not ours or not theirs or in_group(ours[-1]) != in_group(mine) or in_group(theirs[-1]) != in_group(other):
         return False
     if len(ours) == len(theirs) and mine.step is not None and other.step is not None and mine.step > other.step:
         return True
-    before, common = [_token(call) for call in ours[:-1]], [_token(call) for call in theirs[:-1]]
+    before, common = [in_group(call) for call in ours[:-1]], [in_group(call) for call in theirs[:-1]]
     size = min(len(before), len(common))
     if not size or before[-size:] != common[-size:]:
         return False
     past = before[-size:]
     # After the last call, when it was made the time before, the peer's call came and the rank's own only behind it.
     again = next((at for at in range(size - 2, -1, -1) if past[at] == past[-1]), None)
-    if again is None or past[again + 1] != _token(other) or _token(mine) not in past[again + 1 :]:
+    if again is None or past[again + 1] != in_group(other) or in_group(mine) not in past[again + 1 :]:
         return False
     # A swap of the two calls shows in the stacks. Where only the innermost line was recorded, a caller may use two
     # functions in another order unseen, unless `mine` is known to open the next round.
     if len(mine.stack) > 1 or mine.stack[0].function == other.stack[0].function:
         return True
-    complete = ours[0].seq == 1 and _token(mine) in before and _token(other) in before
-    return complete and before.index(_token(mine)) < before.index(_token(other))
+    complete = ours[0].seq == 1 and in_group(mine) in before and in_group(other) in before
+    return complete and before.index(in_group(mine)) < before.index(in_group(other))
 
 
 def _path(job: JobState, rank: int, here: Operation, together: set[int]) -> list[Call]:
@@ -136,7 +138,3 @@ def _path(job: JobState, rank: int, here: Operation, together: set[int]) -> list
     waits = {(operation.key, operation.seq) for operation in job.waits.of_rank.get(rank, []) if operation.peer < 0}
     end = next((at for at, call in enumerate(calls) if (call.key, call.seq) in waits), len(calls) - 1)
     return calls[max(0, end + 1 - _LONGEST) : end + 1]
-
-
-def _token(call: Call) -> Hashable:
-    return (call.key, call.wire, call.stack)

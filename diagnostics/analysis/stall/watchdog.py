@@ -9,6 +9,7 @@ from msgspec import Struct
 from diagnostics.analysis.divergence.find import Vote, count_votes
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait, read
+from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.model import Frame
 
 
@@ -173,9 +174,8 @@ def _sites(job: JobState, groups: list[GroupLog]) -> WatchdogSites | None:
     of_site: dict[tuple[str, str], list[int]] = {}
     for rank, frame in sorted(sites.items()):
         of_site.setdefault((frame.file, frame.function), []).append(rank)
-    most = max(of_site.values(), key=len, default=[])
-    culprits = tuple(rank for rank in sorted(sites) if rank not in most)
-    if len(ops) != 1 or not ops <= TOGETHER or len(sites) < _SIDE or not culprits or 2 * len(most) <= len(sites):
+    culprits = count_votes(GroupKey("nccl", "0", "default_pg"), 0, of_site, ()).minority
+    if len(ops) != 1 or not ops <= TOGETHER or len(sites) < _SIDE or not culprits or 2 * len(culprits) >= len(sites):
         return None
     return WatchdogSites(ops.pop(), sites, culprits)
 

@@ -138,8 +138,8 @@ def test_evidence_that_nothing_could_read_is_unused() -> None:
     assert not unused(evidence)
 
 
-def test_damage_is_what_a_reader_or_the_metrics_lost() -> None:
-    problems = [Problem("flight", "a", "x"), Problem("metrics", "b", "x"), Problem("file", "c", "x"),
+def test_damage_is_what_a_reader_lost() -> None:
+    problems = [Problem("flight", "a", "x"), Problem("step_records", "b", "x"), Problem("file", "c", "x"),
                 Problem("log", "d", "x", harmless=True)]  # fmt: skip
     evidence = Evidence(Path("nowhere"), Limits(), problems=problems)
     assert [problem.file for problem in damaged(evidence)] == ["a", "b"]
