@@ -10,6 +10,29 @@ BLOCK = 256
 BLOCK_BYTES = BLOCK + 4
 """Of a block on the wire: one byte per element and a float32 scale."""
 
+BLOCKS_AT_ONCE = 2**16
+"""Blocks that are rounded, or read back, together: 64 MiB of float32, so that large units need no second copy."""
+
+
+def rows_at_once(blocks: int) -> int:
+    """Return how many rows of so many blocks are read back together."""
+    return max(1, BLOCKS_AT_ONCE // blocks)
+
+
+def rounding_bytes(blocks: int, ranks: int, gathers: bool) -> int:
+    """Return the most that a gather, else a reduction, in int8 holds beside its input and output.
+
+    Args:
+        blocks: of a rank's shard.
+        ranks: that share it.
+        gathers: whether a rank sends its shard; else it sends a part to each rank and adds up what it gets.
+    """
+    wide, own, all_of_them = 4 * BLOCK, blocks if gathers else ranks * blocks, ranks * blocks
+    rounded = own * (wide + BLOCK_BYTES) + min(own, BLOCKS_AT_ONCE) * (wide + 4)
+    together = min(ranks, rows_at_once(blocks))
+    sums = 0 if gathers else blocks * wide * (1 if together == ranks else 2)
+    return max(rounded, (own + all_of_them) * BLOCK_BYTES + together * blocks * (wide + 4) + sums)
+
 
 def kept(elements: int, ratio: float) -> int:
     """Return how many elements of a parameter TopK sends: at least one."""

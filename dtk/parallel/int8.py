@@ -1,12 +1,13 @@
 """Blockwise int8: 256 elements share a float32 scale, and no block holds elements of two parameters."""
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from dtk.parallel.compression import BLOCK, int8_blocks
+from dtk.parallel.compression import BLOCK, BLOCK_BYTES, BLOCKS_AT_ONCE, int8_blocks, rows_at_once
 
 
 def quantize(blocks: Tensor) -> Tensor:
@@ -15,14 +16,18 @@ def quantize(blocks: Tensor) -> Tensor:
     An element changes by at most 1/254 of the largest in its block. A block with an element that is not finite comes
     back without a finite one.
     """
-    scale = blocks.abs().amax(1, keepdim=True) / 127
-    rounded = (blocks / scale.clamp_min(torch.finfo(torch.float32).tiny)).round_().to(torch.int8)
-    return torch.cat([rounded.view(torch.uint8), scale.view(torch.uint8)], 1)
+    packed = blocks.new_empty(len(blocks), BLOCK_BYTES, dtype=torch.uint8)
+    for some, into in zip(blocks.split(BLOCKS_AT_ONCE), packed.split(BLOCKS_AT_ONCE), strict=True):
+        scale = some.abs().amax(1, keepdim=True) / 127
+        into[:, :BLOCK].view(torch.int8).copy_((some / scale.clamp_min(torch.finfo(torch.float32).tiny)).round_())
+        into[:, BLOCK:].view(torch.float32).copy_(scale)
+    return packed
 
 
 def dequantize(packed: Tensor) -> Tensor:
     """Return float32 [blocks, 256] of what `quantize` gave."""
-    return packed[:, :BLOCK].view(torch.int8) * packed[:, BLOCK:].contiguous().view(torch.float32)
+    # Converted by itself: a product of two types would make a second copy on the CPU.
+    return packed[:, :BLOCK].view(torch.int8).float().mul_(packed[:, BLOCK:].contiguous().view(torch.float32))
 
 
 class Blocks:
@@ -47,6 +52,17 @@ class Blocks:
     def join(self, blocks: Tensor, flat: Tensor) -> None:
         """Write the elements of [rows * blocks, 256] into [rows, elements]."""
         torch._foreach_copy_(list(torch.split(flat, self.sizes, 1)), self.inside(blocks.view(len(flat), -1)))
+
+    def unpack(self, packed: Tensor, flat: Tensor) -> None:
+        """Write what `quantize` gave of `split` into [rows, elements], a part of the rows at a time."""
+        rows = rows_at_once(self.count)
+        for some, into in zip(packed.split(rows * self.count), flat.split(rows), strict=True):
+            self.join(dequantize(some), into)
+
+    def total(self, packed: Tensor) -> Tensor:
+        """Return float32 [blocks * 256], the sum over the rows of what `quantize` gave of `split`."""
+        parts = packed.split(rows_at_once(self.count) * self.count)
+        return reduce(Tensor.add_, (dequantize(some).view(-1, self.count * BLOCK).sum(0) for some in parts))
 
     def inside(self, blocks: Tensor) -> list[Tensor]:
         """Return the elements of each parameter, views of [..., blocks * 256]."""

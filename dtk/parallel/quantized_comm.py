@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dtk.parallel.collectives import all_gather_single
-from dtk.parallel.int8 import Blocks, dequantize, quantize
+from dtk.parallel.int8 import Blocks, quantize
 from dtk.parallel.marked_comm import MarkedAllGather, MarkedReduceScatter
 from dtk.parallel.regions import communication
 
@@ -38,7 +38,7 @@ class QuantizedAllGather(MarkedAllGather):
         received = sent.new_empty(group.size() * len(sent), sent.shape[1])
         with communication("all_gather", received.nbytes, self.dimension):
             all_gather_single(received, sent, group=group)
-        self.blocks.join(dequantize(received), output_tensor.view(group.size(), -1))
+        self.blocks.unpack(received, output_tensor.view(group.size(), -1))
         return None
 
 
@@ -62,7 +62,7 @@ class QuantizedReduceScatter(MarkedReduceScatter):
         received = torch.empty_like(sent)
         with communication("all_to_all", sent.nbytes, self.dimension):
             dist.all_to_all_single(received, sent, group=group)
-        total = dequantize(received).view(ranks, -1).sum(0)
+        total = self.blocks.total(received)
         if op == dist.ReduceOp.AVG:
             total /= ranks
         self.blocks.join(total, output_tensor.view(1, -1))

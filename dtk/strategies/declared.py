@@ -65,4 +65,9 @@ def wire_bytes(shapes: Sequence[Shape], shards: int, item_bytes: int, quantized:
     """Bytes of the full buffer in which FSDP2 gathers or reduces a unit: whole elements, or int8 with their scales."""
     if not quantized:
         return padded_elements(shapes, shards) * item_bytes
-    return shards * BLOCK_BYTES * int8_blocks((padded_elements([shape], shards) // shards for shape in shapes), 1)
+    return shards * BLOCK_BYTES * shard_blocks(shapes, shards)
+
+
+def shard_blocks(shapes: Sequence[Shape], shards: int) -> int:
+    """Blocks of int8 in which a rank's shard of a unit travels."""
+    return int8_blocks((padded_elements([shape], shards) // shards for shape in shapes), 1)

@@ -25,7 +25,7 @@ CASES = {
     ],
     "gpt2_tiny fsdp int8": [
         *(*GPT, "model=gpt2_tiny", "strategy=fsdp", "strategy.quantized_weights=true"),
-        "strategy.quantized_gradients=true",
+        *("strategy.quantized_gradients=true", "data.sequence_length=8"),  # What rounding copies is a sixth of the peak.
     ],
     "moe_tiny tp ep": ["model=moe_tiny", *GPT, "data.vocab_size=512", "strategy=tp", "parallel.ep=2"],
     "gpt2_tiny zero_bubble": [
@@ -45,8 +45,9 @@ def test_predicted_peaks_and_collectives(tmp_path):
     for name, job in jobs.items():
         predicted = simulate(job.config, RANKS)
         peak = max(results[name]["tensors"] for results in actual)
-        # Of what rounding to int8 copies the plan says that it is not counted.
-        assert predicted.memory.peak_bytes == pytest.approx(peak, rel=0.05 if "int8" in name else 0.02), name
+        assert predicted.memory.peak_bytes == pytest.approx(peak, rel=0.02), name
+        if "int8" in name:
+            assert closed_form(job.config, RANKS).memory.peak_bytes == pytest.approx(peak, rel=0.02), name
         recorded = {(one.op, one.group): (one.count, one.size_bytes) for one in predicted.traffic}
         assert recorded == actual[0][name]["calls"], name
 

@@ -62,5 +62,3 @@ def _assumptions(config: Config) -> Iterator[str]:
         yield f"strategy={strategy.name}: {kept}"
     if strategy.offloads_parameters:
         yield "strategy.offload=parameters: shards, gradients and optimizer state are off the device, not in the peak"
-    if getattr(strategy, "quantized_weights", False) or getattr(strategy, "quantized_gradients", False):
-        yield "copies in which weights or gradients are rounded to int8 are not counted"

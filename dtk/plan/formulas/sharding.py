@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, field
 
+from dtk.parallel.compression import rounding_bytes
 from dtk.plan.formulas.holding import ROOT, Holding
 from dtk.plan.formulas.ledger import Buffer
 from dtk.plan.formulas.shape import Named, block_of
 from dtk.plan.formulas.states import MASTER_BYTES, shard_elements
-from dtk.strategies.declared import ITEM_BYTES, Shape, padded_elements, reduced_item_bytes
+from dtk.strategies.declared import ITEM_BYTES, Shape, padded_elements, reduced_item_bytes, shard_blocks
 
 
 @dataclass(slots=True)
@@ -109,6 +110,7 @@ class Sharded(Holding):
             gradient.drop()
         gradients.clear()
         shard = self.ledger.allocate("gradients", padded // self.shards * self._reduce_bytes)
+        self._round(unit, gathers=False)
         if self._reduce_bytes != MASTER_BYTES:  # The master gradient is float32.
             wide = self.ledger.allocate("gradients", padded // self.shards * MASTER_BYTES)
             shard.drop()
@@ -152,13 +154,15 @@ class Sharded(Holding):
     def _reduce_bytes(self) -> int:
         return MASTER_BYTES if self.config.strategy.autocasts else reduced_item_bytes(self.config.precision)
 
+    def _unit(self, unit: int) -> list[Shape]:
+        """Return the shapes of a unit's parameters."""
+        if unit != ROOT:
+            return _shapes(self.units[unit])
+        return _shapes(self.shape.root) + ([] if self.units else _shapes(self.shape.block) * self.shape.layers)
+
     def _padded(self, unit: int) -> int:
         """Elements of a unit as it is gathered and reduced."""
-        if unit != ROOT:
-            return padded_elements(_shapes(self.units[unit]), self.shards)
-        root = padded_elements(_shapes(self.shape.root), self.shards)
-        block = 0 if self.units else padded_elements(_shapes(self.shape.block), self.shards)
-        return root + self.shape.layers * block
+        return padded_elements(self._unit(unit), self.shards)
 
     def _unshard(self, unit: int) -> None:
         """Start the gather; a no-op where it was started or is not needed."""
@@ -168,7 +172,16 @@ class Sharded(Holding):
         casts, offloads = self._compute_bytes != MASTER_BYTES, self.config.strategy.offloads_parameters and self.on_cuda
         sent = self.ledger.allocate("temporaries", size // self.shards if casts or offloads else 0)
         self.arriving[unit] = self.ledger.allocate("gathered parameters", size)
+        if unit not in self.secondary:
+            self._round(unit, gathers=True)
         sent.drop()
+
+    def _round(self, unit: int, gathers: bool) -> None:
+        """Take what a gather or a reduction in int8 needs beside its buffers, and give it back."""
+        strategy = self.config.strategy
+        if self.shards > 1 and (strategy.quantized_weights if gathers else strategy.quantized_gradients):
+            blocks = shard_blocks(self._unit(unit), self.shards)
+            self.ledger.allocate("temporaries", rounding_bytes(blocks, self.shards, gathers)).drop()
 
     def _wait(self, unit: int, forward: bool) -> None:
         """Copy a finished gather out into the parameters."""

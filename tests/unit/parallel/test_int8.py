@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dtk.parallel import compression, int8
 from dtk.parallel.compression import BLOCK, BLOCK_BYTES
 from dtk.parallel.int8 import Blocks, dequantize, quantize
 
@@ -24,6 +25,21 @@ def test_zeros_stay_zeros_and_other_blocks_do_not_suffer_from_what_is_not_finite
     back = dequantize(quantize(blocks))
     assert bool((back[0] == 0).all()) and bool((back[3] == 1).all())
     assert not bool(back[1:3].isfinite().any())
+
+
+def test_few_blocks_at_once_give_what_all_give(monkeypatch):
+    sizes, rows = [700, 3, 256], 5
+    flat, layout = torch.randn(rows, sum(sizes), generator=torch.Generator().manual_seed(1)), Blocks(sizes)
+    whole = quantize(layout.split(flat))
+    back, total = torch.empty_like(flat), layout.total(whole)
+    for at_once in (2**16, 1, 2 * layout.count + 1):
+        for module in (int8, compression):
+            monkeypatch.setattr(module, "BLOCKS_AT_ONCE", at_once)
+        assert torch.equal(quantize(layout.split(flat)), whole)
+        layout.unpack(whole, back)
+        assert torch.equal(layout.split(back), dequantize(whole))
+        assert torch.allclose(layout.total(whole), total, atol=1e-5)
+    assert torch.allclose(total, dequantize(whole).view(rows, -1).sum(0), atol=1e-5)
 
 
 @given(st.lists(st.integers(1, 700), min_size=1, max_size=5), st.integers(1, 4), st.integers(1, 3))

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from dtk.config.schema import ParallelConfig
 from dtk.dimensions import cp
 from dtk.errors import DtkError
-from dtk.parallel import regions
+from dtk.parallel import compression, int8, regions
 from dtk.plan.formulas.closed_form import closed_form
 from dtk.plan.job import planned_job
 from dtk.plan.simulated import engine
@@ -177,6 +177,20 @@ def test_both_engines_know_what_compression_sends_and_keeps(hook):
     assert calls(simulated) == calls(formula)
     for prediction in (simulated, formula):
         assert prediction.memory.at_peak_bytes["buckets"] >= 4 * prediction.parameters  # The errors.
+
+
+@pytest.mark.parametrize("at_once", [2**16, 40])
+@pytest.mark.parametrize("quantized", ["weights", "gradients"])
+def test_both_engines_know_what_rounding_to_int8_holds(quantized, at_once, monkeypatch):
+    """Within a hundredth of what it adds to the peak, in which little else is: all blocks together, or few at once."""
+    for module in (int8, compression):
+        monkeypatch.setattr(module, "BLOCKS_AT_ONCE", at_once)
+    small = ["train.global_batch_size=4", "train.micro_batch_size=1", "data.sequence_length=8", "train.clip_norm=null"]
+    whole, rounds = (job(4, "strategy=zero2", f"strategy.quantized_{quantized}={on}", *small) for on in (False, True))
+    simulated, formula = simulate(rounds, 4).memory.peak_bytes, closed_form(rounds, 4).memory.peak_bytes
+    added = simulated - simulate(whole, 4).memory.peak_bytes
+    assert abs(formula - simulated) < 0.01 * simulated
+    assert added > 0.02 * simulated
 
 
 def test_the_norm_of_experts_without_copies_is_summed_over_ep():
