@@ -63,7 +63,7 @@ def _options() -> Iterator[Rows]:
         for option, path in options.items():
             rows = [(f"{group}={option}", description(path))]
             if group == "strategy" and option in CONFIG_TYPES:
-                row = CONFIG_TYPES[option].row
+                row = CONFIG_TYPES[option](name=option).row
                 states = f"parameters {row.parameters}, gradients {row.gradients}, optimizer {row.optimizer_state}"
                 rows += [
                     ("a rank keeps", states),

@@ -17,6 +17,7 @@ from dtk.parallel.regions import region
 from dtk.record.guard import guarded, report
 from dtk.record.parity import bits_of
 from dtk.record.recorder import Recorder
+from dtk.strategies.base import local
 
 _CPU_BLOCK, _DEVICE_BLOCK = 2**20, 2**28  # Elements summed at once: the CPU makes an int64 copy of them.
 INPUTS = "inputs"  # What the samples of a step are called among the parameters that are compared.
@@ -58,7 +59,7 @@ class Numerics:
         self._reported[1] = True
         # One pass over the gradients; only those of the very step say where it began.
         gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None and first == step}
-        bad = [name for name, gradient in gradients.items() if not bool(_local(gradient).isfinite().all())]
+        bad = [name for name, gradient in gradients.items() if not bool(local(gradient).isfinite().all())]
         about = {"figure": "grad_norm", "value": word(float(self._values[1])), "parameter": bad[0] if bad else None}
         counts = {"parameters_affected": len(bad), "parameters_seen": len(gradients)}
         self._recorder.event("non_finite", step=first, **about, **counts)
@@ -107,7 +108,7 @@ class Numerics:
                 alike["tp"] = [*range(len(names), len(names) + len(inputs)), *alike["tp"]]
             # By place, as the same tokens in another order are other samples.
             tokens = torch.tensor([combined(each.reshape(-1).long()) for each in inputs], dtype=torch.int64)
-            sums = torch.cat((fingerprints([_local(parameter.detach()) for parameter in parameters]), tokens))
+            sums = torch.cat((fingerprints([local(parameter.detach()) for parameter in parameters]), tokens))
             names += [INPUTS] * len(inputs)
             if not bool((self._first > 0).any()):
                 mine = {dimension: combined(sums[indices]) for dimension, indices in alike.items()}
@@ -177,8 +178,3 @@ def _minority(group: Sequence[int], hashes: Sequence[int]) -> tuple[int, list[in
     tie = counts[0][1] == counts[1][1]
     reference = next(rank for rank in group if hashes[rank] == counts[0][0])
     return reference, [rank for rank in group if tie or hashes[rank] != counts[0][0]], tie
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """Return the part of a sharded tensor that this rank holds."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return, operator]

@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from diagnostics.contract.files import table_beside
 from dtk.errors import DtkError
 from dtk.parallel.compression import BLOCK, BLOCK_BYTES, int8_blocks, topk_bytes
 from dtk.parallel.mesh import COMPOUND, ORDER, Mesh
@@ -18,7 +17,7 @@ from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.base import Strategy, materialise
 from dtk.strategies.declared import Collective, ModelShapes, Shape
 from dtk.strategies.fsdp import FSDPConfig
-from dtk.strategies.traits import Reduction, StrategyConfig, TableRow, Traits
+from dtk.strategies.traits import Reduction, StrategyConfig, Traits
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -51,7 +50,6 @@ class DDPConfig(StrategyConfig):
         simplicity=2,
         needs_less_memory="zero3",
     )
-    row = TableRow(**table_beside(__file__))
     limits = {"bucket_cap_mb": (math.ulp(0.0), math.inf), "powersgd_rank": (1, math.inf)}
     limits |= {"topk_ratio": (math.ulp(0.0), 1)}
     plain = (*COMPOUND["dp"], "cp", "pp")  # There a model, or a stage of it, has plain parameters.
@@ -123,7 +121,6 @@ class ReplicatedUnitsConfig(FSDPConfig):
     """`ddp` of a model that is cut: fully_shard over one rank averages the gradients of each unit over the replicas."""
 
     traits = replace(DDPConfig.traits, gradients_in="units", always_grouped=("dp_shard",), keeps_gradients=False)
-    row = DDPConfig.row
     engine = "fsdp"
     autocasts = True
 

@@ -3,10 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from diagnostics.contract.files import table_beside
 from dtk.strategies.engines.deepspeed import DeepSpeed
 from dtk.strategies.engines.deepspeed_config import DeepSpeedConfig
-from dtk.strategies.traits import TableRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -14,7 +12,6 @@ class DeepSpeedZero1Config(DeepSpeedConfig):
     """DeepSpeed's ZeRO stage 1 (Rajbhandari et al. 2020): the optimizer state cut into equal flat parts."""
 
     traits = replace(DeepSpeedConfig.traits, sharded=("optimizer_state",), replicated_over="dp", simplicity=20)
-    row = TableRow(**table_beside(__file__))
     stage = 1
 
     name: Literal["deepspeed_zero1"] = "deepspeed_zero1"  # type: ignore[assignment]

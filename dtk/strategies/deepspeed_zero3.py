@@ -3,10 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from diagnostics.contract.files import table_beside
 from dtk.strategies.engines.deepspeed import DeepSpeed
 from dtk.strategies.engines.deepspeed_config import DeepSpeedConfig
-from dtk.strategies.traits import TableRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +18,6 @@ class DeepSpeedZero3Config(DeepSpeedConfig):
         offloads=("optimizer", "parameters"),
         simplicity=22,
     )
-    row = TableRow(**table_beside(__file__))
     stage = 3
 
     name: Literal["deepspeed_zero3"] = "deepspeed_zero3"  # type: ignore[assignment]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from diagnostics.contract.files import table_beside
 from dtk.strategies.base import Strategy, materialise
-from dtk.strategies.traits import StrategyConfig, TableRow, Traits
+from dtk.strategies.traits import StrategyConfig, Traits
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,7 +27,6 @@ class DPConfig(StrategyConfig):
         compared=False,
         needs_less_memory="zero3",
     )
-    row = TableRow(**table_beside(__file__))
 
     name: Literal["dp"] = "dp"
 

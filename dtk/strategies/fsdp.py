@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import counted
 from dtk.errors import DtkError
 from dtk.parallel.compression import BLOCK
@@ -17,7 +16,7 @@ from dtk.parallel.mesh import SECONDARY, Mesh, divisors
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.base import Strategy, local, materialise, model_shapes
 from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, padded_elements, reduced_item_bytes, wire_bytes
-from dtk.strategies.traits import StrategyConfig, TableRow, Traits
+from dtk.strategies.traits import StrategyConfig, Traits
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +39,6 @@ class FSDPConfig(StrategyConfig):
         dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep"),
         simplicity=6,
     )
-    row = TableRow(**table_beside(__file__))
     autocasts = False
     """Whether the forward runs under autocast on float32 parameters, and whole units are not cast."""
     gathers_once = False

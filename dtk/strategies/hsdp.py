@@ -4,12 +4,10 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
-from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import counted
 from dtk.errors import DtkError
 from dtk.parallel.mesh import Mesh, divisors
 from dtk.strategies.fsdp import FSDP, FSDPConfig
-from dtk.strategies.traits import TableRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +22,6 @@ class HSDPConfig(FSDPConfig):
         simplicity=7,
         needs_less_memory="zero3",
     )
-    row = TableRow(**table_beside(__file__))
     limits = {**FSDPConfig.limits, "dp_replicate": (-1, inf), "dp_shard": (-1, inf)}
 
     name: Literal["hsdp"] = "hsdp"  # type: ignore[assignment]

@@ -29,7 +29,7 @@ def render(form: str = "terminal", columns: int = _WIDE) -> str:
         ValueError: another form.
     """
     dimensions = {name: TableRow(**row) for name, row in table_beside(__file__).items()}
-    rows = {**{name: section.row for name, section in CONFIG_TYPES.items()}, **dimensions}
+    rows = {**{name: section(name=name).row for name, section in CONFIG_TYPES.items()}, **dimensions}
     fields = attrgetter("parameters", "gradients", "optimizer_state", "collectives", "sent")
     cells = {name: (name, *fields(row)) for name, row in rows.items()}
     if form == "markdown":

@@ -4,8 +4,10 @@ Configuration, plan, launcher and commands read these and never its name.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
+from diagnostics.contract.files import read_table
 from dtk.parallel.mesh import ORDER, Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.declared import Collective, ModelShapes, Shape
@@ -97,7 +99,6 @@ class StrategyConfig:
     """
 
     traits = Traits()
-    row = TableRow("", "", "", "", "", "", "")
     limits = NO_LIMITS
     engine = ""
     """Strategy whose class runs it; empty = its own."""
@@ -109,6 +110,11 @@ class StrategyConfig:
     """Where: host memory, or a file that is paged in ahead of an update and out behind it."""
     offload_folder: str | None = None
     """Folder on the disk of that file."""
+
+    @property
+    def row(self) -> TableRow:
+        """What the tables print of it: the YAML file of its name in this folder."""
+        return TableRow(**read_table(Path(__file__).with_name(f"{self.name}.yaml")))
 
     @property
     def offloads_parameters(self) -> bool:

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
-from diagnostics.contract.files import table_beside
 from dtk.parallel.mesh import COMPOUND, Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.ddp import DDP, DDPConfig, ddp_collectives
 from dtk.strategies.declared import Collective, ModelShapes
 from dtk.strategies.fsdp import FSDPConfig
-from dtk.strategies.traits import StrategyConfig, TableRow
+from dtk.strategies.traits import StrategyConfig
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -31,7 +30,6 @@ class Zero1Config(DDPConfig):
         dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp"),
         simplicity=3,
     )
-    row = TableRow(**table_beside(__file__))
 
     plain = (*COMPOUND["dp"], "cp")
 
@@ -57,7 +55,6 @@ class Zero1Config(DDPConfig):
 class StepUnitsConfig(FSDPConfig):
     """`zero1` of a model that is cut: whole parameters and gradients within a step, shares between steps."""
 
-    row = Zero1Config.row
     engine = "fsdp"
     gathers_once = True
 

@@ -3,10 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from diagnostics.contract.files import table_beside
 from dtk.errors import DtkError
 from dtk.strategies.fsdp import FSDP, FSDPConfig
-from dtk.strategies.traits import TableRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -14,7 +12,6 @@ class Zero2Config(FSDPConfig):
     """ZeRO stage 2 (Rajbhandari et al. 2020): gradients and optimizer state sharded."""
 
     traits = replace(FSDPConfig.traits, simplicity=4, keeps_gathered=True, needs_less_memory="zero3")
-    row = TableRow(**table_beside(__file__))
 
     name: Literal["zero2"] = "zero2"  # type: ignore[assignment]
     reshard_after_forward: bool = False

@@ -25,7 +25,7 @@ CASES = {
     ],
     "gpt2_tiny fsdp int8": [
         *(*GPT, "model=gpt2_tiny", "strategy=fsdp", "strategy.quantized_weights=true"),
-        *("strategy.quantized_gradients=true", "data.sequence_length=8"),  # What rounding copies is a sixth of the peak.
+        *("strategy.quantized_gradients=true", "data.sequence_length=8"),  # Rounding copies a sixth of the peak.
     ],
     "moe_tiny tp ep": ["model=moe_tiny", *GPT, "data.vocab_size=512", "strategy=tp", "parallel.ep=2"],
     "gpt2_tiny zero_bubble": [
