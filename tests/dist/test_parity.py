@@ -66,7 +66,6 @@ FOUR = {
     "ddp": CASES["ddp"],
     "zero1": CASES["zero1"],
     "zero2": CASES["zero2"],
-    "zero3": CASES["zero3"],
     "fsdp": CASES["fsdp"],
     "fsdp tp": {"strategy": FSDPConfig(), "parallel": TP, "train": ACCUMULATED},
     "hsdp tp": {"strategy": HSDPConfig(dp_replicate=2), "parallel": schema.ParallelConfig(tp=2, dp_shard=1)},
