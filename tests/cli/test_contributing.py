@@ -55,7 +55,7 @@ from typing import Literal
 
 from dtk.strategies.base import Strategy, materialise
 from dtk.strategies.declared import Collective
-from dtk.strategies.traits import StrategyConfig, TableRow, Traits
+from dtk.strategies.traits import StrategyConfig, Traits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +63,6 @@ class ToyConfig(StrategyConfig):
     """Replicas without buckets."""
 
     traits = Traits(replicated_over="dp", collectives=("all_reduce",), needs_less_memory="zero3")
-    row = TableRow("a toy", "P", "P", "K", "all_reduce of each gradient", "2 P (N-1)/N", "never")
     limits = {"repeats": (1, 10)}
 
     name: Literal["toy"] = "toy"
@@ -94,6 +93,14 @@ class Toy(Strategy):
 
 CONFIG, STRATEGY = ToyConfig, Toy
 '''
+TOY_ROW = """summary: a toy
+parameters: P
+gradients: P
+optimizer_state: K
+collectives: all_reduce of each gradient
+sent: 2 P (N-1)/N
+use_when: never
+"""
 TOY_YAML = """# A toy.
 # Use: python -m dtk.run strategy=toy
 name: toy
@@ -248,6 +255,7 @@ def test_a_strategy_is_one_file_and_its_yaml_and_its_test(copy: Path) -> None:
     shutil.copytree(ROOT / "conf", copy / "conf")
     shutil.copy(ROOT / "pyproject.toml", copy)
     (copy / "dtk/strategies/toy.py").write_text(TOY_STRATEGY, encoding="utf-8")
+    (copy / "dtk/strategies/toy.yaml").write_text(TOY_ROW, encoding="utf-8")
     (copy / "conf/strategy/toy.yaml").write_text(TOY_YAML, encoding="utf-8")
     losses = {}
     for strategy in ("toy", "ddp"):
