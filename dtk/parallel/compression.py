@@ -16,7 +16,7 @@ BLOCKS_AT_ONCE = 2**16
 
 def rows_at_once(blocks: int) -> int:
     """Return how many rows of so many blocks are read back together."""
-    return max(1, BLOCKS_AT_ONCE // blocks)
+    return max(1, BLOCKS_AT_ONCE // max(1, blocks))
 
 
 def rounding_bytes(blocks: int, ranks: int, gathers: bool) -> int:

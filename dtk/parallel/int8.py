@@ -17,7 +17,7 @@ def quantize(blocks: Tensor) -> Tensor:
     back without a finite one.
     """
     packed = blocks.new_empty(len(blocks), BLOCK_BYTES, dtype=torch.uint8)
-    for some, into in zip(blocks.split(BLOCKS_AT_ONCE), packed.split(BLOCKS_AT_ONCE), strict=True):
+    for some, into in zip(torch.split(blocks, BLOCKS_AT_ONCE), torch.split(packed, BLOCKS_AT_ONCE), strict=True):
         scale = some.abs().amax(1, keepdim=True) / 127
         into[:, :BLOCK].view(torch.int8).copy_((some / scale.clamp_min(torch.finfo(torch.float32).tiny)).round_())
         into[:, BLOCK:].view(torch.float32).copy_(scale)
@@ -56,12 +56,12 @@ class Blocks:
     def unpack(self, packed: Tensor, flat: Tensor) -> None:
         """Write what `quantize` gave of `split` into [rows, elements], a part of the rows at a time."""
         rows = rows_at_once(self.count)
-        for some, into in zip(packed.split(rows * self.count), flat.split(rows), strict=True):
+        for some, into in zip(torch.split(packed, rows * self.count), torch.split(flat, rows), strict=True):
             self.join(dequantize(some), into)
 
     def total(self, packed: Tensor) -> Tensor:
         """Return float32 [blocks * 256], the sum over the rows of what `quantize` gave of `split`."""
-        parts = packed.split(rows_at_once(self.count) * self.count)
+        parts = torch.split(packed, rows_at_once(self.count) * self.count)
         return reduce(Tensor.add_, (dequantize(some).view(-1, self.count * BLOCK).sum(0) for some in parts))
 
     def inside(self, blocks: Tensor) -> list[Tensor]:

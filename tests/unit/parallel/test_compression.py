@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtk.parallel.compression import BLOCK, BLOCK_BYTES, int8_blocks, kept, topk_bytes
+from dtk.parallel.compression import BLOCK, BLOCK_BYTES, int8_blocks, kept, rounding_bytes, topk_bytes
 
 SIZES = st.lists(st.integers(1, 5000), min_size=1, max_size=6)
 
@@ -32,3 +32,8 @@ def test_by_hand() -> None:
     assert (kept(1000, 0.01), kept(1001, 0.01), kept(3, 0.01)) == (10, 11, 1)
     assert int8_blocks([256, 257], 2) == 4 and BLOCK_BYTES == 260
     assert topk_bytes([1000, 3], 0.01, 4) == 4 * 8 * 11
+
+
+def test_a_unit_without_parameters_rounds_nothing() -> None:
+    """The root unit of a stage in the middle of a pipeline."""
+    assert [rounding_bytes(0, 4, gathers) for gathers in (True, False)] == [0, 0]
