@@ -20,6 +20,7 @@ from diagnostics.contract.causes import AnyCause
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import (
+    SURE,
     Detection,
     Detector,
     Finding,
@@ -42,7 +43,7 @@ from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.report.coverage import coverage
 from diagnostics.report.model import Decided, Report
 from diagnostics.report.without_cause import account_text, printed_text, processes_text, run_text
-from diagnostics.tree.arbitrate import SURE, Verdict, all_leaves, arbitrate
+from diagnostics.tree.arbitrate import Verdict, all_leaves, arbitrate
 from diagnostics.tree.built_in import built_in
 from diagnostics.tree.evaluate import cut_sets, evaluate, own_tree
 from diagnostics.tree.load import load

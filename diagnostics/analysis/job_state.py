@@ -165,8 +165,7 @@ def build(evidence: Evidence) -> JobState:
     """
     reading = read(evidence)
     add_printed(evidence, reading)
-    reported = {(problem.file, problem.what) for problem in evidence.problems}
-    evidence.problems += [problem for problem in reading.problems if (problem.file, problem.what) not in reported]
+    evidence.problems += [problem for problem in reading.problems if problem not in evidence.problems]
     waits = graph.build(reading.survey)
     world = evidence.world_size or reading.survey.world()
     not_waiting = [rank for rank in range(world) if rank not in waits.of_rank]

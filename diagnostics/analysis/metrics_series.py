@@ -25,5 +25,5 @@ def read(evidence: Evidence) -> Figures:
     path = RunPaths(evidence.run.root).metrics
     file = evidence.relative(path)
     if recorded is None and disk_bytes(path) and all(problem.file != file for problem in evidence.problems):
-        evidence.problems.append(Problem(step_records.KIND, file, "no record of a step could be read"))
+        evidence.problems.append(Problem(step_records.KIND, file, "no_steps"))
     return Figures(evidence, recorded)

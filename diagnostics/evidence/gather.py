@@ -41,7 +41,6 @@ QUIET_S = 2.0
 EVERY_S = 0.5
 NAMED = 8
 """Files without evidence that are named; the others are counted."""
-FAILED = "the reader failed"
 LONG_HEAD_BYTES = 1 << 20
 """Of a JSON object whose beginning tells nothing: exporters put tables of their own before the events of a trace."""
 MAX_FOREIGN_PICKLE_BYTES = 16 << 20
@@ -191,7 +190,7 @@ class _Gathering(Struct):
             reason: Literal["", "empty"] = "empty" if isinstance(problem, EmptyFileError) else ""
             self._problem(kind, file, what or type(problem).__name__, reason)
         except Exception as problem:
-            self._problem(kind, file, f"{FAILED} on this file: {failure(problem)}")
+            self._problem(kind, file, "reader_failed", why=failure(problem))
 
     def _read(self, reader: Reader, source: Source) -> None:
         self.owners.add(source.owner)
@@ -203,7 +202,7 @@ class _Gathering(Struct):
         if contents.problem:
             self._problem(reader.kind, source.file, contents.problem)
         if contents.dropped:
-            self._problem(reader.kind, source.file, f"{contents.dropped:,} more lines of known kinds were not kept")
+            self._problem(reader.kind, source.file, "not_kept", count=contents.dropped)
         if contents.facts or contents.errors or contents.stacks:
             self.read.append((contents, source.owner))
         elif not contents and not is_named_like_a_log(source.path):
@@ -216,7 +215,7 @@ class _Gathering(Struct):
             self._foreign_pickle(path, file)
             return
         if what == "none" and is_deeper(start, self.evidence.limits):
-            self._problem("file", file, f"JSON nested over {self.evidence.limits.depth} levels: not read")
+            self._problem("file", file, "too_deep", depth=self.evidence.limits.depth)
         self.empty += what == "empty"
         if path.parent.name not in run_folder.SKIPPED:
             self.foreign.append(file)
@@ -233,7 +232,7 @@ class _Gathering(Struct):
             if not isinstance(problem, safe_pickle.RefusedError) and path.suffix.lower() not in (".pickle", ".pkl", ""):
                 return
             raise
-        self._problem("file", file, "a pickle of something else")
+        self._problem("file", file, "other_pickle")
 
     def finish(self) -> None:
         """Ranks, duplicates, world size and environment, in an order that no name and no listing decides."""
@@ -263,9 +262,10 @@ class _Gathering(Struct):
         """One note on all files that hold no evidence; a run of dtk has such files of its own."""
         files = sorted(set(self.foreign) - {problem.file for problem in self.evidence.problems})
         if files and self.evidence.run is None:
-            some = f" and {len(files) - NAMED:,} more" if len(files) > NAMED else ""
-            what = f"no evidence in {', '.join(files[:NAMED])}{some}"
-            self.evidence.problems.append(Problem("file", "", what, harmless=True))
+            about, figures = "foreign_more" if len(files) > NAMED else "foreign_files", {"files": files[:NAMED]}
+            self.evidence.problems.append(
+                Problem("file", "", about, harmless=True, figures={**figures, "more": len(files) - NAMED})
+            )
 
-    def _problem(self, kind: str, file: str, what: str, reason: Literal["", "empty"] = "") -> None:
-        self.evidence.problems.append(Problem(kind, file, what, reason=reason))
+    def _problem(self, kind: str, file: str, about: str, reason: Literal["", "empty"] = "", **figures: object) -> None:
+        self.evidence.problems.append(Problem(kind, file, about, reason=reason, figures=figures))

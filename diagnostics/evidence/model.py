@@ -7,6 +7,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 from msgspec import Struct, field
 
 from diagnostics.contract.artifacts import Heartbeat, Status
+from diagnostics.contract.files import read_table
+from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence.limits import Limits
 
 
@@ -94,19 +96,34 @@ class LogFact(Struct, frozen=True):
     time_s: float | None = None
 
 
+_PROBLEMS = read_table(Path(__file__).with_name("problems.yaml"))
+
+
 class Problem(Struct, frozen=True):
     """A file that could not be used, or a contradiction between files; a line under coverage."""
 
     kind: str
     """Kind of evidence: `flight`, `trace`, `log`, ..., or `file`."""
     file: str
-    what: str
+    about: str
+    """A name in `problems.yaml`; any other text is what an exception said."""
     harmless: bool = False
     """Nothing is lost by it: what it is about is known from elsewhere, or is no evidence."""
     unread: bool = False
     """Nothing of the file could be used."""
     reason: Literal["", "damaged", "newer", "empty"] = ""
     """Of a run's own record: it is not what dtk wrote, or only a newer dtk can read it. `empty` of any file."""
+    figures: dict[str, Any] = field(default_factory=dict)
+    """What the sentence of that name is filled with; whole numbers in a list are ranks."""
+
+    @property
+    def what(self) -> str:
+        """The problem as one line, made when it is shown."""
+        if (line := _PROBLEMS.get(self.about)) is None:
+            return self.about
+        lists = {name: value for name, value in self.figures.items() if isinstance(value, list | tuple)}
+        spoken = {n: ranks_spoken(v) if isinstance(v[0], int) else ", ".join(v) for n, v in lists.items()}
+        return str(line).format_map(self.figures | spoken)
 
 
 class RunEvidence(Struct):

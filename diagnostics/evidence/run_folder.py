@@ -65,7 +65,7 @@ def read(folder: Path, limits: Limits, problems: list[Problem]) -> RunEvidence:
     running = status is not None and status.state == "running"
     alive = still_runs(manifest) if running else None
     if running and alive is not False:
-        problems.append(Problem("run", "status.json", "the run is still going: this is how it stands now"))
+        problems.append(Problem("run", "status.json", "still_going"))
     attempt = max(status.attempt if status else 0, last_attempt(folder))
     return RunEvidence(
         root=folder,
@@ -113,7 +113,7 @@ def failure_error(status: Status | None) -> RankError | None:
 def damaged(file: str, why: Exception | str) -> Problem:
     """Return the problem of a record of a run that cannot be read."""
     reason: Literal["damaged", "newer"] = "newer" if isinstance(why, NewerSchemaError) else "damaged"
-    return Problem("run", file, f"damaged: {_short(why)}", reason=reason)
+    return Problem("run", file, "damaged_record", reason=reason, figures={"why": _short(why)})
 
 
 def _status(paths: RunPaths, problems: list[Problem]) -> Status | None:
@@ -122,7 +122,7 @@ def _status(paths: RunPaths, problems: list[Problem]) -> Status | None:
             raise ValueError("not a status record")
         status = read_status(paths.status)
     except FileNotFoundError:
-        problems.append(Problem("run", "status.json", "it is missing: how the run ended is not known"))
+        problems.append(Problem("run", "status.json", "no_status"))
         return None
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as problem:
         problems.append(damaged("status.json", problem))

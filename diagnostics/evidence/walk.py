@@ -57,7 +57,7 @@ class Walk(Struct):
                 with os.scandir(folder) as listing:
                     entries = sorted(listing, key=lambda entry: entry.name)
             except OSError as problem:
-                self._problem(folder, f"cannot be listed: {problem.strerror or problem}")
+                self._problem(folder, "cannot_list", why=problem.strerror or str(problem))
                 continue
             files: set[str] = set()
             for entry in entries:
@@ -71,11 +71,10 @@ class Walk(Struct):
                     if path.suffix.lower() in suffixes() | _TEXT or (
                         "#" in (like := _NUMBER.sub("#", entry.name)) and like in files
                     ):
-                        self._problem(path, "a folder in the place of a file")
+                        self._problem(path, "folder_for_file")
                 elif kind == "file":
                     if self.seen.total() >= self.limits.files:
-                        most = f"over {self.limits.files:,} files"
-                        self._problem(self.root, f"{most}; the rest was not looked at; raise it with --limit-scale")
+                        self._problem(self.root, "too_many_files", most=self.limits.files)
                         return
                     self.seen[path.suffix.lower() or "without an ending"] += 1
                     if not is_ruled_out(path):
@@ -89,9 +88,9 @@ class Walk(Struct):
                 # A link that stays within the folder is no loss: its target is found without it.
                 try:
                     if not path.resolve(strict=True).is_relative_to(self.root):
-                        self._problem(path, "a link that leads out of the folder: not followed")
+                        self._problem(path, "link_out")
                 except (OSError, RuntimeError):
-                    self._problem(path, "a link that leads nowhere")
+                    self._problem(path, "link_nowhere")
                 return ""
             if entry.is_dir(follow_symlinks=False):
                 name = str(path.relative_to(self.root))
@@ -99,12 +98,12 @@ class Walk(Struct):
             mode = entry.stat(follow_symlinks=False).st_mode
             if not stat.S_ISREG(mode):
                 if not stat.S_ISSOCK(mode):  # Sockets lie about in many folders, and nobody writes evidence into one.
-                    self._problem(path, f"a {'named pipe' if stat.S_ISFIFO(mode) else 'device'}: not opened")
+                    self._problem(path, "named_pipe" if stat.S_ISFIFO(mode) else "device_file")
                 return ""
             return "file"
         except OSError as problem:
-            self._problem(path, f"cannot be read: {problem.strerror or problem}")
+            self._problem(path, "cannot_read", why=problem.strerror or str(problem))
             return ""
 
-    def _problem(self, path: Path, what: str) -> None:
-        self.problems.append(Problem("file", str(path.relative_to(self.root)), what))
+    def _problem(self, path: Path, about: str, **figures: object) -> None:
+        self.problems.append(Problem("file", str(path.relative_to(self.root)), about, figures=figures))

@@ -3,11 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from diagnostics.contract.findings import Finding, Status, text_of
+from diagnostics.contract.findings import SURE, Finding, Status, text_of
 from diagnostics.contract.formatting import counted
 from diagnostics.report import standing
 from diagnostics.report.model import Decided, Report
-from diagnostics.tree.arbitrate import SURE
 
 OUTCOMES = {
     "healthy": "HEALTHY",

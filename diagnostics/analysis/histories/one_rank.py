@@ -133,7 +133,7 @@ def digest(rank: int, files: Sequence[CallFile], attempt: int | None) -> Digest:
     dumps = load(files, result.problems)
     for dump in dumps:
         if dump.damaged:
-            result.problems.append(Problem("flight", dump.file, f"{dump.damaged} entries could not be understood"))
+            result.problems.append(Problem("flight", dump.file, "torn_entries", figures={"count": dump.damaged}))
     if not dumps:
         return result
     record = result.record = RankRecord(rank)

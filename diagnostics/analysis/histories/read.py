@@ -5,7 +5,6 @@ from msgspec import Struct, field
 from diagnostics.analysis.histories import pool
 from diagnostics.analysis.histories.align import Survey, move
 from diagnostics.analysis.histories.one_rank import choose, load
-from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence.calls import Call, CallFile, GroupKey, call_files, settle
 from diagnostics.evidence.model import Evidence, Problem
 
@@ -51,8 +50,7 @@ def read(evidence: Evidence, workers: int | None = None) -> Reading:
             reading.problems.append(Problem("flight", file.file, str(problem), unread=True))
             continue
         if rank is None:
-            what = "neither its name nor its content says of which rank it is"
-            reading.problems.append(Problem("flight", file.file, what))
+            reading.problems.append(Problem("flight", file.file, "no_rank"))
         else:
             reading.files.setdefault(rank, []).append(file)
     reading.survey.world_size = evidence.world_size
@@ -62,10 +60,7 @@ def read(evidence: Evidence, workers: int | None = None) -> Reading:
     reading.survey.close()
     survey = reading.survey
     for ahead_s, ranks in () if evidence.doubt else survey.clocks.far_off():
-        off = "ahead of" if ahead_s > 0 else "behind"
-        what = (
-            f"the clock of {ranks_spoken(ranks)} is {abs(ahead_s):,.1f} s {off} that of rank {min(survey.ranks)}, as "
-            "their calls in step show; its times are corrected by that"
-        )
-        reading.problems.append(Problem("flight", survey.ranks[ranks[0]].files[0], what, harmless=True))
+        about, first = "clock_ahead" if ahead_s > 0 else "clock_behind", survey.ranks[ranks[0]].files[0]
+        figures = {"ranks": ranks, "apart_s": abs(ahead_s), "first": min(survey.ranks)}
+        reading.problems.append(Problem("flight", first, about, harmless=True, figures=figures))
     return reading

@@ -32,6 +32,7 @@ from diagnostics.analysis.stall.stack_evidence import DifferentCollectives, Host
 from diagnostics.analysis.stall.straggler import Straggler, straggler
 from diagnostics.analysis.stall.watchdog import WatchdogCase, WatchdogDecided, WatchdogGap, watchdog_case
 from diagnostics.analysis.wait_graph.graph import Operation
+from diagnostics.contract.findings import SURE
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Evidence
 
@@ -94,9 +95,6 @@ def _row(line: Line, calls: list[Call], middle: int) -> list[dict[str, Any]]:
     ]
 
 
-_LIKELY = 0.5  # A divergence of less confidence is a suspicion, no root cause.
-
-
 class Stall(Struct):
     """What explains that ranks wait, filled by `explain`. Every cause of a hang reads its own part."""
 
@@ -128,7 +126,7 @@ class Stall(Struct):
         known = (self.roots_differ, self.ddp_unused, self.endings, self.circular, self.device, self.host, self.ahead)
         return bool(
             any((*known, self.never_complete))
-            or any(divergence.confidence >= _LIKELY for divergence in self._all_divergences())
+            or any(divergence.confidence >= SURE for divergence in self._all_divergences())
             or (self.sizes and self.sizes.divergence is None)
             or isinstance(self.watchdog, WatchdogDecided)
             or (self.transfer and self.transfer.world_known)

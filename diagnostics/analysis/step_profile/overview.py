@@ -287,8 +287,7 @@ def _part(part: Breakdown) -> dict[str, float]:
 def _profiles(evidence: Evidence, problems: list[Problem]) -> list[RankProfile]:
     """Of traces, else of Nsight exports: those number devices, which beside known ranks would be a guess."""
     if evidence.handles(TraceFile):
-        what = "a Nsight export does not tell the ranks of its devices: not used beside traces"
-        problems += [Problem("nsys", export.file, what) for export in evidence.handles(NsysFile)]
+        problems += [Problem("nsys", export.file, "no_ranks_of_devices") for export in evidence.handles(NsysFile)]
     files: list[TraceFile | NsysFile] = [*evidence.handles(TraceFile)] or [*evidence.handles(NsysFile)]
     profiles: list[RankProfile] = []
     for file, result in zip(files, _spread(files)):
@@ -347,10 +346,11 @@ def _unique(profiles: list[RankProfile], problems: list[Problem]) -> list[RankPr
     latest = sorted(profiles, key=lambda p: (p.rank, p.base_ns + p.steps[0].start, p.kernels, p.file), reverse=True)
     for window in latest:
         if window.rank < 0:
-            problems.append(Problem("trace", window.file, "it does not say its rank, and there are several: not used"))
+            problems.append(Problem("trace", window.file, "no_rank_of_several"))
         elif window.rank in chosen:
-            what = f"a second trace of rank {window.rank}: the later window is used"
-            problems.append(Problem("trace", window.file, what, harmless=True))
+            problems.append(
+                Problem("trace", window.file, "second_window", harmless=True, figures={"rank": window.rank})
+            )
         else:
             chosen[window.rank] = window
     return [chosen[rank] for rank in sorted(chosen)]

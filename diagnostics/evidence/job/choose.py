@@ -187,9 +187,9 @@ def _choose(group: list[Any], evidence: Evidence, reader: Reader) -> list[Any]:
                 "put each job into a folder of its own",
             )
     if others:
-        names = ", ".join(sorted(handle.file for handle in others)[:3])
-        what = f"rank {best.rank} has {len(others) + 1} different files: {best.file} is used, {names} not"
-        evidence.problems.append(Problem(reader.kind, best.file, what))
+        names = sorted(handle.file for handle in others)[:3]
+        figures = {"rank": best.rank, "count": len(others) + 1, "used": best.file, "others": names}
+        evidence.problems.append(Problem(reader.kind, best.file, "several_of_rank", figures=figures))
     return [best]
 
 

@@ -62,15 +62,14 @@ def settle(evidence: Evidence, claims: Claims) -> None:
                 f"{evidence.root} holds files of {len(claims.sizes)} jobs: {' and '.join(parts)}",
                 "put each job into a folder of its own",
             )
-        what = f"files of different jobs are mixed: {' and '.join(parts)}"
-        evidence.problems.append(Problem("file", ".", what))
+        evidence.problems.append(Problem("file", ".", "jobs_mixed", figures={"sizes": " and ".join(parts)}))
     evidence.world_size = stated or (next(iter(claims.sizes)) if len(claims.sizes) == 1 else None)
     if not claims.sizes and weakest <= MOST_RANKS:
         evidence.world_size = weakest or None
     for handle in (handle for kind in OF_RANKS for handle in evidence.files.get(kind, ())):
         if handle.rank is not None and evidence.world_size is not None and handle.rank >= evidence.world_size:
-            what = f"rank {handle.rank} in a job of {evidence.world_size} ranks: of another job, or the name misleads"
-            evidence.problems.append(Problem("file", handle.file, what))
+            figures = {"rank": handle.rank, "world_size": evidence.world_size}
+            evidence.problems.append(Problem("file", handle.file, "rank_beyond", figures=figures))
 
 
 def environment(evidence: Evidence) -> None:

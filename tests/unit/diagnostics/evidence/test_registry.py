@@ -150,3 +150,10 @@ def test_what_a_rank_lacks_without_a_file() -> None:
     assert [absent_without(kind) for kind in ("flight", "nsys", "log", "simulation", "detector")] == [
         "dump", "export", "", "simulation", ""
     ]  # fmt: skip
+
+
+def test_every_problem_by_name_is_said_in_words_and_others_are_quoted() -> None:
+    named = Problem("flight", "f", "clock_ahead", figures={"ranks": [2, 3], "apart_s": 4.0, "first": 0})
+    assert named.what.startswith("the clock of ranks 2 and 3 is 4.0 s ahead of that of rank 0")
+    assert Problem("file", "", "foreign_files", figures={"files": ["a", "b"]}).what == "no evidence in a, b"
+    assert Problem("file", "f", "damaged").what == "damaged"

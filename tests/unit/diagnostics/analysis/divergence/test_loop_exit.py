@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from diagnostics.contract.findings import SURE
 from diagnostics.evidence.model import Evidence, RankError
 from diagnostics.evidence.readers.flight import FlightFile
-from diagnostics.tree.arbitrate import SURE
 from tests.dist.ranks import free_port
 from tests.unit.diagnostics.hang.dumps import START_NS, Job, Op, Shown, confirmed, detect, evidence, write
 
