@@ -109,7 +109,7 @@ def _init_p2p_op(self: Any, op: Any, *args: Any, **kwargs: Any) -> None:
 
 def _wait(work: Any, *args: Any, **kwargs: Any) -> Any:
     """As torch's; a rank that hangs in an asynchronous call hangs here."""
-    if (log := _log) is None:
+    if torch.compiler.is_compiling() or (log := _log) is None or _inside.recording:
         return _work_wait(work, *args, **kwargs)
     return log.awaited(log.works.pop(work, None), _work_wait, work, *args, **kwargs)
 
