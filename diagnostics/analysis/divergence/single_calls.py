@@ -15,25 +15,29 @@ Counters = Mapping[tuple[str, str], Mapping[str, int]]  # (file, function) of a 
 _GUESSES: set[Support | Position] = {"single position", "line unknown"}
 
 
-def outside_backward(vote: Vote, majority: Call, minority: Call, *, came_later: bool) -> Divergence | None:
-    """Explain a call that nobody else made while the others are in backward; None where it may be one of the loop.
+def outside_backward(
+    vote: Vote, reduction: Call, outside: Call, *, came_later: bool, majority_goes_on: bool = True
+) -> Divergence | None:
+    """Explain a call that one side made while the other is in backward; None where it may be one of the loop.
 
     Args:
         vote: the sides.
-        majority: the reduction that the largest side is in.
-        minority: the other side's call.
-        came_later: whether the largest side came to the minority's call afterwards.
+        reduction: that one side is in.
+        outside: the other side's call.
+        came_later: whether the side in backward came to that call afterwards.
+        majority_goes_on: whether the side in backward is the larger one.
     """
     if came_later:
-        either = Explanation("insert", "behind", (majority, minority), (position("peers came later"),))
-        return _divergence(vote, majority, minority, either)
+        either = Explanation("insert", "behind", (reduction, outside), (position("peers came later"),))
+        return _divergence(vote, reduction, outside, either)
     # With one line, as rings keep the innermost one only: of the function that both are in, else the innermost.
-    site = minority.site or Frame("", 0, "")
+    site = outside.site or Frame("", 0, "")
     inside = site.file, site.function.rpartition(".")[2]
-    shared = [replace(line, function=site.function) for line in majority.stack if (line.file, line.function) == inside]
-    loop_call = replace(majority, stack=(*shared, *majority.stack)[:1])
-    explanation = left_loop(minority, loop_call, [loop_call], majority_goes_on=True)
-    return None if explanation is None else _divergence(vote, majority, minority, explanation)
+    shared = [replace(line, function=site.function) for line in reduction.stack if (line.file, line.function) == inside]
+    loop_call = replace(reduction, stack=(*shared, *reduction.stack)[:1])
+    explanation = left_loop(outside, loop_call, [loop_call], majority_goes_on=majority_goes_on)
+    sides = (reduction, outside) if majority_goes_on else (outside, reduction)
+    return None if explanation is None else _divergence(vote, *sides, explanation)
 
 
 def misfit(taken: Call, sent: Call, receiver: int, sender: int, sent_bytes: int, taken_bytes: int) -> Divergence:

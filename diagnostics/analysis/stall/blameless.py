@@ -223,18 +223,19 @@ def _divergences(job: JobState, ended: set[int | None]) -> Iterator[Divergence]:
         if operation.key.recorder != SNAPSHOTS or operation.peer >= 0:
             continue
         ranks, peers, swallowed = _sides(job, operation, ended)
-        if not peers or len(ranks) > len(peers):
+        if not peers or (swallowed and len(ranks) > len(peers)):
             continue
-        minority = job.waits.calls[ranks[0], operation]
-        inside = {rank: call for rank in peers if (call := _reduces(job, rank, operation, minority)) is not None}
-        before = {at_line(call) for call in job.reading.calls(ranks[0], operation.key) if call.seq < minority.seq}
+        outside = job.waits.calls[ranks[0], operation]
+        inside = {rank: call for rank in peers if (call := _reduces(job, rank, operation, outside)) is not None}
+        before = {at_line(call) for call in job.reading.calls(ranks[0], operation.key) if call.seq < outside.seq}
         # A call of the loop tells nothing: the rank may have left backward without a bucket.
-        if len({call.site for call in inside.values()}) != 1 or at_line(minority) in before:
+        if len({call.site for call in inside.values()}) != 1 or at_line(outside) in before:
             continue
-        first, majority = min(inside.items())
+        first, reduction = min(inside.items())
         others = (first, *(peer for peer in peers if peer != first))  # Who is known to be in backward speaks for all.
-        vote = Vote(operation.key, operation.seq, (others, tuple(ranks)))
-        divergence = outside_backward(vote, majority, minority, came_later=swallowed)
+        goes_on = len(others) >= len(ranks)
+        vote = Vote(operation.key, operation.seq, (others, tuple(ranks)) if goes_on else (tuple(ranks), others))
+        divergence = outside_backward(vote, reduction, outside, came_later=swallowed, majority_goes_on=goes_on)
         if divergence is not None:
             yield divergence
 
@@ -250,13 +251,19 @@ def _sides(job: JobState, operation: Operation, ended: set[int | None]) -> tuple
     return ranks, [] if busy or waits.complete[operation] else peers, False
 
 
-def _reduces(job: JobState, rank: int, operation: Operation, minority: Call) -> Call | None:
-    """Return the last call in backward that the ring did not record, of a rank that cannot be `minority`."""
+def _reduces(job: JobState, rank: int, operation: Operation, outside: Call) -> Call | None:
+    """Return the last call in backward that the ring did not record, of a rank that cannot be `outside`.
+
+    A snapshot has no frames: they are those of another rank's call at the same position.
+    """
     last = None
     for key, table in sorted(job.survey.groups.items()):
         if key.recorder != SNAPSHOTS and (key.name, key.desc) == (operation.key.name, operation.key.desc):
             last = table.lines[rank].last if rank in table.lines else last
-            if last is not None and agree(last.wire, minority.wire):
+            if last is not None and agree(last.wire, outside.wire):
                 calls = reversed(job.reading.calls(rank, key))
-                last = next((call for call in calls if not agree(call.wire, minority.wire)), None)
+                last = next((call for call in calls if not agree(call.wire, outside.wire)), None)
+            if last is not None and last.site is None:
+                same = (call for peer in table.lines for call in job.reading.calls(peer, key) if call.seq == last.seq)
+                last = next((call for call in same if call.site is not None and agree(call.wire, last.wire)), last)
     return last if last is not None and last.site is not None and in_backward(last) else None

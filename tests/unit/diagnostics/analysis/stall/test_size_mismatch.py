@@ -3,6 +3,7 @@
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,29 +44,62 @@ def test_who_swallows_the_error_and_comes_to_the_same_call_was_in_the_loop(tmp_p
     assert (one.cause, one.ranks, one.where[0].line) == ("hang.uneven_iterations", (0,), 90)
 
 
-@pytest.mark.parametrize(
-    ("depth", "cause"), [(4, "hang.uneven_iterations"), (8, "hang.conditional_collective")], ids=["behind", "within"]
-)
-def test_the_line_of_a_ring_is_compared_in_the_function_that_both_are_in(
-    tmp_path: Path, depth: int, cause: str
-) -> None:
-    program = tmp_path / "train.py"
-    program.write_text(
+def program(folder: Path, depth: int) -> Path:
+    """A loop whose backward pass is line 2, and a call in line 7 behind it, or within it at a depth of 8."""
+    path = folder / "train.py"
+    path.write_text(
         "def step():\n    backward()\n\ndef main():\n    for step in range(9):\n        step()\n"
         + " " * depth
         + "last()\n"
     )
-    os.utime(program, (START_S - 60, START_S - 60))
+    os.utime(path, (START_S - 60, START_S - 60))
+    return path
+
+
+def play(ranks: int, path: Path) -> dict[int, dict[str, Any]]:
+    """Return the dumps of ranks that ran five steps of the program's loop."""
     step = [Op(size=80, line=2, function="step", backward=True, caller=6)]
-    for rank, dump in job(2, step * 5, {0: step * 3}, backend="gloo").play().items():
-        for entry in dump["entries"]:
-            own = [{**one, "filename": str(program)} for one in entry["frames"][2:]]
-            entry["frames"] = [*entry["frames"][:2], *own]
-        if rank:
-            (tmp_path / f"tr_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
-    flight = [file for file in evidence(tmp_path).handles(FlightFile) if file.file.startswith("tr_")]
-    site = (str(program), "main")
-    rings = [write_ring(tmp_path / f"rank_{n:05d}.ring", n, 2, [STARTED] * (n == 0), 7, site=site) for n in (0, 1)]
-    fact = LogFact("gloo_mismatch", 0, "stderr.log", 2, "320 vs 32. Received data size doesn't match expected size")
-    found = detect(Evidence(tmp_path, Limits(), files={"flight": flight, "ring": rings}, facts=[fact], world_size=2))
-    assert [(one.cause, one.ranks) for one in found if one.status == "confirmed"] == [(cause, (0,))]
+    dumps = job(ranks, step * 5, {}, backend="gloo").play()
+    for entry in (entry for dump in dumps.values() for entry in dump["entries"]):
+        own = [{**one, "filename": str(path)} for one in entry["frames"][2:]]
+        entry["frames"] = [*entry["frames"][:2], *own]
+    return dumps
+
+
+def confirmed(folder: Path, dumps: dict[int, dict[str, Any]], inside: set[int], ended: int) -> list[Any]:
+    """Return what is confirmed by the dumps, rings of all ranks of which some are in line 7, and gloo's line."""
+    for rank, dump in dumps.items():
+        (folder / f"tr_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+    flight = [file for file in evidence(folder).handles(FlightFile) if file.file.startswith("tr_")]
+    site, world = (str(folder / "train.py"), "main"), max({*dumps, *inside}) + 1
+    rings = [
+        write_ring(folder / f"rank_{n:05d}.ring", n, world, [STARTED] * (n in inside), 7, site=site)
+        for n in range(world)
+    ]
+    fact = LogFact("gloo_mismatch", ended, "stderr.log", 2, "320 vs 32. Received data size doesn't match expected size")
+    files = {"flight": flight, "ring": rings}
+    found = detect(Evidence(folder, Limits(), files=files, facts=[fact], world_size=world))
+    return [(one.cause, one.ranks, one.victims) for one in found if one.status == "confirmed"]
+
+
+CASES = pytest.mark.parametrize(
+    ("depth", "cause"), [(4, "hang.uneven_iterations"), (8, "hang.conditional_collective")], ids=["behind", "within"]
+)
+
+
+@CASES
+def test_the_line_of_a_ring_is_compared_in_the_function_that_both_are_in(
+    tmp_path: Path, depth: int, cause: str
+) -> None:
+    dumps = play(2, program(tmp_path, depth))
+    assert confirmed(tmp_path, {1: dumps[1]}, {0}, ended=0) == [(cause, (0,), (1,))]
+
+
+@CASES
+def test_the_one_rank_in_backward_is_to_blame_though_its_snapshot_is_older_and_without_frames(
+    tmp_path: Path, depth: int, cause: str
+) -> None:
+    """Ranks 1 and 2 are in the call; gloo ends rank 2 when the next reduction of rank 0 comes in."""
+    dumps = play(3, program(tmp_path, depth))
+    dumps[0]["entries"] = [{**entry, "frames": []} for entry in dumps[0]["entries"][:3]]
+    assert confirmed(tmp_path, {0: dumps[0], 1: dumps[1]}, {1, 2}, ended=2) == [(cause, (0,), (1, 2))]
