@@ -7,7 +7,7 @@ module whose `CAUSE_OF` makes the cause. Files whose names begin with an undersc
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -40,6 +40,12 @@ def built_in() -> tuple[AnyCause, ...]:
     causes = [cause for path in files if (cause := _cause(path)) is not None]
     order = {branch.id: number for number, branch in enumerate(BRANCHES)}
     return tuple(sorted(causes, key=lambda cause: (order[cause.branch], cause.id)))
+
+
+@cache
+def by_id() -> Mapping[str, AnyCause]:
+    """Return the causes that come with dtk by their ids, for what their traits tell."""
+    return {cause.id: cause for cause in built_in()}
 
 
 def _cause(path: Path) -> AnyCause | None:

@@ -1,6 +1,6 @@
 """What a cause is: one file in `diagnostics/causes/<family>/` defines one, with everything about it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import Struct
@@ -11,6 +11,11 @@ Relation = Literal["ranks", "victims", "group", "any"]
 """When a cause explains a finding of another: the other has no culprit that this one does not have (`ranks`), its
 culprits are victims of this one (`victims`), it concerns a group with a culprit of this one (`group`), always
 (`any`)."""
+
+Sign = Literal["failed", "refused", "unreduced", "fitted", "ran_out"]
+"""What the evidence shows of the job's end beside a cause: the launcher's status is `failed`; the store was `refused`
+its port; DDP raised because gradients were `unreduced`; the job ended well although its calls differ, as they `fitted`
+each other by chance; memory `ran_out`."""
 
 F = TypeVar("F")
 GateKind = Literal["and", "or"]
@@ -78,15 +83,14 @@ class Cause(Struct, Generic[F], frozen=True, kw_only=True):
     """The usual remedy, for docs/causes.md."""
     explained_by: tuple[ExplainedBy, ...] = ()
     example: Example | None = None
-    may_complete: bool = False
-    """Whether what it is about can complete all the same, by chance: calls that differ and yet fit each other."""
-    crash_when: Literal["", "failed", "refused", "unreduced"] = ""
-    """What shows that the job crashed rather than hung where this is the root cause: the launcher's status `failed`,
-    an error of DDP about gradients that were not reduced, or a port that the store was refused."""
+    outcome_when: Mapping[Sign, Outcome] = {}
+    """What it did to the job instead where this is the root cause and a sign is there, the first that is."""
     names_outcome: bool = False
     """Whether its confirmed finding tells the outcome even where it is no root cause: how the run ended, not why."""
     noted: bool = False
     """Whether its undecided findings are notes of a report without a root cause."""
+    tells_end: bool = False
+    """Whether its undecided findings with evidence say how the job ended, and stand in the place of a cause."""
     source: str = ""
     """The paper, document or measurement that the decision rests on."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from diagnostics.causes.registry import built_in
 from diagnostics.contract.findings import EvidenceItem, Finding, Where, text_of
 from diagnostics.contract.formatting import ranks_text
 from diagnostics.evidence.model import shortened
@@ -119,8 +120,8 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     if report.root_causes:
         rows.append(doc.Field("rest", _counts(report), "soft"))
     suspicions = [decided.finding for decided in report.findings if is_suspicion(decided.finding)]
-    # That memory ran out is the heading already.
-    suspicions = [one for one in suspicions if report.outcome != "oom" or one.cause != "hang.rank_oom"]
+    told = {cause.id for cause in built_in() if cause.names_outcome and cause.outcome == report.outcome}
+    suspicions = [suspicion for suspicion in suspicions if suspicion.cause not in told]  # That is the heading already.
     for suspicion in suspicions[:_BRIEF]:
         rows.append(doc.Field("maybe", f"{_named(report, suspicion)}: {text_of(suspicion).summary}", "warn"))
     unsure = report.root_causes and report.root_causes[0].confidence < _HIGH

@@ -5,12 +5,12 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, groupby
 from math import ceil, floor, log
 
+from diagnostics.causes.families import family
 from diagnostics.contract.formatting import bytes_text, seconds_text
 from diagnostics.report import document as doc
 from diagnostics.report import measures
 from diagnostics.report.measures import Call, MemoryStack, RankMemory, share_text
 from diagnostics.report.model import Report
-from diagnostics.report.overview import family
 
 _DONE = frozenset({"completed", "retired", "done"})
 _SEGMENTS = ("compute only", "compute and communication", "exposed communication", "idle and other")

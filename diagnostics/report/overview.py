@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from diagnostics.causes.families import FAMILIES, family, traits
+from diagnostics.causes.registry import by_id
 from diagnostics.contract.findings import SURE, Finding, Status, text_of
 from diagnostics.contract.formatting import counted
 from diagnostics.report import standing
@@ -18,30 +20,13 @@ OUTCOMES = {
     "at_risk": "AT RISK",
     "undecided": "UNDECIDED",
 }
-_FAMILIES = {
-    "hang": "hangs and crashes",
-    "memory": "memory",
-    "overlap": "speed",
-    "numeric": "numerics",
-    "env": "the environment",
-    "hardware": "devices",
-    "network": "links",
-    "checkpoint": "checkpoints",
-    "storage": "file systems",
-}
-_RECORDED_FOR = {
-    "hang": {"flight", "ring", "stacks", "error", "log"},
-    "memory": {"snapshot", "timeline"},
-    "overlap": {"trace", "nsys"},
-}
-"""Kind of trouble -> evidence that is mostly recorded because of it."""
 
 
 def headline(report: Report) -> str:
     """Return the cause in words, or why there is none."""
     if report.root_causes:
         first = report.root_causes[0].cause
-        unnoticed = report.outcome == "diverged" and first.startswith("hang.")
+        unnoticed = report.outcome == "diverged" and first in by_id() and by_id()[first].outcome == "hung"
         return f"{report.title(first)}, unnoticed: the run ended" if unnoticed else report.title(first)
     if report.healthy:
         counts = count(report)
@@ -77,11 +62,6 @@ def is_suspicion(finding: Finding) -> bool:
     return finding.status == "confirmed" and finding.confidence < SURE
 
 
-def family(cause: str) -> str:
-    """Return the kind of trouble of a cause: the first word of its id."""
-    return cause.partition(".")[0]
-
-
 def families(report: Report) -> frozenset[str]:
     """Return the kinds of trouble that the report is about.
 
@@ -93,10 +73,8 @@ def families(report: Report) -> frozenset[str]:
     if named or report.healthy:
         return frozenset(named)
     kinds = {coverage.kind for coverage in report.coverage}
-    for kind, readable in _RECORDED_FOR.items():
-        if kinds & readable:
-            return frozenset((kind,))
-    return frozenset(("hang",))
+    recorded_for = (name for name, traits in FAMILIES.items() if kinds & traits.recorded_for)
+    return frozenset((next(recorded_for, next(iter(FAMILIES))),))
 
 
 def undecided(report: Report) -> tuple[list[Decided], list[Decided]]:
@@ -114,7 +92,7 @@ def others_text(others: Sequence[Decided]) -> str:
     """Return `37 causes of memory, numerics and speed could not be decided`; nothing without a cause."""
     if not others:
         return ""
-    kinds = sorted({_FAMILIES.get(name, name) for name in (family(decided.finding.cause) for decided in others)})
+    kinds = sorted({traits(decided.finding.cause).title for decided in others})
     named = " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
     return f"{counted(len(others), 'cause')} of {named} could not be decided"
 

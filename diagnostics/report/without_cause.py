@@ -1,13 +1,68 @@
 """What a report says of a job where no cause is confirmed: the account of its steps, its processes, what it printed."""
 
 import math
+from collections.abc import Mapping, Sequence
+from time import time
+from typing import Any
 
 from diagnostics.analysis.observations import observations
-from diagnostics.analysis.printed_steps import SCALE_ENDS, PrintedSteps
+from diagnostics.analysis.printed_steps import SCALE_ENDS, PrintedSteps, printed_steps
 from diagnostics.analysis.step_profile.account import LEAST_MS, Account
+from diagnostics.causes.registry import by_id
+from diagnostics.contract.findings import Finding, Outcome, text_of
 from diagnostics.contract.formatting import bytes_text, counted, ranks_spoken, seconds_text, verb
+from diagnostics.evidence.coverage import damaged
 from diagnostics.evidence.model import Evidence, RunEvidence
 from diagnostics.runs.records import as_mapping, number
+from diagnostics.tree.outcome import account_of, in_trouble, is_unheard
+
+
+def without_cause(
+    evidence: Evidence, outcome: Outcome, findings: Sequence[Finding], measures: Mapping[str, object]
+) -> str:
+    """Return what can be said about the job where no cause is confirmed; empty where there is nothing to say."""
+    account, hang = account_of(measures), measures.get("hang")
+    if outcome == "healthy":
+        return account_text(account) if account is not None else run_text(evidence.run) if evidence.run else ""
+    if evidence.doubt:
+        return "the dumps may be of different jobs, so the ranks are not compared"
+    undecided = [finding for finding in findings if finding.status == "undecided"]
+    if waits := [text_of(finding).summary for finding in undecided if finding.victims]:
+        return waits[0].partition(". ")[0].rstrip(".")
+    if is_unheard(evidence) and evidence.run:
+        return unheard_text(evidence.run)
+    if stopped := [f for f in undecided if f.evidence and f.cause in by_id() and by_id()[f.cause].tells_end]:
+        return text_of(stopped[0]).summary.rstrip(".")
+    trouble = in_trouble(evidence)
+    if account is not None and outcome == "undecided" and not trouble and (account.unaccounted or not evidence.run):
+        open_time = ", and the time is not accounted for" if account.unaccounted else ""
+        return f"no cause is confirmed{open_time}: {account_text(account)}"
+    if logs := next((fact.fields["logs"] for fact in evidence.facts if fact.kind == "nothing_known"), 0):
+        return f"no line of {counted(logs, 'log')} is known to be trouble, which alone does not show what the job did"
+    if processes := processes_text(evidence):
+        return processes
+    if not any(evidence.files.values()) and not trouble and (steps := printed_text(printed_steps(evidence))):
+        return steps
+    return calls_text(hang) if isinstance(hang, dict) and not (trouble or damaged(evidence)) else ""
+
+
+def unheard_text(run: RunEvidence) -> str:
+    """Return why a run that says that it is going on may have ended."""
+    silent_s = run.silent_s(time())
+    last = "no rank has left a heartbeat" if silent_s is None else f"its last heartbeat is {seconds_text(silent_s)} old"
+    return f"status.json says that the run is going on, but {last}, and its processes are on another machine"
+
+
+def calls_text(hang: Mapping[str, Any]) -> str:
+    """Return that the recorded calls of all ranks completed; empty where they did not."""
+    if hang.get("ranks_waiting") or not hang.get("ranks") or hang["ranks"] != hang.get("world_size"):
+        return ""
+    if not hang["calls_compared"]:
+        return f"the dumps of all {hang['ranks']} ranks hold no collective; send and recv may not be recorded"
+    return (
+        f"all {hang['calls_compared']:,} recorded calls completed on all {hang['ranks']} ranks; "
+        "what is not recorded (send, recv, monitored_barrier) may still hang"
+    )
 
 
 def account_text(account: Account) -> str:

@@ -31,11 +31,16 @@ def _words(finding: Finding, reason: str) -> Text:
     return Text(summary=entry["summary"], measured=reason, remedies=(Remedy("code", entry["change"], entry["why"]),))
 
 
+def _open(reason: str, item: EvidenceItem) -> Finding:
+    """Leave it open: it is known that somebody stopped the job, and not why."""
+    return replace(undecided(ID, _TABLE[reason]["summary"], _TABLE[reason]["change"]), evidence=(item,))
+
+
 def decide(job: JobEnvironment) -> list[Finding]:
     """Decide from what the launcher or Slurm says, unless the job had failed before or was interrupted by hand."""
     stops = [fact for fact in job.log if fact.kind == "job_stopped" and _reason(fact) in _TABLE]
     if not stops and job.lost:
-        return [undecided(ID, _TABLE["LOST"]["summary"], _TABLE["LOST"]["change"])]
+        return [_open("LOST", EvidenceItem("status", "status.json", "it says running, and its process is gone"))]
     if not stops:
         summary = "No launcher and no scheduler says that it stopped the job."
         if job.spoken:
@@ -53,12 +58,12 @@ def decide(job: JobEnvironment) -> list[Finding]:
         and not is_victim(kind_of_exception(error.type, error.message, error.frames))
         and error.line < first.get(error.file, 1 << 60)
     ]
-    reason = _reason(stop)
+    reason, item = _reason(stop), EvidenceItem("log", stop.file, stop.text[:200], stop.line)
     if before:
-        return [undecided(ID, "The job was stopped ({reason}) after it had failed.", "its log before", reason=reason)]
-    item = EvidenceItem("log", stop.file, stop.text[:200], stop.line)
-    if not _TABLE[reason]["confidence"]:  # That somebody did it says nothing of why.
-        return [replace(undecided(ID, _TABLE[reason]["summary"], _TABLE[reason]["change"]), evidence=(item,))]
+        after = "The job was stopped ({reason}) after it had failed."
+        return [replace(undecided(ID, after, "the lines before it", reason=reason), evidence=(item,))]
+    if not _TABLE[reason]["confidence"]:
+        return [_open(reason, item)]
     confidence = _TABLE[reason]["confidence"]
     facts = worded(_words, reason=reason)
     return [Finding(cause=ID, status="confirmed", facts=facts, confidence=confidence, evidence=(item,))]

@@ -1,0 +1,111 @@
+"""What a reader must know beside the causes: unexplained lines of trouble, earlier attempts, how the run ended."""
+
+from collections.abc import Iterator, Sequence
+
+from diagnostics.causes.registry import by_id
+from diagnostics.contract.findings import Finding, Outcome, Worded, text_of
+from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
+from diagnostics.report.without_cause import account_text
+from diagnostics.tree.outcome import TROUBLE, account_of, is_unheard
+
+_SHOWN = 4
+"""Lines of trouble, and exceptions without a rank, that are noted."""
+_RANKS = 2
+"""Exceptions of ranks among them, so that lines of other kinds have room."""
+
+
+def notes(
+    evidence: Evidence,
+    outcome: Outcome,
+    roots: Sequence[Finding],
+    findings: Sequence[Finding],
+    measures: dict[str, object],
+    covered: frozenset[str],
+) -> tuple[str, ...]:
+    """Return the notes, each once.
+
+    Args:
+        evidence: as gathered.
+        outcome: of the run.
+        roots: the root causes; with one, its own text tells of the trouble.
+        findings: of every cause.
+        measures: of the detectors.
+        covered: kinds of lines that the report tells in words elsewhere.
+    """
+    texts = [evidence.doubt] if evidence.doubt else []
+    shown = {f"{item.file}:{item.line}" for root in roots for item in root.evidence}
+    if not roots:
+        texts += _trouble(evidence, covered)
+        shown |= {f"{fact.file}:{fact.line}" for fact in evidence.facts if fact.kind in TROUBLE - covered}
+    texts += _attempts(evidence)
+    texts += _without_rank(evidence, shown)
+    texts += _of_the_run(evidence)
+    run = evidence.run
+    if not roots and run and run.status and run.status.reason and run.state in ("failed", "hung", "oom"):
+        texts += [] if run.status.reason in " ".join(texts) else [f"The launcher recorded: {run.status.reason}"]
+    if not roots:  # What the versions of the job may be behind, where its own text does not show it.
+        undecided = (f for f in findings if f.status == "undecided" and isinstance(f.facts, Worded))
+        noted = (text_of(f) for f in undecided if f.cause in by_id() and by_id()[f.cause].noted)
+        texts += [f"{text.summary} {text.missing}" for text in noted]
+    account = account_of(measures)
+    if outcome == "slow" and account is not None and account.unaccounted:
+        texts.append(f"Where the time goes: {account_text(account)}.")
+    return tuple(dict.fromkeys(texts))
+
+
+def _trouble(evidence: Evidence, covered: frozenset[str]) -> Iterator[str]:
+    """Yield what nothing explains: the first exceptions of ranks, and the first line of each kind of trouble."""
+    errors = [error for error in evidence.errors if error.rank is not None][:_RANKS]
+    for error in errors:
+        yield f"{_at(error)}: rank {error.rank}: {shortened(f'{error.type} {error.message}'.strip(), 200)}"
+    lines: dict[str, LogFact] = {}
+    for fact in evidence.facts:
+        if fact.kind in TROUBLE - covered:
+            lines.setdefault(fact.kind, fact)
+    for fact in [*lines.values()][: _SHOWN - len(errors)]:
+        yield f"{fact.file}:{fact.line}: {shortened(fact.text, 200)}"
+
+
+def _attempts(evidence: Evidence) -> Iterator[str]:
+    """Yield how each earlier attempt ended."""
+    for attempt in evidence.earlier:
+        why, error = "; it left no error file", attempt.error
+        if error is not None:
+            who = "" if error.rank is None else f"rank {error.rank}: "
+            text = (
+                f"{error.type}: {error.message}" if error.type else f"{error.signal or f'exit code {error.exit_code}'}"
+            )
+            why = f": {who}{shortened(' '.join(text.split()), 200)} ({_at(error)})"
+        silent = f"; {ranks_spoken(attempt.silent)} left no error file (killed, or aborted in native code)"
+        yield f"Attempt {attempt.attempt} failed and the job was restarted{why}{silent if attempt.silent else ''}"
+
+
+def _without_rank(evidence: Evidence, shown: set[str]) -> Iterator[str]:
+    """Yield exceptions that no line gives to a rank."""
+    homeless = [error for error in evidence.errors if error.rank is None and error.type and _at(error) not in shown]
+    for error in homeless[:_SHOWN]:
+        at = f" ({error.frames[0].file}:{error.frames[0].line})" if error.frames else ""
+        text = shortened(" ".join(f"{error.type}: {error.message}".split()), 200)
+        yield f"{error.file}:{error.line} is an exception of an unidentified rank: {text}{at}"
+
+
+def _of_the_run(evidence: Evidence) -> Iterator[str]:
+    """Yield whether a dtk run is still going, by its own record."""
+    run = evidence.run
+    if run is None:
+        return
+    status = run.status
+    if run.lost:
+        yield (
+            "status.json says that the run is going on, but its process is gone. To find out what killed it: dmesg -T "
+            "(out of memory), last -x reboot, or the scheduler's record (sacct -j JOB, kubectl describe pod POD)."
+        )
+    elif status is None:
+        yield "The run folder has no readable status.json, so how it ended is taken from the other records."
+    elif status.state == "running" and not is_unheard(evidence):
+        yield "The run is still going: this is what its records say so far."
+
+
+def _at(error: RankError) -> str:
+    return f"{error.file}:{error.line}" if error.line else error.file

@@ -1,0 +1,117 @@
+"""What happened to the run: what its first root cause did to it, and healthy only if nothing speaks against it."""
+
+from collections.abc import Mapping, Sequence
+from time import time
+from typing import Any
+
+from diagnostics.analysis.step_profile.account import Account
+from diagnostics.causes.families import traits
+from diagnostics.causes.registry import by_id
+from diagnostics.contract.causes import Sign
+from diagnostics.contract.files import table_beside
+from diagnostics.contract.findings import SURE, Finding, Outcome
+from diagnostics.evidence.coverage import damaged
+from diagnostics.evidence.endings import kind_of_exception
+from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.readers import process, watch
+from diagnostics.tree.arbitrate import Verdict
+
+TROUBLE: frozenset[str] = frozenset(table_beside(__file__)["trouble"])
+"""Kinds of log lines that a job in good health does not write."""
+_SILENT_S = 600.0
+"""Ranks write a heartbeat at every step and region. No collective waits for longer by default: torch's NCCL timeout."""
+
+
+def outcome(
+    evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], measures: Mapping[str, object]
+) -> Outcome:
+    """Return what happened to the run.
+
+    Args:
+        evidence: as gathered.
+        verdict: the root causes, and what the first of them does to a run.
+        findings: of every cause.
+        measures: of the detectors.
+    """
+    if verdict.outcome is not None:
+        return _of_root(evidence, verdict.roots[0].cause, verdict.outcome, measures)
+    accounted = account_of(measures)
+    is_healthy = _without_cause(evidence, findings)
+    if is_healthy == "healthy" and accounted is not None and accounted.unaccounted:
+        return "undecided"
+    return is_healthy
+
+
+def _of_root(evidence: Evidence, root: str, usual: Outcome, measures: Mapping[str, object]) -> Outcome:
+    """Return what a root cause did to this run, which usually does `usual`."""
+    cause = by_id().get(root)
+    if usual != (cause.outcome if cause is not None else "at_risk"):
+        return usual  # Something else that it explains tells more of the run.
+    if usual == "hung" and _state(evidence) == "finished":
+        return "diverged"  # Nothing hangs: the ranks' calls differed and fitted by chance.
+    signs = _signs(evidence, measures)
+    led_to = traits(root).outcome_when | (dict(cause.outcome_when) if cause is not None else {})
+    return next((other for sign, other in led_to.items() if sign in signs), usual)
+
+
+def _without_cause(evidence: Evidence, findings: Sequence[Finding]) -> Outcome:
+    if damaged(evidence) or any(problem.kind in ("cause", "detector") for problem in evidence.problems):
+        return "undecided"  # What a detector that failed would have found is not known either.
+    state = _state(evidence)
+    suspected = any(finding.status == "confirmed" and finding.confidence < SURE for finding in findings)
+    if state in ("finished", "preempted", "running"):
+        warned = suspected or any(fact.kind == "nccl_warn" for fact in evidence.facts)
+        return "undecided" if warned or (state == "running" and is_unheard(evidence)) else "healthy"
+    confirmed = [by_id()[f.cause] for f in findings if f.status == "confirmed" and f.cause in by_id()]
+    if named := next((cause.outcome for cause in confirmed if cause.names_outcome), None):
+        return named  # Though not why.
+    # Variables in order, printed losses and a log without trouble say nothing about the job's end.
+    decided = any(finding.status == "ruled_out" and traits(finding.cause).shows_end for finding in findings)
+    decided &= not evidence.facts or any(evidence.files.values())
+    # Dumps and stacks are mostly taken of jobs that hang: while a hang is possible they show no good health.
+    taken = {kind for kind, handles in evidence.files.items() if handles} | ({"stacks"} if evidence.stacks else set())
+    is_open = any(finding.status == "undecided" and traits(finding.cause).taken_while & taken for finding in findings)
+    return "undecided" if state or suspected or is_open or in_trouble(evidence) or not decided else "healthy"
+
+
+def _signs(evidence: Evidence, measures: Mapping[str, object]) -> set[Sign]:
+    """Return what the evidence shows of the job's end beside a root cause."""
+    kinds, state, hang = {fact.kind for fact in evidence.facts}, _state(evidence), measures.get("hang")
+    endings = {kind_of_exception(error.type, error.message, error.frames) for error in evidence.errors}
+    waiting = hang.get("ranks_waiting") if isinstance(hang, dict) else None
+    shown: dict[Sign, bool] = {
+        "failed": state == "failed",
+        "refused": "port_in_use" in kinds,
+        "unreduced": "unreduced" in endings or "ddp_unused" in kinds,
+        "fitted": waiting == 0 and process.KIND not in kinds and not in_trouble(evidence),
+        "ran_out": state == "oom" or bool(kinds & {"cuda_oom", "cpu_oom"}),
+    }
+    return {sign for sign, is_shown in shown.items() if is_shown}
+
+
+def _state(evidence: Evidence) -> str:
+    """Return how the run ended by its own record or by what watched it; empty without either."""
+    return "finished" if watch.ended_well(evidence) else evidence.run.state if evidence.run else ""
+
+
+def in_trouble(evidence: Evidence) -> bool:
+    """Whether something was left behind that a healthy job does not leave."""
+    return bool(evidence.errors) or any(
+        fact.kind in TROUBLE or (fact.kind == "start" and fact.fields["state"] != "met") for fact in evidence.facts
+    )
+
+
+def is_unheard(evidence: Evidence) -> bool:
+    """Whether a run that says that it is going on was neither seen nor heard of lately, so that it may have ended."""
+    run = evidence.run
+    if run is None or run.state != "running" or run.seen:
+        return False
+    silent_s = run.silent_s(time())
+    return silent_s is None or silent_s >= _SILENT_S
+
+
+def account_of(measures: Mapping[str, Any]) -> Account | None:
+    """Return where the time of a step went, as far as traces tell; None without traces."""
+    overlap = measures.get("overlap")
+    shares = overlap.get("account") if isinstance(overlap, dict) else None
+    return Account(**shares) if shares else None
