@@ -1,0 +1,63 @@
+"""What a report notes beside the causes: each line once, and nothing that a root cause explains."""
+
+from pathlib import Path
+from typing import Any
+
+from diagnostics.contract.artifacts import Status
+from diagnostics.contract.findings import EvidenceItem, Finding, Stated
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import EarlierAttempt, Evidence, LogFact, RankError, RunEvidence
+from diagnostics.report.notes import notes
+
+LINE = LogFact("gloo_timeout", 0, "rank0.log", 7, "Timed out waiting 1800000ms for recv operation to complete")
+RAISED = RankError(1, "error.json", 0, "ValueError", "bad batch")
+ROOT = Finding(
+    cause="hang.network",
+    status="confirmed",
+    facts=Stated("All agree."),
+    evidence=(EvidenceItem("log", "x.log", "a line", 3),),
+)
+
+
+def noted(*roots: Finding, run: Any = None, covered: frozenset[str] = frozenset(), **values: Any) -> tuple[str, ...]:
+    evidence = Evidence(root=Path("job"), limits=Limits(), **values)
+    evidence.run = run
+    return notes(evidence, "undecided", roots, roots, {}, covered)
+
+
+def run(state: str, reason: str = "") -> RunEvidence:
+    status = Status(state=state, reason=reason)  # type: ignore[arg-type]
+    return RunEvidence(Path("job"), status, {}, {}, {}, {}, {}, {})
+
+
+def test_unexplained_lines_are_noted_the_first_of_each_kind() -> None:
+    later = LogFact("gloo_timeout", 1, "rank1.log", 9, "Timed out as well")
+    assert noted(facts=[LINE, later], errors=[RAISED]) == (
+        "error.json: rank 1: ValueError bad batch",
+        "rank0.log:7: Timed out waiting 1800000ms for recv operation to complete",
+    )
+
+
+def test_a_root_cause_and_the_rest_of_the_report_tell_of_them() -> None:
+    assert noted(ROOT, facts=[LINE], errors=[RAISED]) == ()
+    assert noted(facts=[LINE], covered=frozenset({"gloo_timeout"})) == ()
+
+
+def test_what_the_launcher_recorded_is_not_repeated() -> None:
+    text = "error.json: rank 1: ValueError bad batch"
+    assert noted(run=run("failed", "exit code 1")) == ("The launcher recorded: exit code 1",)
+    assert noted(run=run("failed", "ValueError bad batch"), errors=[RAISED]) == (text,)
+    assert noted(run=run("finished", "all steps done")) == noted(ROOT, run=run("failed", "exit code 1")) == ()
+
+
+def test_exceptions_that_no_line_gives_to_a_rank() -> None:
+    homeless = RankError(None, "x.log", 3, "KeyError", "'step'")
+    assert noted(errors=[homeless]) == ("x.log:3 is an exception of an unidentified rank: KeyError: 'step'",)
+    assert noted(ROOT, errors=[homeless]) == (), "the root cause cites that line"
+
+
+def test_earlier_attempts_and_a_run_that_goes_on() -> None:
+    before = EarlierAttempt(0, RAISED, (2, 3))
+    first, second = noted(ROOT, run=run("running"), earlier=[before])
+    assert first.startswith("Attempt 0 failed and the job was restarted: rank 1: ValueError: bad batch (error.json)")
+    assert "ranks 2 and 3 left no error file" in first and second.startswith("The run is still going")

@@ -1,0 +1,103 @@
+"""What happened to the run: by its root cause, by signs of how it ended, and without a cause only if nothing is open."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnostics.contract.artifacts import Status
+from diagnostics.contract.findings import Finding, Stated
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, RunEvidence
+from diagnostics.tree.arbitrate import arbitrate
+from diagnostics.tree.built_in import built_in
+from diagnostics.tree.outcome import account_of, in_trouble, is_unheard, outcome
+
+
+def found(cause: str, status: Any = "confirmed", confidence: float = 0.9) -> Finding:
+    return Finding(cause=cause, status=status, facts=Stated(""), confidence=confidence)
+
+
+def fact(kind: str, **fields: Any) -> LogFact:
+    return LogFact(kind, 0, "log", 1, "a line", fields)
+
+
+def evidence(state: str = "", **values: Any) -> Evidence:
+    made = Evidence(root=Path("job"), limits=Limits(), **values)
+    if state:
+        status = Status(state=state)  # type: ignore[arg-type]
+        made.run = RunEvidence(Path("job"), status, {}, {}, {}, {}, {}, {})
+    return made
+
+
+def of(*findings: Finding, evidence: Evidence, **measures: Any) -> str:
+    return outcome(evidence, arbitrate(built_in(), findings), findings, measures)
+
+
+@pytest.mark.parametrize(
+    ("cause", "values", "measures", "expected"),
+    [
+        ("hang.rank_exited", {}, {}, "hung"),
+        ("hang.rank_exited", {"state": "failed"}, {}, "crashed"),
+        ("hang.rendezvous", {"facts": [fact("port_in_use")]}, {}, "crashed"),
+        ("hang.rendezvous", {"facts": [fact("ddp_unused")]}, {}, "hung"),
+        ("hang.unused_parameters", {"facts": [fact("ddp_unused")]}, {}, "crashed"),
+        ("hang.collective_mismatch", {}, {"hang": {"ranks_waiting": 0}}, "diverged"),
+        ("hang.collective_mismatch", {}, {"hang": {"ranks_waiting": 2}}, "hung"),
+        ("hang.collective_mismatch", {"facts": [fact("gloo_timeout")]}, {"hang": {"ranks_waiting": 0}}, "hung"),
+        ("hang.conditional_collective", {"state": "finished"}, {}, "diverged"),
+        ("memory.leak", {}, {}, "at_risk"),
+        ("memory.leak", {"state": "oom"}, {}, "oom"),
+        ("memory.leak", {"facts": [fact("cuda_oom")]}, {}, "oom"),
+        ("env.contradiction", {"facts": [fact("cuda_oom")]}, {}, "at_risk"),
+    ],
+)
+def test_the_root_cause_and_what_else_is_known(cause: str, values: Any, measures: Any, expected: str) -> None:
+    assert of(found(cause), evidence=evidence(**values), **measures) == expected
+
+
+RULED_OUT = found("hang.network", "ruled_out")
+
+
+@pytest.mark.parametrize(
+    ("findings", "values", "expected"),
+    [
+        ([RULED_OUT], {}, "healthy"),
+        ([found("env.contradiction", "ruled_out")], {}, "undecided"),
+        ([RULED_OUT, found("hang.straggler", confidence=0.3)], {}, "undecided"),
+        ([RULED_OUT, found("hang.rank_oom", confidence=0.3)], {}, "oom"),
+        ([RULED_OUT], {"errors": [RankError(1, "error.json", 0, "ValueError", "bad")]}, "undecided"),
+        ([RULED_OUT], {"problems": [Problem("cause", "hang.network", "it failed")]}, "undecided"),
+        ([], {"state": "finished"}, "healthy"),
+        ([], {"state": "failed"}, "undecided"),
+        ([], {"state": "finished", "facts": [fact("nccl_warn")]}, "undecided"),
+    ],
+)
+def test_without_a_root_cause(findings: list[Finding], values: Any, expected: str) -> None:
+    assert of(*findings, evidence=evidence(**values)) == expected
+
+
+def test_a_job_is_not_healthy_where_its_time_is_not_accounted_for() -> None:
+    shares = {"overlap": 0.9, "exposed": 0.02, "copies": 0.0, "idle": 0.02, "traced": 2, "world_size": 2}
+    shares |= {"on_device": True, "no_device_events": False}
+    assert of(RULED_OUT, evidence=evidence(), overlap={"account": shares}) == "healthy"
+    assert of(RULED_OUT, evidence=evidence(), overlap={"account": {**shares, "idle": 0.5}}) == "undecided"
+    assert account_of({}) is None and account_of({"overlap": {}}) is None
+
+
+def test_a_run_elsewhere_that_is_silent_may_have_ended() -> None:
+    running = evidence("running")
+    assert running.run is not None and not is_unheard(running), "its processes are seen on this machine"
+    running.run.seen = False
+    assert is_unheard(running)
+    beat = type("Beat", (), {"time_s": time.time()})
+    running.run.heartbeats = {0: beat}  # type: ignore[dict-item]
+    assert not is_unheard(running) and of(evidence=running) == "healthy"
+    beat.time_s -= 3600
+    assert is_unheard(running) and of(evidence=running) == "undecided"
+
+
+def test_trouble_is_what_a_healthy_job_does_not_leave() -> None:
+    assert not in_trouble(evidence(facts=[fact("nccl_env"), fact("start", state="met")]))
+    assert in_trouble(evidence(facts=[fact("start", state="meets")])) and in_trouble(evidence(facts=[fact("xid")]))
