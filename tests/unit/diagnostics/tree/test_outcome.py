@@ -1,4 +1,4 @@
-"""What happened to the run: by its root cause, by signs of how it ended, and without a cause only if nothing is open."""
+"""What happened to the run: by its root cause, by signs of how it ended, and without a cause."""
 
 import time
 from pathlib import Path
