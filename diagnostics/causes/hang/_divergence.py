@@ -13,7 +13,7 @@ from diagnostics.causes.hang._parts import RECORD
 from diagnostics.causes.hang._unconfirmed import Otherwise, unconfirmed
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where, ruled_out
-from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
+from diagnostics.contract.formatting import counted, filled, verb
 from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import shortened
@@ -83,19 +83,16 @@ class Disagreement(Struct, frozen=True):
         """Fill in the two sides.
 
         Args:
-            text: `{who}` stands for the ranks of the minority at the start of a sentence, `{side}` elsewhere, `{rest}`
-                for those they are compared with; `{mine}` and `{theirs}` for their calls, with `_at` for the position
-                as well, with `_place` for the line alone; `{first}` for the first call left out or added, `{at}` for
-                the position. Verbs agree with `{who}` (`{calls}`, `{goes}`, `{runs}`, `{it_is}`) or with `{rest}`
-                (`{rest_is}`, `{rest_has}`, `{rest_waits}`, `{rest_calls}`).
+            text: `{side}` stands for the ranks of the minority, `{rest}` for those they are compared with; `{mine}` and
+                `{theirs}` for their calls, with `_at` for the position as well, with `_place` for the line alone;
+                `{first}` for the first call left out or added, `{at}` for the position.
             more: by name, what else stands in the text.
         """
-        minority, majority, rest, side = self.divergence.minority, self.divergence.majority, self.others, self.minority
+        minority, majority = self.divergence.minority, self.divergence.majority
         others = len(self.calls) - 1
         parts = {
-            "who": sentence(ranks_spoken(side)),
-            "side": ranks_spoken(side),
-            "rest": ranks_spoken(rest) if rest else "the others",
+            "side": self.minority,
+            "rest": self.others,
             "mine": minority.cited(position=False),
             "mine_at": minority.cited(),
             "mine_place": minority.place,
@@ -104,16 +101,8 @@ class Disagreement(Struct, frozen=True):
             "theirs_place": majority.place,
             "first": self.calls[0].cited() + (f" and {others} more" if others else ""),
             "at": self.at,
-            "calls": verb(side, "calls", "call"),
-            "goes": verb(side, "goes", "go"),
-            "runs": verb(side, "runs", "run"),
-            "it_is": verb(side, "it is", "they are"),
-            "rest_is": verb(rest, "is", "are"),
-            "rest_has": verb(rest, "has", "have"),
-            "rest_waits": verb(rest, "waits", "wait"),
-            "rest_calls": verb(rest, "calls", "call"),
         }
-        return text.format_map(parts | more)
+        return filled(text if self.others else text.replace("{rest}", "the others"), parts | more)
 
     def text(self, finding: Finding) -> Text:
         """Put the finding into words."""
@@ -126,9 +115,9 @@ class Disagreement(Struct, frozen=True):
             counts = " against ".join(str(len(side)) for side in vote.sides)
             summary += f" It is a tie ({counts}): either side may be the wrong one."
         elif third := set(divergence.culprits) - set(self.minority):
-            summary += f" {sentence(ranks_spoken(third))} {verb(third, 'differs', 'differ')} from both."
+            summary += filled(" {third:^} {third:differs|differ} from both.", {"third": third})
         if self.without_dump:
-            summary += f" {sentence(ranks_spoken(self.without_dump))} left no dump."
+            summary += filled(" {ranks:^} left no dump.", {"ranks": self.without_dump})
         if divergence.explanation.terms[0].name == "single position":
             summary += " The record does not show whether this call is wrong, or an earlier one was left out or added."
         if self.payload_text:
@@ -148,11 +137,14 @@ def _in_the_loop_or_behind(facts: Disagreement) -> str:
     if divergence.explanation.deviation == "drop":
         sides.reverse()
     (behind, call_behind), (within, call_within) = sides
-    return (
-        f"{sentence(ranks_spoken(behind))} {verb(behind, 'is', 'are')} in {call_behind.cited(position=False)} while "
-        f"{ranks_spoken(within)} {verb(within, 'goes', 'go')} on with the loop: {call_within.cited(position=False)}, "
-        f"at {facts.at}. Either that line stands behind the loop, so that {ranks_spoken(behind)} ran fewer iterations, "
-        "or a condition within the loop calls it on some ranks only: the calls do not tell which."
+    return facts.filled(
+        "{behind:^} {behind:is|are} in {call_behind} while {within} {within:goes|go} on with the loop: {call_within}, "
+        "at {at}. Either that line stands behind the loop, so that {behind} ran fewer iterations, or a condition "
+        "within the loop calls it on some ranks only: the calls do not show which.",
+        behind=behind,
+        within=within,
+        call_behind=call_behind.cited(position=False),
+        call_within=call_within.cited(position=False),
     )
 
 

@@ -14,10 +14,12 @@ from diagnostics.analysis.stall.watchdog import (
 )
 from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait
 from diagnostics.analysis.standing import SCALAR
+from diagnostics.causes.declared import texts_beside
 from diagnostics.causes.hang import _parts
-from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Remedy, Text, Where, worded
-from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
+from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Remedy, Text, Where, Worded, worded
+from diagnostics.contract.formatting import counted, filled, sentence
 
+_TEXTS = texts_beside(__file__)
 _SURE = 0.75
 """A mismatch in a group that the lines name; dumps, which show the calls before it, are surer."""
 _LIKELY = 0.65
@@ -38,7 +40,7 @@ def different_operations(stall: Stall, cause: str) -> list[Finding]:
         change = f"{called(majority)} and {called(minority)} meet at {at}: let all ranks take the same branch"
         return [confirmed(case, cause, worded(_disagree_text, case=case, change=change))]
     if isinstance(case, WatchdogSites) or (isinstance(case, WatchdogDrift) and not case.fewer):
-        return [confirmed(case, cause, worded(_drifted_text, case=case))]
+        return [confirmed(case, cause, _drifted(case))]
     return _left_open(stall, cause)
 
 
@@ -55,15 +57,14 @@ def fewer_calls(stall: Stall, cause: str) -> list[Finding]:
     """Return what shows that ranks made fewer calls than those that are ahead of them."""
     case = stall.watchdog
     if isinstance(case, WatchdogDrift) and case.fewer:
-        return [confirmed(case, cause, worded(_drifted_text, case=case))]
+        return [confirmed(case, cause, _drifted(case))]
     return _left_open(stall, cause)
 
 
 def _left_open(stall: Stall, cause: str) -> list[Finding]:
     if not isinstance(stall.watchdog, WatchdogOpen):
         return []
-    facts = worded(_unclear_text, group=stall.watchdog.group)
-    return [Finding(cause=cause, status="undecided", facts=facts, confidence=0.0)]
+    return [Finding(cause=cause, status="undecided", facts=_unclear(stall.watchdog.group), confidence=0.0)]
 
 
 def _is_other_call(case: WatchdogMismatch) -> bool:
@@ -84,7 +85,7 @@ def _sides(case: WatchdogMismatch) -> tuple[Wait, ...]:
 def _disagree_text(finding: Finding, case: WatchdogMismatch, change: str) -> Text:
     vote, group = case.vote, case.group
     waits = [
-        f"{ranks_spoken(side)} {'waits' if len(side) == 1 else 'wait'} in {called(group.waits[side[0]])}"
+        filled("{side} {side:waits|wait} in {call}", {"side": side, "call": called(group.waits[side[0]])})
         for side in (*vote.sides[1:4], vote.sides[0])
     ]
     at = f"position {vote.position}"
@@ -101,44 +102,25 @@ def _disagree_text(finding: Finding, case: WatchdogMismatch, change: str) -> Tex
     )
 
 
-def _drifted_text(finding: Finding, case: WatchdogDrift | WatchdogSites) -> Text:
-    ranks = case.culprits
-    others_ranks = [rank for rank in case.members if rank not in ranks]
-    who, others = ranks_spoken(ranks), ranks_spoken(others_ranks)
+def _drifted(case: WatchdogDrift | WatchdogSites) -> Worded:
+    """Return what is known of ranks whose calls had diverged before, for the table beside this module."""
+    others = [rank for rank in case.members if rank not in case.culprits]
     if isinstance(case, WatchdogSites):
-        here, there = (case.sites[side[0]] for side in (ranks, others_ranks))
-        summary = (
-            f"{sentence(who)} {verb(ranks, 'waits', 'wait')} in {case.op} in {here.function}, where {others} "
-            f"called it in {there.function}: their sequences of calls had already diverged."
-        )
-        measured = f"{len(ranks)} of {len(case.members)} printed stacks differ"
-    else:
-        why = "made fewer calls" if case.fewer else "made another call at that position or before it"
-        summary = (
-            f"{sentence(who)} {verb(ranks, 'waits', 'wait')} in {called(case.call)} (#{case.call.seq} of "
-            f"{named(case.group)}), while {others} completed #{case.completed}. No call after "
-            f"#{case.call.seq} completes without {who}, so it was not the same call: {who} {why}."
-        )
-        measured = f"{len(ranks)} of {len(case.members)} ranks behind #{case.completed}"
-    change = f"compare what {who} and {others} call before this point: a branch or a loop differs"
-    return Text(summary=summary, measured=measured, missing=DUMPS, remedies=(Remedy("code", change, _IN_ORDER),))
+        here, there = (case.sites[side[0]] for side in (case.culprits, others))
+        return worded(_TEXTS, said=("sites", "diverged"), case=case, others=others, here=here, there=there, dumps=DUMPS)
+    said, call = ("drift", "fewer" if case.fewer else "another", "diverged"), case.call
+    group, named_call = named(case.group), called(call)
+    return worded(_TEXTS, said=said, case=case, others=others, group=group, named_call=named_call, dumps=DUMPS)
 
 
-def _unclear_text(finding: Finding, group: GroupLog) -> Text:
-    ranks, waits = ranks_spoken(group.waits), sorted(group.waits.values(), key=lambda wait: (wait.seq, wait.rank))
+def _unclear(group: GroupLog) -> Worded:
+    """Return why waits of one group decide nothing, for the table beside this module."""
+    waits = sorted(group.waits.values(), key=lambda wait: (wait.seq, wait.rank))
     first, last = waits[0], waits[-1]
-    if group.mixed:
-        why = f"The timeouts of {ranks} cannot be of one process group, so they are not compared."
-    elif first.seq != last.seq:
-        why = (
-            f"Rank {first.rank} waits in #{first.seq} of {named(group)}, which rank {last.rank} completed before it "
-            f"came to #{last.seq}: a device that does not complete, or calls that did not fit before."
-        )
-    elif len({(wait.name, wait.numel) for wait in waits}) == 1:
-        why = f"{sentence(ranks)} wait in the same call: {called(first)}, #{first.seq} of {named(group)}."
-    else:
-        why = f"{sentence(ranks)} wait at #{first.seq} in calls that may differ by rank: {first.op}, {last.op}."
-    return Text(summary=why, missing=DUMPS)
+    said = "same_call" if len({(wait.name, wait.numel) for wait in waits}) == 1 else "maybe_other_calls"
+    said = "mixed" if group.mixed else "other_position" if first.seq != last.seq else said
+    figures = {"first": first, "last": last, "call": called(first), "group": named(group), "dumps": DUMPS}
+    return worded(_TEXTS, said=said, waiting=group.waits, **figures)
 
 
 def confirmed(case: WatchdogDecided, cause: str, facts: Facts) -> Finding:

@@ -1,38 +1,14 @@
 """An all_to_all in which a rank expects another number of rows of a peer than that peer sends."""
 
 from diagnostics.analysis.pairwise import Case, Pairs, pairs
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.hang import _parts
-from diagnostics.contract.findings import (
-    EvidenceItem,
-    Finding,
-    Group,
-    Remedy,
-    Text,
-    Where,
-    ruled_out,
-    undecided,
-    worded,
-)
-from diagnostics.contract.formatting import file_name, ranks_spoken, sentence
+from diagnostics.contract.findings import EvidenceItem, Finding, Group, Where, ruled_out, undecided, worded
+from diagnostics.contract.formatting import file_name
 
 ID = "hang.all_to_all_splits"
 _SHOWN = 4
-
-
-def _words(finding: Finding, case: Case) -> Text:
-    first, call = case.misfits[0], case.misfits[0].calls[1]
-    is_tie = {first.sender, first.receiver} <= set(case.culprits)
-    tie = "; neither side can be called wrong" if is_tie else ""
-    at = f" ({file_name(call.file)}:{call.line})" if call.file else ""
-    change = "exchange the counts first (an all_to_all of int64) and give what arrived as output_split_sizes"
-    return Text(
-        summary=f"{sentence(ranks_spoken(finding.ranks))} {'' if is_tie else 'and the others '}disagree about the "
-        f"rows of {call.op}{at}: rank {first.sender} sends {first.sent:,} to rank {first.receiver}, which expects "
-        f"{first.expected:,}{tie}.",
-        measured=f"{len(case.misfits)} pairs of ranks do not fit",
-        remedies=(Remedy("code", f"{change}{at}", "a rank cannot know how many rows its peers have for it"),),
-    )
+_TEXTS = texts_beside(__file__)
 
 
 def decide(known: Pairs) -> list[Finding]:
@@ -43,12 +19,14 @@ def decide(known: Pairs) -> list[Finding]:
         if len(known.records) > 1:
             return [ruled_out(ID, "the splits of {count:,} recorded all_to_all calls fit each other", count=checked)]
         return [undecided(ID, "Split sizes of all_to_all are not recorded.", _parts.RECORD)]
-    call = case.misfits[0].calls[1]
+    first, call = case.misfits[0], case.misfits[0].calls[1]
+    said = "tie" if {first.sender, first.receiver} <= set(case.culprits) else "usual"
+    at = f" ({file_name(call.file)}:{call.line})" if call.file else ""
     return [
         Finding(
             cause=ID,
             status="confirmed",
-            facts=worded(_words, case=case),
+            facts=worded(_TEXTS, said=said, case=case, first=first, call=call, at=at),
             confidence=0.97,
             ranks=case.culprits,
             victims=case.victims,

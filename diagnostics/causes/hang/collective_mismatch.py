@@ -11,7 +11,7 @@ _WHY = "collectives are matched by their order in the group, not by name"
 
 
 def _summary(facts: Disagreement) -> str:
-    return facts.filled("{who} {calls} {mine} where {rest} {rest_calls} {theirs}, at {at}.")
+    return facts.filled("{side:^} {side:calls|call} {mine} where {rest} {rest:calls|call} {theirs}, at {at}.")
 
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:

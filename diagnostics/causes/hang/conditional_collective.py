@@ -24,8 +24,10 @@ _MORE_CONFIDENCE, _MORE_BY_CHANCE_CONFIDENCE, _MORE_AGREEING_CONFIDENCE = 0.8, 0
 
 def _summary(facts: Disagreement) -> str:
     if facts.kind == "added":
-        return facts.filled("Only {side} {calls} {first}; {rest} {rest_is} in {theirs}.")
-    return facts.filled("{who} left out {first} that {rest} {rest_waits} in; {it_is} already in {mine}.")
+        return facts.filled("Only {side} {side:calls|call} {first}; {rest} {rest:is|are} in {theirs}.")
+    return facts.filled(
+        "{side:^} left out {first} that {rest} {rest:waits|wait} in; {side:it is|they are} already in {mine}."
+    )
 
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:

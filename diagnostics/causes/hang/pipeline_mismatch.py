@@ -1,33 +1,13 @@
 """Stages of a pipeline that disagree about the number of micro-batches of a step, or the size of messages."""
 
-from diagnostics.analysis.pairwise import Case, Pairs, pairs
-from diagnostics.causes.declared import declared
+from diagnostics.analysis.pairwise import Pairs, pairs
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang.all_to_all_splits import places, seen
-from diagnostics.contract.findings import Finding, Group, Remedy, Text, ruled_out, undecided, worded
-from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.contract.findings import Finding, Group, ruled_out, undecided, worded
 
 ID = "hang.pipeline_mismatch"
-
-
-def _words(finding: Finding, case: Case, stages: dict[int, int]) -> Text:
-    first = case.misfits[0]
-    sender, receiver = (f"stage {stages[rank]} (rank {rank})" for rank in (first.sender, first.receiver))
-    if case.shapes:
-        seen = f"{sender} sends {first.sent:,} elements, and {receiver} expects {first.expected:,}"
-        change = "give all stages micro-batches of the same size: the same micro_batch_size and sequence length"
-    else:
-        seen = f"{sender} sent {first.sent:,} messages and went on, and {receiver} waits for the next one"
-        change = "give all stages the same number of micro-batches: drop_last, and one batch size for all ranks"
-    what = "sends another size" if case.shapes else "ran another number of micro-batches"
-    blamed = f"{ranks_spoken(finding.ranks)} {what} than in the step before"
-    if len(finding.ranks) > 1:
-        blamed = "neither side can be called wrong"
-    return Text(
-        summary=f"The stages of a pipeline disagree: {seen}; {blamed}.",
-        measured=f"{first.sent:,} sent, {first.expected:,} expected",
-        remedies=(Remedy("code", change, "each message needs its other half on the neighbouring stage"),),
-    )
+_TEXTS = texts_beside(__file__)
 
 
 def decide(known: Pairs) -> list[Finding]:
@@ -42,12 +22,14 @@ def decide(known: Pairs) -> list[Finding]:
             return [ruled_out(ID, "no rank sent or received a message")]
         return [undecided(ID, "Which ranks are stages of a pipeline is not recorded.", _parts.RECORD)]
     assert layout is not None
-    stages = {rank: layout.place(rank)["pp"] for rank in case.group}
+    first, what = case.misfits[0], "sizes" if case.shapes else "counts"
+    sender, receiver = (f"stage {layout.place(r)['pp']} (rank {r})" for r in (first.sender, first.receiver))
+    said = f"{what}_tie" if len(case.culprits) > 1 else what
     return [
         Finding(
             cause=ID,
             status="confirmed",
-            facts=worded(_words, case=case, stages=stages),
+            facts=worded(_TEXTS, said=said, first=first, sender=sender, receiver=receiver),
             confidence=0.95,
             ranks=case.culprits,
             victims=case.victims,

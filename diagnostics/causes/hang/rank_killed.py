@@ -6,7 +6,7 @@ from diagnostics.causes.declared import declared
 from diagnostics.causes.hang import _endings, _parts
 from diagnostics.causes.hang._endings import HOST_MEMORY, Ended, changes_beside
 from diagnostics.contract.findings import Finding, Text, worded
-from diagnostics.contract.formatting import ranks_spoken, sentence, verb
+from diagnostics.contract.formatting import filled, verb
 from diagnostics.evidence.endings import is_fault
 
 ID = "hang.rank_killed"
@@ -24,12 +24,9 @@ def _text(finding: Finding, ended: Ended) -> Text:
 
 
 def _aborted_text(finding: Finding, missing: Missing, what: str, world: int) -> Text:
-    waiting = missing.waiting
+    summary = "{ranks:^} aborted ({what}); {waiting} {waiting:waits|wait}."
     return Text(
-        summary=(
-            f"{sentence(ranks_spoken(finding.ranks))} aborted ({what}); {ranks_spoken(waiting)} "
-            f"{verb(waiting, 'waits', 'wait')}."
-        ),
+        summary=filled(summary, {"ranks": finding.ranks, "what": what, "waiting": missing.waiting}),
         measured=f"{len(finding.ranks)} of {world} ranks left no dump",
         remedies=(_endings.filled(CHANGES[""], what, ()),),
     )

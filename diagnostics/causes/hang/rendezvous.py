@@ -1,12 +1,14 @@
 """The start-up never completed: ranks wait for others that did not come, or the rendezvous timed out."""
 
+from typing import Any
+
 from diagnostics.analysis.stall.blameless import Startup, lasted_s
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Text, worded
-from diagnostics.contract.formatting import counted, file_name, ranks_spoken, sentence, verb
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, worded
+from diagnostics.contract.formatting import counted, file_name
 from diagnostics.evidence.model import shortened
 from diagnostics.evidence.readers.start import own_frame
 
@@ -14,43 +16,8 @@ ID = "hang.rendezvous"
 _TEXTS = texts_beside(__file__)
 
 
-def _not_complete_text(finding: Finding, case: Startup) -> Text:
-    waiting, missing, stuck = case.waiting, case.missing, case.stuck
-    summary = (
-        f"{sentence(ranks_spoken(waiting))} {verb(waiting, 'waits', 'wait')} in init_process_group for "
-        f"{case.waited_s:.0f} s"
-    )
-    if not stuck:
-        come = f"{ranks_spoken(missing)} {verb(missing, 'has', 'have')} not come"
-        return Text(
-            summary=f"{summary}, and {come}: {_why(case, missing)}.",
-            missing="dtk watch on every node with one --folder, or py-spy dump of the processes that did not come",
-        )
-    first = finding.where[0] if finding.where and finding.where[0].rank in stuck else None
-    at = f" at {file_name(first.file)}:{first.line} in {first.function}" if first else ""
-    summary += f"; {ranks_spoken(stuck)} never {verb(stuck, 'comes', 'come')}: it stands still{at}."
-    others = tuple(rank for rank in missing if rank not in stuck)
-    if others:
-        summary += f" {sentence(ranks_spoken(others))} did not come either: {_why(case, others)}."
-    change = "let this rank come to init_process_group, or do on all ranks what it waits for after it"
-    return Text(
-        summary=summary,
-        measured=f"{len(waiting)} of {len(waiting) + len(missing)} ranks came and waited {case.waited_s:.0f} s",
-        remedies=(
-            Remedy(
-                "code",
-                f"{first.file}:{first.line}: {change}" if first else change,
-                "the group is made only when every rank has come",
-            ),
-        ),
-    )
-
-
 def _why(case: Startup, ranks: tuple[int, ...]) -> str:
-    unknown = [rank for rank in ranks if rank not in case.starts]
-    if unknown:
-        return f"nothing was left by {ranks_spoken(unknown)}"
-    return f"{verb(ranks, 'it was', 'they were')} still at work"
+    return "nothing_left" if any(rank not in case.starts for rank in ranks) else "at_work"
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -69,9 +36,17 @@ def decide(stall: Stall) -> list[Finding]:
 
 
 def _finding(case: Startup) -> Finding:
-    facts = worded(_not_complete_text, case=case)
+    others = tuple(rank for rank in case.missing if rank not in case.stuck)
+    unknown = [rank for rank in others if rank not in case.starts]
+    figures: dict[str, Any] = {"case": case, "others": others, "unknown": unknown}
     if not case.stuck:
+        facts = worded(_TEXTS, said=("absent", _why(case, others)), **figures)
         return Finding(cause=ID, status="undecided", facts=facts, confidence=0.0, victims=case.waiting)
+    first = own_frame(case.starts[case.stuck[0]])
+    figures["place"] = f" at {file_name(first.file)}:{first.line} in {first.function}" if first else ""
+    figures["at"] = f"{first.file}:{first.line}: " if first else ""
+    figures["count"] = len(case.waiting) + len(case.missing)
+    facts = worded(_TEXTS, said=("stuck", *(("nor", _why(case, others)) if others else ())), **figures)
     stands = "has not come to init_process_group"
     return Finding(
         cause=ID,

@@ -6,8 +6,8 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.hang import _parts, _watchdog
 from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
-from diagnostics.contract.findings import Finding, Remedy, Text, ruled_out, worded
-from diagnostics.contract.formatting import counted, ranks_spoken, sentence
+from diagnostics.contract.findings import Finding, Remedy, ruled_out, worded
+from diagnostics.contract.formatting import counted
 from diagnostics.evidence.model import shortened
 
 ID = "hang.signature_mismatch"
@@ -30,7 +30,7 @@ def _summary(facts: Disagreement) -> str:
         )  # fmt: skip
     differing = differing_parts(minority.wire, majority.wire) if minority.text == majority.text else ()
     hidden = f" What differs is the {' and the '.join(differing)}." if differing else ""
-    return facts.filled("{who} {calls} {mine} where {rest} {rest_has} {theirs}, at {at}.") + hidden
+    return facts.filled("{side:^} {side:calls|call} {mine} where {rest} {rest:has|have} {theirs}, at {at}.") + hidden
 
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
@@ -58,23 +58,6 @@ READING = Reading(
 )
 
 
-def _root_differs_text(finding: Finding, case: RootDiffers) -> Text:
-    call = case.calls[case.waiting[0]]
-    side = "source" if call.wire.op in {"broadcast", "scatter"} else "destination"
-    which = "Which of them differs is not recorded: a tie."
-    if case.deviating is not None:
-        which = f"If the common {side} is rank {case.members[0]}, rank {case.deviating} names another one."
-    at = f" at {call.place}" if call.site else ""
-    return Text(
-        summary=(
-            f"{sentence(ranks_spoken(case.waiting))} hang in {call.cited()}, which {ranks_spoken(case.complete)} "
-            f"completed: all made the call, so they do not agree on its {side}. {which}"
-        ),
-        measured=f"completed on {len(case.complete)} of {len(case.members)} ranks",
-        remedies=(Remedy("code", f"pass the same {side} on every rank{at}", "all ranks must name the same root"),),
-    )
-
-
 def decide(stall: Stall) -> list[Finding]:
     """Decide it by the first call in which the ranks differ, printed sizes, watchdogs, and roots that cannot agree."""
     case, findings = stall.sizes, list[Finding]()
@@ -97,13 +80,21 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
 
 
 def _root_differs(stall: Stall, case: RootDiffers) -> Finding:
+    call = case.calls[case.waiting[0]]
     ranks = (case.deviating,) if case.deviating is not None else case.waiting
     both = (*ranks[:1], *[rank for rank in case.waiting if rank not in ranks][:1])
     stuck = dict.fromkeys(case.waiting[:2], f"#{case.operation.seq} did not complete")
     return _parts.confirmed(
         stall.job,
         ID,
-        worded(_root_differs_text, case=case),
+        worded(
+            _TEXTS,
+            said=("root", "root_unknown" if case.deviating is None else "root_known"),
+            case=case,
+            call=call,
+            side="source" if call.wire.op in {"broadcast", "scatter"} else "destination",
+            at=f" at {call.place}" if call.site else "",
+        ),
         _ROOT_CONFIDENCE if case.deviating is not None else _ROOT_TIE_CONFIDENCE,
         at=case.operation,
         seen={**stuck, case.complete[0]: f"#{case.operation.seq} completed"},

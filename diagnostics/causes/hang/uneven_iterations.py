@@ -29,10 +29,12 @@ def _summary(facts: Disagreement) -> str:
         run, expected = divergence.iterations or (0, 0)
         counts = f" ({counted(run, 'iteration')} instead of {expected})" if run != expected else ""
         times = facts.kind.partition("_")[0]
-        return facts.filled(f"{{who}} {{goes}} through the loop {times} times than {{rest}}{counts}: {meets}.")
+        return facts.filled(
+            f"{{side:^}} {{side:goes|go}} through the loop {times} times than {{rest}}{counts}: {meets}."
+        )
     if facts.kind == "fewer_iterations":
-        return facts.filled("{who} left the loop that {rest} {rest_is} still in: {mine} meets {theirs} at {at}.")
-    return facts.filled("{who} {runs} on with {mine} where {rest} {rest_is} in {theirs}, at {at}.")
+        return facts.filled("{side:^} left the loop that {rest} {rest:is|are} still in: {mine} meets {theirs} at {at}.")
+    return facts.filled("{side:^} {side:runs|run} on with {mine} where {rest} {rest:is|are} in {theirs}, at {at}.")
 
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:

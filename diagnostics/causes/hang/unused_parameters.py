@@ -14,8 +14,8 @@ ID = "hang.unused_parameters"
 
 def _summary(facts: Disagreement) -> str:
     return facts.filled(
-        "{who} left the backward pass without {theirs_at}, which {rest} {rest_waits} in: some of its parameters got no "
-        "gradient in this step."
+        "{side:^} left the backward pass without {theirs_at}, which {rest} {rest:waits|wait} in: some of its "
+        "parameters got no gradient in this step."
     )
 
 
@@ -39,10 +39,8 @@ def _ddp_text(finding: Finding, case: DdpUnused, is_dtk_run: bool) -> Text:
     who = sentence(ranks_spoken(case.ranks)) if case.ranks else "A rank"
     names = f" ({shortened(case.names, 120)})" if case.names else ""
     return Text(
-        summary=(
-            f"{who} ran the backward pass without a gradient for some parameters{names}, so DDP could not finish "
-            "its reduction."
-        ),
+        summary=f"{who} ran the backward pass without a gradient for some parameters{names}, so DDP could not finish "
+        "its reduction.",
         measured=f"{counted(len(case.facts), 'message')} of DDP",
         remedies=under_ddp("", is_dtk_run=is_dtk_run),
     )
