@@ -1,22 +1,27 @@
-"""Accuracy of `dtk diagnose` on a folder of logs whose truth is known. Prints a table and how well it is calibrated.
+"""Accuracy of `dtk diagnose` on folders of logs whose truth is known. Prints a table and how well it is calibrated.
 
     python benchmarks/log_corpus.py FOLDER                        verdicts against benchmarks/log_truth.json
     python benchmarks/log_corpus.py FOLDER --truth truth.json     of another corpus
+    python benchmarks/log_corpus.py A B --truth a.json b.json --fit   the `fit` of suspicions.yaml, from counts
 
-Each folder below FOLDER is one job. The truth file maps its name to `causes` (each of them is a right answer; absent:
-the log does not decide it, and UNDECIDED is right), and to `ranks` where the truth names the ranks to blame.
+Each folder below FOLDER is one job. A truth file maps its name to `causes` (each of them is a right answer; absent:
+the log does not decide it, and UNDECIDED is right), to `ranks` where the truth names the ranks to blame, and to `known`
+where the cause became known otherwise: then suspicions count as right or wrong too.
 """
 
 import argparse
 import collections
 import itertools
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+from diagnostics.causes import suspicions
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.diagnose import diagnose
 from diagnostics.report.jsonform import as_json
+from diagnostics.report.model import Report
 
 TRUTH = Path(__file__).with_name("log_truth.json")
 BINS = (0.0, 0.2, 0.35, 0.5, 0.7, 0.9, 1.01)
@@ -31,49 +36,94 @@ def grade(truth: dict[str, Any], report: dict[str, Any]) -> str:
     if not report["root_causes"]:
         return "missed" if causes else "undecided rightly"
     first = report["root_causes"][0]
+    if not causes and first["cause"] in truth.get("known", []):
+        return "right"
     same = ranks is None or first["ranks"] == ranks
     if first["cause"] in causes and same:
         return "right"
     return "right ranks only" if causes and ranks and same else "wrong"
 
 
-def claims(truth: dict[str, Any], report: dict[str, Any]) -> list[tuple[float, bool]]:
-    """Return (probability, whether it is right) of all that is confirmed or suspected, where the truth is known."""
-    causes = truth.get("causes", [])
-    named = [(one["confidence"], one["cause"]) for one in report["root_causes"]]
-    named += [(one["probability"], one["cause"]) for one in report.get("suspicions", [])]
-    return [(said, cause in causes) for said, cause in named] if causes else []
+def known(truth: dict[str, Any]) -> list[str]:
+    """Return the causes that turned out to be right."""
+    return [*truth.get("causes", []), *truth.get("known", [])]
+
+
+def claims(truth: dict[str, Any], named: list[dict[str, Any]], said: str) -> list[tuple[float, bool]]:
+    """Return (probability, whether it is right) of what is confirmed or suspected, where the truth is known."""
+    right = known(truth)
+    return [(one[said], one["cause"] in right) for one in named] if right else []
+
+
+def calibration(title: str, said: list[tuple[float, bool]]) -> None:
+    """Print how often what is said with a probability is right."""
+    print(f"\n| {title} with | claims | right |\n|---|---|---|")
+    for low, high in itertools.pairwise(BINS):
+        right = [is_right for probability, is_right in said if low <= probability < high]
+        if right:
+            print(f"| {low:.0%}-{min(high, 1):.0%} | {len(right)} | {sum(right) / len(right):.0%} |")
+
+
+def fit(cases: list[tuple[list[str], list[str]]]) -> None:
+    """Print the exponent and the share of other causes under which the known causes are likeliest."""
+
+    def likelihood(exponent: float, other: float) -> float:
+        suspicions.TABLE["fit"] |= {"exponent": exponent, "other": other}
+        total = 0.0
+        for shown, right in cases:
+            found = suspicions.probabilities(shown)
+            named = sum(found.get(cause, 0.0) for cause in right)
+            total += math.log(named or 1 - sum(found.values()))
+        return total
+
+    grid = [(round(0.4 + 0.05 * a, 2), round(0.01 * b, 2)) for a in range(33) for b in range(1, 31)]
+    best = max(grid, key=lambda pair: likelihood(*pair))
+    print(f"\nfit: {{exponent: {best[0]:g}, other: {best[1]:g}}}, from {len(cases)} logs without a confirmed cause")
 
 
 def main() -> int:
     """Diagnose every job."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--truth", type=Path, default=TRUTH)
+    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--truth", type=Path, nargs="+", default=[TRUTH])
+    parser.add_argument("--fit", action="store_true", help="print the figures that suspicions.yaml needs")
     options = parser.parse_args()
-    truths = json.loads(options.truth.read_text())
+    truths = {name: truth for file in options.truth for name, truth in json.loads(file.read_text()).items()}
     counts: collections.Counter[str] = collections.Counter()
-    said: list[tuple[float, bool]] = []
+    confirmed: list[tuple[float, bool]] = []
+    suspected: list[tuple[float, bool]] = []
+    cases: list[tuple[list[str], list[str]]] = []
     print("| log | grade | answer | suspicions |\n|---|---|---|---|")
-    for folder in sorted(path for path in options.folder.iterdir() if path.name in truths):
-        truth = truths[folder.name]
+    for folder in sorted(path for root in options.folders for path in root.iterdir() if path.name in truths):
+        truth, whole = truths[folder.name], None
         try:
-            report = as_json(diagnose(folder))
+            whole = diagnose(folder)
+            report = as_json(whole)
         except DiagnosticsError as error:
             report = {"outcome": f"unusable: {error}"[:40], "root_causes": []}
         result = grade(truth, report)
         counts[result] += 1
-        said += claims(truth, report)
+        confirmed += claims(truth, report["root_causes"], "confidence")
+        suspected += claims(truth, report.get("suspicions", []), "probability")
+        cases += case(truth, whole)
         answer = "; ".join(f"{one['cause']} {one['confidence']:.0%} {one['ranks']}" for one in report["root_causes"])
         maybe = "; ".join(f"{one['cause']} {one['probability']:.0%}" for one in report.get("suspicions", []))
         print(f"| {folder.name} | {result} | {report['outcome']} {answer} | {maybe} |")
     print(f"\n{sum(counts.values())} logs: " + ", ".join(f"{count} {name}" for name, count in counts.most_common()))
-    print("\n| said | claims | right |\n|---|---|---|")
-    for low, high in itertools.pairwise(BINS):
-        right = [is_right for probability, is_right in said if low <= probability < high]
-        if right:
-            print(f"| {low:.0%}-{min(high, 1):.0%} | {len(right)} | {sum(right) / len(right):.0%} |")
+    calibration("confirmed", confirmed)
+    calibration("suspected", suspected)
+    if options.fit:
+        fit(cases)
     return 0
+
+
+def case(truth: dict[str, Any], report: Report | None) -> list[tuple[list[str], list[str]]]:
+    """Return the clues of a log without a confirmed cause, and the causes that turned out to be right."""
+    right = known(truth)
+    if report is None or report.root_causes or report.waiting is None or not right:
+        return []
+    shown = list(suspicions.clues(report.waiting))
+    return [(shown, right)] if shown else []
 
 
 if __name__ == "__main__":

@@ -120,6 +120,8 @@ class Standing(Struct, frozen=True):
     """How a rank that waits for nothing noticed that a peer was gone."""
     losers: tuple[int, ...] = ()
     """Ranks that noticed it, as far as their lines name them."""
+    work: LogFact | None = None
+    """The last that the job told before the wait of work beside its steps, or of their end."""
     wordless: tuple[int, ...] = ()
     """Ranks that torchrun lists and that gave up on no call, where the others did so at lines that are known."""
 
@@ -201,6 +203,7 @@ def standing(evidence: Evidence) -> Standing | None:
         lost=_CPP_FILE.sub("", victims[0].message.partition("\n")[0]) if victims else "",
         losers=tuple(sorted({error.rank for error in victims if error.rank is not None})),
         wordless=tuple(sorted(listed - placed)) if placed else (),
+        work=next((fact for fact in evidence.facts if fact.kind in ("host_work", "host_progress")), None),
         results=frozenset(str(fact.fields["result"]) for fact in gave_up if fact.kind == "nccl_result"),
     )
 

@@ -17,8 +17,6 @@ MOST = 3
 """Suspicions that a report names."""
 LEAST = 0.12
 """Probability below which a suspicion says no more than that the cause exists."""
-_OTHER = 0.08
-"""Share of causes that are not in the table."""
 _WARM = 20
 """Calls that completed in a group whose start-up is certainly over."""
 _LOST = 0.15
@@ -27,24 +25,30 @@ _ROOTED = frozenset({"broadcast", "reduce", "scatter", "gather"})  # All ranks o
 _OVERRUN = 3
 """Times its timeout that a call waited where not even the watchdog's thread could run."""
 TABLE = table_beside(__file__)
-_CAUSES, _CLUES, _DECIDE = TABLE["causes"], TABLE["clues"], TABLE["decide"]
+_CAUSES, _CLUES, _DECIDE, _FIT = TABLE["causes"], TABLE["clues"], TABLE["decide"], TABLE["fit"]
 
 
 def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Suspicion, ...]:
     """Return the likeliest causes for which a clue speaks, at most `MOST`, the likeliest first."""
-    shown = clues(standing)
+    shown, culprits, suspected = clues(standing), _culprits(standing), []
+    likely = sorted(probabilities(shown, ruled_out).items(), key=lambda item: -item[1])
+    for cause, probability in likely[:MOST]:
+        speaks_for = tuple(text for name, text in shown.items() if _CLUES[name].get(cause, 1.0) > 1)
+        against = tuple(text for name, text in shown.items() if _CLUES[name].get(cause, 1.0) < 1)
+        if speaks_for and probability >= LEAST:
+            ranks, decide = culprits[_CAUSES[cause]["ranks"]], _DECIDE[_CAUSES[cause]["decide"]]
+            suspected.append(Suspicion(cause, round(probability, 2), ranks, speaks_for, against, decide))
+    return tuple(suspected)
+
+
+def probabilities(shown: Collection[str], ruled_out: Collection[str] = ()) -> dict[str, float]:
+    """Return how likely each cause is beside these clues; the rest to 1 is what the table does not name."""
     odds = {cause: entry["share"] for cause, entry in _CAUSES.items() if cause not in ruled_out}
     for name in shown:
         odds = {cause: value * _CLUES[name].get(cause, 1.0) for cause, value in odds.items()}
-    total, culprits, suspected = sum(odds.values()) + _OTHER, _culprits(standing), []
-    for cause in sorted(odds, key=lambda cause: -odds[cause])[:MOST]:
-        speaks_for = tuple(text for name, text in shown.items() if _CLUES[name].get(cause, 1.0) > 1)
-        against = tuple(text for name, text in shown.items() if _CLUES[name].get(cause, 1.0) < 1)
-        if speaks_for and odds[cause] / total >= LEAST:
-            entry, probability = _CAUSES[cause], round(odds[cause] / total, 2)
-            ranks, decide = culprits[entry["ranks"]], _DECIDE[entry["decide"]]
-            suspected.append(Suspicion(cause, probability, ranks, speaks_for, against, decide))
-    return tuple(suspected)
+    fitted = {cause: value ** _FIT["exponent"] for cause, value in odds.items()}
+    whole = sum(fitted.values()) + _FIT["other"]
+    return {cause: value / whole for cause, value in fitted.items()}
 
 
 def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...]:
@@ -141,7 +145,10 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
     is_closed = reported == {"nccl_peer_closed"} and not standing.results
     is_remote = "ncclRemoteError" in standing.results
     waits_for_nothing = not (standing.waits or standing.failure or absent)
+    work = standing.work.fields if standing.work else {}
     return {
+        "working": shortened(str(work.get("what", "")).strip(), 60),
+        "ended": work.get("ended"),
         "stuck": standing.stuck_s and f"{standing.stuck_s:.0f}",
         "overrun": over and (over.waited_s, over.timeout_s),
         "transport": reported and not is_closed and not standing.refused,

@@ -35,7 +35,7 @@ def decide(stall: Stall) -> list[Finding]:
     fields, victims = work.fields, tuple(sorted(waiting - set(ranks)))
     told = worded(
         _TEXTS,
-        what=str(fields["what"]).strip() + (f" on {ranks_spoken(ranks)}" if ranks else ""),
+        what=(str(fields["what"]).strip() or "A progress bar") + (f" on {ranks_spoken(ranks)}" if ranks else ""),
         done=fields["done"],
         total=fields["total"],
         waits=f"{sentence(ranks_spoken(victims))} waited" if victims else "the other ranks waited",

@@ -113,7 +113,7 @@ class _Scan(Struct):
     failed: dict[str, tuple[int, Any, int]] = field(default_factory=dict)
     """Process id of a torchrun -> line of its last attempt that failed, process that failed, stacks until then."""
     work: LogFact | None = None
-    """The last line about work on the host."""
+    """The last line about work beside the steps, such as an evaluation, or about the end of the training."""
     restarted: int = 0
     """Last line of the attempts before the last one."""
     aside: Contents | None = None
@@ -213,10 +213,11 @@ class _Scan(Struct):
         return False
 
     def _add(self, kind: str, rank: int | None, line: Line, fields: dict[str, Any]) -> None:
-        if kind == "host_progress":
+        if kind in ("host_progress", "host_work"):
             self.work = LogFact(kind, rank, self.read.file, line.number, shortened(line.text.strip(), TEXT), fields)
             return
-        under_way = self.work is not None and self.work.fields["percent"] < 100 and self.steps.last < self.work.line
+        work = self.work.fields if self.work is not None and self.steps.last < self.work.line else None
+        under_way = work is not None and work.get("percent", 0) < 100
         if kind in _WAITED and self.work is not None and under_way:
             self.read.facts.append(self.work)
             self.work = None

@@ -5,11 +5,14 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.standing import Progress, Standing, Waiting
 from diagnostics.causes.registry import built_in
-from diagnostics.causes.suspicions import MOST, TABLE, clues, suspicions
+from diagnostics.causes.suspicions import MOST, TABLE, clues, probabilities, suspicions
+from diagnostics.evidence.model import LogFact
 
 WAIT = Waiting((0,), "all_reduce", 5000, 100_000, "default_pg", 4, 4999, 5000, 600.0, 600.0)
 
 
+SAVES = LogFact("host_work", 0, "job.log", 9, "Saving model checkpoint", {"what": "Saving model checkpoint to out"})
+ENDS = LogFact("host_work", 0, "job.log", 9, "{'train_runtime': 119.8}", {"ended": "train_runtime"})
 PLACED = Waiting((0, 1, 2), "backward", members=4, waited_s=12.0, site="train.py:12")
 
 
@@ -20,7 +23,9 @@ def stands(*waits: Waiting, **more: object) -> Standing:
 @pytest.mark.parametrize(
     ("standing", "cause", "least"),
     [
-        (stands(replace(WAIT, numel=1)), "hang.conditional_collective", 0.3),
+        (stands(replace(WAIT, numel=1)), "hang.timeout_budget", 0.3),  # A barrier behind an evaluation or a save.
+        (stands(replace(WAIT, numel=1), work=SAVES), "hang.timeout_budget", 0.6),
+        (stands(replace(WAIT, numel=1), work=ENDS), "hang.conditional_collective", 0.4),
         (stands(replace(WAIT, seq=1, completed=-1, ranks=(0, 1, 2, 3))), "hang.startup", 0.5),
         (
             stands(replace(WAIT, op="broadcast", seq=1, completed=-1, ranks=(1, 2, 3)), silent=(0,)),
@@ -37,13 +42,13 @@ def stands(*waits: Waiting, **more: object) -> Standing:
         (stands(results=frozenset({"ncclRemoteError"}), failure="ncclRemoteError"), "hang.rank_raised", 0.2),
         (stands(results=frozenset({"ncclSystemError"}), failure="ncclSystemError"), "hang.network", 0.3),
         (stands(results=frozenset({"ncclSystemError"}), loopback=True), "env.wrong_interface", 0.6),
-        (stands(absent=(4, 5)), "hang.host_stall", 0.2),
+        (stands(absent=(4, 5)), "hang.timeout_budget", 0.2),
         (
             stands(PLACED, replace(PLACED, op="barrier", ranks=(3,), site="train.py:30")),
             "hang.conditional_collective",
             0.3,
         ),
-        (stands(PLACED, wordless=(3,)), "hang.host_stall", 0.6),
+        (stands(PLACED, wordless=(3,)), "hang.host_stall", 0.5),
         (stands(replace(PLACED, op="broadcast", ranks=(0, 1, 2, 3))), "hang.signature_mismatch", 0.4),
         (stands(WAIT, replace(WAIT, ranks=(1,), seq=4000, enqueued=4000)), "hang.uneven_iterations", 0.3),
         (stands(WAIT, replace(WAIT, ranks=(1,), seq=4998, enqueued=5000)), "hang.collective_mismatch", 0.2),
@@ -65,7 +70,7 @@ def test_ranks_that_did_not_come_are_named() -> None:
 
 
 def test_what_speaks_against_it_is_told() -> None:
-    (found,) = (one for one in suspicions(stands(WAIT)) if one.cause == "hang.unused_parameters")
+    (found,) = (one for one in suspicions(stands(WAIT)) if one.cause == "hang.uneven_iterations")
     against = [one.speaks_against for one in suspicions(stands(replace(WAIT, op="broadcast"))) if one.speaks_against]
     assert "gradients" in found.speaks_for[0] and not against
 
@@ -75,6 +80,7 @@ def test_probabilities_are_those_of_one_whole() -> None:
         found = suspicions(standing)
         assert len(found) <= MOST and sum(one.probability for one in found) < 1
         assert [one.probability for one in found] == sorted((one.probability for one in found), reverse=True)
+        assert sum(probabilities(clues(standing)).values()) < 1, "the rest is for causes that the table does not name"
 
 
 def test_nothing_is_suspected_without_a_clue_or_against_what_is_ruled_out() -> None:
@@ -100,6 +106,8 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(WAIT, replace(WAIT, ranks=(1,), seq=4998, enqueued=5000)),
         stands(results=frozenset({"ncclSystemError", "ncclRemoteError"}), loopback=True, lost="closed"),
         stands(absent=(4,)),
+        stands(WAIT, work=SAVES),
+        stands(WAIT, work=ENDS),
         stands(PLACED, replace(PLACED, op="barrier", ranks=(3,), site="train.py:30")),
         stands(PLACED, wordless=(3,)),
         stands(replace(PLACED, op="broadcast", ranks=(0, 1, 2, 3))),

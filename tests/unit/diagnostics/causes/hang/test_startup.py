@@ -36,7 +36,7 @@ def test_all_ranks_and_what_they_raised_afterwards(tmp_path: Path) -> None:
 def test_a_rank_that_left_no_line_leaves_it_open(tmp_path: Path) -> None:
     report = said(tmp_path, "".join(map(first, range(3))))
     assert not report.root_causes
-    assert (report.suspicions[0].cause, report.suspicions[0].ranks) == ("hang.host_stall", (3,))
+    assert (report.suspicions[0].cause, report.suspicions[0].ranks) == ("hang.timeout_budget", (3,))
     assert report.waiting is not None and report.waiting.silent == (3,)
 
 

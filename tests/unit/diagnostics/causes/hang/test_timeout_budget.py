@@ -48,3 +48,20 @@ def test_a_bar_that_was_drawn_over_itself(tmp_path: Path) -> None:
     drawn = "\r".join(BAR.format(percent=n, took=f"{n // 9:02}:00").rstrip() for n in range(90)) + "\n"
     (tmp_path / "train.log").write_bytes((drawn + WAITS).encode())
     assert [root.cause for root in diagnose(tmp_path).root_causes] == ["hang.timeout_budget"]
+
+
+@pytest.mark.parametrize(
+    "bar",
+    [
+        " 35%|####   | 73811/208140 [10:01<17:14, 39.81MB/s]\n",  # A script's own, without a word in front of it.
+        "Loading checkpoint shards:  57%|#####  | 4/7 [09:40<07:29, 149.96s/it]\n",
+    ],
+)
+def test_bars_of_other_work_than_a_data_set_s(tmp_path: Path, bar: str) -> None:
+    (tmp_path / "train.log").write_text(bar + WAITS)
+    assert [(root.cause, root.ranks) for root in diagnose(tmp_path).root_causes] == [("hang.timeout_budget", (0,))]
+
+
+def test_the_bar_of_the_steps_is_none_of_these(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("  2%|#   | 130/6200 [10:07<50:20,  4.98s/it]\n" + WAITS)
+    assert not diagnose(tmp_path).root_causes

@@ -206,3 +206,29 @@ def test_healthy_lines_say_nothing(tmp_path: Path) -> None:
 )
 def test_sizes(text: str, size: int | None) -> None:
     assert size_bytes(text) == size
+
+
+WAITS = (
+    "[rank1]:[E1122 10:20:30.1 ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=41, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600033 milliseconds\n"
+)
+STEP = "{'loss': 1.25, 'grad_norm': 0.7, 'learning_rate': 2e-05, 'epoch': 0.1}\n" * 12
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("Saving model checkpoint to out/checkpoint-500\n", "Saving model checkpoint to out/checkpoint-500"),
+        ("***** Running Evaluation *****\n  Num examples = 900\n", "Running Evaluation *****"),
+        ("[2026-11-22 10:00:01 TP3] Load weight begin. avail mem=78.4 GB\n", "Load weight begin. avail mem=78.4 GB"),
+        ("{'train_runtime': 119.8, 'train_loss': 1.2}\n", None),  # The end of the training, rather than work.
+    ],
+)
+def test_the_last_work_before_a_wait_is_kept(tmp_path: Path, text: str, what: str | None) -> None:
+    found = only(scan(tmp_path / "x.log", STEP + text + WAITS).facts, "host_work")
+    assert found.fields.get("what") == what and bool(found.fields.get("ended")) == (what is None)
+
+
+def test_work_that_steps_came_after_is_over(tmp_path: Path) -> None:
+    found = scan(tmp_path / "x.log", "Saving model checkpoint to out\n" + STEP + WAITS)
+    assert "host_work" not in {fact.kind for fact in found.facts}
