@@ -59,17 +59,15 @@ def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...
     reserved, outside, allocated = record.reserved_bytes or 0, record.outside_bytes or 0, record.allocated_bytes
     unused = (record.unused_bytes or 0) / reserved if reserved else 0.0
     shown = {"steps": steps, "unused": unused >= _LOST, "outside": outside > _LOST * (record.total_bytes or outside)}
-    parts = {
-        "tensors": f"{bytes_text(allocated)} are in tensors" if allocated else "the request did not fit",
-        "steps": counted(steps, "step"),
-        "unused": f"{unused:.0%}",
-        "outside": bytes_text(outside),
-    }
+    tensors = f"{bytes_text(allocated)} are in tensors" if allocated else "the request did not fit"
+    figures = {"steps": counted(steps, "step"), "unused": f"{unused:.0%}", "outside": bytes_text(outside)}
     rows = {cause: row | (row["where"] if shown[row["if"]] else {}) for cause, row in TABLE["memory"].items()}
     whole = sum(row["share"] for row in rows.values())
     likely = sorted(((row["share"] / whole, cause, row["says"]) for cause, row in rows.items() if row["says"]))[::-1]
     return tuple(
-        Suspicion(cause, round(share, 2), (), (text.format_map(parts),), (), _DECIDE["snapshot"])
+        Suspicion(
+            cause, round(share, 2), (), (text.format_map(figures | {"tensors": tensors}),), (), _DECIDE["snapshot"]
+        )
         for share, cause, text in likely[:MOST]
     )
 
@@ -82,13 +80,8 @@ def clues(standing: Standing) -> dict[str, str]:
 
 def _culprits(standing: Standing) -> dict[str, tuple[int, ...]]:
     """Return the ranks that a cause would blame, by the names that the table uses."""
-    behind = (
-        standing.behind
-        or standing.absent
-        or standing.elsewhere
-        or standing.wordless
-        or (standing.apart[0].ranks if standing.apart else ())
-    )
+    behind = standing.behind or standing.absent or standing.elsewhere or standing.wordless
+    behind = standing.apart[0].ranks if standing.apart and not behind else behind
     silent = standing.silent if len(standing.silent) <= len(standing.longest.ranks) else ()
     return {"nobody": (), "behind": behind, "silent": silent, "stalled": standing.broken or behind or silent}
 
