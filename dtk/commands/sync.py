@@ -10,7 +10,7 @@ from typing import Any
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.files import read_json
 from diagnostics.runs.records import reason
-from dtk.config.trust import check_owner
+from dtk.config.trust import check_entries, check_owner
 from dtk.console import output
 from dtk.errors import DtkError
 from dtk.runs.find import RUN_HELP, find_readable
@@ -33,6 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     paths = RunPaths(Path(find_readable(arguments.run).path))
     check_owner(paths.root, "dtk sync", trust=arguments.trust)
+    check_entries(paths.root, "dtk sync", trust=arguments.trust)  # What a link leads to would be sent.
     with _readable(paths.config):
         config = as_mapping(safe_yaml.loads(whole(paths.config, Limits()), Limits()))
     stored = as_mapping(config.get("tracker"))

@@ -23,6 +23,10 @@ _RANGE = re.compile(r"[0-9a-fA-F.:]+/\d{1,3}(?=,|$)")
 (NCCL_NET_PLUGIN, FI_PROVIDER_PATH, UCX_MODULE_DIR, HSA_TOOLS_LIB) or write there."""
 _FILE = re.compile(r"(?:FILE|PATH|DIR|FOLDER)$")
 """Variables whose value is a path, also one without a slash: it lies in the folder that the user works in."""
+_WRITES = re.compile(r"(?:DEBUG|DUMP)\w*_FILE$")
+"""Variables that name a file to write: the one kind that may name a path in the run folder, as dtk's presets do.
+A library there would be somebody else's code."""
+_KEY = re.compile(r"\{(?!run\})(\w+)\??\}")
 COMMANDS = (
     "launcher.setup", "launcher.python", "launcher.extra", "launcher.srun_extra", "launcher.image",
     "launcher.workdir", "launcher.secrets",
@@ -117,14 +121,21 @@ def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], type
             fix = f"if it is right, type it again: '{key}={again}'"
             where = f"names a folder outside it to write to: {value}"
             raise DtkError(f"{option}: its {key} {'would be executed' if key in COMMANDS else where}", why, fix)
-    before = get(stored, "nccl.variables") or {}
-    for name, value in (get(plain, "nccl.variables") or {}).items():
-        inside = str(value).startswith("{run}/") and ".." not in str(value)
+    before = _variables(stored)
+    for name, value in _variables(plain).items():
+        inside = value.startswith("{run}/") and ".." not in value and _WRITES.search(name)
         key = f"nccl.variables.{name}"
-        path = "/" in _RANGE.sub("", str(value)) or (_FILE.search(name) and not str(value).startswith("{"))
+        path = "/" in _RANGE.sub("", value) or (_FILE.search(name) and not value.startswith("{"))
         if path and not inside and before.get(name) == value and not keys & {"nccl", key}:
-            what = f"{option}: its {key} names a path outside it: a library to load, or a file to write"
+            what = f"{option}: its {key} names a path: a library to load, or a file to write"
             raise DtkError(what, why, f"if it is right, type it again: '{key}=\"{value}\"'")
+
+
+def _variables(plain: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables of NCCL with the keys of their section filled in; but the topology, which is only read."""
+    given = {name: str(text) for name, text in (get(plain, "nccl.variables") or {}).items()}
+    filled = {name: _KEY.sub(lambda key: str(get(plain, f"nccl.{key[1]}")), text) for name, text in given.items()}
+    return filled | {name: text for name, text in given.items() if name == "NCCL_TOPO_FILE"}
 
 
 def refuse_masked(plain: Mapping[str, Any]) -> None:

@@ -58,3 +58,11 @@ def test_a_run_without_a_tracker_names_the_option(run: Path, capsys: pytest.Capt
     RunPaths(run).config.unlink()
     assert main(["sync", str(run), "--tracker", "wandb"]) == 2
     assert "config.yaml cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "tensorboard"])
+def test_what_a_link_leads_to_is_not_sent(run: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(run.parent / "outside")
+    assert main(["sync", str(run), "--tracker", "tensorboard"]) == 2
+    assert f"dtk sync: {name} is a link out of the folder" in capsys.readouterr().err

@@ -71,10 +71,27 @@ def test_libraries_and_files_of_the_folder_are_refused(folder: RunPaths, name: s
     assert kept.composed.config.nccl.variables[name] == value
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("topo_file", "{topo_file}"), ("hca", "{hca?}"), ("interface", "{run}{interface}")]
+)
+def test_a_key_that_stands_in_a_variable_is_looked_at_in_it(folder: RunPaths, key: str, value: str) -> None:
+    poison(folder, nccl={key: "/../tmp/evil.so", "variables": {"NCCL_NET_PLUGIN": value}})
+    with pytest.raises(DtkError, match=r"its nccl\.variables\.NCCL_NET_PLUGIN names a path"):
+        rerun(folder.root, [], None)
+
+
+def test_a_library_in_the_folder_itself_is_refused(folder: RunPaths) -> None:
+    """For `resume=`, `{run}` is the folder that somebody handed over."""
+    poison(folder, nccl={"variables": {"UCX_MODULE_DIR": "{run}/lib"}})
+    with pytest.raises(DtkError, match=r"its nccl\.variables\.UCX_MODULE_DIR names a path"):
+        resume(compose([f"resume={folder.root}"], None, traced=True), None)
+
+
 def test_what_dtk_itself_puts_into_a_folder_is_taken(folder: RunPaths) -> None:
-    variables = {"NCCL_DEBUG_FILE": "{run}/nccl.%h.%p.log", "NCCL_NET_PLUGIN": "none"}
+    variables = {"NCCL_DEBUG_FILE": "{run}/nccl.%h.%p.log", "NCCL_NET_PLUGIN": "none", "NCCL_TOPO_FILE": "{topo_file?}"}
+    variables |= {"TORCH_FR_DUMP_TEMP_FILE": "{run}/flight/watchdog_rank_", "NCCL_TOPO_DUMP_FILE": "{run}/x.xml"}
     ranges = {"NCCL_IB_ADDR_RANGE": "10.1.0.0/16", "GLOO_X": "fd00::/8,10.0.0.0/8"}
-    poison(folder, nccl={"variables": variables | ranges})
+    poison(folder, nccl={"variables": variables | ranges, "topo_file": "/opt/topology.xml"})
     assert rerun(folder.root, [], None).composed.config.nccl.variables["NCCL_NET_PLUGIN"] == "none"
 
 
