@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.files import read_json
 from diagnostics.runs.records import reason
 from dtk.config.trust import check_entries, check_owner
 from dtk.console import output
@@ -26,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from diagnostics.evidence import safe_yaml
     from diagnostics.evidence.limits import Limits, whole
-    from diagnostics.runs.records import as_mapping
+    from diagnostics.runs.records import as_mapping, mapping
     from dtk.config.schema import KINDS
     from dtk.config.strict import section_from_plain
     from dtk.record.trackers import Tracker, check_tracker, offline_logs
@@ -45,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     section = {**(stored if stored.get("name") == name else {}), **(typed if name == "wandb" else {}), "name": name}
     chosen = section_from_plain(KINDS["tracker"][1][name], section, "tracker")
     check_tracker(chosen)
-    summary, ended = (as_mapping(_json(path)) for path in (paths.summary, paths.status))
+    summary, ended = (mapping(str(path), []) for path in (paths.summary, paths.status))
     tracker = Tracker(SimpleNamespace(tracker=chosen, own=config), paths.root.absolute())
     code, count = tracker.replay(_records(paths.metrics), as_mapping(summary.get("figures")), ended.get("exit_code"))
     if code:
@@ -74,10 +73,3 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         raise DtkError(f"{path} cannot be read", reason(error)) from error
-
-
-def _json(path: Path) -> Any:
-    try:
-        return read_json(path)
-    except (OSError, ValueError):
-        return None

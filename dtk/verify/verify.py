@@ -66,24 +66,10 @@ def verify(report: Report, say: Callable[[str], None], *, trust: bool = False) -
     changed = [*short, *shlex.split(remedy.change)]
     try:
         after = _run(changed, paths)
-    except DtkError:
-        conflict = _fault_conflict(changed, paths)
-        if conflict is None:
-            raise
+    except FaultConflictError as conflict:
         say(f"without the fault, which this leaves no place for ({conflict.what})")
         after = _run([*changed, "fault=none"], paths)
     return Proof(finding.cause, remedy, before, after)
-
-
-def _fault_conflict(overrides: list[str], paths: RunPaths) -> FaultConflictError | None:
-    """Return why the fault of the run cannot happen with these overrides; None where it can."""
-    try:
-        place_point(compose_point(overrides, None, paths.root, trust=True))
-    except FaultConflictError as conflict:
-        return conflict
-    except DtkError:
-        pass  # The short run has said it.
-    return None
 
 
 def _short(finding: Finding, paths: RunPaths) -> list[str]:
@@ -95,9 +81,11 @@ def _short(finding: Finding, paths: RunPaths) -> list[str]:
 
 
 def _run(overrides: list[str], paths: RunPaths) -> Figures:
-    """One short run to its end; its output stays in its run folder."""
-    composed = compose_point(overrides, None, paths.root, trust=True).composed
-    refuse_stored_code(composed.plain, composed.plain, (), OPTION)  # A remedy repeats what the folder says.
+    """One short run to its end; its output stays in its run folder. Raises FaultConflictError before it is started."""
+    point = compose_point(overrides, None, paths.root, trust=True)
+    plain = point.composed.plain
+    refuse_stored_code(plain, plain, (), OPTION)  # A remedy repeats what the folder says.
+    place_point(point)
     made = run_short(["--trust", "--rerun", str(paths.root), *overrides], paths.verify)
     return _figures(made, diagnose(made))
 
