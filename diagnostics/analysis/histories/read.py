@@ -17,11 +17,11 @@ class Reading(Struct):
     problems: list[Problem] = field(default_factory=list)
     attempt: int | None = None
 
-    def calls(self, rank: int, key: GroupKey) -> list[Call]:
-        """One rank's collectives in one group, oldest first, with stacks. Reads its files again."""
+    def calls(self, rank: int, key: GroupKey, *, messages: bool = False) -> list[Call]:
+        """One rank's collectives in one group, or its messages, oldest first, with stacks. Reads its files again."""
         for dump in choose(load(self.files.get(rank, []), []), self.attempt):
             if dump.recorder == key.recorder or any(call.key == key for call in dump.calls):
-                calls = [settle(call) for call in dump.calls if call.key == key and not call.p2p]
+                calls = [settle(call) for call in dump.calls if call.key == key and bool(call.p2p) == messages]
                 for call in calls:
                     move(call, self.survey.clocks.ahead_s.get(rank, 0.0))
                 if calls:

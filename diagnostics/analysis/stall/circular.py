@@ -6,6 +6,7 @@ from itertools import combinations
 from msgspec import Struct
 
 from diagnostics.analysis.divergence.find import count_votes
+from diagnostics.analysis.divergence.identity import on_path
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall import missed_call
@@ -44,6 +45,8 @@ class PointToPoint(Struct, frozen=True):
     """Rank and call of those in the cycle that wait in a collective instead."""
     peers: dict[int, Call]
     """What the peers of the first call wait in."""
+    left_out: tuple[int, int, int] | None = None
+    """The rank that posted fewer of the other halves in this round than in the one before, and how many it did."""
 
     @property
     def tags_differ(self) -> bool:
@@ -102,7 +105,31 @@ def _case(job: JobState, cycle: Cycle) -> CircularWait:
     elsewhere = tuple((r, waits.calls[r, waits.of_rank[r][0]]) for r in cycle.ranks if r not in p2p)
     peer = next(iter(p2p.values())).peer
     peers = {peer: waits.calls[peer, waits.of_rank[peer][0]]} if peer is not None and waits.of_rank.get(peer) else {}
-    return PointToPoint(cycle, tuple(sorted(p2p.items())), elsewhere, peers)
+    left_out = (_left_out(job, peer, call, rank, p2p) for peer, call in elsewhere for rank in p2p)
+    return PointToPoint(cycle, tuple(sorted(p2p.items())), elsewhere, peers, next(filter(None, left_out), None))
+
+
+def _left_out(job: JobState, peer: int, here: Call, rank: int, p2p: dict[int, Call]) -> tuple[int, int, int] | None:
+    """Return (peer, messages in this round, in the round before) if the peer posted fewer, and the rank no more.
+
+    A round ends with the collective that the peer waits in: `rank` waits for it in a send or receive meanwhile.
+    """
+    if p2p[rank].peer != peer:
+        return None
+    key, half = p2p[rank].key, p2p[rank].p2p
+    rounds: list[list[int]] = []
+    for own, to, wanted in ((peer, rank, {"send": "recv", "recv": "send"}[half]), (rank, peer, half)):
+        calls = job.reading.calls(own, here.key) + job.reading.calls(own, key, messages=True)
+        counts = [0]
+        for call in sorted(calls, key=lambda call: call.created_s or 0.0):
+            counts[-1] += call.p2p == wanted and call.peer == to
+            if on_path(call) == on_path(here):
+                counts.append(0)
+        rounds.append(counts)
+    posted, waited = rounds[0][:-1], rounds[1]
+    if min(len(posted), len(waited)) < 2 or posted[-1] >= posted[-2] or waited[-1] > waited[-2]:
+        return None
+    return peer, posted[-1], posted[-2]
 
 
 def _group_order(job: JobState, cycle: Cycle) -> GroupOrder:

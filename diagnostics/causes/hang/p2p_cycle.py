@@ -30,7 +30,8 @@ def _figures(case: PointToPoint) -> dict[str, Any]:
     ]
     links += [f"and {len(case.calls) - _SHOWN} more"] if len(case.calls) > _SHOWN else []
     (rank, call), sites = case.calls[0], [call.place for _, call in case.calls if call.site]
-    said = "tags" if case.tags_differ else "one_sided" if case.elsewhere else "cycle"
+    one_sided = "one_sided" if case.left_out is None else "left_out"
+    said = "tags" if case.tags_differ else one_sided if case.elsewhere else "cycle"
     return {
         "said": said,
         "case": case,
@@ -75,23 +76,22 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
 
 def _finding(stall: Stall, case: PointToPoint) -> Finding:
     job, cycle = stall.job, case.cycle
-    waiters = tuple(rank for rank, _ in case.calls)
-    elsewhere = case.elsewhere[:1]
+    culprits = tuple(rank for rank, _ in case.calls) if case.left_out is None else case.left_out[:1]
+    elsewhere = [(rank, call) for rank, call in case.elsewhere if rank in culprits] or case.elsewhere[:1]
+    waits = [(rank, call, f"waits in {call.text}") for rank, call in case.calls[:4]]
+    instead = [(rank, call, f"waits in {call.text} instead of the other half") for rank, call in elsewhere]
     return _parts.confirmed(
         job,
         ID,
         worded(_TEXTS, **_figures(case)),
         _ONE_SIDED_CONFIDENCE if elsewhere else _CYCLE_CONFIDENCE,
         seen={rank: f"waits in {call.text}" for rank, call in case.calls},
-        ranks=waiters,
-        victims=tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(waiters))),
+        ranks=culprits,
+        victims=tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(culprits))),
         group=_parts.group(job.survey, case.calls[0][1].key),
         where=tuple(
             place
-            for rank, call, does in (
-                *((rank, call, f"waits in {call.text}") for rank, call in case.calls[:4]),
-                *((rank, call, f"waits in {call.text} instead of the other half") for rank, call in elsewhere),
-            )
+            for rank, call, does in (waits + instead if case.left_out is None else instead + waits)
             for place in _parts.where(rank, call, does)
         ),
     )

@@ -26,6 +26,21 @@ def test_a_one_sided_receive_names_what_the_peer_does_instead(tmp_path: Path) ->
     )
 
 
+def test_who_posts_fewer_halves_than_in_the_round_before_is_to_blame(tmp_path: Path) -> None:
+    receive, send, end = Op("recv", line=70, peer=1), Op("send", line=71, peer=0), Op("barrier", line=80)
+    whole = [receive, receive, end], [send, send, end]
+    found = finding(tmp_path, job([*whole[0] * 3, *whole[0]], [*whole[1] * 3, send, end]), CAUSE)
+    assert (found.status, found.ranks, found.victims) == ("confirmed", (1,), (0,)) and found.where[0].line == 80
+    assert found.summary.endswith("Rank 1 posted the other half 1 time in this round and 2 times in the one before.")
+
+
+def test_who_waits_for_one_more_half_than_in_the_round_before_is_to_blame(tmp_path: Path) -> None:
+    receive, send, end = Op("recv", line=70, peer=1), Op("send", line=71, peer=0), Op("barrier", line=80)
+    found = finding(tmp_path, job([*[receive, end] * 3, receive, receive], [send, end] * 4), CAUSE)
+    assert (found.status, found.ranks, found.victims) == ("confirmed", (0,), (1,))
+    assert "in the one before" not in found.summary
+
+
 def test_halves_that_meet_are_none(tmp_path: Path) -> None:
     found = finding(tmp_path, job([Op("send", line=7, peer=1)], [Op("recv", line=8, peer=0)]), CAUSE)
     assert found.status == "ruled_out"
