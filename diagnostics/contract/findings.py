@@ -97,23 +97,22 @@ class Facts(Protocol):
         ...
 
 
-class Figures(Struct, frozen=True):
-    """Figures that rule a cause out or leave it open, with the sentence they are shown in."""
+class Sentence(Struct, frozen=True):
+    """How the figures are said that rule a cause out or leave it open: the words of `worded`, without a function."""
 
     sentence: str
     """`{name}` stands for a figure, formatted as Python's format strings do: `{share:.0%} of the step`."""
-    values: Mapping[str, Any] = field(default_factory=dict)
     missing: str = ""
     """Undecided only: what would record it."""
     summary: str = ""
     """Where the sentence alone says too little."""
 
-    def text(self, finding: "Finding") -> Text:
+    def __call__(self, finding: "Finding", /, **figures: Any) -> Text:
         """Put the figures into the sentence."""
-        shown = filled(self.sentence, self.values)
+        shown = filled(self.sentence, figures)
         if finding.status == "undecided":
             return Text(summary=shown, missing=self.missing)
-        return Text(summary=filled(self.summary, self.values) or shown, measured=shown)
+        return Text(summary=filled(self.summary, figures) or shown, measured=shown)
 
 
 class Worded(Struct, frozen=True):
@@ -163,11 +162,13 @@ def ruled_out(cause: str, summary: str, measured: str = "", /, **figures: object
 
     Args:
         cause: its id.
-        summary: why not; `{name}` stands for a figure, as in `Figures`.
+        summary: why not; `{name}` stands for a figure, as in `Sentence`.
         measured: the value that says so; default: the summary.
         figures: named in both.
     """
-    return Finding(cause=cause, status="ruled_out", facts=Figures(measured or summary, figures, summary=summary))
+    return Finding(
+        cause=cause, status="ruled_out", facts=Worded(Sentence(measured or summary, summary=summary), figures)
+    )
 
 
 def undecided(cause: str, sentence: str, missing: str, /, **figures: object) -> Finding:
@@ -175,11 +176,11 @@ def undecided(cause: str, sentence: str, missing: str, /, **figures: object) -> 
 
     Args:
         cause: its id.
-        sentence: what the evidence does not tell; `{name}` stands for a figure, as in `Figures`.
+        sentence: what the evidence does not tell; `{name}` stands for a figure, as in `Sentence`.
         missing: what would record it.
         figures: named in the sentence.
     """
-    return Finding(cause=cause, status="undecided", facts=Figures(sentence, figures, missing), confidence=0.0)
+    return Finding(cause=cause, status="undecided", facts=Worded(Sentence(sentence, missing), figures), confidence=0.0)
 
 
 def text_of(finding: Finding) -> Text:

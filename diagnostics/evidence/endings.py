@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.contract.artifacts import ENDED_BY_WATCH
-from diagnostics.contract.files import patterns_beside
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem
 from diagnostics.evidence.model import Frame, LogFact, RankError, shortened
 
@@ -59,9 +59,10 @@ class Ending(Struct, frozen=True):
 
     rank: int
     kind: Kind
-    what: str
-    """One line: `ValueError: bad batch`, `SIGKILL`, `exit code 0`."""
-    evidence: EvidenceItem
+    said: str
+    """What an exception or a log says of it, `ValueError: bad batch`; empty where only a signal or a code is known."""
+    record: EvidenceItem
+    """Where that stands; without a detail where no line can be quoted."""
     frames: tuple[Frame, ...] = ()
     """Of the exception, innermost first."""
     time_s: float | None = None
@@ -75,6 +76,24 @@ class Ending(Struct, frozen=True):
     detail: Detail = ""
     connection_closed: bool = False
     """Whether a connection was closed at the other side, so some process ended before this one."""
+    side_error: str = ""
+    """The exception of a side thread before it, as the log says it."""
+    unlisted: bool = False
+    """Whether the exit code is concluded: the launcher listed all ranks that failed or that it had to stop."""
+
+    @property
+    def what(self) -> str:
+        """How it ended in one line, made when it is shown: `ValueError: bad batch`, `SIGKILL`, `exit code 0`."""
+        how = self.said or _WORDS.get(self.detail) or self.signal
+        how = how or (_WORDS["vanished"] if self.exit_code is None else f"exit code {self.exit_code}")
+        return f"{how} {_WORDS['side_error'].format(self.side_error)}" if self.side_error else how
+
+    @property
+    def evidence(self) -> EvidenceItem:
+        """The record, with the ending in words where nothing can be quoted."""
+        how = _WORDS["unlisted"] if self.unlisted else _WORDS["in_order"] if self.in_order else self.what
+        who = f"rank {self.rank}: " if self.rank != UNNAMED else ""
+        return self.record if self.record.detail else replace(self.record, detail=who + how)
 
     @property
     def by_itself(self) -> bool:
@@ -126,8 +145,11 @@ _SOCKET_ERRORS = frozenset(
 )  # fmt: skip
 """Python's own classes for sockets: a lost peer only when torch.distributed raised them."""
 
-_TEXT = patterns_beside(__file__)
+_TABLE = table_beside(__file__)
+_TEXT = {name: re.compile("".join(parts)) for name, parts in _TABLE["texts"].items()}
 """What each of them matches is said in the table."""
+_WORDS: dict[str, str] = _TABLE["words"]
+VANISHED = _WORDS["vanished"]
 MISMATCH_TEXT = _TEXT["mismatch_text"]
 """Of gloo, and of torch with TORCH_DISTRIBUTED_DEBUG=DETAIL."""
 _THEN = " (then "
@@ -260,24 +282,20 @@ def of_error(error: RankError, rank: int) -> Ending:
         error: satisfies `ends_a_rank`.
         rank: whose it is taken to be, or `UNNAMED`.
     """
-    signal, code = error.signal, error.exit_code
+    signal, code, said = error.signal, error.exit_code, ""
     if error.type:
         kind = kind_of_exception(error.type, error.message, error.frames)
-        what = _telling_line(error) if kind == "oom" else _first_line(error)
+        said = _telling_line(error) if kind == "oom" else _first_line(error)
     elif signal is not None or (code or 0) < 0:
-        signal = signal or signal_of(code or 0)
-        kind = kind_of_signal(signal or "")
-        what = signal or f"signal {-(code or 0)}"
-    elif code is None:
-        kind, what = "killed", VANISHED
+        signal = signal or signal_of(code or 0) or f"signal {-(code or 0)}"
+        kind = kind_of_signal(signal)
     else:
-        kind, what = kind_of_exit_code(code), f"exit code {code}"
-    who = f"rank {rank}: " if rank != UNNAMED else ""
+        kind = "killed" if code is None else kind_of_exit_code(code)
     return Ending(
         rank=rank,
         kind=kind,
-        what=what,
-        evidence=EvidenceItem("error", error.file, who + what, error.line or None),
+        said=said,
+        record=EvidenceItem("error", error.file, "", error.line or None),
         frames=error.frames,
         time_s=error.time_s,
         step=error.step,
@@ -314,7 +332,6 @@ SIGNAL_TEXTS = {
     "Terminated": "SIGTERM",
 }  # fmt: skip
 """How the C library names a signal, and with it srun and Python."""
-_KILLED_FOR_CGROUP = "the kernel killed it because its job had used up the memory of its cgroup"
 _SRUN_CODE = re.compile(r"Exited with exit code ([1-9]\d{0,2})\b")
 
 
@@ -324,12 +341,11 @@ def of_srun(fact: LogFact) -> list[Ending]:
     item, ranks = line_item(fact), fact.fields.get("ranks", ())
     if match := _SRUN_CODE.match(text):
         code = int(match[1])
-        return [Ending(rank, kind_of_exit_code(code), f"exit code {code}", item, exit_code=code) for rank in ranks]
+        return [Ending(rank, kind_of_exit_code(code), "", item, exit_code=code) for rank in ranks]
     if text.startswith("Out Of Memory"):
-        what = f"{_KILLED_FOR_CGROUP} (Out Of Memory)"
-        return [Ending(rank, "oom", what, item, signal="SIGKILL", detail="cgroup") for rank in ranks]
+        return [Ending(rank, "oom", "", item, signal="SIGKILL", detail="cgroup") for rank in ranks]
     signal = next((signal for name, signal in SIGNAL_TEXTS.items() if text.startswith(name)), None)
-    return [Ending(rank, kind_of_signal(signal), signal, item, signal=signal) for rank in ranks if signal]
+    return [Ending(rank, kind_of_signal(signal), "", item, signal=signal) for rank in ranks if signal]
 
 
 def by_kernel(ending: Ending, fact: LogFact) -> Ending:
@@ -341,8 +357,8 @@ def by_kernel(ending: Ending, fact: LogFact) -> Ending:
     return replace(
         ending,
         kind="oom",
-        what="the kernel killed it because the memory of the host was used up" if whole_host else _KILLED_FOR_CGROUP,
-        evidence=line_item(fact),
+        said="",
+        record=line_item(fact),
         signal="SIGKILL",
         detail="host_memory" if whole_host else "cgroup",
     )
@@ -370,7 +386,6 @@ def _first_line(error: RankError) -> str:
 
 # The last line of a traceback, where nothing else of the exception is known
 
-VANISHED = "its process vanished without an exit code"
 _EXCEPTION = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt)): ?(.*)", re.DOTALL)
 
 

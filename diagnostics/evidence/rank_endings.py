@@ -42,7 +42,7 @@ def rank_endings(evidence: Evidence) -> dict[int, Ending]:
             frames = next((end.frames for end in candidates[rank] if end.frames), ())
             candidates[rank].append(replace(interrupted, kind="killed", frames=frames))
     endings = {
-        rank: min(endings, key=lambda end: (ends.ORDER[end.kind], not end.frames, end.what, end.evidence.file))
+        rank: min(endings, key=lambda end: (ends.ORDER[end.kind], not end.frames, end.what, end.record.file))
         for rank, endings in candidates.items()
     }
     return endings | _killed_for_memory(evidence, endings) | _after_side_thread(evidence, endings)
@@ -55,7 +55,7 @@ def _after_side_thread(evidence: Evidence, endings: Mapping[int, Ending]) -> dic
         rank: replace(
             end,
             kind="raised",
-            what=f"{end.what} after an exception of a side thread ({shortened(aside[rank].text, 160)})",
+            side_error=shortened(aside[rank].text, 160),
             frames=aside[rank].fields["frames"],
         )
         for rank, end in endings.items()
@@ -108,7 +108,7 @@ def after_timeout(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int
         for rank, end in endings.items()
         if end.gone
         and rank in first
-        and (not end.type or (end.evidence.file == first[rank].file and (end.evidence.line or 0) > first[rank].line))
+        and (not end.type or (end.record.file == first[rank].file and (end.record.line or 0) > first[rank].line))
     }
 
 
@@ -171,7 +171,7 @@ def _of_memory(evidence: Evidence, rank: int) -> Iterator[Ending]:
         if fact.rank is None and (by_nccl or (fact.kind == "cuda_oom" and ends.is_uncaught(fact.text))):
             yield from filter(None, [ends.of_fact(fact, rank)])
         elif fact.kind == "kernel_oom" and _of_python(fact):
-            yield ends.by_kernel(Ending(rank, "killed", "SIGKILL", EvidenceItem("log", fact.file, "")), fact)
+            yield ends.by_kernel(Ending(rank, "killed", "", EvidenceItem("log", fact.file, ""), signal="SIGKILL"), fact)
 
 
 def _of_libraries(evidence: Evidence) -> Iterator[Ending]:
@@ -204,10 +204,9 @@ def _add_exit_events(evidence: Evidence, candidates: defaultdict[int, list[Endin
         last = events[-1] if events else {}
         unexplained = all(end.kind == "killed" and end.signal is None for end in candidates.get(rank, []))
         if last.get("name") == "end" and last.get("exit_code") == 0 and unexplained:
-            item = EvidenceItem("log", f"events/rank_{rank:05d}.jsonl", f"rank {rank}: ended with exit code 0")
-            at = last.get("time_s")
+            item, at = EvidenceItem("log", f"events/rank_{rank:05d}.jsonl", ""), last.get("time_s")
             time_s = at if isinstance(at, float) else None
-            candidates[rank] = [Ending(rank, "exited", "exit code 0", item, time_s=time_s, exit_code=0)]
+            candidates[rank] = [Ending(rank, "exited", "", item, time_s=time_s, exit_code=0)]
 
 
 def _add_unlisted(evidence: Evidence, candidates: defaultdict[int, list[Ending]]) -> None:
@@ -230,6 +229,5 @@ def _add_unlisted(evidence: Evidence, candidates: defaultdict[int, list[Ending]]
         beside = [rank for rank, host in hosts.items() if host in listed and len(listed) == 1]
         launched = {*range(min(ranks), max(ranks) + 1), *beside}
     for rank in sorted(set(launched) - set(ranks) - set(candidates)):
-        what = f"rank {rank}: neither failed nor had to be stopped, so it had ended with exit code 0"
-        item = EvidenceItem("log", lists[0].file, what, lists[0].line)
-        candidates[rank] = [Ending(rank, "exited", "exit code 0", item, exit_code=0)]
+        item = EvidenceItem("log", lists[0].file, "", lists[0].line)
+        candidates[rank] = [Ending(rank, "exited", "", item, exit_code=0, unlisted=True)]

@@ -122,7 +122,7 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
     facts = tuple(fact for fact in of_start if (fact.file, fact.line) not in met)
     # Errors of the store or the network are what a failed start-up raises; any other traceback has a cause of its own.
     unrelated = [end for end in job.endings.values() if end.kind in {"raised", "oom", "killed"} and end.frames]
-    if any(not any(part in end.what for part in ("Timeout", "Network", "Store")) for end in unrelated):
+    if any(not any(part in end.type for part in ("Timeout", "Network", "Store")) for end in unrelated):
         return None
     return StartupFailed(facts) if facts else None
 

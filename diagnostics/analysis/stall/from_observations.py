@@ -137,7 +137,7 @@ def unrecorded_transfer(job: JobState, explained: Collection[int]) -> Unrecorded
     found: dict[int, InCollective | None] = {}
     for rank, end in job.endings.items():
         if end.victim:
-            found[rank] = _place(end.frames, end.evidence.kind, end.evidence.file)
+            found[rank] = _place(end.frames, end.record.kind, end.record.file)
     for dump in job.evidence.stacks:
         if dump.rank is not None and found.get(dump.rank) is None:
             thread = stacks.main_thread(dump)

@@ -68,7 +68,7 @@ def by_stacks(job: JobState, explained: Collection[int]) -> DifferentCollectives
     inside: dict[int, InCollective] = {}  # What its stack, or the error by which it gave up on a peer, stands in.
     for rank, end in job.endings.items():
         if end.victim and (collective := collective_of(end.frames)):
-            inside[rank] = InCollective(*collective, end.evidence.kind, end.evidence.file, end.evidence.line)
+            inside[rank] = InCollective(*collective, end.record.kind, end.record.file, end.record.line)
     latest = job.latest_stacks()
     for rank, dump in latest.items():
         frames = thread.frames if rank not in inside and (thread := stacks.main_thread(dump)) is not None else ()

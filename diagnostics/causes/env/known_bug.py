@@ -12,7 +12,7 @@ from diagnostics.analysis.environment.catalogue import Version, version
 from diagnostics.analysis.environment.recorded import recorded
 from diagnostics.causes.declared import declared
 from diagnostics.contract.files import read_table
-from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Sentence, Text, Worded, worded
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.model import Evidence
 
@@ -154,7 +154,7 @@ def decide(case: Seen) -> list[Finding]:
     )
     text = "{named}: no fault in the table fits" if named else "No version is among the evidence."
     missing = "NCCL_DEBUG=VERSION, python -m torch.utils.collect_env"
-    status = Figures(text, {"named": named}, missing)
+    status = Worded(Sentence(text, missing), {"named": named})
     return [Finding(cause=ID, status="ruled_out" if named else "undecided", facts=status, confidence=0.0)]
 
 

@@ -7,7 +7,7 @@ from diagnostics.analysis.stall.endings import Missing
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.last_seen import LastSeen
 from diagnostics.causes.hang._parts import RECORD, after, last_places
-from diagnostics.contract.findings import Figures, Finding, ruled_out
+from diagnostics.contract.findings import Finding, Sentence, Worded, ruled_out
 from diagnostics.contract.formatting import ranks_spoken
 
 UNRECORDED = "send and recv, which gloo's recorder leaves out: dtk watch -- COMMAND, or py-spy dump"
@@ -135,7 +135,7 @@ def left_open(
     return Finding(
         cause=cause,
         status="undecided",
-        facts=Figures(text, {"who": about} | figures, missing),
+        facts=Worded(Sentence(text, missing), {"who": about} | figures),
         confidence=0.0,
         victims=victims,
         where=last_places(last),

@@ -3,11 +3,12 @@
 import pytest
 
 from diagnostics.contract.findings import (
-    Figures,
     Finding,
     Remedy,
+    Sentence,
     Stated,
     Text,
+    Worded,
     ruled_out,
     text_of,
     undecided,
@@ -78,5 +79,5 @@ def test_words_that_are_given_are_shown_as_they_are() -> None:
 
 
 def test_figures_of_an_undecided_finding_have_no_measure() -> None:
-    facts = Figures("{n} calls", {"n": 4}, "a dump", summary="not shown")
+    facts = Worded(Sentence("{n} calls", "a dump", summary="not shown"), {"n": 4})
     assert facts.text(Finding(cause="x", status="undecided", facts=facts)) == Text(summary="4 calls", missing="a dump")
