@@ -7,29 +7,18 @@ from typing import Literal
 
 from msgspec import Struct
 
+from diagnostics.contract.files import table_beside
 from diagnostics.evidence.model import Evidence
 
 After = Literal["program", "warning", "restart", "reset", "reboot", "replace"]
 """What helps: looking at the program, nothing now (the job goes on), another start of the job, a reset of the device, a
 reboot, another device."""
-XIDS: dict[int, After] = {
-    13: "program", 31: "program", 43: "program", 45: "program", 48: "reset", 61: "reboot", 62: "reboot",
-    63: "warning", 64: "replace", 74: "reset", 79: "reboot", 92: "warning", 94: "restart", 95: "reset", 109: "reset",
-    119: "reboot", 120: "reboot", 121: "reset", 140: "reset", **dict.fromkeys(range(144, 151), "reset"), 154: "reboot",
-    -1: "reboot", -2: "reset",
-}  # fmt: skip
-"""Xid -> what helps. Those that `program` marks are a faulty program's more often than a device's. Below 0: what other
-lines of a driver tell for which there is no Xid."""
+_TABLE = table_beside(__file__)
+XIDS: dict[int, After] = _TABLE["xids"]
+_CUDA = [(re.compile(text), code) for text, code in _TABLE["texts"]]
 _SWITCH = 109  # A context that could not be switched away from: a kernel that crashed or hangs does that as well.
 HARMLESS: frozenset[After] = frozenset({"program", "warning"})  # What shows no device that failed.
 WORST: tuple[After, ...] = ("replace", "reboot", "reset", "restart", "warning", "program")
-_CUDA = (
-    (re.compile(r"uncorrectable ECC error"), 48),
-    (re.compile(r"(?:uncorrectable )?NVLink error", re.I), 74),
-    (re.compile(r"fallen off the bus|GPU is lost", re.I), 79),
-    (re.compile(r"RmInitAdapter failed"), -1),
-    (re.compile(r"GPU Hang|GPU reset begin"), -2),
-)  # CUDA's and NVML's own words for a fault of the device -> the Xid with the same meaning.
 
 
 class Event(Struct, frozen=True):

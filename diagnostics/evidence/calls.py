@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec import Struct, field
 
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.model import Evidence, Frame
 
@@ -157,27 +158,12 @@ def call_files(evidence: Evidence) -> list[CallFile]:
     return [file for kind in ("flight", "ring", SIMULATED) for file in evidence.files.get(kind, ())]
 
 
-_OPS = {
-    "_all_gather_base": "all_gather", "_allgather_base": "all_gather",
-    "allgather": "all_gather", "all_gather_into_tensor": "all_gather",
-    "all_gather_single": "all_gather", "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter", "reduce_scatter_single": "reduce_scatter",
-    "allreduce": "all_reduce", "all_reduce_barrier": "barrier", "_broadcast_oop": "broadcast",
-    "_reduce_oop": "reduce", "alltoall": "all_to_all", "alltoall_base": "all_to_all",
-    "all_to_all_single": "all_to_all", "all_to_allv": "all_to_all",
-}  # fmt: skip
-ROOTED = {"broadcast", "reduce", "gather", "scatter"}
-USER_CALLS = {
-    "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list",
-    "recv_object_list", "monitored_barrier", "reduce_scatter_tensor", "all_gather_into_tensor", "all_to_all_single",
-}  # fmt: skip
+_TABLE = table_beside(__file__)
+_OPS: dict[str, str] = _TABLE["operations"]
+_DTYPES: dict[str, str] = _TABLE["dtypes"]
+USER_CALLS = frozenset(_TABLE["user_calls"])
 """Functions of torch.distributed that the recorders show as something else, or in parts."""
-
-_DTYPES = {
-    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64",
-    "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool", "ComplexFloat": "complex64",
-    "ComplexDouble": "complex128",
-}  # fmt: skip
+ROOTED = {"broadcast", "reduce", "gather", "scatter"}
 
 
 def operation(name: str) -> str:

@@ -1,12 +1,12 @@
 """Where memory ran out, by log lines and error files: one record for each rank. Decides nothing."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.findings import EvidenceItem
 from diagnostics.evidence.endings import allocator_of
 from diagnostics.evidence.logs.patterns import oom_parts
@@ -24,20 +24,8 @@ _FIGURES = {
     "allowed_bytes": "limit_bytes",
 }
 """Figures of a message (`evidence/logs/patterns.py`) -> fields of `RanOut`."""
-_PLACING = re.compile(
-    r"torch/nn/modules/module\.py (?:to|cuda|to_empty|_apply)$|torch/nn/parallel/distributed\.py _ddp_init_helper$|"
-    r"torch/optim/\w+\.py _init_group$|torch/distributed/fsdp/.* (?:__init__|fully_shard|_init_sharded_param)$|"
-    r"deepspeed/__init__\.py initialize$|transformers/modeling_utils\.py from_pretrained$|"
-    r"accelerate/utils/modeling\.py set_module_tensor_to_device$|bitsandbytes/optim/.* init_state$"
-)
-"""File and function of those that put parameters, gradient buckets or optimizer states on a device and nothing else."""
-_SAVING = re.compile(
-    r"torch/distributed/.* (?!.*(?:load|sharded|local))(?:\w*state_dict\w*|full_tensor|summon_full_params)$|"
-    r"deepspeed/runtime/engine\.py \w*consolidated\w*state_dict$"
-)
-"""File and function of those that gather a full state dict."""
-_CLONE_FAILED = re.compile(r"state_dict entry could point to invalid memory|Failed to clone\(\) tensor")
-"""FSDP, which goes on with what it could not copy."""
+_TEXT = patterns_beside(__file__)
+"""What each of them matches is said in the table."""
 
 
 class RanOut(Struct, frozen=True):
@@ -110,7 +98,7 @@ def ran_out(evidence: Evidence) -> list[RanOut]:
         if fact.kind in ("cuda_oom", "cpu_oom"):
             item = EvidenceItem("log", fact.file, shortened(fact.text, 300), fact.line)
             record = _decoded(fact.rank, fact.kind.partition("_")[0], fact.fields, item)
-            in_logs.append(replace(record, saving="clone" if _CLONE_FAILED.search(fact.text) else ""))
+            in_logs.append(replace(record, saving="clone" if _TEXT["clone_failed"].search(fact.text) else ""))
     for record in filter(None, (*in_logs, *map(_of_error, evidence.errors))):
         other = records.get(record.rank, record)
         better, worse = (record, other) if _figures(record) > _figures(other) else (other, record)
@@ -133,7 +121,7 @@ def _of_error(error: RankError) -> RanOut | None:
     item = EvidenceItem("error", error.file, shortened(f"{error.type}: {error.message}", 300), error.line or None)
     site = next((frame for frame in error.frames if "/torch/" not in frame.file), None)
     places = [(f"{frame.file} {frame.function}", frame.function) for frame in error.frames]
-    placing, saving = ([name for place, name in places if regex.search(place)] for regex in (_PLACING, _SAVING))
+    placing, saving = ([n for place, n in places if _TEXT[key].search(place)] for key in ("placing", "saving"))
     record = _decoded(error.rank, device, oom_parts(error.message), item)
     return replace(record, step=error.step, site=site, placing="".join(placing[:1]), saving="".join(saving[:1]))
 

@@ -124,11 +124,11 @@ def _on_device(trace: Trace) -> Work:
 def _told(name: str) -> str:
     """Remembered: the ranks of a job run the same kernels, and names of kernels are long."""
     lower = name.lower()
-    if names.FUSED.search(lower):
+    if names.TEXT["fused"].search(lower):
         return "fused"
-    if names.COMMUNICATION.search(lower):
+    if names.TEXT["communication"].search(lower):
         return "communication"
-    return "compute" if names.COMPUTE.search(lower) else ""
+    return "compute" if names.TEXT["compute"].search(lower) else ""
 
 
 def _compute_lane(trace: Trace, kinds: list[str]) -> int:
@@ -189,10 +189,10 @@ def _on_cpu(trace: Trace) -> Work:
         call = Call(marks.start[i], marks.end[i], message, name, marks.lane[i], why="annotation")
         _match_issue(call, issues)
         work.calls.append(call)
-    wanted = [not names.ISSUE.match(name) and name != "record_param_comms" for name in trace.names]
+    wanted = [not names.TEXT["issue"].match(name) and name != "record_param_comms" for name in trace.names]
     issued: dict[int, list[int]] = {}
     for start, index, lane in sorted(zip(ops.start, ops.name, ops.lane)):
-        if names.ISSUE.match(trace.names[index]):
+        if names.TEXT["issue"].match(trace.names[index]):
             issued.setdefault(lane, []).append(start)
     top: dict[int, tuple[int, int]] = {}
     for start, end, index, lane in sorted(zip(ops.start, ops.end, ops.name, ops.lane), key=lambda o: (o[0], -o[1])):
@@ -220,7 +220,7 @@ def _issues(trace: Trace) -> list[tuple[int, int, Message]]:
     inside = set()
     for start, index, lane in sorted(zip(ops.start, ops.name, ops.lane)):
         text = trace.names[index]
-        if not names.ISSUE.match(text):
+        if not names.TEXT["issue"].match(text):
             continue
         message = Message(collective_word(text))
         n = bisect_right(regions.start, start) - 1

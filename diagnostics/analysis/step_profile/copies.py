@@ -62,9 +62,8 @@ def copy_profiles(trace: Trace, work: Work, covers: Covers) -> list[CopyProfile]
 def _within(trace: Trace, spans: list[tuple[int, int, int]]) -> str:
     """Return the annotation around the launches of most of the time."""
     marks, time = trace.marks, dict[str, int]()
-    around = [
-        row for row in zip(marks.start, marks.end, marks.name, marks.lane) if not names.STEP.match(trace.names[row[2]])
-    ]
+    rows = zip(marks.start, marks.end, marks.name, marks.lane)
+    around = [row for row in rows if not names.TEXT["step"].match(trace.names[row[2]])]
     for length, launch, lane in spans:
         inside = [(end - start, name) for start, end, name, of in around if start <= launch < end and of == lane]
         if inside:

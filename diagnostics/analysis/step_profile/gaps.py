@@ -96,7 +96,7 @@ def mark_pauses(gaps: list[Gap], trace: Trace) -> None:
     innermost: dict[int, int] = {}
     for spans in (trace.ops, trace.marks):
         for start, end, name in zip(spans.start, spans.end, spans.name):
-            if end - start < least or names.STEP.match(trace.names[name]):
+            if end - start < least or names.TEXT["step"].match(trace.names[name]):
                 continue
             for gap in longest:
                 covered = min(end, gap.end) - max(start, gap.start)
@@ -151,7 +151,7 @@ class _Waits:
         self._order = order
         self._ends = [syncs.end[i] for i in order]
         ops = trace.ops
-        wanted = {n for n, name in enumerate(trace.names) if names.SYNC_OPS.match(name)}
+        wanted = {n for n, name in enumerate(trace.names) if names.TEXT["sync_ops"].match(name)}
         rows = zip(ops.start, ops.end, ops.name, ops.lane) if wanted else ()
         self._ops = sorted(row for row in rows if row[2] in wanted)
         self._op_starts = [op[0] for op in self._ops]

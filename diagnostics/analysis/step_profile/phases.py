@@ -84,7 +84,7 @@ def _marked(trace: Trace) -> list[tuple[int, Interval]]:
     marks = trace.marks
     numbers: dict[Interval, int] = {}
     for i, name in enumerate(marks.name):
-        match = names.STEP.match(trace.names[name])
+        match = names.TEXT["step"].match(trace.names[name])
         if match and len(match[1]) < 18:
             numbers.setdefault((marks.start[i], marks.end[i]), int(match[1]))
     return [(number, host) for host, number in sorted(numbers.items())]
@@ -108,9 +108,8 @@ def _borders(trace: Trace, starts: list[int], begin: int, end: int) -> list[int]
 def _find_backwards(trace: Trace, work: Work, steps: list[Step]) -> None:
     """Fill in the backward passes and the optimizer of every step."""
     rulers = _autograd(trace)
-    optimizers = sorted(
-        trace.marks.start[i] for i, name in enumerate(trace.marks.name) if names.OPTIMIZER.search(trace.names[name])
-    )
+    is_optimizer = [bool(names.TEXT["optimizer"].search(name)) for name in trace.names]
+    optimizers = sorted(start for start, name in zip(trace.marks.start, trace.marks.name) if is_optimizer[name])
     forwards = _forward_marks(trace)
     starts = [step.host[0] for step in steps]
     everywhere = Ruler(union(span for ruler in rulers.values() for span in ruler.cover))
@@ -149,7 +148,7 @@ def _autograd(trace: Trace) -> dict[int, Ruler]:
         if wanted[name]:
             by_thread.setdefault(ops.lane[i], []).append((ops.start[i], ops.end[i]))
     for i, name in enumerate(marks.name):
-        if names.BACKWARD_MARK.match(trace.names[name]):
+        if names.TEXT["backward_mark"].match(trace.names[name]):
             by_thread.setdefault(marks.lane[i], []).append((marks.start[i], marks.end[i]))
     return {lane: Ruler(union(spans)) for lane, spans in by_thread.items()}
 
@@ -159,7 +158,7 @@ def _forward_marks(trace: Trace) -> list[int]:
     starts: dict[str, list[int]] = {}
     for i, name in enumerate(trace.marks.name):
         text = trace.names[name]
-        if names.FORWARD.match(text):
+        if names.TEXT["forward"].match(text):
             starts.setdefault(text, []).append(trace.marks.start[i])
     return sorted(max(((len(times), times) for times in starts.values()), default=(0, []))[1])
 

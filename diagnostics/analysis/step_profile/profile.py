@@ -162,7 +162,7 @@ def profile(trace: Trace) -> RankProfile:
     kernels = zip(device.start, device.end, trace.is_memory, trace.returned)
     long = [(end, returned) for start, end, memory, returned in kernels if end - start >= _LONG_NS and not memory]
     blocking = [returned >= end - _CLOCKS_NS for end, returned in long]
-    search = {name for name, text in enumerate(trace.names) if names.UNUSED_SEARCH.search(text)}
+    search = {name for name, text in enumerate(trace.names) if names.TEXT["unused_search"].search(text)}
     return RankProfile(
         file=trace.file,
         rank=-1 if trace.rank is None else trace.rank,
@@ -190,7 +190,7 @@ def profile(trace: Trace) -> RankProfile:
         long_kernels=len(blocking),
         search_ns=sum(e - s for s, e, n in zip(ops.start, ops.end, ops.name) if n in search) if search else 0,
         devices=trace.devices,
-        compiled=any(map(names.COMPILED.search, trace.names)),
+        compiled=any(map(names.TEXT["compiled"].search, trace.names)),
         settings=trace.settings,
         marked=steps[0].number is not None,
         problems=trace.problems,

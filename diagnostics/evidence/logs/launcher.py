@@ -1,6 +1,5 @@
 """What a launcher's log says of ranks that ended: torchrun's list of failures; and the interpreter's fatal errors."""
 
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -8,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.endings import SIGNAL_TEXTS, signal_of
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.model import Frame, RankError
@@ -22,31 +22,21 @@ DRIVER_TYPES = {
 }  # fmt: skip
 """What the driver of Ray or vLLM raises when a worker process is gone or failed, of which it does not know the reason,
 and torch's elastic agent where nodes do not meet, before it has started any."""
-_LAUNCHER_FILE = re.compile(
-    r"(?:^|/)torch/distributed/(?:run|launch)\.py$|(?:^|/)torch/distributed/(?:launcher|elastic/(?:agent|rendezvous))/|"
-    r"(?:^|/)(?:accelerate/commands|deepspeed/launcher|horovod/runner)/"
-)
-_CHILD = re.compile(r"(?:returned non-zero exit status (\d{1,3})|died with <Signals\.(SIG\w+): \d+>)\.?$")
-"""How subprocess.CalledProcessError ends."""
-_FATAL = re.compile(r"^Fatal Python error: (?P<what>.{1,200})$")
-
-_SHELL = re.compile(
-    r"^(?:\S+: line \d+: +\d+ )?(?P<what>Killed|Segmentation fault|Bus error|Illegal instruction|Aborted)"
-    r"(?: +\(core dumped\))?(?: {2,}\S.*)?$"
-)
-"""How bash tells that a command of a script, or of a terminal, was ended by a signal."""
+_TEXT = patterns_beside(__file__)
+"""What each of them matches is said in the table."""
+ROW = _TEXT["row"]
 
 
 def fatal_error(text: str, rank: int | None, file: str, line: int) -> RankError | None:
     """Return the error of the interpreter's last line, such as `Fatal Python error: Aborted`, or of the shell's."""
-    if (match := _FATAL.match(text) or _SHELL.match(text)) is None:
+    if (match := _TEXT["fatal"].match(text) or _TEXT["shell"].match(text)) is None:
         return None
     return RankError(rank, file, line, "", text.strip(), signal=SIGNAL_TEXTS.get(match["what"].strip()))
 
 
 def ended_child(message: str, file: str, line: int) -> RankError | None:
     """Return how a process ended that a launcher started, of which the launcher's exception names no rank."""
-    if (match := _CHILD.search(message)) is None:
+    if (match := _TEXT["child"].search(message)) is None:
         return None
     what = f"killed by {match[2]}" if match[2] else f"exit code {match[1]}"
     return RankError(None, file, line, "", what, signal=match[2], exit_code=int(match[1]) if match[1] else None)
@@ -54,22 +44,12 @@ def ended_child(message: str, file: str, line: int) -> RankError | None:
 
 def by_launcher(frames: Iterable[Frame]) -> bool:
     """Whether an exception was raised in torchrun itself. Its decorator `record` also runs in ranks."""
-    return any(_LAUNCHER_FILE.search(frame.file) for frame in frames)
-
-
-ROW = re.compile(
-    r"^(?:\s{1,8}|(?=rank\s*: \d+ \(local_rank:|exitcode\s*: -?\d+ \(pid:|traceback\s*: Signal \d))"
-    r"(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: ?(?P<value>.*)$"
-)
-"""A line of torchrun's list of failures. Where it was pasted as plain text its indentation is lost."""
-_RANKS = re.compile(r"(\d{1,7}) \(local_rank: (\d{1,5})\)")
-_CODE = re.compile(r"(-?\d{1,5}) \(pid: (\d{1,9})\)")
-_SIGNAL = re.compile(r"Signal (\d{1,2}) \((SIG\w+)\) received")
+    return any(_TEXT["launcher_file"].search(frame.file) for frame in frames)
 
 
 def signal_in(text: str) -> str | None:
     """Return the signal that a line of torchrun names: `Signal 9 (SIGKILL) received`."""
-    match = _SIGNAL.search(text)
+    match = _TEXT["signal"].search(text)
     return match[2] if match else None
 
 
@@ -110,11 +90,11 @@ class FailureTable(Struct):
             with suppress(ValueError, OverflowError):
                 # Local time of the node, written without its zone; taken for UTC, so only differences mean something.
                 row.time_s = datetime.strptime(value, "%Y-%m-%d_%H:%M:%S").replace(tzinfo=UTC).timestamp()
-        elif key == "rank" and (ranks := _RANKS.match(value)):
+        elif key == "rank" and (ranks := _TEXT["ranks"].match(value)):
             row.rank, row.local_rank = int(ranks[1]), int(ranks[2])
             if len(self.rows) < _MAX_ERRORS:
                 self.rows.append(row)
-        elif key == "exitcode" and (code := _CODE.match(value)):
+        elif key == "exitcode" and (code := _TEXT["code"].match(value)):
             row.code, row.pid = int(code[1]), int(code[2])
             row.signal = signal_of(row.code) if row.code < 0 else None
         elif key == "traceback":

@@ -5,10 +5,9 @@ one that was raised while others were being handled. What people paste is often 
 last line alone are taken too. Knows nothing of files and ranks.
 """
 
-import re
-
 from msgspec import Struct, field
 
+from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.model import Frame
 
@@ -18,43 +17,16 @@ MAX_MESSAGE = 2000
 _MAX_LINES = 2000
 """Lines of one traceback; beyond it is no traceback."""
 
-START = re.compile(r"^[ |+-]*(?:Original )?Traceback \(most recent call last\):(?: \(RANK \d+\))?\s*$")
-SPAWNED = re.compile(
-    r"^(?:-- Process (?P<process>\d{1,6}) terminated with the following error:"
-    r"|Traceback \(most recent call last\): \(RANK (?P<rank>\d{1,7})\))"
-)
-"""Who repeats the traceback of a process: torch.multiprocessing.spawn, where its number is its rank, and
-torch.distributed.checkpoint, whose CheckpointException lists on every rank what the named ones raised."""
-HEAD = re.compile(r"(?:Original )?Traceback \(most recent call last\):(?: \(RANK \d+\))?\s*$")
-"""The first line wherever it begins: a logger or a progress bar may stand in front of it."""
-LONE = re.compile(r"(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception)|Exception):(?: \S|$)")
-"""How the last line of a traceback begins; Python prints it at the beginning of a line, and rich breaks it there."""
-_CUT_FRAME = re.compile(r'^ {1,4}File "[^"]*", line \d{1,9}, in ')
-"""A frame of a traceback; dumps of stacks by faulthandler have no comma before `in`."""
-FRAME = re.compile(r'^[ |]*File "([^"]*)", line (\d{1,9}),? in (.*)$')
-_END = re.compile(r"^[ |]*([A-Za-z_][\w.]*)(?:: ?(.*))?$")
-_REMOTE = re.compile(r"^[ |]*(?:[\w.]+\.)?RayTaskError(?:\(\w+\))?: ")
-"""How Ray's driver begins to repeat the traceback of a task: its frames and its exception follow."""
-_CHAIN = re.compile(r"^[ |]*(?:(During handling of the above exception)|The above exception was the direct cause)")
-_ORIGINAL = re.compile(r"^[ |]*Original Traceback \(most recent call last\):")
-_NEW_RECORD = re.compile(
-    r"^(?:Traceback|Exception raised from|terminate called|libc\+\+abi|Fatal Python error|"
-    r"frame #\d|\[|={5,}|-{5,}|[EWIF]\d{4} |\d{4}-\d\d-\d\d)"
-)
-_CONTINUES = re.compile(
-    r"^(?:\s|[-*] |Parameter|C[Uu][Dd][Aa] |CUDA$|For debugging|Compile with|Device-side|In addition|You can|If you|"
-    r"If that|Please|This error|Note|making sure|ncclS|ncclU|ncclI|Last error|size mismatch|Missing key|Unexpected key|"
-    r"Expected|Got |Search for|See |Set |Try |Full error|Details|Caused by|Original|Process \d|Rank \d|[Kk]ey )"
-)
-"""How lines that torch and others put behind the first of a message begin."""
-_BOX = re.compile(r"^\s*[╭┌+][─-]+ ?Traceback \(most recent call last\) ?[─-]+[╮┐+]\s*$")
-_BOX_ROW = re.compile(r"^\s*[│|] (.+) [│|]\s*$")
-_BOX_END = re.compile(r"^\s*[╰└+][─-]+[╯┘+]\s*$")
-_BOX_FRAME = re.compile(r"(\S.*?):(\d{1,9}) in (\S.*?)\s*$")
+_TEXT = patterns_beside(__file__)
+"""What each of them matches is said in the table."""
+START = _TEXT["start"]
+SPAWNED = _TEXT["spawned"]
+HEAD = _TEXT["head"]
+LONE = _TEXT["lone"]
+FRAME = _TEXT["frame"]
 _NO_PATH = " ❱╭╰│|+."
 """How lines of code, of variables and of frames that are left out begin."""
 _MAX_PATH = 4096
-_NO_FRAME = re.compile(r"^\s*(?:[~^ ]+|\[Previous line repeated .*)$")
 
 
 class Raised(Struct):
@@ -79,16 +51,16 @@ class Box(Struct):
 
     def lines(self, text: str) -> tuple[str, ...]:
         """Return what a line stands for; nothing for borders, code and values of variables."""
-        if _BOX.match(text):
+        if _TEXT["box"].match(text):
             self.inside, self.cut = True, ""
             return ("Traceback (most recent call last):",)
-        row = _BOX_ROW.match(text) if self.inside else None
+        row = _TEXT["box_row"].match(text) if self.inside else None
         if row is None:
-            ended, self.inside = self.inside and bool(_BOX_END.match(text)), False
+            ended, self.inside = self.inside and bool(_TEXT["box_end"].match(text)), False
             return () if ended else (text,)
         whole = self.cut + row[1]
         is_path = row[1][0] not in _NO_PATH and len(whole) < _MAX_PATH
-        frame = _BOX_FRAME.match(whole) if is_path else None
+        frame = _TEXT["box_frame"].match(whole) if is_path else None
         # Folded within a word where the line is full, else between words.
         self.cut = (whole if whole[-1] != " " else f"{whole.rstrip()} ") if is_path and frame is None else ""
         return (f'  File "{frame[1]}", line {frame[2]}, in {frame[3]}',) if frame else ()
@@ -124,12 +96,12 @@ class Assembler(Struct):
 
     def separate(self, text: str) -> bool:
         """Whether a traceback that begins with this line has nothing to do with the complete one before it."""
-        return self.first is not None and not (self.chained or _ORIGINAL.match(text))
+        return self.first is not None and not (self.chained or _TEXT["original"].match(text))
 
     def feed(self, text: str) -> None:
         """One line without its prefix."""
         if START.match(text):
-            self.nested = self.first is not None and bool(_ORIGINAL.match(text))
+            self.nested = self.first is not None and bool(_TEXT["original"].match(text))
             if self.separate(text):
                 self._close()
             self.inside, self.length, self.frames = True, 0, []
@@ -138,10 +110,10 @@ class Assembler(Struct):
             self._inside(text)
         elif self.first is not None:
             self._after(text)
-        if not self.active and _CUT_FRAME.match(text):
+        if not self.active and _TEXT["cut_frame"].match(text):
             self.inside, self.length, self.frames, self.indent = True, 0, [], 0
             self._inside(text)
-        elif not self.active and LONE.match(text) and (end := _END.match(text)) is not None:
+        elif not self.active and LONE.match(text) and (end := _TEXT["end"].match(text)) is not None:
             self._ended(Raised(end[1].rpartition(".")[2], (end[2] or "").strip()[:MAX_MESSAGE], (), self.aside))
 
     def take(self, end: bool = False) -> list[Raised]:
@@ -159,14 +131,14 @@ class Assembler(Struct):
                 self.frames.append(Frame(frame[1], int(frame[2]), frame[3].strip()))
             return
         depth = len(text) - len(text.lstrip(" |"))
-        if not text.strip() or depth > self.indent or _NO_FRAME.match(text):
+        if not text.strip() or depth > self.indent or _TEXT["no_frame"].match(text):
             self.inside = self.length <= _MAX_LINES
             return
-        if _REMOTE.match(text):
+        if _TEXT["remote"].match(text):
             self.first = Raised("RayTaskError", "", tuple(reversed(self.frames)), self.aside, remote=True)
             self.frames, self.nested = [], True
             return
-        end = _END.match(text)
+        end = _TEXT["end"].match(text)
         self.inside = False
         if end is not None and self.frames:
             message = (end[2] or "").strip()[:MAX_MESSAGE]
@@ -190,11 +162,11 @@ class Assembler(Struct):
 
     def _after(self, text: str) -> None:
         self.quiet += 1
-        if chain := _CHAIN.match(text):
+        if chain := _TEXT["chain"].match(text):
             self.chained, self.handled, self.message_open = True, bool(chain[1]), False
-        elif not text.strip() or _NEW_RECORD.match(text):
+        elif not text.strip() or _TEXT["new_record"].match(text):
             self.message_open = False
-        elif self.first is not None and self.first.message and not _CONTINUES.match(text):
+        elif self.first is not None and self.first.message and not _TEXT["continues"].match(text):
             self.message_open = False  # the log goes on with something else
         elif self.message_open and self.first is not None and len(self.first.message) < MAX_MESSAGE:
             self.first.message = f"{self.first.message}\n{text.strip()}".strip()[:MAX_MESSAGE]

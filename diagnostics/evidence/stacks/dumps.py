@@ -1,26 +1,19 @@
 """Stacks of living or dying processes: faulthandler's dumps and py-spy's, alone or within logs."""
 
-import re
 import sys
 
 from msgspec import Struct, field
 
+from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Frame, Stacks, Thread
 
-FAULT_THREAD = re.compile(
-    r"^(?P<kind>Current thread|Thread|Stack) (?:0x[0-9a-fA-F]+)?(?: ?\[(?P<name>[^\]]*)\])? ?"
-    r"\(most recent call first\):"
-)
-_FAULT_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<function>.*)$')
-SPY_THREAD = re.compile(r'^Thread (?:0x[0-9A-Fa-f]+|\d+)(?:/\d+)? \((?:active|idle)[^)]*\)(?:: "(?P<name>.*)")?$')
-_SPY_FRAME = re.compile(r"^    (?P<function>\S.*) \((?P<file>[^():]+(?:\([^)]*\))?[^():]*)(?::(?P<line>\d{1,9}))?\)$")
-_SPY_DETAIL = re.compile(r"^ {8}")
-SPY_PROCESS = re.compile(r"^Process \d+: (?P<command>.*)$")
-_LOCAL_RANK = re.compile(r"--local[_-]rank[= ](\d{1,5})")
-WHEN = re.compile(r"^# stacks at (\d{1,12}(?:\.\d+)?) s since 1970")
-_THREAD_START = re.compile(r"(?:^|/)threading\.py$")
-_NATIVE = re.compile(r"\.(?:so(?:\.\d+)*|c|cc|cpp|cxx|h|hh|hpp|cu|cuh|rs|S|pyx)$")
+_TEXT = patterns_beside(__file__)
+"""What each of them matches is said in the table."""
+FAULT_THREAD = _TEXT["fault_thread"]
+SPY_THREAD = _TEXT["spy_thread"]
+SPY_PROCESS = _TEXT["spy_process"]
+WHEN = _TEXT["when"]
 _PACKAGES = frozenset(
     (
         "accelerate", "boto3", "botocore", "datasets", "deepspeed", "fasteners", "filelock", "fsspec", "h5py",
@@ -57,7 +50,7 @@ class Assembler(Struct):
         if when or process:
             self.close()
             self.time_s = float(when[1]) if when else None
-            local = _LOCAL_RANK.search(process["command"]) if process else None
+            local = _TEXT["local_rank"].search(process["command"]) if process else None
             self.local_rank = int(local[1]) if local else None
             return True
         thread = FAULT_THREAD.match(text) or SPY_THREAD.match(text)
@@ -84,7 +77,7 @@ class Assembler(Struct):
 
     def _frame(self, text: str) -> bool:
         """Read a line after the head of a thread. A line that is not part of the stack ends the dump."""
-        match = (_SPY_FRAME if self.spy else _FAULT_FRAME).match(text)
+        match = (_TEXT["spy_frame"] if self.spy else _TEXT["fault_frame"]).match(text)
         if match and self.current is not None:
             self.blanks = 0
             if len(self.current) < MAX_FRAMES:
@@ -92,7 +85,7 @@ class Assembler(Struct):
                 number = int(line) if line and line.isdecimal() else 0
                 self.current.append(Frame(match["file"], number, match["function"]))
             return True
-        if (self.spy and _SPY_DETAIL.match(text)) or text.strip() in ("<no Python frame>", "..."):
+        if (self.spy and _TEXT["spy_detail"].match(text)) or text.strip() in ("<no Python frame>", "..."):
             return True
         if not text.strip() and self.blanks < 2:
             self.blanks += 1
@@ -108,7 +101,7 @@ def with_main(threads: list[Thread]) -> tuple[Thread, ...]:
         index
         for index, thread in enumerate(threads)
         if (python := [frame for frame in thread.frames if not is_native(frame)])
-        and not _THREAD_START.search(python[-1].file.replace("\\", "/"))
+        and not _TEXT["thread_start"].search(python[-1].file.replace("\\", "/"))
     ]
     main = (named or own or [len(threads) - 1])[-1]
     return tuple(Thread(thread.name, thread.frames, index == main) for index, thread in enumerate(threads))
@@ -135,4 +128,4 @@ def is_users(frame: Frame) -> bool:
 
 def is_native(frame: Frame) -> bool:
     """Whether a frame is one of C, which py-spy sees (`py-spy dump --native`)."""
-    return bool(_NATIVE.search(frame.file)) or (not frame.line and not frame.file.endswith(".py"))
+    return bool(_TEXT["native"].search(frame.file)) or (not frame.line and not frame.file.endswith(".py"))

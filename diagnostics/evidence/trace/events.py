@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from diagnostics.contract.files import table_beside
 from diagnostics.evidence.calls import operation
 
 
@@ -72,31 +73,16 @@ class Message(NamedTuple):
         return self.elements * DTYPE_BYTES.get(self.dtype, 0)
 
 
-KINDS = {
-    "kernel": "kernel", "concurrent_kernel": "kernel", "gpu_memcpy": "memory", "gpu_memset": "memory",
-    "memcpy": "memory", "memset": "memory", "cuda_runtime": "runtime", "cuda_driver": "runtime",
-    "hip_runtime": "runtime", "runtime": "runtime", "cpu_op": "op", "operator": "op", "user_annotation": "mark",
-    "python_function": "function",
-}  # fmt: skip
-"""Category, lower case, of all versions -> what it is. Copies on the device (`gpu_user_annotation`) are none."""
-
-DTYPE_BYTES = {
-    "float": 4, "double": 8, "half": 2, "bfloat16": 2, "c10::bfloat16": 2, "c10::half": 2, "int": 4, "long": 8,
-    "long int": 8, "long long": 8, "short": 2, "short int": 2, "char": 1, "signed char": 1, "byte": 1,
-    "unsigned char": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "complexfloat": 8, "int8": 1, "uint8": 1,
-    "int16": 2, "int32": 4, "int64": 8, "float16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
-}  # fmt: skip
-"""Bytes of an element, by the names that profilers, flight recorder and torch give a dtype, in lower case."""
+_TABLE = table_beside(__file__)
+KINDS: dict[str, str] = _TABLE["kinds"]
+DTYPE_BYTES: dict[str, int] = _TABLE["dtype_bytes"]
+_WORDS: dict[str, str] = _TABLE["words"]
 _LIST = re.compile(r"-?\d+")
 _COLLECTIVE = re.compile(
     r"all_?reduce|all_?gather|reduce_?scatter|broadcast|all_?to_?all|send_?recv|barrier|(?<!_)gather|scatter|"
     r"(?<!all_)(?<!all)reduce|send|recv",
     re.IGNORECASE,
 )
-_WORDS = {
-    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "alltoall": "all_to_all",
-    "sendrecv": "send_recv",
-}  # fmt: skip
 MARKED = re.compile(r"^([a-z][a-z_]{2,30}) (\d{1,15}) B (\S{1,60})$")
 """dtk's communication regions: `all_reduce 2378752 B dp`."""
 
