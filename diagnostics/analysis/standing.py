@@ -29,7 +29,9 @@ _BEST_WORDS = ("nccl_last_error", "nccl_result", "dist_backend_error")
 _FAILED = frozenset(_BEST_WORDS)
 _TOLD = _OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines of which `Standing` tells all that they say."""
-_LOST = frozenset({"gloo_closed", "gloo_reset", "monitored_barrier", "missing_ranks", "nccl_id_timeout"})
+_LOST = frozenset(
+    {"gloo_closed", "gloo_reset", "monitored_barrier", "missing_ranks", "nccl_id_timeout", "store_key_timeout"}
+)
 """The same where a rank lost a peer or did not come."""
 SCALAR = 16  # Elements at most of a metric, a flag or a barrier; a layer's gradient or a unit's shard has thousands.
 _GATHERS = {"ALLGATHER", "_ALLGATHER_BASE"}
@@ -98,6 +100,8 @@ class Standing(Struct, frozen=True):
     """Kinds of all lines that were understood."""
     stuck_s: float = 0.0
     """For how long a watchdog itself was stuck."""
+    stuck: tuple[int, ...] = ()
+    """Ranks whose watchdog was, as far as their lines name them."""
     refused: bool = False
     """Whether a peer refused a connection of NCCL."""
     loopback: bool = False
@@ -128,7 +132,12 @@ class Standing(Struct, frozen=True):
     @property
     def told(self) -> frozenset[str]:
         """Kinds of lines that need not be shown beside this."""
-        return _TOLD if self.waits else _LOST if self.lost or self.absent else frozenset()
+        return (
+            _TOLD
+            if self.waits
+            else (_LOST if self.lost or self.absent else frozenset())
+            | (_FAILED | {"watchdog_abort"} if self.failure else frozenset())
+        )
 
     @property
     def longest(self) -> Waiting:
@@ -179,7 +188,7 @@ def standing(evidence: Evidence) -> Standing | None:
     world = evidence.world_size or max((wait.members or 0 for wait in waits if wait.group == "default_pg"), default=0)
     spoke = {fact.rank for fact in evidence.facts} | {error.rank for error in evidence.errors}
     connects = [fact for fact in evidence.facts if fact.kind == "nccl_connect"]
-    stuck = [fact.fields.get("stuck_s") for fact in evidence.facts if fact.kind == "monitor_stuck"]
+    stuck = {fact.rank: fact.fields.get("stuck_s") for fact in evidence.facts if fact.kind == "monitor_stuck"}
     told = [set(fact.fields["ranks"]) for fact in evidence.facts if fact.kind in ("monitored_barrier", "missing_ranks")]
     listed = {rank for fact in evidence.facts if fact.kind == "torchrun_list" for rank in fact.fields["ranks"]}
     placed = {rank for wait in waits if wait.site for rank in wait.ranks}
@@ -192,7 +201,8 @@ def standing(evidence: Evidence) -> Standing | None:
         aborted=tuple(sorted(aborted)) if not waits else (),
         failed_silently=tuple(sorted(silent)) if not waits else (),
         kinds=kinds,
-        stuck_s=max((float(value) for value in stuck if isinstance(value, int)), default=0.0),
+        stuck_s=max((float(value) for value in stuck.values() if isinstance(value, int)), default=0.0),
+        stuck=tuple(sorted(rank for rank in stuck if rank is not None)),
         refused=any("refused" in str(fact.fields.get("why")) for fact in connects),
         loopback=any(_LOOPBACK.match(str(fact.fields.get("peer"))) for fact in connects),
         broken=tuple(sorted(broken - {rank for wait in waits for rank in wait.ranks})),

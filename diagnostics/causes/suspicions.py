@@ -10,7 +10,7 @@ from diagnostics.analysis.memory.out_of_memory import RanOut
 from diagnostics.analysis.standing import SCALAR, TRANSPORT, Standing, Waiting
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Suspicion
-from diagnostics.contract.formatting import bytes_text, counted, ranks_spoken, verb
+from diagnostics.contract.formatting import bytes_text, filled
 from diagnostics.evidence.model import shortened
 
 MOST = 3
@@ -31,9 +31,11 @@ _CAUSES, _CLUES, _DECIDE, _FIT = TABLE["causes"], TABLE["clues"], TABLE["decide"
 def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Suspicion, ...]:
     """Return the likeliest causes for which a clue speaks, at most `MOST`, the likeliest first."""
     shown, culprits, suspected = clues(standing), _culprits(standing), []
+    # Where no clue speaks for any cause, what is shown at least speaks against none of the likeliest.
+    least = 1.01 if any(ratio > 1 for name in shown for ratio in _CLUES[name].values()) else 1.0
     likely = sorted(probabilities(shown, ruled_out).items(), key=lambda item: -item[1])
     for cause, probability in likely[:MOST]:
-        speaks_for = tuple(text for name, text in shown.items() if _CLUES[name].get(cause, 1.0) > 1)
+        speaks_for = tuple(text for name, text in shown.items() if _CLUES[name].get(cause, 1.0) >= least)
         against = tuple(text for name, text in shown.items() if _CLUES[name].get(cause, 1.0) < 1)
         if speaks_for and probability >= LEAST:
             ranks, decide = culprits[_CAUSES[cause]["ranks"]], _DECIDE[_CAUSES[cause]["decide"]]
@@ -60,14 +62,12 @@ def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...
     unused = (record.unused_bytes or 0) / reserved if reserved else 0.0
     shown = {"steps": steps, "unused": unused >= _LOST, "outside": outside > _LOST * (record.total_bytes or outside)}
     tensors = f"{bytes_text(allocated)} are in tensors" if allocated else "the request did not fit"
-    figures = {"steps": counted(steps, "step"), "unused": f"{unused:.0%}", "outside": bytes_text(outside)}
+    figures = {"tensors": tensors, "steps": steps, "unused": unused, "outside": outside}
     rows = {cause: row | (row["where"] if shown[row["if"]] else {}) for cause, row in TABLE["memory"].items()}
     whole = sum(row["share"] for row in rows.values())
     likely = sorted(((row["share"] / whole, cause, row["says"]) for cause, row in rows.items() if row["says"]))[::-1]
     return tuple(
-        Suspicion(
-            cause, round(share, 2), (), (text.format_map(figures | {"tensors": tensors}),), (), _DECIDE["snapshot"]
-        )
+        Suspicion(cause, round(share, 2), (), (filled(text, figures),), (), _DECIDE["snapshot"])
         for share, cause, text in likely[:MOST]
     )
 
@@ -75,7 +75,7 @@ def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...
 def clues(standing: Standing) -> dict[str, str]:
     """Return the clues that a log shows: name in `suspicions.yaml` -> what it shows in words, in the table's order."""
     shown = _of_call(standing.longest) | _of_ranks(standing) | _of_libraries(standing)
-    return {name: text.format(shown[name]) for name, text in TABLE["says"].items() if shown.get(name)}
+    return {name: filled(text, {"it": shown[name]}) for name, text in TABLE["says"].items() if shown.get(name)}
 
 
 def _culprits(standing: Standing) -> dict[str, tuple[int, ...]]:
@@ -90,44 +90,43 @@ def _of_call(wait: Waiting) -> dict[str, object]:
     """Return each clue in the call that most ranks wait in: false, or what fills in its words."""
     seq, numel = wait.seq or 0, wait.numel or 0
     done = wait.completed if wait.completed is not None else seq - 1
-    ahead, elements = (wait.enqueued or 0) - seq, counted(numel, "element")
+    ahead = (wait.enqueued or 0) - seq
     is_scalar, rooted = wait.numel is not None and numel <= SCALAR, wait.op in _ROOTED and wait.whole_group
+    seems_whole = wait.members is None and 1 < len(wait.ranks) == wait.ranks[-1] + 1
     return {
         "first": wait.first,
-        "warm": done >= _WARM and f"{done:,}",
-        "scalar": wait.op == "all_reduce" and is_scalar and elements,
+        "warm": done >= _WARM and done,
+        "scalar": wait.op == "all_reduce" and is_scalar and (numel,),
         "bucket": wait.op == "all_reduce" and numel > SCALAR,
         "unit": wait.op in ("all_gather", "reduce_scatter") and numel > SCALAR and wait.op,
-        "queued": ahead > 1 and counted(ahead, "call"),
+        "queued": ahead > 1 and ahead,
         "rooted": rooted and wait.op,
         "broadcast": wait.op == "broadcast" and not rooted,
         "whole": wait.whole_group and wait.members,
+        "seems_whole": seems_whole and wait.waited_s and len(wait.ranks),
     }
 
 
 def _of_ranks(standing: Standing) -> dict[str, object]:
     """Return the clues in how far the ranks have come; see `_of_call`."""
-    longest, behind, broken = standing.longest, standing.behind, standing.broken
+    longest = standing.longest
     late = standing.absent if "nccl_id_timeout" in standing.kinds else ()
-    absent = (standing.silent or behind) if longest.first else late
+    absent = (standing.silent or standing.behind) if longest.first else late
     missing = (longest.members or 0) - len(longest.ranks)
     elsewhere, wordless = standing.elsewhere, standing.wordless
     is_partial = missing > 0 and not (standing.others or standing.apart or elsewhere or wordless)
     low, *_, high = standing.apart or (longest, longest)
     completed = (high.seq or 0) - 1
     is_fewer = low.enqueued is not None and low.enqueued < completed
-    low_ranks, high_ranks = ranks_spoken(low.ranks), ranks_spoken(high.ranks)
-    at = (f"{low_ranks} {verb(low.ranks, 'waits', 'wait')} at #{low.seq or 0:,}", f"{high_ranks} at #{high.seq or 0:,}")
-    made = (f"{low_ranks} made {low.enqueued or 0:,} calls", f"{high_ranks} completed {completed:,}")
     return {
-        "came_late": absent and f"{ranks_spoken(absent)} {verb(absent, 'was', 'were')}",
-        "partly": is_partial and counted(missing, "rank"),
-        "did_not_come": behind and (ranks_spoken(behind), verb(behind, "its", "their")),
-        "elsewhere": elsewhere and ranks_spoken(elsewhere),
-        "wordless": wordless and not elsewhere and (ranks_spoken(wordless), verb(wordless, "it", "they")),
-        "side_thread": broken and (ranks_spoken(broken), verb(broken, "its", "their")),
-        "apart": len(standing.apart) > 1 and not is_fewer and at,
-        "fewer": len(standing.apart) > 1 and is_fewer and made,
+        "came_late": absent,
+        "partly": is_partial and missing,
+        "did_not_come": standing.behind,
+        "elsewhere": elsewhere,
+        "wordless": () if elsewhere else wordless,
+        "side_thread": standing.broken,
+        "apart": len(standing.apart) > 1 and not is_fewer and (low, high),
+        "fewer": len(standing.apart) > 1 and is_fewer and (low, high, completed),
     }
 
 
@@ -142,13 +141,13 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
     return {
         "working": shortened(str(work.get("what", "")).strip(), 60),
         "ended": work.get("ended"),
-        "stuck": standing.stuck_s and f"{standing.stuck_s:.0f}",
-        "overrun": over and (over.waited_s, over.timeout_s),
+        "stuck": standing.stuck_s,
+        "overrun": over,
         "transport": reported and not is_closed and not standing.refused,
         "refused": standing.refused,
         "system_error": "ncclSystemError" in standing.results,
         "remote_error": "ncclRemoteError" if is_remote else is_closed and "a connection was closed",
         "loopback": standing.loopback,
         "lost": standing.lost and waits_for_nothing and shortened(standing.lost, 80),
-        "absent": absent and not is_id and ranks_spoken(absent),
+        "absent": () if is_id else absent,
     }

@@ -14,7 +14,7 @@ _SHOWN = 3
 
 def headline(standing: Standing) -> str:
     """Return who waits in what, in one clause."""
-    if standing.waits:
+    if standing.waits and (standing.waits[0].ranks or not standing.absent):
         first, *rest = (
             f"{_who(wait)} {verb(wait.ranks or (0,), 'waits', 'wait')} in {_call(wait)}" for wait in standing.waits
         )
@@ -35,7 +35,8 @@ def headline(standing: Standing) -> str:
     if standing.failed_silently:
         return f"{ranks_spoken(standing.failed_silently)} ended with exit code 1, and no line says why"
     if standing.stuck_s:
-        return f"torch's watchdog stood still for {standing.stuck_s:.0f} s in a call of CUDA; no cause is confirmed"
+        on = f" on {ranks_spoken(standing.stuck)}" if standing.stuck else ""
+        return f"torch's watchdog stood still for {standing.stuck_s:.0f} s in a call of CUDA{on}; no cause is confirmed"
     if standing.others and "watchdog_status" in standing.kinds:
         ranks, behind = standing.others[0].ranks, standing.others[0].enqueued - standing.others[0].completed
         left = f"{counted(behind, 'collective')} that did not complete" if behind else "no collective open"

@@ -16,8 +16,8 @@ from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait
 from diagnostics.analysis.standing import SCALAR
 from diagnostics.causes.declared import texts_beside
 from diagnostics.causes.hang import _parts
-from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Remedy, Text, Where, Worded, worded
-from diagnostics.contract.formatting import counted, filled, sentence
+from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Where, Worded, worded
+from diagnostics.contract.formatting import counted, filled
 
 _TEXTS = texts_beside(__file__)
 _SURE = 0.75
@@ -28,17 +28,13 @@ _BEHIND = 0.6
 """Ranks at other positions: they may be late, or have made other calls before."""
 DUMPS = "TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_, which records the calls before it"
 ALL_RANKS_CALL = "a collective returns only when every rank of its group calls"
-_IN_ORDER = "collectives are matched by their order in the group"
 
 
 def different_operations(stall: Stall, cause: str) -> list[Finding]:
     """Return what shows that ranks wait in other operations, or at other lines of the program."""
     case = stall.watchdog
     if isinstance(case, WatchdogMismatch) and _is_other_call(case):
-        majority, minority, *_ = _sides(case)
-        at = f"position {case.vote.position}"
-        change = f"{called(majority)} and {called(minority)} meet at {at}: let all ranks take the same branch"
-        return [confirmed(case, cause, worded(_disagree_text, case=case, change=change))]
+        return [confirmed(case, cause, _disagree(case, "other_call"))]
     if isinstance(case, WatchdogSites) or (isinstance(case, WatchdogDrift) and not case.fewer):
         return [confirmed(case, cause, _drifted(case))]
     return _left_open(stall, cause)
@@ -49,8 +45,7 @@ def different_arguments(stall: Stall, cause: str) -> list[Finding]:
     case = stall.watchdog
     if not isinstance(case, WatchdogMismatch) or _is_other_call(case):
         return _left_open(stall, cause)
-    change = f"{_sides(case)[0].name} at position {case.vote.position} needs the same number of elements on every rank"
-    return [confirmed(case, cause, worded(_disagree_text, case=case, change=change))]
+    return [confirmed(case, cause, _disagree(case, "other_size"))]
 
 
 def fewer_calls(stall: Stall, cause: str) -> list[Finding]:
@@ -82,24 +77,19 @@ def _sides(case: WatchdogMismatch) -> tuple[Wait, ...]:
     return tuple(case.group.waits[side[0]] for side in case.vote.sides)
 
 
-def _disagree_text(finding: Finding, case: WatchdogMismatch, change: str) -> Text:
+def _disagree(case: WatchdogMismatch, change: str) -> Worded:
+    """Return which ranks wait in which calls, for the table beside this module."""
     vote, group = case.vote, case.group
     waits = [
         filled("{side} {side:waits|wait} in {call}", {"side": side, "call": called(group.waits[side[0]])})
         for side in (*vote.sides[1:4], vote.sides[0])
     ]
-    at = f"position {vote.position}"
-    summary = f"{sentence(', '.join(waits[:-1]))} where {waits[-1]}, at {at} of {named(group)}."
-    if any(wait.numel == 1 and wait.name == "all_reduce" for wait in _sides(case)):
-        summary += " (A barrier is an all_reduce of 1 element.)"
-    if vote.tie:
-        counts = " against ".join(str(len(side)) for side in vote.sides)
-        summary += f" It is a tie ({counts}): either side may be the wrong one."
-    return Text(
-        summary=f"{summary} The logs do not tell whether this call is wrong or one before it was left out or added.",
-        measured=f"{len(vote.minority)} of {len(vote.present)} ranks differ at {at}",
-        remedies=(Remedy("code", change, _IN_ORDER),),
-    )
+    barrier = any(wait.numel == 1 and wait.name == "all_reduce" for wait in _sides(case))
+    said = ("disagree", *(["barrier"] if barrier else []), *(["tie"] if vote.tie else []), change)
+    figures = {"few": ", ".join(waits[:-1]), "most": waits[-1], "group": named(group), "dumps": DUMPS}
+    counts = " against ".join(str(len(side)) for side in vote.sides)
+    majority, minority, *_ = map(called, _sides(case))
+    return worded(_TEXTS, said=said, vote=vote, counts=counts, majority=majority, minority=minority, **figures)
 
 
 def _drifted(case: WatchdogDrift | WatchdogSites) -> Worded:

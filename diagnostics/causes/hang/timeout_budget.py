@@ -6,7 +6,7 @@ from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import Finding, worded
-from diagnostics.contract.formatting import ranks_spoken, seconds_text, sentence
+from diagnostics.contract.formatting import ranks_spoken, seconds_text
 
 ID = "hang.timeout_budget"
 _TEXTS = texts_beside(__file__)
@@ -38,7 +38,7 @@ def decide(stall: Stall) -> list[Finding]:
         what=(str(fields["what"]).strip() or "A progress bar") + (f" on {ranks_spoken(ranks)}" if ranks else ""),
         done=fields["done"],
         total=fields["total"],
-        waits=f"{sentence(ranks_spoken(victims))} waited" if victims else "the other ranks waited",
+        waits=f"{ranks_spoken(victims)} waited" if victims else "the other ranks waited",
         took=seconds_text(round(took_s)),
         timeout=seconds_text(round(timeout_s)),
         took_s=took_s,

@@ -108,6 +108,7 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(absent=(4,)),
         stands(WAIT, work=SAVES),
         stands(WAIT, work=ENDS),
+        stands(replace(WAIT, members=None, ranks=(0, 1))),
         stands(PLACED, replace(PLACED, op="barrier", ranks=(3,), site="train.py:30")),
         stands(PLACED, wordless=(3,)),
         stands(replace(PLACED, op="broadcast", ranks=(0, 1, 2, 3))),

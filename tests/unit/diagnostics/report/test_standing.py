@@ -133,3 +133,41 @@ def test_ranks_that_gave_up_at_different_lines_are_told_with_them(tmp_path: Path
 def test_the_rank_that_gave_up_on_no_call_is_suspected(tmp_path: Path) -> None:
     shown = lines(tmp_path, "".join(gave_up(rank, 12) for rank in (0, 1, 2)) + LISTED)
     assert any("[hang.host_stall], rank 3: rank 3 gave up on no call" in line for line in shown)
+
+
+def test_who_did_not_come_is_told_before_a_wait_without_a_rank(tmp_path: Path) -> None:
+    shown = lines(
+        tmp_path,
+        "RuntimeError: Rank 1 failed to pass monitoredBarrier in 1800000 ms\n"
+        "[../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to "
+        "complete\n",
+    )
+    assert shown[0].startswith("UNDECIDED: rank 1 did not come to a monitored barrier")
+
+
+def test_ranks_whose_watchdog_stood_still_are_named(tmp_path: Path) -> None:
+    stuck = "[rank{}]:[E704 13:48:58.2 ProcessGroupNCCL.cpp:1746] [PG ID 0 PG GUID 0(default_pg) Rank {}] "
+    stuck += (
+        "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring collectives.\n"
+    )
+    assert "in a call of CUDA on ranks 0 and 2; " in lines(tmp_path, stuck.format(0, 0) + stuck.format(2, 2))[0]
+
+
+def test_what_the_headline_says_of_a_failure_is_not_noted_again(tmp_path: Path) -> None:
+    failed = "[rank5]:[E207 19:37:09.9 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0(default_pg) Rank 5] Process group "
+    failed += (
+        "watchdog thread terminated with exception: NCCL error: remote process exited or there was a network error, "
+    )
+    failed += "NCCL version 2.21.5\nncclRemoteError: A call failed possibly due to a network error.\n"
+    shown = lines(tmp_path, failed)
+    assert shown[0].startswith("UNDECIDED: NCCL failed on rank 5") and not [one for one in shown if one[:4] == "note"]
+    assert "a rank raised an exception" in shown[1]
+
+
+def test_a_position_alone_names_the_commonest_causes(tmp_path: Path) -> None:
+    alone = (
+        "[rank3]:[E1129 11:56:57.6 ProcessGroupNCCL.cpp:1834] [PG ID 0 PG GUID 0(default_pg) Rank 3] Timeout at NCCL "
+    )
+    alone += "work: 28956, last enqueued NCCL work: 28956, last completed NCCL work: 28955.\n"
+    (first, *_) = [line for line in lines(tmp_path, alone) if line.startswith("maybe")]
+    assert "[hang.timeout_budget]: the group completed 28,955 calls before it" in first
