@@ -139,8 +139,8 @@ def test_who_did_not_come_is_told_before_a_wait_without_a_rank(tmp_path: Path) -
     shown = lines(
         tmp_path,
         "RuntimeError: Rank 1 failed to pass monitoredBarrier in 1800000 ms\n"
-        "[../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to "
-        "complete\n",
+        "[../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation "
+        "to complete\n",
     )
     assert shown[0].startswith("UNDECIDED: rank 1 did not come to a monitored barrier")
 
