@@ -9,9 +9,11 @@ import gc
 import os
 import sys
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from dtk.config import help as config_help
+from dtk.config.compose import files_merged
 from dtk.console.entry import ended
 from dtk.console.options import Parser, add_options, read_options
 from dtk.errors import DtkError
@@ -53,28 +55,30 @@ class _Help(argparse.Action):
 
 
 _HYDRAS = {
-    "--config-name": "the main file is always config.yaml - choose experiment=NAME, your own by --config-dir DIR",
-    "--config-path": "conf/ is dtk's own - use --config-dir DIR for yours",
-    "--info": "dtk uses Hydra to compose only - use --cfg, --help GROUP, or dtk show RUN --why KEY",
     "--hydra-help": "dtk uses Hydra to compose only - use --help",
     "--package": "print one section by dtk explain SECTION - use --cfg for all of it",
     "--resolve": "the configuration is always resolved - use --cfg",
 }
 """Options of Hydra that dtk does without -> why, and what to use."""
+_KINDS = {"--cfg": ("job", "hydra", "all"), "--info": ("all", "config", "defaults", "defaults-tree", "searchpath")}
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    short = {"-cn": "--config-name", "-cp": "--config-path", "-cd": "--config-dir", "-c": "--cfg", "-p": "--package"}
+    short = {"-cn": "--config-name", "-cp": "--config-dir", "-cd": "--config-dir", "-c": "--cfg", "-p": "--package"}
     argv = [short.get(word, word) for word in argv]
     for word in argv:
         if (name := word.partition("=")[0]) in _HYDRAS:
             why, _, fix = _HYDRAS[name].partition(" - ")
             raise DtkError(f"dtk run has no {name}", why, fix)
-    # Hydra's `--cfg job`: what dtk prints is the job.
-    asked = [after for word, after in pairwise(argv) if word == "--cfg" and after in ("job", "hydra", "all")]
+    # Hydra's `--cfg job` and `--info defaults`: what dtk prints is the job, and all that it knows of the files.
+    asked = [after for word, after in pairwise(argv) if after in _KINDS.get(word, ())]
     if "hydra" in asked:
         raise DtkError("--cfg hydra prints nothing", "dtk uses Hydra to compose only", "use --cfg, or --cfg job")
-    return options().parse_intermixed_args([word for word in argv if word not in asked])
+    arguments = options().parse_intermixed_args([word for word in argv if word not in asked])
+    if arguments.config_name is not None:
+        name = arguments.config_name.removesuffix(".yaml")
+        arguments.config_dir = (arguments.config_dir or Path("conf")) / f"{name}.yaml"
+    return arguments
 
 
 def options() -> Parser:
@@ -102,6 +106,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise DtkError("--strict compares the code with that of a run", fix="add --rerun RUN")
     from dtk.launch.cluster import started_by
 
+    if arguments.info:
+        print(files_merged(arguments.overrides, arguments.config_dir), end="")
+        return 0
     if started_by(os.environ) is not None and not arguments.cfg:
         if arguments.multirun:
             raise DtkError("-m runs jobs one after another by itself", "under torchrun or srun there is one", "drop -m")

@@ -9,11 +9,7 @@ from diagnostics.contract.invocation import command
 from dtk.errors import DtkError
 
 TEMPLATES = Path(__file__).parents[1] / "templates" / "project"
-_NAMED = {
-    "module.txt": "{module}.py",
-    "tests/test_module.txt": "tests/test_{module}.py",
-    "tests/conftest.txt": "tests/conftest.py",
-}
+_NAMED = {"module.txt": "{module}.py", "tests/test_module.txt": "tests/test_{module}.py"}
 """Template -> where it goes; others keep their names."""
 
 

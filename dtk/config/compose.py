@@ -6,9 +6,9 @@ from typing import Any
 
 from diagnostics.contract.files import read_json
 from diagnostics.contract.origins import Origins
-from dtk.config.folders import groups, search_path
+from dtk.config.folders import groups, main_file, search_path
 from dtk.config.folders import source_tree as source_tree
-from dtk.config.overrides import expand_sweep, normalise
+from dtk.config.overrides import expand_sweep, normalise, parse
 from dtk.config.schema import Config
 from dtk.config.strict import MISSING, from_plain, to_plain
 from dtk.errors import DtkError
@@ -43,17 +43,17 @@ def compose(overrides: list[str], config_dir: Path | None = None, *, traced: boo
 
     Args:
         overrides: in Hydra's grammar: `strategy=ddp`, `train.steps=5`.
-        config_dir: the user's own YAML files; they hide dtk's files of the same group and name.
+        config_dir: the user's own YAML files, which hide dtk's files of the same group and name; or a main file of
+            theirs, `DIR/NAME.yaml`.
         traced: find out the origin of every key as well, which takes half as long again.
 
     Raises:
         DtkError: anything wrong in an override or a YAML file, as one line.
     """
-    folders = search_path(config_dir)
-    arguments = normalise(overrides, groups(folders), list(groups(folders[-1:])))
+    sources = _sources(overrides, config_dir)
     from dtk.config.hydra_compose import compose_plain
 
-    plain = compose_plain(arguments, folders)
+    plain = compose_plain(*sources)
     for keys in _PATHS:
         make_absolute(plain, keys)
     _read_sizes(plain.get("model"))
@@ -63,7 +63,7 @@ def compose(overrides: list[str], config_dir: Path | None = None, *, traced: boo
         return Composed(config, plain, list(overrides))
     from dtk.config.origins import trace
 
-    return Composed(config, plain, list(overrides), trace(arguments, folders, plain))
+    return Composed(config, plain, list(overrides), trace(*sources, plain))
 
 
 def expand(overrides: list[str], config_dir: Path | None = None) -> list[list[str]]:
@@ -73,6 +73,40 @@ def expand(overrides: list[str], config_dir: Path | None = None) -> list[list[st
         DtkError: see `expand_sweep`.
     """
     return expand_sweep(overrides, groups(search_path(config_dir)))
+
+
+def _sources(overrides: list[str], config_dir: Path | None) -> tuple[list[str], list[Path], str]:
+    """Return what Hydra composes: overrides as it is to receive them, folders, and the name of the main file."""
+    folders = search_path(config_dir)
+    return normalise(overrides, groups(folders), list(groups(folders[-1:]))), folders, main_file(config_dir)
+
+
+def lists_of_files(overrides: list[str], config_dir: Path | None = None) -> list[str]:
+    """Return the lists that the files add to those that were typed for `-m`: `hydra.sweeper.params`.
+
+    Raises:
+        DtkError: as `compose`, and for params that are no mapping.
+    """
+    from dtk.config.hydra_compose import swept
+
+    parsed = {text: parse(text) for text in overrides}
+    params = swept(*_sources([text for text, each in parsed.items() if not each.is_sweep_override()], config_dir))
+    typed = {each.key_or_group for each in parsed.values()}
+    return [f"{key}={value}" for key, value in params.items() if key not in typed]
+
+
+def files_merged(overrides: list[str], config_dir: Path | None = None) -> str:
+    """Return the search path and the files in the order of merging, as text for `--info`."""
+    from dtk.config.hydra_compose import merged
+
+    sources = _sources(overrides, config_dir)
+    rows = [
+        (part.config, part.package or "(all)", part.chosen_in.replace("<root>", "-")) for part in merged(*sources).files
+    ]
+    rows = [("file", "its keys go to", "named in"), *rows]
+    wide, middle = (max(len(row[column]) for row in rows) for column in (0, 1))
+    lines = [f"{file:<{wide}}  {package:<{middle}}  {by}" for file, package, by in rows]
+    return "\n".join(["searched, in this order:", *(f"  {path}" for path in sources[1]), "", *lines]) + "\n"
 
 
 def without_reasons(composed: Composed) -> Composed:

@@ -35,16 +35,31 @@ def conf_folder() -> Path:
     return folder
 
 
+MAIN = "config"
+
+
+def main_file(config_dir: Path | None) -> str:
+    """Return the name of the main file, without `.yaml`: config, or that of `--config-name`."""
+    return config_dir.stem if config_dir is not None and config_dir.suffix == ".yaml" else MAIN
+
+
 def search_path(config_dir: Path | None) -> list[Path]:
     """Absolute folders in the order in which a file is looked for: the user's own first.
 
+    Args:
+        config_dir: the user's own folder, or a main file in it.
+
     Raises:
-        DtkError: the user's folder does not exist.
+        DtkError: the user's folder or main file does not exist.
     """
     own = conf_folder()
     if config_dir is None:
         return [own]
     folder = Path(config_dir).expanduser().absolute()
+    if folder.suffix == ".yaml" and not folder.is_dir():
+        if not folder.is_file():
+            raise DtkError(f"--config-name {folder.stem}", f"there is no {folder}", "name its folder by --config-dir")
+        folder = folder.parent
     if not folder.is_dir():
         raise DtkError(f"--config-dir {config_dir}: there is no such folder")
     return [folder, own]

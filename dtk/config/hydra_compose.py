@@ -60,25 +60,33 @@ class Merged:
     """All other overrides, in their order."""
 
 
-def compose_plain(overrides: Sequence[str], folders: Sequence[Path]) -> dict[str, Any]:
-    """Plain values of config.yaml with overrides, all interpolations resolved.
+def compose_plain(overrides: Sequence[str], folders: Sequence[Path], main: str) -> dict[str, Any]:
+    """Plain values of the main file with overrides, all interpolations resolved.
 
     Args:
         overrides: in Hydra's grammar, already normalised.
         folders: absolute, in the order in which a file is looked for; the last one is dtk's own.
+        main: name of the main file, `config`.
 
     Raises:
         DtkError: whatever Hydra, OmegaConf or YAML object to.
     """
     with _ready(folders):
-        composed = hydra.compose("config", overrides=list(overrides))
+        composed = hydra.compose(main, overrides=list(overrides))
         plain = OmegaConf.to_container(composed, resolve=True)
     if not isinstance(plain, dict):
-        raise DtkError("config.yaml is not a mapping of keys")
+        raise DtkError(f"{main}.yaml is not a mapping of keys")
     return {str(key): value for key, value in plain.items()}
 
 
-def merged(overrides: Sequence[str], folders: Sequence[Path]) -> Merged:
+def swept(overrides: Sequence[str], folders: Sequence[Path], main: str) -> dict[str, Any]:
+    """Return `hydra.sweeper.params` of the files: key -> list, such as `ddp,fsdp`. Arguments as of `compose_plain`."""
+    with _ready(folders):
+        sweeper = hydra.compose(main, overrides=list(overrides), return_hydra_config=True).hydra.sweeper
+        return dict(sweeper.get("params") or {})
+
+
+def merged(overrides: Sequence[str], folders: Sequence[Path], main: str) -> Merged:
     """Return the files and values that `compose_plain` merges, like Hydra's `--info defaults`.
 
     Raises:
@@ -86,7 +94,7 @@ def merged(overrides: Sequence[str], folders: Sequence[Path]) -> Merged:
     """
     with _ready(folders):
         loader = GlobalHydra.instance().config_loader()
-        defaults = loader.compute_defaults_list("config", list(overrides), RunMode.RUN)
+        defaults = loader.compute_defaults_list(main, list(overrides), RunMode.RUN)
     about = defaults.overrides.override_metadata
     files = []
     for part in defaults.defaults:

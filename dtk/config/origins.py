@@ -8,23 +8,25 @@ import yaml
 
 from diagnostics.contract.origins import LONGEST, Choice, Kind, Origins, Setting, add_typed, flat
 from dtk.config.hydra_compose import merged
+from dtk.config.overrides import SWEPT, refuse_hydra
 from dtk.errors import DtkError
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def trace(arguments: Sequence[str], folders: Sequence[Path], plain: dict[str, Any]) -> Origins:
+def trace(arguments: Sequence[str], folders: Sequence[Path], main: str, plain: dict[str, Any]) -> Origins:
     """Trace the origins of all keys.
 
     Args:
         arguments: overrides, already normalised.
         folders: in the order in which a file is looked for; the last one is dtk's own.
+        main: name of the main file.
         plain: what was composed of them.
 
     Raises:
-        DtkError: Hydra cannot list the files.
+        DtkError: Hydra cannot list the files, or one has a setting of Hydra that dtk does without.
     """
-    sources = merged(arguments, folders)
+    sources = merged(arguments, folders, main)
     origins = Origins(values=flat(plain))
     for part in sources.files:
         path = _file(part.config, folders)
@@ -45,6 +47,8 @@ def trace(arguments: Sequence[str], folders: Sequence[Path], plain: dict[str, An
             if key.split(".")[0] == "defaults":
                 continue
             name = f"{part.package}.{key}" if part.package else key
+            if not name.startswith(SWEPT):
+                refuse_hydra(name, f" in {shown}:{line}")
             origins.keys.setdefault(name, []).append(Setting("file", f"{shown}:{line}", written))
     for override in sources.values:
         add_typed(origins, override.key_or_group, (override.input_line or "").removeprefix("++"), override.is_delete())

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 Groups = Mapping[str, Mapping[str, Path]]
+SWEPT = "hydra.sweeper.params"
+"""What a file says that `-m` is to sweep."""
 LARGEST_SWEEP = 10_000
 """More points than that are a slip of the keyboard."""
 
@@ -39,7 +41,7 @@ def normalise(overrides: Sequence[str], groups: Groups, defaults: Sequence[str])
     for text in overrides:
         override = parse(text)
         key = override.key_or_group
-        _refuse_hydra(key)
+        refuse_hydra(key)
         if key in (SWEEPS, "repeats"):
             fix = "use dtk sweep NAME" if key == SWEEPS else "use dtk run -m, or dtk sweep"
             raise DtkError(f"{key} is no part of an experiment", "it says which runs to make", fix)
@@ -75,7 +77,7 @@ def expand_sweep(overrides: Sequence[str], groups: Groups) -> list[list[str]]:
     points = 1
     for text in overrides:
         override = parse(text)
-        _refuse_hydra(override.key_or_group)
+        refuse_hydra(override.key_or_group)
         axis = _values(text, override, groups) if override.is_sweep_override() else [text]
         points *= len(axis)
         if points > LARGEST_SWEEP:
@@ -146,9 +148,15 @@ def _values(text: str, override: "Override", groups: Groups) -> list[str]:
     return [f"{override.get_key_element()}={value}" for value in values]
 
 
-def _refuse_hydra(key: str) -> None:
-    if re.fullmatch(r"hydra[./](launcher|sweeper)|hydra\.(launcher|sweeper|sweep)\..*", key):
-        why = "dtk runs sweeps itself, one run after another"
-        raise DtkError(f"{key} has no effect", why, "use -m, or dtk sweep FILE")
+def refuse_hydra(key: str, where: str = "") -> None:
+    """Refuse a setting of Hydra itself.
+
+    Raises:
+        DtkError: it is one; `where` says in which file it stands, if it was not typed.
+    """
+    if re.fullmatch(r"hydra[./](launcher|sweeper)|hydra\.(launcher|sweeper|sweep)\..*|hydra\.mode", key):
+        why, fix = "dtk runs sweeps itself, one run after another", f"use -m with lists, typed or as {SWEPT} of a file"
+        raise DtkError(f"{key}{where} has no effect", why, fix)
     if key == "hydra" or key.startswith(("hydra.", "hydra/")):
-        raise DtkError(f"{key} has no effect", "dtk uses Hydra only to compose", "run folders: runs_folder=PATH")
+        fix = "run folders: runs_folder=PATH, which may hold ${strategy.name} or ${now:%Y-%m-%d}"
+        raise DtkError(f"{key}{where} has no effect", "dtk uses Hydra only to compose", fix)

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from diagnostics.contract.invocation import command
+from dtk.config.compose import lists_of_files
 from dtk.launch.prepare import compose_point, print_configuration
 from dtk.sweep.folder import create, find
 from dtk.sweep.points import combinations, freeze, take_repeats
@@ -27,7 +28,8 @@ def multirun(arguments: argparse.Namespace) -> int:
     """
     given, repeats = take_repeats(arguments.overrides)
     config_dir, earlier, trust = arguments.config_dir, arguments.rerun, arguments.trust
-    combined = combinations(given, config_dir)
+    listed = [] if earlier is not None else lists_of_files(given, config_dir)
+    combined = combinations([*listed, *given], config_dir)
     if arguments.cfg:
         for _, overrides in combined:
             print_configuration(compose_point(overrides, config_dir, earlier, trust=trust))

@@ -69,11 +69,11 @@ def test_bash_completes_behind_the_equals_sign(tmp_path):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--config-name", "mine"], "dtk run has no --config-name: the main file is always config.yaml"),
-        (["-cp", "x"], "dtk run has no --config-path"),
-        (["--info", "defaults"], "use --cfg, --help GROUP, or dtk show RUN --why KEY"),
+        (["--config-name", "mine"], "--config-name mine: there is no "),
+        (["-cp", "x", "--cfg"], "--config-dir x: there is no such folder"),
+        (["--resolve"], "dtk run has no --resolve: the configuration is always resolved - use --cfg"),
         (["--cfg", "hydra"], "--cfg hydra prints nothing"),
-        (["hydra.sweeper.params={}"], "use -m, or dtk sweep FILE"),
+        (["hydra.sweeper.params={}"], "use -m with lists, typed or as hydra.sweeper.params of a file"),
     ],
 )
 def test_where_dtk_differs_from_hydra_the_error_says_what_to_use(words, expected, capsys):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from dtk.config.compose import compose, expand
+from dtk.config.compose import compose, expand, files_merged, lists_of_files
 from dtk.config.folders import conf_folder, groups
 from dtk.config.strict import from_plain
 from dtk.errors import DtkError
@@ -29,6 +29,10 @@ NEEDED = {
     "gpt2_124m": ["data.path=x"],
 }
 """Option -> what it requires the user to give."""
+
+
+LISTS = "use -m with lists, typed or as hydra.sweeper.params of a file"
+FOLDERS = "run folders: runs_folder=PATH, which may hold ${strategy.name} or ${now:%Y-%m-%d}"
 
 
 def message(*overrides: str, config_dir: Path | None = None) -> str:
@@ -113,16 +117,15 @@ def test_experiments_leave_every_other_choice_free() -> None:
         (["runs_folder="], "runs_folder is empty - write runs_folder=PATH"),
         (
             ["hydra/launcher=joblib"],
-            "hydra/launcher has no effect: dtk runs sweeps itself, one run after another - use -m, or dtk sweep FILE",
+            f"hydra/launcher has no effect: dtk runs sweeps itself, one run after another - {LISTS}",
         ),
         (
             ["hydra.sweeper.params=1"],
-            "hydra.sweeper.params has no effect: dtk runs sweeps itself, one run after another "
-            "- use -m, or dtk sweep FILE",
+            f"hydra.sweeper.params has no effect: dtk runs sweeps itself, one run after another - {LISTS}",
         ),
         (
             ["hydra.run.dir=x"],
-            "hydra.run.dir has no effect: dtk uses Hydra only to compose - run folders: runs_folder=PATH",
+            f"hydra.run.dir has no effect: dtk uses Hydra only to compose - {FOLDERS}",
         ),
         (
             ["strategy=ddp,fsdp"],
@@ -310,3 +313,29 @@ def test_sizes_of_a_transformers_model_are_read_from_its_folder(tmp_path: Path) 
         (tmp_path / "config.json").write_text(text)
         assert expected in message("model=hf", f"model.path={tmp_path}", "model.vocab_size=7")
     assert "No such file or directory - model.path=FOLDER" in message("model=hf", f"model.path={tmp_path / 'absent'}")
+
+
+def test_a_main_file_and_lists_of_ones_own_as_hydra_has_them(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "night.yaml").write_text("defaults: [config, override strategy: ddp, _self_]\ntrain: {steps: 7}\n")
+    grid = tmp_path / "experiment" / "grid.yaml"
+    params = "# @package _global_\nhydra: {sweeper: {params: {strategy: 'ddp,fsdp', train.steps: '3,4'}}}\n"
+    grid.write_text(params)
+    night = tmp_path / "night.yaml"
+    config = compose([], night, traced=True).config
+    assert (config.train.steps, config.strategy.name) == (7, "ddp")
+    assert compose(["strategy=fsdp"], night).config.strategy.name == "fsdp"
+    assert lists_of_files(["experiment=grid", "strategy=ddp,zero1"], tmp_path) == ["train.steps=3,4"]
+    assert lists_of_files(["seed=1,2"], night) == []
+    rows = [line.split() for line in files_merged(["model=gpt2"], night).splitlines()]
+    assert ["strategy/ddp", "strategy", "night"] in rows and rows[1] == [str(tmp_path)]
+    assert message(config_dir=tmp_path / "nigt.yaml") == (
+        f"--config-name nigt: there is no {tmp_path / 'nigt.yaml'} - name its folder by --config-dir"
+    )
+    grid.write_text(params + "train: {steps: 3}\n")
+    compose(["experiment=grid"], tmp_path, traced=True)
+    grid.write_text("# @package _global_\nhydra:\n  run: {dir: out}\n")
+    with pytest.raises(
+        DtkError, match=r"^hydra.run.dir in .*grid.yaml:3 has no effect: dtk uses Hydra only to compose"
+    ):
+        compose(["experiment=grid"], tmp_path, traced=True)

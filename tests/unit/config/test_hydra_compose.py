@@ -19,16 +19,16 @@ def users(tmp_path: Path, name: str, text: str) -> list[Path]:
 
 
 def test_interpolations_are_resolved_and_values_are_plain() -> None:
-    plain = compose_plain(["strategy=ddp", "++train.steps=4", "++train.log_every=${train.steps}"], [OWN])
+    plain = compose_plain(["strategy=ddp", "++train.steps=4", "++train.log_every=${train.steps}"], [OWN], "config")
     assert plain["strategy"]["name"] == "ddp" and plain["train"]["log_every"] == 4
     assert type(plain["strategy"]) is dict
 
 
 def test_a_file_of_the_users_hides_dtks(tmp_path: Path) -> None:
     folders = users(tmp_path, "gpt2", "# @package model\nname: mine\n")
-    assert compose_plain(["model=gpt2"], folders)["model"] == {"name": "mine"}
+    assert compose_plain(["model=gpt2"], folders, "config")["model"] == {"name": "mine"}
     assert UserFolders.folders == (), "no later composing sees the user's folder"
-    assert compose_plain(["model=gpt2"], [OWN])["model"]["name"] == "gpt2"
+    assert compose_plain(["model=gpt2"], [OWN], "config")["model"]["name"] == "gpt2"
 
 
 @pytest.mark.parametrize(
@@ -42,13 +42,13 @@ def test_a_file_of_the_users_hides_dtks(tmp_path: Path) -> None:
 )
 def test_a_file_that_cannot_be_composed_is_one_line(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(DtkError) as caught:
-        compose_plain(["model=gpt2"], users(tmp_path, "gpt2", text))
+        compose_plain(["model=gpt2"], users(tmp_path, "gpt2", text), "config")
     assert message in str(caught.value) and "\n" not in str(caught.value)
     assert "Config search path" not in str(caught.value) and "full_key" not in str(caught.value)
 
 
 def test_the_files_in_the_order_of_merging_with_what_chose_them() -> None:
-    sources = merged(["strategy=ddp", "++train.steps=4"], [OWN])
+    sources = merged(["strategy=ddp", "++train.steps=4"], [OWN], "config")
     chosen = {file.group: file for file in sources.files if file.group}
     assert chosen["strategy"].config == "strategy/ddp" and chosen["strategy"].package == "strategy"
     assert chosen["model"].chosen_in == "config"

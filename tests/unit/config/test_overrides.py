@@ -94,7 +94,7 @@ def test_without_a_list_there_is_one_point() -> None:
         ([f"seed=range(0,{LARGEST_SWEEP + 1})"], f"more than {LARGEST_SWEEP} points"),
         (["seed=range(0,200)", "train.steps=range(0,200)"], f"more than {LARGEST_SWEEP} points"),
         (["seed=range(3,3)"], "has no value"),
-        (["hydra.sweep.dir=x"], "use -m, or dtk sweep FILE"),
+        (["hydra.sweep.dir=x"], "use -m with lists, typed or as hydra.sweeper.params of a file"),
     ],
 )
 def test_sweeps_that_cannot_be_run_are_one_line(typed: list[str], message: str) -> None:
