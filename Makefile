@@ -28,7 +28,7 @@ $(VENV)/.train: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.train
 	@echo "installing what the tests need into $(VENV) (once)"
-	$(PIP) -e '.[train,deepspeed,wandb,tensorboard,hf,attach,docs,dev]' scipy scikit-learn jsonref
+	$(PIP) -e '.[train,deepspeed,wandb,wandb-reports,tensorboard,hf,attach,docs,dev]' scipy scikit-learn jsonref
 	$(PIP) --no-deps sweeps  # It asks for numpy < 2, and works with 2.
 	@touch $@
 

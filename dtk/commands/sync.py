@@ -1,18 +1,22 @@
-"""`dtk sync RUN`: hands what a run recorded to a tracker, after the run. Loads torch never."""
+"""`dtk sync`: hands what a run, or the runs of a sweep, recorded to a tracker afterwards. Loads torch never."""
 
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.runs.records import reason
+from diagnostics.runs.find import RUNS
+from diagnostics.runs.records import as_mapping, mapping, reason
 from dtk.config.trust import check_entries, check_owner
 from dtk.console import output
 from dtk.errors import DtkError
 from dtk.runs.find import RUN_HELP, find_readable
+
+if TYPE_CHECKING:
+    from dtk.sweep.folder import Sweep
 
 VALUES = {"run_help": RUN_HELP}
 
@@ -23,14 +27,49 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         DtkError: no such run or tracker, or the run cannot be read.
     """
+    from dtk.sweep.folder import opened
+
+    if (sweep := opened(arguments.run, RUNS)) is not None:
+        _sweep(sweep, arguments)
+    else:
+        _hand_over(RunPaths(Path(find_readable(arguments.run).path)), arguments)
+    return 0
+
+
+def _sweep(sweep: "Sweep", arguments: argparse.Namespace) -> None:
+    """Hand over the runs that W&B does not have yet, and save a report of all of them there."""
+    from dtk.sweep.side_by_side import save
+    from dtk.sweep.summary import last_trials
+
+    runs = [RunPaths(trial.run) for trial in last_trials(sweep) if trial.run is not None]
+    if not runs:
+        raise DtkError(f"the sweep {sweep.about.id} has no run")
+    for paths in runs:
+        if any(paths.root.glob("wandb/run-*")) and arguments.tracker != "tensorboard" and not arguments.offline:
+            chosen = _tracker(paths, arguments, sweep.about.id)[0]
+            output.put(f"{paths.root.name}: {chosen.name} has it since it ran\n")
+        else:
+            chosen = _hand_over(paths, arguments, sweep.about.id)
+    if chosen.name != "wandb":
+        return
+    if any(paths.root.glob("wandb/offline-run-*")) and not any(paths.root.glob("wandb/run-*")):
+        output.put("no report of the sweep: only W&B's server keeps one, and these runs are offline\n")
+        return
+    output.put(f"side by side: {save(sweep, chosen.project, chosen.entity, chosen.x_axis)}\n")
+
+
+def _tracker(paths: RunPaths, arguments: argparse.Namespace, group: str | None = None) -> tuple[Any, dict[str, Any]]:
+    """Return the section `tracker` to use, and the configuration of the run.
+
+    Raises:
+        DtkError: the run has none, or it cannot be used.
+    """
     from diagnostics.evidence import safe_yaml
     from diagnostics.evidence.limits import Limits, whole
-    from diagnostics.runs.records import as_mapping, mapping
     from dtk.config.schema import KINDS
     from dtk.config.strict import section_from_plain
-    from dtk.record.trackers import Tracker, check_tracker, offline_logs
+    from dtk.record.trackers import check_tracker
 
-    paths = RunPaths(Path(find_readable(arguments.run).path))
     check_owner(paths.root, "dtk sync", trust=arguments.trust)
     check_entries(paths.root, "dtk sync", trust=arguments.trust)  # What a link leads to would be sent.
     with _readable(paths.config):
@@ -41,18 +80,32 @@ def run(arguments: argparse.Namespace) -> int:
         raise DtkError("the run has no tracker", fix="name one: --tracker wandb")
     typed = {key: getattr(arguments, key) for key in ("project", "entity", "group") if getattr(arguments, key)}
     typed |= {"mode": "offline"} if arguments.offline else {}
-    section = {**(stored if stored.get("name") == name else {}), **(typed if name == "wandb" else {}), "name": name}
+    kept = stored if stored.get("name") == name else {}
+    section = {**kept, **(typed if name == "wandb" else {}), "name": name}
+    if name == "wandb" and group is not None:
+        section["group"] = section.get("group") or group
     chosen = section_from_plain(KINDS["tracker"][1][name], section, "tracker")
     check_tracker(chosen)
-    summary, ended = (mapping(str(path), []) for path in (paths.summary, paths.status))
+    return chosen, config
+
+
+def _hand_over(paths: RunPaths, arguments: argparse.Namespace, group: str | None = None) -> Any:
+    """Hand over one run, and return the section `tracker` that was used."""
+    from dtk.record.trackers import Tracker, offline_logs
+
+    chosen, config = _tracker(paths, arguments, group)
+    figures = as_mapping(mapping(str(paths.summary), []).get("figures"))
+    code = mapping(str(paths.status), []).get("exit_code")
     tracker = Tracker(SimpleNamespace(tracker=chosen, own=config), paths.root.absolute())
-    code, count = tracker.replay(_records(paths.metrics), as_mapping(summary.get("figures")), ended.get("exit_code"))
+    code, count = tracker.replay(_records(paths.metrics), figures, code, arguments.timeout_s)
     if code:
-        why, fix = "its message stands above", "metrics.jsonl is as it was: try again"
-        raise DtkError(f"{name} did not take the run", why, fix)
-    kept = "".join(f"\nto send it: wandb sync {log}" for log in offline_logs(paths.root)[-1:] if name == "wandb")
-    output.put(f"{paths.root.name}: {count:,} records handed to {name}{kept}\n")
-    return 0
+        late = f"it was ended after {arguments.timeout_s:g} s" if code < 0 else "its message stands above"
+        fix = "metrics.jsonl is as it was: try again, or allow more by --timeout-s"
+        raise DtkError(f"{chosen.name} did not take the run {paths.root.name}", late, fix)
+    logs = offline_logs(paths.root)[-1:] if chosen.name == "wandb" else []
+    kept = "".join(f"\nto send it: wandb sync {log}" for log in logs)
+    output.put(f"{paths.root.name}: {count:,} records handed to {chosen.name}{kept}\n")
+    return chosen
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:

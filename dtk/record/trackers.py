@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -97,14 +98,18 @@ class Tracker:
         """Queue the final figures."""
         self._writer.submit(self.topic, lambda: self._send({"summary": figures}))
 
-    def replay(self, records: Iterable[dict[str, Any]], figures: dict[str, Any], exit_code: Any) -> tuple[int, int]:
-        """Hand over a run that is over, and wait for the tracker.
+    def replay(
+        self, records: Iterable[dict[str, Any]], figures: dict[str, Any], exit_code: Any, timeout_s: float
+    ) -> tuple[int, int]:
+        """Hand over a run that is over, and wait for the tracker, which is ended after `timeout_s` seconds.
 
         Returns:
-            the exit code of the tracker's process, and how many records were sent.
+            the exit code of the tracker's process, -9 when it was ended, and how many records were sent.
         """
         self._launch()
         assert self._process is not None and self._process.stdin is not None
+        limit = threading.Timer(timeout_s, self._kill)
+        limit.start()
         count = 0
         with suppress(RuntimeError):  # Its process ended: its exit code says so.
             for record in records:
@@ -112,8 +117,17 @@ class Tracker:
                 count += 1
             self._send({"summary": figures})
             self._send({"end": exit_code if isinstance(exit_code, int) else 1})
-        self._process.stdin.close()
-        return self._process.wait(), count
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        code = self._process.wait()
+        limit.cancel()
+        return code, count
+
+    def _kill(self) -> None:
+        """End the process and what its library started."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self, exit_code: int, timeout_s: float = CLOSE_S) -> None:
         """Let the tracker finish for a few seconds; then it goes on by itself, or is stopped if it stalls."""
@@ -123,8 +137,7 @@ class Tracker:
         if self._process is None or self._process.stdin is None:
             return
         if not sent:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # With what its library started.
+            self._kill()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(KILL_S)
             return

@@ -174,7 +174,7 @@ def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -
     newer = []
     for path in folders:
         try:
-            about = msgspec.convert(read_json(path, _LARGEST_BYTES), About)
+            about = _about(path)
         except (OSError, ValueError):  # Damaged; other sweeps may still match.
             continue
         if about.schema_version > SCHEMA_VERSION:
@@ -190,6 +190,31 @@ def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -
     others = f"{len(folders)} there are of other commands" if folders else "there is none at all"
     fix = "type the same command as before with --resume, or start it without"
     raise DtkError(f"no sweep of this command in {typed(runs_folder / FOLDER)} to go on with", others, fix)
+
+
+def _about(path: Path) -> About:
+    return msgspec.convert(read_json(path, _LARGEST_BYTES), About)
+
+
+def opened(name: str, runs_folder: Path) -> Sweep | None:
+    """Return a sweep as it stands, by its id or its folder; None if there is none.
+
+    Raises:
+        DtkError: it is damaged or of a newer dtk.
+    """
+    paths = [Path(name) / "sweep.json", runs_folder / FOLDER / name / "sweep.json"]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        return None
+    try:
+        about = _about(path)
+    except (OSError, ValueError) as error:
+        raise DtkError(f"{path} is damaged", " ".join(str(error).split())) from error
+    if about.schema_version > SCHEMA_VERSION:
+        raise DtkError(f"the sweep {about.id} was written by a newer dtk", f"schema {about.schema_version}")
+    sweep = Sweep(path.parent, about)
+    _read(sweep)
+    return sweep
 
 
 def _read(sweep: Sweep) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.files import open_regular, read_json
@@ -15,6 +15,9 @@ from dtk.launch.stopping import STOPPED
 from dtk.sweep.folder import Sweep, Trial
 from dtk.sweep.runner import DONE, STOPPED_EARLY
 from dtk.sweep.search import Tried
+
+if TYPE_CHECKING:
+    from diagnostics.report.document import Document
 
 MOST_BYTES = 32 * 1024 * 1024  # Of metrics.jsonl; a longer one is read up to there.
 _STATES = {"finished": "finished", "running": "running", STOPPED_EARLY: "killed", "preempted": "preempted"}
@@ -59,7 +62,7 @@ def say_ending(sweep: Sweep, code: int, again: str, total: int, metric: dict[str
         total: runs in all, as the headlines counted them.
         metric: `name` and `goal` of what a search looked at.
     """
-    last = _last_trials(sweep)
+    last = last_trials(sweep)
     names = {point.index: point.name for point in sweep.points}
     done = [trial for trial in last if trial.state in DONE]
     say(f"\nsweep {sweep.about.id}: {len(done)} of {counted(total, 'run')} done")
@@ -76,8 +79,11 @@ def say_ending(sweep: Sweep, code: int, again: str, total: int, metric: dict[str
         say(f"  {counted(len(queued), 'run')} submitted; compare them when they are done")
     if metric:
         _rank(sweep, metric)
-    if sweep.about.method in COMPARED:
-        _compare(last)
+    if sweep.about.method in COMPARED and (compared := comparison(last)) is not None:
+        from diagnostics.report.terminal import render
+
+        say()
+        output.put(render(compared, columns=output.columns(), colour=output.colours()))
     composed = {point.index for point in sweep.points if point.config}
     if code in STOPPED or any(trial.state not in DONE and trial.point in composed for trial in last):
         say(f"go on, without what is done: {again}")
@@ -93,7 +99,7 @@ def _rank(sweep: Sweep, metric: dict[str, Any]) -> None:
     """Print the points, best first, each by the best figure of its runs: the final one, else the last one logged."""
     name, sign = metric["name"], -1 if metric["goal"] == "maximize" else 1
     ranked: list[tuple[float, str]] = []
-    last = _last_trials(sweep)
+    last = last_trials(sweep)
     for point in sweep.points:
         trials = [trial for trial in last if trial.point == point.index]
         figures = []
@@ -115,20 +121,22 @@ def _rank(sweep: Sweep, metric: dict[str, Any]) -> None:
         say(f"  and {counted(len(ranked) - _MOST_RANKED, 'point')} more")
 
 
-def _last_trials(sweep: Sweep) -> list[Trial]:
+def last_trials(sweep: Sweep) -> list[Trial]:
     """Return the newest run of every point and repeat, ordered by point."""
     keys = sorted({(trial.point, trial.repeat) for trial in sweep.trials})
     return [trial for key in keys if (trial := sweep.last(*key)) is not None]
 
 
-def _compare(trials: Sequence[Trial]) -> None:
-    """Compare the runs that came to an end, including failed ones: that one needs too much memory is a result."""
+def comparison(trials: Sequence[Trial]) -> "Document | None":
+    """Compare the runs that came to an end, including failed ones: that one needs too much memory is a result.
+
+    Returns:
+        what `dtk compare` shows; None where fewer than two points finished.
+    """
     if len({trial.point for trial in trials if trial.state == "finished"}) < 2:
-        return
+        return None
     runs = [trial.run for trial in trials if trial.run is not None and trial.state in ("finished", "oom", "failed")]
-    from diagnostics.report.terminal import render
     from dtk.compare.compare import compare
     from dtk.compare.report import document
 
-    say()
-    output.put(render(document(compare(runs)), columns=output.columns(), colour=output.colours()))
+    return document(compare(runs))

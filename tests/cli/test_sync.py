@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,8 +10,12 @@ import pytest
 
 from diagnostics.contract.artifacts import RunPaths
 from dtk.commands.main import main
+from dtk.sweep.folder import create
+from dtk.sweep.points import Point
 from tests.cli.wandb_server import StandIn
 from tests.unit.compare.folders import make_run
+
+NAMES = ("ddp", "fsdp")
 
 
 @pytest.fixture
@@ -30,25 +35,43 @@ def run(tmp_path, monkeypatch):
     return paths
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.skipif(find_spec("wandb") is None, reason="the extra wandb is not installed")
-def test_wandb_gets_the_run_under_its_own_id(run, monkeypatch, tmp_path, capsys):
+@pytest.mark.timeout(200)
+@pytest.mark.skipif(find_spec("wandb_workspaces") is None, reason="the extra wandb-reports is not installed")
+def test_wandb_gets_the_runs_of_a_sweep_and_a_report_of_them_side_by_side(run, monkeypatch, tmp_path, capsys):
+    """The run that W&B has since it ran is not sent again."""
+    runs = tmp_path / "runs"
+    online = RunPaths(make_run(runs, "20260101-000001-gpt-fsdp-w2-0001"))
+    (online.root / "wandb" / "run-1").mkdir(parents=True)
+    points = [
+        Point(i, f"strategy={name}", [], {"strategy": {"name": name}}, {}, "", None) for i, name in enumerate(NAMES)
+    ]
+    sweep = create(runs, "multirun", "strategies", {}, 2, points)
+    for point, paths in enumerate((run, online)):
+        sweep.opened(trial := sweep.begin(point, 0), paths.root)
+        sweep.end(trial, "finished", 0, "")
+    sweep.close()
     with StandIn() as server:
         for name, value in server.environment(str(tmp_path)).items():
             monkeypatch.setenv(name, value)
-        assert main(["sync", "last", "--tracker", "wandb", "--project", "mine"]) == 0
-    assert "6 records handed to wandb" in capsys.readouterr().out
+        assert main(["sync", sweep.about.id, "--tracker", "wandb", "--project", "mine"]) == 0
+    out = capsys.readouterr().out
+    assert f"{run.root.name}: 6 records handed to wandb" in out and f"{online.root.name}: wandb has it" in out
     history = server.history[run.root.name]
-    assert [(row["_step"], row["loss"]) for row in history] == [
-        (1, 1.0),
-        (2, 2.0),
-        (3, 30.0),
-        (4, 40.0),
-        (5, 50.0),
-        (6, 60.0),
-    ]
+    assert [(row["_step"], row["loss"]) for row in history] == [(1, 1), (2, 2), (3, 30), (4, 40), (5, 50), (6, 60)]
     assert [row["_timestamp"] for row in history] == [1e9 + step for step in range(1, 7)]
     assert server.config[run.root.name]["train"]["value"]["global_batch_size"] > 0
+    (view,) = server.views
+    assert (view["projectName"], view["displayName"]) == ("mine", f"{sweep.about.id}: side by side")
+    (grid,) = (block["metadata"] for block in view["spec"]["blocks"] if "metadata" in block)
+    (shown,) = grid["runSets"]
+    (chosen,) = shown["filters"]["filters"]
+    assert chosen["value"] == [run.root.name, online.root.name] and chosen["key"]["name"] == "displayName"
+    assert [key["name"] for key in shown["grouping"]] == ["strategy.value.name"]
+    panels = grid["panelBankSectionConfig"]["panels"]
+    assert [panel["viewType"] for panel in panels] == 3 * ["Run History Line Plot"] + 4 * ["Bar Chart"] + [
+        "Run Comparer"
+    ]
+    assert "Parity" in json.dumps(view["spec"]["blocks"]), "what dtk compare says of them"
 
 
 @pytest.mark.timeout(60)
@@ -79,3 +102,11 @@ def test_what_cannot_be_sent_is_one_line(run, capsys):
     assert main(["sync", "last", "--tracker", "tensorboard"]) in (0, 2)
     Path(run.config).write_text("a: &a [*a]")
     assert "config.yaml" in refused("last", "--tracker", "tensorboard")
+
+
+def test_a_tracker_that_takes_nothing_is_ended(run, capsys, monkeypatch):
+    """Real process, no server: `TensorBoard` stands still at its import."""
+    (run.root.parent / "tensorboard.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setattr("dtk.record.trackers.sys.path", [str(run.root.parent), *sys.path])
+    assert main(["sync", "last", "--tracker", "tensorboard", "--timeout-s", "3"]) == 2
+    assert "tensorboard did not take the run" in (error := capsys.readouterr().err) and "ended after 3 s" in error

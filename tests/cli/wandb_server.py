@@ -31,6 +31,8 @@ class StandIn:
         self.config: dict[str, dict[str, Any]] = {}
         self.clients: dict[str, set[str]] = {}
         """Run -> machines and processes that said they are it."""
+        self.views: list[dict[str, Any]] = []
+        """Saved reports, with their specification as it was sent."""
         self.states: list[dict[str, bool]] = []
         """What the agent said of its runs, heartbeat by heartbeat."""
         self.unknown: list[str] = []
@@ -65,12 +67,16 @@ class StandIn:
         """The data of one GraphQL request."""
         answers = {
             "Viewer": self._viewer,
+            "GetDefaultEntity": self._viewer,
             "UpsertSweep": self._upsert_sweep,
             "SweepWithRuns": self._sweep,
             "CreateAgent": lambda _: {"createAgent": {"agent": {"id": "agent-1"}}},
             "Heartbeat": self._heartbeat,
             "UpsertBucket": self._upsert_run,
             "CreateRunFiles": self._create_files,
+            "ProjectInternalId": lambda _: {"project": {"internalId": "p"}},
+            "GetProjects": self._projects,
+            "upsertView": self._upsert_view,
         }
         if operation not in answers:
             self.unknown.append(operation)
@@ -141,6 +147,31 @@ class StandIn:
     def _create_files(self, variables: dict[str, Any]) -> dict[str, Any]:
         files = [{"name": name, "uploadUrl": f"{self.url}/upload/{name}"} for name in variables["files"]]
         return {"createRunFiles": {"runID": variables["run"], "uploadHeaders": [], "files": files}}
+
+    def _projects(self, variables: dict[str, Any]) -> dict[str, Any]:
+        about = {
+            "id": "p",
+            "internalId": "p",
+            "entityName": ENTITY,
+            "createdAt": "2026-01-01T00:00:00",
+            "isBenchmark": False,
+            "user": None,
+        }
+        names = sorted({view["projectName"] for view in self.views} | {"dtk", "mine"})
+        edges = [{"node": {**about, "name": name}, "cursor": name} for name in names]
+        page = {"edges": edges, "pageInfo": {"endCursor": None, "hasNextPage": False}, "totalCount": len(edges)}
+        return {"models": page}
+
+    def _upsert_view(self, variables: dict[str, Any]) -> dict[str, Any]:
+        self.views.append({**variables, "spec": json.loads(variables["spec"])})
+        names = {
+            "name": variables["name"],
+            "displayName": variables["displayName"],
+            "description": variables["description"],
+        }
+        project = {"id": "p", "name": variables["projectName"], "entityName": ENTITY}
+        view = {"id": "Vmlldzox", "type": "runs", **names, "project": project, "spec": variables["spec"]}
+        return {"upsertView": {"view": {**view, "updatedAt": "2026-01-01T00:00:00"}, "inserted": True}}
 
     def _project(self, name: str) -> dict[str, Any]:
         return {"id": "p", "name": name, "entity": {"id": "e", "name": ENTITY}}

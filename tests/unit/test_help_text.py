@@ -51,13 +51,13 @@ def test_whoever_writes_a_text_gets_the_formatter() -> None:
 
 def test_prose_is_folded_and_lists_are_kept() -> None:
     text = (
-        "A sentence that was folded by hand at some width goes\non as one paragraph.\nexit code: 0 done.\n\n"
+        "A sentence that is written in one line is folded as one paragraph.\nexit code: 0 done.\n\n"
         "examples:\n  dtk ls       what has run on this machine\n  dtk show     one run\n"
         "  64 levels of JSON and more of it"
     )
     assert fold(text, 42).splitlines() == [
-        "A sentence that was folded by hand at some",
-        "width goes on as one paragraph.",
+        "A sentence that is written in one line is",
+        "folded as one paragraph.",
         "exit code: 0 done.",
         "",
         "examples:",
@@ -73,7 +73,7 @@ def test_prose_is_folded_and_lists_are_kept() -> None:
 
 
 def test_a_long_command_can_still_be_copied() -> None:
-    long = "  torchrun --nnodes=2 --nproc-per-node=8 -m dtk doctor\n" + " " * 40 + "several nodes"
+    long = "  torchrun --nnodes=2 --nproc-per-node=8 -m dtk doctor\n      several nodes"
     assert fold(long, 40).splitlines() == [
         "  torchrun --nnodes=2 \\",
         "      --nproc-per-node=8 -m dtk doctor",

@@ -25,11 +25,10 @@ def test_folding_what_is_folded_changes_nothing(text: str, width: int) -> None:
     assert fold(fold(text, width), width) == fold(text, width)
 
 
-def test_lines_that_were_full_are_joined_and_others_stay() -> None:
-    full = "one two three four five six seven eight nine ten\neleven twelve"
-    assert fold(full, 200) == full.replace("\n", " ") + "\n"
-    short = "one two three four five six seven eight nine ten:\neleven twelve"
-    assert fold(short, 200) == short + "\n"
+def test_lines_are_folded_one_by_one() -> None:
+    text = "one two three four\n\n  dtk ls    what has run\nfive"
+    assert fold(text, 200) == text + "\n"
+    assert fold(text, 12).splitlines()[:4] == ["one two", "three four", "", "  dtk ls"]
 
 
 def test_the_right_column_is_folded_below_itself() -> None:

@@ -1,0 +1,60 @@
+"""A report of W&B with the runs of a sweep side by side. W&B's own library writes it, and only a server keeps it."""
+
+from importlib.util import find_spec
+from typing import Any
+
+from diagnostics.report import markdown
+from dtk.config.overrides import parse
+from dtk.errors import DtkError
+from dtk.extras import install
+from dtk.sweep.folder import Sweep
+from dtk.sweep.summary import comparison, last_trials
+
+CURVES = ("loss", "validation_loss", "tokens_per_s")
+BARS = ("tokens_per_s", "step_time_s", "peak_memory_bytes", "communicated_bytes_per_step")
+
+
+def save(sweep: Sweep, project: str, entity: str | None, axis: str) -> str:
+    """Save the report and return its address: the comparison as text, curves, final figures, and what differs.
+
+    Args:
+        sweep: whose runs the server has, under their own names.
+        project: of W&B.
+        entity: of W&B; None = that of the user.
+        axis: what curves are drawn over: step, tokens or seconds.
+
+    Raises:
+        DtkError: the library is not installed, or the server did not take it.
+    """
+    if find_spec("wandb_workspaces") is None:
+        fix = f"install it: {install('wandb-reports')}"
+        raise DtkError("a report of W&B needs the package wandb-workspaces", fix=fix)
+    import wandb
+    from wandb_workspaces.reports import v2 as reports
+
+    trials = last_trials(sweep)
+    names = [trial.run.name for trial in trials if trial.run is not None]
+    compared = comparison(trials)
+    text = markdown.render(compared) if compared is not None else f"# {sweep.about.id}\n"
+    panels: list[Any] = [reports.LinePlot(title=name, x=axis, y=[name]) for name in CURVES]
+    panels += [reports.BarPlot(title=name, metrics=[reports.SummaryMetric(name)]) for name in BARS]
+    panels.append(reports.RunComparer(diff_only="split"))
+    try:
+        place = {"project": project, "entity": entity or wandb.Api().default_entity}
+        runs = reports.Runset(**place, name=sweep.about.id, filters=f"Name in {names}", groupby=_varied(sweep))
+        blocks = [reports.MarkdownBlock(text), reports.PanelGrid(runsets=[runs], panels=panels)]
+        made = reports.Report(**place, title=f"{sweep.about.id}: side by side", blocks=blocks, width="fluid")
+        return str(made.save().url)
+    except Exception as error:  # The library raises its own, those of the server and of the network alike.
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise DtkError("W&B did not take the report", why, "try again; the runs are there") from error
+
+
+def _varied(sweep: Sweep) -> list[str]:
+    """Return the keys that tell the points apart, as W&B names them, where each point has several runs to group."""
+    if sweep.about.repeats == 1:
+        return []
+    keys = dict.fromkeys(parse(word).key_or_group for point in sweep.points for word in point.name.split())
+    return [
+        f"config.{key}.name" if isinstance(sweep.points[0].config.get(key), dict) else f"config.{key}" for key in keys
+    ]
