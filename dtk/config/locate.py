@@ -1,16 +1,19 @@
 """Finds what an import path names without importing it, so that the parent sees a mistake before the ranks start."""
 
-import ast
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 
-_DYNAMIC = {"globals", "locals", "vars", "exec", "eval", "setattr", "__getattr__", "__dict__", "modules"}
-"""Names in a module's source that may define further ones."""
+_WORD = re.compile(r"import \*|[^\W\d]\w*")
+_DYNAMIC = {
+    "globals", "locals", "vars", "exec", "eval", "setattr", "__getattr__", "__dict__", "modules", "import *",
+}  # fmt: skip
+"""Words in a module's source that may define names which are not among its words."""
 
 
 def locate(target: str) -> str:
@@ -20,7 +23,7 @@ def locate(target: str) -> str:
         target: dotted import path of a class or function.
 
     Raises:
-        DtkError: there is no such module, or its source certainly lacks the name.
+        DtkError: there is no such module, or the name stands nowhere in its source.
     """
     parts = target.split(".")
     # The ranks look into the working directory first; the console script of the parent does not.
@@ -34,9 +37,9 @@ def locate(target: str) -> str:
             break
         spec, used = below, used + 1
     module = ".".join(parts[:used])
-    names = _names(spec)
-    if names is not None and parts[used] not in names:
-        raise DtkError(f'_target_={target}: "{parts[used]}" is not in {module}', fix=did_you_mean(parts[used], names))
+    words = _words(spec)
+    if words is not None and parts[used] not in words:
+        raise DtkError(f'_target_={target}: "{parts[used]}" is not in {module}', fix=did_you_mean(parts[used], words))
     return module
 
 
@@ -61,29 +64,12 @@ def _spec(name: str, path: Sequence[str]) -> ModuleSpec | None:
     return None
 
 
-def _names(spec: ModuleSpec) -> set[str] | None:
-    """Return the names that the module's source defines; None if it cannot be read or may define more at run time."""
+def _words(spec: ModuleSpec) -> set[str] | None:
+    """Return the words of a module's source; None if it cannot be read or may define names that are not among them."""
     if spec.origin is None or not spec.origin.endswith(".py"):
         return None
     try:
-        tree = ast.parse(Path(spec.origin).read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        words = set(_WORD.findall(Path(spec.origin).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
         return None
-    mentioned = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    mentioned |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    names = set(_bound(tree.body))
-    return None if "*" in names or _DYNAMIC & (mentioned | names) else names
-
-
-def _bound(body: Sequence[ast.stmt]) -> Iterator[str]:
-    """Names that statements bind on their level, in whichever branch."""
-    scopes = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    for statement in body:
-        # Every name that is stored anywhere inside, which may be too many, and never too few.
-        for node in [statement] if isinstance(statement, scopes) else ast.walk(statement):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                yield node.id
-            elif isinstance(node, ast.Import | ast.ImportFrom):
-                yield from (alias.asname or alias.name.split(".")[0] for alias in node.names)
-            elif isinstance(node, scopes | ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-                yield node.name
+    return None if words & _DYNAMIC else words

@@ -1,15 +1,11 @@
-"""Hands a sweep file to a W&B server and runs its agent here, by W&B's own commands. Imports no wandb."""
+"""Hands a sweep file to a W&B server and runs its agent here, by W&B's own library."""
 
 import os
-import re
 import subprocess
 import sys
-import tempfile
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-
-import yaml
 
 from diagnostics.contract.invocation import command
 from dtk.console.output import say
@@ -20,8 +16,6 @@ from dtk.record.tracker_process import base_url, has_key
 from dtk.sweep.local import Job, with_extra
 
 PROJECT = "dtk"  # Where the file names none; the default of `tracker=wandb`.
-_AGENT = re.compile(r"wandb agent (\S+)")
-_MOST_LINES = 3  # Of what W&B says when it refuses a sweep.
 
 
 def check_server(job: Job) -> None:
@@ -54,7 +48,7 @@ def hand_over(job: Job, count: int | None) -> int:
     """
     sweep = _create(job)
     options = ["--forward-signals", *(["--count", str(count)] if count is not None else [])]
-    process = subprocess.Popen([*_WANDB, "agent", *options, sweep], env=_environment())
+    process = subprocess.Popen([sys.executable, "-m", "wandb", "agent", *options, sweep], env=_environment())
     code = None
     while code is None:
         with suppress(KeyboardInterrupt):  # The agent got it too, and lets its run write a checkpoint.
@@ -63,24 +57,18 @@ def hand_over(job: Job, count: int | None) -> int:
     return 1 if code else 0
 
 
-_WANDB = [sys.executable, "-m", "wandb"]
-
-
 def _create(job: Job) -> str:
     """Create a sweep and return its path, entity/project/id."""
+    import wandb
+
     content = with_extra(job)
-    with tempfile.TemporaryDirectory(prefix="dtk-sweep-") as folder:
-        path = Path(folder) / job.file.path.name
-        path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-        words = [*_WANDB, "sweep", "--project", str(content.get("project", PROJECT)), str(path)]
-        done = subprocess.run(words, env=_environment(), capture_output=True, text=True, errors="replace")
-    output = done.stdout + done.stderr
-    sweep = _AGENT.search(output)
-    if done.returncode or sweep is None:
-        lines = [line.removeprefix("wandb: ") for line in output.splitlines() if line.strip()]
-        raise DtkError(f"{base_url()} did not take the sweep", " ".join(lines[-_MOST_LINES:])[:500])
-    sys.stderr.write(output)
-    return sweep[1]
+    project = str(content.get("project", PROJECT))
+    try:
+        identity = wandb.sweep(content, entity=content.get("entity"), project=project)
+        return f"{content.get('entity') or wandb.Api().default_entity}/{project}/{identity}"
+    except Exception as error:  # Its own, those of the server and of the network alike.
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        raise DtkError(f"{base_url()} did not take the sweep", why) from error
 
 
 def _environment() -> dict[str, str]:
