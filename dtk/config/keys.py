@@ -1,16 +1,15 @@
-"""What a key of the configuration means: its type, default and the text below it in `dtk.config.schema`."""
+"""What a key of the configuration means: its type and default in the schema, and its text in the YAML file beside."""
 
-import ast
 import inspect
-import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
-from itertools import pairwise
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import yaml
 
+from diagnostics.contract.files import read_table
 from dtk.config.schema import KINDS, Config
 
 
@@ -58,17 +57,9 @@ def _key(prefix: str, field: Any, kind_of_value: Any, texts: dict[str, str], kin
 
 @cache
 def _texts(section: type) -> dict[str, str]:
-    """Return key -> the text below it, of a section and the classes that it extends."""
+    """Return key -> its text, of a section and the classes that it extends: YAML files beside their modules."""
     texts: dict[str, str] = {}
     for cls in reversed(section.__mro__[:-1]):
-        for field, text in pairwise(_bodies(cls.__module__)[cls.__name__]):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                texts[ast.unparse(field.target)] = " ".join(str(ast.literal_eval(text.value)).split())
+        if (path := Path(inspect.getfile(cls)).with_suffix(".yaml")).is_file():
+            texts |= read_table(path).get("keys", {}).get(cls.__name__, {})
     return texts
-
-
-@cache
-def _bodies(module: str) -> dict[str, list[ast.stmt]]:
-    """Return the statements of each class of a module."""
-    nodes = ast.parse(inspect.getsource(sys.modules[module])).body
-    return {node.name: node.body for node in nodes if isinstance(node, ast.ClassDef)}

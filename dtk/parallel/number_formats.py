@@ -11,8 +11,5 @@ class PrecisionConfig:
     name: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     compute_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     reduce_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """FSDP only: type in which gradients are reduced. DDP reduces what its communication_hook says."""
     tf32: bool = False
-    """Let CUDA multiply float32 matrices in TensorFloat-32."""
     initial_loss_scale: float | None = None
-    """Start of dynamic loss scaling; null = no scaling."""

@@ -56,21 +56,13 @@ class DDPConfig(StrategyConfig):
 
     name: Literal["ddp"] = "ddp"
     bucket_cap_mb: float = 25.0
-    """Largest gradient bucket in MiB."""
     gradient_as_bucket_view: bool = True
-    """Gradients live inside the buckets: one copy less."""
     static_graph: bool = False
-    """Promise that every step uses the same parameters."""
     find_unused_parameters: bool = False
-    """Search the graph each step for parameters without a gradient."""
     communication_hook: Literal["none", "fp16", "bf16", "int8", "topk", "powersgd"] = "none"
-    """Compression of the gradients on the wire."""
     powersgd_rank: int = 4
-    """Rank of PowerSGD's approximation (Vogels et al. 2019)."""
     topk_ratio: float = 0.01
-    """Part of each parameter's gradient that topk sends: the largest elements."""
     error_feedback: bool = True
-    """Whether int8, topk and powersgd add what they left out to the gradient of the next step."""
 
     @property
     def remembers_error(self) -> bool:

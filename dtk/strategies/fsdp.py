@@ -47,16 +47,10 @@ class FSDPConfig(StrategyConfig):
 
     name: Literal["fsdp"] = "fsdp"
     reshard_after_forward: bool | int = True
-    """Free gathered parameters after forward and gather them again in backward (ZeRO-3); false: ZeRO-2. A number n:
-    every n consecutive ranks keep them between them, so that backward gathers inside a node (ZeRO++'s hpZ)."""
     blocks_per_unit: int = 1
-    """Blocks gathered together; 0 = the whole model as one unit."""
     prefetch_depth: int = 1
-    """Units gathered ahead of the one in use."""
     quantized_weights: bool = False
-    """Gather parameters as int8 with a scale per block (ZeRO++'s qwZ)."""
     quantized_gradients: bool = False
-    """Reduce gradients as int8 with a scale per block (ZeRO++'s qgZ)."""
 
     def mesh(self, world_size: int) -> Mesh:
         """Shards over all ranks, in parts where backward gathers inside them."""

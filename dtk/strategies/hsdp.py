@@ -27,7 +27,6 @@ class HSDPConfig(FSDPConfig):
     name: Literal["hsdp"] = "hsdp"  # type: ignore[assignment]
     dp_replicate: int = 2
     dp_shard: int = -1
-    """-1 = all the ranks that dp_replicate leaves."""
 
     def mesh(self, world_size: int) -> Mesh:
         """Replicas of shards; -1 = what the other degree leaves."""

@@ -105,16 +105,14 @@ class StrategyConfig:
 
     name: str
     offload: Literal["none", "optimizer", "parameters"] = "none"
-    """States that are kept off the device: the optimizer's, or parameters and all that belongs to them."""
     offload_to: Literal["host", "nvme"] = "host"
-    """Where: host memory, or a file that is paged in ahead of an update and out behind it."""
     offload_folder: str | None = None
-    """Folder on the disk of that file."""
 
     @property
     def row(self) -> TableRow:
         """What the tables print of it: the YAML file of its name in this folder."""
-        return TableRow(**read_table(Path(__file__).with_name(f"{self.name}.yaml")))
+        table = read_table(Path(__file__).with_name(f"{self.name}.yaml"))
+        return TableRow(**{name: text for name, text in table.items() if name != "keys"})
 
     @property
     def offloads_parameters(self) -> bool:

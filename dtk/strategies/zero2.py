@@ -15,7 +15,6 @@ class Zero2Config(FSDPConfig):
 
     name: Literal["zero2"] = "zero2"  # type: ignore[assignment]
     reshard_after_forward: bool = False
-    """What makes it stage 2: gathered parameters stay until backward."""
 
     def check(self) -> None:
         """Refuse what would be stage 3."""

@@ -1,6 +1,6 @@
-"""Types of the configuration: one frozen dataclass per section, the meaning of each key below it.
+"""Types of the configuration: one frozen dataclass per section, and a YAML file per module with what each key means.
 
-Values live in `conf/`; this package says which keys exist and what they mean. It imports neither
+Values live in `conf/`; this package says which keys exist. It imports neither
 torch nor hydra, so `dtk --help` and the docs can read it. Sections with several kinds (model,
 data, strategy, ...) are told apart by `name` (models by `architecture`): see `KINDS`.
 """
@@ -43,21 +43,13 @@ class Config:
     fault: Any = field(default_factory=NoFault)
     watch: WatchConfig = field(default_factory=WatchConfig)
     engine: Literal["native", "accelerate"] = "native"
-    """Library that wraps the model: torch alone, or Accelerate (strategy=ddp). DeepSpeed's stages are strategies."""
     preflight: Literal["on", "off"] = "off"
-    """Simulate every rank before the launch, and do not launch what would hang."""
     callbacks: list[CallbackConfig] = field(default_factory=list)
-    """Called in this order before and after steps, evaluations and checkpoints, on every rank."""
     tags: list[str] = field(default_factory=list)
-    """Words that runs are found by: filters of `dtk ui`, tags of W&B."""
     seed: int = 1234
-    """Initial weights and sample order are functions of it."""
     runs_folder: str = "runs"
-    """Where run folders are made."""
     resume: str | None = None
-    """A run folder to continue."""
     allow_targets: list[str] = field(default_factory=list)
-    """Import paths (or prefixes ending in `.*`) that `_target_` may name besides dtk's own."""
 
     def batch_plan(self, world_size: int) -> BatchPlan:
         """How the global batch is divided on that many processes; the mesh says which are data-parallel."""

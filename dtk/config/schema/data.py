@@ -10,9 +10,7 @@ class DataConfig:
 
     name: str
     sequence_length: int = 128
-    """Tokens per sample (shape of one sample: [sequence_length])."""
     validation_fraction: float = 0.05
-    """Share held out for evaluation; never seen in training."""
 
     @property
     def unit(self) -> str:
@@ -26,9 +24,7 @@ class StdlibData(DataConfig):
 
     name: Literal["stdlib"] = "stdlib"
     tokenizer: str = "byte"
-    """`byte`, `gpt2` (tiktoken) or the path of a `tokenizer.json`."""
     max_bytes: int | None = None
-    """Read at most this much of the corpus."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +43,6 @@ class TokensData(DataConfig):
     name: Literal["tokens"] = "tokens"
     path: str
     dtype: Literal["auto", "uint16", "uint32", "int32", "int64"] = "auto"
-    """Type of an id; auto = by the header of a .npy file, else uint16 for a vocabulary of up to 65,536, or uint32."""
     vocab_size: int = 50257
 
 
@@ -68,10 +63,8 @@ class ClassificationData(DataConfig):
 
     name: Literal["classification"] = "classification"
     path: str | None = None
-    """A .csv, .tsv or .jsonl file with the columns `text` and `label`."""
     tokenizer: str = "byte"
     samples_per_class: int = 500
-    """Of the embedded task: windows taken from each of its packages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,13 +73,9 @@ class CustomData(DataConfig):
 
     name: Literal["custom"] = "custom"
     _target_: str
-    """Import path of the class, for example `my_package.MyDataset`; allow it by `allow_targets`."""
     arguments: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the constructor, checked against its signature."""
     sequence_length: int = 1
-    """Tokens per sample, for speed in tokens; 1 = speed is counted in samples."""
     workers: int = 0
-    """Processes per rank that read samples ahead; 0 = the rank reads them itself."""
 
     @property
     def unit(self) -> str:

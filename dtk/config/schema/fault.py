@@ -30,7 +30,6 @@ class EveryRankFault:
         "sync_every_micro_batch", "per_parameter_all_reduce", "expert_imbalance",
     ]  # fmt: skip
     step: int = 3
-    """The first step in which it happens, counted from 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,9 +43,7 @@ class RankFault:
         "all_to_all_splits", "tp_divergence",
     ]  # fmt: skip
     rank: int = 1
-    """The rank to blame."""
     step: int = 3
-    """The step in which it happens, counted from 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,11 +52,8 @@ class SlowRankFault:
 
     name: Literal["straggler"] = "straggler"
     rank: int = 1
-    """The rank to blame."""
     step: int = 3
-    """The first step in which it happens, counted from 1."""
     delay_s: float = 0.4
-    """Seconds by which the rank is late in each step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +62,4 @@ class NodesFault:
 
     name: Literal["tp_across_nodes"] = "tp_across_nodes"
     ranks_per_node: int = 1
-    """Consecutive ranks that count as one node."""
     times: int = 20
-    """How often everything is sent that crosses nodes."""

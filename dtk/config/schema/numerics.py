@@ -14,9 +14,7 @@ class AdamWConfig:
     eps: float = 1e-8
     weight_decay: float = 0.1
     fused: bool | Literal["auto"] = "auto"
-    """One kernel for the whole update, where the device and the parameters allow it."""
     in_backward: bool = False
-    """Update each parameter as soon as its gradient is there, and free the gradient."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,15 +35,10 @@ class CustomOptimizerConfig:
 
     name: Literal["custom"] = "custom"
     _target_: str
-    """Import path of the class; allow it by `allow_targets` unless it is one of `torch.optim`."""
     lr: float = 1e-3
     weight_decay: float = 0.0
-    """Of matrices; biases and norms have none."""
     arguments: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the constructor besides lr and weight_decay."""
     elementwise: bool = False
-    """You vouch that each element is updated by itself, so that parts of a parameter can be on several ranks. It is
-    known of torch's own optimizers."""
     in_backward: bool = False
 
 
@@ -83,6 +76,4 @@ class CustomSchedule:
     name: Literal["custom"] = "custom"
     _target_: str
     arguments: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the constructor."""
     warmup_steps: int = 0
-    """Linear warm-up before it."""

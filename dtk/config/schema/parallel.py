@@ -21,33 +21,19 @@ class ParallelConfig:
     """Degrees of the mesh. The ranks that pp, cp and tp leave are data-parallel, and `strategy` divides them."""
 
     dp_replicate: int = -1
-    """Copies of the model, each on other data; -1 = as `strategy` divides its ranks."""
     dp_shard: int = -1
-    """Ranks that share one copy of the parameters, each on other data; -1 = as `strategy` divides its ranks."""
     cp: int = 1
-    """Context parallel: parts of a sequence."""
     tp: int = 1
-    """Tensor parallel: parts of a matrix."""
     pp: int = 1
-    """Pipeline parallel: stages."""
     ep: int = 1
-    """Expert parallel: parts of the experts of model.architecture=moe, inside dp_shard, or dp_replicate under ddp."""
     sequence_parallel: bool = True
-    """With tp: cut activations between attention and feed-forward along the sequence too, instead of repeating them."""
     loss_parallel: bool = True
-    """With tp: compute the loss on each rank's part of the vocabulary, instead of gathering the logits."""
     context: Literal["ring", "ulysses"] = "ring"
-    """With cp: send keys and values round, or exchange tokens for heads."""
     schedule: Literal["gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"] = "1f1b"
-    """Order in which pipeline stages take micro-batches."""
     microbatches: int | None = None
-    """Micro-batches of each data-parallel rank per step; null = as train.micro_batch_size divides them."""
     stages_per_rank: int = 1
-    """Pipeline stages on each rank; several for schedule=interleaved_1f1b."""
     blocks_per_stage: list[int] = field(default_factory=list)
-    """Blocks of each pipeline stage; empty = as even as possible, the first and the last stage not among the larger."""
     placement: Literal["tp", "dp", "pp"] = "tp"
-    """Dimension whose neighbours have consecutive ranks, and so share a node where they fit in; dp: cp first."""
 
     def stage_blocks(self, layers: int) -> list[range]:
         """Return the blocks of each stage of a model with that many."""

@@ -44,7 +44,6 @@ class DeepSpeedConfig(StrategyConfig):
     """The parameters themselves are in the type of compute."""
 
     config: str | None = None
-    """A ds_config.json. What it says of batch, precision, clipping and optimizer must agree with dtk's own keys."""
 
     def pages(self, device: str) -> bool:
         """Return False: DeepSpeed itself moves the states that are offloaded."""

@@ -1,9 +1,14 @@
-"""What the schema says of each key: name, kind, type, default and the text below it."""
+"""What the schema says of each key: name, kind, type, default and text."""
 
+import inspect
 from collections import Counter
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import get_type_hints
 
+from diagnostics.contract.files import read_table
 from dtk.config.keys import Key, keys
-from dtk.config.schema import KINDS
+from dtk.config.schema import KINDS, CallbackConfig, Config
 
 ALL = list(keys())
 
@@ -51,3 +56,15 @@ def test_every_section_with_kinds_has_keys_of_each() -> None:
             value for key in ALL if key.name == f"{section}.{tag}" for value in key.kind.partition("=")[2].split("|")
         }
         assert listed == set(kinds), section
+
+
+def test_every_text_belongs_to_a_key_that_is_there() -> None:
+    kinds = {cls for _, classes in KINDS.values() for cls in classes.values()}
+    sections = {Config, CallbackConfig, *kinds, *(cls for cls in get_type_hints(Config).values() if is_dataclass(cls))}
+    every = {cls for section in sections for cls in section.__mro__ if is_dataclass(cls)}
+    known = {cls.__name__: {field.name for field in fields(cls)} for cls in every}
+    tables = {path for cls in every if (path := Path(inspect.getfile(cls)).with_suffix(".yaml")).is_file()}
+    texts = {name: text for path in tables for name, text in read_table(path).get("keys", {}).items()}
+    assert sum(map(len, texts.values())) > 150
+    for name, of_class in texts.items():
+        assert of_class.keys() <= known[name], name
