@@ -13,7 +13,7 @@ from diagnostics.contract.invocation import command, override, typed
 from diagnostics.contract.secrets import masked
 from diagnostics.runs.find import Details, Run
 
-_COLUMNS = ("run", "state", "steps", "loss", "tokens/s", "age")
+COLUMNS = ("run", "state", "steps", "loss", "tokens/s", "age")
 _DROPPED = ("tokens/s", "loss", "steps")
 """Columns that a narrow terminal does without, first to last."""
 _WIDEST = 72
@@ -31,12 +31,12 @@ def listing(runs: Sequence[Run], *, columns: int | None, colour: bool) -> str:
         columns: width of the terminal, for which columns are left out; None = a pipe, which gets all.
         colour: with colours (ANSI).
     """
-    rows = [_COLUMNS, *(_row(run) for run in runs)]
-    widths = [min(_WIDEST, max(len(row[i]) for row in rows)) for i in range(len(_COLUMNS))]
-    shown = list(range(len(_COLUMNS)))
+    rows = [COLUMNS, *(cells_of(run) for run in runs)]
+    widths = [min(_WIDEST, max(len(row[i]) for row in rows)) for i in range(len(COLUMNS))]
+    shown = list(range(len(COLUMNS)))
     for dropped in _DROPPED:
         if columns is not None and sum(widths[i] + 2 for i in shown) - 2 > columns:
-            shown.remove(_COLUMNS.index(dropped))
+            shown.remove(COLUMNS.index(dropped))
     lines = []
     for row in rows:  # A cell wider than its column shifts only the rest of its own row.
         cells = [row[i].ljust(widths[i]) if i < 2 else row[i].rjust(widths[i]) for i in shown]
@@ -68,11 +68,12 @@ def details_json(run: Details) -> str:
     return json.dumps(masked(asdict(run)), indent=2, default=str) + "\n"
 
 
-def _row(run: Run) -> tuple[str, ...]:
+def cells_of(run: Run) -> tuple[str, ...]:
+    """Return the cells of a run: name, state, steps, loss, tokens/s and age."""
     return (
         clean(run.id),
         clean(run.state),
-        "-" if run.step is None else f"{run.step}",
+        "-" if run.step is None else f"{run.step:,}",
         "-" if run.loss is None else f"{run.loss:.4f}",
         "-" if run.tokens_per_s is None else f"{run.tokens_per_s:,.0f}",
         "-" if run.age_s is None else age(run.age_s),

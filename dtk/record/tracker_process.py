@@ -15,6 +15,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -204,13 +205,10 @@ def answers(url: str) -> bool:
     answered = threading.Event()
 
     def ask() -> None:
-        try:
-            urllib.request.urlopen(url, timeout=PROBE_S).close()
+        with suppress(OSError, ValueError):
+            with suppress(urllib.error.HTTPError):
+                urllib.request.urlopen(url, timeout=PROBE_S).close()
             answered.set()
-        except urllib.error.HTTPError:
-            answered.set()
-        except (OSError, ValueError):
-            return
 
     threading.Thread(target=ask, daemon=True).start()
     return answered.wait(PROBE_S)

@@ -18,7 +18,7 @@ from diagnostics.report import document as doc
 from diagnostics.runs.find import FAILED, Run, list_runs, looks_like_run, read_details
 from diagnostics.runs.planned import planned_and_measured
 from diagnostics.runs.records import mapping
-from diagnostics.runs.text import age
+from diagnostics.runs.text import COLUMNS, age, cells_of
 from dtk.compare.formatting import number_text
 from dtk.errors import DtkError
 from dtk.record.metrics import BOOKKEEPING
@@ -100,7 +100,6 @@ def runs_page(folder: Path, query: Mapping[str, str]) -> doc.Document:
         for piece in (link(f"{n:,} {state}", "/", **{**chosen, "q": state}), "  ")
     ]
     marks = [doc.Paragraph((f"{kind}s: ", *_filters(kind, of, chosen))) for kind, of in marked.items() if of]
-    header = ("run", "state", "steps", "loss", "tokens/s", "age")
     rows = tuple(_row(run) for run in runs[PAGE_ROWS * (number - 1) : PAGE_ROWS * number])
     kept = {**chosen, **{name: query.get(name) for name in ("sort", "reverse")}}
     turns = [
@@ -110,7 +109,7 @@ def runs_page(folder: Path, query: Mapping[str, str]) -> doc.Document:
         for piece in (link(name, "/", **kept, page=to), "  ")
     ]
     empty = "no run is like that" if every else f"no runs yet; make one: {command('run', 'experiment=smoke')}"
-    table = doc.Table(header, rows, names=2) if rows else doc.Paragraph(empty)
+    table = doc.Table(COLUMNS, rows, names=2) if rows else doc.Paragraph(empty)
     pager = doc.Paragraph((*turns, doc.Span(f"page {number} of {pages}", "soft"))) if pages > 1 else None
     return doc.Document(
         title=f"dtk: {counted(len(every), 'run')}",
@@ -131,14 +130,8 @@ def _filters(kind: str, members: Mapping[str, Set[str]], chosen: Mapping[str, st
 
 
 def _row(run: Run) -> tuple[doc.Text | doc.Cell, ...]:
-    return (
-        link(run.id, run_path(run.id)),
-        doc.Cell(run.state, hint="; ".join(run.problems), tone=_tone(run.state)),
-        "-" if run.step is None else f"{run.step:,}",
-        "-" if run.loss is None else f"{run.loss:.4f}",
-        "-" if run.tokens_per_s is None else f"{run.tokens_per_s:,.0f}",
-        "-" if run.age_s is None else age(run.age_s),
-    )
+    state = doc.Cell(run.state, hint="; ".join(run.problems), tone=_tone(run.state))
+    return (link(run.id, run_path(run.id)), state, *cells_of(run)[2:])
 
 
 def _tone(state: str) -> doc.Tone:
