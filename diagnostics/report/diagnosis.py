@@ -129,12 +129,12 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
         asked = report.root_causes[0] if report.root_causes else spoken_of(report)
         own = text_of(asked).missing if asked is not None else ""
         if own:
-            rows.append(doc.Field("decide", own, "soft"))
+            rows.append(doc.Field("needed", own, "soft"))
         # What would show a hang says nothing about a crash.
         asks = not (brief and (own or (report.root_causes and report.outcome in ("crashed", "diverged"))))
         for what, causes in missing(near)[: 1 if brief else None] if asks else ():
             named = f"{', '.join(causes[:3])}{' ...' if len(causes) > 3 else ''}"
-            rows.append(doc.Field("decide", f"{what} (for {named})", "soft"))
+            rows.append(doc.Field("needed", f"{what} (for {named})", "soft"))
     problems = [
         doc.Field("absent" if text == coverage.absent else "unread", f"{coverage.kind}: {text}", "warn")
         for coverage in report.coverage

@@ -57,11 +57,12 @@ def notes(
 def _trouble(evidence: Evidence, covered: frozenset[str]) -> Iterator[str]:
     """Yield what nothing explains: the first exceptions of ranks, and the first line of each kind of trouble."""
     errors = [error for error in evidence.errors if error.rank is not None][:_RANKS]
+    shown = {_at(error) for error in errors}
     for error in errors:
         yield f"{_at(error)}: rank {error.rank}: {shortened(f'{error.type} {error.message}'.strip(), 200)}"
     lines: dict[str, LogFact] = {}
     for fact in evidence.facts:
-        if fact.kind in TROUBLE - covered:
+        if fact.kind in TROUBLE - covered and f"{fact.file}:{fact.line}" not in shown:
             lines.setdefault(fact.kind, fact)
     for fact in [*lines.values()][: _SHOWN - len(errors)]:
         yield f"{fact.file}:{fact.line}: {shortened(fact.text, 200)}"

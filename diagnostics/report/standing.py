@@ -60,7 +60,7 @@ def rows(report: Report) -> Iterator[Field]:
         against = f". Against it: {'; '.join(suspicion.speaks_against)}" if suspicion.speaks_against else ""
         yield Field("maybe", f"{named}: {'; '.join(suspicion.speaks_for)}{against}", "warn")
     if standing is not None or report.suspicions:
-        yield Field("decide", decide(report, standing))
+        yield Field("needed", decide(report, standing))
 
 
 def _stands(standing: Standing) -> Iterator[Field]:

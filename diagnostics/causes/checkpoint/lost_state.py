@@ -17,7 +17,7 @@ def _words(finding: Finding, one: Course, before: float, after: float) -> Text:
     return Text(
         summary=f"The loss was {before:.3g} before a resume at step {finding.step}, now {after:.3g}: {entry['what']}.",
         measured=f"loss {before:.3g} before, {after:.3g} after",
-        remedies=(Remedy("code", entry["change"], "a resume goes on at the loss at which the run stopped"),),
+        remedies=(Remedy("code", entry["change"], "a resumed run continues at the loss at which it stopped"),),
     )
 
 
@@ -25,7 +25,7 @@ def decide(job: PrintedSteps) -> list[Finding]:
     """Decide from steps that go on, in the same log or in another, where an earlier course has them too."""
     case = worse_after_resume(job)
     if case is None:
-        return [undecided(ID, "No recorded steps show a worse loss behind a resume.", "the logs before and after it")]
+        return [undecided(ID, "No recorded steps show a worse loss after a resume.", "the logs before and after it")]
     one, resumed, before, after = case
     items = (
         EvidenceItem("log", one.file, f"loss {before:.3g} up to here", one.rows[-1][3]),

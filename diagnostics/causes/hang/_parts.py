@@ -15,7 +15,7 @@ from diagnostics.evidence.model import Frame, LogFact
 _FILES_SHOWN = 6
 """Dumps that a finding cites."""
 RECORD = (
-    "dtk watch -- COMMAND, which records the calls of all ranks; under NCCL also "
+    "the calls of all ranks: run dtk watch -- COMMAND, or with NCCL "
     "TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_ COMMAND"
 )
 """What records the calls of all ranks."""

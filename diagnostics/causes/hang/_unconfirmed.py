@@ -10,7 +10,7 @@ from diagnostics.causes.hang._parts import RECORD, after, last_places
 from diagnostics.contract.findings import Finding, Sentence, Worded, ruled_out
 from diagnostics.contract.formatting import ranks_spoken
 
-UNRECORDED = "send and recv, which gloo's recorder leaves out: dtk watch -- COMMAND, or py-spy dump"
+UNRECORDED = "send and recv, which gloo's recorder leaves out: run dtk watch -- COMMAND, or py-spy dump"
 Otherwise = Callable[[Stall, bool], Finding | None]
 """What a cause itself says of a stall, and of whether ranks wait; None = nothing that others do not say."""
 

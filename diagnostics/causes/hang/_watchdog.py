@@ -26,7 +26,7 @@ _LIKELY = 0.65
 """A tie, or lines that do not name their group."""
 _BEHIND = 0.6
 """Ranks at other positions: they may be late, or have made other calls before."""
-DUMPS = "TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_, which records the calls before it"
+DUMPS = "the calls before it: run TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_ COMMAND"
 ALL_RANKS_CALL = "a collective returns only when every rank of its group calls"
 
 

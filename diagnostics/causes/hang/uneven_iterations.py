@@ -122,9 +122,9 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
         return ending_unknown(ID, "the launcher's log, which names exit codes and signals", unknown)
     if isinstance(ended, EndedInRound) and ended.over:
         summary = (
-            "Rank {rank} ended in the middle of a round: after {over} of the {size} calls that its peers' loop repeats."
+            "Rank {rank} ended in the middle of an iteration: after {over} of the {size} calls that its peers repeat."
         )
-        measured = "{over} of {size} calls of the last round"
+        measured = "{over} of {size} calls of the last iteration"
         return ruled_out(ID, summary, measured, rank=ended.ranks[0], over=ended.over, size=ended.size)
     behind = job.behind()
     if waits or stall.divergences or not behind:

@@ -20,15 +20,16 @@ _AFTER: dict[After, dict[str, str]] = _TABLE["after"]
 def _words(finding: Finding, events: tuple[Event, ...]) -> Text:
     after = min((event.after for event in events), key=WORST.index)
     faults = dict.fromkeys(
-        MEANINGS.get(event.code, "an error that this table does not hold")
+        MEANINGS.get(event.code, "an error that this table does not describe")
         + (f" (Xid {event.code})" if event.by_driver else "")
         + (f" on {event.device}" if event.device else "")
-        for event in events
+        for event in sorted(events, key=lambda event: not event.by_driver)  # These name the device as well.
+        if event.by_driver or not any(other.by_driver and other.code == event.code for other in events)
     )
     used = f" {sentence(ranks_spoken(finding.ranks))} used it." if finding.ranks else ""
     change, aside = _AFTER[after]["change"], _AFTER[after].get("aside", "")
     return Text(
-        summary=f"A GPU reported {'; '.join(list(faults)[:3])}.{used}{f' {aside}' if aside else ''}",
+        summary=f"GPU fault: {'; '.join(list(faults)[:3])}.{used}{f' {aside}' if aside else ''}",
         measured=counted(len(events), "event"),
         missing=change if after in HARMLESS else "",
         remedies=(Remedy("environment", change, _AFTER[after]["why"]),),

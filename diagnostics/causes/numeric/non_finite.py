@@ -60,7 +60,7 @@ class Settings(Struct, frozen=True):
         remedies = []
         if ranks:
             who = ", ".join(map(str, ranks[:MAX_SHOWN]))
-            change = f"look at the samples of rank {who} in step {step}, then at that rank's device (nvidia-smi -q, "
+            change = f"inspect the samples of rank {who} in step {step}, then check that rank's device (nvidia-smi -q, "
             why = "the other ranks ran the same code on other samples without it"
             remedies.append(Remedy("code", f"{change}dmesg)", why))
         if self.float16:
@@ -72,7 +72,8 @@ class Settings(Struct, frozen=True):
             why = "too high a learning rate is the most frequent reason"
             why = "the loss had risen before it broke" if self.rose else why
             remedies.append(Remedy("override", f"optimizer.lr={self.rate / 2:g}", why))
-        change = f"with torch.autograd.set_detect_anomaly(True):{f' around step {step}' if step is not None else ''}"
+        steps = "the steps before the first NaN" if step is None else f"step {step}"
+        change = f"run {steps} inside `with torch.autograd.set_detect_anomaly(True):`"
         why = "it names the operation whose backward is the first to return NaN"
         return (*remedies, Remedy("code", change, why))
 

@@ -32,8 +32,8 @@ def decide(job: PrintedSteps) -> list[Finding]:
     items += [EvidenceItem("error", error.file, shortened(error.message, 200), error.line or None)] if error else []
     skipped, gave_up_text, measured = "", "", "the loss scale is at its minimum"
     if case is not None:
-        scale = "" if math.isnan(case.scale) else f", the loss scale fell to {case.scale:g}"
-        skipped = f"Gradients overflowed in float16: {counted(case.count, 'step')} skipped until the log ends{scale}. "
+        scale = "" if math.isnan(case.scale) else f", and the loss scale fell to {case.scale:g}"
+        skipped = f"Gradients overflowed in float16: the last {counted(case.count, 'step')} were skipped{scale}. "
         measured = f"{case.count} steps skipped"
     if error is not None:
         gave_up_text = f"The trainer gave up: {shortened(error.message, 160)}. "

@@ -17,7 +17,11 @@ def nothing(figures: Figures, cause: str, degree: str, figure: str) -> Finding |
     """Return why the records of a run do not show a degree of parallelism at work; None = they do."""
     run, metrics = figures.evidence.run, figures.metrics
     if run is None:
-        return undecided(cause, "No record tells how the job is divided over its ranks.", "a dtk run records it")
+        return undecided(
+            cause,
+            "No record tells how the job is divided over its ranks.",
+            "the layout: a dtk run records it in its manifest and metrics",
+        )
     if run.get(f"parallel.{degree}", 1) == 1:
         return ruled_out(cause, "parallel.{degree}=1", degree=degree)
     if metrics is None or len(metrics.recent.get(figure, ())) < LEAST:

@@ -9,7 +9,7 @@ _NOT_AHEAD = 0.15
 """Share of the gathers' time beside compute up to which no gather ran ahead: what is left are the edges of kernels."""
 _LEAST_UNITS = 3
 """Gathers of a forward pass: with fewer there is hardly a next unit."""
-_HIDDEN = "{hidden:.0%} of the gathers in forward run beside compute"
+_HIDDEN = "{hidden:.0%} of the gathers in forward overlap compute"
 _WORDS = shared.words_beside(__file__)
 
 

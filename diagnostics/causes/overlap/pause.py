@@ -17,16 +17,16 @@ def _words(cost: StepCost, *, kind: HostWork, longest_ms: float, within: str) ->
     entry = _KINDS.get(kind, {})
     purpose, change = entry.get("purpose", ""), entry.get("change", "")
     doing = f" {purpose} ({within})" if purpose else f", most of the time within {within}" if within else ""
+    unknown = "" if doing else " The trace does not show what the host does then."
     if not change:
-        look = f"look at what the host does within {within}"
+        look = f"find out what the host does within {within}"
         if not within:
-            doing = "; the trace does not show what it does then"
-            look = "record stacks (`with_stack=True`) and look at what the host does in the longest gap"
-        change = f"{look} (garbage collection, a checkpoint, logging, a request) and take it out of the step"
+            look = "record stacks (`with_stack=True`) to see what the host does in the longest gap"
+        change = f"{look} (garbage collection, a checkpoint, logging, a request), and move it out of the step"
     return Words(
         seen="idle in pauses of the host",
-        summary=f"The host pauses{doing}, and the device idles: {cost}; the longest pause takes "
-        f"{figure(longest_ms)} ms.",
+        summary=f"The host pauses{doing}, and the device idles meanwhile: {cost}; the longest pause takes "
+        f"{figure(longest_ms)} ms.{unknown}",
         change=change,
         why=entry.get("why", "launches go on only when it is over"),
     )

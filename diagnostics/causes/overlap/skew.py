@@ -28,7 +28,7 @@ _WAITING = "waiting {ms} ms of {step_ms} ms a step, "
 def _words(cost: shared.StepCost, *, reason: str = "", within: str = "", ranks: tuple[int, ...] = ()) -> shared.Words:
     """Put the late ranks into words; `within` is what their host stands in, and an empty `reason` is not known."""
     several = len(ranks) > 1
-    why = f"it {_REASONS[reason]['reason']}" if reason else "what it does longer cannot be told from the trace"
+    why = f"it {_REASONS[reason]['reason']}" if reason else "the trace does not show what takes it longer"
     why += f" ({within})" if within and reason in ("data", "sync", "pause") else ""
     return shared.Words(
         seen=_SEEN,

@@ -17,7 +17,10 @@ def decide(view: Overview) -> Finding:
     tp = view.run.get("parallel.tp", 1) if view.run is not None else 1
     node = topology.get("nproc") if isinstance(topology, dict) else None
     if view.run is None or not isinstance(tp, int) or not isinstance(node, int) or node < 1:
-        return shared.undecided("Which ranks share a node is not recorded.", "a dtk run records it")
+        return shared.undecided(
+            "Which ranks share a node is not recorded.",
+            "the nodes of the ranks: a dtk run records them in its manifest",
+        )
     world = topology.get("world_size") if isinstance(topology, dict) else None
     mesh = recorded_layout(view.run.manifest, world)
     groups = [range(tp)] if mesh is None else [mesh.group("tp", rank) for rank in range(mesh.world_size)]

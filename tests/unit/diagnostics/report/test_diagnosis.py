@@ -60,7 +60,7 @@ def test_a_brief_screen_shows_some_evidence_and_counts_the_rest() -> None:
 def test_an_unsure_answer_asks_for_what_would_decide_it() -> None:
     sure = report(finding("hang.host_stall", ranks=(1,), confidence=0.95, missing="a stack"))
     unsure = report(finding("hang.host_stall", ranks=(1,), confidence=0.6, missing="a stack"))
-    assert "decide" not in dict(fields(sure)) and dict(fields(unsure))["decide"] == "a stack"
+    assert "needed" not in dict(fields(sure)) and dict(fields(unsure))["needed"] == "a stack"
 
 
 def test_a_second_cause_stands_beside_the_first() -> None:

@@ -26,7 +26,7 @@ def test_the_first_screen_is_an_answer(tmp_path: Path) -> None:
     assert shown[1] == "waits   ranks 0 and 2: all_reduce of 2 elements, #434,159, group 15, for 600 s since 09:50:00"
     maybe = [line for line in shown if line.startswith("maybe")]
     assert 1 <= len(maybe) <= 3 and "only some ranks issued a collective [hang.conditional_collective]: " in maybe[1]
-    (decide,) = (line for line in shown if line.startswith("decide"))
+    (decide,) = (line for line in shown if line.startswith("needed"))
     assert "py-spy dump" in decide
     assert not any("record.level" in line or "ProcessGroupNCCL" in line for line in shown)
 
@@ -39,7 +39,7 @@ def test_ranks_that_left_no_line_are_named(tmp_path: Path) -> None:
 def test_an_abort_without_a_word_asks_for_its_stderr(tmp_path: Path) -> None:
     shown = lines(tmp_path, "E1 torch/x/api.py:874] failed (exitcode: -6) local_rank: 1 (pid: 57) of binary: python\n")
     assert shown[0] == "UNDECIDED: rank 1 aborted, and no line says why"
-    assert any(line.startswith("decide  the stderr of rank 1") for line in shown)
+    assert any(line.startswith("needed  the stderr of rank 1") for line in shown)
 
 
 def test_every_form_has_it(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_connection_that_a_peer_closed_accuses_no_network(tmp_path: Path) -> N
         ("[rank6]:[E1 ProcessGroupNCCL.cpp:698] [Rank 6] To avoid data inconsistency, we are taking the entire process "
          "down.\n", "torch's watchdog ended the process", "the stderr of every rank"),
         ("W1 torch/x/api.py:739] Received 2 death signal, shutting down workers\n", "Somebody inter", "py-spy dump"),
-        ("NVRM: Xid (PCI:0000:3d:00): 43, pid=7, Ch 8\n", "A GPU reported a kernel that was", "compute-sanitizer"),
+        ("NVRM: Xid (PCI:0000:3d:00): 43, pid=7, Ch 8\n", "GPU fault: a kernel was", "compute-sanitizer"),
     ],
 )  # fmt: skip
 def test_what_a_line_speaks_of_is_the_headline_and_what_decides_it(
@@ -104,7 +104,7 @@ def test_what_a_line_speaks_of_is_the_headline_and_what_decides_it(
 ) -> None:
     shown = lines(tmp_path, text)
     assert shown[0].startswith(f"UNDECIDED: {headline}")
-    assert any(line.startswith("decide") and decide in line for line in shown)
+    assert any(line.startswith("needed") and decide in line for line in shown)
 
 
 def gave_up(rank: int, line: int, function: str = "all_reduce") -> str:

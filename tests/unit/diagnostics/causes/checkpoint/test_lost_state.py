@@ -19,7 +19,7 @@ def test_a_model_that_starts_anew(tmp_path: Path) -> None:
     (tmp_path / "after.log").write_text(resumed(falling(40)))
     (root,) = diagnose(tmp_path).root_causes
     assert (root.cause, root.step) == ("checkpoint.lost_state", 201)
-    assert "the model starts anew" in text_of(root).summary
+    assert "training starts from scratch" in text_of(root).summary
 
 
 def test_in_one_log_it_is_no_spike(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_run_whose_launcher_and_ranks_were_killed_together_is_lost(tmp_path: P
     (run / "manifest.json").write_text(manifest)
     report = diagnose(run)
     assert report.outcome == "undecided" and not report.root_causes
-    assert report.standing == "The launcher and its ranks were killed together, and no record says by whom"
+    assert report.standing == "The launcher and its ranks were killed together, and no record shows what killed them"
     assert any("dmesg" in note for note in report.notes)
     (run / "manifest.json").write_text(manifest.replace(gethostname(), "another-host"))  # Its processes are not seen.
     assert "no rank has left a heartbeat" in (elsewhere := diagnose(run)).standing and elsewhere.outcome == "undecided"

@@ -63,7 +63,7 @@ def test_what_the_user_gave_to_dtk_is_looked_at_and_not_dtk_s_lines() -> None:
     worker = Frame("/site/dtk/rank/worker.py", 9, "main")
     inside = replace(RAISED, frames=(Frame("/site/dtk/models/gpt.py", 3, "forward"), worker))
     remedy = fix(inside, is_dtk_run=True)
-    assert remedy.change.startswith("look at what this run gave to dtk (ValueError: bad batch)")
+    assert remedy.change.startswith("check what this run passes to dtk (ValueError: bad batch)")
     assert remedy.change.endswith("; /job/train.py:12 is only where it came up")
     for own in ("/job/model.py", "/site/dtk/faults/raised.py"):
         mine = replace(inside, frames=(Frame(own, 3, "forward"), worker))
@@ -88,13 +88,13 @@ def test_memory_that_ran_out_has_an_override_in_a_run_of_dtk() -> None:
         (replace(RAISED, said="exit code 1", type="", exit_code=1), "find what ends this process with exit code 1"),
         (
             replace(RAISED, kind="killed", said="SIGSEGV", type="", signal="SIGSEGV"),
-            "look at the native code behind /job/train.py:12",
+            "debug the native code called from /job/train.py:12",
         ),
-        (replace(RAISED, kind="killed", said="SIGINT", type="", signal="SIGINT"), "look for who sent SIGINT"),
+        (replace(RAISED, kind="killed", said="SIGINT", type="", signal="SIGINT"), "find out what sent SIGINT"),
         (replace(RAISED, kind="killed", said="SIGKILL", type="", signal="SIGKILL"), "most likely the kernel's OOM"),
-        (replace(RAISED, kind="killed", signal="SIGKILL", type="", detail="cgroup"), "ask for more host memory"),
-        (replace(RAISED, kind="killed", said="SIGBUS", type="", signal="SIGBUS"), "look at df -h /dev/shm"),
-        (replace(RAISED, kind="killed", said="SIGUSR1", type="", signal="SIGUSR1"), "look into dmesg"),
+        (replace(RAISED, kind="killed", signal="SIGKILL", type="", detail="cgroup"), "request more host memory"),
+        (replace(RAISED, kind="killed", said="SIGBUS", type="", signal="SIGBUS"), "check df -h /dev/shm"),
+        (replace(RAISED, kind="killed", said="SIGUSR1", type="", signal="SIGUSR1"), "check dmesg"),
         (replace(RAISED, said="OSError: [Errno 98] Address already in use"), "end the process that holds the port"),
     ],
 )

@@ -22,7 +22,7 @@ def said(folder: Path, *lines: str) -> Report:
     ("line", "told", "fix"),
     [
         ("NVRM: Xid (PCI:0000:01:00): 79, pid=27, name=python3, GPU has fallen off the bus.", "Xid 79", "reboot"),
-        ("NVRM: Xid (PCI:0000:3b:00): 94, Contained: SM (0x1)", "a contained memory error", "start the job again"),
+        ("NVRM: Xid (PCI:0000:3b:00): 94, Contained: SM (0x1)", "contained memory error", "start the job again"),
         ("NVRM: Xid (PCI:0000:3b:00): 64, row remap failure", "on 0000:3b:00", "replaced"),
         ("NVRM: Xid (PCI:0000:3b:00): 74, NVLink: fatal error", "NVLink", "--gpu-reset"),
         ("NVRM: Xid (PCI:0000:3b:00): 977, whatever", "Xid 977", "--gpu-reset"),
@@ -30,8 +30,8 @@ def said(folder: Path, *lines: str) -> Report:
          "terminated with exception: CUDA error: uncorrectable ECC error encountered", "Rank 1 used it", "--gpu-reset"),
         ("NVRM: Xid (PCI:0000:3b:00): 45, pid=7, Ch 1 caused by previous Xid 145", "Xid 145", "--gpu-reset"),
         ("[  9.1] NVRM: GPU at 0000:3b:00.0 has fallen off the bus.", "bus on 0000:3b:00.0", "reboot"),
-        ("       NVRM: fallen off the bus and is not responding to commands.", "fell off the bus", "reboot"),
-        ("[  9.1] NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x22:0x56:894)", "could not start it", "reboot"),
+        ("       NVRM: fallen off the bus and is not responding to commands.", "the GPU has fallen off the bus", "reboot"),
+        ("[  9.1] NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x22:0x56:894)", "could not initialise the GPU", "reboot"),
         ("HW Exception by GPU node-4 (Agent handle: 0x55) reason :GPU Hang", "GPU node-4", "--gpu-reset"),
         ("[  9.1] amdgpu 0000:3b:00.0: amdgpu: GPU reset begin!", "on 0000:3b:00.0", "--gpu-reset"),
     ],
@@ -58,7 +58,7 @@ def test_the_launchers_list_names_the_rank_of_a_process(tmp_path: Path) -> None:
 def test_a_warning_ends_no_job(tmp_path: Path, code: int) -> None:
     report = said(tmp_path, f"NVRM: Xid (PCI:0000:01:00): {code}, pid=1")
     (found,) = (one.finding for one in report.findings if one.finding.cause == "hardware.gpu_fault")
-    assert not report.root_causes and "The job goes on" in text_of(found).summary
+    assert not report.root_causes and "The job continues" in text_of(found).summary
 
 
 @pytest.mark.parametrize("code", [13, 31, 43, 45])
@@ -66,7 +66,9 @@ def test_an_event_that_programs_cause_blames_no_device(tmp_path: Path, code: int
     report = said(tmp_path, f"NVRM: Xid (PCI:0000:01:00): {code}, pid=1")
     assert not report.root_causes and report.outcome == "undecided"
     (found,) = (one.finding for one in report.findings if one.finding.cause == "hardware.gpu_fault")
-    assert "mostly a program's fault" in text_of(found).summary and "CUDA_LAUNCH_BLOCKING" in text_of(found).missing
+    assert (
+        "mostly the fault of a program" in text_of(found).summary and "CUDA_LAUNCH_BLOCKING" in text_of(found).missing
+    )
 
 
 def test_an_illegal_access_is_the_ranks_own(tmp_path: Path) -> None:
