@@ -104,7 +104,7 @@ def conclude(
     suspected = of_memory(ran_out(evidence), printed_steps(evidence).count) if open_log and not waiting else ()
     if waiting:
         suspected = suspicions(waiting, [finding.cause for finding in ordered if finding.status == "ruled_out"])
-    told = waiting.told if waiting else frozenset()
+    shown_kinds = waiting.shown_kinds if waiting else frozenset()
     return Report(
         source=source,
         outcome=happened,
@@ -116,7 +116,7 @@ def conclude(
         coverage=coverage(evidence, world_size),
         titles={cause: leaf.title for cause, leaf in table.items()},
         world_size=world_size or None,
-        notes=notes(evidence, happened, verdict.roots, ordered, measures, told),
+        notes=notes(evidence, happened, verdict.roots, ordered, measures, shown_kinds),
         waiting=waiting,
         suspicions=suspected,
         standing=without_cause(evidence, happened, ordered, measures),

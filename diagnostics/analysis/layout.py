@@ -31,10 +31,10 @@ class Layout(Struct, frozen=True):
 
     def place(self, rank: int) -> dict[str, int]:
         """Return a rank's index along each dimension."""
-        found = {}
+        places = {}
         for name in reversed([*self.degrees]):
-            rank, found[name] = divmod(rank, self.degrees[name])
-        return found
+            rank, places[name] = divmod(rank, self.degrees[name])
+        return places
 
     def group(self, dimension: str, rank: int) -> tuple[int, ...]:
         """Return the ranks of a rank's group along a dimension, ascending."""

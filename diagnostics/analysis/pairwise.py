@@ -67,11 +67,11 @@ class Pairs(Struct, frozen=True):
         for by_rank in sorted(calls.values(), key=lambda calls: min(call.time_s for call in calls.values())):
             members = next(iter(by_rank.values())).group.ranks
             places = {rank: n for n, rank in enumerate(members)}
-            known = {rank: table for rank, call in by_rank.items() if (table := _splits(call, len(members)))}
+            tables = {rank: table for rank, call in by_rank.items() if (table := _splits(call, len(members)))}
             misfits = [
                 Misfit(a, b, sent[places[b]], due[places[a]], (by_rank[a], by_rank[b]))
-                for a, (sent, _) in known.items()
-                for b, (_, due) in known.items()
+                for a, (sent, _) in tables.items()
+                for b, (_, due) in tables.items()
                 if sent[places[b]] != due[places[a]]
             ]
             if misfits:
@@ -96,20 +96,20 @@ class Pairs(Struct, frozen=True):
             if step is not None:
                 last[rank] = max(last.get(rank, step), step)
         pairs = {(rank, peer) if op == "send" else (peer, rank) for rank, peer, op, _ in between}
-        found, counted = list[Misfit](), list[Misfit]()
+        of_size, of_number = list[Misfit](), list[Misfit]()
         for a, b in sorted(pair for pair in pairs if pair[1] in self.layout.group("pp", pair[0])):
             sent, due = (between.get((*ends, last.get(a)), []) for ends in ((a, b, "send"), (b, a, "recv")))
             unlike = (
                 Misfit(a, b, s.numel, r.numel, (s, r)) for s, r in zip(sent, due, strict=False) if s.numel != r.numel
             )
-            found += islice(unlike, 1)
-            counted += self._numbers(a, b, sent, due, self.layout.group("pp", a))
-        if not (misfits := tuple(found or counted)):
+            of_size += islice(unlike, 1)
+            of_number += self._numbers(a, b, sent, due, self.layout.group("pp", a))
+        if not (misfits := tuple(of_size or of_number)):
             return None
         sides = {rank for m in misfits for rank in (m.sender, m.receiver)}
-        changed = {rank for rank in sides if self._changed(rank, misfits[0].calls[0].step, bool(found))}
+        changed = {rank for rank in sides if self._changed(rank, misfits[0].calls[0].step, bool(of_size))}
         culprits = changed if changed and changed < sides else sides
-        return Case(misfits, tuple(sorted(culprits)), self.layout.group("pp", misfits[0].sender), bool(found))
+        return Case(misfits, tuple(sorted(culprits)), self.layout.group("pp", misfits[0].sender), bool(of_size))
 
     def _numbers(
         self, a: int, b: int, sent: list[RingRecord], expected: list[RingRecord], stages: Sequence[int]

@@ -88,7 +88,7 @@ def loop_variables(file: str, lines: Iterable[int], before_s: float | None) -> t
     tree, at = _tree(file, before_s), set(lines)
     fors = (node for node in (ast.walk(tree) if tree is not None else ()) if isinstance(node, ast.For | ast.AsyncFor))
     loops = [node for node in fors if any(_spans(node, line) for line in at)]
-    names = (one.id for loop in loops for one in ast.walk(loop.target) if isinstance(one, ast.Name))
+    names = (name.id for loop in loops for name in ast.walk(loop.target) if isinstance(name, ast.Name))
     early = any(isinstance(node, ast.Break | ast.Return) for loop in loops for node in ast.walk(loop))
     return list(dict.fromkeys(names)), early
 
@@ -108,7 +108,7 @@ def calls_the_loop(call: Frame, inside: Iterable[Frame], before_s: float | None)
     if tree is None or (call.file, call.function.rpartition(".")[2]) in lines:
         return "unknown"
     own = _innermost(tree, _FUNCTIONS, [call.line]) or tree
-    named = [(_name(one), one.lineno) for one in ast.walk(own) if isinstance(one, ast.Call)]
+    named = [(_name(node), node.lineno) for node in ast.walk(own) if isinstance(node, ast.Call)]
     for (file, name), at in lines.items():
         from_here = {line for called, line in named if called == name}
         loop = place(file, at, at[0], before_s)

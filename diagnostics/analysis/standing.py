@@ -27,7 +27,7 @@ _OPENS = TRANSPORT | {
 _BEST_WORDS = ("nccl_last_error", "nccl_result", "dist_backend_error")
 """Kinds of lines in which NCCL gives up; the first has its own words, the last an address in torch's source."""
 _FAILED = frozenset(_BEST_WORDS)
-_TOLD = _OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
+_SHOWN = _OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines of which `Standing` tells all that they say."""
 _LOST = frozenset(
     {"gloo_closed", "gloo_reset", "monitored_barrier", "missing_ranks", "nccl_id_timeout", "store_key_timeout"}
@@ -130,10 +130,10 @@ class Standing(Struct, frozen=True):
     """Ranks that torchrun lists and that gave up on no call, where the others did so at lines that are known."""
 
     @property
-    def told(self) -> frozenset[str]:
+    def shown_kinds(self) -> frozenset[str]:
         """Kinds of lines that need not be shown beside this."""
         return (
-            _TOLD
+            _SHOWN
             if self.waits
             else (_LOST if self.lost or self.absent else frozenset())
             | (_FAILED | {"watchdog_abort"} if self.failure else frozenset())
@@ -148,23 +148,23 @@ class Standing(Struct, frozen=True):
     def behind(self) -> tuple[int, ...]:
         """Ranks that completed all that they called and did not make the call that others wait in."""
         at = {wait.group: wait.seq for wait in self.waits if wait.seq is not None}
-        behind = [one.ranks for one in self.others if at.get(one.group, -1) - 1 == one.completed == one.enqueued]
-        return tuple(rank for ranks in behind for rank in ranks)
+        behind = [rest for rest in self.others if at.get(rest.group, -1) - 1 == rest.completed == rest.enqueued]
+        return tuple(rank for rest in behind for rank in rest.ranks)
 
     @property
     def elsewhere(self) -> tuple[int, ...]:
         """Ranks that wait at another of the user's lines than most do; empty where no line or no majority is known."""
-        known = [wait for wait in self.waits if wait.site]
-        few = sum(len(wait.ranks) for wait in known[1:])
-        return tuple(rank for wait in known[1:] for rank in wait.ranks) if few < len(self.longest.ranks) else ()
+        placed = [wait for wait in self.waits if wait.site]
+        few = sum(len(wait.ranks) for wait in placed[1:])
+        return tuple(rank for wait in placed[1:] for rank in wait.ranks) if few < len(self.longest.ranks) else ()
 
     @property
     def apart(self) -> tuple[Waiting, ...]:
         """The waits of one group at different positions, the lowest first; empty where there are none."""
         for wait in self.waits:
-            alike = [one for one in self.waits if one.group == wait.group and one.seq is not None and wait.group]
-            if len({one.seq for one in alike}) > 1:
-                return tuple(sorted(alike, key=lambda one: one.seq or 0))
+            alike = [rest for rest in self.waits if rest.group == wait.group and rest.seq is not None and wait.group]
+            if len({rest.seq for rest in alike}) > 1:
+                return tuple(sorted(alike, key=lambda rest: rest.seq or 0))
         return ()
 
 
@@ -189,7 +189,7 @@ def standing(evidence: Evidence) -> Standing | None:
     spoke = {fact.rank for fact in evidence.facts} | {error.rank for error in evidence.errors}
     connects = [fact for fact in evidence.facts if fact.kind == "nccl_connect"]
     stuck = {fact.rank: fact.fields.get("stuck_s") for fact in evidence.facts if fact.kind == "monitor_stuck"}
-    told = [set(fact.fields["ranks"]) for fact in evidence.facts if fact.kind in ("monitored_barrier", "missing_ranks")]
+    late = [set(fact.fields["ranks"]) for fact in evidence.facts if fact.kind in ("monitored_barrier", "missing_ranks")]
     listed = {rank for fact in evidence.facts if fact.kind == "torchrun_list" for rank in fact.fields["ranks"]}
     placed = {rank for wait in waits if wait.site for rank in wait.ranks}
     roots = {fact.fields["root"] for fact in evidence.facts if fact.kind == "nccl_id_timeout"}
@@ -209,7 +209,7 @@ def standing(evidence: Evidence) -> Standing | None:
         failure=next((reasons[kind] for kind in _BEST_WORDS if kind in reasons), ""),
         warning=shortened(str(warned[0].fields.get("warning")), 160) if warned else "",
         failed=tuple(sorted({fact.rank for fact in gave_up if fact.rank is not None})),
-        absent=tuple(sorted(roots.union(*told))),
+        absent=tuple(sorted(roots.union(*late))),
         lost=_CPP_FILE.sub("", victims[0].message.partition("\n")[0]) if victims else "",
         losers=tuple(sorted({error.rank for error in victims if error.rank is not None})),
         wordless=tuple(sorted(listed - placed)) if placed else (),
@@ -235,9 +235,10 @@ def _waits(evidence: Evidence, group: GroupLog) -> list[Waiting]:
     members = next(sizes, evidence.world_size if group.default else None)
     made = []
     for (seq, op, numel), ranks in sorted(alike.items(), key=lambda item: (item[0][:2], item[0][2] or 0, item[1])):
-        known = [group.counters[rank] for rank in sorted(ranks) if rank in group.counters]
+        progress = [group.counters[rank] for rank in sorted(ranks) if rank in group.counters]
         timed = next((facts[rank] for rank in sorted(ranks) if rank in group.waits), facts[ranks[0]])
-        completed, enqueued = known[0].completed if known else None, max((one.enqueued for one in known), default=None)
+        completed = progress[0].completed if progress else None
+        enqueued = max((counters.enqueued for counters in progress), default=None)
         call = (tuple(sorted(ranks)), op, seq, numel, label, members)
         made.append(Waiting(*call, completed, enqueued, *_since(timed)))
     return made

@@ -129,10 +129,10 @@ def _refuse_nothing(path: Path, evidence: Evidence, seen: Counter[str], logs_rea
     if logs_read:
         evidence.facts.append(LogFact("nothing_known", None, path.name, 0, "", {"logs": logs_read}))
         return
-    raise DiagnosticsError(f"no evidence in {path}: found {_found(seen, empty)}", f"looked for {titles()}")
+    raise DiagnosticsError(f"no evidence in {path}: found {_contents_text(seen, empty)}", f"looked for {titles()}")
 
 
-def _found(seen: Counter[str], empty: int) -> str:
+def _contents_text(seen: Counter[str], empty: int) -> str:
     """`5 .log, 2 without an ending, all of them empty`"""
     ordered = sorted(seen.items(), key=lambda item: (-item[1], item[0]))
     parts = [f"{count:,} {ending}" for ending, count in ordered[:6]]

@@ -70,17 +70,17 @@ RATIO_FREE_BYTES = 64 << 20
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _Tell = Callable[[Path, float], None]
-_told: list[_Tell] = []
+_listeners: list[_Tell] = []
 
 
 @contextmanager
 def reading(tell: _Tell) -> Iterator[None]:
     """While it is open, `tell(path, share)` hears how far each file was read, from 0 to 1, many times a second."""
-    _told.append(tell)
+    _listeners.append(tell)
     try:
         yield
     finally:
-        _told.remove(tell)
+        _listeners.remove(tell)
 
 
 def is_deeper(head: bytes, limits: Limits) -> bool:
@@ -119,7 +119,7 @@ def blocks(path: Path, limits: Limits, block_bytes: int = BLOCK_BYTES, text: boo
             total += len(block)
             if total > limits.stream_bytes:
                 raise TooLargeError(f"over {limits.stream_bytes >> 20} MiB; raise it with --limit-scale")
-            for tell in _told:
+            for tell in _listeners:
                 tell(path, file.tell() / size)
             yield block
 

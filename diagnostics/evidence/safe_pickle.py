@@ -119,13 +119,13 @@ def refuse_sharing(value: Any, most: int = MOST_VALUES) -> None:
     open_ = [value] if type(value) in (list, dict, tuple) else []
     while open_:
         container = open_[-1]
-        known = sizes.get(id(container))
-        if known:
+        counted_size = sizes.get(id(container))
+        if counted_size:
             open_.pop()
             continue
         parts = container.values() if type(container) is dict else container
         inner = [part for part in parts if type(part) in (list, dict, tuple)]
-        if known is None:
+        if counted_size is None:
             sizes[id(container)] = 0
             if 0 in (counted := [sizes.get(id(part)) for part in inner]):
                 raise RefusedError("a container within itself")

@@ -59,10 +59,10 @@ def _linted(record: Recorded) -> Iterator[RankLint]:
     for items, ranks in alike.items():
         if not (items or record.hardware):
             continue  # Nothing to judge, and the catalogue takes its time to read.
-        for found in lint(dict(sorted(items)), record.nccl_version, record.nnodes, record.hardware):
-            ranks_of[found].update(ranks)
-    for found, having in ranks_of.items():
-        yield RankLint(found, () if ALL in having else tuple(sorted(having)))
+        for flaw in lint(dict(sorted(items)), record.nccl_version, record.nnodes, record.hardware):
+            ranks_of[flaw].update(ranks)
+    for flaw, having in ranks_of.items():
+        yield RankLint(flaw, () if ALL in having else tuple(sorted(having)))
 
 
 def _differences(record: Recorded) -> Iterator[RankLint]:

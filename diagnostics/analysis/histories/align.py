@@ -123,15 +123,15 @@ class Arrivals:
 
     def positions(self) -> list[tuple[int, int, float, int, float]]:
         """(position, rank that came last, seconds after the one before it, ranks that came, when), ascending."""
-        found = []
+        rows = []
         for chunk in sorted(self.times):
             times, latest = self.times[chunk], self.latest[chunk]
             for index in range(_CHUNK):
                 count = int(times[index * _FIELDS + 2])
                 if count > 1:
                     late_s = times[index * _FIELDS] - times[index * _FIELDS + 1]
-                    found.append(((chunk << _CHUNK_BITS) + index, latest[index], late_s, count, times[index * _FIELDS]))
-        return found
+                    rows.append(((chunk << _CHUNK_BITS) + index, latest[index], late_s, count, times[index * _FIELDS]))
+        return rows
 
 
 class GroupTable:

@@ -51,8 +51,8 @@ def timeline(job: JobState, point: Point | None, culprits: Collection[int]) -> d
     """
     groups = job.survey.groups
     if point is None:
-        known = (item for item in job.waits.calls.items() if item[0][1].peer < 0 and item[0][1].key in groups)
-        waits = [(call.created_s or 0.0, operation) for (_, operation), call in known]
+        collectives = (item for item in job.waits.calls.items() if item[0][1].peer < 0 and item[0][1].key in groups)
+        waits = [(call.created_s or 0.0, operation) for (_, operation), call in collectives]
         if not waits:
             return None
         longest = min(waits)[1]
@@ -123,9 +123,9 @@ class Stall(Struct):
     @property
     def confirmed(self) -> bool:
         """Whether any cause is known well enough to explain the waiting."""
-        known = (self.roots_differ, self.ddp_unused, self.endings, self.circular, self.device, self.host, self.ahead)
+        parts = (self.roots_differ, self.ddp_unused, self.endings, self.circular, self.device, self.host, self.ahead)
         return bool(
-            any((*known, self.never_complete))
+            any((*parts, self.never_complete))
             or any(divergence.confidence >= SURE for divergence in self._all_divergences())
             or (self.sizes and self.sizes.divergence is None)
             or isinstance(self.watchdog, WatchdogDecided)

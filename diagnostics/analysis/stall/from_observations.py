@@ -134,15 +134,15 @@ class UnrecordedTransfer(Struct, frozen=True):
 def unrecorded_transfer(job: JobState, explained: Collection[int]) -> UnrecordedTransfer | None:
     """Find ranks that all wait in a send or all in a receive, where the rest waits for them or is empty."""
     world = job.world()
-    found: dict[int, InCollective | None] = {}
+    places_of: dict[int, InCollective | None] = {}
     for rank, end in job.endings.items():
         if end.victim:
-            found[rank] = _place(end.frames, end.record.kind, end.record.file)
+            places_of[rank] = _place(end.frames, end.record.kind, end.record.file)
     for dump in job.evidence.stacks:
-        if dump.rank is not None and found.get(dump.rank) is None:
+        if dump.rank is not None and places_of.get(dump.rank) is None:
             thread = stacks.main_thread(dump)
-            found[dump.rank] = _place(thread.frames if thread else (), "stacks", dump.file)
-    inside = {rank: place for rank, place in sorted(found.items()) if place is not None}
+            places_of[dump.rank] = _place(thread.frames if thread else (), "stacks", dump.file)
+    inside = {rank: place for rank, place in sorted(places_of.items()) if place is not None}
     directions = {place.op for place in inside.values()}
     if world < 2 or directions not in ({"recv"}, {"send"}) or set(inside) & set(explained):
         return None

@@ -115,12 +115,12 @@ def _by_times(job: JobState) -> Iterator[Straggler]:
     groups: dict[str, dict[int, tuple[str, Communicator]]] = {}
     for path, communicators in processes:
         if communicators[0].size == world:  # Its rank there is the global one.
-            for one in communicators:
-                groups.setdefault(one.id, {})[communicators[0].rank] = path, one
+            for own in communicators:
+                groups.setdefault(own.id, {})[communicators[0].rank] = path, own
     for name, members in sorted(groups.items()):
-        times = {rank: one.calls for rank, (_, one) in members.items()}
-        window_s = max(one.last_s for _, one in members.values()) - min(one.first_s for _, one in members.values())
-        if len(members) < 2 or any(one.size != len(members) for _, one in members.values()) or window_s <= 0:
+        times = {rank: own.calls for rank, (_, own) in members.items()}
+        window_s = max(own.last_s for _, own in members.values()) - min(own.first_s for _, own in members.values())
+        if len(members) < 2 or any(own.size != len(members) for _, own in members.values()) or window_s <= 0:
             continue
         lost: dict[int, list[tuple[float, int]]] = {rank: [] for rank in members}
         for call in set.intersection(*(set(calls) for calls in times.values())):

@@ -76,8 +76,8 @@ def classify(trace: Trace) -> Work:
 def _on_device(trace: Trace) -> Work:
     work = Work()
     used = set(trace.device.name)
-    tell = (_told.__wrapped__, _told)  # Names that are too long are not remembered.
-    kinds = [tell[len(name) <= _REMEMBERED](name) if n in used else "" for n, name in enumerate(trace.names)]
+    kind_of = (_kind_of_name.__wrapped__, _kind_of_name)  # Names that are too long are not remembered.
+    kinds = [kind_of[len(name) <= _REMEMBERED](name) if n in used else "" for n, name in enumerate(trace.names)]
     work.compute_lane = _compute_lane(trace, kinds)
     ranges = _ranges(trace)
     device, messages = trace.device, trace.messages
@@ -121,7 +121,7 @@ def _on_device(trace: Trace) -> Work:
 
 
 @lru_cache(maxsize=1024)
-def _told(name: str) -> str:
+def _kind_of_name(name: str) -> str:
     """Remembered: the ranks of a job run the same kernels, and names of kernels are long."""
     lower = name.lower()
     if names.TEXT["fused"].search(lower):
@@ -153,7 +153,7 @@ def _ranges(trace: Trace) -> dict[int, tuple[list[int], list[_Range]]]:
     for spans, i, message, why in rows:
         by_lane.setdefault(spans.lane[i], []).append((spans.start[i], spans.end[i], message, why))
     flat = {lane: _flat(ranges) for lane, ranges in by_lane.items()}
-    return {lane: ([row[0] for row in found], found) for lane, found in flat.items()}
+    return {lane: ([row[0] for row in stretches], stretches) for lane, stretches in flat.items()}
 
 
 def _regions(trace: Trace) -> Iterator[tuple[int, Message]]:

@@ -209,8 +209,8 @@ class Streams(Struct):
                 self._follow(FOLLOWED + 8 * len(self.streams))
 
     def _error(self, error: RankError) -> None:
-        told = ((other.type, other.rank, other.message[:TEXT]) for other in self.read.errors[-64:])
-        if not error.frames and (error.type, error.rank, error.message[:TEXT]) in told:
+        recorded = ((other.type, other.rank, other.message[:TEXT]) for other in self.read.errors[-64:])
+        if not error.frames and (error.type, error.rank, error.message[:TEXT]) in recorded:
             return  # Several processes print one exception without saying which of them it is.
         if len(self.read.errors) < MAX_ERRORS and error not in self.read.errors[-8:]:
             self.read.errors.append(error)

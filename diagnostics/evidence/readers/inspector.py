@@ -41,14 +41,14 @@ class InspectorFile(Handle, frozen=True):
 
     def load(self, most: int = MAX_CALLS) -> list[Communicator]:
         """Return its communicators, the largest first, with so many calls at most."""
-        found = _communicators(objects(lines_of(self.path, self.limits)), most)
-        if not found:
+        largest = _communicators(objects(lines_of(self.path, self.limits)), most)
+        if not largest:
             raise ValueError("no collective of NCCL Inspector in it")
-        return sorted(found.values(), key=lambda one: (-one.size, one.id))
+        return sorted(largest.values(), key=lambda one: (-one.size, one.id))
 
 
 def _communicators(records: Iterable[dict[str, Any]], left: int) -> dict[str, Communicator]:
-    found: dict[str, Communicator] = {}
+    by_id: dict[str, Communicator] = {}
     header: dict[str, Any] = {}
     time_s: float | None = None
     for record in records:
@@ -60,12 +60,12 @@ def _communicators(records: Iterable[dict[str, Any]], left: int) -> dict[str, Co
         position, took_us = integer(call.get("coll_sn"), 0), number(call.get("coll_exec_time_us"))
         if size is None or rank is None or position is None or took_us is None or not 0 <= took_us < 1e15 or not left:
             continue
-        one = found.setdefault(str(header.get("id"))[:80], Communicator(str(header.get("id"))[:80], rank, size))
-        one.calls[str(call.get("coll"))[:40], position] = took_us / 1e6
+        own = by_id.setdefault(str(header.get("id"))[:80], Communicator(str(header.get("id"))[:80], rank, size))
+        own.calls[str(call.get("coll"))[:40], position] = took_us / 1e6
         left -= 1
         if time_s is not None:
-            one.first_s, one.last_s = min(one.first_s, time_s / 1e6), max(one.last_s, time_s / 1e6)
-    return found
+            own.first_s, own.last_s = min(own.first_s, time_s / 1e6), max(own.last_s, time_s / 1e6)
+    return by_id
 
 
 def _recognise(head: bytes) -> bool:

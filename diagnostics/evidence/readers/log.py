@@ -221,8 +221,8 @@ class _Scan(Struct):
         if kind in _WAITED and self.work is not None and under_way:
             self.read.facts.append(self.work)
             self.work = None
-        told = () if kind in _FIRST_ONLY else sorted((name, str(value)) for name, value in fields.items())
-        key = (kind, rank, *told)
+        shown = () if kind in _FIRST_ONLY else sorted((name, str(value)) for name, value in fields.items())
+        key = (kind, rank, *shown)
         if (same := self.counts.get(key)) is not None:
             same["count"] = same.get("count", 1) + 1
             return
@@ -281,8 +281,8 @@ class _Scan(Struct):
             fact for fact in read.facts if fact.kind == "missing_ranks" and self.steps.after(fact.line) >= GOES_ON
         ]
         read.facts = [fact for fact in read.facts if fact not in gone_on]  # They came after all.
-        known = read.errors or any(f.kind not in _OF_THE_JOB for f in read.facts) or self.steps.last > self.restarted
-        if self.aside is not None and not known:
+        speaks = read.errors or any(f.kind not in _OF_THE_JOB for f in read.facts) or self.steps.last > self.restarted
+        if self.aside is not None and not speaks:
             # How the last attempt went is not known, so the one before it counts.
             read.errors, read.stacks = self.aside.errors, self.aside.stacks
             read.facts += self.aside.facts

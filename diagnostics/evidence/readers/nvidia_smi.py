@@ -42,8 +42,8 @@ def _devices(text: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 def _state(file: str, address: str, values: dict[str, str]) -> LogFact:
     def number(end: str) -> float | None:
-        found = (match for key, text in values.items() if key.endswith(end) and (match := _NUMBER.match(text)))
-        return next((float(match.group()) for match in found), None)
+        matches = (match for key, text in values.items() if key.endswith(end) and (match := _NUMBER.match(text)))
+        return next((float(match.group()) for match in matches), None)
 
     slowed = [key.rpartition("/")[2] for key, text in values.items() if "Reasons/" in key and text == "Active"]
     sample = GpuSample(

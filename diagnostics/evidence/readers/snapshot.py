@@ -154,15 +154,15 @@ def _segment(
 
 def _annotations(value: object) -> dict[int, list[Annotation]]:
     """Of `record_function`, by device, ascending (torch 2.4 and later)."""
-    found: dict[int, list[Annotation]] = {}
+    marks_of: dict[int, list[Annotation]] = {}
     for annotation in _dicts(value):
         time_us, name, stage = map(annotation.get, ("time_us", "name", "stage"))
         if isinstance(time_us, int) and 0 < time_us < 1 << 62 and isinstance(name, str) and stage in ("START", "END"):
             mark = (time_us, stage == "START", name[:MAX_NAME])
-            found.setdefault(values.size(annotation.get("device")) or 0, []).append(mark)
-    for marks in found.values():
+            marks_of.setdefault(values.size(annotation.get("device")) or 0, []).append(mark)
+    for marks in marks_of.values():
         marks.sort(key=lambda mark: mark[0])
-    return found
+    return marks_of
 
 
 def site_of(frames: object) -> Frame | None:

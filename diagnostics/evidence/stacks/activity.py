@@ -137,7 +137,7 @@ class _Line(Struct):
 
     module: _Module
     line: int
-    found: list[Waiting] = field(default_factory=list)
+    possible: list[Waiting] = field(default_factory=list)
     doubtful: bool = False
 
     def waits(self, function: str) -> Waiting | None:
@@ -152,8 +152,8 @@ class _Line(Struct):
             todo += inside
             for node in inside:
                 self._look(node)
-        kinds = {(call.kind, call.words) for call in self.found}
-        return self.found[0] if len(kinds) == 1 and not self.doubtful else None
+        kinds = {(call.kind, call.words) for call in self.possible}
+        return self.possible[0] if len(kinds) == 1 and not self.doubtful else None
 
     def _look(self, node: ast.AST) -> None:
         if isinstance(node, ast.Call):
@@ -169,7 +169,7 @@ class _Line(Struct):
     def _call(self, function: ast.expr) -> None:
         dotted = self.module.dotted(function)
         if dotted in CALLS:
-            self.found.append(Waiting(*CALLS[dotted], f"{dotted}()"))
+            self.possible.append(Waiting(*CALLS[dotted], f"{dotted}()"))
         elif isinstance(function, ast.Attribute) and not dotted:
             self._object(function.value, function.attr, f"{ast.unparse(function)}()", named=function.attr == "acquire")
         elif dotted not in QUICK and not (isinstance(function, ast.Name) and function.id in self.module.own):
@@ -181,7 +181,7 @@ class _Line(Struct):
         if blocks is None and named and (method == "acquire" or _NAMED_LOCK.search(_short(value).lstrip("."))):
             blocks = LOCK
         if blocks is not None:
-            self.found.append(Waiting(*blocks, text if len(text) <= 60 else f"{method}()" if method else "with"))
+            self.possible.append(Waiting(*blocks, text if len(text) <= 60 else f"{method}()" if method else "with"))
         elif method not in QUICK_METHODS:
             self.doubtful = True
 

@@ -46,15 +46,15 @@ def source(file: str) -> Source | None:
 
 def _read(file: str) -> tuple[bytes, float] | None:
     """Content and time of the last change."""
-    found: list[tuple[bytes, float]] = []
+    contents: list[tuple[bytes, float]] = []
 
     def read() -> None:
         with suppress(OSError, ValueError), open_regular(file) as handle:
             about = os.fstat(handle.fileno())
             if about.st_size <= MAX_BYTES:
-                found.append((handle.read(about.st_size), about.st_mtime))
+                contents.append((handle.read(about.st_size), about.st_mtime))
 
     thread = threading.Thread(target=read, name="source", daemon=True)
     thread.start()
     thread.join(READ_S)
-    return found[0] if found else None
+    return contents[0] if contents else None
