@@ -1,9 +1,6 @@
 """All ranks together: profiles, the split into waiting and transfer, and what the run declared."""
 
 import gc
-import os
-import sys
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from statistics import median
@@ -12,6 +9,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from diagnostics.analysis.processes import cores, spread
 from diagnostics.analysis.step_profile.account import account
 from diagnostics.analysis.step_profile.attainable import attainable_percent
 from diagnostics.analysis.step_profile.breakdown import Breakdown
@@ -290,7 +288,7 @@ def _profiles(evidence: Evidence, problems: list[Problem]) -> list[RankProfile]:
         problems += [Problem("nsys", export.file, "no_ranks_of_devices") for export in evidence.handles(NsysFile)]
     files: list[TraceFile | NsysFile] = [*evidence.handles(TraceFile)] or [*evidence.handles(NsysFile)]
     profiles: list[RankProfile] = []
-    for file, result in zip(files, _spread(files)):
+    for file, result in zip(files, spread(read_one, files, _workers(files))):
         kind = "nsys" if isinstance(file, NsysFile) else "trace"
         if isinstance(result, str):
             problems.append(Problem(kind, file.file, result, unread=True))
@@ -300,26 +298,13 @@ def _profiles(evidence: Evidence, problems: list[Problem]) -> list[RankProfile]:
     return profiles
 
 
-def _spread(files: list[TraceFile | NsysFile]) -> Iterable[list[RankProfile] | str]:
-    """One result per file, in their order; over the cores when there is much to read."""
-    workers = min(len(files), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+def _workers(files: list[TraceFile | NsysFile]) -> int:
+    """Return how many processes pay: as many as there are cores where there is much to read."""
     total_bytes = 0
     for file in files:
         with suppress(OSError):
             total_bytes += file.path.stat().st_size * (_GZIP_RATIO if file.path.suffix == ".gz" else 1)
-    if workers < 2 or total_bytes < _LARGE_BYTES:
-        return map(read_one, files)
-    # A worker starts as a copy of this process, which imports nothing again, where that is safe: a thread may hold a
-    # lock that a copy would never see free.
-    alone = sys.platform == "linux" and threading.active_count() == 1
-    from concurrent.futures import ProcessPoolExecutor  # Here, as most diagnoses are of a log or of one trace.
-    from multiprocessing import get_context
-
-    try:
-        with ProcessPoolExecutor(workers, mp_context=get_context("fork" if alone else "spawn")) as pool:
-            return list(pool.map(read_one, files))
-    except (OSError, RuntimeError):  # A broken pool, or a place that allows no processes
-        return map(read_one, files)
+    return cores() if total_bytes >= _LARGE_BYTES else 1
 
 
 def read_one(file: TraceFile | NsysFile) -> list[RankProfile] | str:

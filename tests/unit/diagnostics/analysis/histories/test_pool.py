@@ -2,8 +2,6 @@
 
 import pickle
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +61,11 @@ def test_workers_do_the_loading(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     true_digest = pool.digest
     monkeypatch.setattr(pool, "digest", lambda rank, *rest: here.append(rank) or true_digest(rank, *rest))
     read(evidence(folder), 3)
-    assert here == [5], "what msgpack cannot hold is read again here, nothing else is"
-
-
-@pytest.mark.parametrize("interpreter", ["/bin/false", "/no/such/python"])
-def test_without_workers_it_is_done_here(folder: Path, monkeypatch: pytest.MonkeyPatch, interpreter: str) -> None:
-    alone = survey(evidence(folder), 0)
-    monkeypatch.setattr(sys, "executable", interpreter)
-    assert survey(evidence(folder), 3) == alone
+    assert not here
 
 
 def test_few_files_start_no_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", lambda *_, **__: pytest.fail("a process was started"))
     assert len(read(evidence(folder)).survey.ranks) == WORLD - 2
 
 

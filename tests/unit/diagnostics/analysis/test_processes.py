@@ -1,0 +1,54 @@
+"""Work over processes: the same results whatever becomes of them."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from diagnostics.analysis.processes import spread
+
+HERE = os.getpid()
+
+
+def square(number: int) -> tuple[int, bool]:
+    return number * number, os.getpid() == HERE
+
+
+def ends_its_process(number: int) -> int:
+    if number == 9 and os.getpid() != HERE:
+        os._exit(1)
+    return number
+
+
+def refuses(number: int) -> int:
+    if number == 3:
+        raise ValueError("no 3")
+    return number
+
+
+def results(found: Iterator[tuple[int, bool]]) -> tuple[list[int], set[bool]]:
+    numbers, places = zip(*found, strict=True)
+    return [*numbers], {*places}
+
+
+def test_the_order_is_that_of_the_items_and_no_work_is_done_here() -> None:
+    assert results(spread(square, range(40), 2)) == ([n * n for n in range(40)], {False})
+    assert results(spread(square, range(3), 1)) == ([0, 1, 4], {True})
+    assert [*spread(square, [], 8)] == []
+
+
+def test_a_process_that_ends_loses_and_repeats_nothing() -> None:
+    assert [*spread(ends_its_process, range(40), 2)] == [*range(40)]
+
+
+def test_without_processes_it_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError("no processes")
+
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", refused)
+    assert results(spread(square, range(3), 2)) == ([0, 1, 4], {True})
+
+
+def test_what_the_work_itself_raises_is_raised() -> None:
+    with pytest.raises(ValueError, match="no 3"):
+        [*spread(refuses, range(8), 2)]
