@@ -48,6 +48,7 @@ class Swap:
         except OSError as error:
             what = f"strategy.offload_folder={folder} cannot take states of {bytes_text(size)}"
             raise DtkError(what, (error.strerror or str(error)).lower(), "name a folder on another disk") from error
+        self.folder = folder
         self.begin = torch.frombuffer(self.map, dtype=torch.uint8).data_ptr()
         self.used = 0
 
@@ -76,9 +77,15 @@ class Swap:
     def _move(self, call: Callable[..., int], home: Tensor, memory: Tensor) -> None:
         data: Any = memory.reshape(-1).view(torch.uint8).numpy()
         view, start = memoryview(data), home.data_ptr() - self.begin
-        while view.nbytes:  # A call moves 2 GiB at most.
-            moved = call(self.file.fileno(), [view], start)
-            view, start = view[moved:], start + moved
+        try:
+            while view.nbytes:  # A call moves 2 GiB at most.
+                if not (moved := call(self.file.fileno(), [view], start)):
+                    raise OSError("the file has become shorter")
+                view, start = view[moved:], start + moved
+        except OSError as error:  # The space is taken, but some file systems find another place for each write.
+            what = f"strategy.offload_folder={self.folder} no longer takes or gives the states"
+            fix = "resume from the newest checkpoint with a folder on another disk"
+            raise DtkError(what, (error.strerror or str(error)).lower(), fix) from error
 
 
 class Tier:
@@ -242,6 +249,7 @@ class Tier:
                     self.homes[p][field].copy_(window, non_blocking=True)
                 else:
                     self.swap.write(window.cpu(), self.homes[p][field])
+        windows.clear()  # A pool's thread lets go of its arguments some time after the result is there.
         if self.shards is not None:
             self.shards.advise(_local(p), DROP)
 

@@ -21,7 +21,7 @@ from tests.dist.training_ranks import config
 
 
 def job(
-    strategy: str, micro_batch_size: int = 8, steps: int = 10, precision: str = "fp32", more: Any = None, **keys: Any
+    strategy: str, micro_batch_size: int = 8, steps: int = 7, precision: str = "fp32", more: Any = None, **keys: Any
 ) -> Config:
     """The configuration of a short training; `keys` are of the section `strategy`, `more` are other sections."""
     train = dataclasses.replace(config().train, steps=steps, micro_batch_size=micro_batch_size, evaluate_every=0)

@@ -37,9 +37,9 @@ def runs(folder: Path) -> dict[str, dict[str, Any]]:
     cases = {
         "fsdp": (job("fsdp", more=exported), None),
         "zero1": (job("deepspeed_zero1", micro_batch_size=2), None),
-        "zero2": (job("deepspeed_zero2", micro_batch_size=4, more=light), None),
+        "zero2": (job("deepspeed_zero2", micro_batch_size=4, offload="optimizer", more=light), None),
         "zero3": (job("deepspeed_zero3", more=exported), None),
-        "zero3 tuned": (job("deepspeed_zero3", micro_batch_size=4, config=str(tuned), offload="optimizer"), None),
+        "zero3 tuned": (job("deepspeed_zero3", micro_batch_size=4, config=str(tuned), offload="parameters"), None),
         "fsdp bf16": (job("fsdp", steps=6, precision="bf16"), None),
         "zero3 bf16": (job("deepspeed_zero3", steps=6, precision="bf16"), None),
         "fsdp bf16 sgd": (job("fsdp", steps=5, precision="bf16", more=sgd), None),
@@ -61,7 +61,7 @@ def apart(ours: dict[str, Any], theirs: dict[str, Any], figures: int = 2) -> flo
 
 @pytest.mark.parametrize("name", ["zero1", "zero2", "zero3", "zero3 tuned"])
 def test_every_stage_trains_as_fsdp(runs: dict[str, dict[str, Any]], name: str) -> None:
-    assert len(runs[name]["figures"]) == 10 and apart(runs["fsdp"], runs[name]) < NEAR
+    assert len(runs[name]["figures"]) == 7 and apart(runs["fsdp"], runs[name]) < NEAR
     assert runs[name]["validation"] == pytest.approx(runs["fsdp"]["validation"], rel=NEAR)
 
 

@@ -81,7 +81,9 @@ class DeepSpeed(Strategy):
             self.engine = deepspeed.initialize(**job, dist_init_required=False)[0]
         except (AssertionError, ValueError, RuntimeError) as error:
             what = f"strategy={self.config.name}: DeepSpeed {deepspeed.__version__} refuses the job"
-            raise DtkError(what, " ".join(str(error).split())) from error
+            needs = "offload_to=nvme needs a C++ compiler and the headers of libaio (Debian: libaio-dev)"
+            fix = needs if self.config.offload_to == "nvme" else ""
+            raise DtkError(what, " ".join(str(error).split()), fix) from error
         backend = deepspeed.comm.comm.cdb
         for op in MARKED:
             setattr(backend, op, _marked(op, getattr(type(backend), op).__get__(backend)))

@@ -162,3 +162,18 @@ def test_a_folder_that_cannot_take_them_is_one_line(tmp_path: Path) -> None:
             Swap(str(tmp_path), [1 << 20, 1 << 20])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(("device", "why"), [("/dev/full", "no space left on device"), ("/dev/null", "become shorter")])
+def test_a_disk_that_fails_during_a_step_is_one_line(device: str, why: str, tmp_path: Path) -> None:
+    """The error of a thread that pages reaches the update."""
+    tier, paged, own = tiered(BUILDS["adamw"], tmp_path)
+    for number in range(2):
+        step(paged, own, number)
+    tier.settle()
+    assert tier.swap is not None
+    with open(device, "r+b", buffering=0) as other:
+        os.dup2(other.fileno(), tier.swap.file.fileno())
+    with pytest.raises(DtkError, match=rf"offload_folder={tmp_path} no longer takes or gives the states: .*{why}"):
+        step(paged, own, 2)
+        tier.settle()
