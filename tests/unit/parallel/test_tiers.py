@@ -172,7 +172,7 @@ def test_a_disk_that_fails_during_a_step_is_one_line(device: str, why: str, tmp_
         step(paged, own, number)
     tier.settle()
     assert tier.swap is not None
-    with open(device, "r+b", buffering=0) as other:
+    with Path(device).open("r+b", buffering=0) as other:
         os.dup2(other.fileno(), tier.swap.file.fileno())
     with pytest.raises(DtkError, match=rf"offload_folder={tmp_path} no longer takes or gives the states: .*{why}"):
         step(paged, own, 2)
