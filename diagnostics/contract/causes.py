@@ -7,10 +7,10 @@ from msgspec import Struct
 
 from diagnostics.contract.findings import Finding, Outcome
 
-Relation = Literal["ranks", "victims", "group", "any"]
+Relation = Literal["ranks", "victims", "group", "tie", "any"]
 """When a cause explains a finding of another: the other has no culprit that this one does not have (`ranks`), its
-culprits are victims of this one (`victims`), it concerns a group with a culprit of this one (`group`), always
-(`any`)."""
+culprits are victims of this one (`victims`), it concerns a group with a culprit of this one (`group`), it is a tie of
+ranks of which this one, no less sure, names some (`tie`, also between findings of one cause), always (`any`)."""
 
 Sign = Literal["failed", "refused", "unreduced", "fitted", "ran_out"]
 """What the evidence shows of the job's end beside a cause: the launcher's status is `failed`; the store was `refused`

@@ -88,6 +88,9 @@ def _related(when: Relation, root: Finding, other: Finding) -> bool:
         return bool(other.ranks) and set(other.ranks) <= set(root.ranks)
     if when == "victims":
         return bool(other.ranks) and set(other.ranks) <= set(root.victims)
+    if when == "tie":
+        is_tie = not other.victims and root.confidence >= other.confidence
+        return is_tie and bool(root.ranks) and set(root.ranks) < set(other.ranks)
     concerned = {*other.ranks, *other.victims, *(other.group.ranks if other.group else ())}
     return not concerned or not root.ranks or bool(concerned & set(root.ranks))
 

@@ -41,12 +41,11 @@ class Rule(Struct, frozen=True):
     """Ids or shell patterns (`overlap.*`)."""
     explains: tuple[str, ...]
     when: tuple[Relation, ...]
-    """One of them must hold: the other blames no rank that this one does not (`ranks`), blames victims of
-    this one (`victims`), concerns a group with a rank that this one blames (`group`), or nothing (`any`)."""
+    """One of them must hold (`contract.causes.Relation`)."""
 
     def matches(self, cause: str, other: str) -> bool:
         """Whether this rule is about the two ids, in this order."""
-        return cause != other and all(
+        return (cause != other or "tie" in self.when) and all(
             any(fnmatchcase(name, pattern) for pattern in patterns)
             for name, patterns in ((cause, self.causes), (other, self.explains))
         )

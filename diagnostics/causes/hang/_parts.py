@@ -99,16 +99,9 @@ def after(last: LastSeen | None, ranks: tuple[int, ...]) -> str:
 
 
 def surest(findings: list[Finding]) -> list[Finding]:
-    """Of findings of one cause about the same ranks the surest; without ties of which another one shows the culprit."""
+    """Of findings of one cause about the same ranks, return the surest."""
     best: dict[tuple[int, ...], Finding] = {}
     for finding in findings:
         if finding.ranks not in best or finding.confidence > best[finding.ranks].confidence:
             best[finding.ranks] = finding
-    confirmed = [finding for finding in best.values() if finding.status == "confirmed" and finding.ranks]
-    settled = [
-        tie.ranks
-        for tie in confirmed
-        for finding in confirmed
-        if not tie.victims and set(finding.ranks) < set(tie.ranks) and finding.confidence >= tie.confidence
-    ]
-    return [finding for finding in best.values() if finding.ranks not in settled]
+    return [*best.values()]

@@ -97,6 +97,18 @@ def test_memory_that_did_not_run_out_is_a_risk() -> None:
     assert verdict(found("memory.leak", 0, cost=Cost(1e9, "bytes"))).outcome == "at_risk"
 
 
+TIE = found("hang.collective_mismatch", 0, 1, confidence=0.8)
+
+
+def test_a_tie_is_explained_by_a_finding_of_its_cause_that_shows_the_culprit() -> None:
+    assert roots(TIE, found("hang.collective_mismatch", 1, confidence=0.8)) == [("hang.collective_mismatch", (1,))]
+    assert len(roots(TIE, found("hang.collective_mismatch", 1, confidence=0.7))) == 2, "it is less sure"
+    assert len(roots(TIE, found("hang.collective_mismatch", 2))) == 2, "it is about another rank"
+    with_victims = found("hang.collective_mismatch", 0, 1, confidence=0.8, victims=(2,))
+    assert len(roots(with_victims, found("hang.collective_mismatch", 1))) == 2, "who suffers is known, so it is no tie"
+    assert len(roots(found("hang.host_stall", 0, 1), found("hang.host_stall", 1))) == 2, "its relations name no ties"
+
+
 def test_a_late_host_explains_the_skew_but_not_that_of_another_rank() -> None:
     assert roots(found("overlap.data_bound", 2), found("overlap.skew", 2)) == [("overlap.data_bound", (2,))]
     assert len(roots(found("overlap.data_bound", 2), found("overlap.skew", 1))) == 2

@@ -1,6 +1,5 @@
 """Parts of findings about hangs: places, evidence from dumps, and the surest of several findings."""
 
-import pytest
 
 from diagnostics.causes.hang._parts import after, last_places, lines, surest, where
 from diagnostics.contract.findings import EvidenceItem, Finding, Stated
@@ -19,26 +18,6 @@ def test_of_findings_about_the_same_ranks_the_surest_is_kept() -> None:
     weak, strong = finding((1,), 0.6), finding((1,), 0.9)
     assert surest([weak, strong]) == surest([strong, weak]) == [strong]
     assert surest([]) == []
-
-
-def test_a_tie_goes_when_another_finding_shows_the_culprit() -> None:
-    tie, culprit = finding((0, 1), 0.8), finding((1,), 0.8)
-    assert surest([tie, culprit]) == [culprit]
-    assert surest([tie, finding((1,), 0.7)]) != [tie], "what is less sure is kept beside it"
-    assert len(surest([tie, finding((1,), 0.7)])) == 2
-
-
-@pytest.mark.parametrize(
-    "others",
-    [
-        [finding((0, 1), 0.8, victims=(2,)), finding((1,), 0.9)],
-        [finding((0, 1), 0.8), finding((), 0.9)],
-        [finding((0, 1), 0.8), finding((2,), 0.9)],
-        [finding((0, 1), 0.0, status="undecided"), finding((1,), 0.9)],
-    ],
-)
-def test_what_is_no_tie_about_the_same_ranks_stays(others: list[Finding]) -> None:
-    assert surest(others) == others
 
 
 def test_a_place_is_the_line_of_a_call_or_a_frame() -> None:
