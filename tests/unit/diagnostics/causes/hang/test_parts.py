@@ -1,6 +1,5 @@
 """Parts of findings about hangs: places, evidence from dumps, and the surest of several findings."""
 
-
 from diagnostics.causes.hang._parts import after, last_places, lines, surest, where
 from diagnostics.contract.findings import EvidenceItem, Finding, Stated
 from diagnostics.evidence.model import Frame, LogFact

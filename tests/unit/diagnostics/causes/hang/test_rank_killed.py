@@ -1,0 +1,48 @@
+"""A rank was killed by a signal that no launcher sends."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.contract.findings import Finding, text_of
+from diagnostics.diagnose import diagnose
+from tests.unit.diagnostics.causes.hang.helpers import STEP, finding, job
+
+CAUSE = "hang.rank_killed"
+
+
+def of(folder: Path, log: str) -> tuple[Finding, list[str]]:
+    (folder / "slurm-1.out").write_text("step 1 loss 2.0\n" + log)
+    report = diagnose(folder)
+    return next(one.finding for one in report.findings if one.finding.cause == CAUSE), [
+        root.cause for root in report.root_causes
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "how", "change"),
+    [
+        ("srun: error: node1: task 1: Killed", "was killed by SIGKILL", "most likely the kernel's OOM killer"),
+        ("srun: error: node1: task 1: Segmentation fault (core dumped)", "SIGSEGV", "debug the native code"),
+        ("srun: error: node1: task 1: Bus error (core dumped)", "SIGBUS", "check df -h /dev/shm"),
+    ],
+)
+def test_the_signal_and_what_sends_it(tmp_path: Path, line: str, how: str, change: str) -> None:
+    found, roots = of(tmp_path, f"{line}\n")
+    assert (found.status, found.ranks, roots) == ("confirmed", (1,), [CAUSE])
+    assert how in text_of(found).summary and text_of(found).remedies[0].change.startswith(change)
+
+
+def test_the_kernel_s_own_line_tells_that_memory_ran_out(tmp_path: Path) -> None:
+    kernel = "Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9kB, anon-rss:8kB\n"
+    assert of(tmp_path, f"srun: error: node1: task 1: Killed\n{kernel}")[1] == ["memory.host"]
+
+
+def test_a_rank_that_left_no_dump_may_have_been_killed(tmp_path: Path) -> None:
+    found = finding(tmp_path, job(STEP * 3, STEP * 3, STEP * 2), CAUSE, without=(2,))
+    assert found.status == "undecided" and "rank 2" in found.missing
+
+
+def test_ranks_that_exited_by_themselves_were_not_killed(tmp_path: Path) -> None:
+    found, roots = of(tmp_path, "srun: error: node1: task 1: Exited with exit code 3\n")
+    assert (found.status, roots) == ("ruled_out", ["hang.rank_exited"])

@@ -1,0 +1,56 @@
+"""A rank raised an exception of its own; its peers lost their connections to it."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.contract.findings import Finding, text_of
+from diagnostics.diagnose import diagnose
+
+CAUSE = "hang.rank_raised"
+LOST = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:41423"
+
+
+def traceback(rank: int, error: str, line: str = '"/job/train.py", line 12, in train') -> str:
+    rows = ("Traceback (most recent call last):", f"  File {line}", "    step()", error)
+    return "".join(f"[rank{rank}]: {row}\n" for row in rows)
+
+
+def of(folder: Path, log: str) -> tuple[Finding, list[str]]:
+    (folder / "job.log").write_text("step 1 loss 2.0\n" + log)
+    report = diagnose(folder)
+    return next(one.finding for one in report.findings if one.finding.cause == CAUSE), [
+        root.cause for root in report.root_causes
+    ]
+
+
+def test_the_rank_with_an_error_of_its_own_is_named_and_its_peers_are_victims(tmp_path: Path) -> None:
+    own = traceback(1, "ValueError: bad batch", '"/job/data.py", line 44, in load')
+    found, roots = of(tmp_path, traceback(0, LOST) + own + traceback(2, LOST))
+    assert (found.status, found.ranks, found.victims, roots) == ("confirmed", (1,), (0, 2), [CAUSE])
+    text = text_of(found)
+    assert text.summary.startswith("Rank 1 raised ValueError: bad batch (data.py:44).")
+    assert text.remedies[0].change.startswith("fix the error at /job/data.py:44")
+
+
+@pytest.mark.parametrize(
+    ("error", "change"),
+    [
+        ("OSError: [Errno 28] No space left on device", "make room where the file is written"),
+        ("ModuleNotFoundError: No module named 'flash_attn'", "install the package in the environment of every node"),
+        ("RuntimeError: CUDA error: device-side assert triggered", "look for an index out of range"),
+    ],
+)
+def test_a_known_error_has_a_remedy_of_its_own(tmp_path: Path, error: str, change: str) -> None:
+    found, _ = of(tmp_path, traceback(1, error) + traceback(0, LOST))
+    assert found.ranks == (1,) and text_of(found).remedies[0].change.startswith(change)
+
+
+def test_only_lost_connections_do_not_show_which_rank_raised(tmp_path: Path) -> None:
+    found, roots = of(tmp_path, traceback(0, LOST) + traceback(1, LOST))
+    assert (found.status, roots) == ("undecided", []) and text_of(found).missing
+
+
+def test_a_rank_that_was_killed_did_not_raise(tmp_path: Path) -> None:
+    found, roots = of(tmp_path, "srun: error: node1: task 1: Killed\n" + traceback(0, LOST))
+    assert (found.status, roots) == ("ruled_out", ["hang.rank_killed"])

@@ -1,0 +1,30 @@
+"""Gradients are reduced one by one after backward."""
+
+from pathlib import Path
+from typing import Any
+
+from diagnostics.contract.findings import text_of
+from tests.trace_generator import write
+from tests.unit.diagnostics.causes.overlap.helpers import finding_of, scenario
+
+CAUSE = "overlap.unbucketed"
+
+
+def test_reductions_after_backward_are_found(tmp_path: Path, detect: Any) -> None:
+    write(scenario("unbucketed").build(), tmp_path)
+    finding = finding_of(detect(tmp_path), CAUSE)
+    assert (
+        finding.status == "confirmed" and "gradients are reduced one by one after backward" in text_of(finding).summary
+    )
+    assert "23 reductions of 92 MiB a step" in finding.evidence[0].detail and finding.where == ()
+    assert "DistributedDataParallel" in text_of(finding).remedies[0].change
+
+
+def test_reductions_during_backward_rule_it_out(tmp_path: Path, detect: Any) -> None:
+    write(scenario("tiny_buckets").build(), tmp_path)
+    assert finding_of(detect(tmp_path), CAUSE).status == "ruled_out"
+
+
+def test_without_a_trace_it_is_open(detect: Any) -> None:
+    finding = finding_of(detect(), CAUSE)
+    assert finding.status == "undecided" and "record_shapes=True" in text_of(finding).missing
