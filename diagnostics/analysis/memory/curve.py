@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.trace.memory_marks import MAX_EVENTS, STEP, MemoryEvent, Span, TraceMarks, step_number
 
+_PHASES = patterns_beside(__file__)
+"""Phase -> annotations that name it, the most specific phase first."""
 _CPU = 0  # c10::DeviceType::CPU.
 _HELD_A_WHILE = frozenset({"gather", "reduce", "checkpoint", "data"})
 """Phases whose buffers outlive a step by design: work objects of collectives, asynchronous saves, batches ahead."""
@@ -177,11 +180,7 @@ def _allocation(event: MemoryEvent, spans: list[Span], backward: Span | None) ->
     names = [span.name for span in spans]
     step = next((span for span in spans if span.name.startswith(STEP)), None)
     # The most specific phase that the open annotations name counts.
-    named = (
-        phase
-        for phase, words in _PHASES
-        if any(name == word if word in _EXACT else word in name for word in words for name in names)
-    )
+    named = (phase for phase, regex in _PHASES.items() if any(map(regex.search, names)))
     if not (phase := next(named, "")):
         if backward is not None and backward.start_us <= event.ts_us:
             phase = "backward"
@@ -192,21 +191,6 @@ def _allocation(event: MemoryEvent, spans: list[Span], backward: Span | None) ->
     region = next((name for name in reversed(names) if not name.startswith(STEP)), "") or phase
     number = step_number(step.name) if step is not None else None
     return Allocation(event.bytes, event.ts_us, number, phase, region, thread=event.thread)
-
-
-_PHASES = (
-    ("optimizer", ("Optimizer.", "optimizer")),
-    ("checkpoint", ("checkpoint", "state_dict")),
-    ("evaluation", ("evaluat", "validation")),
-    ("gather", ("FSDP::all_gather", "all_gather", "_unshard")),
-    ("reduce", ("FSDP::post_backward_reduce", "reduce_scatter", "all_reduce", "all_to_all", "broadcast")),
-    ("clip", ("clip",)),
-    ("logging", ("logging",)),
-    ("data", ("data", "enumerate(DataLoader)")),
-    ("backward", ("backward",)),
-    ("forward", ("forward",)),
-)
-_EXACT = frozenset({"data", "optimizer"})
 
 
 def without_backend(curve: Curve) -> Curve:

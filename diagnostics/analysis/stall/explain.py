@@ -1,5 +1,8 @@
-"""Why a job stands still, computed once in the order of cause and effect: what explains a rank's waiting settles it.
-Calls that differ come before ends, ends before cycles, cycles before late ranks; what nobody is to blame for is last.
+"""Why a job stands still, computed once: each part of the analysis by its own evidence, for all causes of hangs.
+
+Which of the causes explains the others, the relations in the trees say (`explained_by`). Here `explained` only keeps
+one wait from being taken for two: ranks that wait for one which deviates, ended or is in a cycle are not late as well,
+and the network is left when nothing else is.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -268,10 +271,10 @@ def _waits(stall: Stall, explained: set[int]) -> None:
     for wait in stall.circular:
         _settle(stall, explained, wait.ranks if isinstance(wait, MissedCall) else wait.cycle.ranks)
     if job.stands_still():
-        stall.transfer = None if stall.circular else unrecorded_transfer(job, explained)
+        stall.transfer = None if stall.circular else unrecorded_transfer(job)
         if stall.transfer is not None:
             explained |= {*stall.transfer.ranks, *stall.transfer.waiting}
-        stall.device = late.device_stall(job, explained)
+        stall.device = late.device_stall(job)
         if stall.device is not None:
             _settle(stall, explained, stall.device.ranks)
         host = late.late_hosts(job, explained)

@@ -1,7 +1,6 @@
 """Ranks of a running job, observed from outside several times: who is not in the collective that the others wait in."""
 
 import re
-from collections.abc import Collection
 from itertools import filterfalse
 
 from msgspec import Struct
@@ -131,7 +130,7 @@ class UnrecordedTransfer(Struct, frozen=True):
     """Whether anything but the files themselves says how many ranks the job has."""
 
 
-def unrecorded_transfer(job: JobState, explained: Collection[int]) -> UnrecordedTransfer | None:
+def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:
     """Find ranks that all wait in a send or all in a receive, where the rest waits for them or is empty."""
     world = job.world()
     places_of: dict[int, InCollective | None] = {}
@@ -144,7 +143,7 @@ def unrecorded_transfer(job: JobState, explained: Collection[int]) -> Unrecorded
             places_of[dump.rank] = _place(thread.frames if thread else (), "stacks", dump.file)
     inside = {rank: place for rank, place in sorted(places_of.items()) if place is not None}
     directions = {place.op for place in inside.values()}
-    if world < 2 or directions not in ({"recv"}, {"send"}) or set(inside) & set(explained):
+    if world < 2 or directions not in ({"recv"}, {"send"}):
         return None
     rest = tuple(rank for rank in range(world) if rank not in inside)
     left = any(rank in job.endings and job.endings[rank].gone for rank in rest)

@@ -68,16 +68,16 @@ class RanAhead(Struct, frozen=True):
     may_be_unrecorded: bool
 
 
-def device_stall(job: JobState, explained: Collection[int]) -> DeviceStall | None:
+def device_stall(job: JobState) -> DeviceStall | None:
     """Ranks whose device lags behind its peers', by the completion counters of NCCL's dumps."""
-    roots = _roots(job, explained)
+    roots = _roots(job, ())
     ranks = {rank for rank in roots if _completed_elsewhere(job, rank)}
-    ranks |= set(lagging(job)) - _settled(job, explained)
+    ranks |= set(lagging(job)) - _settled(job, ())
     if not job.waits.waited_for():
         # Nobody is absent, but most members completed what few still wait in: those few's devices are stuck.
         for operation, few in job.waits.waiting.items():
             if _counts_completion(operation) and len(job.waits.complete[operation]) > len(few):
-                ranks |= set(few) - set(explained) - set(roots)
+                ranks |= set(few) - set(roots)
     if not ranks:
         return None
     first = min(ranks)

@@ -13,18 +13,10 @@ from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.model import Frame, RankError
 
 _MAX_ERRORS = 100_000
-LAUNCHER_TYPES = {"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"}
-"""What a launcher raises to say that a rank failed. A rank itself raises none of these."""
-DRIVER_TYPES = {
-    "ActorDiedError", "RayActorError", "ActorUnavailableError", "WorkerCrashedError", "NodeDiedError",
-    "LocalRayletDiedError", "EngineDeadError", "TuneError", "TrainingFailedError", "WorkerGroupError",
-    "ControllerError", "RendezvousConnectionError", "RendezvousTimeoutError", "RendezvousStateError",
-}  # fmt: skip
-"""What the driver of Ray or vLLM raises when a worker process is gone or failed, of which it does not know the reason,
-and torch's elastic agent where nodes do not meet, before it has started any."""
 _TEXT = patterns_beside(__file__)
 """What each of them matches is said in the table."""
 ROW = _TEXT["row"]
+LAUNCHER_TYPE, DRIVER_TYPE = _TEXT["launcher_type"], _TEXT["driver_type"]
 
 
 def fatal_error(text: str, rank: int | None, file: str, line: int) -> RankError | None:

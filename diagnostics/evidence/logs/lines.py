@@ -2,7 +2,6 @@
 
 import codecs
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.limits import Limits, blocks
 
 
@@ -27,19 +27,10 @@ class Line(NamedTuple):
     """Stated by torchrun's `[default3]:`, which counts within one node."""
 
 
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_PREFIX = re.compile(
-    r"\[rank(?P<rank>\d{1,7})\]:? ?"
-    r"|(?:[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} [\d:]{8} \d{4})?\[(?:\d+,)?(?P<mpi>\d{1,7})\]<std(?:out|err)>: ?"
-    r"|\[[A-Za-z_]+(?P<local>\d{1,5})\]: ?"
-    r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3,9}Z (?:std(?:out|err) [FP] )?"
-    r"|\([\w.:]+ (?:rank=(?P<ray>\d{1,7}),? ?)?pid=\d+(?:, ip=[\d.]+)?\) ?"
-)
-_BEFORE_RANK = re.compile(r"[^\n]{1,400}?(?=\[rank\d{1,7}\]:)")
-"""Whatever else stands in front of torch's own `[rank3]:`: a launcher's host and stream, a progress bar."""
+_TEXT = patterns_beside(__file__)
+"""What each of them matches is said in the table."""
 _MESSAGE_KEYS = ("log", "message", "msg", "text")
 """Where container runtimes and log shippers keep the line that they wrap in JSON."""
-_SRUN_LABEL = re.compile(r" {0,6}(\d{1,7}): ?")
 
 
 def split(number: int, raw: bytes, labelled: bool = False) -> Line:
@@ -58,19 +49,19 @@ def split(number: int, raw: bytes, labelled: bool = False) -> Line:
     if "\r" in text:  # a progress bar was drawn over itself before the text
         text = text.rpartition("\r")[2]
     if "\x1b" in text:
-        text = _COLOUR.sub("", text)
+        text = _TEXT["colour"].sub("", text)
     rank = local_rank = None
     at = 0
-    if labelled and (label := _SRUN_LABEL.match(text)):
+    if labelled and (label := _TEXT["srun_label"].match(text)):
         rank, at = int(label[1]), label.end()
     stream_at = 0
     while True:
-        if match := _PREFIX.match(text, at):
+        if match := _TEXT["prefix"].match(text, at):
             at = match.end()
             stated = match["rank"] or match["mpi"] or match["ray"]
             rank = int(stated) if stated else rank
             local_rank = int(match["local"]) if match["local"] else local_rank
-        elif rank is None and "[rank" in text and (before := _BEFORE_RANK.match(text, at)):
+        elif rank is None and "[rank" in text and (before := _TEXT["before_rank"].match(text, at)):
             stream_at = at = before.end()
         else:
             return Line(number, text[at:], text[stream_at:at].rstrip(), rank, local_rank)
@@ -80,7 +71,7 @@ def is_labelled(head: bytes) -> bool:
     """Whether a log looks like the output of `srun --label`: all of its first lines begin with a rank."""
     text = head.decode("utf-16" if has_utf16_mark(head) else "utf-8", "replace")
     lines = [line for line in text.splitlines()[:-1] if line][:50]
-    return len(lines) >= 3 and all(_SRUN_LABEL.match(line) for line in lines)
+    return len(lines) >= 3 and all(_TEXT["srun_label"].match(line) for line in lines)
 
 
 def has_utf16_mark(head: bytes) -> bool:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.logs import tracebacks
-from diagnostics.evidence.logs.launcher import DRIVER_TYPES, LAUNCHER_TYPES, by_launcher, ended_child, fatal_error
+from diagnostics.evidence.logs.launcher import DRIVER_TYPE, LAUNCHER_TYPE, by_launcher, ended_child, fatal_error
 from diagnostics.evidence.logs.lines import Line
 from diagnostics.evidence.logs.steps import Steps
 from diagnostics.evidence.model import Frame, LogFact, RankError, Stacks
@@ -189,9 +189,9 @@ class Streams(Struct):
             outer = raised.frames[-1] if raised.frames else Frame("", 0, "<module>")
             if raised.aside or (outer.function in _THREADS and outer.file.endswith("threading.py")):
                 self._fact("side_error", rank, stream.number, raised)
-            elif raised.type in LAUNCHER_TYPES:
+            elif LAUNCHER_TYPE.match(raised.type):
                 continue
-            elif by_launcher(raised.frames) or raised.type in DRIVER_TYPES:
+            elif by_launcher(raised.frames) or DRIVER_TYPE.match(raised.type):
                 self._fact("launcher_error", None, stream.number, raised)
                 if (ended := ended_child(raised.message, self.read.file, stream.number)) is not None:
                     self._error(ended)

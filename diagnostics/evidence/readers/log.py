@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.endings import signal_of
 from diagnostics.evidence.limits import Limits
@@ -21,7 +22,8 @@ from diagnostics.evidence.reader import Contents, Reader, Source
 
 HEAD = "Stack trace of the failed collective:"
 MAX_FRAMES = 256
-_FRAME = re.compile(r"#(\d{1,4}) (.{1,400}?) from (.{1,1000}):(\d{1,9})$")
+_TEXT = patterns_beside(__file__)
+"""What each of them matches is said in the table."""
 
 
 class CollectiveStack(Struct):
@@ -40,7 +42,7 @@ class CollectiveStack(Struct):
 
     def feed(self, text: str) -> dict[str, Any] | None:
         """Read the next line; return the innermost frame outside torch once it is known, with the `op` in it."""
-        match = _FRAME.match(text.strip())
+        match = _TEXT["frame"].match(text.strip())
         if match is None or int(match[1]) != self.frames or self.frames >= MAX_FRAMES:
             self.number = 0
             return None
@@ -61,8 +63,6 @@ MATCHED = 4096
 _RESTARTS = "will restart worker group"
 """Of torchrun's line between two attempts, at LOGLEVEL=INFO. At any level each attempt that fails has one line of its
 own, after which no process of it is left."""
-_AGENT = re.compile(r"[EWI]\d{4} [\d:.]{8,18} (\d{1,9}) torch/")
-"""How torchrun begins its lines since 2.3, with its process id."""
 _OF_THE_JOB = frozenset(
     {"variable", "nccl_env", "nccl_env_invalid", "nccl_version", "nccl_plugin_failed", "nccl_no_ib"}
 )
@@ -83,16 +83,8 @@ _STRUCTURE = (
 _FIRST_ONLY = {"non_finite_loss"}
 """Kinds that are told anew at each step once they began: the first line of each rank is kept, the others counted."""
 WORDS = tuple(dict.fromkeys((*(pattern.word for pattern in TABLE), *_STRUCTURE)))
-_GLOO_CHECK = re.compile(
-    r"^.*\[enforce fail at [^\]]*\] (?:op\.[\w. <=>]+\. )?(?=\d+ vs \d+)|\. Is there a distributed .*$"
-)
-"""What gloo's C++ puts around the sizes that differ."""
-_MISSED = re.compile(r"(?P<ranks>\d{1,7})!?: \[(?P<what>[^\s,\]]{1,200})")
-"""A line below it; `!` = for longer than the limit after which the job is stopped."""
 _WATCHDOG = "ProcessGroupNCCL"
 """Stands in every line of torch's watchdog that may be folded."""
-_PROCESS = re.compile(r"(?:\[[^\]]{1,40}\] )?([\w.-]{1,255}:\d+):\d+ ")
-"""How NCCL begins its lines: host, process, thread."""
 _BY_WORD: dict[str, list[Pattern]] = {}
 for _pattern in TABLE:
     _BY_WORD.setdefault(_pattern.word.decode(), []).append(_pattern)
@@ -150,7 +142,7 @@ class _Scan(Struct):
             rank = rank if row is None else row.rank if row.rank >= 0 else None
         else:
             self.streams.feed(line, rank)
-        missed = _MISSED.match(line.text) if self.missing else None
+        missed = _TEXT["missed"].match(line.text) if self.missing else None
         if missed is not None:
             self._add("missing_ranks", rank, line, decode("missing_ranks", missed))
         self.missing = missed is not None or line.text.rstrip().endswith(_MISSING)
@@ -202,7 +194,7 @@ class _Scan(Struct):
                 fields["only_in_group"] = pattern.rank_group == "group_rank"
             if pattern.kind == "watchdog_status" and rank is None and "default_pg" in str(fields.get("desc")):
                 rank = fields.get("pg_rank")
-            process = _PROCESS.match(line.text) if pattern.kind.startswith("nccl_") else None
+            process = _TEXT["process"].match(line.text) if pattern.kind.startswith("nccl_") else None
             if process:
                 fields["process"] = process[1]
                 if pattern.kind == "nccl_init" and len(self.read.processes) <= PER_KIND:  # Says which rank it is.
@@ -231,7 +223,7 @@ class _Scan(Struct):
             return
         self.per_kind[kind, rank] += 1
         self.counts[key] = fields
-        text = _GLOO_CHECK.sub("", line.text) if kind == "gloo_mismatch" else line.text
+        text = _TEXT["gloo_check"].sub("", line.text) if kind == "gloo_mismatch" else line.text
         self.read.facts.append(LogFact(kind, rank, self.read.file, line.number, shortened(text.strip(), TEXT), fields))
         if kind == "torchrun_failed":
             self._exit(line, fields)
@@ -242,7 +234,7 @@ class _Scan(Struct):
         if isinstance(code, int) and code != 0:
             signal = signal_of(code) if code < 0 else None
             what = f"killed by {signal}" if signal else f"exit code {code}"
-            if (agent := _AGENT.match(line.text)) is not None:
+            if (agent := _TEXT["agent"].match(line.text)) is not None:
                 before = self.failed.get(agent[1])
                 if before is not None and before[1] != fields.get("pid"):
                     self._restarted(before[0], before[2])
@@ -339,7 +331,6 @@ def _scan(file: str, rank: int | None) -> _Scan:
 
 
 _NOT_LOGS = frozenset({".json", ".jsonl", ".xml", ".sqlite", ".db", ".pickle", ".pkl", ".pt", ".pth", ".gz"})
-_LOG_NAME = re.compile(r"\.(?:log|out|err|stdout|stderr|txt)\b|log|stdout|stderr|slurm|nohup|nccl|console|dmesg", re.I)
 _CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
 
 
@@ -356,7 +347,7 @@ def recognise(head: bytes) -> bool:
 
 def is_named_like_a_log(path: Path) -> bool:
     """Whether a text without known lines is a log all the same, and one of gigabytes is worth reading."""
-    return bool(_LOG_NAME.search(path.name))
+    return bool(_TEXT["log_name"].search(path.name))
 
 
 def _open(source: Source) -> Contents:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from diagnostics.contract.files import table_beside
 from diagnostics.evidence.limits import whole
 from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.reader import Contents, Reader, Source
@@ -10,19 +11,8 @@ from diagnostics.evidence.readers.timeline import GpuSample
 
 KIND = "gpu_state"
 _HEAD = b"==============NVSMI LOG=============="
-_REASONS = {
-    "SW Power Cap": "software_power_cap",
-    "HW Slowdown": "hardware_slowdown",
-    "HW Thermal Slowdown": "hardware_thermal",
-    "HW Power Brake Slowdown": "hardware_power_brake",
-    "SW Thermal Slowdown": "software_thermal",
-}
-_FAULTS = (
-    (re.compile(r"Volatile/.*Uncorrectable|Volatile/Double Bit/Total"), r"[1-9]\d*", 48),
-    (re.compile(r"Remapping Failure Occurred"), "Yes", 64),
-    (re.compile(r"Reset Required"), "Yes", 154),
-)
-"""What is at fault where a value under such a heading is such a text: the Xid with the same meaning."""
+_TABLE = table_beside(__file__)
+_REASONS: dict[str, str] = _TABLE["reasons"]
 _NUMBER = re.compile(r"\d{1,9}")
 
 
@@ -55,7 +45,12 @@ def _state(file: str, address: str, values: dict[str, str]) -> LogFact:
         pcie_width=number("Link Width/Current"),
         pcie_width_max=number("Link Width/Max"),
     )
-    faults = (xid for at, bad, xid in _FAULTS for key in values if at.search(key) and re.fullmatch(bad, values[key]))
+    faults = (
+        xid
+        for at, bad, xid in _TABLE["faults"]
+        for key in values
+        if re.search(at, key) and re.fullmatch(bad, values[key])
+    )
     fields = {"device": address, "sample": sample, "xid": next(faults, None)}
     return LogFact(KIND, None, file, 0, f"GPU {address}", fields)
 

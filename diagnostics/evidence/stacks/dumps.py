@@ -14,15 +14,6 @@ FAULT_THREAD = _TEXT["fault_thread"]
 SPY_THREAD = _TEXT["spy_thread"]
 SPY_PROCESS = _TEXT["spy_process"]
 WHEN = _TEXT["when"]
-_PACKAGES = frozenset(
-    (
-        "accelerate", "boto3", "botocore", "datasets", "deepspeed", "fasteners", "filelock", "fsspec", "h5py",
-        "huggingface_hub", "hydra", "joblib", "lightning", "numpy", "pandas", "PIL", "portalocker", "pyarrow",
-        "pytorch_lightning", "requests", "safetensors", "scipy", "tensorboard", "tokenizers", "torch", "torchvision",
-        "transformers", "triton", "urllib3", "wandb", "webdataset",
-    )
-)  # fmt: skip
-"""Packages whose calls block; py-spy prints their files without the folders before."""
 MAX_THREADS = 4096
 MAX_FRAMES = 400
 
@@ -122,7 +113,9 @@ def is_users(frame: Frame) -> bool:
     """Whether a frame is the user's own."""
     # py-spy shortens the paths of modules: `multiprocessing/connection.py`.
     top, _, inside = frame.file.replace("\\", "/").partition("/")
-    is_known = top.removesuffix(".py") in sys.stdlib_module_names or (bool(inside) and top in _PACKAGES)
+    is_known = top.removesuffix(".py") in sys.stdlib_module_names or (
+        bool(inside) and _TEXT["package"].fullmatch(top) is not None
+    )
     return not (is_native(frame) or is_library(frame.file) or is_known)
 
 

@@ -1,11 +1,11 @@
 """Reads a Kineto trace into `Trace`: decodes block by block, keeps columns, drops the events."""
 
-import re
 from array import array
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.trace.events import KINDS, Args, Event, Message, message_of_args, message_of_shapes, ranks_of
 from diagnostics.evidence.trace.host_work import host_work
@@ -13,16 +13,8 @@ from diagnostics.evidence.trace.model import MAX_NAMES, GroupInfo, Lanes, Names,
 from diagnostics.evidence.trace.scan import Scan
 from diagnostics.evidence.values import integer
 
-_LAUNCH = re.compile(r"launch|memcpy|memset", re.IGNORECASE)
-_WAIT = re.compile(r"synchronize$|^(?:cuda|hip)Memcpy$", re.IGNORECASE)
-_TELLING = re.compile(
-    r"^(?:c10d::|record_param_comms|autograd::engine::evaluate_function|torch[.:]+distributed|aten::(?:item|nonzero|"
-    r"_local_scalar_dense|is_nonzero|equal|masked_select|unique\w*)$)|search_unused"
-)
-_ANNOTATION = re.compile(r"^[^:]*#|^DistributedDataParallel\.forward$|^(?:nccl|gloo):")
-"""Annotations among the operations: profilers before torch 1.9 give both one category."""
-_COMMS = re.compile(r"^(?:nccl|gloo|mpi|ucc|rccl|xccl|hccl):")
-_WORKER = re.compile(r"(?:^|[^a-z])(?:worker|rank)[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_TEXT = patterns_beside(__file__)
+"""What each of them matches is said in the table."""
 _NO_ARGS = Args()
 
 _LAST_NS = 1 << 62
@@ -47,7 +39,7 @@ def read(path: Path, file: str, rank: int | None, limits: Limits) -> Trace:
         builder.run(Scan(path, limits, Event))
     trace = builder.finish()
     if trace.rank is None:
-        named = _WORKER.search(path.name)
+        named = _TEXT["worker"].search(path.name)
         trace.rank = rank if rank is not None else int(named.group(1)) if named else None
     if not (trace.device or trace.ops or trace.marks):
         raise ValueError(trace.problems[0] if trace.problems else "it holds no events of a profiler")
@@ -110,13 +102,17 @@ class _Builder:
         """Return the handler for an event of this category and name, and remember it."""
         kind, name = KINDS[event.cat.lower()], event.name
         handler: Callable[[Event, int], None] | None
-        if kind in ("op", "runtime", "function") and (host_work(name) or (kind == "op" and _ANNOTATION.search(name))):
+        if kind in ("op", "runtime", "function") and (
+            host_work(name) or (kind == "op" and _TEXT["annotation"].search(name))
+        ):
             handler = self._mark
         elif kind == "function":
             handler = None
         elif kind == "runtime":
-            handler = self._wait if _WAIT.search(name) else self._launch if _LAUNCH.search(name) else None
-        elif kind == "op" and not _TELLING.search(name):
+            handler = (
+                self._wait if _TEXT["wait"].search(name) else self._launch if _TEXT["launch"].search(name) else None
+            )
+        elif kind == "op" and not _TEXT["telling"].search(name):
             if self.all_ops is not False:
                 return self._op, self._names[name]  # not remembered: it ends with the first work on a device
             self.skipped_ops += 1
@@ -218,7 +214,7 @@ class _Builder:
             return
         trace, args = self.trace, event.args
         start, end = self._times(event)
-        if _COMMS.match(event.name):
+        if _TEXT["comms"].match(event.name):
             linked = args is not None and args.op is not None
             message = self._message(args) if args is not None and linked else message_of_shapes(event.name, args)
             trace.mark_messages[len(trace.marks)] = message
