@@ -112,9 +112,8 @@ def main() -> None:
     finally:
         for name in namespaces:
             subprocess.run(["ip", "netns", "delete", name], check=False)
-    print(
-        f"| hook | step ms | to none | KiB sent in a step | to none | mean of the last {LAST} losses |\n" + "|---|" * 6
-    )
+    print(f"| hook | step ms | to none | KiB sent in a step | to none | mean of the last {LAST} losses |")
+    print("|" + 6 * "---|")
     whole = found["none"]
     for name, (step_s, sent, loss) in found.items():
         ratios = f"{step_s / whole[0]:.2f} | {sent / 1024:,.0f} | {sent / whole[1]:.2f}"

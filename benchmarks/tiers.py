@@ -88,15 +88,16 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=64, help="blocks from which on no larger model is tried")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        print("| tier | peak MiB | step ms | MiB moved in a step | as planned |\n|---|---|---|---|---|")
+        print(
+            "| tier | peak MiB | step ms | processor ms of a step | MiB moved | as planned |\n|---|---|---|---|---|---|"
+        )
         for name, tier in TIERS.items():
             job, ranks = run(tier, arguments.layers, folder, arguments.steps)
             moved, planned = ranks[0]["moved_bytes"], closed_form(job.config, RANKS).memory.paged_bytes
             peak = max(rank["peak_bytes"] for rank in ranks) / 2**20
-            print(
-                f"| {name} | {peak:.0f} | {1e3 * ranks[0]['step_s']:.0f} | {moved / 2**20:.1f} "
-                f"| {planned / 2**20:.1f} |"
-            )
+            step_ms, cpu_ms = 1e3 * ranks[0]["step_s"], 1e3 * ranks[0]["cpu_s"]
+            print(f"| {name} | {peak:.0f} | {step_ms:.0f} | {cpu_ms:.0f} ", end="")
+            print(f"| {moved / 2**20:.1f} | {planned / 2**20:.1f} |")
             sys.stdout.flush()
         if arguments.limit_mb:
             print(f"\n| tier | most blocks under {arguments.limit_mb} MiB a rank | parameters |\n|---|---|---|")

@@ -27,7 +27,7 @@ def resident_bytes(field: str) -> int:
 
 
 def measure(context: Context, plain: dict[str, Any], folder: str, steps: int, limit_bytes: int = 0) -> dict[str, Any]:
-    """Peak resident memory above that of the process before set-up, median step, bytes moved in a step.
+    """Peak resident memory above that of the process before set-up, median step, processor time of it, bytes moved.
 
     Args:
         context: this rank.
@@ -47,19 +47,21 @@ def measure(context: Context, plain: dict[str, Any], folder: str, steps: int, li
     paths = RunPaths(Path(folder))
     recorder = Recorder(config, paths, context.rank, context.local_rank, 0, context.world_size, 0, context.device)
     loop = assemble(config, context, paths, recorder, StopRequest())
-    times, moved = [], []
+    times, cpu, moved = [], [], []
     for step in range(steps + 1):
         if step == 1:
             Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew.
         inputs = loop._batches(step), agree(loop.context, False, 0)
-        began, figures = time.perf_counter(), loop.parts.strategy.figures()
+        began, used, figures = time.perf_counter(), time.process_time(), loop.parts.strategy.figures()
         loop._step(step, *inputs)
         times.append(time.perf_counter() - began)
+        cpu.append(time.process_time() - used)
         moved.append(sum(loop.parts.strategy.figures().values()) - sum(figures.values()))
     peak = resident_bytes("VmHWM") - before
     return {
         "peak_bytes": peak,
         "step_s": median(times[1:]),
+        "cpu_s": median(cpu[1:]),
         "moved_bytes": moved[-1],
         "data_bytes": resident_bytes("VmData"),
     }
