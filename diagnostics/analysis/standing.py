@@ -21,7 +21,7 @@ from diagnostics.evidence.ring.format import MOST_RANKS
 TRANSPORT = frozenset({"nccl_ib_error", "nccl_ib_async", "nccl_peer_closed", "nccl_connect", "link_down"})
 _OPENS = TRANSPORT | {
     "watchdog_timeout", "watchdog_status", "collective_stack", "gloo_timeout", "monitor_stuck", "nccl_id_timeout",
-    "missing_ranks", "watchdog_abort",
+    "missing_ranks", "watchdog_abort", "gloo_mismatch",
 }  # fmt: skip
 """Kinds of lines that say that something waits, or why it may."""
 _BEST_WORDS = ("nccl_last_error", "nccl_result", "dist_backend_error")
@@ -124,6 +124,10 @@ class Standing(Struct, frozen=True):
     """How a rank that waits for nothing noticed that a peer was gone."""
     losers: tuple[int, ...] = ()
     """Ranks that noticed it, as far as their lines name them."""
+    gloo: bool = False
+    """Whether gloo wrote any of the lines."""
+    sizes: str = ""
+    """What gloo printed of two sizes that do not fit, by which it ended a process."""
     work: LogFact | None = None
     """The last that the job told before the wait of work beside its steps, or of their end."""
     wordless: tuple[int, ...] = ()
@@ -213,6 +217,8 @@ def standing(evidence: Evidence) -> Standing | None:
         lost=_CPP_FILE.sub("", victims[0].message.partition("\n")[0]) if victims else "",
         losers=tuple(sorted({error.rank for error in victims if error.rank is not None})),
         wordless=tuple(sorted(listed - placed)) if placed else (),
+        gloo=any(kind.startswith("gloo_") for kind in kinds) or any("/gloo/" in error.message for error in victims),
+        sizes=next((shortened(fact.text.strip(), 80) for fact in evidence.facts if fact.kind == "gloo_mismatch"), ""),
         work=next((fact for fact in evidence.facts if fact.kind in ("host_work", "host_progress")), None),
         results=frozenset(str(fact.fields["result"]) for fact in gave_up if fact.kind == "nccl_result"),
     )

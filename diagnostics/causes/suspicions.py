@@ -38,7 +38,8 @@ def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Sus
         speaks_for = tuple(text for name, text in shown.items() if _CLUES[name].get(cause, 1.0) >= least)
         against = tuple(text for name, text in shown.items() if _CLUES[name].get(cause, 1.0) < 1)
         if speaks_for and probability >= LEAST:
-            ranks, decide = culprits[_CAUSES[cause]["ranks"]], _DECIDE[_CAUSES[cause]["decide"]]
+            ranks, decide = culprits[_CAUSES[cause]["ranks"]], _CAUSES[cause]["decide"]
+            decide = _DECIDE["watch" if decide == "dumps" and standing.gloo else decide]
             suspected.append(Suspicion(cause, round(probability, 2), ranks, speaks_for, against, decide))
     return tuple(suspected)
 
@@ -136,7 +137,7 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
     reported, absent, is_id = standing.kinds & TRANSPORT, standing.absent, "nccl_id_timeout" in standing.kinds
     is_closed = reported == {"nccl_peer_closed"} and not standing.results
     is_remote = "ncclRemoteError" in standing.results
-    waits_for_nothing = not (standing.waits or standing.failure or absent)
+    waits_for_nothing = not (standing.waits or standing.failure or absent or standing.sizes)
     work = standing.work.fields if standing.work else {}
     return {
         "working": shortened(str(work.get("what", "")).strip(), 60),
@@ -148,6 +149,7 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
         "system_error": "ncclSystemError" in standing.results,
         "remote_error": "ncclRemoteError" if is_remote else is_closed and "a connection was closed",
         "loopback": standing.loopback,
+        "sizes": standing.sizes,
         "lost": standing.lost and waits_for_nothing and shortened(standing.lost, 80),
         "absent": () if is_id else absent,
     }

@@ -23,6 +23,9 @@ def headline(standing: Standing) -> str:
     if standing.failure:
         on = f" on {ranks_spoken(standing.failed)}" if standing.failed else ""
         return f"NCCL failed{on} ({standing.failure}); no cause is confirmed"
+    if standing.sizes:
+        who = ranks_spoken(standing.aborted) if standing.aborted else "a process"
+        return f"gloo ended {who}: two calls that met have different sizes ({standing.sizes}); no line says which calls"
     if standing.aborted:
         return f"{ranks_spoken(standing.aborted)} aborted, and no line says why"
     if standing.absent:
@@ -86,7 +89,7 @@ def decide(report: Report, standing: Standing | None) -> str:
     """Return what the user can run or collect to decide it."""
     if report.suspicions:
         return report.suspicions[0].decide
-    if standing is not None and (silent := standing.aborted or standing.failed_silently):
+    if standing is not None and not standing.sizes and (silent := standing.aborted or standing.failed_silently):
         ranks = ranks_spoken(silent)
         return f"the stderr of {ranks}, which names the reason: torchrun --log-dir=logs --redirects=3 ..."
     if standing is not None and (standing.failure or standing.warning):

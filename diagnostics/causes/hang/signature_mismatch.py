@@ -13,8 +13,9 @@ from diagnostics.evidence.model import shortened
 ID = "hang.signature_mismatch"
 _TEXTS = texts_beside(__file__)
 _MISSING = "root and ReduceOp, which flight dumps leave out: dtk watch -- COMMAND records them"
-_SIZES_CONFIDENCE = 0.75
-"""Gloo printed two sizes that do not fit; which rank brought the wrong one is not recorded."""
+_SIZES_CONFIDENCE = 0.35
+"""Gloo printed two sizes that do not fit; they may also be those of different calls. Gloo ended 5 of 10 jobs whose ranks
+disagreed in ways of all kinds, and in one of the 5 the ranks brought different sizes to the same call."""
 _ROOT_CONFIDENCE, _ROOT_TIE_CONFIDENCE = 0.7, 0.6
 """Dumps do not hold the root: a broadcast that completed on some ranks only may also be a fault of a link."""
 

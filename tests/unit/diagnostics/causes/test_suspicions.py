@@ -106,6 +106,7 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(WAIT, replace(WAIT, ranks=(1,), seq=4998, enqueued=5000)),
         stands(results=frozenset({"ncclSystemError", "ncclRemoteError"}), loopback=True, lost="closed"),
         stands(absent=(4,)),
+        stands(sizes="48 vs 32"),
         stands(WAIT, work=SAVES),
         stands(WAIT, work=ENDS),
         stands(replace(WAIT, members=None, ranks=(0, 1))),
