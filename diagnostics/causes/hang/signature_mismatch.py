@@ -14,8 +14,8 @@ ID = "hang.signature_mismatch"
 _TEXTS = texts_beside(__file__)
 _MISSING = "root and ReduceOp, which flight dumps leave out: dtk watch -- COMMAND records them"
 _SIZES_CONFIDENCE = 0.35
-"""Gloo printed two sizes that do not fit; they may also be those of different calls. Gloo ended 5 of 10 jobs whose ranks
-disagreed in ways of all kinds, and in one of the 5 the ranks brought different sizes to the same call."""
+"""Gloo printed two sizes that do not fit; they may be those of different calls. Of 10 jobs whose ranks disagreed, gloo
+ended 5 so, and in one of the 5 the ranks brought different sizes to the same call."""
 _ROOT_CONFIDENCE, _ROOT_TIE_CONFIDENCE = 0.7, 0.6
 """Dumps do not hold the root: a broadcast that completed on some ranks only may also be a fault of a link."""
 
