@@ -133,19 +133,14 @@ def first_is_unknown(endings: Iterable[Ending]) -> bool:
 
 # Exceptions
 
-COMMUNICATION_ERRORS = frozenset(
-    {"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"}
-)
+_TABLE = table_beside(__file__)
+COMMUNICATION_ERRORS = frozenset(_TABLE["communication_errors"])
 """Classes that torch's collectives, process groups and stores raise."""
 _C10D_ERRORS = COMMUNICATION_ERRORS - {"RuntimeError"}
 """Classes that nothing but torch's communication raises."""
-_SOCKET_ERRORS = frozenset(
-    {"ConnectionError", "ConnectionResetError", "ConnectionAbortedError", "ConnectionRefusedError", "BrokenPipeError",
-     "TimeoutError", "OSError", "error"}
-)  # fmt: skip
+_SOCKET_ERRORS = frozenset(_TABLE["socket_errors"])
 """Python's own classes for sockets: a lost peer only when torch.distributed raised them."""
 
-_TABLE = table_beside(__file__)
 _TEXT = {name: re.compile("".join(parts)) for name, parts in _TABLE["texts"].items()}
 """What each of them matches is said in the table."""
 _WORDS: dict[str, str] = _TABLE["words"]
@@ -326,11 +321,7 @@ def line_item(fact: LogFact) -> EvidenceItem:
     return EvidenceItem("log", fact.file, shortened(fact.text, 200), fact.line)
 
 
-SIGNAL_TEXTS = {
-    "Killed": "SIGKILL", "Segmentation fault": "SIGSEGV", "Bus error": "SIGBUS", "Illegal instruction": "SIGILL",
-    "Floating point exception": "SIGFPE", "Floating-point exception": "SIGFPE", "Aborted": "SIGABRT",
-    "Terminated": "SIGTERM",
-}  # fmt: skip
+SIGNAL_TEXTS: dict[str, str] = _TABLE["signals"]
 """How the C library names a signal, and with it srun and Python."""
 _SRUN_CODE = re.compile(r"Exited with exit code ([1-9]\d{0,2})\b")
 

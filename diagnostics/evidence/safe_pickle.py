@@ -43,17 +43,11 @@ _LENGTH_BYTES = {
 """Opcode -> bytes of the length that stands before its content."""
 
 _REFUSED = {
-    0x50: "a persistent object",  # PERSID
-    0x51: "a persistent object",  # BINPERSID
-    0x82: "a registered extension",  # EXT1
-    0x83: "a registered extension",
-    0x84: "a registered extension",
+    **dict.fromkeys(b"PQ", "a persistent object"),  # PERSID BINPERSID
+    **dict.fromkeys(b"\x82\x83\x84", "a registered extension"),  # EXT1 EXT2 EXT4
     0x32: "the same object twice on its stack",  # DUP: no writer of dumps uses it, bombs do
-    0x8F: "a set",  # EMPTY_SET; hashing is where the traps are
-    0x90: "a set",
-    0x91: "a set",
-    0x97: "a buffer from outside",
-    0x98: "a buffer from outside",
+    **dict.fromkeys(b"\x8f\x90\x91", "a set"),  # hashing is where the traps are
+    **dict.fromkeys(b"\x97\x98", "a buffer from outside"),
 }
 
 _NUMBER_LINE = re.compile(rb"[IL][-+]?\d{1,20}L?\r?\n|I0[01]\r?\n|F[-+.\deE infan]{1,40}\r?\n")

@@ -8,11 +8,11 @@ from itertools import product
 from statistics import median
 from typing import Any
 
-from diagnostics.analysis.statistics import estimate, ratio
 from diagnostics.contract.formatting import counted
 from dtk.bench.model import BenchReport, Gain, Result, Side
 from dtk.bench.spec import Spec, key_of
 from dtk.bench.team import GRACE_S, POLL_S, Team
+from dtk.compare.statistics import estimate, ratio
 from dtk.launch.children import Children, culprit
 
 AB_PASSES = 3  # Times that each launch of two sides measures everything; their median is one repeat.

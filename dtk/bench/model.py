@@ -5,8 +5,8 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from diagnostics.analysis.statistics import METHOD, Estimate
 from dtk.bench.bandwidth import DEFINITIONS, OPERATIONS, algorithm_bandwidth, bus_bandwidth
+from dtk.compare.statistics import METHOD, Estimate
 
 SCHEMA = "dtk.bench.comm/1"
 AS_IS = "as it is"  # Name of the only side where no preset was asked for.

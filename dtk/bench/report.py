@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from diagnostics.analysis.statistics import METHOD
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
 from diagnostics.report import document as doc
 from dtk.bench.bandwidth import DEFINITIONS, OPERATIONS
 from dtk.bench.model import BenchReport, Result
+from dtk.compare.statistics import METHOD
 
 _ROOM = 1.25  # Above and below the outermost figures of a logarithmic axis, as a factor.
 _TICKS = 10  # Labels that fit side by side under a plot.

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
-from diagnostics.analysis.statistics import estimate, ratio
 from diagnostics.contract.files import table_beside
 from dtk.compare import steps
 from dtk.compare.model import Cell, Figure, RunRecord, Variant
+from dtk.compare.statistics import estimate, ratio
 
 Read = Callable[[RunRecord, int], float | None]
 

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from diagnostics.analysis.statistics import Estimate
 from diagnostics.contract.formatting import bytes_text, seconds_text
+from dtk.compare.statistics import Estimate
 
 
 def value_text(value: float, unit: str) -> str:

@@ -4,9 +4,9 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from diagnostics.analysis.statistics import METHOD
 from dtk.compare.model import SCHEMA, Comparison, Figure, Variant
 from dtk.compare.report import headline
+from dtk.compare.statistics import METHOD
 
 _UNKNOWN = {"median": None, "low": None, "high": None, "count": 0}  # The fields of an estimate without values.
 

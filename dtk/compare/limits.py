@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from diagnostics.analysis.statistics import Estimate, estimate
 from dtk.compare import steps
 from dtk.compare.figures import QUANTITIES
 from dtk.compare.model import Comparison, RunRecord
+from dtk.compare.statistics import Estimate, estimate
 from dtk.errors import DtkError
 
 KINDS = {"slower": "step_time_s", "memory": "peak_memory_bytes"}

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from diagnostics.analysis.statistics import Estimate
+from dtk.compare.statistics import Estimate
 
 SCHEMA = "dtk.comparison/1"
 NOT_COMPARED = frozenset({"failed", "hung", "oom", "lost"})  # States of runs whose figures are those of half a run.

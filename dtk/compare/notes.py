@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from diagnostics.analysis.statistics import METHOD
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.runs.records import as_mapping
 from dtk.compare.formatting import interval_text, joined
 from dtk.compare.group import machine
 from dtk.compare.model import Check, Doubt, Figure, Variant
+from dtk.compare.statistics import METHOD
 from dtk.compare.steps import profiled
 
 REPEATS = 3  # Fewest repeats that give an interval.

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from diagnostics.analysis.statistics import Estimate
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
 from dtk.compare.figures import baselines, batch_text
 from dtk.compare.formatting import bounds_text, joined, percent_text, times_text
 from dtk.compare.model import Figure, RunRecord, Variant, medians
+from dtk.compare.statistics import Estimate
 
 _EQUAL = 0.02  # Ratios nearer to 1 are not worth a sentence, whatever their interval.
 _CAUSES = 2  # Chosen: the first causes carry the cost; the diagnosis has all.

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.analysis.statistics import FEWEST
 from diagnostics.contract.invocation import typed
+from dtk.compare.statistics import FEWEST
 from dtk.config.schema import Config, NCCLConfig
 from dtk.errors import DtkError, refused
 from dtk.tune import candidates as choices

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from diagnostics.analysis.statistics import METHOD, Estimate, estimate, ratio
+from dtk.compare.statistics import METHOD, Estimate, estimate, ratio
 from dtk.tune.candidates import Candidate
 from dtk.tune.probe import Probe, outcome_text
 

@@ -1,9 +1,9 @@
 """Builds the document of `dtk tune`: the verdict and what to type first, then every candidate."""
 
-from diagnostics.analysis.statistics import METHOD
 from diagnostics.contract.formatting import bytes_text, counted
 from diagnostics.contract.invocation import command
 from diagnostics.report.document import Document, Field, Fields, Section, Span, present, table
+from dtk.compare.statistics import METHOD
 from dtk.tune.model import TuneReport
 
 

@@ -68,6 +68,8 @@ class Catalogue(Struct, frozen=True):
     """Names in vendors' files that no public NCCL ever read -> a sentence about it."""
     typos: Mapping[str, str]
     """Frequent mistakes -> the name that was meant."""
+    synonyms: Mapping[str, str]
+    """Names of torch that count -> their older ones, which it still reads without a warning."""
     advice: Mapping[str, str]
     """Names of settings that do not exist -> what to do instead."""
     allocator_keys: frozenset[str]
@@ -86,7 +88,7 @@ def version(text: str) -> Version:
 @functools.cache
 def catalogue() -> Catalogue:
     """Load the data; about 10 ms, once."""
-    nccl, names, torch = (load_data(file) for file in ("nccl.yaml", "names.yaml", "torch.yaml"))
+    nccl, names, torch = (read_table(DATA / file) for file in ("nccl.yaml", "names.yaml", "torch.yaml"))
     return Catalogue(
         newest=version(nccl["newest"]),
         nccl={name: _variable(name, entry) for name, entry in nccl["variables"].items()},
@@ -98,14 +100,10 @@ def catalogue() -> Catalogue:
         foreign_prefixes=tuple(names["foreign_prefixes"]),
         dead=names["dead"],
         typos=names["typos"],
+        synonyms=names["synonyms"],
         advice=names["advice"],
         allocator_keys=frozenset(torch["allocator_keys"]),
     )
-
-
-def load_data(file: str) -> Any:
-    """Return the content of one of this package's own YAML files, by its name in `data`."""
-    return read_table(DATA / file)
 
 
 def _variable(name: str, entry: dict[str, Any]) -> Variable:

@@ -146,7 +146,7 @@ def _algorithm_off(where: Situation) -> Iterator[Lint]:
 
 def _shared(where: Situation) -> Iterator[Lint]:
     """Two names of one setting with different values, and one file of many processes."""
-    for name, other in [*((new, old) for old, new in catalogue().legacy.items()), *_SYNONYMS]:
+    for name, other in [*((new, old) for old, new in catalogue().legacy.items()), *catalogue().synonyms.items()]:
         value, text = where.get(name), where.get(other)
         if value and text and value.lower() != text.lower():
             yield lint_of("warning", other, "synonyms", Change(other), name=name, value=value, text=text)
@@ -192,13 +192,6 @@ def _debugging(where: Situation) -> Iterator[Lint]:
             yield lint_of("note", name, "adds_work", Change(name))
 
 
-_SYNONYMS = (
-    ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
-    ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
-    ("TORCH_FR_CPP_STACK", "TORCH_NCCL_TRACE_CPP_STACK"),
-    ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
-)
-"""(the name that counts, its older name)."""
 RULES = (
     _numbers, _ib_off, _algorithm_off, _switched_off, _shared, _risks, _debugging,
     _links_off, _interfaces, _hcas, _missing,

@@ -12,18 +12,11 @@ from diagnostics.evidence.endings import allocator_of
 from diagnostics.evidence.logs.patterns import oom_parts
 from diagnostics.evidence.model import Evidence, Frame, RankError, shortened
 
-_FIGURES = {
-    "requested_bytes": "requested_bytes",
-    "total_bytes": "total_bytes",
-    "free_bytes": "free_bytes",
-    "allocated_bytes": "allocated_bytes",
-    "reserved_unallocated_bytes": "unused_bytes",
-    "in_use_bytes": "in_use_bytes",
-    "other_bytes": "listed_bytes",
-    "other_processes": "listed_processes",
-    "allowed_bytes": "limit_bytes",
-}
-"""Figures of a message (`evidence/logs/patterns.py`) -> fields of `RanOut`."""
+_FIGURES = (
+    "requested_bytes", "total_bytes", "free_bytes", "allocated_bytes", "unused_bytes", "in_use_bytes", "listed_bytes",
+    "listed_processes", "limit_bytes",
+)  # fmt: skip
+"""Figures of a message (`evidence/logs/patterns.py`), and fields of `RanOut`."""
 _TEXT = patterns_beside(__file__)
 """What each of them matches is said in the table."""
 
@@ -110,7 +103,7 @@ def ran_out(evidence: Evidence) -> list[RanOut]:
 
 
 def _figures(record: RanOut) -> int:
-    return sum(getattr(record, name) is not None for name in _FIGURES.values())
+    return sum(getattr(record, name) is not None for name in _FIGURES)
 
 
 def _of_error(error: RankError) -> RanOut | None:
@@ -127,8 +120,7 @@ def _of_error(error: RankError) -> RanOut | None:
 
 
 def _decoded(rank: int | None, device: str, fields: Mapping[str, object], item: EvidenceItem) -> RanOut:
-    known = ((name, fields.get(key)) for key, name in _FIGURES.items())
-    figures: dict[str, Any] = {name: value for name, value in known if isinstance(value, int)}
+    figures: dict[str, Any] = {name: fields[name] for name in _FIGURES if isinstance(fields.get(name), int)}
     reserved, allocated = fields.get("reserved_bytes"), figures.get("allocated_bytes")
     if "unused_bytes" not in figures and isinstance(reserved, int) and allocated is not None:
         figures["unused_bytes"] = max(0, reserved - allocated)  # torch before 2.1 gives the sum

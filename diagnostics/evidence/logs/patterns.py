@@ -96,8 +96,8 @@ def oom_parts(text: str) -> dict[str, Any]:
         fields["gpu"] = int(gpu[1][:6])
     others = [size_bytes(match["size"]) or 0 for match in _OOM_OTHER.finditer(text)]
     if others:
-        fields["other_bytes"] = sum(others)
-        fields["other_processes"] = len(others)
+        fields["listed_bytes"] = sum(others)
+        fields["listed_processes"] = len(others)
     return fields
 
 

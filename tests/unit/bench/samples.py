@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from diagnostics.analysis.statistics import estimate, ratio
 from dtk.bench.bandwidth import OPERATIONS
 from dtk.bench.model import BenchReport, Gain, Result, Side
+from dtk.compare.statistics import estimate, ratio
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m"
 SIZES = (1024, 16384, 262144)

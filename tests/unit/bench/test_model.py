@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from diagnostics.analysis.statistics import Estimate
 from dtk.bench.bandwidth import OPERATIONS
 from dtk.bench.model import Gain, Side, as_json
+from dtk.compare.statistics import Estimate
 from tests.unit.bench.samples import compared, report, result
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnostics.analysis.statistics import Estimate
 from dtk.compare import formatting
+from dtk.compare.statistics import Estimate
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from diagnostics.analysis.statistics import Estimate
+from dtk.compare.statistics import Estimate
 from dtk.tune.candidates import Candidate
 from dtk.tune.model import NO_GAIN, Row, TuneReport, as_json, clearly_fastest, row_of
 from tests.unit.tune.probes import OOM, probe

@@ -43,9 +43,9 @@ def test_units_are_binary_with_and_without_the_i(number, unit):
 def test_an_out_of_memory_message_of_a_new_torch():
     assert oom_parts(NEW) == {
         "gpu": 3, "requested_bytes": 2 * GIB,
-        "total_bytes": int(79.15 * GIB), "free_bytes": 3 * GIB // 2, "other_bytes": 512 << 20,
-        "other_processes": 1, "in_use_bytes": 77 * GIB, "allocated_bytes": 70 * GIB, "private_pool_bytes": 64 << 20,
-        "reserved_unallocated_bytes": 5 * GIB,
+        "total_bytes": int(79.15 * GIB), "free_bytes": 3 * GIB // 2, "listed_bytes": 512 << 20,
+        "listed_processes": 1, "in_use_bytes": 77 * GIB, "allocated_bytes": 70 * GIB, "private_pool_bytes": 64 << 20,
+        "unused_bytes": 5 * GIB,
     }  # fmt: skip
 
 

@@ -81,8 +81,8 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
         "which 1.00 GiB is free. Process 4711 has 10.00 GiB memory in use. Including non-PyTorch memory, this process has "
         "69.00 GiB memory in use. Of the allocated memory 40.00 GiB is allocated by PyTorch, with 1.00 GiB allocated in "
         "private pools (e.g., CUDA Graphs), and 26.00 GiB is reserved by PyTorch but unallocated.", "cuda_oom", None,
-        {"requested_bytes": 2 * GIB, "total_bytes": 80 * GIB, "other_bytes": 10 * GIB, "in_use_bytes": 69 * GIB,
-         "allocated_bytes": 40 * GIB, "private_pool_bytes": GIB, "reserved_unallocated_bytes": 26 * GIB}),
+        {"requested_bytes": 2 * GIB, "total_bytes": 80 * GIB, "listed_bytes": 10 * GIB, "in_use_bytes": 69 * GIB,
+         "allocated_bytes": 40 * GIB, "private_pool_bytes": GIB, "unused_bytes": 26 * GIB}),
     "oom 2.12": ("CUDA out of memory. Allocation was preemptively rejected because it would exceed "
                  "per_process_memory_fraction limit. Requested size: 3.00 GiB", "cuda_oom", None,
                  {"requested_bytes": 3 * GIB}),

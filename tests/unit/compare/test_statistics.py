@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnostics.analysis.statistics import FEWEST, FREE_OF_ASSUMPTIONS, LEVEL, estimate, ratio
+from dtk.compare.statistics import FEWEST, FREE_OF_ASSUMPTIONS, LEVEL, estimate, ratio
 
 POSITIVE = st.floats(1e-6, 1e6)
 FEW = st.lists(POSITIVE, min_size=1, max_size=12)

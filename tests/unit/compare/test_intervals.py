@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnostics.analysis.statistics import estimate, ratio
+from dtk.compare.statistics import estimate, ratio
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 6, 7, 9, 15])
