@@ -20,13 +20,18 @@ from typing import Any, BinaryIO, cast
 MOST_BYTES = 32 << 20  # Of a record of a run folder; real ones stay below one MiB.
 
 
-def open_regular(path: str | Path) -> BinaryIO:
+def open_regular(path: str | Path, *, follow: bool = True) -> BinaryIO:
     """Open a file for reading. Never waits for a pipe or a device: the descriptor is checked before anything is read.
+
+    Args:
+        path: of the file.
+        follow: whether it may be a link, as a user's own file; a record of a run never is one.
 
     Raises:
         OSError: it cannot be opened, or is no regular file.
     """
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+    wanted = ("O_CLOEXEC", "O_NONBLOCK", *(() if follow else ("O_NOFOLLOW",)))
+    handle = os.open(path, sum((getattr(os, name, 0) for name in wanted), os.O_RDONLY))
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -36,14 +41,14 @@ def open_regular(path: str | Path) -> BinaryIO:
         raise
 
 
-def read_record(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """Return the content of a small record.
+def read_record(path: str | Path, most_bytes: int = MOST_BYTES, *, follow: bool = True) -> bytes:
+    """Return the content of a small record; of `follow` see `open_regular`.
 
     Raises:
         OSError: it cannot be opened, or is no regular file.
         ValueError: it is larger than such a record.
     """
-    with open_regular(path) as file:
+    with open_regular(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most_bytes:
             raise ValueError(f"larger than {most_bytes >> 20} MiB")

@@ -22,7 +22,8 @@ def write_beside_run(report: Report, run_folder: Path) -> tuple[str, str]:
     try:
         folder.mkdir(exist_ok=True)
         for ending, text in forms.items():
-            replace(folder / f"report.{ending}", text)
+            with replacing(folder / f"report.{ending}") as aside:  # Also of a pipe or a device that somebody put there.
+                aside.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
         return "", f"the report was not written into the run folder: {folder}: {error.strerror or error}"
     return str(folder / "report.html"), ""

@@ -21,7 +21,7 @@ _LARGEST = 2.0**63  # A whole number beyond it is no step of dtk's.
 
 def content(path: str) -> bytes:
     """Return the content of a file; raises OSError, and ValueError for what is larger than a record of dtk."""
-    return read_record(path, MOST_BYTES)
+    return read_record(path, MOST_BYTES, follow=False)
 
 
 def read_origins(path: Path) -> Origins:
@@ -90,7 +90,7 @@ def made_again(attempt: int, step: int, starts: dict[int, int]) -> bool:
 def last_metrics(path: str, problems: list[str]) -> dict[str, Any]:
     """Return the last complete training record. An incomplete last line and evaluation records are skipped."""
     try:
-        with open_regular(path) as file:
+        with open_regular(path, follow=False) as file:
             size = os.fstat(file.fileno()).st_size
             for length in (_SHORT_TAIL_BYTES, TAIL_BYTES):
                 tail = os.pread(file.fileno(), length, max(0, size - length))

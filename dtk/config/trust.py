@@ -87,9 +87,11 @@ def check_entries(folder: Path, option: str, *, trust: bool) -> None:
         folders[:] = [name for name in folders if name != "wandb"]  # Inside it, W&B links to its caches.
         for path in entries:
             link = path.is_symlink()
-            if path.resolve().is_relative_to(root) if link else path.is_file() or path.is_dir():
+            inside = path.exists() and path.resolve().is_relative_to(root)
+            if inside if link else path.is_file() or path.is_dir():
                 continue
-            what = f"{option}: {path.relative_to(root)} is {'a link out of the folder' if link else 'no regular file'}"
+            what = "a link out of the folder, or to nothing" if link else "no regular file"
+            what = f"{option}: {path.relative_to(root)} is {what}"
             raise DtkError(what, "the run would write there", "remove it, or add --trust")
 
 

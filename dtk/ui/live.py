@@ -67,7 +67,7 @@ def curves(metrics: Path) -> dict[str, list[tuple[float, float]]]:
 def _tail(metrics: Path) -> list[bytes]:
     """Return the complete lines among the last bytes of a file."""
     try:
-        with open_regular(metrics) as file:
+        with open_regular(metrics, follow=False) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL_BYTES))
             lines = file.read(TAIL_BYTES).split(b"\n")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,25 +21,21 @@ from dtk.config.resume import rerun, resume
 from dtk.errors import DtkError
 from dtk.launch.banner import banner
 from dtk.launch.console import Console
+from dtk.ui.pages import run_page, runs_page
 from tests.cli.command import ROOT, environment
 
-RECORDS = [
-    "status.json",
-    "manifest.json",
-    "config.yaml",
-    "overrides.yaml",
-    "origins.json",
-    "summary.json",
-    "plan.json",
-    "metrics.jsonl",
-    "heartbeat/rank_00000.json",
-    "events/rank_00000.jsonl",
-    "logs/attempt_0/rank_00000/error.json",
-    "logs/attempt_0/watch.json",
-    "logs/attempt_0/rank_00000/stderr.log",
-    "checkpoints/step_00000002/checkpoint.json",
-    "parity.json",
+PLACES = [
+    *(attribute.place.format(0, 0) for attribute in vars(RunPaths).values() if hasattr(attribute, "place")),
+    *(f"logs/attempt_0/rank_00000/{name}" for name in ("stdout.log", "stderr.log", "elastic_error.json")),
+    *("checkpoints/step_00000002/checkpoint.json", "checkpoints/step_00000002/.metadata", "nccl.host.1.log"),
+    *("report/report.json", "report/report.html", "tensorboard", "wandb"),
 ]
+"""Everything that the contract names, and what else lies in a run folder."""
+RECORDS = sorted({place for place in PLACES if not any(other.startswith(f"{place}/") for other in PLACES)})
+FOLDERS = sorted({place.split("/")[0] for place in PLACES if "/" in place})
+FIRST = ("status.json", "manifest.json", "config.yaml", "overrides.yaml")
+"""What a command reads before it looks at anything else."""
+OUTSIDE = "from_outside"
 ESCAPES = "\x1b]0;owned\x07\x1b[31mred\x9b2J\u202egnp\r\n"
 
 
@@ -59,12 +56,16 @@ def make(folder: Path, **sections: Any) -> RunPaths:
     return paths
 
 
+class Late(BaseException):
+    """No exception that the code under test could take for a file that cannot be read."""
+
+
 @contextmanager
 def at_most(seconds: int) -> Iterator[None]:
     """Fail where something waits."""
 
     def late(number: int, frame: object) -> None:
-        raise TimeoutError(f"still waiting after {seconds} s")
+        raise Late(f"still waiting after {seconds} s")
 
     before = signal.signal(signal.SIGALRM, late)
     signal.alarm(seconds)
@@ -76,23 +77,36 @@ def at_most(seconds: int) -> Iterator[None]:
 
 
 def every_command(root: Path) -> None:
+    other = root.parent.parent / "other" / "run"
     for words in (
         ["ls", str(root.parent)],
         ["show", str(root)],
+        ["show", str(root), "--why", "train.steps"],
         ["diagnose", str(root)],
-        ["compare", str(root), str(root)],
+        ["compare", str(root), str(other if other.exists() else root)],
+        ["trace", str(root), "--out", str(root.parent / "trace.json")],
+        ["sync", str(root)],
+        ["rm", str(root), "--dry-run"],
     ):
         assert main(words) in (0, 1, 2, 3), words
+    for page in (lambda: runs_page(root.parent, {}), lambda: run_page(root.parent, root.name)):
+        with suppress(DtkError):
+            print(page())
     with suppress(DtkError):
         rerun(root, [], None)
     with suppress(DtkError):
         resume(compose([f"resume={root}", f"runs_folder={root.parent}"], None), None)
 
 
-def replace(path: Path, kind: str) -> None:
-    path.unlink()
+def replace(path: Path, kind: str, outside: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     if kind == "pipe":
         os.mkfifo(path)
+    elif kind in ("link", "loop"):
+        path.symlink_to(outside if kind == "link" else path)
     elif kind == "device":
         path.symlink_to("/dev/zero")
     elif kind == "folder":
@@ -101,23 +115,44 @@ def replace(path: Path, kind: str) -> None:
         path.write_text("[" * 100_000)
 
 
-@pytest.mark.parametrize("record", RECORDS)
-def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(tmp_path: Path, record: str) -> None:
-    root = make(tmp_path / "run").root
-    replace(root / record, "pipe")
-    with at_most(60):
-        every_command(root)
-
-
-@pytest.mark.parametrize("spared", [RECORDS[:0], RECORDS[:2], RECORDS[:4]])
-@pytest.mark.parametrize("kind", ["device", "folder", "nesting"])
-def test_no_record_makes_a_command_wait_or_crash(tmp_path: Path, kind: str, spared: list[str]) -> None:
-    root = make(tmp_path / "run").root
+@pytest.mark.parametrize("spared", [FIRST[:0], FIRST[:2], FIRST])
+@pytest.mark.parametrize("kind", ["pipe", "link", "loop", "device", "folder", "nesting"])
+def test_no_record_makes_a_command_wait_crash_or_tell_what_lies_elsewhere(
+    tmp_path: Path, kind: str, spared: tuple[str, ...], capsys: Any
+) -> None:
+    outside = tmp_path / "outside.json"
+    values = {"schema_version": 1, "step": 1, "loss": 1.0, "kind": "event", "rank": 0, "attempt": 0, "time_s": 1.0}
+    texts = dict.fromkeys(("state", "run_id", "reason", "name", "message", "type"), OUTSIDE)
+    outside.write_text(json.dumps({**values, **texts, OUTSIDE: 2.5}) + f"\nRuntimeError: {OUTSIDE}\n")
+    held = outside.read_bytes()
+    root = make(tmp_path / "runs" / "run").root
+    shutil.copytree(root, tmp_path / "other" / "run")
     for record in RECORDS:
         if record not in spared:
-            replace(root / record, kind)
+            replace(root / record, kind, outside)
     with at_most(60):
         every_command(root)
+    shown = "".join(capsys.readouterr())
+    written = [path.read_text(errors="replace") for path in (root / "report").rglob("*") if path.is_file()]
+    assert outside.read_bytes() == held and OUTSIDE not in shown.replace(str(outside), "")
+    assert kind == "link" or not any(OUTSIDE in text for text in written)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "loop", "device", "nesting"])
+def test_no_folder_of_records_does_either(tmp_path: Path, kind: str, capsys: Any) -> None:
+    outside = tmp_path / "outside"
+    root = make(tmp_path / "runs" / "run").root
+    shutil.copytree(root, tmp_path / "other" / "run")
+    for folder in FOLDERS:
+        if (root / folder).is_dir():
+            shutil.copytree(root / folder, outside, dirs_exist_ok=True)
+        replace(root / folder, kind, outside)
+    for path in [path for path in outside.rglob("*") if path.is_file()]:
+        path.write_text(f"RuntimeError: {OUTSIDE}\n")
+    before = sorted(outside.rglob("*"))
+    with at_most(60):
+        every_command(root)
+    assert OUTSIDE not in "".join(capsys.readouterr()) and sorted(outside.rglob("*")) == before
 
 
 def test_a_configuration_of_a_hundred_thousand_brackets_is_one_line(tmp_path: Path) -> None:

@@ -32,6 +32,15 @@ def test_a_link_in_the_place_of_the_folder_is_not_followed(tmp_path: Path) -> No
     assert page == "" and "is a link" in problem and not list((tmp_path / "elsewhere").iterdir())
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_nothing_is_written_into_a_pipe_or_a_device_in_the_folder(tmp_path: Path, kind: str) -> None:
+    page = tmp_path / "report" / "report.html"
+    page.parent.mkdir()
+    os.mkfifo(page) if kind == "pipe" else page.symlink_to("/dev/full")
+    assert write_beside_run(full(), tmp_path) == (str(page), "")
+    assert page.is_file() and not page.is_symlink()
+
+
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "report").write_text("a file is in the way")
     page, problem = write_beside_run(full(), tmp_path)

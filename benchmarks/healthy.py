@@ -1,0 +1,101 @@
+"""Runs very many healthy jobs on a machine that is too busy, and counts the alarms of the live watch.
+
+Run it: `python benchmarks/healthy.py --runs 200 --at-once 4 --busy 20 --folder /tmp/healthy`; `--busy` adds loops that
+do nothing else than compute. It goes on where it was stopped: what was done lies in FOLDER/healthy.jsonl.
+
+The ranks are forks of a process that has imported torch (`benchmarks/forked.py`). Every job has two ranks, and a
+strategy, checkpoints and evaluations by its number. It must end as `finished`, without a word of the watch. What
+`dtk diagnose` says is counted too: on such a machine a rank may really be late.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from benchmarks import forked  # noqa: E402
+from benchmarks.kills import JOB, dtk, runs  # noqa: E402
+from diagnostics.diagnose import diagnose  # noqa: E402
+
+STRATEGIES = ("ddp", "fsdp", "zero1", "zero2", "zero3")
+
+
+def start(number: int, folder: Path) -> "subprocess.Popen[bytes]":
+    """Start one job in a folder of its own."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    chosen = STRATEGIES[number % len(STRATEGIES)]
+    steps = [f"train.steps={6 + number % 7}", "train.evaluate_every=3", f"checkpoint.every={2 + number % 4}"]
+    return dtk(folder, "run", *JOB, *steps, f"strategy={chosen}")
+
+
+def judged(code: int, folder: Path) -> dict[str, str]:
+    """Return what is wrong with a job that ended (empty when all is well), and what a diagnosis says."""
+    made = runs(folder)
+    if code or len(made) != 1:
+        return {"wrong": f"exit code {code}, {len(made)} runs", "diagnosis": ""}
+    state = json.loads((made[0] / "status.json").read_text())["state"]
+    alarms = [path.read_text() for path in made[0].glob("logs/*/watch.json")]
+    report = diagnose(made[0])
+    causes = [finding.cause for finding in report.root_causes]
+    right = (state, alarms) == ("finished", [])
+    return {"wrong": "" if right else f"{state}, {alarms}", "diagnosis": f"{report.outcome} {' '.join(causes)}".strip()}
+
+
+def main() -> int:
+    """Command line; exit code 1 when anything was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--busy", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=1e9, help="start none after so long; a later call goes on")
+    parser.add_argument("--folder", type=Path, default=Path("healthy"))
+    chosen = parser.parse_args()
+    folder = chosen.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    forked.warm()
+    record = folder / "healthy.jsonl"
+    record.touch()
+    done: list[dict[str, Any]] = [json.loads(line) for line in record.read_text().splitlines()]
+    waiting = [number for number in range(chosen.runs) if number not in {entry["number"] for entry in done}]
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(chosen.busy)]
+    going: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
+    ends_s = time.monotonic() + chosen.seconds
+    try:
+        while going or (waiting and time.monotonic() < ends_s):
+            while waiting and len(going) < chosen.at_once and time.monotonic() < ends_s:
+                number = waiting.pop(0)
+                going[number] = start(number, folder / str(number)), time.monotonic()
+            time.sleep(0.5)
+            for number, (process, began_s) in [*going.items()]:
+                if (code := process.poll()) is None:
+                    continue
+                del going[number]
+                took_s, load = round(time.monotonic() - began_s, 1), round(os.getloadavg()[0], 1)
+                done.append({"number": number, "load": load, "took_s": took_s, **judged(code, folder / str(number))})
+                with record.open("a") as lines:
+                    lines.write(json.dumps(done[-1]) + "\n")
+                if done[-1]["wrong"]:
+                    print(f"run {number}: {done[-1]['wrong']}; see {folder / str(number)}", flush=True)
+                else:
+                    shutil.rmtree(folder / str(number))
+    finally:
+        for process in busy:
+            process.kill()
+    loads = sorted(entry["load"] for entry in done) or [0.0]
+    wrong = sum(bool(entry["wrong"]) for entry in done)
+    print(f"{len(done)} runs, {wrong} wrong; load {loads[0]} to {loads[-1]}, median {loads[len(loads) // 2]}")
+    print(f"diagnoses: {dict(Counter(entry['diagnosis'] for entry in done))}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
