@@ -120,9 +120,9 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     if report.root_causes:
         rows.append(doc.Field("rest", _counts(report), "soft"))
     suspicions = [decided.finding for decided in report.findings if is_suspicion(decided.finding)]
-    told = {cause.id for cause in built_in() if cause.names_outcome and cause.outcome == report.outcome}
-    told |= {suspicion.cause for suspicion in report.suspicions}
-    suspicions = [suspicion for suspicion in suspicions if suspicion.cause not in told]  # That is the heading already.
+    shown = {cause.id for cause in built_in() if cause.names_outcome and cause.outcome == report.outcome}
+    shown |= {suspicion.cause for suspicion in report.suspicions}
+    suspicions = [suspicion for suspicion in suspicions if suspicion.cause not in shown]
     for suspicion in suspicions[:_BRIEF]:
         rows.append(doc.Field("maybe", f"{_named(report, suspicion)}: {text_of(suspicion).summary}", "warn"))
     unsure = report.root_causes and report.root_causes[0].confidence < _HIGH

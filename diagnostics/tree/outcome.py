@@ -42,16 +42,16 @@ def outcome(
     return is_healthy
 
 
-def _of_root(evidence: Evidence, root: str, usual: Outcome, measures: Mapping[str, object]) -> Outcome:
-    """Return what a root cause did to this run, which usually does `usual`."""
+def _of_root(evidence: Evidence, root: str, own_outcome: Outcome, measures: Mapping[str, object]) -> Outcome:
+    """Return what a root cause did to this run; `own_outcome` is what arbitration found."""
     cause = by_id().get(root)
-    if usual != (cause.outcome if cause is not None else "at_risk"):
-        return usual  # Something else that it explains tells more of the run.
-    if usual == "hung" and _state(evidence) == "finished":
+    if own_outcome != (cause.outcome if cause is not None else "at_risk"):
+        return own_outcome  # Something else that it explains tells more of the run.
+    if own_outcome == "hung" and _state(evidence) == "finished":
         return "diverged"  # Nothing hangs: the ranks' calls differed and fitted by chance.
     signs = _signs(evidence, measures)
     led_to = traits(root).outcome_when | (dict(cause.outcome_when) if cause is not None else {})
-    return next((other for sign, other in led_to.items() if sign in signs), usual)
+    return next((other for sign, other in led_to.items() if sign in signs), own_outcome)
 
 
 def _without_cause(evidence: Evidence, findings: Sequence[Finding]) -> Outcome:

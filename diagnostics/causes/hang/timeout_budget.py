@@ -33,7 +33,7 @@ def decide(stall: Stall) -> list[Finding]:
     others = [rank for rank in range(stall.job.world()) if rank not in waiting]
     ranks = (work.rank,) if work.rank is not None else (0,) if 0 in others and waiting else ()
     fields, victims = work.fields, tuple(sorted(waiting - set(ranks)))
-    told = worded(
+    text = worded(
         _TEXTS,
         what=(str(fields["what"]).strip() or "A progress bar") + (f" on {ranks_spoken(ranks)}" if ranks else ""),
         done=fields["done"],
@@ -48,7 +48,7 @@ def decide(stall: Stall) -> list[Finding]:
         Finding(
             cause=ID,
             status="confirmed",
-            facts=told,
+            facts=text,
             confidence=0.85,
             ranks=ranks,
             victims=victims,

@@ -8,7 +8,7 @@ from diagnostics.causes.hang._divergence import Disagreement, Reading
 from diagnostics.causes.hang._more_calls import exited_in_order, more_calls
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open
 from diagnostics.contract.findings import Finding, Remedy, ruled_out, worded
-from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
+from diagnostics.contract.formatting import counted
 
 ID = "hang.uneven_iterations"
 _TEXTS = texts_beside(__file__)
@@ -69,24 +69,22 @@ def _ended(stall: Stall) -> list[Finding]:
     if left is None or exited is None or job.evidence.doubt:
         return []
     ranks = exited.culprits if isinstance(left, EarlierStep) else left.ranks
-    told: dict[str, object] = {"left": left, "who": sentence(ranks_spoken(ranks)), "agree": _divergence.EQUALLY_OFTEN}
+    figures: dict[str, object] = {"left": left, "who": ranks, "agree": _divergence.EQUALLY_OFTEN}
     if isinstance(left, MoreCalls):
-        told |= {"goes": verb(ranks, "goes", "go"), "more": len(left.extra), "extra": left.extra[0].cited()}
-        told |= {"ended": ranks_spoken(left.ended), "others": len(left.ended), "last": left.there.cited()}
-        facts = worded(_TEXTS, said="another_round", **told)
+        figures["extra"] = left.extra[0]
+        facts = worded(_TEXTS, said="another_round", **figures)
         return [more_calls(stall, left, ID, facts, _MORE_CONFIDENCE)] if left.kind == "another round" else []
     if isinstance(left, RoundUnknown):
-        told |= {"ranks": ranks_spoken(ranks), "it": verb(ranks, "it", "they"), "its": verb(ranks, "its", "their")}
-        facts = worded(_TEXTS, said="no_dump" if left.no_dump else "no_rounds", **told)
+        facts = worded(_TEXTS, said="no_dump" if left.no_dump else "no_rounds", **figures)
         return [Finding(cause=ID, status="undecided", facts=facts, confidence=0.0, victims=exited.victims)]
     evidence = tuple(end.evidence for end in exited.endings[:6])
     if isinstance(left, EarlierStep):
-        told["waits"] = f" and waits in {left.peer_call.cited()}" if left.peer_call else ""
+        figures["waits"] = f" and waits in {left.peer_call.cited()}" if left.peer_call else ""
         return [
             _parts.confirmed(
                 job,
                 ID,
-                worded(_TEXTS, said="earlier_step", **told),
+                worded(_TEXTS, said="earlier_step", **figures),
                 _STEP_CONFIDENCE,
                 evidence=evidence,
                 seen={left.peer: f"in step {left.peer_step}"},
@@ -100,12 +98,11 @@ def _ended(stall: Stall) -> list[Finding]:
         return []
     placed, waits = left.last.site is not None and left.size > 1, f"waits in {left.pending.text}"
     last = _parts.where(ranks[0], left.last, f"made {left.last.text} last")
-    told |= {"calls": counted(left.size, "call"), "last": left.last.cited(), "pending": left.pending.cited()}
     return [
         _parts.confirmed(
             job,
             ID,
-            worded(_TEXTS, said="between_rounds", **told),
+            worded(_TEXTS, said="between_rounds", **figures),
             _ROUND_CONFIDENCE if placed else _ROUND_UNPLACED_CONFIDENCE,
             evidence=evidence,
             seen={left.peer: waits},

@@ -22,8 +22,10 @@ _WHY = {
 def _words(worst: DeviceHealth, devices: Sequence[DeviceHealth]) -> tuple[str, str]:
     reason, share = worst.slowed[0]
     when = "when it was looked at" if worst.is_one_look else f"in {share:.0%} of the samples in which it worked"
-    usual = median([device.clock_mhz for device in devices if device.clock_mhz and not device.slowed] or [0.0])
-    clocks = f", at {worst.clock_mhz:,.0f} MHz instead of {usual:,.0f} MHz" if usual and worst.clock_mhz else ""
+    median_mhz = median([device.clock_mhz for device in devices if device.clock_mhz and not device.slowed] or [0.0])
+    clocks = (
+        f", at {worst.clock_mhz:,.0f} MHz instead of {median_mhz:,.0f} MHz" if median_mhz and worst.clock_mhz else ""
+    )
     measured = f"{reason} in {share:.0%} of {counted(max(1, worst.samples), 'sample')}"
     return f"lowered its clocks because of {_WHY[reason]} {when}{clocks}", measured
 

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided
+from diagnostics.contract.findings import EvidenceItem, Finding, Text, undecided
 from diagnostics.contract.formatting import Bytes, bytes_text
 from diagnostics.evidence.model import Frame
 
@@ -63,6 +63,7 @@ def slope(points: Sequence[tuple[int, int]]) -> float:
 
 
 ID = "memory.leak"
+_TEXTS = texts_beside(__file__)
 LEAST_BYTES = 64 << 10
 """A step that leaves less behind would need a million steps to fill a device."""
 LEAST_SHARE = 0.01
@@ -112,24 +113,17 @@ class Leftover(Struct, frozen=True):
 
     def text(self, finding: Finding) -> Text:
         """Say what grows where, and what to keep instead."""
-        each, region = bytes_text(self.per_step_bytes), self.region
-        at = (f", allocated in {region}" if region else "") + shared.spot(self.site, at_head=True)
-        summary = f"Each step leaves {each} behind on {shared.rank_names(finding.ranks)}{at}: "
-        summary += f"{bytes_text(self.per_step_bytes * self.total_steps)} after {self.total_steps} steps."
-        change = (
-            "find what keeps the step's tensors (a list, a dict, a hook, loss without .item()) and keep numbers instead"
-        )
-        why = "memory must not depend on the step"
-        if region.startswith("Optimizer."):
-            change = (
-                "make the optimizer once, before the loop: its states are made anew in every step and the old ones kept"
-            )
-            why = "an optimizer that something still refers to keeps its states"
-        elif region or self.site is not None:
-            what = region or shared.spot(self.site, at_head=False).removeprefix(" at ")
-            change = f"keep no tensors of {what}: store numbers (.item()), or .detach().cpu() what must stay"
-        return Text(
-            summary=summary, measured=f"{each} a step", remedies=(Remedy("code", change, why, f"{each} a step"),)
+        region, at_head = self.region, shared.spot(self.site, at_head=True)
+        kept = "optimizer" if region.startswith("Optimizer.") else "placed" if region or self.site is not None else ""
+        return _TEXTS(
+            finding,
+            ("usual", kept or "unplaced"),
+            each=Bytes(self.per_step_bytes),
+            who=shared.rank_names(finding.ranks),
+            at=(f", allocated in {region}" if region else "") + at_head,
+            total=Bytes(self.per_step_bytes * self.total_steps),
+            steps=self.total_steps,
+            what=region or shared.spot(self.site, at_head=False).removeprefix(" at "),
         )
 
 

@@ -2,41 +2,15 @@
 
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import Finding, Remedy, Text, undecided, worded
-from diagnostics.contract.formatting import Bytes, bytes_text
+from diagnostics.contract.findings import Finding, undecided, worded
+from diagnostics.contract.formatting import Bytes
 
 ID = "memory.non_torch"
+_TEXTS = texts_beside(__file__)
 LEAST_OUTSIDE = 0.15
 """Of the device; a CUDA context takes 0.3 to 0.6 GiB, a communicator of NCCL 0.5 to 0.7 GiB (4 x A100)."""
-
-
-def _words(
-    finding: Finding, rank: int | None, outside_bytes: int, holder: str, total_bytes: int, requested_bytes: int
-) -> Text:
-    """Say how much of a device is held outside this process's PyTorch, and by whom (`own`, `others` or `unknown`)."""
-    outside, total = bytes_text(outside_bytes), bytes_text(total_bytes)
-    who = "this process outside PyTorch (NCCL, CUDA libraries)"
-    change = "NCCL_BUFFSIZE=1048576 NCCL_MAX_CTAS=8, and fewer process groups"
-    remedy = Remedy("environment", change, "each communicator holds its own buffers", f"part of {outside}")
-    if holder != "own":
-        who = "other processes" if holder == "others" else "other processes, or by this one outside PyTorch"
-        change = "" if holder == "others" else "look with nvidia-smi or rocm-smi who holds it; "
-        change += (
-            "end the other processes on that device, or give each rank its own device "
-            "(torch.cuda.set_device(local_rank))"
-        )
-        remedy = Remedy("code", change, "one process per device has all of its memory", outside)
-    where = shared.rank_names([rank]) if rank is not None else "the device"
-    return Text(
-        summary=(
-            f"On {where} {outside} of {total} is held by {who}; the request of {bytes_text(requested_bytes)} would "
-            "have fitted."
-        ),
-        measured=f"{outside} of {total} outside PyTorch",
-        remedies=(remedy,),
-    )
 
 
 def decide(job: JobMemory) -> list[Finding]:
@@ -65,12 +39,12 @@ def decide(job: JobMemory) -> list[Finding]:
             ID,
             job,
             worded(
-                _words,
-                rank=record.rank,
-                outside_bytes=outside,
-                holder=holder,
-                total_bytes=total,
-                requested_bytes=requested,
+                _TEXTS,
+                said=holder,
+                where=shared.rank_names([record.rank]) if record.rank is not None else "the device",
+                outside=Bytes(outside),
+                total=Bytes(total),
+                requested=Bytes(requested),
             ),
             confidence=0.8 if holder == "unknown" else 0.9,
             ranks=() if record.rank is None else (record.rank,),

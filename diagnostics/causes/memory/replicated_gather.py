@@ -7,13 +7,14 @@ from msgspec import Struct
 from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
 from diagnostics.contract.formatting import Bytes, bytes_text
 from diagnostics.evidence.model import Frame
 
 ID = "memory.replicated_gather"
+_TEXTS = texts_beside(__file__)
 LEAST_SHARE = 0.05
 """Of the peak, for one call's output; a quarter of it for what each step adds to what is kept."""
 LEAST_BYTES = 1 << 20
@@ -44,27 +45,19 @@ def _words(
     prediction: Prediction | None,
 ) -> Text:
     """Say what is collected where, and what to do instead."""
-    at = shared.spot(call.site, call.at_head)
+    keeps = f", and keeps them: {bytes_text(per_step_bytes)} more with every step" if per_step_bytes else ""
     what = "pickled objects" if call.kind == "object" else "a tensor"
-    what += ", as large as one of the parameters," if call.like_parameter else ""
-    part, whole = bytes_text(call.full_bytes // call.ranks), bytes_text(call.full_bytes)
-    summary = f"Every rank collects the copies of all {call.ranks} ranks of {what} of {part} ({call.op}{at}), "
-    summary += f"{whole} a call{shared.share(call.full_bytes, peak_bytes)}"
-    if per_step_bytes:
-        summary += f", and keeps them: {bytes_text(per_step_bytes)} more with every step"
-    change = f"reduce before you gather{at}: argmax or the metric's sums on each rank, then one all_reduce of scalars"
-    why = "no rank needs N copies of a full tensor"
-    if call.kind == "object":
-        change = f"gather tensors of fixed size, or only the scalars you need, instead of objects{at}"
-        why = "objects are pickled and unpickled: 2 N + 1 copies at the peak"
-    elif call.like_parameter:
-        change = f"do not gather parameters or gradients{at}: to compare ranks, gather a norm or a hash of each; "
-        change += "to average, all_reduce in place; to save, save on one rank"
-        why = "every rank has a copy of its own and needs no other"
-    return Text(
-        summary=f"{summary}. It grows with the number of ranks{shared.on_more_ranks(prediction, ': ')}.",
-        measured=f"{whole} a call, {call.ranks} copies",
-        remedies=(Remedy("code", change, why, f"up to {shared.of_peak(cost_bytes, peak_bytes)}"),),
+    return _TEXTS(
+        finding,
+        "objects" if call.kind == "object" else "parameters" if call.like_parameter else "usual",
+        call=call,
+        at=shared.spot(call.site, call.at_head),
+        what=what + (", as large as one of the parameters," if call.like_parameter else ""),
+        part=Bytes(call.full_bytes // call.ranks),
+        share=shared.share(call.full_bytes, peak_bytes),
+        keeps=keeps,
+        on_more_ranks=shared.on_more_ranks(prediction, ": "),
+        saves=shared.of_peak(cost_bytes, peak_bytes),
     )
 
 

@@ -9,14 +9,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from diagnostics.analysis.metrics_series import Figures, read
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Remedy, Text, ruled_out, undecided, worded
-from diagnostics.contract.formatting import ranks_spoken, sentence
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Text, ruled_out, undecided, worded
 from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.evidence.model import Evidence, RunEvidence
 
 ID = "numeric.rank_divergence"
+_TEXTS = texts_beside(__file__)
 MAX_SHOWN = 8
 """Ranks that are listed, and events that are shown as evidence."""
 
@@ -27,26 +27,7 @@ def _words(finding: Finding, is_tie: bool, equal_step: int | None, parameter: st
     if equal_step is not None:
         since = f"between step {equal_step} and step {finding.step}"
     place = f", first in {parameter} ({affected} of {seen} parameters)" if parameter else ""
-    ranks = ranks_spoken(finding.ranks)
-    summary = f"{sentence(ranks)} drifted apart from the other replicas {since}{place}."
-    if is_tie:
-        summary = f"The replicas on {ranks} drifted apart {since}{place}; it is a tie, so neither can be called right."
-    writes = (
-        "look for writes to parameters, optimizer steps or loads that only some ranks do (if rank == ...), and for "
-        "gradients that are not reduced (no_sync left open, parameters outside DDP)"
-    )
-    device = (
-        f"check the device {'of either rank' if is_tie else f'of {ranks}'} (ECC errors: nvidia-smi -q -d ECC, dmesg)"
-    )
-    members = finding.group.ranks if finding.group is not None else ()
-    return Text(
-        summary=summary,
-        measured=f"{len(finding.ranks)} of {len(members)} replicas differ at step {finding.step}",
-        remedies=(
-            Remedy("code", writes, "replicas that get the same gradient and the same update stay equal bit for bit"),
-            Remedy("environment", device, "bits can flip"),
-        ),
-    )
+    return _TEXTS(finding, "tie" if is_tie else "usual", since=since, place=place)
 
 
 def decide(figures: Figures) -> list[Finding]:

@@ -5,35 +5,23 @@ Nothing fails then: each rank computes its part of the layers for other tokens, 
 
 from diagnostics.analysis.layout import layout
 from diagnostics.analysis.metrics_series import Figures, read
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.numeric.rank_divergence import compared
-from diagnostics.contract.findings import Finding, Remedy, Text, ruled_out
-from diagnostics.contract.formatting import ranks_spoken, sentence
+from diagnostics.contract.findings import Finding, Text, ruled_out
 from diagnostics.evidence.model import Evidence, RunEvidence
 
 ID = "numeric.tp_divergence"
+_TEXTS = texts_beside(__file__)
 INPUTS = "inputs"
 """What the run calls the samples of a step among the parameters that it compares."""
 
 
 def _words(finding: Finding, is_tie: bool, equal_step: int | None, parameter: str, affected: int, seen: int) -> Text:
     """Say what differs since when; at `equal_step` the ranks were equal for the last time."""
-    since = f"at step {finding.step}" + ("" if equal_step is None else f", and were equal at step {equal_step}")
-    ranks = sentence(ranks_spoken(finding.ranks))
     whose = "each other's (a tie: neither can be called right)" if is_tie else "those of the other ranks of the group"
-    if parameter == INPUTS:
-        what = "reads samples that differ from"
-        change = "let ranks of a tp group take the same samples: divide the data by dp_rank and dp_size, not by rank"
-    else:
-        what = f"holds values of {parameter or 'parameters'} that differ from"
-        change = "sum the gradients of what every rank has whole (norms, biases) over tp, and load and write it alike"
-    return Text(
-        summary=f"{ranks} {what if len(finding.ranks) == 1 else what.replace('s ', ' ', 1)} {whose} {since}.",
-        measured=f"{len(finding.ranks)} ranks of a tp group differ at step {finding.step}",
-        remedies=(
-            Remedy("code", change, "the ranks of a tp group compute parts of the same layers for the same tokens"),
-        ),
-    )
+    since = f"at step {finding.step}" + ("" if equal_step is None else f", and were equal at step {equal_step}")
+    said = "samples" if parameter == INPUTS else "values"
+    return _TEXTS(finding, said, whose=whose, since=since, parameter=parameter or "parameters")
 
 
 def _without(evidence: Evidence, run: RunEvidence) -> Finding | None:

@@ -25,8 +25,10 @@ def decide(figures: Figures) -> list[Finding]:
         return [finding]
     run, metrics = figures.evidence.run, figures.metrics
     assert run is not None and metrics is not None
-    usual = [metrics.typical(f"pipeline_{name}") or 0.0 for name in ("bubble", "bubble_ideal", "imbalance", "busiest")]
-    bubble, ideal, imbalance, busiest = usual
+    medians = [
+        metrics.typical(f"pipeline_{name}") or 0.0 for name in ("bubble", "bubble_ideal", "imbalance", "busiest")
+    ]
+    bubble, ideal, imbalance, busiest = medians
     pp, virtual = (max(1, int(run.number(f"parallel.{key}", 1))) for key in ("pp", "stages_per_rank"))
     small = (pp - 1) / (ENOUGH * pp + pp - 1)
     uneven = 1 - (1 - ideal) / max(1.0, imbalance)
