@@ -3,14 +3,14 @@
 import re
 from collections.abc import Iterable
 
-from diagnostics.causes.declared import declared
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where, undecided, worded
-from diagnostics.contract.formatting import counted, ranks_spoken, sentence
+from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.contract.findings import EvidenceItem, Finding, Text, Where, undecided, worded
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Evidence, shortened
 
 ID = "checkpoint.mismatch"
-_TEXTS = (
+_TEXTS = texts_beside(__file__)
+_PRINTED = (
     re.compile(r"Error\(s\) in loading state_dict for (?P<what>\w+)"),
     re.compile(r"Missing key in checkpoint state_dict: (?P<what>\S+)"),
     re.compile(r"Size mismatch between saved \S+(?: \S+)*? and current: .* for (?P<what>\S+)"),
@@ -41,27 +41,16 @@ def _words(
     parts += [f"{unexpected} unexpected"] if unexpected else []
     parts += [f"{key} has [{saved}] in the checkpoint and [{own}] in the model" for key, saved, own in sizes[:2]]
     differs = "; ".join(parts) or error
-    change = "build the model, the optimizer and the number of ranks that the checkpoint was saved with"
-    why = "names and sizes are compared one by one"
     if prefix:
         side, other = ("model", "checkpoint") if prefix.startswith("-") else ("checkpoint", "model")
         differs += f": the {side}'s keys begin with {prefix.removeprefix('-')!r}, the {other}'s do not"
-        change = (
-            "save and load the same wrapper: model.module.state_dict() under DDP, model._orig_mod under compile, or "
-            "torch.distributed.checkpoint.state_dict.get_model_state_dict, which leaves such prefixes out"
-        )
-        why = "a wrapper puts its name in front of every key"
-    elif sizes:
-        change = (
-            f"make {sizes[0][0]} the same size before loading (resize_token_embeddings, num_labels, the same "
-            "configuration), or leave it out of the checkpoint"
-        )
-        why = "the other parameters fit"
-    who = f"{sentence(ranks_spoken(finding.ranks))} loaded" if finding.ranks else "The program loaded"
-    return Text(
-        summary=f"{who} a checkpoint that does not fit: {differs}.",
-        measured=counted(len(finding.evidence), "record"),
-        remedies=(Remedy("code", change, why),),
+    return _TEXTS(
+        finding,
+        "prefix" if prefix else "sizes" if sizes else "usual",
+        who=finding.ranks or "the program",
+        differs=differs,
+        records=len(finding.evidence),
+        key=sizes[0][0] if sizes else "",
     )
 
 
@@ -104,7 +93,7 @@ def decide(evidence: Evidence) -> list[Finding]:
 
 def _loader_text(message: str) -> str:
     """Return the text of a loader in a message; empty without one."""
-    return next((match.group() for pattern in _TEXTS if (match := pattern.search(message))), "")
+    return next((match.group() for pattern in _PRINTED if (match := pattern.search(message))), "")
 
 
 def _prefix(missing: Iterable[str], unexpected: Iterable[str]) -> str:

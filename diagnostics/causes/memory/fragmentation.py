@@ -7,13 +7,14 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.causes.memory._shared import where
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where
+from diagnostics.contract.findings import EvidenceItem, Finding, Text, Where
 from diagnostics.contract.formatting import Bytes, bytes_text
 
 ID = "memory.fragmentation"
+_TEXTS = texts_beside(__file__)
 LEAST_UNUSED = 0.3
 """Of what is reserved. Published cases: 34 % where fragmentation was the cause (torchtune 1185), 28 % where the model
 could not fit in any case (trl 3436)."""
@@ -60,27 +61,19 @@ class Unused(Struct, frozen=True):
 
     def text(self, finding: Finding) -> Text:
         """Say what is unused, and how to join the pieces."""
-        unused, reserved = bytes_text(self.unused_bytes), bytes_text(self.reserved_bytes)
-        measured = f"{unused} of {reserved} reserved is in no tensor"
-        who = shared.rank_names(finding.ranks) if finding.ranks else "a rank"
-        if self.requested_bytes is not None:
-            summary = (
-                f"On {who} a request of {bytes_text(self.requested_bytes)} failed while {unused} of the {reserved} "
-                "that PyTorch holds was free, in pieces that are too small. What the rest of the step needs beyond "
-                "that is not known."
-            )
-        else:
-            summary = f"On {who} PyTorch holds {reserved}, of which {unused} is unused, and had to give memory back "
-            summary += f"{self.retries} times to go on."
-        saves, setting = f"up to {unused} of {reserved}", "expandable_segments:True"
-        change = f"{self.variable}={setting}"
+        variable = f"{self.variable}=expandable_segments:True"
         if not self.variable:
-            change = f"{_VARIABLES[0]}={setting} (before torch 2.9: {_VARIABLES[1]})"
-        remedy = Remedy("environment", change, "segments grow in place, so free pieces join", saves)
-        if self.is_expandable:
-            change = "keep shapes fixed (pad batches) and allocate long-lived tensors first"
-            remedy = Remedy("code", change, "same sizes fit again", saves)
-        return Text(summary=summary, measured=measured, remedies=(remedy,))
+            variable = f"{_VARIABLES[0]}=expandable_segments:True (before torch 2.9: {_VARIABLES[1]})"
+        return _TEXTS(
+            finding,
+            (
+                "retried" if self.requested_bytes is None else "failed",
+                "is_expandable" if self.is_expandable else "expandable",
+            ),
+            who=shared.rank_names(finding.ranks) if finding.ranks else "a rank",
+            facts=self,
+            variable=variable,
+        )
 
 
 def decide(job: JobMemory) -> list[Finding]:

@@ -5,12 +5,13 @@ from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.model_size import FROM_UNITS
 from diagnostics.causes._own_model import NAME_BLOCKS, blocks_unknown
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, Text, undecided, worded
 from diagnostics.contract.formatting import Bytes, bytes_text
 
 ID = "memory.full_gather"
+_TEXTS = texts_beside(__file__)
 LEAST_UNWEIGHED_BYTES = 1 << 20
 """Smaller gathers are not reported where the peak is not known."""
 LARGE_ROOT = 0.3
@@ -33,24 +34,18 @@ def _words(
 
     `by_units`: only the units tell the size of the model. `no_blocks`: dtk found no blocks in the user's own model.
     """
-    at, saves = shared.spot(call.site, call.at_head), shared.of_peak(saved_bytes, peak_bytes)
-    part, gathered = shared.percent(call.full_bytes / whole_bytes), bytes_text(call.full_bytes)
-    what = f"gathers {part} of all {'sharded ' if by_units else ''}parameters in one all_gather of {gathered}"
-    if call.kind == "user":
-        what = f"The code{at} {what}"
-        change = f"do not gather all parameters{at}: reduce each rank's shard (a norm, a hash), combine the results"
-        remedy = Remedy("code", change, "a shard is 1/N of the parameters, the gathered copy all of them", saves)
-    else:
-        what = f"One sharded unit {what}: the model is wrapped only as a whole"
-        change = "call fully_shard on each block (and on embeddings and head) before the whole model"
-        override = "" if no_blocks else "strategy.blocks_per_unit=1"
-        why = "each block is gathered when it is used and freed after it"
-        remedy = shared.fix(is_dtk, override, NAME_BLOCKS if no_blocks else change, why, saves)
-    holds = f"so every rank holds the whole model{shared.share(call.full_bytes, peak_bytes)}"
-    return Text(
-        summary=f"{what}, {holds}{shared.on_more_ranks(prediction)}.",
-        measured=f"largest gather {gathered} = {part} of the parameters",
-        remedies=(remedy,),
+    said = "user" if call.kind == "user" else "no_blocks" if no_blocks else "dtk" if is_dtk else "units"
+    return _TEXTS(
+        finding,
+        said,
+        at=shared.spot(call.site, call.at_head),
+        part=shared.percent(call.full_bytes / whole_bytes),
+        gathered=Bytes(call.full_bytes),
+        sharded="sharded " if by_units else "",
+        share=shared.share(call.full_bytes, peak_bytes),
+        on_more_ranks=shared.on_more_ranks(prediction),
+        name_blocks=NAME_BLOCKS,
+        saves=shared.of_peak(saved_bytes, peak_bytes),
     )
 
 

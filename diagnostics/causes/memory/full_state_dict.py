@@ -8,7 +8,7 @@ from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
 from diagnostics.contract.formatting import Bytes, bytes_text, counted, sentence
 
 ID = "memory.full_state_dict"
@@ -31,16 +31,16 @@ def _words(
     is_dtk: bool,
 ) -> Text:
     """Say what a checkpoint holds of what it gathered (most of it alive at one moment), and how to write it sharded."""
-    alive = bytes_text(alive_bytes)
-    what = "parameters" if gathered_bytes < WITH_OPTIMIZER * whole_bytes else "parameters and optimizer states"
-    summary = f"A full state dict is built on {shared.rank_names(finding.ranks)}: {gathers} gathers bring all {what},"
-    summary += f" {alive} of them alive at once{shared.share(alive_bytes, peak_bytes)}"
-    change = "save sharded with torch.distributed.checkpoint (or full_state_dict with cpu_offload on rank 0 only)"
-    remedy = Remedy("code", change, "each rank writes its own shard: no gather, no copy", alive)
-    if is_dtk:
-        remedy = Remedy("override", "checkpoint.export=false", "checkpoints are sharded; only the export gathers")
-    return Text(
-        summary=f"{summary}{shared.on_more_ranks(prediction)}.", measured=f"{alive} alive at once", remedies=(remedy,)
+    is_all = gathered_bytes >= WITH_OPTIMIZER * whole_bytes
+    return _TEXTS(
+        finding,
+        "gathered_by_dtk" if is_dtk else "gathered",
+        who=shared.rank_names(finding.ranks),
+        gathers=gathers,
+        what="parameters and optimizer states" if is_all else "parameters",
+        alive=Bytes(alive_bytes),
+        share=shared.share(alive_bytes, peak_bytes),
+        on_more_ranks=shared.on_more_ranks(prediction),
     )
 
 
