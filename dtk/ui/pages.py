@@ -149,23 +149,21 @@ def run_page(folder: Path, identity: str) -> doc.Document:
     run, status, drawn = details.run, details.status, curves(paths.metrics)
     failure = status.failure if status else None
     where = run_path(identity)
-    figures = {**details.summary, **details.last_metrics} if run.state == "running" else details.summary
+    figures = details.summary if run.state == "finished" else {**details.summary, **details.last_metrics}
     lead = [doc.Field("typed", doc.Span(" ".join(details.overrides) or "nothing", "code"))]
     if failure is not None:
         lead.append(doc.Field("failure", doc.Span(f"rank {failure.rank}: {failure.reason}", "bad")))
     elif status is not None and status.reason:
         lead.append(doc.Field("reason", str(status.reason)))
     lead += [doc.Field("problem", doc.Span(problem, "warn")) for problem in run.problems]
-    actions = (
-        link("All runs", "/"), "  ", link("Diagnose", f"{where}/diagnosis"), "  ",
-        doc.Span(command("diagnose", path), "code"),
-    )  # fmt: skip
+    lead.append(doc.Field("terminal", doc.Span(command("diagnose", path), "code")))
+    actions = (link("All runs", "/"), "  ", link("Diagnose", f"{where}/diagnosis"))
     return doc.Document(
         title=f"{run.state}: {identity}",
         answer=identity,
         heading=identity,
         badge=(run.state, _tone(run.state)),
-        lead=(doc.Paragraph(actions), doc.Fields(tuple(lead)), _strip({"step": run.step, **figures})),
+        lead=(doc.Paragraph(actions), *doc.present(_strip({"step": run.step, **figures})), doc.Fields(tuple(lead))),
         blocks=doc.present(
             _training(drawn),
             _ranks(ranks(paths, time.time()), live=run.state == "running"),
@@ -175,13 +173,13 @@ def run_page(folder: Path, identity: str) -> doc.Document:
     )
 
 
-def _strip(figures: Mapping[str, Any]) -> doc.Cards:
-    """Return the headline figures beside each other; MFU that is not known says why."""
+def _strip(figures: Mapping[str, Any]) -> doc.Cards | None:
+    """Return the headline figures beside each other; MFU that is not known says why. None before the first step."""
     shown = {name: _text(name, value) for name in ("step", *FIRST) if (value := figures.get(name)) is not None}
     cards = [doc.Card(text, (doc.Span(_title(name), "soft"),)) for name, text in shown.items()]
     if figures.get("mfu_reason") and "mfu" not in shown:
         cards.append(doc.Card("-", (doc.Span(f"MFU: {figures['mfu_reason']}", "soft"),)))
-    return doc.Cards(tuple(cards))
+    return doc.Cards(tuple(cards)) if cards else None
 
 
 def _title(name: str) -> str:
@@ -246,7 +244,9 @@ def _ranks(present: Sequence[RankNow], *, live: bool) -> doc.Section | None:
             )
             for rank in present
         )
-        return doc.Section("Ranks", (doc.Table(("rank", "step", "region", "heartbeat", "inside"), rows, names=5),))
+        return doc.Section(
+            "Ranks", (doc.Table(("rank", "step", "region", "heartbeat", "inside"), rows, names=5),), id="ranks"
+        )
     lines = []
     for place, members in groupby(present, key=lambda rank: rank.rank // CELLS):
         here = {rank.rank % CELLS: rank for rank in members}
