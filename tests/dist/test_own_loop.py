@@ -86,7 +86,8 @@ class Module(lightning.LightningModule):
 def fit(name, lr):
     trainer = lightning.Trainer(max_steps=3, accelerator="cpu", devices=2, strategy="ddp", logger=False,
                                 log_every_n_steps=1, enable_checkpointing=False, enable_progress_bar=False,
-                                enable_model_summary=False, accumulate_grad_batches=2, callbacks=[dtk.record.lightning_callback(name=name)])
+                                enable_model_summary=False, accumulate_grad_batches=2,
+                                callbacks=[dtk.record.lightning_callback(name=name)])
     trainer.fit(Module(lr), DataLoader(torch.randn(32, 8), batch_size=2))
 
 fit("good", 0.1)
