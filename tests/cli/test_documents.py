@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from dtk.commands.main import make_parser
+from dtk.run import _parse as parse_run
 from dtk.strategies.registry import CONFIG_TYPES
 from dtk.strategies.table import render
 from tests.cli.command import ROOT, environment
@@ -100,6 +102,32 @@ def test_the_tutorial_works_from_top_to_bottom(tmp_path):
             code = 1 if "exit code 1" in before else 0
             assert process.returncode == code and process.stdout, (command, process.stdout, process.stderr)
     assert (tmp_path / "comparison.html").exists() and (tmp_path / "report.html").exists()
+
+
+def typed_on(page: Path) -> list[str]:
+    """Every command of dtk in the blocks of a page, whether it is run by a test or not, without what is said of it."""
+    blocks = re.findall(r"```[a-z]*\n(.*?)```", page.read_text(), re.DOTALL)
+    lines = [
+        line.strip().removeprefix("$ ") for block in blocks for line in re.sub(r"\\\n\s*", " ", block).splitlines()
+    ]
+    lines = [re.split(r" {2,}#| {3,}| [|>] | && ", line)[0].replace("python -m dtk.run", "dtk run") for line in lines]
+    return [line for line in lines if line.startswith("dtk ") and "..." not in line and "<" not in line]
+
+
+def test_every_command_of_every_page_is_one_that_dtk_takes():
+    lines = sorted({line for page in DOCUMENTS for line in typed_on(page)})
+    assert len(lines) > 100
+    for line in lines:
+        words = shlex.split(line.partition(" -- ")[0], comments=True)[1:]
+        if {"-h", "--help", "--version"} & {*words}:
+            continue
+        if words[0] == "run":
+            parse_run(words[1:])
+            continue
+        parser, commands = make_parser(words[:1])
+        assert words[0] in commands.choices, line
+        arguments, rest = parser.parse_known_args(words)
+        assert not [word for word in rest if word.startswith("-") or not hasattr(arguments, "overrides")], line
 
 
 def test_pages_made_from_the_source_are_up_to_date():
