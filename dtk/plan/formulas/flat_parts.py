@@ -59,10 +59,8 @@ class FlatParts(Replicated):
         if self.config.strategy.stage == 1:
             Replicated.gradient(self, name, gradient)
             return
-        part = self.gradients.pop(name, None) or self.ledger.allocate(
-            "gradients", gradient.size_bytes // self.world_size
-        )
-        self.gradients[name] = part
+        if name not in self.gradients:
+            self.gradients[name] = self.ledger.allocate("gradients", gradient.size_bytes // self.world_size)
         gradient.drop()
 
     @property
