@@ -21,7 +21,9 @@ from diagnostics.report.overview import (
     spoken_of,
     undecided,
 )
+from diagnostics.report.without_cause import account_asks
 from diagnostics.tree.evaluate import Branch
+from diagnostics.tree.outcome import account_of
 
 PAGES: tuple[doc.Form, ...] = ("html", "markdown")
 SIDES_SHOWN = 8
@@ -129,6 +131,8 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     if unsure or (report.outcome == "undecided" and report.waiting is None and not report.suspicions):
         asked = report.root_causes[0] if report.root_causes else spoken_of(report)
         own = text_of(asked).missing if asked is not None else ""
+        account = None if report.root_causes else account_of(report.measures)
+        own = account_asks(account) if account is not None and account.unaccounted else own
         if own:
             rows.append(doc.Field("needed", own, "soft"))
         # What would show a hang says nothing about a crash.

@@ -46,6 +46,15 @@ def without_cause(
     return calls_text(hang) if isinstance(hang, dict) and not (trouble or damaged(evidence)) else ""
 
 
+def account_asks(account: Account) -> str:
+    """Return what would show where the time of a step went that has no reason."""
+    if account.no_device_events:
+        return "a profiler trace of a few steps with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+    if account.traced < account.world_size and account.exposed >= max(account.copies, account.idle):
+        return "the traces of all ranks of the same steps in one folder: which of them are late, and what is transfer"
+    return "the same steps under profile(with_stack=True): what the host does while the device is idle"
+
+
 def unheard_text(run: RunEvidence) -> str:
     """Return why a run that says that it is going on may have ended."""
     silent_s = run.silent_s(time())

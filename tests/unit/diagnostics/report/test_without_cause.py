@@ -8,7 +8,7 @@ from diagnostics.analysis.printed_steps import printed_steps
 from diagnostics.analysis.step_profile.account import Account
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
-from diagnostics.report.without_cause import account_text, printed_text, processes_text
+from diagnostics.report.without_cause import account_asks, account_text, printed_text, processes_text
 
 ON_DEVICE = Account(0.9, 0.02, 0.01, 0.03, 4, 4, on_device=True, no_device_events=False)
 
@@ -32,3 +32,10 @@ def test_on_cpu_waiting_is_told_apart_and_idle_is_no_fault() -> None:
 def test_without_steps_and_processes_nothing_is_said() -> None:
     evidence = Evidence(Path(), Limits())
     assert printed_text(printed_steps(evidence)) == processes_text(evidence) == ""
+
+
+def test_what_is_asked_for_follows_from_where_the_time_is_open() -> None:
+    assert "activities=[ProfilerActivity.CPU" in account_asks(replace(ON_DEVICE, no_device_events=True))
+    assert "all ranks" in account_asks(replace(ON_DEVICE, traced=1, exposed=0.8))
+    assert "with_stack=True" in account_asks(replace(ON_DEVICE, traced=1, exposed=0.1, idle=0.6))
+    assert "with_stack=True" in account_asks(replace(ON_DEVICE, idle=0.5))
