@@ -69,8 +69,9 @@ class JobState(Struct):
             return False
         if self.state in _ENDED_BADLY or any(fact.kind in _HANG_FACTS for fact in self.evidence.facts):
             return True
+        # A dump may also have been asked of a job that goes on: then its calls are young when it is written.
         if any(record.stuck_dump for record in self.survey.ranks.values()) and self.state != "running":
-            return True
+            return not 0 < self.waited_s() < STALL_S
         observed = observations(self.evidence).values()
         return self.waited_s() >= STALL_S or (bool(observed) and all(rank.blocked_s >= STALL_S for rank in observed))
 

@@ -136,12 +136,9 @@ class Standing(Struct, frozen=True):
     @property
     def shown_kinds(self) -> frozenset[str]:
         """Kinds of lines that need not be shown beside this."""
-        return (
-            _SHOWN
-            if self.waits
-            else (_LOST if self.lost or self.absent else frozenset())
-            | (_FAILED | {"watchdog_abort"} if self.failure else frozenset())
-        )
+        again = _FAILED - {"dist_backend_error"} | {"watchdog_abort"}  # One line of a failure says where it is.
+        failed = again if "dist_backend_error" in self.kinds else frozenset[str]()
+        return _SHOWN if self.waits else failed | (_LOST if self.lost or self.absent else frozenset())
 
     @property
     def longest(self) -> Waiting:

@@ -63,7 +63,12 @@ def unheard_text(run: RunEvidence) -> str:
 
 
 def calls_text(hang: Mapping[str, Any]) -> str:
-    """Return that the recorded calls of all ranks completed; empty where they did not."""
+    """Return that the recorded calls of all ranks completed, or are too young to hang; empty where they did not."""
+    if hang.get("young_s"):
+        return (
+            f"the oldest open call had waited {hang['young_s']:g} s when the dumps were written: the job was under "
+            "way, or had hung for no longer than that"
+        )
     if hang.get("ranks_waiting") or not hang.get("ranks") or hang["ranks"] != hang.get("world_size"):
         return ""
     if not hang["calls_compared"]:

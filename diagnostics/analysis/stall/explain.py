@@ -162,6 +162,7 @@ class Stall(Struct):
         ranks, groups, waiting = len(job.survey.ranks), len(job.survey.groups), len(job.pending_ranks())
         hang: dict[str, Any] = {"ranks": ranks, "world_size": job.world(), "groups": groups}
         hang |= {"calls_compared": job.survey.positions, "ranks_waiting": waiting}
+        hang |= {"young_s": round(job.waited_s(), 1)} if waiting and not (job.stands_still() or job.state) else {}
         if self.suspected or self.straggler:
             culprits = {rank for ranks in self._culprits() for rank in ranks}
             drawn = timeline(job, next(self._points(), None), culprits)

@@ -13,6 +13,8 @@ from diagnostics.evidence.reader import Handle, Reader, opens
 from diagnostics.evidence.readers import trace
 from diagnostics.evidence.values import integer, seconds
 
+_COPIED_S = 30.0
+"""A file of torch that is older than this beside its last call may have been copied since, so it tells no time."""
 _KEYS = (b"pg_config", b"pg_status", b"comm_lib_version", b"nccl_version", b"profiling_name")
 
 
@@ -38,7 +40,10 @@ class FlightFile(Handle, frozen=True):
         if not isinstance(recorders, dict):
             if not value.keys() & {"version", "entries", "pg_config", "pg_status"}:
                 raise ValueError("no dump of a flight recorder")
-            return [flight_entries.dump(value, self.rank, self.file)]
+            dump = flight_entries.dump(value, self.rank, self.file)
+            written_s = self.path.stat().st_mtime
+            dump.time_s = written_s if 0 < written_s - dump.last_s() < _COPIED_S else None
+            return [dump]
         rank = integer(value.get("rank")) if self.rank is None else self.rank
         dumps = [
             flight_entries.dump(ring, rank, self.file) for _, ring in sorted(recorders.items()) if type(ring) is dict

@@ -1,5 +1,6 @@
 """Hang causes on played jobs: who is blamed, who is only a victim, and what is a tie."""
 
+import os
 import random
 import shutil
 from pathlib import Path
@@ -170,6 +171,17 @@ def test_all_agree_and_none_completes(tmp_path: Path) -> None:
     found = [one for one in detect(evidence(tmp_path)) if one.status == "confirmed"]
     assert [(one.cause, one.ranks) for one in found] == [("hang.network", ())]
     assert "agree" in found[0].summary
+
+
+@pytest.mark.parametrize(("waited_s", "cause"), [(3.0, None), (25.0, "hang.network")])
+def test_dumps_that_were_asked_of_a_job_that_goes_on(tmp_path: Path, waited_s: float, cause: str | None) -> None:
+    write(tmp_path, Job(same(4, STEP * 3), nobody_completes=5))
+    file = min(tmp_path.glob("tr_*"))
+    youngest = FlightFile(file, file.name, 0, Limits()).load()[0].last_s()
+    for one in tmp_path.glob("tr_*"):
+        os.utime(one, (youngest + waited_s, youngest + waited_s))
+    found = [one.cause for one in detect(evidence(tmp_path)) if one.status == "confirmed"]
+    assert found == ([cause] if cause else [])
 
 
 def test_a_device_that_does_not_complete(tmp_path: Path) -> None:

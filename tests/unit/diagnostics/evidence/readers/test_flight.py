@@ -1,6 +1,7 @@
 """Files of the flight recorder: recognised by content, chosen by form and backend, refused when damaged."""
 
 import json
+import os
 import pickle
 from pathlib import Path
 
@@ -83,3 +84,12 @@ def test_deep_nesting_is_a_value_error(tmp_path: Path) -> None:
 
 HONEST = pickle.dumps(flight(), protocol=4)
 DAMAGED = HONEST[: len(HONEST) // 2]
+
+
+def test_a_file_that_nobody_can_have_copied_tells_when_it_was_written(tmp_path: Path) -> None:
+    file = handle(tmp_path, "tr_0", pickle.dumps(json.loads(as_json())))
+    (dump,) = file.load()
+    for later_s, known in ((0.4, True), (8.0, True), (3600.0, False)):
+        os.utime(file.path, (dump.last_s() + later_s, dump.last_s() + later_s))
+        (again,) = file.load()
+        assert (again.time_s == pytest.approx(dump.last_s() + later_s)) if known else again.time_s is None
