@@ -12,6 +12,7 @@ from itertools import islice
 from msgspec import Struct
 
 from diagnostics.analysis.layout import Layout, layout
+from diagnostics.evidence.calls import SIMULATED
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.ring.format import RingRecord
@@ -121,10 +122,11 @@ class Pairs(Struct, frozen=True):
         """
         run, gone = self.evidence.run, self.records[a][-1]
         beat = run.heartbeats.get(b) if run is not None else None
-        if beat is None or len(sent) >= len(expected) or beat.step != expected[0].step:
+        if len(sent) >= len(expected):
             return
+        waits = beat is not None and str(beat.region).startswith(_MESSAGES) and beat.step == expected[0].step
         meets = not gone.is_p2p and gone.state in ("started", "raised") and len({*gone.group.ranks} & {*stages}) > 1
-        if str(beat.region).startswith(_MESSAGES) and meets:
+        if meets and (waits or any(call.state == "started" for call in expected)):
             yield Misfit(a, b, len(sent), len(expected), (sent[-1] if sent else gone, expected[-1]))
 
     def _changed(self, rank: int, step: int | None, sizes: bool) -> bool:
@@ -141,7 +143,7 @@ def pairs(evidence: Evidence) -> Pairs:
     """Read all rings; one that is damaged is left out, which the coverage says."""
     records: dict[int, tuple[RingRecord, ...]] = {}
     files: dict[int, str] = {}
-    for file in evidence.handles(RingFile):
+    for file in [*evidence.handles(RingFile), *evidence.files.get(SIMULATED, ())]:
         try:
             ring = file.read()
         except (OSError, ValueError):

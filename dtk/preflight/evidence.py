@@ -4,7 +4,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -15,6 +17,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, RankError, RunEvidence, Stacks, Thread
 from diagnostics.evidence.readers.log import read_text
 from diagnostics.evidence.readers.ring import RECORDER
+from diagnostics.evidence.ring.format import RingDump, RingGroup, RingRecord
 from dtk.preflight.calls import Entry, Record
 from dtk.preflight.match import Standing
 
@@ -30,7 +33,10 @@ NOWHERE = Path("preflight")
 
 
 def evidence(
-    records: Mapping[int, Record], standings: Mapping[int, Standing], config: Mapping[str, object]
+    records: Mapping[int, Record],
+    standings: Mapping[int, Standing],
+    config: Mapping[str, object],
+    degrees: Mapping[str, int] | None = None,
 ) -> Evidence:
     """Return the stuck state as evidence.
 
@@ -38,10 +44,12 @@ def evidence(
         records: all ranks.
         standings: where each of them stands.
         config: the job's configuration, empty for a script.
+        degrees: of its mesh, outermost first, None for a script.
     """
     last = LAST_CALLS if len(records) <= MANY_RANKS else LAST_CALLS_OF_MANY
     failed = any(record.end.kind in ("killed", "raised") or record.end.code for record in records.values())
     run = RunEvidence(NOWHERE, Status("failed" if failed else "hung", exit_code=1), dict(config), {}, {}, {}, {}, {})
+    run.manifest["mesh"] = {**(degrees or {}), "order": [*(degrees or {})]}
     found = Evidence(NOWHERE, Limits(), run=run, world_size=len(records))
     for rank, record in sorted(records.items()):
         history = History(record, standings[rank], last)
@@ -124,6 +132,36 @@ class History:
                 region=calls[-1].region if calls else "",
             )
         ]
+
+    def read(self) -> RingDump:
+        """Return the calls with what a rank sends each of the others and expects of them, as `RingFile.read`."""
+        record, standing = self.record, self.standing
+        named = [(group.name, group.desc, group.ranks, f"{group.name} {group.ranks}") for group in record.groups]
+        groups = tuple(RingGroup(*each, 0, 0, 0) for each in named)
+        seqs, incomplete = [0] * len(groups), {*standing.incomplete}
+        calls = []
+        for number, entry in enumerate(record.issued()[: standing.issued]):
+            group, shapes, at = groups[entry.group], json.loads(entry.sizes or "[]"), frame_of(entry.site)
+            seqs[entry.group] += not entry.p2p
+            if number < standing.issued - self.last:
+                continue
+            peer = entry.peer if entry.p2p else entry.wire.root
+            state = "started" if number == standing.pending else "issued" if number in incomplete else "finished"
+            told: list[Any] = [number + 1, group, seqs[entry.group], bool(entry.p2p), entry.op, entry.user_op]
+            told += [entry.dtype, entry.sizes, "[]", sum(map(prod, shapes)), -1]
+            told += [None if peer is None else group.ranks[peer], "", entry.tag]
+            told += [_rows(entry, len(group.ranks), shapes), 0, at.file, at.line, at.function, entry.region]
+            calls.append(RingRecord(*told, entry.step, state, number * TICK_S, True))
+        return RingDump(self.rank, 0, 0, 0, "", groups, tuple(calls), True, 0)
+
+
+def _rows(entry: Entry, ranks: int, shapes: list[list[int]]) -> str:
+    """Return the splits of an all_to_all as a ring has them; empty for any other call."""
+    if not entry.op.startswith("all_to_all") or len(shapes) != 1:
+        return ""
+    sides = [side if len(side) == ranks else side * ranks for side in (entry.sent, entry.taken)]
+    row_bytes = max(1, sum(sides[0]) // max(1, shapes[0][0]))
+    return json.dumps([[size // row_bytes for size in side] for side in sides])
 
 
 def whole_history(record: Record) -> list[Call]:

@@ -101,7 +101,7 @@ def preflight(request: Request, say: Progress | None = None, composed: Composed 
     began_s = time.monotonic()
     job = _script_job(request) if composed is None else _job(composed, request)
     collected, records = simulate_all(job, request, say)
-    verdict = judge(records, job.plain, job.source, made_up=collected.made_up)
+    verdict = judge(records, job.plain, job.source, degrees=job.degrees, made_up=collected.made_up)
     tried: tuple[Tried, ...] = ()
     if request.what_if and job.config is not None and verdict.ends:
         what_if = WhatIf(job.config, job.plain, records, collected, request.local_size, request.limit_s, job.reads)

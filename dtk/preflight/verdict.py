@@ -61,13 +61,21 @@ class Verdict:
         return places.most_common(1)[0][0] if places else ""
 
 
-def judge(records: Mapping[int, Record], plain: Mapping[str, object], source: str, *, made_up: bool = False) -> Verdict:
+def judge(
+    records: Mapping[int, Record],
+    plain: Mapping[str, object],
+    source: str,
+    *,
+    degrees: Mapping[str, int] | None = None,
+    made_up: bool = False,
+) -> Verdict:
     """Match the calls of all ranks, and explain why they do not all finish.
 
     Args:
         records: all ranks of the job.
         plain: its configuration; empty for a script.
         source: how the report calls it.
+        degrees: of its mesh, outermost first; None = it has none.
         made_up: whether results of collectives were made up that the code may have read.
     """
     outcome = match(records.values())
@@ -77,7 +85,7 @@ def judge(records: Mapping[int, Record], plain: Mapping[str, object], source: st
     if outcome.ends:  # Every call of every rank is complete, and one of the ranks failed all the same.
         standings = {rank: Standing(len(record.issued()), None) for rank, record in records.items()}
         outcome = dataclasses.replace(outcome, standings=standings)
-    left = evidence(records, outcome.standings, plain)
+    left = evidence(records, outcome.standings, plain, degrees)
     report = explain(left, divergence_of(records, outcome.misfit), source)
     waiting: dict[int, str] = {}
     stands: dict[str, list[int]] = {}

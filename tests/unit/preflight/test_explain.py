@@ -1,8 +1,9 @@
 """What whole programs of simulated ranks say before the detectors look at the calls up to the stall."""
 
 import dataclasses
+from array import array
 
-from dtk.preflight.calls import End, Group, Record
+from dtk.preflight.calls import End, Group, Program, Record
 from dtk.preflight.evidence import evidence
 from dtk.preflight.match import match
 from dtk.preflight.verdict import divergence_of, explain
@@ -51,21 +52,42 @@ def test_sends_and_receives_are_no_part_of_the_comparison() -> None:
 
 
 def test_lengths_that_do_not_fit() -> None:
-    one = entry(0, "all_to_all")._replace(sent=(4,), taken=(4,))
+    one = entry(0, "all_to_all", 2)._replace(sent=(4,), taken=(4,))
     pair = Group("0", (0, 1), "default_pg")
     records = {
         rank: dataclasses.replace(
             record(rank, [pair], blocking(EXTRA)),
             program=dataclasses.replace(record(rank, [pair], blocking(EXTRA)).program, entries=(call,)),
         )
-        for rank, call in ((0, one), (1, one._replace(sent=(12, 4))))
+        for rank, call in ((0, one), (1, one._replace(sent=(12, 4), sizes="[[4]]")))
     }
     outcome = match(records.values())
     divergence = divergence_of(records, outcome.misfit)
     assert divergence is not None
     assert (divergence.payload, divergence.minority_rank, divergence.culprits) == ((12, 4), 1, (0, 1))
     (root,) = explain(evidence(records, outcome.standings, {}), divergence, "a test").root_causes
-    assert root.cause == "hang.signature_mismatch"
+    assert (root.cause, root.ranks) == ("hang.all_to_all_splits", (0, 1)), "of two ranks neither can be called wrong"
+
+
+def test_stages_that_send_another_number_of_messages() -> None:
+    """Of two steps, in the second of which the last stage sends one message less and goes on."""
+    pair = Group("0", (0, 1), "pp")
+
+    def stage(rank: int, p2p: str, messages: int) -> Record:
+        steps = [1, 1, *[2] * messages]
+        calls = [entry(0, p2p, p2p=p2p, peer=1 - rank)._replace(step=step) for step in steps]
+        made = [*calls, entry(0, "all_reduce")._replace(step=2)]
+        entries = tuple(dict.fromkeys(made))
+        events = [event for number, call in enumerate(made) for event in (entries.index(call), -1 - number)]
+        return Record(rank, Program(entries, array("i", events).tobytes()), (pair,), End())
+
+    records = {0: stage(0, "recv", 2), 1: stage(1, "send", 1)}
+    outcome, degrees = match(records.values()), {"pp": 2, "dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 1}
+    found = evidence(records, outcome.standings, {}, degrees)
+    (root,) = explain(found, divergence_of(records, outcome.misfit), "a test").root_causes
+    assert (root.cause, root.ranks) == ("hang.pipeline_mismatch", (1,))
+    (root,) = explain(evidence(records, outcome.standings, {}), None, "a script").root_causes
+    assert root.cause == "hang.p2p_cycle", "of a script nobody says which ranks are stages"
 
 
 def test_the_report_names_the_cause_the_ranks_and_the_line() -> None:
