@@ -1,6 +1,7 @@
 """The largest model and the largest micro-batch that fit a device: bisection on the closed form."""
 
 import dataclasses
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +18,6 @@ DEEPEST = 100_000
 """Layers; the schema's own limit."""
 WIDEST = 4096
 """Heads; wider models are sharded along their width, which no strategy here does."""
-_STRIDE = 15  # How many times the last number that fitted the next one to try lies ahead at most.
 LARGEST_BATCH = 1 << 24
 """Samples in a micro-batch; beyond it the number of tokens exceeds what a tensor indexes."""
 
@@ -73,32 +73,15 @@ def check_solvable(config: Config, here: Machine, option: str) -> None:
 def largest(excess: Callable[[int], int], limit: int) -> int:
     """Return the largest number from 1 to `limit` that fits; 0 when 1 does not.
 
-    Bisection, at points guessed on a straight line where that halves the bracket: memory is nearly linear in what is
-    solved for, and large models are slow to plan.
-
     Args:
         excess: bytes over what there is, growing; 0 or less fits.
         limit: nothing larger is tried.
     """
-    low, below = 1, excess(1)
-    if below > 0:
-        return 0
-    high, above = limit + 1, 0  # Until something does not fit, `above` is 0 and the steps grow.
-    ahead, guessing = 1, True
-    while high - low > 1:
-        width, bracketed = high - low, above > 0
-        if bracketed:
-            ahead = int(width * (-below / (above - below) if guessing else 0.5))
-        middle = min(high - 1, max(low + 1, low + ahead))
-        over = excess(middle)
-        if over > 0:
-            high, above = middle, over
-        else:
-            slope = (over - below) / (middle - low)
-            ahead = min(int(-over / slope) + 1 if slope > 0 else middle, _STRIDE * middle)
-            low, below = middle, over
-        guessing = not bracketed or not guessing or 2 * (high - low) <= width
-    return low
+    above = 1
+    while above <= limit and excess(above) <= 0:
+        above *= 2
+    low, high = above // 2, min(above, limit + 1)
+    return low + bisect_right(range(low + 1, high), 0, key=excess)
 
 
 def _largest_model(config: Config, here: Machine, what: str) -> Largest:
