@@ -1,6 +1,7 @@
 """The real set-up and step of one rank on tensors without memory; what each part of the second step held."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -26,9 +27,7 @@ from dtk.parallel.blocks import blocks_of
 from dtk.parallel.context import Context
 from dtk.parallel.control import Agreement
 from dtk.parallel.ddp_hooks import POWERSGD_START
-from dtk.parallel.precision import LossScaler
 from dtk.parallel.stop import StopRequest
-from dtk.record.numerics import Numerics
 from dtk.record.recorder import Recorder
 from dtk.simulate.data_dependence import check_answer, check_gradients, explained
 from dtk.simulate.group import simulated_group
@@ -39,11 +38,9 @@ from dtk.simulate.torch_internals import Reducer, check_torch, propagation_ignor
 from dtk.strategies.base import local, owned_state
 from dtk.tasks.base import leaves
 from dtk.tasks.cross_entropy import logits_of
-from dtk.train.assemble import measures
-from dtk.train.checkpoint import Checkpoints, LoopState
+from dtk.train.assemble import assemble
 from dtk.train.loop import Loop
 from dtk.train.pipeline import Pipelined
-from dtk.train.progress import Progress
 from dtk.train.setup import Parts, set_up
 
 MICRO_BATCHES = 3
@@ -99,7 +96,7 @@ def simulate_step(config: Config, rank: int, world_size: int, local_size: int, e
     """
     train, strategy = dataclasses.replace(config.train, compile=False), config.strategy.in_memory()
     off = RecordConfig(level="off")
-    config = dataclasses.replace(config, record=off, train=train, strategy=strategy, engine="native")
+    config = dataclasses.replace(config, record=off, train=train, strategy=strategy, engine="native", callbacks=[])
     check_torch()
     run = _Run(config, edge)
     group = simulated_group(rank, world_size, local_size, run.hear, config.mesh(world_size))
@@ -122,7 +119,7 @@ class _Run:
         self.gradients = GradientWatch(lambda tensors: self.ledger.mark(tensors, "gradients", weak=True))
         self.parts: Parts  # Once they are set up.
         self.data: Dataset | None = None  # The user's, where it makes the batches.
-        self.ends = True  # Whether the loss is made on this rank.
+        self.answers: nn.Module | None = None  # What the loss is made of, where it is made on this rank.
         self._logits = 0
         self._classes = 0
         self._members: dict[int, tuple[int, ...]] = {}
@@ -154,17 +151,19 @@ class _Run:
             if not self.config.task._target_ and context.mesh.pp == 1:
                 parts.model.register_forward_hook(lambda model, _, output: check_answer(self.named, model, output))
             blocks = blocks_of(parts.model)
-            # One stage of a pipeline: another has the loss, and all micro-batches are under way together.
-            stage = next(iter(parts.runner.stages.values())) if isinstance(parts.runner, Pipelined) else None
-            wrapped = parts.wrapped if stage is None else stage.wrapped
-            self.ends = context.mesh.coordinate(context.rank)["pp"] == context.mesh.pp - 1
-            self.places.watch(blocks, wrapped if self.ends else None)
-            wrapped.register_forward_hook(self._answered)
-            if isinstance(wrapped, DistributedDataParallel):
-                wrapped.reducer = cast(Any, Reducer(wrapped.reducer, self.ledger))
+            # Of a pipeline the last rank's last stage has the loss, and all micro-batches are under way together.
+            stages = [*parts.runner.stages.values()] if isinstance(parts.runner, Pipelined) else []
+            called = [stage.wrapped for stage in stages] or [parts.wrapped]
+            ends = context.mesh.coordinate(context.rank)["pp"] == context.mesh.pp - 1
+            self.answers = called[-1] if ends else None
+            self.places.watch(blocks, self.answers)
+            for wrapped in called:
+                wrapped.register_forward_hook(self._answered)
+                if isinstance(wrapped, DistributedDataParallel):
+                    wrapped.reducer = cast(Any, Reducer(wrapped.reducer, self.ledger))
             loop = self._loop(context, parts)
             count = self.config.batch_plan(context.world_size).accumulation_steps
-            count = min(MICRO_BATCHES, count) if stage is None else count
+            count = count if stages else min(MICRO_BATCHES, count)
             self.places.entered = self.ledger.touch
             regions.observe([self.places, self])
             # The first step creates the optimizer's states and DDP's buckets, the first that compresses PowerSGD's
@@ -222,6 +221,7 @@ class _Run:
 
     def _make(self, config: Config) -> nn.Module:
         """On the meta device; the moment it gets memory is the moment at which tensors become fake."""
+        self.modes.close()  # Those of the stage before.
         with torch.device("meta"):
             model = build_model(config.model, config.allow_targets)
         to_empty = model.to_empty
@@ -237,25 +237,11 @@ class _Run:
         return model
 
     def _loop(self, context: Context, parts: Parts) -> Loop:
-        config, paths = self.config, RunPaths(Path("simulated"))
+        config, paths = self.config, RunPaths(Path(os.devnull))
         place = context.rank, context.local_rank, context.node_rank, context.world_size
         recorder = Recorder(config, paths, *place, 0, context.device)
-        data = SyntheticData(name="synthetic", sequence_length=config.data.sequence_length)
-        return Loop(
-            config,
-            context,
-            SyntheticDataset(data, 0),
-            parts,
-            recorder,
-            Checkpoints(config.checkpoint, paths, context, recorder, {}, parts.strategy),
-            StopRequest(),
-            LossScaler(config.precision.initial_loss_scale),
-            LoopState(),
-            measures(config, context, parts),
-            Progress(config.train.steps, context.world_size, 0),
-            Numerics(config.record, recorder, context, parts.strategy.replicas),
-            config.batch_plan(context.world_size),
-        )
+        data = SyntheticDataset(SyntheticData(name="synthetic", sequence_length=config.data.sequence_length), 0)
+        return assemble(config, context, paths, recorder, StopRequest(), made=(data, parts))
 
     def _guess(self, tensor: Tensor) -> str:
         """Guess what a storage is from the moment in which it is made."""
@@ -269,7 +255,7 @@ class _Run:
         return "temporaries"
 
     def _answered(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        if not self.ends:
+        if module is not self.answers:
             self.gradients.follow(logits_of(output))
             return
         logits = max(leaves(output), key=Tensor.numel) if self.config.task._target_ else logits_of(output)

@@ -9,6 +9,7 @@ from diagnostics.contract.artifacts import RunPaths
 from dtk.config.instantiate import instantiate
 from dtk.config.schema import Config
 from dtk.data.build import build_dataset
+from dtk.data.dataset import Dataset
 from dtk.parallel.context import Context
 from dtk.parallel.precision import LossScaler
 from dtk.parallel.stop import StopRequest
@@ -31,6 +32,7 @@ def assemble(
     recorder: Recorder,
     stop: StopRequest,
     checkpoint: Path | None = None,
+    made: tuple[Dataset, Parts] | None = None,
 ) -> Loop:
     """Build data, model, strategy, optimizer and checkpoints, and restore what `checkpoint` holds.
 
@@ -41,12 +43,12 @@ def assemble(
         recorder: started already, so that it sees the collectives of the set-up.
         stop: asked at every step.
         checkpoint: a complete one to continue from; None = from the start.
+        made: data and parts that are there already; None = they are built here.
 
     Raises:
         DtkError: model, data or checkpoint cannot be used.
     """
-    dataset = build_dataset(config.data, config.allow_targets)
-    parts = set_up(config, context)
+    dataset, parts = made or (build_dataset(config.data, config.allow_targets), set_up(config, context))
     about_job: dict[str, Any] = {"model": config.model.name, "strategy": config.strategy.name, "seed": config.seed}
     about_job["global_batch_size"] = config.train.global_batch_size
     checkpoints = Checkpoints(config.checkpoint, paths, context, recorder, about_job, parts.strategy)

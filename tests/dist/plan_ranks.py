@@ -23,6 +23,7 @@ from tests.dist.ranks import placed
 
 MEASURED = ("second step", "third step")
 """What a thread of the backend frees late is in one or the other: the lower of both is the tensors' own."""
+RELEASED = ("all_gather_single", "reduce_scatter_single", "all_reduce", "all_to_all_single")
 STEP = "step"
 """Stands for all regions of a step together."""
 
@@ -152,9 +153,9 @@ def allocations(roots: list[Any]) -> tuple[list[tuple[int, int, int, bool]], lis
 
 def measure_all(context: Context, cases: dict[str, dict[str, Any]], folder: str) -> dict[str, Any]:
     """`cases`: name -> resolved configuration."""
-    for module, name in (
-        *((collectives, "all_gather_single"), (collectives, "reduce_scatter_single"), (dist, "all_reduce")),
-        *((quantized_comm, "all_gather_single"), (dist, "all_to_all_single")),
-    ):
-        setattr(module, name, released(getattr(module, name)))
+    # Each of the modules that hold one, FSDP2's calls included, which look it up in `dist`.
+    for module in (collectives, quantized_comm, dist):
+        for name in RELEASED:
+            if hasattr(module, name):
+                setattr(module, name, released(getattr(module, name)))
     return {name: steps(context, plain, f"{folder}/{name}") for name, plain in cases.items()}

@@ -32,9 +32,6 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
         what = f"strategy={config.strategy.name} cannot be simulated"
         why = "nn.DataParallel copies between the CUDA devices of one process"
         raise DtkError(what, why, "use strategy=ddp, or the closed form")
-    if config.parallel.stages_per_rank > 1:
-        what = f"parallel.stages_per_rank={config.parallel.stages_per_rank} cannot be simulated"
-        raise DtkError(what, "a simulated rank has one model or stage", "use --engine closed_form")
     if config.train.micro_batch_size < 1:
         raise DtkError("train.micro_batch_size=0 is not settled", fix="give it a number")
     chosen, layers = depths(config), getattr(config.model, "layers", 0)

@@ -74,12 +74,9 @@ def test_sections_are_there_when_they_are_asked_for() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_check_that_is_not_possible_is_a_note_unless_it_was_asked_for() -> None:
-    piped = ("strategy=ddp", "parallel.pp=2", "launcher.world_size=2", "model.layers=4")
-    piped += ("parallel.schedule=interleaved_1f1b", "parallel.stages_per_rank=2")
-    report = made(*piped, engine="auto")
+    of_devices = ("strategy=dp", "hardware=a100_40", "launcher.device=auto")
+    report = made(*of_devices, engine="auto")
     assert report.check is None
-    assert any(
-        note.startswith("The simulated check was not possible: parallel.stages_per_rank=2") for note in report.notes
-    )
+    assert any(note.startswith("The simulated check was not possible: strategy=dp") for note in report.notes)
     with pytest.raises(DtkError, match="the job cannot be simulated"):
-        made(*piped, engine="both")
+        made(*of_devices, engine="both")

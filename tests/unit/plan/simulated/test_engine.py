@@ -91,10 +91,14 @@ def test_six_blocks_by_the_straight_line(monkeypatch):
     line_equals_direct(job(64, "strategy=fsdp", "model.layers=6"), (4, 5), monkeypatch)
 
 
-def test_several_stages_on_a_rank_are_not_simulated():
+def test_several_stages_on_a_rank():
     parallel = ParallelConfig(pp=2, schedule="interleaved_1f1b", stages_per_rank=2)
-    with pytest.raises(DtkError, match=r"parallel\.stages_per_rank=2 cannot be simulated"):
-        simulate(dataclasses.replace(job(2, "strategy=ddp"), parallel=parallel), 2)
+    config = dataclasses.replace(
+        job(2, "strategy=ddp", "model.layers=4", "train.global_batch_size=8"), parallel=parallel
+    )
+    simulated, formula = simulate(config, 2), closed_form(config, 2)
+    assert simulated.memory.peak_bytes == pytest.approx(formula.memory.peak_bytes, rel=0.01)
+    assert calls(simulated) == calls(formula)
 
 
 @pytest.mark.extended
