@@ -151,7 +151,8 @@ class History:
             told += [entry.dtype, entry.sizes, "[]", sum(map(prod, shapes)), -1]
             told += [None if peer is None else group.ranks[peer], "", entry.tag]
             told += [_rows(entry, len(group.ranks), shapes), 0, at.file, at.line, at.function, entry.region]
-            calls.append(RingRecord(*told, entry.step, state, number * TICK_S, True))
+            told += [entry.step, state, number * TICK_S, True]
+            calls.append(RingRecord(*told))
         return RingDump(self.rank, 0, 0, 0, "", groups, tuple(calls), True, 0)
 
 
