@@ -54,22 +54,16 @@ class _Help(argparse.Action):
         parser.exit()
 
 
-_HYDRAS = {
-    "--hydra-help": "dtk uses Hydra to compose only - use --help",
-    "--package": "print one section by dtk explain SECTION - use --cfg for all of it",
-    "--resolve": "the configuration is always resolved - use --cfg",
-}
-"""Options of Hydra that dtk does without -> why, and what to use."""
 _KINDS = {"--cfg": ("job", "hydra", "all"), "--info": ("all", "config", "defaults", "defaults-tree", "searchpath")}
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
     short = {"-cn": "--config-name", "-cp": "--config-dir", "-cd": "--config-dir", "-c": "--cfg", "-p": "--package"}
     argv = [short.get(word, word) for word in argv]
+    hydras = read_options(__file__)["hydras"]
     for word in argv:
-        if (name := word.partition("=")[0]) in _HYDRAS:
-            why, _, fix = _HYDRAS[name].partition(" - ")
-            raise DtkError(f"dtk run has no {name}", why, fix)
+        if (name := word.partition("=")[0]) in hydras:
+            raise DtkError(f"dtk run has no {name}", *hydras[name])
     # Hydra's `--cfg job` and `--info defaults`: what dtk prints is the job, and all that it knows of the files.
     asked = [after for word, after in pairwise(argv) if after in _KINDS.get(word, ())]
     if "hydra" in asked:

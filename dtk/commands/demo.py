@@ -8,13 +8,10 @@ import webbrowser
 from pathlib import Path
 
 from diagnostics.contract.invocation import command, override
+from dtk.console.options import read_options
 from dtk.errors import DtkError
 
-PARTS = {
-    "extra_collective": "a deadlock: one rank issues a collective that the others do not",
-    "full_gather": "an all_gather of the whole model on every rank",
-    "one_bucket": "low overlap: all gradients are reduced at the end, in one bucket",
-}
+PARTS: dict[str, str] = read_options(__file__)["parts"]
 """Fault -> what it shows."""
 
 

@@ -3,19 +3,12 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from diagnostics.contract.files import table_beside
 from dtk.config.folders import conf_folder, groups
 from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 
 ALL = "all"
-_SECTIONS = {
-    "training": ("experiment", "model", "data", "task"),
-    "parallelism and numerics": ("strategy", "parallel", "precision", "optimizer", "schedule"),
-    "where it runs": ("launcher", "nccl"),
-    "recording and checkpoints": ("checkpoint", "record", "tracker"),
-    "injected faults": ("fault",),
-}
-"""In which order the groups are shown; others follow."""
 _LISTED = 20  # Longer lists are not shown without being asked for.
 
 
@@ -43,7 +36,7 @@ def help_text(which: str = "") -> str:
         raise DtkError(f'dtk run --help knows no group "{which}"', fix=near)
     if which in options_of:
         return "\n".join(_described(which, options_of[which])) + "\n"
-    listed = {title: [name for name in names if name in options_of] for title, names in _SECTIONS.items()}
+    listed = {title: [each for each in names if each in options_of] for title, names in table_beside(__file__).items()}
     listed["more"] = [name for name in options_of if not any(name in names for names in listed.values())]
     lines = ["choices (GROUP=OPTION):"]
     width = max(map(len, options_of))

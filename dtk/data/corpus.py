@@ -10,19 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from diagnostics.contract.files import table_beside
 from dtk.errors import DtkError
 
 CHUNK_BYTES = 1 << 20
-TEXT_SUFFIXES = frozenset({
-    ".txt", ".text", ".md", ".rst", ".tex", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".html", ".htm", ".yaml", ".yml",
-    ".toml", ".ini", ".cfg", ".log", ".py", ".pyi", ".c", ".h", ".cc", ".cpp", ".hpp", ".cu", ".rs", ".go", ".java",
-    ".js", ".ts", ".sh", ".sql",
-})  # fmt: skip
+_TABLE = table_beside(__file__)
+TEXT_SUFFIXES = frozenset(f".{suffix}" for suffix in _TABLE["text_suffixes"].split())
 """A file of these names is meant to be text: one that is not UTF-8 is an error, not skipped."""
 
-_NOT_SOURCE = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
-_RUN_FILES = ("status.json", "config.yaml")
-"""Of a run folder."""
+_NOT_SOURCE, _RUN_FILES = set(_TABLE["not_source"]), tuple(_TABLE["run_files"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from diagnostics.contract.files import table_beside
 from dtk.config.schema import HFData
 from dtk.data.corpus import text_corpus
 from dtk.data.network import unreachable
@@ -13,10 +14,7 @@ from dtk.data.tokens import Tokens, tokenised
 from dtk.errors import DtkError
 from dtk.extras import install
 
-_FORMATS = {
-    ".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow",
-    ".txt": "text",
-}  # fmt: skip
+_FORMATS: dict[str, str] = table_beside(__file__)
 _ROWS = 1000
 
 

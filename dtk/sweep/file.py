@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from diagnostics.contract.files import read_record
+from diagnostics.contract.files import read_record, table_beside
 from diagnostics.evidence import safe_yaml
 from diagnostics.evidence.limits import Limits
 from dtk.config.overrides import LARGEST_SWEEP, parse
@@ -17,13 +17,7 @@ from dtk.errors import DtkError, refused
 from dtk.sweep.values import refuse_endless, spelled
 
 METHODS = ("grid", "random", "bayes")
-KEYS = (
-    "program", "command", "method", "metric", "parameters", "early_terminate", "run_cap", "name", "description",
-    "project", "entity",
-)  # fmt: skip
-"""What a file may say. W&B's other keys are for its Launch product and for schedulers of one's own."""
-SPACE = ("value", "values", "probabilities", "min", "max", "distribution", "mu", "sigma", "q", "a", "b")
-"""What a parameter may say."""
+KEYS, SPACE = (tuple(words.split()) for words in table_beside(__file__).values())
 MOST_BYTES = 300_000  # Read in seconds; ten thousand values, which is the most, take less.
 _DEEPEST = 20  # Levels of brackets.
 CHOICES = "${args_no_hyphens}"  # W&B's name for the parameters of a point as `key=value` words.

@@ -124,7 +124,8 @@ def add_figures(
         raise DtkError(what, why, "return (sum, count) for each of metric_names")
     pairs = ((loss_of(task, output, batch.targets), count), *metrics.values())
     for name, pair in metrics.items():
-        if not isinstance(pair, tuple | list) or [_is_number(value) for value in pair] != [True, True]:
+        given = pair if isinstance(pair, tuple | list) else ()
+        if [v.numel() == 1 if isinstance(v, Tensor) else isinstance(v, Real) for v in given] != [True, True]:
             what = f"{type(task).__qualname__}.metrics: {name} is no pair of numbers"
             raise DtkError(what, "ranks add their sums and counts up", "return (sum, count), of one element each")
     if batch.counts:
@@ -133,10 +134,6 @@ def add_figures(
         sums += torch.stack(values)
         for metric in (collected or {}).values():
             metric.update(*task.collect(output, batch.targets))
-
-
-def _is_number(value: object) -> bool:
-    return value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real)
 
 
 def no_figures(task: Task, device: torch.device) -> Tensor:

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 from msgspec.structs import replace
 
 from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
 from diagnostics.contract.invocation import command
 from diagnostics.report import document as doc
@@ -31,12 +32,8 @@ CELLS = 32  # Ranks in a row of cells: four nodes of eight.
 QUIET_S = 30.0
 """A rank of a running run without a sign of life for so long is marked. The shortest that the default watch waits
 before it looks closer is longer; a checkpoint or an evaluation beats in between."""
-FIRST = ("loss", "validation_loss", "tokens_per_s", "step_time_s", "peak_memory_bytes", "mfu", "grad_norm", "lr")
-"""Curves in the order in which people look at them; others follow in a fold."""
-_TITLES = {
-    "tokens_per_s": "tokens/s", "step_time_s": "step time", "peak_memory_bytes": "peak memory of rank 0", "mfu": "MFU",
-    "lr": "learning rate",
-}  # fmt: skip
+FIRST: dict[str, str] = table_beside(__file__)
+"""Curves in the order in which people look at them, and their titles; others follow in a fold."""
 _COLOURS = {"bad": "h5", "warn": "h3", "good": "h0", "": "h0"}  # Of cells, by tone.
 _TONES: dict[str, doc.Tone] = {"finished": "good", "running": "strong", "queued": "soft", "preempted": "warn"}
 
@@ -183,7 +180,7 @@ def _strip(figures: Mapping[str, Any]) -> doc.Cards | None:
 
 
 def _title(name: str) -> str:
-    return _TITLES.get(name, name.replace("_", " "))
+    return FIRST.get(name, name.replace("_", " "))
 
 
 def _text(name: str, value: Any) -> str:
