@@ -38,6 +38,7 @@ def of(folder: Path, text: str) -> Report:
         (STEPS + SLURM.format("DUE TO TIME LIMIT "), "time limit"),
         (SLURM.format("DUE TO PREEMPTION ") + RAISED, "preempted"),
         (SLURM.format("DUE TO NODE FAILURE "), "node failed"),
+        (SLURM.format("DUE TO JOB REQUEUE "), "back into its queue"),
         ("Reason: Evicted\nMessage: The node was low on resource: ephemeral-storage. Threshold 10%\n", "evicted"),
         ("Message: Pod was terminated in response to imminent node shutdown.\n", "shut down"),
         ("[2026-02-27 21:35:32,100] [INFO] [launch.py:315] Main process received SIGTERM, exiting\n", "SIGTERM"),
