@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
+from dtk.config.schema import WatchConfig
 from dtk.record.desync import first_difference
 from dtk.record.judge import Judge, pack, unpack
 
@@ -48,3 +49,23 @@ def test_a_rank_that_stood_still_before_its_first_report_is_known_to_be_there(mu
     assert judge.here() == [0, 1]
     found = judge.find(limit_s=4.0, first_limit_s=600.0)
     assert found is not None and found["kind"] == "stall"
+
+
+@pytest.mark.parametrize("stepping", [False, True])
+def test_a_quarter_of_an_hour_of_one_ranks_work_is_no_stall(stepping: bool) -> None:
+    """It compiles, or writes a checkpoint, or evaluates, while the others wait for it: under the default limits."""
+    store, judge, limits = HashStore(), Judge(4), WatchConfig()
+
+    def tell(rank: int, tick: int, idle_s: float) -> None:
+        told = {"tick": tick, "idle_s": idle_s, "stepping": stepping, "leaving": "", "sound": True, "groups": {}}
+        store.set(f"rank/{rank}", json.dumps(told))
+
+    found = []
+    for second in range(0, 1800, 5):
+        working_s = min(second, 900)  # Then it stands too.
+        for rank in range(4):
+            tell(rank, second, float(second - working_s if rank == 0 else second))
+        judge.read(store, 5.0, 5.0)
+        if judge.find(limits.stall_timeout_s, limits.first_step_timeout_s) is not None:
+            found.append(second)
+    assert found[0] == 900 + (limits.stall_timeout_s if stepping else limits.first_step_timeout_s)
