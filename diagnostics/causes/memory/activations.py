@@ -6,12 +6,13 @@ from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.categories import ACTIVATIONS, LOGITS
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import declared, texts_beside
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
-from diagnostics.contract.formatting import bytes_text
+from diagnostics.contract.findings import EvidenceItem, Finding, Text
+from diagnostics.contract.formatting import Bytes, bytes_text
 
 ID = "memory.activations"
+_TEXTS = texts_beside(__file__)
 TIGHT = 0.9
 """Of the device: a peak beyond this is as good as out of memory."""
 DOMINANT = 0.5
@@ -44,23 +45,19 @@ class Activations(Struct, frozen=True):
 
     def text(self, finding: Finding) -> Text:
         """Say how much they are and how to keep fewer."""
-        work, logits, peak = self.activation_bytes, self.logits_bytes, bytes_text(self.peak_bytes)
-        at = f" in step {finding.step}, {self.region}" if finding.step is not None else ""
-        summary = f"Activations hold {bytes_text(work)} of the peak of {peak} on {shared.rank_names([self.rank])}{at}"
-        summary += f", {bytes_text(logits)} of them logits." if logits > MANY_LOGITS * work else "."
-        remedies, saves = list[Remedy](), f"up to {bytes_text(max(0, work - logits))} of {peak}"
-        why = "only the inputs of each block are kept; the rest is computed again in backward"
-        if self.checkpoints is None:
-            remedies.append(Remedy("code", "checkpoint each block (torch.utils.checkpoint)", why, saves))
-        elif not self.checkpoints:
-            remedies.append(Remedy("override", "train.activation_checkpoint_every=1", why, saves))
-        if self.micro_batch is not None and self.micro_batch > 1:
-            change, half = f"train.micro_batch_size={self.micro_batch // 2}", f"{bytes_text(work / 2)} of {peak}"
-            remedies.append(Remedy("override", change, "activations are proportional to the micro-batch", half))
-        if logits > MANY_LOGITS * work and not self.strategy:
-            change = "compute the loss in chunks (fused cross entropy)"
-            remedies.append(Remedy("code", change, "logits exist in pieces"))
-        return Text(summary=summary, measured=self.measured, remedies=tuple(remedies))
+        work, has_logits = self.activation_bytes, self.logits_bytes > MANY_LOGITS * self.activation_bytes
+        said = ["with_logits" if has_logits else "usual"]
+        said += ["checkpoint"] if self.checkpoints is None else [] if self.checkpoints else ["override"]
+        said += ["micro_batch"] if self.micro_batch is not None and self.micro_batch > 1 else []
+        return _TEXTS(
+            finding,
+            [*said, "chunked_loss"] if has_logits and not self.strategy else said,
+            facts=self,
+            at=f" in step {finding.step}, {self.region}" if finding.step is not None else "",
+            saves=Bytes(max(0, work - self.logits_bytes)),
+            half=Bytes(work / 2),
+            half_batch=(self.micro_batch or 0) // 2,
+        )
 
 
 def decide(job: JobMemory) -> list[Finding]:

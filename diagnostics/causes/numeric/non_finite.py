@@ -26,7 +26,6 @@ from diagnostics.contract.findings import (
     undecided,
     worded,
 )
-from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import Evidence, RankError, RunEvidence
 
@@ -102,19 +101,12 @@ def _own_loss_text(
     `alone`: other ranks' losses were finite, or there are none. `silent`: ranks without a record. `recovered`: finite
     again later, under loss scaling.
     """
-    step = finding.step
-    summary = f"The losses of all ranks became {value} at step {step} at once: no single rank began it."
-    if alone:
-        others = "; the other ranks' own losses were finite there and broke after it" if world_size > 1 else ""
-        summary = f"The loss of {ranks_spoken(ranks)} became {value} at step {step}{others}."
-        if silent:
-            summary += f" {silent} ranks left no record, so another may have broken in the same step."
-    if recovered:
-        summary += " It was finite again later, as loss scaling allows."
-    measured = f"loss {value} on {len(ranks)} of {world_size} ranks at step {step}"
-    return Text(
-        summary=summary, measured=measured, remedies=settings.remedies(step, ranks if alone and world_size > 1 else ())
+    said = ["alone" if alone and world_size > 1 else "single" if alone else "all"]
+    said += ["silent"] if alone and silent else []
+    text = _TEXTS(
+        finding, [*said, "recovered"] if recovered else said, value=value, own=ranks, world=world_size, silent=silent
     )
+    return replace(text, remedies=settings.remedies(finding.step, ranks if alone and world_size > 1 else ()))
 
 
 def _words(

@@ -14,6 +14,7 @@ from diagnostics.contract import findings
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Text, Where
+from diagnostics.contract.formatting import filled
 
 ALL_RANKS = "a profiler trace of every rank (dtk: `record=full`)"
 _NO_TRACE = "`record=full` (a dtk run), or `torch.profiler.profile` with `record_shapes=True` on every rank"
@@ -99,7 +100,7 @@ def words_beside(file: str) -> Callable[..., Words]:
     table = table_beside(file)
 
     def words(cost: StepCost, case: str = "words", **figures: object) -> Words:
-        return Words(**{name: text.format(cost=cost, **figures) for name, text in table[case].items()})
+        return Words(**{name: filled(text, {"cost": cost, **figures}) for name, text in table[case].items()})
 
     return words
 

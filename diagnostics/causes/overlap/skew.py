@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from statistics import median
+from typing import Any
 
 from diagnostics.analysis.step_profile.account import WAITING_ON_CPU
 from diagnostics.analysis.step_profile.overview import MS, Overview
@@ -9,7 +10,7 @@ from diagnostics.analysis.step_profile.skew import Late
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding
-from diagnostics.contract.formatting import ranks_spoken, sentence
+from diagnostics.contract.formatting import ranks_spoken
 
 _MOST = 0.6
 """Share of the lateness, and of the steps, that the blamed ranks have to bring about together."""
@@ -19,34 +20,17 @@ _WANDERING = 0.05
 """Of the step: lateness that moves from rank to rank has to cost more to be named."""
 _COMPARABLE = 0.5
 """Of the lateness of the rank that is late most: a rank with as much is late for a reason as well."""
-_REASONS = table_beside(__file__)
+_TABLE, _WORDS = table_beside(__file__), shared.words_beside(__file__)
 """Reason -> why a rank comes late (`reason`), and what to change."""
-_SEEN = "waiting for late ranks"
 _WAITING = "waiting {ms} ms of {step_ms} ms a step, "
 
 
-def _words(cost: shared.StepCost, *, reason: str = "", within: str = "", ranks: tuple[int, ...] = ()) -> shared.Words:
-    """Put the late ranks into words; `within` is what their host stands in, and an empty `reason` is not known."""
-    several = len(ranks) > 1
-    why = f"it {_REASONS[reason]['reason']}" if reason else "the trace does not show what takes it longer"
-    why += f" ({within})" if within and reason in ("data", "sync", "pause") else ""
-    return shared.Words(
-        seen=_SEEN,
-        summary=f"{sentence(ranks_spoken(ranks))} {'come' if several else 'comes'} late to the collectives and the "
-        f"others wait: {cost}; {'of each, ' if several else ''}{why}.",
-        change=_REASONS.get(reason, {}).get("change", "compare that rank's step with another's in the trace viewer"),
-        why="the others wait for it in every collective",
-    )
-
-
-def _wandering(cost: shared.StepCost, *, waiting_ms: float) -> shared.Words:
-    return shared.Words(
-        seen=_SEEN,
-        summary=f"Ranks wait for each other {shared.figure(waiting_ms)} ms a {cost.unit}, and a different one comes "
-        f"late each time: up to {cost}.",
-        change="give all ranks batches of the same amount of work (bucket by length, balance tokens)",
-        why="lateness that moves from rank to rank comes from uneven work (work imbalance)",
-    )
+def _late(ranks: tuple[int, ...] = (), reason: str = "", within: str = "") -> dict[str, Any]:
+    """Return what the text about late ranks names; `within` is what their host does, an empty `reason` is not known."""
+    row = _TABLE.get(reason, _TABLE["unknown"])
+    place = f" ({within})" if within and reason in ("data", "sync", "pause") else ""
+    why = f"{'of each, ' if len(ranks) > 1 else ''}{row['reason']}{place}"
+    return {"case": "late", "late": ranks, "why": why, "change": row.get("change", _TABLE["unknown"]["change"])}
 
 
 def decide(view: Overview) -> Finding:
@@ -68,7 +52,7 @@ def decide(view: Overview) -> Finding:
     )
     total = sum(ns for _, ns in priced) / MS / steps
     if not view.worth(total):
-        return shared.judged(view, shared.costly(view, total, _words))
+        return shared.judged(view, shared.costly(view, total, _WORDS, **_late()))
     culprits = _culprits(view, priced)
     theirs = [(late, ns) for late, ns in priced if set(late.ranks) & set(culprits)]
     step_ms = shared.figure(view.step_ms)
@@ -86,7 +70,7 @@ def decide(view: Overview) -> Finding:
             return shared.ruled_out(_WAITING + "a different rank each time", ms=shared.figure(total), step_ms=step_ms)
         rank, ns = max(_shares(priced).items(), key=lambda item: (item[1], -item[0]))
         shown = f"rank {rank} comes last most, for {ns / sum(ns for _, ns in priced):.0%} of the lateness"
-        facts = shared.costly(view, total, _wandering, waiting_ms=waiting)
+        facts = shared.costly(view, total, _WORDS, case="wandering", waiting_ms=shared.figure(waiting))
         return shared.judged(view, facts, shown, ranks=(), victims=view.ranks, confidence=0.7, of_transfer=False)
     own = sum(ns for _, ns in theirs) / MS / steps
     if view.on_device and (len({late.step for late, _ in theirs}) < _MOST * steps or not view.worth(own)):
@@ -101,7 +85,7 @@ def decide(view: Overview) -> Finding:
         f"{ranks_spoken(culprits)} entered last, at most {shared.figure(first.lead / MS)} ms before {first.op} of "
         f"group {first.group or '?'}"
     )
-    facts = shared.costly(view, own, _words, reason=reason, within=within, ranks=culprits)
+    facts = shared.costly(view, own, _WORDS, **_late(culprits, reason, within))
     return shared.judged(view, facts, shown, ranks=culprits, victims=shared.others(view, culprits), of_transfer=False)
 
 
