@@ -73,6 +73,11 @@ class DeepSpeed(Strategy):
             DtkError: the library refuses them.
         """
         deepspeed = _library(self.context.device.type)
+        # Asked before the library compiles another extension for minutes and only then refuses.
+        if self.config.offload_to == "nvme" and not deepspeed.ops.op_builder.AsyncIOBuilder().is_compatible(False):
+            what = f"strategy={self.config.name}: DeepSpeed cannot build what strategy.offload_to=nvme needs"
+            fix = f"install them (Debian: libaio-dev g++), or use strategy=zero{self.config.stage}"
+            raise DtkError(what, "a C++ compiler and the headers of libaio", fix)
         job = {"model": self.model, "optimizer": build(groups), "config": self.settings}
         # In 16 bit DeepSpeed makes the master weights from parameters that it has rounded already.
         rounds = self.precision.compute_dtype != "float32"
@@ -81,9 +86,7 @@ class DeepSpeed(Strategy):
             self.engine = deepspeed.initialize(**job, dist_init_required=False)[0]
         except (AssertionError, ValueError, RuntimeError) as error:
             what = f"strategy={self.config.name}: DeepSpeed {deepspeed.__version__} refuses the job"
-            needs = "offload_to=nvme needs a C++ compiler and the headers of libaio (Debian: libaio-dev)"
-            fix = needs if self.config.offload_to == "nvme" else ""
-            raise DtkError(what, " ".join(str(error).split()), fix) from error
+            raise DtkError(what, " ".join(str(error).split())) from error
         backend = deepspeed.comm.comm.cdb
         for op in MARKED:
             setattr(backend, op, _marked(op, getattr(type(backend), op).__get__(backend)))
