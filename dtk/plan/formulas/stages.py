@@ -113,7 +113,8 @@ def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = F
     rank.ledger.allocate("activations", 2 * 8 * config.data.sequence_length * samples)
     rank.run(walked.orders()[place])
     holdings = rank.holdings.values()
-    number = place * config.mesh(world_size).stride("pp") + max(holding.rank for holding in holdings)
+    mesh = config.mesh(world_size)
+    number = place * mesh.stride("pp") + max(holding.rank for holding in holdings) * mesh.stride("dp")
     kept_elsewhere = ((each.host_bytes, each.file_bytes, each.paged_bytes) for each in holdings)
     return rank.ledger.memory(number, *map(sum, zip(*kept_elsewhere, strict=True)))
 
