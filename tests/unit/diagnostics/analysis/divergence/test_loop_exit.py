@@ -149,7 +149,7 @@ def test_without_text_of_that_time_both_are_offered(tmp_path: Path, text: str, a
         ("hang.uneven_iterations", (1,)),
     ]
     for one in found:
-        assert one.confidence < 0.5 and "the calls do not tell which" in one.summary
+        assert one.confidence < 0.5 and "the calls do not show which" in one.summary
         assert sorted(remedy.change.split()[0] for remedy in one.remedies) == ["let", "take"]
 
 
