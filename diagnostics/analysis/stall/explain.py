@@ -275,7 +275,7 @@ def _waits(stall: Stall, explained: set[int]) -> None:
         stall.transfer = None if stall.circular else unrecorded_transfer(job)
         if stall.transfer is not None:
             explained |= {*stall.transfer.ranks, *stall.transfer.waiting}
-        stall.device = late.device_stall(job)
+        stall.device = late.device_stall(job, {rank for case in stall.divergences for rank in case.culprits})
         if stall.device is not None:
             _settle(stall, explained, stall.device.ranks)
         host = late.late_hosts(job, explained)

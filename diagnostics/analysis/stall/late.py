@@ -68,8 +68,13 @@ class RanAhead(Struct, frozen=True):
     may_be_unrecorded: bool
 
 
-def device_stall(job: JobState) -> DeviceStall | None:
-    """Ranks whose device lags behind its peers', by the completion counters of NCCL's dumps."""
+def device_stall(job: JobState, diverging: Collection[int] = ()) -> DeviceStall | None:
+    """Ranks whose device lags behind its peers', by the completion counters of NCCL's dumps.
+
+    Args:
+        job: what its ranks wait in.
+        diverging: ranks in another call than their peers, which cannot complete whatever their devices do.
+    """
     roots = _roots(job, ())
     ranks = {rank for rank in roots if _completed_elsewhere(job, rank)}
     ranks |= set(lagging(job)) - _settled(job, ())
@@ -78,6 +83,7 @@ def device_stall(job: JobState) -> DeviceStall | None:
         for operation, few in job.waits.waiting.items():
             if _counts_completion(operation) and len(job.waits.complete[operation]) > len(few):
                 ranks |= set(few) - set(roots)
+    ranks -= set(diverging)
     if not ranks:
         return None
     first = min(ranks)

@@ -260,7 +260,7 @@ def test_one_that_left_nothing_is_named_as_missing(tmp_path: Path) -> None:
     start(tmp_path, 0, "meets", 40, 40)
     report = diagnose(tmp_path)
     assert report.outcome == "undecided"
-    assert any("nothing was left by rank 1" in text_of(one.finding).summary for one in report.findings)
+    assert any("Nothing was left by rank 1" in text_of(one.finding).summary for one in report.findings)
 
 
 def test_a_log_in_utf_16(tmp_path: Path) -> None:
@@ -290,8 +290,8 @@ WORKER = (
 @pytest.mark.parametrize(
     ("own", "last", "says"),
     [
-        ("", "/src/dtk/train/loss.py", "look at what this run gave to dtk (AttributeError"),
-        ("", "/venv/lib/python3.11/site-packages/torch/_tensor.py", "look at what this run gave to dtk"),
+        ("", "/src/dtk/train/loss.py", "check what this run passes to dtk (AttributeError"),
+        ("", "/venv/lib/python3.11/site-packages/torch/_tensor.py", "check what this run passes to dtk"),
         (OWN, "/venv/lib/python3.11/site-packages/torch/_tensor.py", "fix the error at /w/mine.py:9"),
         ("", "/w/mine.py", "fix the error at /w/mine.py:17"),
         ("", "/src/dtk/faults/gradients.py", "fix the error at /src/dtk/faults/gradients.py:17"),
