@@ -43,7 +43,7 @@ def test_what_a_rank_lacks_that_left_no_file():
 def test_problems_of_files_and_those_by_which_nothing_is_lost():
     lost, kept = Problem("flight", "a", "cut off"), Problem("flight", "b", "a copy", harmless=True)
     doubt = Problem("file", ".", "files of different jobs are mixed")
-    job = evidence(problems=[lost, kept, doubt, Problem("metrics", "metrics.jsonl", "cut off")])
+    job = evidence(problems=[lost, kept, doubt, Problem("step_records", "metrics.jsonl", "cut off")])
     assert damaged(job) == [lost, job.problems[3]]
     assert damaged(job, harmless=True) == [lost, kept, job.problems[3]]
 

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from diagnostics.analysis import processes
 from diagnostics.analysis.step_profile import overview
 from diagnostics.contract.findings import text_of
 from tests.trace_generator import Simulator, Style, write
@@ -116,6 +117,6 @@ def test_processes_give_what_one_process_gives(tmp_path: Path, detect: Any, monk
     write(SICK[0].build(), tmp_path)
     alone = detect(tmp_path)
     monkeypatch.setattr(overview, "_LARGE_BYTES", 1)
-    monkeypatch.setattr(overview.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(processes.os, "sched_getaffinity", lambda _: {0, 1})
     spread = detect(tmp_path)
     assert spread == alone
