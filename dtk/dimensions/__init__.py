@@ -1,1 +1,25 @@
-"""What `parallel` adds to data parallelism: a file per mesh dimension cuts a model and declares what is sent."""
+"""Each kind of model parallelism wraps a model along one mesh dimension and declares what its ranks send each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dtk.dimensions import cp, ep, tp
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dtk.config.schema import Config
+    from dtk.parallel.mesh import Mesh
+    from dtk.strategies.declared import Collective, Shape
+
+
+def inside(
+    config: Config, mesh: Mesh, accumulation_steps: int, partial: Sequence[Shape], blocks: range | None = None
+) -> list[Collective]:
+    """Return what forward and backward of a model communicate themselves in a step; arguments as of `tp.declare`."""
+    return [
+        *tp.declare(config, mesh, accumulation_steps, partial, blocks),
+        *cp.declare(config, mesh, accumulation_steps, blocks),
+        *ep.declare(config, mesh, accumulation_steps, blocks),
+    ]

@@ -105,7 +105,9 @@ def _layouts(job: Composed, ranks: int, local_size: int) -> Iterator[tuple[Typed
     batch = job.config.train.global_batch_size
     for tp in (n for n in divisors(ranks) if n <= local_size):
         for pp, virtual in product(divisors(ranks // tp), _VIRTUAL):
-            dp = ranks // tp // pp
+            dp, rest = divmod(ranks, tp * pp * job.config.parallel.cp)
+            if rest:
+                continue
             if virtual > 1 and pp == 1:
                 continue
             micros = [n for n in BatchPlan(batch, 1, dp).micro_batch_sizes() if n <= _LARGEST_MICRO_BATCH]

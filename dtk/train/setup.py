@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 
 from dtk.config.schema import Config
-from dtk.dimensions import cp, ep, tp
+from dtk.dimensions import cp, ep, inside, tp
 from dtk.dimensions.pp import Messages, cut, joined, shared_parameters
 from dtk.models.build import build_model, check_blocks
 from dtk.models.gpt import GPT
@@ -90,8 +90,11 @@ def set_up(
     loads = ExpertLoads(context, config.model) if config.model.architecture == "moe" else None
     if context.mesh.pp == 1:
         wrapped = spread(model).wrapped
-        inside = functools.partial(_inside, config, strategy, model, None)
-        runner = Accumulate(strategy, model, wrapped, task, tokens, inside, loads)
+
+        def declare(steps: int) -> list[Collective]:
+            return inside(config, context.mesh, steps, strategy.partial_shapes(model, "tp"))
+
+        runner = Accumulate(strategy, model, wrapped, task, tokens, declare, loads)
     else:
         pipeline, first = config.parallel.pipeline(1), context.mesh.coordinate(context.rank)["pp"]
         cuts = config.parallel.stage_blocks(len(blocks_of(model)))
@@ -150,18 +153,6 @@ def _model(config: Config) -> nn.Module:
         return build_model(config.model, config.allow_targets)
 
 
-def _inside(
-    config: Config, strategy: Strategy, model: nn.Module, blocks: range | None, accumulation_steps: int
-) -> list[Collective]:
-    """Return what forward and backward of a model, or of a stage with these blocks, communicate themselves."""
-    mesh = strategy.context.mesh
-    return [
-        *tp.declare(config, mesh, accumulation_steps, strategy.partial_shapes(model, "tp"), blocks),
-        *cp.declare(config, mesh, accumulation_steps, blocks),
-        *ep.declare(config, mesh, accumulation_steps, blocks),
-    ]
-
-
 def _pipelined(
     config: Config,
     strategy: Strategy,
@@ -179,7 +170,8 @@ def _pipelined(
         return tokens[0], tokens[1] // parts, config.model.width
 
     def declare(number: int, steps: int) -> list[Collective]:
-        return _inside(config, strategy, stages[number].model, cuts[number], steps)
+        partial = strategy.partial_shapes(stages[number].model, "tp")
+        return inside(config, context.mesh, steps, partial, cuts[number])
 
     micro_batch = stream((config.train.micro_batch_size, config.data.sequence_length // context.mesh.cp))
     message_bytes = prod(micro_batch) * strategy.stream_dtype.itemsize

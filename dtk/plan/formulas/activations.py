@@ -40,6 +40,10 @@ class Layers:
     """With tp: whether the residual stream is cut along the sequence."""
     loss_parallel: bool = True
     """With tp: whether the loss is computed on each rank's part of the vocabulary."""
+    cp: int = 1
+    """Ranks that divide each sequence, of which `sequence` is one's part."""
+    context: str = "ring"
+    """With cp: how their attention reaches the others' tokens, see `dtk.dimensions.cp`."""
     shapes: dict[str, Shape] = field(init=False)
     """Of every parameter; those of blocks without their number."""
     cast_weights: dict[str, Buffer] = field(default_factory=dict)
@@ -176,17 +180,59 @@ class Layers:
             narrow.drop()
         return out
 
-    def attention(self, inputs: tuple[Value, ...], sizes: tuple[int, ...], out_bytes: int, dropout: float) -> Value:
+    def attention(self, inputs: tuple[Value, ...], sizes: tuple[int, ...], dropout: float) -> Value:
         """Flash attention (Dao et al. 2022) keeps inputs, output and one number per row, not the s x s matrix.
 
         With dropout the CPU has no such kernel: the matrix is kept as softmax, as mask and after dropout.
+
+        Args:
+            inputs: queries, keys and values, or one value of which they are views.
+            sizes: of their gradients.
+            dropout: probability.
         """
-        rows = self.tokens * self.shape.config.heads // self.tp
-        saved = rows * FLOAT_BYTES
+        config, heads = self.shape.config, self.shape.config.heads // self.tp
+        rows = self.tokens * heads
+        saved, queries = rows * FLOAT_BYTES, rows * (config.width // config.heads) * self.compute_bytes
+        if self.cp > 1 and self.context == "ring":
+            return self._ring(inputs, queries, sum(sizes) - queries, saved)
         if dropout and not self.on_cuda:
-            saved = 3 * rows * self.sequence * self.compute_bytes
+            saved = 3 * rows * self.cp * self.sequence * self.compute_bytes
         graded = list(zip(inputs, sizes))
-        return self.tape.operation(out_bytes, graded, saves=inputs, saves_output=True, kept_bytes=saved)
+        if self.cp == 1:
+            return self.tape.operation(queries, graded, saves=inputs, saves_output=True, kept_bytes=saved)
+        # Keys and values travel together. What is sent and what arrives is there beside what is made of it.
+        both = sum(sizes) - queries
+        work = max(2 * queries, 3 * both)
+        given = self.tape.operation(sum(sizes), graded, workspace_bytes=work, backward_workspace_bytes=work)
+        heard = [(given, sum(sizes))]
+        y = self.tape.operation(queries, heard, saves=[given], saves_output=True, kept_bytes=saved)
+        work = 2 * queries
+        home = self.tape.operation(queries, [(y, queries)], workspace_bytes=work, backward_workspace_bytes=work)
+        flat = self.tape.operation(queries, [(home, 0)])
+        drop(given, y, home)
+        return flat
+
+    def _ring(self, inputs: tuple[Value, ...], queries: int, both: int, saved: int) -> Value:
+        """Return attention whose keys and values, of `both` bytes, go round, as on the first rank of the ring.
+
+        In every hop the second half of its queries sees all keys that arrive. While it does, those of the next hop
+        arrive; in backward the gradients of keys and values follow them in float32.
+        """
+        wide, arriving = FLOAT_BYTES * queries // self.compute_bytes, both * min(2, self.cp - 1)
+        repeated = 2 * queries if both < 2 * queries else 0  # Shared heads are there for every query head.
+        work = max(both + repeated, arriving + queries // 2 + 3 * wide // 2)
+        following = FLOAT_BYTES * both // self.compute_bytes
+        back = arriving + following + queries + 4 * wide + repeated
+        stacked = self.tape.operation(both, [(each, 0) for each in inputs])
+        y = self.tape.operation(
+            *(queries, [(stacked, queries + both)], [*inputs, stacked]),
+            saves_output=True,
+            kept_bytes=saved,
+            workspace_bytes=work + (wide if wide > queries else 0),
+            backward_workspace_bytes=back,
+        )
+        stacked.drop()
+        return y
 
     def add(self, x: Value, branch: Value) -> Value:
         """Return the residual sum, for which nothing is kept, and release `branch`."""

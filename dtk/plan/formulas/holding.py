@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dtk.config.schema import Config
+from dtk.parallel.mesh import Mesh
 from dtk.plan.formulas.ledger import Buffer, Ledger
 from dtk.plan.formulas.shape import ModelShape
 from dtk.plan.formulas.states import WINDOWS, optimizer_bytes, update_bytes, windows
@@ -20,7 +21,8 @@ class Holding(ABC):
 
     config: Config
     shape: ModelShape
-    world_size: int
+    mesh: Mesh
+    """Over which states are kept."""
     ledger: Ledger
     on_cuda: bool
     rank: int = 0

@@ -57,7 +57,7 @@ class Replicated(Holding):
                 self.ledger.change("buckets", MASTER_BYTES * elements)  # Errors of compression.
         if strategy.traits.deals_out_parameters:
             # Rajbhandari et al. 2020 cut evenly, Psi / N; torch deals out whole parameters.
-            owned = owned_elements(self.shape.shapes, self.world_size)
+            owned = owned_elements(self.shape.shapes, self.mesh.dp_size)
             self.rank, elements = max(enumerate(owned), key=lambda entry: entry[1])
             tensors = -(-tensors // len(owned))
         self.place_states(elements, tensors, prod)
@@ -90,5 +90,5 @@ class Replicated(Holding):
 
     @property
     def _reduces(self) -> bool:
-        alone = self.config.parallel.pp > 1 and self.config.mesh(self.world_size).dp_size == 1
+        alone = self.mesh.pp > 1 and self.mesh.dp_size == 1
         return bool(self.config.strategy.traits.gradients_in == "buckets") and not alone

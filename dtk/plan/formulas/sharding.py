@@ -54,9 +54,8 @@ class Sharded(Holding):
             self.host_bytes += elements * MASTER_BYTES
         else:
             once, again = elements, self.shape.layers * shard_elements(block, self.shards)
-            rounds = 1 if strategy.gathers_once else self.config.batch_plan(self.world_size).accumulation_steps
-            whole = self.config.mesh(self.world_size).dp_secondary == 1
-            gathered = once + again * (whole and strategy.reshard_after_forward)
+            rounds = 1 if strategy.gathers_once else self.config.batch_plan(self.mesh.world_size).accumulation_steps
+            gathered = once + again * (self.mesh.dp_secondary == 1 and strategy.reshard_after_forward)
             self.file_bytes += elements * MASTER_BYTES
             self.paged_bytes += MASTER_BYTES * (2 * elements + (rounds * gathered if self.shards > 1 else 0))
 
@@ -78,7 +77,7 @@ class Sharded(Holding):
         if unit == ROOT:
             self._free_copied_out()
         elif self.config.strategy.reshard_after_forward:
-            if (parts := self.config.mesh(self.world_size).dp_secondary) > 1:
+            if (parts := self.mesh.dp_secondary) > 1:
                 size = self._padded(unit) * self._compute_bytes // parts
                 self.secondary[unit] = self.ledger.allocate("gathered parameters", size)
             self.gathered.pop(unit).drop()

@@ -5,7 +5,7 @@ from collections import deque
 from math import prod
 
 from dtk.config.schema import Config, MoEConfig
-from dtk.dimensions import tp
+from dtk.dimensions import inside
 from dtk.errors import DtkError
 from dtk.parallel.mesh import Mesh
 from dtk.parallel.pipeline import OUTSTANDING, RECEIVES, SCHEDULES, SENDS, Order, Pipeline
@@ -25,13 +25,13 @@ CUDA_BLOCK_BYTES = 512
 """What CUDA's caching allocator rounds to."""
 
 
-def settled_holding(config: Config, shape: ModelShape, world_size: int, ledger: Ledger, walked: int) -> Holding:
+def settled_holding(config: Config, shape: ModelShape, mesh: Mesh, ledger: Ledger, walked: int) -> Holding:
     """Return the model states of the strategy: those of all of `shape`, with units for the walked blocks only."""
-    place = config, shape, world_size, ledger, config.launcher.device == "cuda"
+    place = config, shape, mesh, ledger, config.launcher.device == "cuda"
     holding: Holding = (FlatParts if config.strategy.traits.library == "deepspeed" else Replicated)(*place)
     if in_units(config):
         units = shard_units(shape.block, walked, config.strategy.blocks_per_unit)
-        holding = Sharded(*place, shards=config.mesh(world_size).dp_shard, units=units)
+        holding = Sharded(*place, shards=mesh.dp_shard, units=units)
     holding.settle()
     return holding
 
@@ -49,7 +49,7 @@ def stage_shape(shape: ModelShape, blocks: range) -> ModelShape:
 def unknown_dimensions(config: Config) -> str:
     """Return the degrees that no formula covers, as typed, and a model of experts; empty where formulas know all."""
     experts = [f"model={config.model.name}"] if isinstance(config.model, MoEConfig) else []
-    known = ("parallel.pp=", "parallel.tp=")
+    known = ("parallel.pp=", "parallel.tp=", "parallel.cp=")
     return " ".join(experts + [typed for typed in config.parallel.cut if not typed.startswith(known)])
 
 
@@ -60,14 +60,20 @@ def on_mesh(config: Config, world_size: int) -> Config:
         DtkError: a dimension that no formula knows.
     """
     if unknown := unknown_dimensions(config):
-        why = "its formulas are those of data, pipeline and tensor parallelism"
+        why = "its formulas are those of dense models"
         raise DtkError(f"the closed form does not know {unknown}", why, "use --engine simulated")
     return dataclasses.replace(config, strategy=config.strategy.on(config.mesh(world_size)))
 
 
+def states_mesh(config: Config, world_size: int) -> Mesh:
+    """Return the mesh over which the ranks of a job keep states."""
+    mesh: Mesh = config.strategy.states_mesh(config.mesh(world_size))
+    return mesh
+
+
 def message_bytes(config: Config) -> int:
     """Bytes of the residual stream of one micro-batch, or of its gradient: what neighbouring stages send each other."""
-    parts = config.parallel.tp if config.parallel.sequence_parallel else 1
+    parts = config.parallel.cp * (config.parallel.tp if config.parallel.sequence_parallel else 1)
     elements: int = config.train.micro_batch_size * config.data.sequence_length // parts * config.model.width
     return elements * stream_item_bytes(config)
 
@@ -97,23 +103,21 @@ def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = F
         whole: walk through every block and every micro-batch, which gives the same.
 
     Raises:
-        DtkError: `model.architecture=custom`, a dimension that no formula knows, or a schedule that splits backward.
+        DtkError: `model.architecture=custom`, or a dimension that no formula knows.
     """
     config = on_mesh(config, world_size)
     count = config.batch_plan(world_size).accumulation_steps
     pipeline = config.parallel.pipeline(count) if config.parallel.pp > 1 else Pipeline("1f1b", 1, count)
-    if SCHEDULES[pipeline.schedule].splits:
-        what = f"the closed form does not know parallel.schedule={pipeline.schedule}"
-        why = "what is kept between the two halves of a backward is not known"
-        raise DtkError(what, why, "plan with parallel.schedule=1f1b, which holds less")
+    # What a split backward keeps is freed by its other half, so that no block stands for others.
+    whole = whole or SCHEDULES[pipeline.schedule].splits
     walked = dataclasses.replace(pipeline, micro_batches=count if whole else micro_batches(pipeline))
-    rank = _Rank(config, world_size, rank_stages(config, place), whole, walked.micro_batches)
+    mesh = states_mesh(config, world_size)
+    rank = _Rank(config, mesh, rank_stages(config, place), whole, walked.micro_batches)
     # Token ids and targets, int64, of all micro-batches: every rank of a pipeline has them.
     samples = config.train.micro_batch_size * count
-    rank.ledger.allocate("activations", 2 * 8 * config.data.sequence_length * samples)
+    rank.ledger.allocate("activations", 2 * 8 * config.data.sequence_length // config.parallel.cp * samples)
     rank.run(walked.orders()[place])
     holdings = rank.holdings.values()
-    mesh = config.mesh(world_size)
     number = place * mesh.stride("pp") + max(holding.rank for holding in holdings) * mesh.stride("dp")
     kept_elsewhere = ((each.host_bytes, each.file_bytes, each.paged_bytes) for each in holdings)
     return rank.ledger.memory(number, *map(sum, zip(*kept_elsewhere, strict=True)))
@@ -122,7 +126,7 @@ def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = F
 class _Rank:
     """One step of a rank: its stages, what they hold, what is under way between them."""
 
-    def __init__(self, config: Config, world_size: int, stages: dict[int, range], whole: bool, count: int) -> None:
+    def __init__(self, config: Config, mesh: Mesh, stages: dict[int, range], whole: bool, count: int) -> None:
         self.config, self.stages = config, stages
         self.ledger = ledger = Ledger(CUDA_BLOCK_BYTES if config.launcher.device == "cuda" else 1)
         self.layers: int = config.model.layers
@@ -135,7 +139,7 @@ class _Rank:
             walk = Stretch(len(blocks), 1) if whole else stretch(len(blocks), unit, every, ahead)
             part = cut(stage_shape(model_shape(config.model), blocks), config.parallel.tp)
             self.walks[number] = walk
-            self.holdings[number] = settled_holding(config, part, world_size, ledger, walk.walked)
+            self.holdings[number] = settled_holding(config, part, mesh, ledger, walk.walked)
         self.left = dict.fromkeys(stages, count)  # Backwards to come.
         self.size_bytes = message_bytes(config)
         self.flying: dict[tuple[int, int], tuple[Step, Value]] = {}
@@ -162,12 +166,17 @@ class _Rank:
                 self.flying[number, i] = step, result
                 if not step.last and result.buffer is not None:
                     self.results[True, number + 1, i] = result.buffer.hold()
-            else:
+            elif kind != "input_gradient" or number:  # The first stage has no input: all of it comes with the weights.
                 self.ledger.enter("backward")
-                self.left[number] -= 1
-                self.holdings[number].last = not self.left[number]
-                step, result = self.flying.pop((number, i))
-                gradient = step.backward(result, self.results.pop((False, number, i), None))
+                step, result = self.flying[number, i]
+                if kind != "input_gradient":
+                    self.left[number] -= 1
+                    self.holdings[number].last = not self.left[number]
+                    del self.flying[number, i]
+                if kind == "weight_gradient" and number:
+                    step.weights()
+                    continue
+                gradient = step.backward(result, self.results.pop((False, number, i), None), kind == "input_gradient")
                 if gradient is not None:
                     self.results[False, number - 1, i] = gradient
         for message in self.sent:
@@ -193,7 +202,7 @@ def least_bytes(config: Config, world_size: int) -> int:
     held = dataclasses.replace(pipeline, micro_batches=micro_batches(pipeline)).held(0) if parallel.pp > 1 else 1
     for blocks in stages.values():
         part = cut(stage_shape(shape, blocks), parallel.tp)
-        holding = settled_holding(config, part, world_size, ledger, 0)
+        holding = settled_holding(config, part, states_mesh(config, world_size), ledger, 0)
         if isinstance(holding, Sharded):
             ledger.change("gradients", holding.whole_bytes(accumulated=count > held))
     step = Step(holding, Stretch(1, 1))
@@ -210,14 +219,15 @@ def stage_declarations(config: Config, world_size: int, place: int) -> list[Coll
     mesh, count = config.mesh(world_size), config.batch_plan(world_size).accumulation_steps
     sent = count * messages(config, place)
     declared = [Collective(op, "pp", sent, sent * message_bytes(config)) for op in ("send", "recv") if sent]
-    declared += stage_states(config, mesh, place)
+    states = states_mesh(config, world_size)
+    declared += stage_states(config, states, place)
     for blocks in rank_stages(config, place).values():
-        declared += [*tp.declare(config, mesh, count, [], blocks), *sums_of_gradients(config, mesh, blocks)]
-    return [*declared, *(config.strategy.declare_clip(mesh) if config.train.clip_norm is not None else ())]
+        declared += [*inside(config, mesh, count, [], blocks), *sums_of_gradients(config, states, blocks)]
+    return [*declared, *(config.strategy.declare_clip(states) if config.train.clip_norm is not None else ())]
 
 
 def stage_states(config: Config, mesh: Mesh, place: int) -> list[Collective]:
-    """Return what the strategy sends of the states of a rank's stages; `config` as `on_mesh` returns it."""
+    """Return what the strategy sends of the states of a rank's stages; of `on_mesh` and `states_mesh`."""
     shape = model_shape(config.model)
     parts = (cut(stage_shape(shape, blocks), mesh.tp) for blocks in rank_stages(config, place).values())
     count = config.batch_plan(mesh.world_size).accumulation_steps

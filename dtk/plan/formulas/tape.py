@@ -74,6 +74,8 @@ class Tape:
     pending: dict[str, Buffer] = field(default_factory=dict)
     """Gradients of parameters that have another use still to come."""
     uses: dict[str, int] = field(default_factory=dict)
+    halves: list[tuple[Node, list[Buffer]]] | None = None
+    """Where backward leaves the gradients of parameters to `weights`: its nodes, and what it keeps for them."""
 
     def operation(
         self,
@@ -131,14 +133,35 @@ class Tape:
         produced = [
             incoming.hold() if size == 0 else self.ledger.allocate(value.category, size) for value, size in node.inputs
         ]
+        of_parameters: list[tuple[str, Buffer]] = []
+        if self.halves is None:
+            of_parameters = self._of_parameters(node, [workspace, *node.saved, incoming])
+        else:
+            drop(workspace, *(() if node.parameters else (incoming,)))
+            self.halves.append((node, [*node.saved, incoming] if node.parameters else node.saved))
+        for (value, _), buffer in zip(node.inputs, produced):
+            self.seed(value, buffer)
+        self._hand_over(of_parameters, listener)
+
+    def weights(self, listener: GradientListener) -> None:
+        """Compute the gradients of parameters that backward left; what no parameter needs is freed at the end."""
+        halves, self.halves = self.halves or [], None
+        for node, kept in halves:
+            if node.parameters:
+                self._hand_over(self._of_parameters(node, kept), listener)
+        drop(*(buffer for node, kept in halves if not node.parameters for buffer in kept))
+
+    def _of_parameters(self, node: Node, passed: list[Buffer]) -> list[tuple[str, Buffer]]:
+        """Return the gradients of an operation's parameters, and free what the operation no longer needs."""
         narrow = self.ledger.allocate("gradients", node.narrow_bytes)
-        passed = [workspace, *node.saved, incoming]
         if node.narrow_bytes:  # Widened when the operation is over.
             drop(*passed)
         of_parameters = [(name, self.ledger.allocate("gradients", size)) for name, size in node.parameters]
         drop(narrow, *(() if node.narrow_bytes else passed))
-        for (value, _), buffer in zip(node.inputs, produced):
-            self.seed(value, buffer)
+        return of_parameters
+
+    def _hand_over(self, of_parameters: Sequence[tuple[str, Buffer]], listener: GradientListener) -> None:
+        """Give each gradient of a parameter, when it is the sum over all its uses, to the listener."""
         for name, gradient in of_parameters:
             self.uses[name] -= 1
             if (before := self.pending.pop(name, None)) is not None:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from dtk.config.schema import Config
-from dtk.plan.formulas.stages import stage_declarations
+from dtk.plan.formulas.stages import stage_declarations, states_mesh
 from dtk.plan.prediction import Link, Traffic
 
 
@@ -20,14 +20,17 @@ def traffic(config: Config, world_size: int, local_size: int) -> tuple[Traffic, 
         world_size: ranks over all nodes.
         local_size: ranks of one node.
     """
-    mesh = config.mesh(world_size)
+    mesh, states = config.mesh(world_size), states_mesh(config, world_size)
     counts: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
     ranks = (stage_declarations(config, world_size, place) for place in range(config.parallel.pp))
     for declared in max(ranks, key=lambda calls: sum(call.size_bytes for call in calls)):
         counts[declared.op, declared.group] += declared.count
         sizes[declared.op, declared.group] += declared.size_bytes
-    figures = {(*key, mesh.size(key[1]), mesh.stride(key[1])): (counts[key], size) for key, size in sizes.items()}
+    figures = {}
+    for key, size in sizes.items():
+        over, name = mesh if key[1] == "cp" else states, key[1]
+        figures[*key, over.size(name), over.stride(name)] = counts[key], size
     return lines(figures, world_size, local_size)
 
 

@@ -64,7 +64,7 @@ class Model(Layers):
         qkv = self.linear(whole, prefix + "attention.qkv", 3 * config.width // self.tp, self.tokens)
         whole.drop()
         parts = self.tape.operation(0, [(qkv, 3 * wide)])
-        y = self.attention((parts,), (3 * wide,), wide, config.dropout)
+        y = self.attention((parts,), (3 * wide,), config.dropout)
         out = self.dropout(self.row(y, prefix + "attention.projection"), config.dropout)
         drop(qkv, parts, y, normed)
         middle = self.add(x, out)
@@ -118,6 +118,6 @@ class Model(Layers):
             same, passes = value.size_bytes, [(value, value.size_bytes)]
             turned.append(self.tape.operation(same, passes, workspace_bytes=work, backward_workspace_bytes=work))
         drop(*raw[:2])
-        y = self.attention((*turned, raw[2]), tuple(sizes), sizes[0], 0.0)
+        y = self.attention((*turned, raw[2]), tuple(sizes), 0.0)
         drop(*turned, raw[2], whole)
         return y

@@ -8,7 +8,7 @@ from dtk.config.schema import Config
 from dtk.plan.formulas.holding import ROOT, Holding
 from dtk.plan.formulas.ledger import Buffer
 from dtk.plan.formulas.stretch import Stretch
-from dtk.plan.formulas.tape import Tape, Value
+from dtk.plan.formulas.tape import Tape, Value, drop
 from dtk.plan.formulas.transformer import Model
 from dtk.plan.prediction import Category
 from dtk.strategies.declared import ITEM_BYTES
@@ -36,6 +36,8 @@ class Step:
     measured_from: tuple[Counter[Category], set[Buffer]] = field(default_factory=lambda: (Counter(), set()))
     """What was held, and had piled up, before the period that is measured."""
     received: Value | None = None
+    returned: tuple[Buffer, ...] = ()
+    """What a half backward holds until the other half is over."""
 
     def __post_init__(self) -> None:
         holding, config = self.holding, self.holding.config
@@ -44,13 +46,15 @@ class Step:
             dataclasses.replace(holding.shape, layers=self.blocks.walked),
             Tape(holding.ledger),
             config.train.micro_batch_size,
-            config.data.sequence_length,
+            config.data.sequence_length // config.parallel.cp,
             stream_item_bytes(config),
             ITEM_BYTES[config.precision.compute_dtype],
             holding.on_cuda,
             config.parallel.tp,
             config.parallel.sequence_parallel and config.parallel.tp > 1,
             config.parallel.loss_parallel,
+            config.parallel.cp,
+            config.parallel.context,
         )
 
     def forward(self, received: Buffer | None = None) -> Value:
@@ -92,17 +96,19 @@ class Step:
         model.end_autocast()
         return loss
 
-    def backward(self, loss: Value, received: Buffer | None = None) -> Buffer | None:
+    def backward(self, loss: Value, received: Buffer | None = None, split: bool = False) -> Buffer | None:
         """Walk back from what `forward` returned.
 
         Args:
             loss: or what a stage sent.
             received: its gradient from the stage behind, held to the end as what was sent is.
+            split: whether the gradients of parameters are left to `weights`.
 
         Returns:
             the gradient of what the stage received.
         """
         holding, tape = self.holding, self.model.tape
+        tape.halves = [] if split else None
         tape.seed(loss, tape.ledger.allocate("logits", loss.size_bytes) if received is None else received.hold())
         if received is None:
             loss.drop()
@@ -122,18 +128,26 @@ class Step:
             tape.backward(holding.gradient, mark)
             if self._recomputes(i):
                 x.drop()
-            if self._first_of_unit(i):
+            if self._first_of_unit(i) and not split:
                 holding.after_backward(i // self.blocks_per_unit)
             self._skip(i, self.blocks.at + self.blocks.period)
         tape.backward(holding.gradient)
-        holding.after_backward(ROOT)
-        if received is not None:
-            loss.drop()
-            received.drop()
-        if self.received is None:
-            return None
-        self.received.drop()
-        return tape.gradients.pop(self.received)
+        held = [each for each in (received and loss.buffer, received, self.received and self.received.buffer) if each]
+        if split:
+            self.returned = tuple(held)
+        else:
+            holding.after_backward(ROOT)
+            drop(*held)
+        return tape.gradients.pop(self.received) if self.received is not None else None
+
+    def weights(self) -> None:
+        """Compute what a split backward left; after the last one gradients are reduced, unit by unit."""
+        self.model.tape.weights(self.holding.gradient)
+        drop(*self.returned)
+        if self.holding.last:
+            units = range(-(-self.blocks.walked // self.blocks_per_unit)) if self.blocks_per_unit else ()
+            for unit in (*reversed(units), ROOT):
+                self.holding.after_backward(unit)
 
     def _skip(self, block: int, measured_from: int) -> None:
         """At the place of the blocks that are left out: take what they would, as the period before it did."""

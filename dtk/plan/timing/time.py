@@ -8,24 +8,33 @@ from dataclasses import dataclass
 from math import prod
 
 from dtk.config.schema import Config
-from dtk.dimensions import tp
+from dtk.dimensions import inside
 from dtk.parallel.mesh import ORDER, SECONDARY, Mesh
 from dtk.parallel.pipeline import Action, Pipeline
 from dtk.parallel.pipeline import walk as walk_pipeline
 from dtk.plan.formulas.replication import owned_elements
-from dtk.plan.formulas.stages import message_bytes, messages, on_mesh, stage_states, sums_of_gradients
+from dtk.plan.formulas.stages import message_bytes, messages, on_mesh, stage_states, states_mesh, sums_of_gradients
 from dtk.plan.formulas.traffic import link
 from dtk.plan.prediction import Time, Transfer
 from dtk.plan.timing.alpha_beta import Cost, Group, collective
 from dtk.plan.timing.hardware import Hardware
 from dtk.plan.timing.schedule import Bucket, Price, Sharded, Unit, Walk, ddp_micro_batch, fsdp_micro_batch, update
-from dtk.plan.timing.work import Layout, Seconds, clip_seconds, count, layout, micro_batch_seconds, optimizer_seconds
+from dtk.plan.timing.work import (
+    Layout,
+    Seconds,
+    attention_seconds,
+    clip_seconds,
+    count,
+    layout,
+    micro_batch_seconds,
+    optimizer_seconds,
+)
 from dtk.record.metrics import model_flops_utilization
 from dtk.strategies.declared import ITEM_BYTES, Collective, Shape, padded_elements, reduced_item_bytes, wire_bytes
 
 _FULL = 4  # Times as many micro-batches as ranks, after which a schedule repeats.
-NEIGHBOURS = "pp neighbours"
-"""The pairs of ranks of which one sends to the other."""
+NEIGHBOURS = ("pp", "cp")
+"""Dimensions along which ranks send to the next one."""
 
 
 def step_time(config: Config, world_size: int, hardware: Hardware) -> Time:
@@ -58,7 +67,7 @@ def step_time(config: Config, world_size: int, hardware: Hardware) -> Time:
         share = (part.forward_s if forward else part.backward_s) / (part.forward_s + part.backward_s)
         return per_micro_batch_s[action.stage] * (share / 2 if "gradient" in action.kind else share)
 
-    message = job.price("broadcast", NEIGHBOURS, job.message_bytes)
+    message = job.price("send", "pp", job.message_bytes)
     alone_s = job.count * per_micro_batch_s[0]
     end_s = _timeline_s(schedule, action_s, message.seconds) if schedule.ranks > 1 else alone_s
     places = [range(rank, schedule.stages, schedule.ranks) for rank in range(schedule.ranks)]
@@ -129,12 +138,12 @@ class _Job:
 
     def __init__(self, config: Config, world_size: int, hardware: Hardware) -> None:
         self.config, self.hardware = on_mesh(config, world_size), hardware
-        self.mesh = mesh = config.mesh(world_size)
-        self.price = _price(mesh, hardware)
+        self.job_mesh, self.mesh = config.mesh(world_size), states_mesh(self.config, world_size)
+        self.price = _price(self.mesh, self.job_mesh, hardware)
         self.layout = layout(config)
         self.count = max(1, config.batch_plan(world_size).accumulation_steps)
         self.schedule = config.parallel.pipeline(self.count)
-        self.message_bytes = message_bytes(config) if mesh.pp > 1 else 0
+        self.message_bytes = message_bytes(config) if self.mesh.pp > 1 else 0
         self.parts = []
         self.walked: dict[tuple[object, ...], tuple[Walk, float]] = {}
         seconds, every = micro_batch_seconds(config, self.layout, hardware), config.train.activation_checkpoint_every
@@ -153,17 +162,11 @@ class _Job:
         """Return the seconds of a stage with what its layers wait for: all of it, as each result is needed at once."""
         if blocks.stop != len(self.layout.blocks):
             seconds = dataclasses.replace(seconds, head_forward=0.0, head_backward=0.0)
-        if self.mesh.tp == 1:
+        if self.job_mesh.tp * self.job_mesh.cp == 1:
             return seconds
-
-        def inside_s(config: Config, blocks: range, every: int) -> float:
-            train = dataclasses.replace(config.train, activation_checkpoint_every=every)
-            calls = tp.declare(dataclasses.replace(config, train=train), self.mesh, 1, [], blocks)
-            return sum(call.count * cost.seconds for call, cost in self.priced(calls))
-
         three = dataclasses.replace(self.config, model=dataclasses.replace(self.config.model, layers=3))
-        block_s, again_s = (inside_s(three, range(1, 2), every) for every in (0, 1))
-        ends_s = inside_s(self.config, blocks, 0) - len(blocks) * block_s
+        block_s, again_s = (self.waits_s(three, range(1, 2), every) for every in (0, 1))
+        ends_s = self.waits_s(self.config, blocks, 0) - len(blocks) * block_s
         return dataclasses.replace(
             seconds,
             block_forward=seconds.block_forward + block_s / 2,
@@ -177,13 +180,29 @@ class _Job:
         """Return what each of the calls takes."""
         return [(call, self.price(call.op, call.group, call.size_bytes / call.count)) for call in calls if call.count]
 
+    def waits_s(self, config: Config, blocks: range, every: int) -> float:
+        """Return how long the layers of these blocks wait for others in a micro-batch, every so many recomputed.
+
+        What goes round a ring travels while attention computes with what is there: what takes longer is waited for.
+        """
+        config = dataclasses.replace(config, train=dataclasses.replace(config.train, activation_checkpoint_every=every))
+        priced = self.priced(inside(config, self.job_mesh, 1, [], blocks))
+        seconds = {True: 0.0, False: 0.0}
+        for call, cost in priced:
+            seconds[call.op == "send"] += call.count * cost.seconds
+        if not seconds[True]:
+            return seconds[False]
+        rounds = sum(3 + (every > 0 and i % every == 0) for i in blocks)  # Backward computes twice as much.
+        hidden_s = rounds * attention_seconds(config, self.hardware) * (1 - 1 / self.job_mesh.cp)
+        return seconds[False] + max(0.0, seconds[True] - hidden_s)
+
     def inside_layers(self, blocks: range) -> Walk:
-        """Return what the layers of a stage communicate in a step; it is within the seconds of its compute."""
+        """Return what the layers of a stage communicate in a step; what is waited for is in the seconds of compute."""
         walk = Walk(self.price)
-        for call, cost in self.priced(tp.declare(self.config, self.mesh, 1, [], blocks)):
+        for call, cost in self.priced(inside(self.config, self.job_mesh, 1, [], blocks)):
             each = Transfer(call.op, call.group, cost.algorithm, 1, call.size_bytes // call.count, cost.seconds)
             walk.count(each, self.count * call.count)
-            walk.compute_s -= self.count * call.count * cost.seconds
+        walk.compute_s -= self.count * self.waits_s(self.config, blocks, self.config.train.activation_checkpoint_every)
         return walk
 
     def walk(self, part: _Part, rounds: int) -> tuple[Walk, float]:
@@ -294,17 +313,29 @@ def _sharded(config: Config, mesh: Mesh, part: _Part) -> Sharded:
     )
 
 
-def _price(mesh: Mesh, hardware: Hardware) -> Price:
-    """Return the function that prices a call over each group; equal calls are computed once."""
+def _price(states: Mesh, mesh: Mesh, hardware: Hardware) -> Price:
+    """Return the function that prices a call over each group; equal calls are computed once.
+
+    Args:
+        states: the mesh over which states are kept.
+        mesh: of the job, which alone has cp.
+        hardware: the device and its links.
+    """
     links, local_size = (hardware.intra_node, hardware.inter_node), hardware.devices_per_node
-    sizes = {name: size for name in (*ORDER, "dp", SECONDARY) if (size := mesh.size(name))}
-    inside = {name: max(1, local_size // mesh.stride(name)) for name in sizes}
-    placed = {name: Group(size, min(size, inside[name]), *links) for name, size in sizes.items()}
-    near = link(2, mesh.stride("pp"), mesh.world_size, local_size) == "intra_node"
-    placed[NEIGHBOURS] = Group(2, 2 if near else 1, *links)
+    placed, pairs = dict[str, Group](), dict[str, Group]()
+    for name in (*ORDER, "dp", SECONDARY):
+        size, stride = ((each := mesh if name == "cp" else states).size(name), each.stride(name))
+        placed[name] = Group(size, min(size, max(1, local_size // stride)), *links)
+    for name in NEIGHBOURS:
+        ends = mesh.size(name) if name == "cp" else 2  # A ring is as fast as its slowest link.
+        near = link(ends, mesh.stride(name), mesh.world_size, local_size) == "intra_node"
+        pairs[name] = Group(2, 2 if near else 1, *links)
 
     @functools.cache
     def price(op: str, group: str, size_bytes: float) -> Cost:
+        if op in ("send", "recv"):  # Both ways at once.
+            seconds = collective("broadcast", size_bytes, pairs[group]).seconds if op == "send" else 0.0
+            return Cost("point to point", seconds)
         # torch's gloo reduces the whole buffer everywhere and keeps a part.
         whole = op == "reduce_scatter" and hardware.backend == "gloo"
         return collective("all_reduce" if whole else op, size_bytes, placed[group])

@@ -112,7 +112,7 @@ def micro_batch_seconds(config: Config, model: Layout, hardware: Hardware) -> Se
     """
     precision, samples = config.precision, config.train.micro_batch_size
     rate = hardware.matmul_rate("tf32" if precision.tf32 else precision.compute_dtype)
-    tokens = samples * config.data.sequence_length
+    tokens = samples * config.data.sequence_length // config.parallel.cp
     item, parts = ITEM_BYTES[precision.compute_dtype], config.parallel.tp
     moved = item * _streamed_elements(config) / hardware.memory_rate
     block = tokens * (model.block_flops / 3 / rate / parts + moved)
@@ -123,6 +123,15 @@ def micro_batch_seconds(config: Config, model: Layout, hardware: Hardware) -> Se
     cast = (item + 4) * logits if item != 4 else 0.0
     # log_softmax reads and writes; its backward reads two, writes one, after the loss wrote a gradient of zeros.
     return Seconds(block, 2 * block, block, head + 8 * logits + cast, 2 * head + 16 * logits + cast)
+
+
+def attention_seconds(config: Config, hardware: Hardware) -> float:
+    """Return the time of attention alone in the forward of a block: a part of what `micro_batch_seconds` counts."""
+    precision, length, parallel = config.precision, config.data.sequence_length, config.parallel
+    rate = hardware.matmul_rate("tf32" if precision.tf32 else precision.compute_dtype)
+    tokens = config.train.micro_batch_size * length // parallel.cp
+    flops: float = tokens * training_flops_per_token(0, 1, config.model.width, length) / 3
+    return flops / rate / parallel.tp
 
 
 def _streamed_elements(config: Config) -> float:

@@ -50,8 +50,17 @@ def test_the_best_layout_is_the_plan() -> None:
     assert any("fastest first" in getattr(block, "title", "") for block in document(report).blocks)
 
 
-def test_a_search_needs_a_device_and_dimensions_that_formulas_know() -> None:
+def test_the_ranks_of_cp_are_no_data_parallel_ones() -> None:
+    result, _ = search_of("strategy=zero2", "train.micro_batch_size=2", "parallel.cp=2")
+    assert result.fitting
+    for layout in result.fitting:
+        assert layout.prediction.time is not None
+        assert "cp" in {each.group for each in layout.prediction.time.transfers}
+
+
+def test_a_search_needs_a_device_and_a_model_that_formulas_know() -> None:
     with pytest.raises(DtkError, match="--search needs a device"):
         make(Request(overrides=tuple(JOB), search=True))
-    with pytest.raises(DtkError, match=r"--search does not know parallel\.cp=2"):
-        make(Request(overrides=(*JOB, "launcher.world_size=4", "hardware=a100_40", "parallel.cp=2"), search=True))
+    with pytest.raises(DtkError, match=r"--search does not know model=moe_tiny"):
+        experts = ("model=moe_tiny", "data=synthetic", "data.vocab_size=512", "launcher.world_size=4")
+        make(Request(overrides=(*experts, "hardware=a100_40"), search=True))

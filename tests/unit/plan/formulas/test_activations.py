@@ -82,7 +82,7 @@ def test_a_weight_is_cast_once_in_a_context() -> None:
 def test_attention_keeps_the_matrix_only_with_dropout_on_the_cpu(on_cuda: bool, dropout: float) -> None:
     made = layers(on_cuda=on_cuda)
     qkv = stream(made, 3 * STREAM)
-    y = made.attention((qkv,), (3 * STREAM,), STREAM, dropout)
+    y = made.attention((qkv,), (3 * STREAM,), dropout)
     rows = TOKENS * HEADS
     matrix = 3 * rows * TOKENS * 4 if dropout and not on_cuda else rows * FLOAT_BYTES
     assert kept(made, y, qkv) == 3 * STREAM + STREAM + matrix

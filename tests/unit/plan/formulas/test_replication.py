@@ -16,7 +16,8 @@ WHOLE = 4 * SHAPE.parameters
 
 
 def held(strategy: Any, ranks: int = 4, optimizer: Any = None) -> Replicated:
-    made = Replicated(job(ranks, strategy, optimizer=optimizer), SHAPE, ranks, Ledger(), False)
+    config = job(ranks, strategy, optimizer=optimizer)
+    made = Replicated(config, SHAPE, config.mesh(ranks), Ledger(), False)
     made.settle()
     return made
 

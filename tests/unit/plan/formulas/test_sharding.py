@@ -24,7 +24,7 @@ def held(unit_size: int = 1, precision: str = "float32", optimizer: Any = None, 
     section = FSDPConfig(blocks_per_unit=unit_size, **strategy)
     config = job(RANKS, section, precision=precision, optimizer=optimizer)
     units = shard_units(SHAPE.block, TINY.layers, unit_size)
-    made = Sharded(config, SHAPE, RANKS, Ledger(), False, shards=RANKS, units=units)
+    made = Sharded(config, SHAPE, config.mesh(RANKS), Ledger(), False, shards=RANKS, units=units)
     made.settle()
     return made
 

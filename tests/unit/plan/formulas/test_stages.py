@@ -6,13 +6,11 @@ from typing import Any
 import pytest
 
 from dtk.config.schema import ParallelConfig
-from dtk.errors import DtkError
 from dtk.plan.formulas.shape import model_shape
 from dtk.plan.formulas.stages import (
     least_bytes,
     message_bytes,
     messages,
-    on_mesh,
     rank_memory,
     rank_stages,
     stage_declarations,
@@ -22,6 +20,7 @@ from dtk.plan.formulas.stages import (
 )
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
+from dtk.strategies.zero1 import Zero1Config
 from tests.unit.plan.closed_form_jobs import LLAMA, TINY, job
 
 EIGHT = dataclasses.replace(TINY, layers=8)
@@ -30,7 +29,7 @@ EIGHT = dataclasses.replace(TINY, layers=8)
 def piped(strategy: Any, ranks: int, model: Any = EIGHT, rounds: int = 8, **parallel: Any) -> Any:
     config = job(ranks, strategy, model, rounds=rounds)
     section = ParallelConfig(**parallel)
-    dp = ranks // section.pp // section.tp
+    dp = ranks // section.pp // section.tp // section.cp
     train = dataclasses.replace(config.train, global_batch_size=2 * rounds * dp)
     return dataclasses.replace(config, parallel=section, train=train)
 
@@ -104,14 +103,15 @@ def test_the_first_rank_of_1f1b_has_most_micro_batches_in_flight() -> None:
 def test_the_number_of_a_rank_along_pp() -> None:
     config = piped(DDPConfig(), 8, pp=4)
     assert [rank_memory(config, 8, place).rank for place in range(4)] == [0, 2, 4, 6]
+    dealt = rank_memory(piped(Zero1Config(), 8, cp=2), 8).rank
+    assert dealt == rank_memory(piped(Zero1Config(), 8), 8).rank, "whole parameters are dealt out over cp too"
 
 
-def test_what_no_formula_knows_is_one_line() -> None:
-    config = piped(DDPConfig(), 4, cp=2)
-    assert unknown_dimensions(config) == "parallel.cp=2"
-    with pytest.raises(DtkError, match=r"the closed form does not know parallel\.cp=2"):
-        on_mesh(config, 4)
-    split = piped(DDPConfig(), 4, pp=2, schedule="zero_bubble")
-    with pytest.raises(DtkError, match=r"parallel\.schedule=zero_bubble"):
-        rank_memory(split, 4)
+def test_what_formulas_know() -> None:
     assert unknown_dimensions(piped(DDPConfig(), 4, pp=2, tp=2)) == ""
+    assert unknown_dimensions(piped(DDPConfig(), 4, cp=2)) == ""
+
+
+def test_zero_bubble_holds_more_than_1f1b_until_its_weight_gradients() -> None:
+    plain, split = (rank_memory(piped(DDPConfig(), 4, pp=4, schedule=name), 4, 2) for name in ("1f1b", "zero_bubble"))
+    assert plain.peak_bytes < split.peak_bytes < 2 * plain.peak_bytes

@@ -91,6 +91,21 @@ def test_six_blocks_by_the_straight_line(monkeypatch):
     line_equals_direct(job(64, "strategy=fsdp", "model.layers=6"), (4, 5), monkeypatch)
 
 
+@pytest.mark.parametrize(
+    "cut",
+    [
+        ["parallel.pp=2", "parallel.schedule=zero_bubble"],
+        ["parallel.cp=2"],
+        ["parallel.cp=2", "parallel.context=ulysses"],
+    ],
+)
+def test_the_closed_form_of_a_cut_is_what_is_simulated(cut):
+    config = job(2, "strategy=ddp", "model.layers=2", "train.global_batch_size=8", "data.sequence_length=64", *cut)
+    simulated, formula = simulate(config, 2), closed_form(config, 2)
+    assert formula.memory.peak_bytes == pytest.approx(simulated.memory.peak_bytes, rel=0.03)
+    assert calls(simulated) == calls(formula)
+
+
 def test_several_stages_on_a_rank():
     parallel = ParallelConfig(pp=2, schedule="interleaved_1f1b", stages_per_rank=2)
     config = dataclasses.replace(
