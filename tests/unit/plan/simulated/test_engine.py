@@ -201,7 +201,7 @@ def test_both_engines_know_what_compression_sends_and_keeps(hook):
 @pytest.mark.parametrize("at_once", [2**16, 40])
 @pytest.mark.parametrize("quantized", ["weights", "gradients"])
 def test_both_engines_know_what_rounding_to_int8_holds(quantized, at_once, monkeypatch):
-    """Within a hundredth of what it adds to the peak, in which little else is: all blocks together, or few at once."""
+    """All blocks together raise the peak, in which little else is; few at once stay below it."""
     for module in (int8, compression):
         monkeypatch.setattr(module, "BLOCKS_AT_ONCE", at_once)
     small = ["train.global_batch_size=4", "train.micro_batch_size=1", "data.sequence_length=8", "train.clip_norm=null"]
@@ -209,7 +209,7 @@ def test_both_engines_know_what_rounding_to_int8_holds(quantized, at_once, monke
     simulated, formula = simulate(rounds, 4).memory.peak_bytes, closed_form(rounds, 4).memory.peak_bytes
     added = simulated - simulate(whole, 4).memory.peak_bytes
     assert abs(formula - simulated) < 0.01 * simulated
-    assert added > 0.02 * simulated
+    assert added > 0.02 * simulated if at_once > 40 else added == 0
 
 
 def test_the_norm_of_experts_without_copies_is_summed_over_ep():
