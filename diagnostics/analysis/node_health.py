@@ -56,6 +56,8 @@ class NodeHealth(Struct, frozen=True):
     """Of these, in which its quota was used up."""
     stolen_percent: float | None = None
     """CPU that the hypervisor gave to other machines, on average."""
+    core_waits_s: tuple[tuple[int, float], ...] = ()
+    """Rank -> seconds in which its main thread was ready to run and waited for a core."""
     disk_waits_s: tuple[tuple[int, float], ...] = ()
     """Rank -> seconds for which every sample up to the last one found its main thread in the kernel's state D."""
 
@@ -95,9 +97,15 @@ def _node(file: str, cores: float | None, samples: Sequence[NodeSample]) -> Node
     for sample in reversed(samples):  # Up to the first of the trailing samples that found the rank in state D.
         waiting &= set(sample.host.ranks_in_disk_wait)
         since_s |= dict.fromkeys(waiting, sample.time_s)
+    core_waits_s = [
+        (rank, times[-1] - times[0])
+        for rank in ranks
+        if (times := [wait_s for sample in samples if (wait_s := sample.host.rank_core_wait_s.get(rank)) is not None])
+    ]
     return NodeHealth(
         file=file,
         ranks=ranks,
+        core_waits_s=tuple(core_waits_s),
         seconds=samples[-1].time_s - samples[0].time_s,
         devices=tuple(devices),
         cores=int(cores) if cores else None,

@@ -92,6 +92,7 @@ class Host:
         memory, network = psutil.virtual_memory(), psutil.net_io_counters()
         busy, (resident, waiting, own) = psutil.cpu_percent(), self._ranks()
         sample: dict[str, Any] = {"cpu_percent": busy, "rank_rss_bytes": resident, "ranks_in_disk_wait": waiting}
+        sample["rank_core_wait_s"] = {str(rank): core_wait_s(process.pid) for rank, process in self._processes.items()}
         sample |= {"memory_used_bytes": memory.total - memory.available, "memory_total_bytes": memory.total}
         sample |= cpu_figures()
         stolen = getattr(psutil.cpu_times_percent(), "steal", None)
@@ -126,6 +127,16 @@ class Host:
         # In percent since the last sample; not known until every rank was sampled twice.
         known = set(self._heartbeats) <= before & self._timed
         return resident, waiting, used / (psutil.cpu_count() or 1) if known else None
+
+
+def core_wait_s(pid: int) -> float | None:
+    """Return for how long a process's main thread was ready to run and waited for a core; None where it is not told.
+
+    Source: Documentation/scheduler/sched-stats.rst of Linux (/proc/<pid>/schedstat).
+    """
+    with suppress(OSError, ValueError, IndexError):
+        return round(int(Path(f"/proc/{pid}/schedstat").read_text(encoding="utf-8").split()[1]) / 1e9, 3)
+    return None
 
 
 ROOT = Path("/sys/fs/cgroup")

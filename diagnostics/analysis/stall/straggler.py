@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.analysis.job_state import JobState
+from diagnostics.analysis.node_health import node_health
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Frame, Problem
 from diagnostics.evidence.readers.inspector import MAX_CALLS, Communicator, InspectorFile
@@ -43,6 +44,8 @@ class Straggler(Struct, frozen=True):
     seen_at: tuple[Frame, int, int] | None = None
     """The line on which its ring saw it between collectives while its peers were not there, in how many of how many
     samples."""
+    core_wait_s: float = 0.0
+    """How much longer than the rank that waited least for a core, ready to run."""
     files: tuple[str, ...] = ()
     """That show it, where it is not the calls of the ranks."""
 
@@ -58,7 +61,9 @@ def straggler(job: JobState) -> Straggler | None:
     call = next((call for call in job.reading.calls(worst.rank, worst.key) if call.seq == worst.position), None)
     run = job.evidence.run
     seen_at = stands_out(job.evidence.handles(RingFile), worst.rank, run.attempt if run else None)
-    return replace(worst, call=call, seen_at=seen_at)
+    waits_s = dict(wait for node in node_health(job.evidence) for wait in node.core_waits_s)
+    core_wait_s = waits_s.get(worst.rank, 0.0) - min(waits_s.values(), default=0.0)
+    return replace(worst, call=call, seen_at=seen_at, core_wait_s=core_wait_s)
 
 
 def _late(job: JobState, key: GroupKey) -> Straggler | None:

@@ -10,6 +10,9 @@ from diagnostics.contract.formatting import ranks_spoken
 
 ID = "hang.straggler"
 _TEXTS = texts_beside(__file__)
+_CONFIDENCE, _CHANCE_CONFIDENCE = 0.85, 0.4
+_BY_CHANCE = 0.5
+"""Share of the lost time for which the late rank waited for a core: then other programs, not its work, made it late."""
 _MISSING = "stacks of all ranks, twice with a minute between: py-spy dump, or dtk attach"
 
 
@@ -29,12 +32,14 @@ def decide(stall: Stall) -> list[Finding]:
         seen = _parts.where(case.rank, frame, does)
     others = tuple(rank for rank in job.survey.members(case.key) if rank != case.rank)
     reached = case.call.cited() if case.call else f"position {case.position}"
+    by_chance = case.core_wait_s >= _BY_CHANCE * case.lost_s
+    said = ("usual", "by_chance") if by_chance else "usual"
     return [
         _parts.confirmed(
             job,
             ID,
-            worded(_TEXTS, case=case, reached=reached, when=_when(case), others=ranks_spoken(others)),
-            0.85,
+            worded(_TEXTS, said=said, case=case, reached=reached, when=_when(case), others=ranks_spoken(others)),
+            _CHANCE_CONFIDENCE if by_chance else _CONFIDENCE,
             seen={case.rank: f"late {_when(case)}"},
             ranks=(case.rank,),
             victims=others,

@@ -95,5 +95,6 @@ def test_without_a_gpu_the_host_is_sampled(paths, child):
     host = samples[-1]["host"]
     assert host["memory_total_bytes"] == psutil.virtual_memory().total
     assert host["rank_rss_bytes"]["0"] > 10 * 2**20
+    assert host["rank_core_wait_s"]["0"] >= samples[0]["host"]["rank_core_wait_s"]["0"] >= 0
     assert {"cpu_percent", "network_sent_bytes", "network_drops"} <= host.keys()
     assert 0 <= host["others_cpu_percent"] <= host["cpu_percent"] <= 100
