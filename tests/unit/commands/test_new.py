@@ -18,7 +18,7 @@ def test_a_project_is_made_and_its_files_name_its_module(tmp_path: Path, capsys:
     assert main(["new", str(folder)]) == 0
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert files == {
-        "README.md", "my_lab.py", "conf/experiment/first.yaml", "tests/test_my_lab.py", "tests/conftest.py"
+        "README.md", "my_lab.py", "conf/experiment/first.yaml", "tests/test_my_lab.py"
     }  # fmt: skip
     out = capsys.readouterr().out
     assert all(str(folder / name) in out for name in files) and f"cd {folder}" in out
