@@ -126,7 +126,7 @@ def test_this_machine_can_be_looked_at():
         ("NCCL_P2P_LEVEL", "NVL\r", "error", "a carriage return"),
         ("NCCL_SOCKET_IFNAME", "eth0\r", "error", "does not name what it seems to"),
         ("NCCL_DEBUG_SUBSYS", "INIT, NET", "warning", "' NET' is ignored"),
-        ("NCCL_IB_SL", "3\r", "note", "read all the same"),
+        ("NCCL_IB_SL", "3\r", "note", "read correctly in spite of it"),
         ("NCCL_ALGO", "allreduce:ring;foo:tree", "error", "foo before a colon is no function"),
         ("NCCL_PROTO", "foo:LL;bar:LL", "error", "foo, bar before a colon are no function"),
         ("NCCL_IB_TC", "256", "warning", "256 is not allowed"),
