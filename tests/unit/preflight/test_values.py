@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).with_name("values.py")
 HEALTHY = {"decide": (3, 0), "objects": (3, 0), "join": (3, 0), "join, cut short": (2, 2)}
 ROWS = "Rank 1 sends 12 bytes to rank 0", "rank 0 expects 4 bytes"
 LENGTHS = {
-    "split": ROWS,
+    "split": ("rank 1 sends 3 to rank 0, which expects 1",),
     "lists": ROWS,
     "gathered": ("Rank 1 sends 8 bytes to rank 0", "rank 0 expects 4 bytes"),
     "scattered": ("Rank 0 sends 8 bytes to rank 1", "rank 1 expects 12 bytes"),
@@ -49,7 +49,8 @@ def test_values_that_code_reads_are_right(found: dict[str, dict[str, Any]], name
 def test_transfers_of_two_lengths_are_found_at_both_ends(found: dict[str, dict[str, Any]], name: str) -> None:
     result = found[name]
     (root,) = result["roots"]
-    assert (root["cause"], root["ranks"]) == ("hang.signature_mismatch", [0, 1]), result
+    cause = "hang.all_to_all_splits" if name == "split" else "hang.signature_mismatch"
+    assert (root["cause"], root["ranks"]) == (cause, [0, 1]), result
     lines = {"sent": {line_of("sent"), line_of("sent") + 2}}.get(name, {line_of(name)})
     assert {tuple(place) for place in root["where"]} == {(str(SCRIPT), line) for line in lines}
     assert len(root["where"]) == len(root["ranks"])
