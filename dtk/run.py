@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     """Parse, run, and turn problems of the user's making into one line.
 
     Returns:
-        0 finished, 1 a rank failed, 2 wrong input; 129, 130 or 143 stopped by a signal, with a checkpoint.
+        0 finished, 1 a rank failed, 2 invalid input; 129, 130 or 143 stopped by a signal, with a checkpoint.
     """
     gc.disable()  # What importing torch and Hydra makes lives to the end: walking it is a third of the start.
     try:
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if started_by(os.environ) is not None and not arguments.cfg:
         if arguments.multirun:
-            raise DtkError("-m runs jobs one after another by itself", "under torchrun or srun there is one", "drop -m")
+            raise DtkError("-m starts its jobs itself", "torchrun or srun started this process", "drop -m")
         from dtk.launch.rank_zero import join_job
 
         return join_job(arguments)
@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         return multirun(arguments)
     if arguments.resume:
-        raise DtkError("--resume goes on with a sweep", "this is no sweep", "add -m; one run goes on by resume=RUN")
+        raise DtkError("--resume continues a sweep", "this is a single run", "add -m; to continue a run use resume=RUN")
     point = compose_point(arguments.overrides, arguments.config_dir, arguments.rerun, trust=arguments.trust)
     if arguments.cfg:
         print_configuration(point)

@@ -80,7 +80,7 @@ def size_of(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     size = int(match[1]) << _UNITS[match[2].lower()] if match else 0
     if not 0 < size <= LARGEST_BYTES:
-        raise DtkError(f"{text!r} is no message size", fix="write bytes, or 64K, 8M, 1G")
+        raise DtkError(f"{text!r} is not a message size", fix="write bytes, or 64K, 8M, 1G")
     return size
 
 

@@ -66,7 +66,7 @@ class Gain:
     def verdict(self) -> str:
         """What the figures allow to say."""
         if self.ratio.holds(1.0):
-            return "cannot be told from noise"
+            return "indistinguishable from noise"
         return "faster" if self.ratio.median > 1 else "slower"
 
 
@@ -111,7 +111,7 @@ def as_json(report: BenchReport) -> dict[str, Any]:
         "in_place": {name: operation.in_place for name, operation in OPERATIONS.items()},
         "definitions": {**DEFINITIONS, "interval": METHOD},
         "results": results,
-        "gains": [{**to_builtins(gain), "told": gain.verdict} for gain in report.gains],
+        "gains": [{**to_builtins(gain), "verdict": gain.verdict} for gain in report.gains],
         "failure": report.failure or None,
         "seconds": round(report.seconds, 3),
     }

@@ -76,8 +76,8 @@ def _verdict(report: BenchReport) -> str:
     if not sizes:
         return "nothing was measured under both presets"
     if not faster and not slower:
-        return f"no gain that can be told from noise: {second} over {first}, {counted(sizes, 'size')}"
-    noise = f"not told from noise at {sizes - faster - slower} of {counted(sizes, 'size')}"
+        return f"no gain distinguishable from noise: {second} over {first}, {counted(sizes, 'size')}"
+    noise = f"indistinguishable from noise at {sizes - faster - slower} of {counted(sizes, 'size')}"
     return f"{second} over {first}: faster at {faster}, slower at {slower}, {noise}"
 
 

@@ -40,9 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
     jobs = processes.find(arguments.pids)
     if not jobs:
         pids = arguments.pids
-        what = f"process {pids[0]} is no rank and started none" if pids else "no rank runs on this host"
-        why = "no Python process that we may look at has RANK and WORLD_SIZE in its environment"
-        raise DtkError(what, why, 'look on the host of the job; of another user: sudo env "PATH=$PATH" dtk attach')
+        what = f"process {pids[0]} is not a rank and has started none" if pids else "no rank runs on this host"
+        why = "no Python process that you may inspect has RANK and WORLD_SIZE in its environment"
+        fix = 'run it on the host of the job; for the job of another user: sudo env "PATH=$PATH" dtk attach'
+        raise DtkError(what, why, fix)
     if arguments.list:
         sys.stdout.write("".join(f"{_line(ranks)}\n" for ranks in jobs))
         return 0
@@ -81,14 +82,14 @@ def _diagnose(arguments: argparse.Namespace, folder: Path) -> int:
     parser, _ = make_parser(["diagnose"])
     asked = parser.parse_args(["diagnose", str(folder), *["--json"] * arguments.json, *["-v"] * arguments.verbose])
     code: int = asked.command(asked)
-    _say(f"the same again: {command('diagnose', typed(folder))}")
+    _say(f"to print the report again: {command('diagnose', typed(folder))}")
     return code
 
 
 def _slurm(arguments: argparse.Namespace) -> int:
     """Let each host of a Slurm job collect into one folder, which all of them must see."""
     if shutil.which("srun") is None:
-        raise DtkError("there is no srun on this host", fix="type it where jobs are submitted, or see --collect")
+        raise DtkError("there is no srun on this host", fix="run it where jobs are submitted, or see --collect")
     folder = make_folder(arguments.folder, FOLDERS, "process", 0o700)
     inner = [sys.executable, "-m", "dtk", "attach", "--collect", "--folder", str(folder)]
     inner += ["--rounds", str(arguments.rounds), "--every-s", str(arguments.every_s)]
@@ -101,7 +102,7 @@ def _slurm(arguments: argparse.Namespace) -> int:
     if not any(folder.iterdir()):
         why = f"srun ended with exit code {done.returncode}"
         fix = "squeue --me lists your jobs; --folder must be on a disk that all hosts share"
-        raise DtkError(f"no host of job {arguments.slurm} put anything into {folder}", why, fix)
+        raise DtkError(f"no host of job {arguments.slurm} wrote to {folder}", why, fix)
     return _diagnose(arguments, folder)
 
 

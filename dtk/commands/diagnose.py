@@ -105,7 +105,7 @@ def _settle(arguments: argparse.Namespace) -> None:
         arguments.path, arguments.html = str(arguments.html), PAGE
     if arguments.path is None:
         fix = f"{command('diagnose')} PATH; {command('diagnose', 'last')} takes the newest run"
-        raise DtkError("what is to be diagnosed?", fix=fix)
+        raise DtkError("no PATH is given", fix=fix)
     if arguments.verify_fix and (arguments.json or arguments.format != "terminal"):
         raise DtkError("--verify-fix prints a comparison for people", "and --json and --format print for programs")
     if arguments.json and arguments.format not in ("terminal", "json"):

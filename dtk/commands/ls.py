@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not runs:
         print(f"no runs in {folder} yet; make one: {command('run', 'experiment=smoke')}", file=sys.stderr)
     elif not chosen:
-        print(f"none of the {len(runs):,} runs in {folder} is like that", file=sys.stderr)
+        print(f"none of the {len(runs):,} runs in {folder} matches", file=sys.stderr)
     else:
         output.put(listing(chosen, columns=output.columns(), colour=output.colours()))
     return 0

@@ -69,7 +69,7 @@ def make_parser(chosen: Sequence[str] = ()) -> "tuple[Parser, argparse._SubParse
     parser.add_argument("--version", action="version", version=f"dtk {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     commands.add_parser("run", help="train: dtk run [KEY=VALUE ...]; dtk run --help lists all choices")
-    table = {"help": "what each strategy shards and communicates", "options": {"--markdown": "as a Markdown table"}}
+    table = {"help": "what each strategy shards and communicates", "options": {"--markdown": "print as Markdown"}}
     add_command(commands, "strategies", table, _strategies)
     for name in [*chosen] if chosen and chosen[0] in _COMMANDS else _COMMANDS:
         module = import_module(f"dtk.commands.{name}")

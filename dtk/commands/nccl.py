@@ -112,7 +112,7 @@ def _export(arguments: argparse.Namespace) -> int:
     for override in arguments.overrides:
         key, equals, value = override.removeprefix("nccl.").partition("=")
         if not equals or not value or not value.isprintable():
-            raise DtkError(f'"{override}" is no KEY=VALUE', fix="for example interface=eth0")
+            raise DtkError(f'"{override}" is not KEY=VALUE', fix="for example interface=eth0")
         values[key] = value
     run = values.pop("run", None)
     filled = replace(preset, config=replace(preset.config, **_typed(preset, values)))
@@ -133,7 +133,7 @@ def _typed(preset: "Preset", values: dict[str, str]) -> dict[str, Any]:
             raise DtkError(f"nccl={preset.name} has no use for {key}", fix=f"keys: {', '.join(keys)}")
         if key in ("traffic_class", "ras_port"):
             if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
-                raise DtkError(f"{key}={text} is no number")
+                raise DtkError(f"{key}={text} is not a number")
             typed[key] = int(text)
         else:
             typed[key] = text

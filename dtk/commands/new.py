@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not module.isidentifier() or not module.isascii():
         raise DtkError(f'"{folder.name}" cannot name a Python module', fix="take letters, digits and _: my_experiment")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DtkError(f"{folder} exists", "nothing of yours is overwritten", "take another folder")
+        raise DtkError(f"{folder} exists", "existing files are never overwritten", "take another folder")
     try:
         for template in sorted(path for path in TEMPLATES.rglob("*") if path.is_file()):
             inside = template.relative_to(TEMPLATES).as_posix()

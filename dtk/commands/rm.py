@@ -30,12 +30,13 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if bool(arguments.runs) == selects(arguments):
         examples = f"{command('rm', 'last')}; {command('rm', '--failed')}"
-        why = "runs are named and options select others" if arguments.runs else "no run is named"
-        raise DtkError("what is to be removed?", why, examples)
+        what = "runs and options that select runs are both given" if arguments.runs else "no run is given"
+        raise DtkError(what, fix=examples)
     asks = not arguments.yes and not arguments.dry_run
     runs, refused = (_named(arguments), []) if arguments.runs else _fitting(arguments)
     if asks and (sys.stdin is None or not sys.stdin.isatty()):
-        raise DtkError("nothing was removed", "there is no terminal to ask at", "add --yes, or --dry-run to see it")
+        why = "there is no terminal to ask for confirmation"
+        raise DtkError("nothing was removed", why, "add --yes, or --dry-run to list them")
     for why in refused:
         print(f"kept: {clean(why)}", file=sys.stderr)
     if not runs:
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return 0
     if asks:
-        question = f"remove {counted(len(runs), 'run')} ({bytes_text(size.bytes)}) for good? [y/N] "
+        question = f"remove {counted(len(runs), 'run')} ({bytes_text(size.bytes)}) permanently? [y/N] "
         print(question, end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             print("nothing was removed", file=sys.stderr)

@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dtk.sweep.summary import say_ending
 
     if started_by(os.environ) is not None:
-        raise DtkError("dtk sweep runs jobs one after another by itself", "under torchrun or srun there is one")
+        raise DtkError("dtk sweep runs jobs one after another by itself", "torchrun or srun started this process")
     job = _job(arguments)
     local.check(job)
     if arguments.wandb:
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     sweep = local.opened(job, resume=arguments.resume)
     for text in job.file.fixed:
         if text not in local.without_tracker(job.file.fixed):
-            say(f"{text} of the file is for W&B's agent and left out here; type it to have it")
+            say(f"{text} of the file is only used by W&B's agent; add it to the command to use it here")
     count = ["--count", arguments.count] if arguments.count is not None else []
     config_dir = ["--config-dir", arguments.config_dir] if arguments.config_dir else []
     again = command("sweep", arguments.file, *arguments.overrides, *count, *config_dir, "--resume")
@@ -63,7 +63,7 @@ def _job(arguments: argparse.Namespace) -> "Job":
         if (override := parse(text)).is_sweep_override():
             key = override.key_or_group
             fix = f"put the list into the file: parameters: {{{key}: {{values: [...]}}}}"
-            raise DtkError(f"{text} asks for several runs", "what is typed beside a sweep file holds for all", fix)
+            raise DtkError(f"{text} asks for several runs", "an override applies to all points", fix)
     file = read(_find(arguments.file, arguments.config_dir))
     cap = arguments.count if arguments.count is not None else file.run_cap
     return Job(file, load(file), extra, repeats, cap, arguments.config_dir)
@@ -92,12 +92,13 @@ def _hand_over(job: "Job", arguments: argparse.Namespace) -> int:
     from dtk.sweep.server import check_server, hand_over
 
     if arguments.resume:
-        raise DtkError("--resume is for sweeps without a server", "W&B's knows what is done", "use wandb agent SWEEP")
+        why = "the W&B server knows which runs are done"
+        raise DtkError("--resume is for sweeps without a server", why, "use wandb agent SWEEP")
     check_server(job)
     points = local.grid_points(job) if job.file.method == "grid" else []
     if arguments.dry_run:
         return _show(job)
-    say(f"checked {len(points)} points" if points else "checked every value by itself")
+    say(f"checked {len(points)} points" if points else "checked every value")
     return hand_over(job, arguments.count)
 
 

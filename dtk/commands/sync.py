@@ -1,4 +1,4 @@
-"""`dtk sync`: hands what a run, or the runs of a sweep, recorded to a tracker afterwards. Loads torch never."""
+"""`dtk sync`: uploads a recorded run, or the runs of a sweep, to a tracker. Never loads torch."""
 
 import argparse
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sweep(sweep: "Sweep", arguments: argparse.Namespace) -> None:
-    """Hand over the runs that W&B does not have yet, and save a report of all of them there."""
+    """Upload the runs that W&B does not have yet, and save a report of all of them there."""
     from dtk.sweep.side_by_side import save
     from dtk.sweep.summary import last_trials
 
@@ -47,7 +47,7 @@ def _sweep(sweep: "Sweep", arguments: argparse.Namespace) -> None:
     for paths in runs:
         if any(paths.root.glob("wandb/run-*")) and arguments.tracker != "tensorboard" and not arguments.offline:
             chosen = _tracker(paths, arguments, sweep.about.id)[0]
-            output.put(f"{paths.root.name}: {chosen.name} has it since it ran\n")
+            output.put(f"{paths.root.name}: {chosen.name} already has it\n")
         else:
             chosen = _hand_over(paths, arguments, sweep.about.id)
     if chosen.name != "wandb":
@@ -90,7 +90,7 @@ def _tracker(paths: RunPaths, arguments: argparse.Namespace, group: str | None =
 
 
 def _hand_over(paths: RunPaths, arguments: argparse.Namespace, group: str | None = None) -> Any:
-    """Hand over one run, and return the section `tracker` that was used."""
+    """Upload one run, and return the section `tracker` that was used."""
     from dtk.record.trackers import Tracker, offline_logs
 
     chosen, config = _tracker(paths, arguments, group)
@@ -99,12 +99,12 @@ def _hand_over(paths: RunPaths, arguments: argparse.Namespace, group: str | None
     tracker = Tracker(SimpleNamespace(tracker=chosen, own=config), paths.root.absolute())
     code, count = tracker.replay(_records(paths.metrics), figures, code, arguments.timeout_s)
     if code:
-        late = f"it was ended after {arguments.timeout_s:g} s" if code < 0 else "its message stands above"
+        late = f"it was ended after {arguments.timeout_s:g} s" if code < 0 else "its message is above"
         fix = "metrics.jsonl is as it was: try again, or allow more by --timeout-s"
         raise DtkError(f"{chosen.name} did not take the run {paths.root.name}", late, fix)
     logs = offline_logs(paths.root)[-1:] if chosen.name == "wandb" else []
     kept = "".join(f"\nto send it: wandb sync {log}" for log in logs)
-    output.put(f"{paths.root.name}: {count:,} records handed to {chosen.name}{kept}\n")
+    output.put(f"{paths.root.name}: {count:,} records uploaded to {chosen.name}{kept}\n")
     return chosen
 
 

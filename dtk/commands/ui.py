@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not folder.is_dir() and folder != RUNS:
         raise DtkError(f"{folder} is not a folder", fix="name the folder that holds your runs")
     with Server(folder, arguments.port) as server:
-        print(f"runs of {folder}: {server.address}\nthis machine only; Ctrl-C ends it", file=sys.stderr, flush=True)
+        print(f"runs of {folder}: {server.address}\nthis machine only; Ctrl-C stops it", file=sys.stderr, flush=True)
         if not arguments.no_open and has_screen():
             webbrowser.open(server.address)
         try:

@@ -26,13 +26,13 @@ def run(arguments: argparse.Namespace) -> int:
     """
     argv: list[str] = arguments.wrapped
     if not argv:
-        raise DtkError("there is nothing to run", fix="dtk watch -- torchrun --nproc-per-node=2 train.py")
+        raise DtkError("no command is given", fix="dtk watch -- torchrun --nproc-per-node=2 train.py")
     program = argv[0]
     if Path(program).name == "dtk" and argv[1:2] == ["run"]:
-        raise DtkError("dtk run watches itself", fix=shlex.join(argv))
+        raise DtkError("dtk run has its own watch", fix=shlex.join(argv))
     if shutil.which(program) is None:
         script = program.endswith(".py") and Path(program).is_file()
-        fix = f"dtk watch -- python {shlex.join(argv)}" if script else "what follows -- is run as it is typed"
+        fix = f"dtk watch -- python {shlex.join(argv)}" if script else "the arguments after -- are run as given"
         raise DtkError(f'there is no command "{program}"', fix=fix)
     from dtk.launch.watched import run_watched
 

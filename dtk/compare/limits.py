@@ -25,7 +25,7 @@ def parse_limit(text: str) -> tuple[str, float]:
     match = re.fullmatch(rf"({'|'.join(KINDS)})=(\d{{1,6}}(?:\.\d{{1,6}})?)%", text)
     if match is None:
         fix = f"write KIND=PERCENT: {', '.join(f'{k}=2%' for k in KINDS)}"
-        raise DtkError(f"--fail-if {text} is no limit", fix=fix)
+        raise DtkError(f"--fail-if {text} is not a limit", fix=fix)
     return match[1], 1 + float(match[2]) / 100
 
 

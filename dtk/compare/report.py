@@ -73,7 +73,7 @@ def headline(comparison: Comparison) -> str:
         return f"not comparable: {', '.join(wrong)} differ{'s' if len(wrong) == 1 else ''}; no speed is compared"
     if comparison.repeats:
         (only,) = comparison.variants
-        return f"one variant, {len(only.compared):,} repeats of {only.label}: there is no other to compare it with"
+        return f"one variant, {len(only.compared):,} repeats of {only.label}: there is nothing to compare them with"
     if len(comparison.compared) < 2:
         return f"only {comparison.compared[0].label} has figures: there is nothing to compare it with"
     if comparison.doubt:

@@ -38,9 +38,9 @@ def _speed(ratio: Estimate, first: Variant, overlap: bool) -> str:
     """`is 1.31x slower than ddp (1.28 to 1.35)`"""
     shown = f"step time {times_text(ratio.median)}"
     if ratio.low is None and overlap:
-        return f"cannot be told from {first.label}: {shown}, but their steps overlap"
+        return f"is indistinguishable from {first.label}: {shown}, but their steps overlap"
     if ratio.low is not None and ratio.holds(1.0):
-        return f"cannot be told from {first.label}: {shown}{bounds_text(ratio)}, within noise"
+        return f"is indistinguishable from {first.label}: {shown}{bounds_text(ratio)}, within noise"
     if abs(ratio.median - 1) < _EQUAL:
         return f"is as fast as {first.label}: {shown}{bounds_text(ratio)}"
     slower = ratio.median > 1

@@ -57,7 +57,7 @@ def check_ranks(config: Config, world_size: int, device: str, cuda_devices: int 
     if traits.one_process and world_size != 1:
         key = "nproc" if launcher.world_size is None else "world_size"
         fix = f"use launcher.{key}=1, or strategy=ddp for several ranks"
-        raise DtkError(f"strategy={name} is one process, not {world_size}", fix=fix)
+        raise DtkError(f"strategy={name} runs in one process, not {world_size}", fix=fix)
     usable = cuda_devices if device == "cuda" else 0
     if usable < (least := traits.least_cuda_devices):
         what = f"strategy={name} needs {counted(least, 'CUDA device')}, found {usable}"
@@ -72,7 +72,7 @@ def check_ranks(config: Config, world_size: int, device: str, cuda_devices: int 
 
 def _clash(typed: str, other: str, why: str, instead: str) -> DtkError:
     """Return the error for two choices that exclude each other, with what to type instead."""
-    return DtkError(f"{typed} does not go with {other}", why, f"use {instead}")
+    return DtkError(f"{typed} is incompatible with {other}", why, f"use {instead}")
 
 
 def _engine(config: Config) -> None:

@@ -126,7 +126,7 @@ def _read_sizes(model: Any) -> None:
         for key in unknown:
             model[key] = next(stored[name] for name in _SIZES[key] if name in stored)
     except (OSError, ValueError, TypeError) as error:
-        why = getattr(error, "strerror", None) or "it is no config.json of transformers"
+        why = getattr(error, "strerror", None) or "it is not a config.json of transformers"
         raise DtkError(f"{path} cannot be read", why, "model.path=FOLDER that save_pretrained wrote") from error
     except StopIteration:
         raise DtkError(f"{path} does not say model.{key}", fix=f"set it: model.{key}=N") from None

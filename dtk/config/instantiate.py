@@ -91,7 +91,7 @@ def find_class(target: str, arguments: dict[str, Any], allow: list[str], kind: t
     _check_allowed(target, allow)
     named = _find(target)
     if not isinstance(named, type):
-        raise DtkError(f"_target_={target} is no class", f"it is a {type(named).__name__}", "name a class")
+        raise DtkError(f"_target_={target} is not a class", f"it is a {type(named).__name__}", "name a class")
     # A module also holds what it imported: dtk.launch.local.subprocess.run must not pass as dtk's own.
     home = f"{getattr(named, '__module__', None)}.{getattr(named, '__qualname__', '')}"
     if target not in allow and not _listed(home, allow):

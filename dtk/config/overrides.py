@@ -44,10 +44,10 @@ def normalise(overrides: Sequence[str], groups: Groups, defaults: Sequence[str])
         refuse_hydra(key)
         if key in (SWEEPS, "repeats"):
             fix = "use dtk sweep NAME" if key == SWEEPS else "use dtk run -m, or dtk sweep"
-            raise DtkError(f"{key} is no part of an experiment", "it says which runs to make", fix)
+            raise DtkError(f"{key} is not part of an experiment", "it says which runs to make", fix)
         if re.match(rf"{HARDWARE}([./]|$)", key):  # Others than `dtk plan` do not take it.
             fix = f"use dtk plan {HARDWARE}=NAME"
-            raise DtkError(f"{key} is no part of an experiment", "it says what to plan for", fix)
+            raise DtkError(f"{key} is not part of an experiment", "it says what to plan for", fix)
         if override.is_sweep_override():
             fix = f"add -m, or quote a text with a comma: '{key}=\"a,b\"'"
             raise DtkError(f"{text} asks for several runs", fix=fix)

@@ -178,7 +178,7 @@ def remote_placement(config: Config) -> Placement:
     check_numbers({"launcher": dataclasses.asdict(config.launcher)})
     launcher, strategy = config.launcher, config.strategy
     if strategy.traits.one_process and launcher.nodes > 1:
-        what = f"strategy={strategy.name} is one process, not {counted(launcher.nodes, 'node')}"
+        what = f"strategy={strategy.name} runs in one process, not {counted(launcher.nodes, 'node')}"
         raise DtkError(what, fix="use launcher.nodes=1")
     device = ("cuda" if launcher.gpus_per_node else "cpu") if launcher.device == "auto" else launcher.device
     backend = _backend(launcher, device)

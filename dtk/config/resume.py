@@ -58,7 +58,7 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
         status, manifest = read_status(paths.status), read_json(paths.manifest)
         if status.state == "running" and (pid := manifest.get("pid")) != os.getpid() and still_runs(manifest):
             # Two launches in one folder would overwrite each other.
-            what = f"the run {paths.root.name} is still going (process {pid})"
+            what = f"the run {paths.root.name} is still running (process {pid})"
             raise DtkError(what, fix="wait for it, or stop it first")
     new = [override for override in composed.overrides if not override.lstrip("+~").startswith("resume=")]
     for override in new:
@@ -126,7 +126,7 @@ def refuse_other_data(paths: RunPaths, data: dict[str, Any]) -> None:
         return
     if before != (now := data.get("sha256")):
         why = f"its hash was {str(before)[:12]}, now it is {str(now)[:12]}"
-        raise DtkError("the data has changed since this run began", why, "bring the old data back, or start a new run")
+        raise DtkError("the data has changed since this run began", why, "restore the old data, or start a new run")
 
 
 def earlier_argv(paths: RunPaths) -> list[Any]:
@@ -153,7 +153,7 @@ def check_continuable(paths: RunPaths, steps: int) -> None:
     step = int(complete[-1].name.removeprefix("step_"))
     if step >= steps:  # Nothing would be trained, and the summary of what was would be overwritten.
         what = f"the run {paths.root.name} has already made {step} of {steps} steps"
-        raise DtkError(what, fix=f"go on with more of them: train.steps={2 * step}")
+        raise DtkError(what, fix=f"continue with more steps: train.steps={2 * step}")
     refuse_damaged(complete[-1])
 
 

@@ -96,7 +96,7 @@ def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
             for part in sections:  # Whether the key exists is the strict check's business.
                 target = target.setdefault(part, {})
                 if not isinstance(target, dict):
-                    raise DtkError(f"{key} is no key", f"{part} is a value, not a section")
+                    raise DtkError(f"{key} is not a key", f"{part} is a value, not a section")
             target[name] = override.value()
             make_absolute(plain, tuple(key.split(".")))
             add_typed(origins, key, text)

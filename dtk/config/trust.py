@@ -53,7 +53,7 @@ def check_owner(folder: Path, option: str, *, trust: bool) -> None:
         return  # What reads the folder says so.
     if trust or not hasattr(os, "geteuid"):
         return
-    fix = "look at its config.yaml, then add --trust"
+    fix = "inspect its config.yaml, then add --trust"
     if status.st_uid != os.geteuid():
         raise DtkError(f"{option}: the folder belongs to {owner(folder)}", "its configuration may not be yours", fix)
     if status.st_mode & _WRITABLE:
@@ -120,7 +120,7 @@ def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], type
         value = get(plain, key)
         if value and value == get(stored, key) and not keys & {key, key.split(".")[0]}:
             again = f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
-            fix = f"if it is right, type it again: '{key}={again}'"
+            fix = f"if this is intended, give it again: '{key}={again}'"
             where = f"names a folder outside it to write to: {value}"
             raise DtkError(f"{option}: its {key} {'would be executed' if key in COMMANDS else where}", why, fix)
     before = _variables(stored)
@@ -130,7 +130,7 @@ def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], type
         path = "/" in _RANGE.sub("", value) or (_FILE.search(name) and not value.startswith("{"))
         if path and not inside and before.get(name) == value and not keys & {"nccl", key}:
             what = f"{option}: its {key} names a path: a library to load, or a file to write"
-            raise DtkError(what, why, f"if it is right, type it again: '{key}=\"{value}\"'")
+            raise DtkError(what, why, f"if this is intended, give it again: '{key}=\"{value}\"'")
 
 
 def _variables(plain: Mapping[str, Any]) -> dict[str, str]:
@@ -162,7 +162,7 @@ def refuse_secrets(plain: Mapping[str, Any]) -> None:
         if shown.get(key) != value:
             where = "use launcher.secrets on Kubernetes" if plain["launcher"]["name"] == "kubernetes" else "export it"
             fix = f"read it from an environment variable or a file there; {where}"
-            raise DtkError(f"{key} holds a secret", "it would lie open in the files of the job", fix)
+            raise DtkError(f"{key} holds a secret", "it would be readable in the files of the job", fix)
 
 
 def get(plain: Mapping[str, Any], key: str) -> Any:

@@ -56,7 +56,7 @@ def above_zero(most: float) -> Callable[[str], float]:
         except ValueError:
             value = 0.0
         if not 0 < value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is no number above 0 and up to {most:,g}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and up to {most:,g}")
         return value
 
     return parse
@@ -67,7 +67,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
     def parse(text: str) -> int:
         if not text.isdecimal() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least:,} to {most:,}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least:,} to {most:,}")
         return int(text)
 
     return parse

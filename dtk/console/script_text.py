@@ -34,7 +34,7 @@ def check_time(time: int | str, key: str) -> str:
         DtkError: it is not a time limit.
     """
     if not _TIME.fullmatch(str(time)):
-        raise DtkError(f"{key}={time} is no time limit", fix=f"use minutes, {key}=8:00:00 or {key}=2-12")
+        raise DtkError(f"{key}={time} is not a time limit", fix=f"use minutes, {key}=8:00:00 or {key}=2-12")
     return str(time)
 
 
@@ -45,7 +45,8 @@ def check_memory(memory: str, form: re.Pattern[str], example: str) -> str:
         DtkError: it is none.
     """
     if not form.fullmatch(check_line(memory, "launcher.memory_per_node")):
-        raise DtkError(f"launcher.memory_per_node={memory} is no memory", fix=f"use launcher.memory_per_node={example}")
+        what = f"launcher.memory_per_node={memory} is not an amount of memory"
+        raise DtkError(what, fix=f"use launcher.memory_per_node={example}")
     return memory
 
 
@@ -92,7 +93,7 @@ def sbatch_word(option: str, key: str) -> str:
     """
     name, equals, value = check_line(option, key).partition("=")
     if not re.fullmatch(r"--[a-z][a-z0-9-]*", name):
-        raise DtkError(f"{key}: {option} is no option", fix="write --name or --name=value, one per entry")
+        raise DtkError(f"{key}: {option} is not an option", fix="write --name or --name=value, one per entry")
     return sbatch_option(name[2:], value) if equals else f"#SBATCH {name}"
 
 

@@ -74,8 +74,8 @@ def cached(key: str, dtype: np.dtype[Any], build: Builder) -> Cached:
             continue
         if (stored := _read(path, dtype)) is not None:
             return stored
-    what = f"can not write the token cache in {' or '.join(str(folder) for folder in folders)}"
-    why = str(problem or "what was written can not be read back")
+    what = f"cannot write the token cache in {' or '.join(str(folder) for folder in folders)}"
+    why = str(problem or "what was written cannot be read back")
     raise DtkError(what, why, "set XDG_CACHE_HOME to a folder with free space")
 
 

@@ -53,7 +53,7 @@ class Corpus:
         """Yield pieces of at most CHUNK_BYTES, cut after a line where possible, and whether each ends a document.
 
         Raises:
-            DtkError: a file can not be read, or is meant to be text and is not UTF-8.
+            DtkError: a file cannot be read, or is meant to be text and is not UTF-8.
         """
         left = self.max_bytes if self.max_bytes is not None else sum(file.size_bytes for file in self.files) + 1
         for file in self.files:
@@ -73,7 +73,7 @@ class Corpus:
                     if left <= 0:
                         return
             except OSError as error:
-                raise DtkError(f"can not read {file.path}", error.strerror or str(error)) from None
+                raise DtkError(f"cannot read {file.path}", error.strerror or str(error)) from None
 
 
 def stdlib_root() -> Path:
@@ -136,7 +136,7 @@ def _walk(root: Path, without: set[str]) -> Iterator[SourceFile]:
     """Regular files below root, folder by folder, sorted."""
 
     def fail(error: OSError) -> None:
-        raise DtkError(f"can not read {error.filename}", error.strerror or str(error)) from None
+        raise DtkError(f"cannot read {error.filename}", error.strerror or str(error)) from None
 
     for folder, folders, names in os.walk(root, onerror=fail):
         # A run may write below the corpus while its ranks list it; all must see the same files.

@@ -78,4 +78,4 @@ def _load(config: HFData) -> Any:
         return datasets.load_dataset(str(path) if path.exists() else config.path, split=config.split)
     except Exception as error:  # the package raises its own, pyarrow's and the network's errors alike
         fix = "" if path.exists() else "without a network data.path must name a local folder or file"
-        raise DtkError(f"can not load split {config.split!r} of {config.path}", str(error), fix) from None
+        raise DtkError(f"cannot load split {config.split!r} of {config.path}", str(error), fix) from None

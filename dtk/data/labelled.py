@@ -40,7 +40,7 @@ def table_rows(path: Path) -> Iterator[tuple[str, str]]:
     except UnicodeDecodeError:
         raise DtkError(f"{path} is not UTF-8 text", fix="convert it (iconv -t UTF-8)") from None
     except (OSError, csv.Error) as error:
-        raise DtkError(f"can not read {path}", str(error)) from None
+        raise DtkError(f"cannot read {path}", str(error)) from None
 
 
 def check_table(path: Path) -> None:

@@ -139,7 +139,7 @@ def build_tokenizer(name: str) -> Tokenizer:
     try:
         content = path.read_bytes()
         encoder = Encoder.from_buffer(content)
-    except Exception as error:  # the package raises bare Exception for a file that it can not read
+    except Exception as error:  # the package raises bare Exception for a file that it cannot read
         raise DtkError(f"{path} is not a usable tokenizer.json", str(error)) from None
     encoder.no_truncation()
     encoder.no_padding()

@@ -51,7 +51,7 @@ def tokenised(pieces: Callable[[], Pieces], source: str, key: str, tokenizer: To
         tokenizer: turns it into ids; its separator ends each document.
 
     Raises:
-        DtkError: there is no text, or it can not be read, tokenised or cached.
+        DtkError: there is no text, or it cannot be read, tokenised or cached.
     """
     dtype = token_dtype(tokenizer.vocab_size)
 
@@ -95,7 +95,7 @@ def token_file(config: TokensData) -> Tokens:
         size = path.stat().st_size
         ids = _map(path, size, config)
     except OSError as error:
-        raise DtkError(f"can not read {path}", error.strerror or str(error)) from None
+        raise DtkError(f"cannot read {path}", error.strerror or str(error)) from None
     about = {"source": str(path), "bytes": size, "tokens": len(ids), **_checked(ids, config)}
     return Tokens(ids=ids, vocab_size=config.vocab_size, about=about)
 

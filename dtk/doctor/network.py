@@ -77,7 +77,7 @@ def judge_interfaces(folder: Path, several_nodes: bool) -> Result:
     try:
         flags = {path.name: int(_read(path / "flags") or "0", 16) for path in sorted(folder.iterdir()) if path.is_dir()}
     except OSError:
-        return not_applicable(f"{folder} is not there: this is no Linux")
+        return not_applicable(f"{folder} is not there: this is not Linux")
     up = [name for name, bits in flags.items() if bits & UP]
     findings = []
     if "lo" in flags and "lo" not in up:

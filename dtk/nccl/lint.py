@@ -128,7 +128,7 @@ def parse_version(text: str) -> Version:
         DtkError: it is no version.
     """
     if not re.fullmatch(r"\d{1,4}(?:\.\d{1,4}){1,3}", text):
-        raise DtkError(f"--nccl-version {text} is no version", fix="write it like 2.27.3")
+        raise DtkError(f"--nccl-version {text} is not a version", fix="write it like 2.27.3")
     return tuple(int(part) for part in text.split("."))
 
 

@@ -35,7 +35,7 @@ def recommend(machine: Machine, nodes: int | None) -> tuple[list[Advice], list[s
     """
     if not machine.gpus:
         needs = _interface(machine) if (nodes or 1) > 1 else ()
-        reason = f"no GPU was found ({machine.gpu_reason}), so ranks talk over gloo"
+        reason = f"no GPU was found ({machine.gpu_reason}), so ranks communicate over gloo"
         return [Advice("any number of nodes", "cpu_gloo", (reason,), needs)], _besides(machine)
     advice = [_one_node(machine)] if nodes in (None, 1) else []
     advice += [_several_nodes(machine)] if nodes != 1 else []
@@ -47,7 +47,7 @@ def _one_node(machine: Machine) -> Advice:
     here = f"{counted(len(machine.gpus), 'GPU')}: {', '.join(names)}"
     if machine.nvlink:
         links = min(gpu.nvlinks or 0 for gpu in machine.gpus)
-        reason = f"every GPU has {links} or more NVLinks up, which NCCL uses by itself"
+        reason = f"every GPU has {links} or more NVLinks up, which NCCL uses automatically"
         return Advice("one node", "nvlink_single_node", (here, reason))
     driver = tuple(int(part) for part in machine.driver.split(".") if part.isdigit())
     if len(machine.gpus) > 1 and () < driver < FIXED_DRIVER and all("RTX 40" in gpu.name for gpu in machine.gpus):

@@ -142,7 +142,7 @@ def check_preset(
         value = getattr(config, key)
         if value is not None and not _LIST.fullmatch(value):
             fix = f"nccl.{key}=NAME,NAME"
-            raise DtkError(f"nccl.{key}={value!r} is no list of names", "the preset adds = and ^ itself", fix)
+            raise DtkError(f"nccl.{key}={value!r} is not a list of names", "the preset adds = and ^ itself", fix)
     for name in config.variables:
         if not _FAMILIES.fullmatch(name):
             what = f"nccl.variables.{name} is not a variable of NCCL, gloo or their transports"
@@ -179,4 +179,4 @@ def check_address_range(text: str | None) -> None:
         good = False
     if not good:
         fix = "write ADDRESS/BITS, like 10.1.0.0/16"
-        raise DtkError(f"nccl.address_range={text!r} is no range of addresses", fix=fix)
+        raise DtkError(f"nccl.address_range={text!r} is not an address range", fix=fix)

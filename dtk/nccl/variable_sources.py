@@ -77,13 +77,13 @@ def given_in(path: Path) -> Given:
             raw = file.read(MOST_BYTES + 1)
         text = raw.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise DtkError(f"cannot read {path}", why or str(error)) from error
     if len(raw) > MOST_BYTES or "\0" in text:
-        raise DtkError(f"{path} is no file of settings", "it is too large, or no text")
+        raise DtkError(f"{path} is not a settings file", "it is too large, or not text")
     if path.suffix.lower() in (".yaml", ".yml"):
         if len(raw) > MOST_YAML_BYTES:
-            raise DtkError(f"{path} is no file of settings", "it is too large")
+            raise DtkError(f"{path} is not a settings file", "it is too large")
         try:
             # The C loader is in every wheel of PyYAML; it is ten times as fast.
             documents = list(yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))

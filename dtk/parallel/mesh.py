@@ -44,7 +44,7 @@ class Mesh:
     def __post_init__(self) -> None:
         for name in (*ORDER, "ep"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} is no degree of parallelism: it must be at least 1")
+                raise ValueError(f"{name}={getattr(self, name)} is not a degree of parallelism: it must be at least 1")
         if self.divided_by_ep % self.ep:
             ranks = "dp_replicate" if self.dp_shard * self.cp * self.tp == 1 else "dp_shard x cp x tp"
             raise ValueError(f"ep={self.ep} does not divide {ranks} = {self.divided_by_ep}")
@@ -98,7 +98,7 @@ class Mesh:
         if dimension == "dp":
             return self.dp_size
         if dimension not in (names := (*ORDER, "dp", *EXPERTS, SECONDARY)):
-            raise ValueError(f"{dimension} is no dimension of a mesh: they are {', '.join(names)}")
+            raise ValueError(f"{dimension} is not a mesh dimension: the dimensions are {', '.join(names)}")
         return int(getattr(self, dimension))
 
     def stride(self, dimension: str) -> int:

@@ -32,7 +32,8 @@ def read_manifest(run: Path) -> dict[str, Any]:
         raise DtkError(f"{run} is damaged", clean("; ".join(problems)) or "it has no manifest.json")
     schema = manifest.get("schema_version", 0)
     if not isinstance(schema, int) or schema > SCHEMA_VERSION:
-        raise DtkError(f"{run} is of a newer dtk", f"manifest.json has schema {clean(schema)[:20]}", "upgrade dtk")
+        why = f"manifest.json has schema {clean(schema)[:20]}"
+        raise DtkError(f"{run} was written by a newer dtk", why, "upgrade dtk")
     return manifest
 
 
@@ -71,7 +72,7 @@ def compare_code(manifest: Mapping[str, Any], *runs_folders: Path) -> Comparison
     commit = clean(before.get("commit"))[:_SHOWN]
     if now is None:
         there = clean(manifest.get("cwd"))[:200]
-        return Comparison(differs, [f"it ran at commit {commit} in {there}, and here is no git repository"])
+        return Comparison(differs, [f"it ran at commit {commit} in {there}, and this is not a git repository"])
     unknown = []
     if before.get("commit") != now["commit"]:
         differs.insert(0, f"commit was {commit}, now {now['commit'][:_SHOWN]}")

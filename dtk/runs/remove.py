@@ -52,7 +52,7 @@ def refusal(run: Run, *, force: bool) -> str:
         manifest = mapping(str(RunPaths(path).manifest), [])
         here = still_runs(manifest) is True
         where = f"process {clean(manifest.get('pid'))[:20]}" if here else "on another machine, as far as can be told"
-        return f"{path} is still going ({where}); stop it first (--force removes it all the same)"
+        return f"{path} is still running ({where}); stop it first (--force removes it all the same)"
     return ""
 
 

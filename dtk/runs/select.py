@@ -29,7 +29,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     states = f"only these states: {', '.join(STATES)}"
     parser.add_argument("--state", type=_states, action="extend", default=[], metavar="S[,S]", help=states)
     parser.add_argument("--failed", action="store_true", help=f"the same as --state {','.join(FAILED)}")
-    age = "only runs whose status is that old: 90s, 5m, 3h, 7d, 2w"
+    age = "only runs whose status is older than AGE: 90s, 5m, 3h, 7d, 2w"
     parser.add_argument("--older-than", type=_seconds, metavar="AGE", help=age)
 
 
@@ -87,7 +87,7 @@ def _states(text: str) -> tuple[str, ...]:
     for name in names:
         if name not in STATES:
             near = did_you_mean(name, STATES)
-            raise argparse.ArgumentTypeError(f"{name!r} is no state; {near or 'states: ' + ', '.join(STATES)}")
+            raise argparse.ArgumentTypeError(f"{name!r} is not a state; {near or 'states: ' + ', '.join(STATES)}")
     if not names:
         raise argparse.ArgumentTypeError(f"no state is given; states: {', '.join(STATES)}")
     return names
@@ -96,5 +96,5 @@ def _states(text: str) -> tuple[str, ...]:
 def _seconds(text: str) -> float:
     match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smhdw])", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no length of time; write 90s, 5m, 3h, 7d or 2w")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration; write 90s, 5m, 3h, 7d or 2w")
     return float(match[1]) * _UNITS_S[match[2]]

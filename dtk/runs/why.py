@@ -46,9 +46,9 @@ def _read(run: Path) -> Origins:
         return read_origins(RunPaths(run).origins)
     except FileNotFoundError as error:
         what = f"{run} has no record of who set its keys"
-        raise DtkError(what, "it is of an older dtk", f"{command('show', run)} says what was typed") from error
+        raise DtkError(what, "it was written by an older dtk", f"{command('show', run)} says what was typed") from error
     except NewerSchemaError as error:
-        raise DtkError(f"{run} is of a newer dtk", clean(error), "upgrade dtk") from error
+        raise DtkError(f"{run} was written by a newer dtk", clean(error), "upgrade dtk") from error
     except (OSError, ValueError) as error:
         raise DtkError(f"{run}: origins.json is damaged", clean(reason(error))) from error
 

@@ -83,7 +83,7 @@ class DDPConfig(StrategyConfig):
         tier = {field.name: getattr(self, field.name) for field in fields(StrategyConfig) if field.name != "name"}
         for field in fields(self):
             if field.name not in tier and (value := getattr(self, field.name)) != field.default:
-                what = f"strategy.{field.name}={value} does not go with {' and '.join(cut)}"
+                what = f"strategy.{field.name}={value} is incompatible with {' and '.join(cut)}"
                 why = "the gradients of a model that is cut are averaged unit by unit, not in DDP's buckets"
                 raise DtkError(what, why, f"drop it, or use {' '.join(f'{key}=1' for key in cut)}")
         return replace(self.in_units(), **tier)  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ class HSDPConfig(FSDPConfig):
         replicate, shard = self.dp_replicate, self.dp_shard
         for name, degree in (("dp_replicate", replicate), ("dp_shard", shard)):
             if degree == 0 or degree < -1:
-                what = f"strategy.{name}={degree} is no mesh degree"
+                what = f"strategy.{name}={degree} is not a valid mesh degree"
                 raise DtkError(what, fix="use a positive number, or -1 for the rest")
         if replicate == shard == -1:
             raise DtkError("strategy.dp_replicate and strategy.dp_shard are both -1", fix="give one of them a number")

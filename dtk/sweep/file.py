@@ -133,7 +133,7 @@ def _space(key: str, space: Any) -> dict[str, Any]:
             raise DtkError(f'parameters: {key} has an unknown key "{word}"', fix=near or f"keys: {', '.join(SPACE)}")
     for word in ("values", "probabilities"):
         if word in space and (not isinstance(space[word], list) or not space[word]):
-            raise DtkError(f"parameters: {key}: {word} is no list of values")
+            raise DtkError(f"parameters: {key}: {word} is not a list of values")
     for word in _NUMBERS:
         if isinstance(space.get(word), str):
             what = f"parameters: {key}: {word}: {space[word]} is a text"
@@ -174,12 +174,12 @@ def load(path: Path) -> dict[str, Any]:
         DtkError: it is no regular file of a bearable size, no YAML, or gives a key twice.
     """
     if path.is_dir():
-        raise DtkError(f"{path} is a folder, no sweep file", fix="name a YAML file in it")
+        raise DtkError(f"{path} is a folder, not a sweep file", fix="name a YAML file in it")
     try:
         with refused(f"cannot read {path}"):
             data = read_record(path, MOST_BYTES)
     except ValueError as error:
-        raise DtkError(f"{path} is no sweep file", f"it has more than {MOST_BYTES:,} bytes") from error
+        raise DtkError(f"{path} is not a sweep file", f"it has more than {MOST_BYTES:,} bytes") from error
     try:
         safe_yaml.loads(data, Limits(depth=_DEEPEST))
         content = yaml.load(data, Loader=_OnceLoader)  # noqa: S506 - a SafeLoader
@@ -190,7 +190,7 @@ def load(path: Path) -> dict[str, Any]:
         why = f"not valid YAML ({' '.join(what.split())[:200]})"
         raise DtkError(f"{path}{line}", why, "see conf/sweep/ for some") from error
     if not isinstance(content, dict):
-        raise DtkError(f"{path} is no sweep file", "it is no mapping of keys", "see conf/sweep/ for some")
+        raise DtkError(f"{path} is not a sweep file", "it is not a mapping of keys", "see conf/sweep/ for some")
     return {str(key): value for key, value in content.items()}
 
 
@@ -222,7 +222,7 @@ def fixed_overrides(content: dict[str, Any]) -> list[str]:
     if words is None:
         raise DtkError("it has no command", "W&B would pass --key=value to a program", WRITE)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise DtkError("command is no list of words", fix=WRITE)
+        raise DtkError("command is not a list of words", fix=WRITE)
     named = [word if word != "${program}" else str(content.get("program")) for word in words]
     start = next((at for at, pair in enumerate(pairwise(named)) if pair in (("-m", _PROGRAM), ("dtk", "run"))), None)
     if start is None:

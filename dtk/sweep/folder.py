@@ -121,7 +121,8 @@ class Sweep:
                 self._log.write("\n")
         except BlockingIOError as error:
             self.close()
-            raise DtkError(f"the sweep {self.about.id} is still going", fix="wait for it, or stop it first") from error
+            what = f"the sweep {self.about.id} is still running"
+            raise DtkError(what, fix="wait for it, or stop it first") from error
         except OSError as error:
             if self._log is None:  # Else the file system has no locks, which costs only this check.
                 raise unwritable(self.root, error) from error
@@ -167,7 +168,7 @@ def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -
     """Find and lock the newest sweep of the same command, with its points and runs.
 
     Raises:
-        DtkError: there is none, it is damaged or of a newer dtk, or it is still going.
+        DtkError: there is none, it is damaged or of a newer dtk, or it is still running.
     """
     wanted = masked(json.loads(json.dumps([method, source, repeats])))
     folders = sorted((runs_folder / FOLDER).glob("*/sweep.json"), reverse=True)

@@ -78,7 +78,7 @@ def check(job: Job) -> None:
         if parse(text).key_or_group in job.file.parameters:
             raise DtkError(f"{text} is one of the sweep's parameters", fix="leave it out, or change the file")
     if job.file.stops_early and job.repeats > 1:
-        raise DtkError("repeats= and early_terminate do not go together", "runs of unequal length cannot be averaged")
+        raise DtkError("repeats= and early_terminate cannot be combined", "runs of unequal length cannot be averaged")
     if job.file.method == "grid":
         return
     if job.repeats > 1:

@@ -138,7 +138,7 @@ def load(file: SweepFile) -> Search:
     except (ValueError, TypeError) as error:
         wrong = [str(error)]
     if wrong:
-        raise DtkError(f"{file.path} is no valid W&B sweep", str(wrong[0])[:300])
+        raise DtkError(f"{file.path} is not a valid W&B sweep", str(wrong[0])[:300])
     return search
 
 

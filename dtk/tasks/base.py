@@ -126,7 +126,7 @@ def add_figures(
     for name, pair in metrics.items():
         given = pair if isinstance(pair, tuple | list) else ()
         if [v.numel() == 1 if isinstance(v, Tensor) else isinstance(v, Real) for v in given] != [True, True]:
-            what = f"{type(task).__qualname__}.metrics: {name} is no pair of numbers"
+            what = f"{type(task).__qualname__}.metrics: {name} is not a pair of numbers"
             raise DtkError(what, "ranks add their sums and counts up", "return (sum, count), of one element each")
     if batch.counts:
         numbers = (value for pair in pairs for value in pair)

@@ -32,7 +32,7 @@ def build_task(config: Config, vocabulary: Vocabulary | None = None) -> Task:
         for degree, what in divided.items():
             ranks = getattr(config.parallel, degree)
             if what and ranks > 1:
-                clash = f"task._target_={task._target_} does not go with parallel.{degree}={ranks}"
+                clash = f"task._target_={task._target_} is incompatible with parallel.{degree}={ranks}"
                 why = f"each rank has the logits of a part of {what} only"
                 raise DtkError(clash, why, f"use parallel.{degree}=1, or task=language_modeling")
         return custom

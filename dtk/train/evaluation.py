@@ -62,7 +62,7 @@ def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -
     for name, metric in collected.items():
         value = metric.compute()
         if not isinstance(value, torch.Tensor) or value.numel() != 1:
-            what = f"{type(parts.task).__qualname__}.collected: {name} is no single number"
+            what = f"{type(parts.task).__qualname__}.collected: {name} is not a single number"
             raise DtkError(what, fix='average it, as average="macro" of torchmetrics does')
         figures[f"validation_{name}"] = float(value)
     figures["validation_samples"] = float(size)

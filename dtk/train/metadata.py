@@ -77,9 +77,9 @@ def _check_entries(index: Metadata) -> None:
         raise ValueError("it lists no tensors")
     for key, entry in entries.items():
         if type(entry) is not dcp.TensorStorageMetadata:
-            raise ValueError(f"refused: {key} is no tensor")
+            raise ValueError(f"refused: {key} is not a tensor")
     for place in places.values():
         if type(place) is not _StorageInfo or place.transform_descriptors:
             raise ValueError("a place is not one that dtk writes")
         if not isinstance(name := place.relative_path, str) or Path(name).name != name or name == "..":
-            raise ValueError(f"refused: {name} is no file of the checkpoint")
+            raise ValueError(f"refused: {name} is not a file of the checkpoint")

@@ -73,7 +73,7 @@ def check_optimizer(config: Config, world_size: int) -> None:
     if section.elementwise or cls in ELEMENTWISE or not (cut or mesh.tp > 1):
         return
     raise DtkError(
-        f"optimizer._target_={section._target_} does not go with parameters that are cut over ranks",
+        f"optimizer._target_={section._target_} is incompatible with parameters that are cut over ranks",
         f"{'strategy=' + config.strategy.name if cut else f'parallel.tp={mesh.tp}'} gives each rank a part of every "
         "parameter, and only an optimizer that updates each element by itself does the same with parts",
         "use strategy=ddp or strategy=zero1, which keep parameters whole; optimizer.elementwise=true if it does so",

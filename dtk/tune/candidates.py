@@ -63,7 +63,7 @@ def buckets(config: Config, values: Sequence[str]) -> list[Candidate]:
         except ValueError:
             sizes.append(0.0)
         if not 0 < sizes[-1] < 10**_MOST_DIGITS:
-            raise DtkError(f"{text!r} is no bucket size", "it is in MiB, above 0", "use --values 5,25,100")
+            raise DtkError(f"{text!r} is not a bucket size", "it is in MiB, above 0", "use --values 5,25,100")
     lacks, others = "has no buckets", "reduce gradients in buckets"
     strategy = _strategy(config, "buckets", lacks, others, "use strategy=ddp, or dtk tune wrap")
     return _with_present(BUCKET, sizes or BUCKETS_MB, strategy.bucket_cap_mb)
@@ -73,11 +73,11 @@ def units(config: Config, values: Sequence[str]) -> list[Candidate]:
     """Blocks that FSDP gathers together: 1, 2, 4 up to all of them, and 0 for the whole model as one unit.
 
     Raises:
-        DtkError: the strategy has no units, or a value is no number of blocks.
+        DtkError: the strategy has no units, or a value is not a number of blocks.
     """
     for text in values:
         if not text.isdecimal() or len(text) > _MOST_DIGITS:
-            raise DtkError(f"{text!r} is no number of blocks", fix="use --values 1,2,4,0; 0 is the whole model")
+            raise DtkError(f"{text!r} is not a number of blocks", fix="use --values 1,2,4,0; 0 is the whole model")
     blocks = [int(text) for text in values]
     lacks, others = "wraps no units", "gather parameters by units"
     strategy = _strategy(config, "units", lacks, others, "use strategy=fsdp, or dtk tune bucket")

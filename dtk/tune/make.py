@@ -102,13 +102,13 @@ def _checked(request: Request) -> _Job:
     from dtk.launch.prepare import compose_point, place_point
 
     if started_by(os.environ) is not None:
-        raise DtkError("dtk tune starts its ranks itself", "here torchrun or srun has started them", "type it without")
+        raise DtkError("dtk tune starts its ranks itself", "torchrun or srun started this process", "run it alone")
     key = choices.TUNED[request.topic]
     for text in request.overrides:
         name = text.partition("=")[0]
         if name == "resume" or (name == key and request.topic == "micro_batch_size"):
             why = "it is what is searched" if name == key else "a probe trains from the start"
-            raise DtkError(f"{text} does not go with dtk tune {request.topic}", why, "drop it")
+            raise DtkError(f"{text} is incompatible with dtk tune {request.topic}", why, "drop it")
     point, placement = place_point(compose_point(list(request.overrides), request.config_dir))
     config = point.composed.config
     if config.launcher.name != "local":
@@ -177,7 +177,7 @@ def _searched(trials: Trials, sizes: Sequence[int], request: Request, job: _Job)
     if trials.stopped == STOPPED:
         # What was tried by then is no search, and what is fastest among it says nothing.
         taken, verdict = None, "stopped before the search had ended: nothing is recommended"
-    rule = "the smallest of those that cannot be told from the fastest is taken: it leaves the most memory"
+    rule = "of the sizes indistinguishable from the fastest, the smallest is taken: it leaves the most memory"
     notes = () if taken is None else (rule,)
     return _made(request, job, rows=tuple(rows), reference=fastest, take=taken, verdict=verdict, notes=notes)
 
@@ -197,7 +197,7 @@ def _in_turns(trials: Trials, candidates: Sequence[Candidate], request: Request,
     elif any(gain.low is not None for gain in gains):
         verdict = f"{NO_GAIN}: keep {present.override}"
     elif gains:
-        verdict = f"too few repeats to tell; {FEWEST} make an interval: --repeats {FEWEST}"
+        verdict = f"too few repeats for an interval: use --repeats {FEWEST}"
     else:
         verdict = f"nothing could be compared with {present.override}"
     several = f"{len(rows) - 1} candidates: each interval is a 95 % one, so confirm a narrow gain by running it again"

@@ -11,7 +11,7 @@ from dtk.tune.candidates import Candidate
 from dtk.tune.probe import Probe, outcome_text
 
 SCHEMA = "dtk.tune/1"
-NO_GAIN = "no gain that can be told from noise"
+NO_GAIN = "no gain distinguishable from noise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class Row:
         return self.ended == "finished"
 
     @property
-    def gain_told(self) -> str:
+    def verdict(self) -> str:
         """What can be said of it against the reference."""
         if self.gain is None:
             return ""
         if self.gain.low is None:
-            return "too few repeats to tell"
+            return "too few repeats for an interval"
         if self.gain.holds(1.0):
-            return NO_GAIN if self.gain.median >= 1 else "no loss that can be told from noise"
+            return NO_GAIN if self.gain.median >= 1 else "no loss distinguishable from noise"
         return "faster" if self.gain.median > 1 else "slower"
 
 
@@ -109,7 +109,7 @@ def _speeds(probes: Mapping[int, Probe]) -> dict[int, float]:
 
 def clearly_fastest(rows: Sequence[Row]) -> Row | None:
     """Return the fastest of the rows that are faster than the reference beyond noise."""
-    faster = [row for row in rows if row.finished and row.gain_told == "faster"]
+    faster = [row for row in rows if row.finished and row.verdict == "faster"]
     return max(faster, key=lambda row: row.gain.median if row.gain else 0.0, default=None)
 
 
@@ -120,9 +120,8 @@ def as_json(report: TuneReport) -> dict[str, Any]:
     candidates = []
     for row in report.rows:
         values = to_builtins(row)
-        chosen = values.pop("candidate")
-        override = row.candidate.override
-        candidates.append({"override": override, "present": chosen["present"], **values, "told": row.gain_told or None})
+        chosen = {"override": row.candidate.override, "present": values.pop("candidate")["present"]}
+        candidates.append({**chosen, **values, "verdict": row.verdict or None})
     return {
         "schema": SCHEMA,
         **plain,

@@ -43,7 +43,7 @@ def _rows(report: TuneReport) -> list[tuple[str, ...]]:
                 "-" if row.peak_memory_bytes is None else bytes_text(row.peak_memory_bytes.median),
                 "-" if row.gain is None else f"{row.gain.median:.3f}",
                 (row.gain and row.gain.span("{:.3f}".format)) or "-",
-                row.gain_told,
+                row.verdict,
             )
         )
     return rows

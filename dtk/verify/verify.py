@@ -44,7 +44,7 @@ def verify(report: Report, say: Callable[[str], None], *, trust: bool = False) -
         DtkError: not a run of dtk, no remedy that is an override, or the short run could not start.
     """
     if report.run_folder is None:
-        raise DtkError("--verify-fix runs the job again, and this is no run of dtk", fix="make the change by hand")
+        raise DtkError("--verify-fix reruns the job, and this is not a run of dtk", fix="make the change by hand")
     remedies = ((finding, remedy) for finding in report.root_causes for remedy in text_of(finding).remedies)
     finding, remedy = next(
         ((finding, remedy) for finding, remedy in remedies if remedy.kind == "override"), (None, None)

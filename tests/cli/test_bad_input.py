@@ -55,7 +55,7 @@ CHECKED = {
     "strategy=single launcher.nproc=3": "strategy=single is one process",
     "data.tokenizer=bert": 'unknown tokenizer "bert"',
     "model=custom model._target_=os.system": "_target_=os.system is not allowed",
-    "model=custom model._target_=os.system 'allow_targets=[os.*]'": "_target_=os.system is no class",
+    "model=custom model._target_=os.system 'allow_targets=[os.*]'": "_target_=os.system is not a class",
     "model=custom model._target_=nope.Nope 'allow_targets=[nope.*]'": "No module named 'nope'",
     "model=custom model._target_=tests.cli.faulty.Fualty 'allow_targets=[tests.*]'": "did you mean Faulty",
     "train.global_batch_size=10 train.micro_batch_size=3": "train.global_batch_size=6 or 12",

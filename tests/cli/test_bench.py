@@ -68,9 +68,9 @@ def test_two_presets_on_two_real_ranks(presets: Path, tmp_path: Path) -> None:
         (["train.steps=3"], "train.steps=3 changes no collective"),
         (["launcher.backend=nccl", "launcher.device=cpu"], "launcher.backend=nccl needs a GPU"),
         (["--op", "all_reduc"], "did you mean all_reduce?"),
-        (["--min-size", "4X"], "'4X' is no message size"),
+        (["--min-size", "4X"], "'4X' is not a message size"),
         (["--html", "/nowhere/at/all.html"], "there is no folder"),
-        (["--repeats", "0"], "'0' is no whole number from 1 to 1,000"),
+        (["--repeats", "0"], "'0' is not a whole number from 1 to 1,000"),
     ],
 )
 def test_wrong_input_is_one_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -211,7 +211,7 @@ def test_wrong_input_is_one_line(job: Path, tmp_path: Path) -> None:
     empty.mkdir()
     (tmp_path / "bad.yaml").write_text("id: x\n")
     assert 'no run "/nowhere"' in one_line(diagnose("/nowhere"))
-    assert "what is to be diagnosed?" in one_line(diagnose())
+    assert "no PATH is given" in one_line(diagnose())
     one_line(diagnose(empty))
     assert "no last run" in one_line(diagnose("last", cwd=tmp_path))
     assert "bad.yaml: the file: title, gate, outcome, children missing" in one_line(

@@ -114,4 +114,4 @@ def test_memory_that_is_none_is_one_line(launcher, here, capsys):
     typed = [*TINY, "strategy=ddp", f"launcher={launcher}", "launcher.nproc=2", "launcher.memory_per_node=lots"]
     assert main([*typed, "--dry-run"]) == 2
     out, err = capsys.readouterr()
-    assert out == "" and err.startswith("dtk: launcher.memory_per_node=lots is no memory")
+    assert out == "" and err.startswith("dtk: launcher.memory_per_node=lots is not an amount of memory")

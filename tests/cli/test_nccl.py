@@ -92,7 +92,7 @@ def test_lint_of_files_and_exit_codes(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("NCCL_CONF_FILE", str(conf))
     assert f"({conf}:1)" in answer(capsys, "lint")[1]
     assert "cannot read" in refusal(capsys, "lint", str(tmp_path / "absent"))
-    assert "is no version" in refusal(capsys, "lint", "--nccl-version", "new")
+    assert "is not a version" in refusal(capsys, "lint", "--nccl-version", "new")
 
 
 @pytest.mark.parametrize(
@@ -103,13 +103,13 @@ def test_lint_of_files_and_exit_codes(capsys, tmp_path, monkeypatch):
         (["export", "tcp_ethernet", "--format", "tex"], "invalid choice"),
         (["export", "auto", "interface=eth0", "--format", "sh"], "has no use for interface"),
         (["export", "roce", "traffic_class=x", "--format", "sh"], "is no number"),
-        (["export", "roce", "traffic_class", "--format", "sh"], "is no KEY=VALUE"),
+        (["export", "roce", "traffic_class", "--format", "sh"], "is not KEY=VALUE"),
         (["export", "roce", "traffic_class=999", "--format", "sh"], "nccl.traffic_class=999 is out of range"),
         (["export", "roce", f"traffic_class={'9' * 5000}", "--format", "sh"], "is no number"),
-        (["export", "roce", "traffic_class=1", "address_range=hello", "--format", "sh"], "is no range of addresses"),
+        (["export", "roce", "traffic_class=1", "address_range=hello", "--format", "sh"], "is not an address range"),
         (["export", "slurm", "ras_port=99999999", "--format", "sh"], "it must be 1 to 65535"),
-        (["export", "tcp_ethernet", "interface=eth0\nX=1", "--format", "docker"], "is no KEY=VALUE"),
-        (["recommend", "--nodes", "0"], "is no whole number from 1 to"),
+        (["export", "tcp_ethernet", "interface=eth0\nX=1", "--format", "docker"], "is not KEY=VALUE"),
+        (["recommend", "--nodes", "0"], "is not a whole number from 1 to"),
         (["frobnicate"], "invalid choice"),
         (["list", "--config-dir", "/absent"], "there is no such folder"),
     ],

@@ -67,11 +67,11 @@ def test_filters_and_order(runs: Path, capsys: Any, options: list[str], expected
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--state", "fialed"], "'fialed' is no state; did you mean failed?"),
+        (["--state", "fialed"], "'fialed' is not a state; did you mean failed?"),
         (["--state", ","], "no state is given"),
         (["--failed", "--state", "finished"], "both name states: --failed is --state failed,hung,oom,lost"),
-        (["--older-than", "7"], "'7' is no length of time; write 90s, 5m, 3h, 7d or 2w"),
-        (["--limit", "0"], "'0' is no whole number from 1 to"),
+        (["--older-than", "7"], "'7' is not a duration; write 90s, 5m, 3h, 7d or 2w"),
+        (["--limit", "0"], "'0' is not a whole number from 1 to"),
         (["--sort", "size"], "invalid choice: 'size'"),
     ],
 )

@@ -136,7 +136,7 @@ def test_another_version_and_no_repository(project: Path, capsys: Any, monkeypat
     assert f"torch was 1.0, now {versions()['torch']} (--strict" in asked(capsys, "rerun", "one", "--cfg")[2]
     monkeypatch.chdir(project.parent)
     err = asked(capsys, "rerun", str(run), "--cfg")[2]
-    assert f"it ran at commit {manifest['git']['commit'][:10]} in {project}, and here is no git repository" in err
+    assert f"it ran at commit {manifest['git']['commit'][:10]} in {project}, and this is not a git repository" in err
     write_json(run / "manifest.json", {**manifest, "git": None, "versions": versions()})
     err = asked(capsys, "rerun", str(run), "--cfg")[2]
     assert "the code cannot be compared with that of one: it was started outside any git repository" in err
@@ -257,11 +257,11 @@ def test_why_as_json(project: Path, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "runs/one has no record of who set its keys: it is of an older dtk"),
+        (None, "runs/one has no record of who set its keys: it was written by an older dtk"),
         ("{", "runs/one: origins.json is damaged"),
         ("[" * 100_000, "runs/one: origins.json is damaged"),
         ('{"schema_version": 1, "choices": {}, "keys": {"a": 3}}', "runs/one: origins.json is damaged"),
-        ('{"schema_version": 9}', "runs/one is of a newer dtk"),
+        ('{"schema_version": 9}', "runs/one was written by a newer dtk"),
         ('{"schema_version": 1, "choices": {}, "keys": {"train.steps": {"value": 1, "set_by": []}}}', "is damaged"),
     ],
 )

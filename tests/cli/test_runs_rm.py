@@ -68,7 +68,7 @@ def test_nobody_to_ask_is_one_line(runs: Path, capsys: Any, monkeypatch: pytest.
         monkeypatch.setattr(sys, "stdin", nothing)
         assert main(["rm", "bad"]) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith("dtk: nothing was removed: there is no terminal to ask at - add --yes")
+    assert captured.err.startswith("dtk: nothing was removed: there is no terminal to ask for confirmation - add --yes")
     assert (captured.err.count("\n"), captured.out, len(left(runs))) == (1, "", 3)
 
 
@@ -115,9 +115,9 @@ def test_a_run_that_is_going_stays_without_force(runs: Path, capsys: Any, host: 
     going(runs / "going", host)
     assert main(["rm", "--yes", "going"]) == 2
     err = capsys.readouterr().err
-    assert "runs/going is still going (" in err and err.count("\n") == 1
+    assert "runs/going is still running (" in err and err.count("\n") == 1
     assert main(["rm", "--yes", "--older-than", "7d"]) == 0
-    assert capsys.readouterr().err.startswith("kept: runs/going is still going")
+    assert capsys.readouterr().err.startswith("kept: runs/going is still running")
     assert left(runs) == {"good", "stuck", "going"}
     assert main(["rm", "--yes", "--force", "going"]) == 0
     assert left(runs) == {"good", "stuck"}

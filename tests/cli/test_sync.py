@@ -55,7 +55,7 @@ def test_wandb_gets_the_runs_of_a_sweep_and_a_report_of_them_side_by_side(run, m
             monkeypatch.setenv(name, value)
         assert main(["sync", sweep.about.id, "--tracker", "wandb", "--project", "mine"]) == 0
     out = capsys.readouterr().out
-    assert f"{run.root.name}: 6 records handed to wandb" in out and f"{online.root.name}: wandb has it" in out
+    assert f"{run.root.name}: 6 records uploaded to wandb" in out and f"{online.root.name}: wandb already has it" in out
     history = server.history[run.root.name]
     assert [(row["_step"], row["loss"]) for row in history] == [(1, 1), (2, 2), (3, 30), (4, 40), (5, 50), (6, 60)]
     assert [row["_timestamp"] for row in history] == [1e9 + step for step in range(1, 7)]

@@ -57,7 +57,7 @@ def test_memory_that_runs_out_ends_the_search(tmp_path: Path) -> None:
         (["micro_batch_size", "train.global_batch_size=7", "launcher.nproc=2"], "does not divide over 2 ranks"),
         (["micro_batch_size", "resume=runs/x"], "a probe trains from the start"),
         (["bucket", "strategy=ddp", "--values", "1,,2"], "has an empty place"),
-        (["bucket", "strategy=ddp", "--values", "many"], "'many' is no bucket size"),
+        (["bucket", "strategy=ddp", "--values", "many"], "'many' is not a bucket size"),
         (["bucket", "strategy=dpp"], "did you mean"),
         (["nccl", "strategy=ddp", "--values", "auto,low_memory"], "low_memory"),
         (["nccl", "strategy=ddp", "--values", "auto,low_memroy"], "did you mean low_memory?"),

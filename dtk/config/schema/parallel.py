@@ -55,7 +55,7 @@ class ParallelConfig:
         """
         for name in (*MODEL_PARALLEL, "ep"):
             if getattr(self, name) > 1 and name not in strategy.traits.dimensions:
-                what = f"strategy={strategy.name} does not go with parallel.{name}={getattr(self, name)}"
+                what = f"strategy={strategy.name} is incompatible with parallel.{name}={getattr(self, name)}"
                 why = f"it does not implement the mesh dimension {name}"
                 raise DtkError(what, why, "use strategy=fsdp or strategy=ddp")
         degrees = {name: getattr(self, name) for name in MODEL_PARALLEL}

@@ -91,7 +91,7 @@ def _check(launcher: KubernetesLauncher) -> None:
     quantities |= {f"resources.{key}": value for key, value in launcher.resources.items()}
     for key, value in quantities.items():
         if value is not None and not _QUANTITY.fullmatch(value):
-            raise DtkError(f"launcher.{key}={value} is no quantity", fix=f"use a number, or launcher.{key}=200Gi")
+            raise DtkError(f"launcher.{key}={value} is not a quantity", fix=f"use a number, or launcher.{key}=200Gi")
     for name, secret in launcher.secrets.items():
         check_variable(name, "launcher.secrets")
         if secret.count("/") != 1 or not all(secret.split("/")):

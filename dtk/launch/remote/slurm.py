@@ -95,7 +95,7 @@ def _ranks(job: Submission) -> list[str]:
     launcher: SlurmLauncher = job.launcher
     for option in launcher.srun_extra:
         if not check_line(option, "launcher.srun_extra").startswith("--"):
-            raise DtkError(f"launcher.srun_extra: {option} is no option", fix="write --name=value, one per entry")
+            raise DtkError(f"launcher.srun_extra: {option} is not an option", fix="write --name=value, one per entry")
     counts = [f"--nodes={launcher.nodes}", f"--ntasks={job.world_size}", f"--ntasks-per-node={job.placement.nproc}"]
     counts += [f"--cpus-per-task={launcher.cpus_per_rank}"] if launcher.cpus_per_rank else []
     # Ranks of one node follow each other, which meshes rest on. When one fails, the others say what they saw and end.

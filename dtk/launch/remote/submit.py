@@ -118,7 +118,7 @@ def ask(arguments: list[str], who: str, given: str | None) -> str:
                 arguments, input=given, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment
             )
     except subprocess.TimeoutExpired as error:
-        why = "the job may have been taken all the same"
+        why = "the job may have been accepted nevertheless"
         raise DtkError(f"{who} did not answer in {TIMEOUT_S:.0f} s", why) from error
     if done.returncode:
         why = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"

@@ -161,7 +161,7 @@ def started(rank: "Any", world_size: "Any", state: str) -> "Any":
             if start.begin(state, first=state == "started"):
                 return start
     except Exception as problem:
-        sys.stderr.write("dtk watch: the start of a rank is not told: %s: %s\n" % (type(problem).__name__, problem))
+        sys.stderr.write("dtk watch: cannot report the start of a rank: %s: %s\n" % (type(problem).__name__, problem))
     return None
 
 

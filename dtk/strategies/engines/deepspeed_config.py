@@ -73,7 +73,7 @@ class DeepSpeedConfig(StrategyConfig):
             (job.preflight == "on", "preflight=on", "the library cannot be simulated", "preflight=off"),
         ):
             if holds:
-                raise DtkError(f"strategy={self.name} does not go with {other}", why, f"use {instead}")
+                raise DtkError(f"strategy={self.name} is incompatible with {other}", why, f"use {instead}")
         self.settings(job, world_size)
 
     def settings(self, job: Any, world_size: int) -> tuple[dict[str, Any], list[str]]:

@@ -25,8 +25,8 @@ def test_a_longer_time_is_a_lower_bandwidth() -> None:
     [
         (Estimate(1.2, 1.1, 1.3, 5), "faster"),
         (Estimate(0.8, 0.7, 0.9, 5), "slower"),
-        (Estimate(1.2, 0.9, 1.5, 5), "cannot be told from noise"),
-        (Estimate(9.0, None, None, 2), "cannot be told from noise"),
+        (Estimate(1.2, 0.9, 1.5, 5), "indistinguishable from noise"),
+        (Estimate(9.0, None, None, 2), "indistinguishable from noise"),
     ],
 )
 def test_a_gain_needs_an_interval_beside_one(ratio: Estimate, verdict: str) -> None:
@@ -53,5 +53,5 @@ def test_json_has_the_rates_and_their_definitions() -> None:
     assert data["schema"] == "dtk.bench.comm/1" and set(data["in_place"]) == set(OPERATIONS)
     first = data["results"][0]
     assert first["algbw_gb_per_s"]["median"] == pytest.approx(first["size_bytes"] / first["time_s"]["median"] / 1e9)
-    assert [gain["told"] for gain in data["gains"]][-1] == "faster"
+    assert [gain["verdict"] for gain in data["gains"]][-1] == "faster"
     assert data["failure"] is None and "all_reduce 2 (n - 1) / n" in data["definitions"]["busbw"]

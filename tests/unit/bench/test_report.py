@@ -48,13 +48,13 @@ def test_json_is_the_same_and_says_what_it_means() -> None:
 
 def test_two_presets_side_by_side() -> None:
     shown = text(compared())
-    assert "b over a: faster at 1, slower at 0, not told from noise at 2 of 3 sizes\n" in shown
+    assert "b over a: faster at 1, slower at 0, indistinguishable from noise at 2 of 3 sizes\n" in shown
     assert re.search(r"256 KiB .* 2\.000 +1\.\d+ - 2\.\d+ +faster\n", shown)
-    assert shown.count("cannot be told from noise") == 2
+    assert shown.count("indistinguishable from noise") == 3
     made = compared()
     nothing = made.gains[:2]
     quiet = text(type(made)(**{**{f: getattr(made, f) for f in made.__dataclass_fields__}, "gains": nothing}))
-    assert "no gain that can be told from noise: b over a, 2 sizes\n" in quiet
+    assert "no gain distinguishable from noise: b over a, 2 sizes\n" in quiet
 
 
 def test_wrong_and_early_ends_come_first() -> None:

@@ -16,7 +16,7 @@ from dtk.errors import DtkError
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "what is to be diagnosed? - "),
+        ([], "no PATH is given - "),
         (["nowhere"], "no run "),
         (["--json", "--format", "dot", "."], "--json and --format dot contradict each other - give one of them"),
         (["--verify-fix", "--json", "."], "--verify-fix prints a comparison for people: and --json and --format print"),

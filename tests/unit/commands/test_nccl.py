@@ -30,7 +30,7 @@ def test_a_preset_differs_from_another_and_not_from_itself(capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("interface", "is no KEY=VALUE"),
+        ("interface", "is not KEY=VALUE"),
         ("interfaces=eth0", "has no use for interfaces"),
         ("traffic_class=x", "traffic_class=x is no number"),
         ("traffic_class=" + "9" * 5000, "is no number"),

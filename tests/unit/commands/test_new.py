@@ -56,4 +56,4 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["new", str(tmp_path / "lab")]) == 2 and mine.read_text() == "mine"
     (tmp_path / "file").write_text("mine")
     assert main(["new", str(tmp_path / "file")]) == 2
-    assert "nothing of yours is overwritten" in capsys.readouterr().err
+    assert "existing files are never overwritten" in capsys.readouterr().err

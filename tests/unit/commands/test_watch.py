@@ -14,9 +14,9 @@ from dtk.errors import DtkError
     ("argv", "message"),
     [
         ([], "there is nothing to run - dtk watch -- torchrun --nproc-per-node=2 train.py"),
-        (["--"], "there is nothing to run"),
-        (["--", "dtk", "run", "strategy=ddp", "a=b c"], "dtk run watches itself - dtk run strategy=ddp 'a=b c'"),
-        (["--", "no-such-program"], 'there is no command "no-such-program" - what follows -- is run as it is typed'),
+        (["--"], "no command is given"),
+        (["--", "dtk", "run", "strategy=ddp", "a=b c"], "dtk run has its own watch - dtk run strategy=ddp 'a=b c'"),
+        (["--", "no-such-program"], 'there is no command "no-such-program" - the arguments after -- are run as given'),
         (["--", "train.py", "--x"], 'there is no command "train.py" - dtk watch -- python train.py --x'),
         (["--stall-timeout-s", "0", "--", "true"], "argument --stall-timeout-s: '0' is no number above 0"),
     ],

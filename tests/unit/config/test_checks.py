@@ -73,19 +73,19 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["strategy=fsdp", "parallel.pp=2", "parallel.schedule=zero_bubble"],
             2,
-            "parallel.schedule=zero_bubble does not go with strategy=fsdp: it frees gathered parameters after each "
+            "parallel.schedule=zero_bubble is incompatible with strategy=fsdp: it frees gathered parameters after each "
             "backward, and the two halves of one need the same - use parallel.schedule=1f1b, or strategy=zero1",
         ),
         (
             ["strategy=single", "parallel.pp=2"],
             1,
-            "strategy=single does not go with parallel.pp=2: it does not implement the mesh dimension pp - "
+            "strategy=single is incompatible with parallel.pp=2: it does not implement the mesh dimension pp - "
             "use strategy=fsdp or strategy=ddp",
         ),
         (
             ["strategy=ddp", "strategy.find_unused_parameters=true", "parallel.pp=2"],
             2,
-            "strategy.find_unused_parameters=true does not go with parallel.pp=2: forward and backward of several "
+            "strategy.find_unused_parameters=true is incompatible with parallel.pp=2: forward and backward of several "
             "micro-batches alternate, which DDP cannot follow - use strategy.find_unused_parameters=false",
         ),
         (
@@ -137,31 +137,31 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["model=moe_tiny", "strategy=zero1", "parallel.ep=2"],
             2,
-            "strategy=zero1 does not go with parallel.ep=2: it does not implement the mesh dimension ep - "
+            "strategy=zero1 is incompatible with parallel.ep=2: it does not implement the mesh dimension ep - "
             "use strategy=fsdp or strategy=ddp",
         ),
         (
             ["model=moe_tiny", "strategy=fsdp", "train.compile=true"],
             2,
-            "model=moe_tiny does not go with train.compile=true: torch.compile and DataParallel do not follow where "
-            "tokens go - use train.compile=false",
+            "model=moe_tiny is incompatible with train.compile=true: torch.compile and DataParallel do not follow "
+            "where tokens go - use train.compile=false",
         ),
         (
             ["model=moe_tiny", "strategy=tp", "parallel.sequence_parallel=false"],
             2,
-            "model=moe_tiny does not go with parallel.sequence_parallel=false: each rank of tp would send the same "
+            "model=moe_tiny is incompatible with parallel.sequence_parallel=false: each rank of tp would send the same "
             "tokens - use parallel.sequence_parallel=true",
         ),
         (
             ["model=moe_tiny", "strategy=ring", "model.capacity_factor=1.0"],
             2,
-            "model=moe_tiny does not go with parallel.cp=2: which tokens find a place would follow from it - "
+            "model=moe_tiny is incompatible with parallel.cp=2: which tokens find a place would follow from it - "
             "use model.capacity_factor=null",
         ),
         (
             ["model=moe_tiny", "strategy=tp", "parallel.ep=2", "parallel.placement=dp"],
             2,
-            "parallel.ep=2 does not go with parallel.placement=dp: ep divides consecutive ranks of "
+            "parallel.ep=2 is incompatible with parallel.placement=dp: ep divides consecutive ranks of "
             "dp_shard x cp x tp - "
             "use parallel.placement=tp",
         ),
@@ -174,7 +174,7 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["strategy=single", "parallel.tp=2"],
             1,
-            "strategy=single does not go with parallel.tp=2: it does not implement the mesh dimension tp - "
+            "strategy=single is incompatible with parallel.tp=2: it does not implement the mesh dimension tp - "
             "use strategy=fsdp or strategy=ddp",
         ),
         (
@@ -210,56 +210,56 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["strategy=ring", "model=gpt2_tiny", "model.dropout=0.1"],
             2,
-            "parallel.cp=2 parallel.context=ring does not go with model.dropout=0.1: its attention has no dropout - "
-            "use parallel.context=ulysses or model.dropout=0",
+            "parallel.cp=2 parallel.context=ring is incompatible with model.dropout=0.1: its attention has no dropout "
+            "- use parallel.context=ulysses or model.dropout=0",
         ),
         (
             ["strategy=ring", "model=gpt2_tiny", "train.compile=true"],
             2,
-            "parallel.cp=2 does not go with train.compile=true - use train.compile=false",
+            "parallel.cp=2 is incompatible with train.compile=true - use train.compile=false",
         ),
         (
             ["strategy=ring", "model=bert_tiny", "data=classification", "data.path=x"],
             2,
-            "parallel.cp=2 does not go with model=bert_tiny: an encoder reads whole samples - "
+            "parallel.cp=2 is incompatible with model=bert_tiny: an encoder reads whole samples - "
             "use parallel.cp=1, or a GPT or Llama",
         ),
         (
             ["strategy=ring", "model=gpt2_tiny", "task=regression"],
             2,
-            "parallel.cp=2 does not go with task=regression: targets are cut with the tokens, one for each - "
+            "parallel.cp=2 is incompatible with task=regression: targets are cut with the tokens, one for each - "
             "use parallel.cp=1",
         ),
         (
             ["strategy=ring", "model=gpt2_tiny", "task._target_=a.Task"],
             2,
-            "parallel.cp=2 does not go with task._target_: targets are cut with the tokens, one for each - "
+            "parallel.cp=2 is incompatible with task._target_: targets are cut with the tokens, one for each - "
             "use parallel.cp=1",
         ),
         (
             ["strategy=ring", "model=custom", "model._target_=a.B"],
             2,
-            "parallel.cp=2 does not go with model=custom: its attention sees one rank - "
+            "parallel.cp=2 is incompatible with model=custom: its attention sees one rank - "
             "use parallel.cp=1, or a GPT or Llama",
         ),
         (
             ["strategy=ddp", "parallel.tp=2", "strategy.communication_hook=fp16"],
             4,
-            "strategy.communication_hook=fp16 does not go with parallel.tp: the gradients of a model that is cut are "
-            "averaged unit by unit, not in DDP's buckets - drop it, or use parallel.tp=1",
+            "strategy.communication_hook=fp16 is incompatible with parallel.tp: the gradients of a model that is cut "
+            "are averaged unit by unit, not in DDP's buckets - drop it, or use parallel.tp=1",
         ),
         (
             ["model=gpt2_tiny", "strategy=zero1", "engine=accelerate"],
             2,
-            "engine=accelerate does not go with strategy=zero1: it wraps the model in DistributedDataParallel, which "
-            "keeps whole states on every rank - use strategy=ddp, or engine=native",
+            "engine=accelerate is incompatible with strategy=zero1: it wraps the model in DistributedDataParallel, "
+            "which keeps whole states on every rank - use strategy=ddp, or engine=native",
         ),
         (
             ["strategy=zero1", "strategy.communication_hook=topk", "precision=fp16"],
             2,
-            "strategy.communication_hook=topk with strategy.error_feedback=true does not go with precision=fp16: what "
-            "is kept for the next step is in units of a loss scale that changes, and not finite after an overflow - "
-            "use strategy.error_feedback=false, or precision=bf16",
+            "strategy.communication_hook=topk with strategy.error_feedback=true is incompatible with precision=fp16: "
+            "what is kept for the next step is in units of a loss scale that changes, and not finite after an overflow "
+            "- use strategy.error_feedback=false, or precision=bf16",
         ),
         (
             ["parallel.tp=2"],
@@ -288,12 +288,12 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["model=gpt2_tiny", "parallel.tp=2", "train.compile=true"],
             2,
-            "parallel.tp=2 does not go with train.compile=true - use train.compile=false",
+            "parallel.tp=2 is incompatible with train.compile=true - use train.compile=false",
         ),
         (
             ["model=gpt2_tiny", "parallel.tp=2", "optimizer.in_backward=true", "train.clip_norm=null"],
             2,
-            "optimizer.in_backward=true does not go with parallel.tp=2: some gradients are complete only after "
+            "optimizer.in_backward=true is incompatible with parallel.tp=2: some gradients are complete only after "
             "backward - use optimizer.in_backward=false",
         ),
         (
@@ -322,7 +322,7 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["strategy=hsdp", "strategy.dp_shard=0"],
             4,
-            "strategy.dp_shard=0 is no mesh degree - use a positive number, or -1 for the rest",
+            "strategy.dp_shard=0 is not a valid mesh degree - use a positive number, or -1 for the rest",
         ),
         (
             ["strategy=hsdp", "strategy.dp_replicate=-1"],
@@ -332,7 +332,7 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["strategy=single"],
             2,
-            "strategy=single is one process, not 2 - use launcher.nproc=1, or strategy=ddp for several ranks",
+            "strategy=single runs in one process, not 2 - use launcher.nproc=1, or strategy=ddp for several ranks",
         ),
         (["strategy=dp"], 1, "strategy=dp needs 2 CUDA devices, found 0 - use strategy=single or strategy=ddp"),
         (
@@ -355,32 +355,32 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["optimizer.in_backward=true"],
             2,
-            "optimizer.in_backward=true does not go with clipping: the global norm is known only after backward - "
+            "optimizer.in_backward=true is incompatible with clipping: the global norm is known only after backward - "
             "use train.clip_norm=null",
         ),
         (
             ["optimizer.in_backward=true", "train.clip_norm=null", "train.micro_batch_size=2"],
             2,
-            "optimizer.in_backward=true does not go with accumulation over 2 micro-batches: "
+            "optimizer.in_backward=true is incompatible with accumulation over 2 micro-batches: "
             "each would update on its own - use train.micro_batch_size=4",
         ),
         (
             ["optimizer.in_backward=true", "strategy=ddp"],
             2,
-            "optimizer.in_backward=true does not go with strategy=ddp: "
+            "optimizer.in_backward=true is incompatible with strategy=ddp: "
             "gradients are reduced only after they are complete - use strategy=single or strategy=fsdp",
         ),
         (
             ["optimizer.in_backward=true", "precision=fp16"],
             2,
-            "optimizer.in_backward=true does not go with loss scaling: "
+            "optimizer.in_backward=true is incompatible with loss scaling: "
             "the update comes before anyone knows of an overflow - use precision=bf16",
         ),
         (
             ["strategy=ddp", "strategy.offload=parameters"],
             2,
-            "strategy.offload=parameters does not go with strategy=ddp: its forward uses whole parameters where they "
-            "lie - use strategy.offload=optimizer or strategy=fsdp",
+            "strategy.offload=parameters is incompatible with strategy=ddp: its forward uses whole parameters where "
+            "they lie - use strategy.offload=optimizer or strategy=fsdp",
         ),
         (
             ["strategy=fsdp", *NVME],
@@ -396,14 +396,14 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["strategy=fsdp", "strategy.reshard_after_forward=3"],
             4,
-            "strategy.reshard_after_forward=3 does not go with 4 ranks: it divides the ranks of dp_shard, alone, into "
-            "several parts of several - use strategy.reshard_after_forward=2",
+            "strategy.reshard_after_forward=3 is incompatible with 4 ranks: it divides the ranks of dp_shard, alone, "
+            "into several parts of several - use strategy.reshard_after_forward=2",
         ),
         (
             ["strategy=fsdp", "strategy.reshard_after_forward=2", "parallel.tp=2", "model=gpt2_tiny"],
             4,
-            "strategy.reshard_after_forward=2 does not go with dp_shard 2 x tp 2: it divides the ranks of dp_shard, "
-            "alone, into several parts of several - use strategy.reshard_after_forward=true",
+            "strategy.reshard_after_forward=2 is incompatible with dp_shard 2 x tp 2: it divides the ranks of "
+            "dp_shard, alone, into several parts of several - use strategy.reshard_after_forward=true",
         ),
         (
             ["strategy=fsdp", "strategy.reshard_after_forward=1"],

@@ -307,8 +307,8 @@ def test_sizes_of_a_transformers_model_are_read_from_its_folder(tmp_path: Path) 
     assert compose(["model=hf", f"model.path={tmp_path}"]).config.model.vocab_size == 300
     for text, expected in (
         ("{}", "does not say model.context_length - set it: model.context_length=N"),
-        ("[1]", "it is no config.json of transformers"),
-        ("{", "it is no config.json of transformers"),
+        ("[1]", "it is not a config.json of transformers"),
+        ("{", "it is not a config.json of transformers"),
     ):
         (tmp_path / "config.json").write_text(text)
         assert expected in message("model=hf", f"model.path={tmp_path}", "model.vocab_size=7")

@@ -70,7 +70,7 @@ def test_what_is_named_exactly_may_come_from_elsewhere() -> None:
         (
             "torch.nn.init.zeros_",
             [],
-            "_target_=torch.nn.init.zeros_ is no class: it is a function - name a class",
+            "_target_=torch.nn.init.zeros_ is not a class: it is a function - name a class",
         ),
         (
             "dtk.models.build.importlib.import_module",
@@ -96,7 +96,7 @@ def test_what_is_named_exactly_may_come_from_elsewhere() -> None:
         (
             "their_package.constant",
             ["their_package.*"],
-            "_target_=their_package.constant is no class: it is a int - name a class",
+            "_target_=their_package.constant is not a class: it is a int - name a class",
         ),
         ("Model", ["Model"], '_target_="Model" is not an import path - write it as my_package.MyModel'),
         ("a b.c", ["a b.c"], '_target_="a b.c" is not an import path - write it as my_package.MyModel'),

@@ -88,5 +88,5 @@ def test_what_is_imported_already_is_checked_to_the_end() -> None:
     check_target("dtk.config.strict.DtkError", {"what": "x"}, ["dtk.config.strict.DtkError"])
     with pytest.raises(DtkError, match='has no argument "whta"'):
         check_target("dtk.errors.DtkError", {"whta": "x"}, ["dtk.*"])
-    with pytest.raises(DtkError, match="is no class"):
+    with pytest.raises(DtkError, match="is not a class"):
         check_target("os.system", {"command": "true"}, ["os.system"])

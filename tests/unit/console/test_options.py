@@ -12,13 +12,13 @@ from dtk.errors import DtkError
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "1e400", "x", "", "10.5"])
 def test_numbers_out_of_bounds_are_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="is no number above 0 and up to 10"):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a number above 0 and up to 10"):
         above_zero(10)(text)
 
 
 @pytest.mark.parametrize("text", ["0", "11", "-3", "2.0", "x", "", " 2", "\u00b2"])
 def test_whole_numbers_out_of_bounds_are_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="is no whole number from 1 to 10"):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a whole number from 1 to 10"):
         whole(1, 10)(text)
 
 

@@ -90,10 +90,10 @@ def test_kubernetes_expands_no_name_in_an_argument(text: str) -> None:
             lambda text: check_time(text, "t"),
             "8:00:00",
             "8h",
-            "t=8h is no time limit - use minutes, t=8:00:00 or t=2-12",
+            "t=8h is not a time limit - use minutes, t=8:00:00 or t=2-12",
         ),
-        (lambda text: check_time(text, "t"), "2-12", "8:99", "t=8:99 is no time limit"),
-        (lambda text: check_time(text, "t"), "90", "", "t= is no time limit"),
+        (lambda text: check_time(text, "t"), "2-12", "8:99", "t=8:99 is not a time limit"),
+        (lambda text: check_time(text, "t"), "90", "", "t= is not a time limit"),
         (lambda text: check_variable(text, "k"), "_A1", "1A", 'k names the variable "1A": letters, digits and _ only'),
         (lambda text: check_variable(text, "k"), "HOME", "A=B", 'k names the variable "A=B"'),
         (

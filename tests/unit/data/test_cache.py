@@ -135,7 +135,7 @@ def test_a_disk_that_fills_up_while_writing_falls_back_too(tmp_path: Path, monke
 def test_no_place_at_all_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked(tmp_path / "x")))
     monkeypatch.setattr(tempfile, "tempdir", str(blocked(tmp_path / "y")))
-    with pytest.raises(DtkError, match=r"can not write the token cache .*XDG_CACHE_HOME"):
+    with pytest.raises(DtkError, match=r"cannot write the token cache .*XDG_CACHE_HOME"):
         cached("k", UINT16, numbers)
 
 

@@ -85,7 +85,7 @@ def test_unreadable_file(tmp_path: Path) -> None:
         pytest.skip("root reads every file")
     (tmp_path / "a.txt").write_text("text")
     (tmp_path / "a.txt").chmod(0)
-    with pytest.raises(DtkError, match="can not read"):
+    with pytest.raises(DtkError, match="cannot read"):
         text_of(text_corpus(str(tmp_path)))
 
 

@@ -56,7 +56,7 @@ def test_part_of_a_split(lines: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
     dataset = build_dataset(config(lines, split="train[:20]"))
     assert dataset.describe()["bytes"] == len(b"".join(b"document %d" % i for i in range(20)))
-    with pytest.raises(DtkError, match="can not load split") as caught:
+    with pytest.raises(DtkError, match="cannot load split") as caught:
         build_dataset(config(lines, split="train[:many]"))
     assert "\n" not in str(caught.value)
 
@@ -85,5 +85,5 @@ def test_a_hub_name_without_network_fails_soon(tmp_path: Path) -> None:
     environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:1", "HF_HOME": str(tmp_path)}
     started = time.monotonic()
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=50)
-    assert "can not load split 'train' of somebody/something" in run.stdout, run.stderr
+    assert "cannot load split 'train' of somebody/something" in run.stdout, run.stderr
     assert time.monotonic() - started < 20

@@ -90,7 +90,7 @@ def test_elsewhere_leaves_this_machine_out_of_it(node):
 def test_the_version_counts(node):
     assert not look({"NCCL_PROXY_PROFILE": "x"}, version="2.20.5").items
     assert look({"NCCL_PROXY_PROFILE": "x"}, version="2.27.3").exit_code == 1
-    with pytest.raises(DtkError, match="is no version"):
+    with pytest.raises(DtkError, match="is not a version"):
         parse_version("newest")
 
 

@@ -115,7 +115,7 @@ def test_offloading_beyond_the_host_does_not_fit() -> None:
 
 def test_a_strategy_that_cannot_run_the_job_says_why() -> None:
     found = compared(None, "optimizer.in_backward=true", "train.clip_norm=null", "train.micro_batch_size=1")
-    assert "does not go with strategy=ddp" in row(found, "ddp").problem
+    assert "is incompatible with strategy=ddp" in row(found, "ddp").problem
     assert row(found, "fsdp").prediction is not None
 
 

@@ -103,7 +103,7 @@ def test_data_and_ranks(manifest_values: dict[str, Any], expected: list[str]) ->
         (None, "is damaged"),
         ("[1]", "is damaged"),
         ('{"schema_version": 99}', "is of a newer dtk: manifest.json has schema 99 - upgrade dtk"),
-        ('{"schema_version": "x"}', "is of a newer dtk"),
+        ('{"schema_version": "x"}', "was written by a newer dtk"),
     ],
 )
 def test_a_manifest_that_cannot_be_read_is_one_line(content: str | None, message: str, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_a_run_that_goes_on_is_removed_by_force_only(tmp_path: Path) -> None:
     waiting = make(tmp_path / "waiting", "queued")
     assert "waits for its scheduler; cancel the job first" in why(waiting) and why(waiting, force=True) == ""
     elsewhere = make(tmp_path / "elsewhere", "running", pid=1, host="another-machine")
-    assert "is still going (on another machine, as far as can be told)" in why(elsewhere)
+    assert "is still running (on another machine, as far as can be told)" in why(elsewhere)
 
 
 def test_a_run_that_cannot_be_read_is_removed_by_force_only(tmp_path: Path) -> None:

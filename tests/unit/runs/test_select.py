@@ -52,10 +52,10 @@ def test_lengths_of_time(text: str, age_s: float) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--state", "fialed"], "'fialed' is no state; did you mean failed?"),
-        (["--state", "x"], f"'x' is no state; states: {', '.join(STATES)}"),
+        (["--state", "fialed"], "'fialed' is not a state; did you mean failed?"),
+        (["--state", "x"], f"'x' is not a state; states: {', '.join(STATES)}"),
         (["--state", ","], "no state is given"),
-        (["--older-than", "7"], "'7' is no length of time; write 90s, 5m, 3h, 7d or 2w"),
+        (["--older-than", "7"], "'7' is not a duration; write 90s, 5m, 3h, 7d or 2w"),
         (["--older-than", "-1d"], "expected one argument"),
         (["--older-than", "1e3s"], "'1e3s' is no length of time"),
     ],

@@ -90,7 +90,7 @@ def test_a_model_that_is_cut_is_averaged_unit_by_unit() -> None:
     assert section.on(Mesh(dp_replicate=2, pp=2, cp=2)) is section, "a stage has plain parameters"
     cut = section.on(tp)
     assert (cut.name, cut.engine, cut.traits.gradients_in) == ("ddp", "fsdp", "units")
-    with pytest.raises(DtkError, match=r"strategy.bucket_cap_mb=10.0 does not go with parallel.tp and parallel.ep"):
+    with pytest.raises(DtkError, match=r"strategy.bucket_cap_mb=10.0 is incompatible with parallel.tp and parallel.ep"):
         DDPConfig(bucket_cap_mb=10.0).on(Mesh(dp_replicate=2, dp_shard=2, tp=2, ep=2))
     assert getattr(Zero1Config().on(tp), "gathers_once", False), "zero1 keeps whole parameters within a step"
     assert Zero1Config().on(Mesh(pp=2)).engine == "fsdp"

@@ -21,8 +21,8 @@ def test_one_degree_is_what_the_other_leaves(replicate: int, shard: int, expecte
     [
         (3, -1, "valid dp_replicate x dp_shard: 8 x 1, 4 x 2, 2 x 4, 1 x 8"),
         (2, 3, "does not fit 8 ranks"),
-        (0, -1, "strategy.dp_replicate=0 is no mesh degree"),
-        (2, -2, "strategy.dp_shard=-2 is no mesh degree"),
+        (0, -1, "strategy.dp_replicate=0 is not a valid mesh degree"),
+        (2, -2, "strategy.dp_shard=-2 is not a valid mesh degree"),
         (-1, -1, "are both -1"),
     ],
 )

@@ -100,7 +100,7 @@ def test_what_has_no_points_is_one_line(content, what, fix, tmp_path, monkeypatc
             "the grid has 900,000,000 points",
         ),
         (GRID, ["strategy=ddp"], "strategy=ddp is one of the sweep's parameters"),
-        (GRID, ["--count", "0"], "is no whole number from 1 to 10,000"),
+        (GRID, ["--count", "0"], "is not a whole number from 1 to 10,000"),
         (GRID, ["--resume"], "no sweep of this command"),
         (GRID, ["resume=runs/x"], "resume"),
         (GRID, ["--wandb", "--resume"], "without a server"),
@@ -132,7 +132,7 @@ def test_what_is_no_file_is_said_and_never_waited_for(tmp_path, monkeypatch, cap
         assert main(["sweep", name]) == 2
         assert capsys.readouterr().err == f"dtk: cannot read {name}: not a regular file\n"
     assert main(["sweep", "folder"]) == 2
-    assert capsys.readouterr().err.startswith("dtk: folder is a folder, no sweep file - ")
+    assert capsys.readouterr().err.startswith("dtk: folder is a folder, not a sweep file - ")
     assert main(["sweep", "x" * 5000]) == 2
     error = capsys.readouterr().err
     assert error.startswith("dtk: there is no sweep file xxx") and error.count("\n") == 1

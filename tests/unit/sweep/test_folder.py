@@ -106,7 +106,7 @@ def test_the_newest_is_taken(sweep, tmp_path):
 
 
 def test_two_cannot_go_on_with_it_at_once(sweep, tmp_path):
-    with pytest.raises(DtkError, match="is still going"):
+    with pytest.raises(DtkError, match="is still running"):
         again(tmp_path)
 
 

@@ -49,7 +49,7 @@ def test_metrics_other_than_those_named_are_refused() -> None:
 @pytest.mark.parametrize("pair", [None, 3, (1,), (torch.ones(2), 2), ("a", 1), (1, None), (1, 2, 3)])
 def test_a_metric_that_is_no_pair_of_numbers_is_one_line(pair: object) -> None:
     task, batch = Own(metrics={"hits": pair}), Batch(None, torch.ones(1))
-    with pytest.raises(DtkError, match=r"Own\.metrics: hits is no pair of numbers: .*return \(sum, count\)"):
+    with pytest.raises(DtkError, match=r"Own\.metrics: hits is not a pair of numbers: .*return \(sum, count\)"):
         add_figures(no_figures(task, CPU), task, torch.ones(1), batch, 1)
 
 

@@ -47,7 +47,7 @@ def test_stages_are_not_called_by_a_forward_of_ones_own() -> None:
 
 
 def test_logits_that_are_cut_need_a_task_that_knows_it() -> None:
-    with pytest.raises(DtkError, match=r"does not go with parallel\.tp"):
+    with pytest.raises(DtkError, match=r"is incompatible with parallel\.tp"):
         build_task(compose([*OWN, *ALLOW, "parallel.tp=2"]).config)
-    with pytest.raises(DtkError, match=r"does not go with parallel\.cp=2: each rank has the logits of a part of each"):
+    with pytest.raises(DtkError, match=r"is incompatible with parallel\.cp=2: each rank has the logits of a part"):
         build_task(compose([*OWN, *ALLOW, "parallel.cp=2"]).config)

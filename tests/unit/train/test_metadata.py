@@ -60,7 +60,7 @@ def test_an_entry_that_torch_would_unpickle_is_refused_whatever_size_it_claims(t
     index.state_dict_metadata["weights"] = entry
     index.storage_data = {MetadataIndex("weights"): _StorageInfo("evil.bin", 0, len(content.getvalue()))}
     (tmp_path / ".metadata").write_bytes(pickle.dumps(index))
-    with pytest.raises(ValueError, match="weights is no tensor"):
+    with pytest.raises(ValueError, match="weights is not a tensor"):
         Reader(tmp_path).read_metadata()
     assert not owned.exists()
 

@@ -53,9 +53,9 @@ def test_what_cannot_be_tuned_is_one_line() -> None:
     for call, told in (
         (lambda: buckets(config(strategy=FSDPConfig()), []), "has no buckets"),
         (lambda: units(config(strategy=DDPConfig()), []), "wraps no units"),
-        (lambda: buckets(config(strategy=DDPConfig()), ["-1"]), "is no bucket size"),
-        (lambda: buckets(config(strategy=DDPConfig()), ["nan"]), "is no bucket size"),
-        (lambda: units(config(strategy=FSDPConfig()), ["1.5"]), "is no number of blocks"),
+        (lambda: buckets(config(strategy=DDPConfig()), ["-1"]), "is not a bucket size"),
+        (lambda: buckets(config(strategy=DDPConfig()), ["nan"]), "is not a bucket size"),
+        (lambda: units(config(strategy=FSDPConfig()), ["1.5"]), "is not a number of blocks"),
         (lambda: presets("auto", [], []), "no preset that is tried by itself differs from auto"),
     ):
         with pytest.raises(DtkError, match=told) as error:

@@ -32,7 +32,7 @@ def test_a_gain_beyond_noise_is_taken() -> None:
     assert made.verdict.startswith("take strategy.bucket_cap_mb=100: 1.20x the tokens/s of strategy.bucket_cap_mb=25")
     shown = render(document(made), columns=None, colour=False)
     assert "run strategy=ddp strategy.bucket_cap_mb=100\n" in shown
-    assert "no gain that can be told from noise" in shown or "no loss that can be told from noise" in shown
+    assert "no gain distinguishable from noise" in shown or "no loss distinguishable from noise" in shown
     data = json.loads(text(as_json(made)))
     assert data["take"] == "strategy.bucket_cap_mb=100" and data["candidates"][0]["gain"] is None
     assert data["candidates"][2]["gain"]["low"] > 1
@@ -41,10 +41,10 @@ def test_a_gain_beyond_noise_is_taken() -> None:
 def test_noise_is_no_gain() -> None:
     made = turned(trials(b25=[probe(1000.0), probe(800.0)] * 2, b1=[probe(1300.0), probe(700.0)] * 2))
     assert made.take is None
-    assert made.verdict == "no gain that can be told from noise: keep strategy.bucket_cap_mb=25"
+    assert made.verdict == "no gain distinguishable from noise: keep strategy.bucket_cap_mb=25"
     two = turned(trials(b25=[probe(1000.0)] * 2, b1=[probe(1500.0)] * 2))
-    assert two.take is None and two.rows[1].gain_told == "too few repeats to tell"
-    assert two.verdict == "too few repeats to tell; 3 make an interval: --repeats 3"
+    assert two.take is None and two.rows[1].verdict == "too few repeats for an interval"
+    assert two.verdict == "too few repeats for an interval: use --repeats 3"
     alone = turned(trials(b25=[OOM], b1=[probe(1500.0)] * 3))
     assert alone.take is None and alone.verdict == "nothing could be compared with strategy.bucket_cap_mb=25"
 
@@ -54,7 +54,7 @@ def test_slower_is_not_taken_and_a_failure_does_not_cost_the_rest() -> None:
     made = turned(
         trials(b25=[probe(1000.0), probe(999.0), probe(1001.0)], b1=slower, b9=[probe(state="hung", reason="a stall")])
     )
-    assert [one.gain_told for one in made.rows] == ["", "slower", ""]
+    assert [one.verdict for one in made.rows] == ["", "slower", ""]
     assert made.rows[2].ended == "hung: a stall" and made.take is None and made.measured
 
 

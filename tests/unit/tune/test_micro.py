@@ -36,7 +36,7 @@ def test_the_fastest_micro_batch_or_a_smaller_one_that_is_as_fast() -> None:
     assert taken == micro.candidate(2), "as fast as noise can tell, and leaves more memory"
     told = micro.verdict(rows, taken, fastest, 4, up=False)
     assert told.endswith(
-        "the largest valid one, and it fits, train.micro_batch_size=4 has no gain that can be told from noise"
+        "the largest valid one, and it fits, train.micro_batch_size=4 has no gain distinguishable from noise"
     )
 
 

@@ -17,18 +17,18 @@ def row(gain: Estimate | None, candidate: Candidate = B, ended: str = "finished"
 
 
 @pytest.mark.parametrize(
-    ("gain", "told"),
+    ("gain", "verdict"),
     [
         (None, ""),
-        (Estimate(1.5, None, None, 2), "too few repeats to tell"),
+        (Estimate(1.5, None, None, 2), "too few repeats for an interval"),
         (Estimate(1.1, 0.9, 1.3, 5), NO_GAIN),
-        (Estimate(0.9, 0.8, 1.1, 5), "no loss that can be told from noise"),
+        (Estimate(0.9, 0.8, 1.1, 5), "no loss distinguishable from noise"),
         (Estimate(1.1, 1.05, 1.2, 5), "faster"),
         (Estimate(0.9, 0.85, 0.95, 5), "slower"),
     ],
 )
-def test_a_gain_says_no_more_than_noise_allows(gain: Estimate | None, told: str) -> None:
-    assert row(gain).gain_told == told
+def test_a_gain_says_no_more_than_noise_allows(gain: Estimate | None, verdict: str) -> None:
+    assert row(gain).verdict == verdict
 
 
 def test_gains_are_over_the_repeats_that_both_have() -> None:
@@ -64,5 +64,8 @@ def test_json_names_what_to_type() -> None:
     data = json.loads(json.dumps(as_json(report)))
     assert (data["take"], data["reference"]) == ("train.micro_batch_size=2", "train.micro_batch_size=1")
     assert [one["override"] for one in data["candidates"]] == ["train.micro_batch_size=1", "train.micro_batch_size=2"]
-    assert data["candidates"][0]["present"] is True and data["candidates"][1]["told"] == "too few repeats to tell"
+    assert (
+        data["candidates"][0]["present"] is True
+        and data["candidates"][1]["verdict"] == "too few repeats for an interval"
+    )
     assert data["failure"] is None and "rows" not in data and report.measured

@@ -81,7 +81,7 @@ def test_the_log_has_only_the_number_of_the_job_as_a_pattern():
     [
         (['launcher.extra=["--nodes=4"]'], "launcher.nodes"),
         (['launcher.extra=["--output=x"]'], "dtk's own"),
-        (['launcher.extra=["constraint=h100"]'], "is no option"),
+        (['launcher.extra=["constraint=h100"]'], "is not an option"),
         (["launcher.time=soon"], "no time limit"),
     ],
 )
@@ -128,7 +128,7 @@ def test_keys_that_a_refused_option_leads_to_exist() -> None:
 
 
 def test_an_option_of_srun_that_is_none_and_a_log_that_slurm_cannot_write() -> None:
-    with pytest.raises(DtkError, match=r"launcher\.srun_extra: -x is no option"):
+    with pytest.raises(DtkError, match=r"launcher\.srun_extra: -x is not an option"):
         slurm.render(job(*SLURM, launcher__srun_extra=["-x"]), "/")
     with pytest.raises(DtkError, match="has a backslash: Slurm cannot write its log there"):
         slurm.render(job(*SLURM, runs="/back\\slash"), "/")

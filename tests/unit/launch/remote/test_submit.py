@@ -75,7 +75,7 @@ def test_a_refused_job_is_one_line(slurm_job: Submission, programs: Path) -> Non
 def test_a_program_that_does_not_answer_is_one_line(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submit, "TIMEOUT_S", 0.1)
     program = stand_in(programs, "kubectl", "exec sleep 30")
-    with pytest.raises(DtkError, match="Kubernetes did not answer in 0 s: the job may have been taken all the same"):
+    with pytest.raises(DtkError, match="Kubernetes did not answer in 0 s: the job may have been accepted nevertheless"):
         submit.ask([program], "Kubernetes", None)
     with pytest.raises(DtkError, match="cannot run /no/such/program"):
         submit.ask(["/no/such/program"], "Kubernetes", None)

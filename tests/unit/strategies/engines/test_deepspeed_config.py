@@ -106,14 +106,14 @@ def test_a_file_that_is_not_there_is_one_line(config: Config, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("overrides", "part"),
     [
-        (["parallel.tp=2"], "strategy=deepspeed_zero3 does not go with parallel.tp=2"),
+        (["parallel.tp=2"], "strategy=deepspeed_zero3 is incompatible with parallel.tp=2"),
         (["parallel.pp=2"], "parallel.pp=2"),
         (["precision=fp16"], "precision=fp16"),
         (["train.compile=true"], "train.compile=true"),
         (["preflight='on'"], "preflight=on"),
         (["optimizer.in_backward=true"], "optimizer.in_backward=true"),
         (["strategy=deepspeed_zero1", "strategy.offload=parameters"], "strategy.offload=parameters"),
-        (["engine=accelerate"], "engine=accelerate does not go with strategy=deepspeed_zero3"),
+        (["engine=accelerate"], "engine=accelerate is incompatible with strategy=deepspeed_zero3"),
         (["engine=accelerate", "strategy=fsdp"], "wraps the model in DistributedDataParallel, which keeps"),
         (["engine=accelerate", "strategy=ddp", "parallel.tp=2"], "parallel.tp=2"),
         (["engine=accelerate", "strategy=ddp", "precision=fp16"], "precision=fp16"),
