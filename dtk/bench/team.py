@@ -1,4 +1,6 @@
-"""Who starts the ranks of a launch: this process, or each rank of torchrun or Slurm its own. Always fresh processes."""
+"""What is measured under which presets (`choose`), and who starts the ranks of a launch: this process, or each rank of
+torchrun or Slurm its own. Always fresh processes.
+"""
 
 import json
 import os
@@ -21,6 +23,7 @@ from dtk.launch.processes import free_port
 from dtk.nccl.render import check_preset, render
 from dtk.record.manifest import network
 
+_SECTIONS = ("launcher", "nccl")
 RANK = ("-m", "dtk.bench.rank")
 POLL_S = 0.2  # Chosen: an end is noticed before a person does, and the CPU stays with the ranks.
 GRACE_S = 2.0  # After the first failure: those that were torn down with it tell their part meanwhile.
@@ -105,9 +108,6 @@ def _own(order: Mapping[str, Any]) -> Children:
     """Return this process's rank as a child, in a process group separate from torchrun's."""
     environment = inherited(order["variables"], MASTER_PORT=order["port"])
     return Children([*RANK, order["spec"]], {int(os.environ["RANK"]): environment})
-
-
-_SECTIONS = ("launcher", "nccl")
 
 
 @dataclass(frozen=True, slots=True)

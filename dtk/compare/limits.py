@@ -8,12 +8,11 @@ from typing import Any
 from dtk.compare import steps
 from dtk.compare.figures import QUANTITIES
 from dtk.compare.model import Comparison, RunRecord
-from dtk.compare.statistics import Estimate, estimate
+from dtk.compare.statistics import FEWEST, Estimate, estimate
 from dtk.errors import DtkError
 
 KINDS = {"slower": "step_time_s", "memory": "peak_memory_bytes"}
 """What a limit is on -> key of the figure; both are better when they are less."""
-REPEATS = 3  # Runs on both sides from which the interval is that of the runs; of fewer it is that of their steps.
 
 
 def parse_limit(text: str) -> tuple[str, float]:
@@ -65,7 +64,7 @@ def _estimate(runs: Sequence[RunRecord], key: str, repeats: int, comparison: Com
     """Return median and interval of a figure on one side: over its runs, or over the steps of its runs."""
     read, warmup = next(quantity[3] for quantity in QUANTITIES if quantity[0] == key), comparison.warmup_steps
     values = [value for run in runs if (value := read(run, warmup)) is not None]
-    if key == "step_time_s" and repeats < REPEATS:
+    if key == "step_time_s" and repeats < FEWEST:  # An interval over so few runs says nothing.
         values = [w.step_time_s for run in runs for w in steps.measured(run, warmup) if w.step_time_s is not None]
     if not values:
         raise DtkError(f"{runs[0].path} has no {key}", fix="record it: record=light")

@@ -9,10 +9,9 @@ from diagnostics.runs.records import as_mapping
 from dtk.compare.formatting import interval_text, joined
 from dtk.compare.group import machine
 from dtk.compare.model import Check, Doubt, Figure, Variant
-from dtk.compare.statistics import METHOD
+from dtk.compare.statistics import FEWEST, METHOD
 from dtk.compare.steps import profiled
 
-REPEATS = 3  # Fewest repeats that give an interval.
 UNSTEADY, CLOCKS = 0.10, 0.05
 """Spread of repeats over their median, and relative difference of clocks, from which on there is a warning."""
 DISTURBED_SHOWN = 3  # Chosen: the rest is counted.
@@ -43,9 +42,9 @@ def notes(
     for variant, run in every:
         if run.damage:
             yield f"damaged and not used: {variant.label} ({run.name}): {'; '.join(run.damage)}"
-    few = [variant.label for variant in compared if len(variant.compared) < REPEATS]
+    few = [variant.label for variant in compared if len(variant.compared) < FEWEST]
     if few and several:
-        yield f"fewer than {REPEATS} repeats of {joined(few)}: too few for an interval (repeats={REPEATS} gives one)"
+        yield f"fewer than {FEWEST} repeats of {joined(few)}: too few for an interval (repeats={FEWEST} gives one)"
     yield from _repeats(compared, figures)
     yield f"the first {counted(warmup_steps, 'step')} of every attempt are warm-up and excluded; {METHOD}"
     without = [v.label for v in compared if all(run.breakdown is None for run in v.compared)]

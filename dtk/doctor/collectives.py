@@ -20,11 +20,6 @@ def try_ranks(backend: str, timeout_s: float, environments: Mapping[int, Mapping
     return run_children(["-m", "dtk.doctor.collective_ranks", backend, str(INNER * timeout_s)], timeout_s, environments)
 
 
-def on_this_machine(backend: str, ranks: int, timeout_s: float) -> list[ChildOutput]:
-    """Ranks of one machine, which meet at a free port of loopback."""
-    return try_ranks(backend, timeout_s, local_ranks(ranks, 1))
-
-
 def gloo(scope: Scope) -> Result:
     """On the CPU, between processes."""
     if scope.nodes > 1:
@@ -32,7 +27,7 @@ def gloo(scope: Scope) -> Result:
     torch = scope.torch()
     if not torch.facts.get("gloo"):
         return not_applicable(torch.reason or "this torch has no gloo")
-    return judge(on_this_machine("gloo", RANKS, scope.timeout_s), "gloo")
+    return judge(try_ranks("gloo", scope.timeout_s, local_ranks(RANKS, 1)), "gloo")
 
 
 def nccl(scope: Scope) -> Result:
@@ -44,7 +39,7 @@ def nccl(scope: Scope) -> Result:
     if not torch.facts.get("nccl") or not count:
         absent = "torch sees no CUDA device" if torch.facts.get("nccl") else "this torch has no NCCL"
         return not_applicable(torch.reason or torch.facts.get("cuda_error") or absent)
-    return judge(on_this_machine("nccl", count, scope.timeout_s), "nccl")
+    return judge(try_ranks("nccl", scope.timeout_s, local_ranks(count, 1)), "nccl")
 
 
 def judge(outputs: Sequence[ChildOutput], backend: str, hosts: Sequence[str] = ()) -> Result:

@@ -32,6 +32,8 @@ LOOK_S = 1.0  # Between two looks at ranks that have not met.
 LEAVE_S = 1.0  # Wait for the command to end by itself after the watch ended its ranks, before the report is printed.
 COMPARE_S = 5.0  # Longest that the end of a job waits for the comparison of its ranks' last calls.
 ANSWER_S = 2.5  # Longest that a signal to stop is held back until the ranks have said where they are.
+FRESH_S = 5.0
+"""A rank that has not told for longer is gone, or native code holds Python's lock: nothing is known of it."""
 HUNG = 1  # Exit code when the watch ended the job.
 
 
@@ -190,10 +192,6 @@ def _beats(paths: RunPaths) -> list[artifacts.Heartbeat]:
     """Return the last heartbeat of every rank that left one."""
     beats = (read_heartbeat(path) for path in paths.heartbeat(0).parent.glob("rank_*.json"))
     return [beat for beat in beats if beat is not None]
-
-
-FRESH_S = 5.0
-"""A rank that has not told for longer is gone, or native code holds Python's lock: nothing is known of it."""
 
 
 def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:

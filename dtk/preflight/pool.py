@@ -31,6 +31,16 @@ from dtk.errors import DtkError
 from dtk.preflight.calls import End, Group, Program, Record
 from dtk.preflight.exchange import ASK, END, Exchange, Key, Offer, Values, from_bytes, part, part_of, to_bytes
 
+Body = Callable[[Exchange], Record]
+"""Simulates one rank in a process of its own; raises DtkError for what makes the whole job impossible to simulate."""
+MOST_LIVE_RANKS = 64
+"""Ranks simulated at the same time: each takes memory until all have ended."""
+RETRIES = 3
+"""How often a rank is simulated again because it needed a value of a rank that came after it."""
+GRACE_S = 10.0
+"""A process that has not ended this long after its own limit is killed."""
+_leave = os._exit
+"""Kept: a simulated rank cannot call it."""
 _REDUCE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     **{"SUM": torch.add, "AVG": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum},
     **{"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor},
@@ -103,18 +113,6 @@ def _reduced(values: list[bytes], dtype_name: str, op: str) -> bytes:
     except (RuntimeError, TypeError):
         return b""
     return to_bytes((whole / len(values)).to(dtype) if op == "AVG" else whole)
-
-
-Body = Callable[[Exchange], Record]
-"""Simulates one rank in a process of its own; raises DtkError for what makes the whole job impossible to simulate."""
-MOST_LIVE_RANKS = 64
-"""Ranks simulated at the same time: each takes memory until all have ended."""
-RETRIES = 3
-"""How often a rank is simulated again because it needed a value of a rank that came after it."""
-GRACE_S = 10.0
-"""A process that has not ended this long after its own limit is killed."""
-_leave = os._exit
-"""Kept: a simulated rank cannot call it."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,6 @@
 """From what was asked for to the verdict: settles the job, simulates its ranks, judges."""
 
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dtk.config.compose import Composed
-from dtk.config.placement import is_remote, ranks_per_node
+from dtk.config.placement import is_remote, ranks_per_node, usable_cores
 from dtk.config.schema import Config
 from dtk.errors import DtkError
 from dtk.plan.job import planned_job
@@ -152,7 +151,7 @@ def simulate_all(job: Job, request: Request, say: Progress | None) -> tuple[Coll
         stands_for = representatives(world_size, request.local_size, job.degrees, job.named, _APART)
     chosen = sorted(set(stands_for.values()))
     collected = Collected()
-    processes = max(1, min(PROCESSES, len(os.sched_getaffinity(0))))
+    processes = min(PROCESSES, usable_cores())
     progress = (lambda done: say(f"{done} of {len(chosen)} ranks simulated")) if say else None
     live = job.reads and len(chosen) == world_size <= MOST_LIVE_RANKS
     simulate(chosen, job.body, collected, processes, request.limit_s, progress, live=live)

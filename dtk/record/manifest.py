@@ -1,7 +1,6 @@
 """manifest.json: what ran where, written by the parent before any rank starts; what is not known is null or absent."""
 
 import dataclasses
-import datetime
 import hashlib
 import importlib.metadata
 import itertools
@@ -22,7 +21,9 @@ from diagnostics.contract.artifacts import SCHEMA_VERSION
 from diagnostics.contract.secrets import is_secret, masked
 from diagnostics.runs.find import made_by_dtk
 from diagnostics.runs.processes import process_start
-from dtk.record.nvml import all_devices, open_nvml, text_of
+from dtk.config.placement import usable_cores
+from dtk.record.nvml import all_devices, open_nvml
+from dtk.record.run_folder import now
 
 if TYPE_CHECKING:
     from dtk.config.placement import Placement
@@ -34,6 +35,9 @@ NEW_FILES, NEW_BYTES = 1000, 16 << 20
 """Files that git does not track whose contents go into the hash: so many, and so much of them in all."""
 PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf", "wandb", "nvidia-ml-py", "nvtx", "safetensors", "triton")
 PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "OMP_", "SLURM_", "PYTORCH_", "TORCHELASTIC_", "DTK_")
+PAGES = ("dtk-report.html", "dtk-comparison.html", "dtk-bench-comm.html", "dtk-preflight.html")
+"""What dtk calls pages that it writes where it stands."""
+_MOST_CHILDREN = 1000  # Folders of a folder that are looked at.
 CPU_INFO = Path("/proc/cpuinfo")
 INTERFACES, RDMA = Path("/sys/class/net"), Path("/sys/class/infiniband")
 FILE_VARIABLES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE")
@@ -84,7 +88,7 @@ def surroundings(run_id: str, world_size: int, nproc: int, runs_folder: Path) ->
     topology: dict[str, Any] = {"world_size": world_size, "nproc": nproc, "nodes": -(-world_size // max(1, nproc))}
     topology["hosts"] = os.environ.get("SLURM_JOB_NODELIST") or socket.gethostname()
     about = {"schema_version": SCHEMA_VERSION, "run_id": run_id, "argv": sys.argv, "cwd": str(Path.cwd())}
-    about |= {"created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
+    about |= {"created": now()}
     about |= {"pid": os.getpid(), "pid_start": process_start(os.getpid()), "host": socket.gethostname()}
     about |= {"git": git_state(Path.cwd(), runs_folder), "versions": versions(), "environment": environment()}
     return {**about, "hardware": {**hardware(), **network()}, "topology": topology}
@@ -179,10 +183,6 @@ def versions() -> dict[str, str | None]:
 def hardware() -> dict[str, Any]:
     """Return a description of this machine: platform, CPU, memory, and GPUs as NVML reports them."""
     try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:
-        cores = os.cpu_count() or 1
-    try:
         memory_bytes: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
         memory_bytes = None
@@ -191,7 +191,8 @@ def hardware() -> dict[str, Any]:
     except OSError:
         model = None
     cpu = model[1] if model else platform.processor() or platform.machine()
-    return {"platform": platform.platform(), "cpu": cpu, "cores": cores, "memory_bytes": memory_bytes, **_gpus()}
+    about = {"platform": platform.platform(), "cpu": cpu, "cores": usable_cores()}
+    return {**about, "memory_bytes": memory_bytes, **_gpus()}
 
 
 def network() -> dict[str, list[str] | None]:
@@ -219,7 +220,7 @@ def _gpus() -> dict[str, Any]:
         return {"gpus": None, "gpu_reason": reason}
     driver = None
     with suppress(nvml.NVMLError):
-        driver = text_of(nvml.nvmlSystemGetDriverVersion())
+        driver = nvml.nvmlSystemGetDriverVersion()
     try:
         gpus: list[dict[str, Any]] = []
         for device in all_devices(nvml):
@@ -234,11 +235,6 @@ def environment() -> dict[str, str]:
     """Variables that change how a job runs; never one whose name speaks of a secret."""
     names = [name for name in sorted(os.environ) if name.startswith(PREFIXES) and not is_secret(name)]
     return {name: os.environ[name] for name in names}
-
-
-PAGES = ("dtk-report.html", "dtk-comparison.html", "dtk-bench-comm.html", "dtk-preflight.html")
-"""What dtk calls pages that it writes where it stands."""
-_MOST_CHILDREN = 1000  # Folders of a folder that are looked at.
 
 
 def without_runs(root: Path, new: Iterable[bytes], tracked: Iterable[bytes], standing: Path) -> list[bytes]:

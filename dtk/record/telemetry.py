@@ -19,6 +19,8 @@ from dtk.record.guard import guarded
 from dtk.record.jsonl import JsonLines
 from dtk.record.nvml import Device, find_device, open_nvml
 
+ROOT = Path("/sys/fs/cgroup")
+OWN = Path("/proc/self/cgroup")
 Uuids = Callable[[], list[str]]
 
 
@@ -137,10 +139,6 @@ def core_wait_s(pid: int) -> float | None:
     with suppress(OSError, ValueError, IndexError):
         return round(int(Path(f"/proc/{pid}/schedstat").read_text(encoding="utf-8").split()[1]) / 1e9, 3)
     return None
-
-
-ROOT = Path("/sys/fs/cgroup")
-OWN = Path("/proc/self/cgroup")
 
 
 def cpu_figures(root: Path = ROOT, own: Path = OWN) -> dict[str, float]:

@@ -1,4 +1,6 @@
-"""Runs a sweep file on this machine, without any server: the points of a grid at once, others one by one."""
+"""Runs a sweep file on this machine, without any server: the points of a grid are composed at once, others one by one.
+`EarlyStop` ends runs that do worse than others.
+"""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -22,7 +24,8 @@ from dtk.sweep.search import Search
 from dtk.sweep.summary import look, tried
 from dtk.sweep.values import spelled
 
-_TOLD_FROM = 20  # Composing more points than that takes seconds.
+LOOK_S = 0.5  # Between two looks at the metrics of a run.
+_ANNOUNCED_POINTS = 20  # Composing more points than that takes seconds.
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ def grid_points(job: Job) -> list[Point]:
         DtkError: anything wrong in any of them.
     """
     proposed = job.search.grid()[: job.cap]
-    if len(proposed) > _TOLD_FROM:
+    if len(proposed) > _ANNOUNCED_POINTS:
         say(f"composing {counted(len(proposed), 'point')}")
     points = []
     for index, values in enumerate(proposed):
@@ -165,9 +168,6 @@ def _propose(job: Job, sweep: Sweep, runner: Runner) -> None:
 def with_extra(job: Job) -> dict[str, Any]:
     """Return the file's content with the typed overrides added to its command, for a server."""
     return {**job.file.content, "command": [*job.file.content["command"], *job.extra]}
-
-
-LOOK_S = 0.5  # How often the metrics are looked at.
 
 
 class EarlyStop:

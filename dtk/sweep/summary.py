@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from diagnostics.report.document import Document
 
 MOST_BYTES = 32 * 1024 * 1024  # Of metrics.jsonl; a longer one is read up to there.
+COMPARED = ("multirun", "grid")
+"""Other searches look for what learns best; which of their points is faster is another question."""
+_MOST_RANKED = 20  # Chosen: a screen; the rest is counted.
 _STATES = {"finished": "finished", "running": "running", STOPPED_EARLY: "killed", "preempted": "preempted"}
 
 
@@ -88,11 +91,6 @@ def say_ending(sweep: Sweep, code: int, again: str, total: int, metric: dict[str
     if code in STOPPED or any(trial.state not in DONE and trial.point in composed for trial in last):
         say(f"go on, without what is done: {again}")
     say(f"points and their runs: {typed(sweep.root)}")
-
-
-COMPARED = ("multirun", "grid")
-"""Other searches look for what learns best; which of their points is faster is another question."""
-_MOST_RANKED = 20  # Chosen: a screen; the rest is counted.
 
 
 def _rank(sweep: Sweep, metric: dict[str, Any]) -> None:

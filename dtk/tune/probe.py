@@ -10,6 +10,7 @@ from diagnostics.runs.find import read_details
 from dtk.launch.short_run import QUIET, run_short, speed_and_peak
 from dtk.tune.candidates import Candidate
 
+Progress = Callable[[str], None]
 LOG_EVERY = 2
 """Windows of two steps: the host waits for the device half as often, and three windows remain after the first two."""
 
@@ -71,9 +72,6 @@ def _read(run: Path) -> Probe:
     failure = status.failure if status else None
     reason = "" if status is None else failure.reason if failure else status.reason
     return Probe(run, details.run.state, reason, *speed_and_peak(details), failure)
-
-
-Progress = Callable[[str], None]
 
 
 @dataclass(slots=True)

@@ -35,46 +35,6 @@ class Change:
         return f"{self.name} {self.before:,.1f} -> {self.after:,.1f}{self.unit}, noise {self.noise:,.1f}"
 
 
-def of_steps(
-    name: str, unit: str, before: Sequence[float], after: Sequence[float], *, less_is_better: bool = True
-) -> Change | None:
-    """Return the change between the medians of the steps of both runs, or None if either has no steps."""
-    if not before or not after:
-        return None
-    noise = max(_deviation(before), _deviation(after))
-    return Change(name, unit, median(before), median(after), noise, less_is_better)
-
-
-def of_peak(before: float | None, after: float | None) -> Change | None:
-    """Peak memory (bytes) as MiB; None where it was not measured."""
-    if before is None or after is None:
-        return None
-    return Change("peak memory", " MiB", before / 2**20, after / 2**20, MEMORY_NOISE * before / 2**20)
-
-
-def figures_of(cause: str) -> tuple[str, ...]:
-    """Return the figures that show whether the remedy of a cause helps: of `exposed`, `tokens`, `memory`.
-
-    Empty for hangs and crashes, where the remedy helps if the run finishes.
-    """
-    if cause.startswith("memory."):
-        return ("memory",)
-    if cause.startswith("overlap."):
-        return ("tokens",) if cause in _HOST else ("exposed", "tokens")
-    return ()
-
-
-def improved(changes: Sequence[Change]) -> bool:
-    """One figure at least became better beyond its noise, and none worse."""
-    better = any(change.gain > change.noise for change in changes)
-    return better and not any(-change.gain > change.noise for change in changes)
-
-
-def _deviation(values: Sequence[float]) -> float:
-    middle = median(values)
-    return median(abs(value - middle) for value in values)
-
-
 @dataclass(frozen=True, slots=True)
 class Figures:
     """What is compared of one run; null = not measured."""
@@ -143,6 +103,46 @@ class Proof:
             return "the fix does not hold"
         figures = "; ".join(map(str, self.changes)) or "it was not measured in both runs"
         return f"the cause is gone, but no gain was measured here ({figures})"
+
+
+def of_steps(
+    name: str, unit: str, before: Sequence[float], after: Sequence[float], *, less_is_better: bool = True
+) -> Change | None:
+    """Return the change between the medians of the steps of both runs, or None if either has no steps."""
+    if not before or not after:
+        return None
+    noise = max(_deviation(before), _deviation(after))
+    return Change(name, unit, median(before), median(after), noise, less_is_better)
+
+
+def of_peak(before: float | None, after: float | None) -> Change | None:
+    """Peak memory (bytes) as MiB; None where it was not measured."""
+    if before is None or after is None:
+        return None
+    return Change("peak memory", " MiB", before / 2**20, after / 2**20, MEMORY_NOISE * before / 2**20)
+
+
+def figures_of(cause: str) -> tuple[str, ...]:
+    """Return the figures that show whether the remedy of a cause helps: of `exposed`, `tokens`, `memory`.
+
+    Empty for hangs and crashes, where the remedy helps if the run finishes.
+    """
+    if cause.startswith("memory."):
+        return ("memory",)
+    if cause.startswith("overlap."):
+        return ("tokens",) if cause in _HOST else ("exposed", "tokens")
+    return ()
+
+
+def improved(changes: Sequence[Change]) -> bool:
+    """One figure at least became better beyond its noise, and none worse."""
+    better = any(change.gain > change.noise for change in changes)
+    return better and not any(-change.gain > change.noise for change in changes)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    middle = median(values)
+    return median(abs(value - middle) for value in values)
 
 
 def table(proof: Proof) -> str:

@@ -101,6 +101,18 @@ collectives: all_reduce of each gradient
 sent: 2 P (N-1)/N
 use_when: never
 """
+TOY_STRATEGY_TEST = """
+from dtk.parallel.mesh import Mesh
+from dtk.parallel.number_formats import PrecisionConfig
+from dtk.strategies.declared import ModelShapes
+from dtk.strategies.toy import CONFIG
+
+
+def test_each_gradient_is_reduced_once():
+    shapes = ModelShapes([(2, 3), (4,)], [], [])
+    (declared,) = CONFIG(name="toy").declare(shapes, Mesh(dp_replicate=2), PrecisionConfig(name="fp32"), 1)
+    assert (declared.op, declared.count, declared.size_bytes) == ("all_reduce", 2, 40)
+"""
 TOY_YAML = """# A toy.
 # Use: python -m dtk.run strategy=toy
 name: toy
@@ -257,6 +269,14 @@ def test_a_strategy_is_one_file_and_its_yaml_and_its_test(copy: Path) -> None:
     (copy / "dtk/strategies/toy.py").write_text(TOY_STRATEGY, encoding="utf-8")
     (copy / "dtk/strategies/toy.yaml").write_text(TOY_ROW, encoding="utf-8")
     (copy / "conf/strategy/toy.yaml").write_text(TOY_YAML, encoding="utf-8")
+    shutil.copytree(ROOT / "tests", copy / "tests", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    (copy / "tests/unit/strategies/test_toy.py").write_text(TOY_STRATEGY_TEST, encoding="utf-8")
+    passed = dtk(copy, "-q", "-p", "no:cacheprovider", "tests/unit/strategies/test_toy.py", module="pytest")
+    assert passed.returncode == 0, passed.stdout
+    taken = "from tests.dist import test_collectives as a, test_parity as b; print('toy' in a.CASES.keys() & b.CASES)"
+    environ = {**os.environ, "PYTHONPATH": str(copy)}
+    listed = subprocess.run([sys.executable, "-c", taken], cwd=copy, env=environ, capture_output=True, text=True)
+    assert listed.stdout == "True\n", listed.stderr
     losses = {}
     for strategy in ("toy", "ddp"):
         small = ("model=gpt2_tiny", "train.steps=2", "launcher.device=cpu", "launcher.nproc=2", "data.max_bytes=300000")

@@ -6,9 +6,12 @@ import pickle
 import socket
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from dtk.strategies.registry import CONFIG_TYPES
+from dtk.strategies.traits import StrategyConfig
 from tests.warm_python import run_modules
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,6 +21,13 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def without_cases(*tables: Iterable[str]) -> dict[str, StrategyConfig]:
+    """Strategies of the folder that no case names, as their files configure them; a case begins with the name."""
+    named = {case.split()[0] for table in tables for case in table}
+    own = ((name, kind, kind.traits) for name, kind in CONFIG_TYPES.items() if name not in named)
+    return {n: kind(name=n) for n, kind, t in own if t.compared and not (t.one_process or t.library)}
 
 
 def run_ranks(function: str, world_size: int, *arguments: Any, timeout_s: float = 200) -> list[Any]:

@@ -11,7 +11,7 @@ from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.hsdp import HSDPConfig
 from dtk.strategies.zero1 import Zero1Config
 from dtk.strategies.zero2 import Zero2Config
-from tests.dist.ranks import run_ranks
+from tests.dist.ranks import run_ranks, without_cases
 
 BF16 = PrecisionConfig(name="bf16", compute_dtype="bfloat16", reduce_dtype="float32")
 INT8 = {"quantized_weights": True, "quantized_gradients": True}
@@ -64,6 +64,7 @@ HSDP = {
     "ddp int8": CASES["ddp int8"],
     "zero1 topk": CASES["zero1 topk"],
 }
+CASES |= {n: {"strategy_config": section, "accumulation": 1} for n, section in without_cases(CASES, HSDP).items()}
 
 
 @pytest.fixture(scope="module", params=[2, 4])

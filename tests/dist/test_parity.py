@@ -11,7 +11,7 @@ from dtk.strategies.hsdp import HSDPConfig
 from dtk.strategies.zero1 import Zero1Config
 from dtk.strategies.zero2 import Zero2Config
 from dtk.strategies.zero3 import Zero3Config
-from tests.dist.ranks import run_ranks
+from tests.dist.ranks import run_ranks, without_cases
 from tests.dist.training_ranks import config
 
 TRAIN = config().train
@@ -60,6 +60,7 @@ CASES = {
     "fsdp tp bf16": {"strategy": FSDPConfig(), "parallel": TP, "precision": BF16},
     "ddp tp bf16": {"strategy": DDPConfig(), "parallel": TP, "precision": BF16},
 }
+CASES |= {name: {"strategy": section} for name, section in without_cases(CASES).items()}
 FOUR = {
     "hsdp": {"strategy": HSDPConfig(dp_replicate=2)},
     "hsdp accumulated": {"strategy": HSDPConfig(dp_replicate=2), "train": ACCUMULATED},

@@ -6,6 +6,7 @@ import pytest
 
 from dtk.doctor import collectives
 from dtk.doctor.children import ChildOutput
+from dtk.launch.children import local_ranks
 
 
 def done(*names, right=True):
@@ -14,7 +15,7 @@ def done(*names, right=True):
 
 @pytest.mark.timeout(120)
 def test_every_kind_of_collective_between_two_real_ranks():
-    said = collectives.on_this_machine("gloo", 2, 60)
+    said = collectives.try_ranks("gloo", 60, local_ranks(2, 1))
     result = collectives.judge(said, "gloo")
     assert result.status == "ok", result
     assert set(result.measures["slowest_ms"]) == {
@@ -29,7 +30,7 @@ def test_a_rank_that_never_answers_is_named(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("import os, time\nif os.environ.get('RANK') == '1': time.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     began = time.monotonic()
-    said = collectives.on_this_machine("gloo", 2, 5)
+    said = collectives.try_ranks("gloo", 5, local_ranks(2, 1))
     assert time.monotonic() - began < 15
     result = collectives.judge(said, "gloo")
     assert result.status == "failure"
@@ -41,7 +42,7 @@ def test_a_rank_that_never_answers_is_named(tmp_path, monkeypatch):
 @pytest.mark.extended
 def test_a_gloo_interface_that_is_not_there(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth99")
-    result = collectives.judge(collectives.on_this_machine("gloo", 2, 30), "gloo")
+    result = collectives.judge(collectives.try_ranks("gloo", 30, local_ranks(2, 1)), "gloo")
     assert result.status == "failure"
     assert "eth99" in result.summary
     assert result.remedies[0].command == "unset GLOO_SOCKET_IFNAME"
