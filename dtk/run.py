@@ -65,10 +65,10 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         if (name := word.partition("=")[0]) in hydras:
             raise DtkError(f"dtk run has no {name}", *hydras[name])
     # Hydra's `--cfg job` and `--info defaults`: what dtk prints is the job, and all that it knows of the files.
-    asked = [after for word, after in pairwise(argv) if after in _KINDS.get(word, ())]
-    if "hydra" in asked:
+    kinds = [after for word, after in pairwise(argv) if after in _KINDS.get(word, ())]
+    if "hydra" in kinds:
         raise DtkError("--cfg hydra prints nothing", "dtk uses Hydra to compose only", "use --cfg, or --cfg job")
-    arguments = options().parse_intermixed_args([word for word in argv if word not in asked])
+    arguments = options().parse_intermixed_args([word for word in argv if word not in kinds])
     if arguments.config_name is not None:
         name = arguments.config_name.removesuffix(".yaml")
         arguments.config_dir = (arguments.config_dir or Path("conf")) / f"{name}.yaml"

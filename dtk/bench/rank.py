@@ -48,8 +48,8 @@ class Bench:
         element = getattr(torch, self.spec.dtype)
         for operation in self.spec.operations:
             fits = OPERATIONS[operation].fitted
-            asked = (fits(size, self.context.world_size, element.itemsize) for size in self.spec.sizes_bytes)
-            for size in dict.fromkeys(asked):  # Until one does not fit into the budget.
+            sizes = (fits(size, self.context.world_size, element.itemsize) for size in self.spec.sizes_bytes)
+            for size in dict.fromkeys(sizes):  # Until one does not fit into the budget.
                 self._tell(at=f"warm-up: {operation} of {bytes_text(size)}")
                 if reason := self._warm_up(operation, size, element):
                     self._tell(left_out={"operation": operation, "size_bytes": size, "reason": reason})

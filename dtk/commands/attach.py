@@ -80,8 +80,9 @@ def _diagnose(arguments: argparse.Namespace, folder: Path) -> int:
         _say(f"collected in {typed(folder)}")
         return 0
     parser, _ = make_parser(["diagnose"])
-    asked = parser.parse_args(["diagnose", str(folder), *["--json"] * arguments.json, *["-v"] * arguments.verbose])
-    code: int = asked.command(asked)
+    words = ["diagnose", str(folder), *["--json"] * arguments.json, *["-v"] * arguments.verbose]
+    diagnosis = parser.parse_args(words)
+    code: int = diagnosis.command(diagnosis)
     _say(f"to print the report again: {command('diagnose', typed(folder))}")
     return code
 

@@ -48,7 +48,7 @@ def check_limits(comparison: Comparison, baseline: Path, limits: Sequence[str]) 
     if not before or not after:
         which = "the baseline" if not before else "no run beside the baseline"
         raise DtkError(f"{which} {'lacks' if not before else 'has'} figures", "see dtk show", "name runs that finished")
-    found = []
+    results = []
     for text in limits:
         kind, most = parse_limit(text)
         old, new = (_estimate(side, KINDS[kind], min(len(before), len(after)), comparison) for side in (before, after))
@@ -56,8 +56,8 @@ def check_limits(comparison: Comparison, baseline: Path, limits: Sequence[str]) 
         ratio = new.median / old.median
         failed = ratio > most if kind == "memory" else low is not None and low > most
         decided = failed or kind == "memory" or (high is not None and high <= most)
-        found.append({"limit": text, "ratio": ratio, "low": low, "high": high, "failed": failed, "decided": decided})
-    return found
+        results.append({"limit": text, "ratio": ratio, "low": low, "high": high, "failed": failed, "decided": decided})
+    return results
 
 
 def _estimate(runs: Sequence[RunRecord], key: str, repeats: int, comparison: Comparison) -> Estimate:
@@ -71,9 +71,9 @@ def _estimate(runs: Sequence[RunRecord], key: str, repeats: int, comparison: Com
     return estimate(values)
 
 
-def limit_text(found: dict[str, Any]) -> str:
+def limit_text(result: dict[str, Any]) -> str:
     """Return one line: `FAIL slower=2%: 1.08 times the baseline (95 % interval 1.05 to 1.11)`."""
-    word = "FAIL" if found["failed"] else "ok" if found["decided"] else "undecided"
-    interval = "" if found["low"] is None else f" (95 % interval {found['low']:.3f} to {found['high']:.3f})"
-    more = "" if found["decided"] else ": more steps, or three repeats of each, would decide it"
-    return f"{word:<9} {found['limit']}: {found['ratio']:.3f} times the baseline{interval}{more}"
+    word = "FAIL" if result["failed"] else "ok" if result["decided"] else "undecided"
+    interval = "" if result["low"] is None else f" (95 % interval {result['low']:.3f} to {result['high']:.3f})"
+    more = "" if result["decided"] else ": more steps, or three repeats of each, would decide it"
+    return f"{word:<9} {result['limit']}: {result['ratio']:.3f} times the baseline{interval}{more}"

@@ -44,20 +44,20 @@ def say(text: str = "") -> None:
     put(f"{text}\n")
 
 
-def check_page(path: Path, usual: Path) -> None:
+def check_page(path: Path, default: Path) -> None:
     """Refuse a page that cannot be written, before the work that it is to show.
 
     Args:
         path: what follows `--html`.
-        usual: a name to propose.
+        default: a name to propose.
 
     Raises:
         DtkError: the name is empty or a folder, or its folder is not there or closed to us.
     """
     if path == Path():  # also an empty name
-        raise DtkError("--html names no file", fix=f"write --html {usual}")
+        raise DtkError("--html names no file", fix=f"write --html {default}")
     if path.is_dir():
-        raise DtkError(f"cannot write {path}", "it is a folder", f"write --html {path / usual}")
+        raise DtkError(f"cannot write {path}", "it is a folder", f"write --html {path / default}")
     if not path.parent.is_dir():
         raise DtkError(f"cannot write {path}", f"there is no folder {path.parent}", "make it, or choose another file")
     if not os.access(path if path.exists() else path.parent, os.W_OK):

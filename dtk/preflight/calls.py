@@ -106,8 +106,8 @@ class Record:
 
     def label(self, group: int) -> str:
         """Return a label for a group that is the same on all ranks, even if each of them is in a different group."""
-        found = self.groups[group]
-        return f"{found.desc} {len(found.ranks)}" if found.desc not in ("", "undefined") else found.name
+        members = self.groups[group]
+        return f"{members.desc} {len(members.ranks)}" if members.desc not in ("", "undefined") else members.name
 
     def issued(self) -> list[Entry]:
         """Return the calls in the order in which they were issued."""

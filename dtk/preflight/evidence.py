@@ -50,34 +50,34 @@ def evidence(
     failed = any(record.end.kind in ("killed", "raised") or record.end.code for record in records.values())
     run = RunEvidence(NOWHERE, Status("failed" if failed else "hung", exit_code=1), dict(config), {}, {}, {}, {}, {})
     run.manifest["mesh"] = {**(degrees or {}), "order": [*(degrees or {})]}
-    found = Evidence(NOWHERE, Limits(), run=run, world_size=len(records))
+    gathered = Evidence(NOWHERE, Limits(), run=run, world_size=len(records))
     for rank, record in sorted(records.items()):
         history = History(record, standings[rank], last)
         if record.end.kind != "killed" or standings[rank].issued:
-            found.files.setdefault(SIMULATED, []).append(history)
+            gathered.files.setdefault(SIMULATED, []).append(history)
         if record.errors:
             log = read_text(record.errors, history.file, rank)
-            found.facts += log.facts
-            found.errors += log.errors
-            found.stacks += log.stacks
-        _add_end(found, run, record, history.file, came=standings[rank].pending is None)
-    found.errors = merge_errors(found.errors)
-    return found
+            gathered.facts += log.facts
+            gathered.errors += log.errors
+            gathered.stacks += log.stacks
+        _add_end(gathered, run, record, history.file, came=standings[rank].pending is None)
+    gathered.errors = merge_errors(gathered.errors)
+    return gathered
 
 
-def _add_end(found: Evidence, run: RunEvidence, record: Record, file: str, came: bool) -> None:
+def _add_end(gathered: Evidence, run: RunEvidence, record: Record, file: str, came: bool) -> None:
     """Add to the evidence how a rank ended; a normal end is added only if the rank reached it (`came`)."""
     rank, end = record.rank, record.end
     step = end.step if end.step >= 0 else None
     if end.error is not None:
-        found.errors.append(replace(end.error, rank=rank, file=file, step=step))
+        gathered.errors.append(replace(end.error, rank=rank, file=file, step=step))
     elif end.kind == "killed":
         what = f"killed by {end.signal}" if end.signal else "gone without a word"
-        found.errors.append(RankError(rank, file, 0, "", what, signal=end.signal or None, step=step))
+        gathered.errors.append(RankError(rank, file, 0, "", what, signal=end.signal or None, step=step))
     elif end.kind == "stalled":
-        found.stacks.append(Stacks(rank, file, (Thread("MainThread", end.stack, main=True),)))
+        gathered.stacks.append(Stacks(rank, file, (Thread("MainThread", end.stack, main=True),)))
     elif end.kind == "exited" and end.code:
-        found.errors.append(RankError(rank, file, 0, "", f"exit code {end.code}", exit_code=end.code, step=step))
+        gathered.errors.append(RankError(rank, file, 0, "", f"exit code {end.code}", exit_code=end.code, step=step))
     elif end.kind == "exited" and came:
         run.events[rank] = [{"kind": "event", "name": "end", "rank": rank, "attempt": 0, "exit_code": 0}]
 

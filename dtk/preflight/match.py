@@ -220,11 +220,11 @@ class _Matching:
         if len(kinds) == 1 and all(sent == taken and len(sent) < 2 for sent, taken in kinds):
             return True
         places = {number: place for place, number in enumerate(group.ranks)}
-        for sender, sent, one in members:
-            for receiver, taken, other in members:
-                if one.wire.root not in (None, places[sender], places[receiver]):
+        for sender, sent, sending in members:
+            for receiver, taken, receiving in members:
+                if sending.wire.root not in (None, places[sender], places[receiver]):
                     continue
-                gives, gets = _share(one.sent, places[receiver]), _share(other.taken, places[sender])
+                gives, gets = _share(sending.sent, places[receiver]), _share(receiving.taken, places[sender])
                 if gives != gets:
                     self.misfit = self.misfit or Misfit(sender, sent, receiver, taken, gives, gets)
                     self.dead.add(group)

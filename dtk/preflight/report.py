@@ -24,69 +24,69 @@ LIMITS = (
 )
 
 
-def answer(found: Preflight) -> str:
+def answer(result: Preflight) -> str:
     """Return one line: whether the job ends, and what that is based on."""
-    world_size, simulated = found.job.world_size, found.simulated
+    world_size, simulated = result.job.world_size, result.simulated
     which = "all simulated" if simulated == world_size else f"{simulated} of them simulated, one of each class"
-    steps = counted(found.steps, "step") if found.steps else "to its own end"
+    steps = counted(result.steps, "step") if result.steps else "to its own end"
     ranks = counted(world_size, "rank")
-    basis = f"{ranks}, {which}; {steps}, {found.verdict.outcome.events:,} calls and waits; {found.seconds:.1f} s"
-    if found.verdict.ends:
+    basis = f"{ranks}, {which}; {steps}, {result.verdict.outcome.events:,} calls and waits; {result.seconds:.1f} s"
+    if result.verdict.ends:
         return f"would end: every rank finishes ({basis})"
-    return f"{'would hang' if found.verdict.hangs else 'would fail'}: {found.verdict.stands} ({basis})"
+    return f"{'would hang' if result.verdict.hangs else 'would fail'}: {result.verdict.stands} ({basis})"
 
 
-def document(found: Preflight, *, brief: bool = False, page: str = "") -> doc.Document:
+def document(result: Preflight, *, brief: bool = False, page: str = "") -> doc.Document:
     """Return the document; arguments as for that of a diagnosis, which it contains where the job would not end."""
-    what_if = _what_if(found.tried) if found.tried else ()
-    if found.verdict.report is None:
-        fields = tuple(doc.Field(*field) for field in (("page", page), ("note", found.job.note)) if field[1])
-        source = doc.on_page(doc.Paragraph(doc.Span(found.job.source, "code")))
+    what_if = _what_if(result.tried) if result.tried else ()
+    if result.verdict.report is None:
+        fields = tuple(doc.Field(*field) for field in (("page", page), ("note", result.job.note)) if field[1])
+        source = doc.on_page(doc.Paragraph(doc.Span(result.job.source, "code")))
         rows = (
-            ("ranks", f"{found.job.world_size:,}"),
-            ("ranks simulated", f"{found.simulated:,}"),
-            ("steps", str(found.steps) if found.steps else "to its own end"),
-            ("calls and waits of all ranks", f"{found.verdict.outcome.events:,}"),
-            ("seconds", f"{found.seconds:.1f}"),
+            ("ranks", f"{result.job.world_size:,}"),
+            ("ranks simulated", f"{result.simulated:,}"),
+            ("steps", str(result.steps) if result.steps else "to its own end"),
+            ("calls and waits of all ranks", f"{result.verdict.outcome.events:,}"),
+            ("seconds", f"{result.seconds:.1f}"),
         )
         table = doc.Table(("what", "how much"), rows, 1)
         proven = doc.Section("What was proven", (doc.Paragraph(ASSUMED), table, doc.Paragraph(LIMITS)))
-        changed = doc.Section("What was changed", (doc.Paragraph(found.job.note),)) if found.job.note else None
+        changed = doc.Section("What was changed", (doc.Paragraph(result.job.note),)) if result.job.note else None
         return doc.Document(
             title="Preflight: would end",
             badge=("WOULD END", "good"),
-            answer=answer(found),
+            answer=answer(result),
             lead=doc.present(source, doc.Only(("terminal", "markdown"), (doc.Fields(fields),))),
             blocks=(doc.Only(diagnosis.PAGES, doc.present(proven, changed)), *what_if),
             footer="Made by dtk preflight. The same as data: dtk preflight with --json.",
         )
-    made = diagnosis.document(found.verdict.report, brief=brief, page=page)
-    note = doc.Fields((doc.Field("note", found.job.note),)) if found.job.note else None
-    prelude = doc.present(doc.Paragraph(doc.Span(answer(found), "strong")), note)
+    made = diagnosis.document(result.verdict.report, brief=brief, page=page)
+    note = doc.Fields((doc.Field("note", result.job.note),)) if result.job.note else None
+    prelude = doc.present(doc.Paragraph(doc.Span(answer(result), "strong")), note)
     return replace(made, prelude=prelude, blocks=(*made.blocks, *what_if))
 
 
-def as_json(found: Preflight) -> dict[str, Any]:
+def as_json(result: Preflight) -> dict[str, Any]:
     """Return plain values; `report` is that of `dtk diagnose --json`, null when every rank ends."""
-    report = found.verdict.report
+    report = result.verdict.report
     return {
         "schema": SCHEMA,
-        "ends": found.verdict.ends,
-        "hangs": found.verdict.hangs,
-        "source": found.job.source,
-        "world_size": found.job.world_size,
-        "simulated_ranks": found.simulated,
-        "steps": found.steps,
-        "events": found.verdict.outcome.events,
-        "seconds": round(found.seconds, 3),
-        "stands": found.verdict.stands,
+        "ends": result.verdict.ends,
+        "hangs": result.verdict.hangs,
+        "source": result.job.source,
+        "world_size": result.job.world_size,
+        "simulated_ranks": result.simulated,
+        "steps": result.steps,
+        "events": result.verdict.outcome.events,
+        "seconds": round(result.seconds, 3),
+        "stands": result.verdict.stands,
         "what_if": [
             {
                 "mishap": tried.mishap.title,
                 "hangs": None if tried.skipped else tried.hangs,
                 **{name: getattr(tried, name) for name in ("rank", "cause", "where", "stands", "skipped")},
             }
-            for tried in found.tried
+            for tried in result.tried
         ],
         "report": None if report is None else jsonform.as_json(report),
     }

@@ -97,19 +97,19 @@ class WhatIf:
             verdict = judge(whole.records, self.plain, mishap.title, made_up=whole.made_up)
             return _tried(mishap, faulty_rank, verdict)
         spreads = mishap.fault == "nan_on_one_rank"
-        found = Collected(offers=dict(offers), watches=spreads)
-        simulate([faulty_rank], failing, found, 1, self.limit_s)
-        changed = {**records, **found.records}
+        of_faulty = Collected(offers=dict(offers), watches=spreads)
+        simulate([faulty_rank], failing, of_faulty, 1, self.limit_s)
+        changed = {**records, **of_faulty.records}
         if spreads:
             others = [rank for rank in self.collected.records if rank != faulty_rank]
             spread = Collected(offers=dict(offers))
-            simulate(others, sound, spread, 2, self.limit_s, spoiled=found.spread)
+            simulate(others, sound, spread, 2, self.limit_s, spoiled=of_faulty.spread)
             # Also of those that they stand for, as equal programs stay equal.
             became = {id(records[rank].program): record for rank, record in spread.records.items()}
             for rank, record in records.items():
                 if new := became.get(id(record.program)):
                     changed[rank] = dataclasses.replace(record, program=new.program, end=new.end, rounds=new.rounds)
-            changed |= {**spread.records, **found.records}
+            changed |= {**spread.records, **of_faulty.records}
         return _tried(mishap, faulty_rank, judge(changed, self.plain, mishap.title))
 
 

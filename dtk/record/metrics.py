@@ -30,8 +30,8 @@ def published_peaks(device_name: str) -> tuple[dict[str, float], str]:
         if re.fullmatch(row["device"], short):
             printed = {dtype: row.get(dtype, row.get("half")) for dtype in ("bfloat16", "float16")}
             printed |= {dtype: row.get(dtype) for dtype in ("tf32", "float32")}
-            known = {dtype: peak * 1e12 for dtype, peak in printed.items() if peak is not None}
-            return known, _TABLE["sheets"][row["sheet"]]
+            peaks = {dtype: peak * 1e12 for dtype, peak in printed.items() if peak is not None}
+            return peaks, _TABLE["sheets"][row["sheet"]]
     return {}, ""
 
 

@@ -127,8 +127,8 @@ class Host:
             except psutil.Error:
                 self._processes.pop(rank)
         # In percent since the last sample; not known until every rank was sampled twice.
-        known = set(self._heartbeats) <= before & self._timed
-        return resident, waiting, used / (psutil.cpu_count() or 1) if known else None
+        is_complete = set(self._heartbeats) <= before & self._timed
+        return resident, waiting, used / (psutil.cpu_count() or 1) if is_complete else None
 
 
 def core_wait_s(pid: int) -> float | None:

@@ -38,7 +38,7 @@ class Merge:
     ranks: set[int] = field(default_factory=set)
     flows: dict[Position, tuple[float, int, float, int]] = field(default_factory=dict)
     """Collective -> when the first rank came to it, which that is, and the same of the last."""
-    blamed: dict[int, str] = field(default_factory=dict)
+    culprits: dict[int, str] = field(default_factory=dict)
     """Rank -> cause."""
     guilty: set[tuple[int, str, int | None]] = field(default_factory=set)
     """Rank, group and position of the calls that a root cause names."""
@@ -75,7 +75,7 @@ class Merge:
     def _all(self) -> Iterator[Event]:
         with suppress(Exception):  # What cannot be diagnosed is drawn all the same.
             for cause in diagnose(self.folder, Options(limits=self.limits)).root_causes:
-                self.blamed |= dict.fromkeys(cause.ranks, cause.cause)
+                self.culprits |= dict.fromkeys(cause.ranks, cause.cause)
                 if cause.group is not None:
                     self.guilty |= {(rank, cause.group.name, cause.position) for rank in cause.ranks}
         for rank, ring in self._rings():
@@ -88,7 +88,7 @@ class Merge:
                 except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:  # Damage.
                     self.problems.append(f"{name}/{path.name}: {type(error).__name__}: {error}")
         for rank in sorted(self.ranks):
-            name = f"rank {rank}" + (f" - TO BLAME: {self.blamed[rank]}" if rank in self.blamed else "")
+            name = f"rank {rank}" + (f" - AT FAULT: {self.culprits[rank]}" if rank in self.culprits else "")
             for kind, about in (("name", {"name": name}), ("sort_index", {"sort_index": rank * PIDS})):
                 yield {"ph": "M", "pid": rank * PIDS, "name": f"process_{kind}", "args": about}
             for thread, title in enumerate(("regions", "collectives")):
@@ -126,9 +126,9 @@ class Merge:
             about = {"call": f"{record.file}:{record.line}", "group": record.group.desc, "position": record.seq}
             about |= {"dtype": record.dtype, "shapes": record.input_sizes, "step": record.step, "state": record.state}
             yield {**place, "ph": "X", "name": record.op, "dur": length_us, "args": about}
-            stuck = record.state == "started" and rank in self.blamed
+            stuck = record.state == "started" and rank in self.culprits
             if stuck or (rank, record.group.name, record.seq) in self.guilty:
-                yield {**place, "ph": "i", "s": "p", "name": f"TO BLAME: {self.blamed[rank]}"}
+                yield {**place, "ph": "i", "s": "p", "name": f"AT FAULT: {self.culprits[rank]}"}
             _, earliest, _, latest = self.flows.get((record.group.key, record.seq), (0.0, rank, 0.0, rank))
             if not record.is_p2p and earliest != latest:
                 phase = "s" if rank == earliest else "f" if rank == latest else "t"
@@ -183,12 +183,12 @@ class Merge:
 
     def _files(self, name: str) -> list[tuple[int, Path]]:
         """Return the regular files of a folder of records by their rank or node."""
-        found = []
+        files = []
         with suppress(OSError):
             for path in (self.folder / name).iterdir():
                 if (match := _RANK.fullmatch(path.name)) and path.is_file() and not path.is_symlink():
-                    found.append((int(match[1]), path))
-        return sorted(found)[: self.limits.files]
+                    files.append((int(match[1]), path))
+        return sorted(files)[: self.limits.files]
 
     def _rings(self) -> Iterator[tuple[int, RingDump]]:
         for rank, path in self._files("flight"):

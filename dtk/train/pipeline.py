@@ -124,11 +124,11 @@ class Pipelined:
     def evaluate(self, batches: Iterable[Batch], collected: Mapping[str, Any] | None = None) -> Tensor:
         """Forward of each through all stages; only the last stage knows the figures, the others return zeros."""
         batches = list(batches)
-        one = self.schedule(1)
-        step = _Step(self, batches, one.stages, 1.0)
+        schedule = self.schedule(1)
+        step = _Step(self, batches, schedule.stages, 1.0)
         for stage in self.stages.values():
             stage.model.eval()
-        for action in forward_only(one.ranks, one.stages_per_rank, len(batches))[self.messages.axis.rank]:
+        for action in forward_only(schedule.ranks, schedule.stages_per_rank, len(batches))[self.messages.axis.rank]:
             if not step.transfers(action):
                 step.evaluate(action, step.arrived(action))
         self.messages.flush()

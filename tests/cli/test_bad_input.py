@@ -52,7 +52,7 @@ CHECKED = {
     "data.sequence_length=99999": "data.sequence_length=1024",
     "seed=-1": "seed=-1 is out of range: it must be 0 to 9223372036854775807",
     "strategy=hsdp launcher.nproc=3": "valid dp_replicate x dp_shard: 3 x 1, 1 x 3",
-    "strategy=single launcher.nproc=3": "strategy=single is one process",
+    "strategy=single launcher.nproc=3": "strategy=single runs in one process",
     "data.tokenizer=bert": 'unknown tokenizer "bert"',
     "model=custom model._target_=os.system": "_target_=os.system is not allowed",
     "model=custom model._target_=os.system 'allow_targets=[os.*]'": "_target_=os.system is not a class",
@@ -355,7 +355,7 @@ def test_resume_of_a_run_that_is_still_going(tmp_path: Path) -> None:
         while not process.stdout.readline().startswith("step "):
             assert process.poll() is None
         line = refused(tmp_path, f"resume={only_run(tmp_path / 'first')}")
-        assert f"still going (process {process.pid})" in line
+        assert f"still running (process {process.pid})" in line
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()

@@ -218,7 +218,7 @@ def test_wrong_input_is_one_line(job: Path, tmp_path: Path) -> None:
         diagnose(job, "--tree", tmp_path / "bad.yaml")
     )
     assert "invalid choice: 'pdf'" in one_line(diagnose(job, "--format", "pdf"))
-    assert "'0' is no number above 0" in one_line(diagnose(job, "--limit-scale", "0"))
+    assert "'0' is not a number above 0" in one_line(diagnose(job, "--limit-scale", "0"))
     assert "cannot write" in one_line(diagnose(job, "--output", tmp_path / "no" / "such" / "folder"))
     assert "contradict" in one_line(diagnose(job, "--json", "--format", "dot"))
 

@@ -98,7 +98,7 @@ def test_json_is_a_list_and_nothing_else(runs: Path, capsys: Any) -> None:
 
 def test_no_run_like_that(runs: Path, capsys: Any) -> None:
     assert main(["ls", "--state", "oom"]) == 0
-    assert capsys.readouterr().err == "none of the 4 runs in runs is like that\n"
+    assert capsys.readouterr().err == "none of the 4 runs in runs matches\n"
 
 
 def test_last_is_the_newest_and_a_folder_of_that_name_comes_first(runs: Path, capsys: Any) -> None:

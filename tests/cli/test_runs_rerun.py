@@ -147,7 +147,7 @@ def test_another_version_and_no_repository(project: Path, capsys: Any, monkeypat
     [
         ("status.json", "{", "runs/one is damaged: status.json: "),
         ("manifest.json", "{", "runs/one is damaged: manifest.json: "),
-        ("manifest.json", '{"schema_version": 7}', "runs/one is of a newer dtk: manifest.json has schema 7"),
+        ("manifest.json", '{"schema_version": 7}', "runs/one was written by a newer dtk: manifest.json has schema 7"),
         ("config.yaml", "a: [", "--rerun runs/one is not a run folder of dtk"),
         ("config.yaml", "a: 1", '--rerun runs/one is not a run folder of dtk: unknown key "a"'),
     ],

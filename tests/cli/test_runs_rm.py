@@ -50,7 +50,7 @@ def test_one_run_after_a_yes(runs: Path, answer: Answer, capsys: Any) -> None:
     assert main(["rm", "bad"]) == 0
     captured = capsys.readouterr()
     assert "1 run, 2 files, " in captured.out and "removed runs/bad" in captured.out
-    assert "remove 1 run (" in captured.err and captured.err.endswith("for good? [y/N] ")
+    assert "remove 1 run (" in captured.err and captured.err.endswith("permanently? [y/N] ")
     assert left(runs) == {"good", "stuck"}
     assert int(captured.out.split("(")[1].split(" bytes")[0].replace(",", "")) > 5000
 

@@ -22,7 +22,7 @@ from dtk.errors import DtkError
         (["--verify-fix", "--json", "."], "--verify-fix prints a comparison for people: and --json and --format print"),
         (["--verify-fix", "--format", "markdown", "."], "--verify-fix prints a comparison for people"),
         (["--format", "pdf", "."], "argument --format: invalid choice: 'pdf'"),
-        (["--limit-scale", "0", "."], "argument --limit-scale: '0' is no number above 0"),
+        (["--limit-scale", "0", "."], "argument --limit-scale: '0' is not a number above 0"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(

@@ -44,4 +44,4 @@ def test_nothing_to_list_says_why_on_standard_error(runs: Path, capsys: pytest.C
     assert "no runs in runs/empty yet; make one: " in capsys.readouterr().err
     assert main(["ls", "--state", "oom"]) == 0
     captured = capsys.readouterr()
-    assert captured.out == "" and "none of the 3 runs in runs is like that" in captured.err
+    assert captured.out == "" and "none of the 3 runs in runs matches" in captured.err

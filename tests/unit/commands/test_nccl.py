@@ -32,8 +32,8 @@ def test_a_preset_differs_from_another_and_not_from_itself(capsys: pytest.Captur
     [
         ("interface", "is not KEY=VALUE"),
         ("interfaces=eth0", "has no use for interfaces"),
-        ("traffic_class=x", "traffic_class=x is no number"),
-        ("traffic_class=" + "9" * 5000, "is no number"),
+        ("traffic_class=x", "traffic_class=x is not a number"),
+        ("traffic_class=" + "9" * 5000, "is not a number"),
     ],
 )
 def test_a_key_that_a_preset_does_not_take_is_one_line(

@@ -41,8 +41,8 @@ def test_failed_runs_are_chosen_by_their_state(runs: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["rm"], "no run is named"),
-        (["rm", "a1", "--failed"], "runs are named and options select others"),
+        (["rm"], "no run is given"),
+        (["rm", "a1", "--failed"], "runs and options that select runs are both given"),
         (["rm", "zz", "--yes"], 'no run "zz"'),
         (["rm", "a1"], "there is no terminal to ask for confirmation"),
     ],

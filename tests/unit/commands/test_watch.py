@@ -13,12 +13,12 @@ from dtk.errors import DtkError
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "there is nothing to run - dtk watch -- torchrun --nproc-per-node=2 train.py"),
+        ([], "no command is given - dtk watch -- torchrun --nproc-per-node=2 train.py"),
         (["--"], "no command is given"),
         (["--", "dtk", "run", "strategy=ddp", "a=b c"], "dtk run has its own watch - dtk run strategy=ddp 'a=b c'"),
         (["--", "no-such-program"], 'there is no command "no-such-program" - the arguments after -- are run as given'),
         (["--", "train.py", "--x"], 'there is no command "train.py" - dtk watch -- python train.py --x'),
-        (["--stall-timeout-s", "0", "--", "true"], "argument --stall-timeout-s: '0' is no number above 0"),
+        (["--stall-timeout-s", "0", "--", "true"], "argument --stall-timeout-s: '0' is not a number above 0"),
     ],
 )
 def test_what_cannot_be_run_is_one_line(

@@ -146,6 +146,6 @@ def test_a_run_that_is_going_is_told_by_its_process_and_when_that_began(run: Run
     write_json(run.status, Status(state="running"))
     about = json.loads(run.manifest.read_text()) | {"pid": parent, "pid_start": process_start(parent)}
     write_json(run.manifest, about)
-    assert f"still going (process {parent})" in refusal(run)
+    assert f"still running (process {parent})" in refusal(run)
     write_json(run.manifest, about | {"pid_start": about["pid_start"] - 1})  # The id was given out again.
     assert resumed(run).attempt == 1

@@ -35,7 +35,7 @@ def test_the_help_of_a_number_ends_in_its_default() -> None:
     assert "--steps N" in text and "how many (default: 3)" in text
     assert "--limit-s S" in text and "how long (default" not in text
     assert parser.parse_args([]) == argparse.Namespace(steps=3, limit_s=None)
-    with pytest.raises(DtkError, match="no whole number from 1 to 9"):
+    with pytest.raises(DtkError, match="not a whole number from 1 to 9"):
         parser.parse_args(["--steps", "10"])
 
 

@@ -100,7 +100,7 @@ def test_kubernetes_expands_no_name_in_an_argument(text: str) -> None:
             lambda text: check_memory(text, re.compile(r"\d+G"), "200G"),
             "900G",
             "900GB",
-            "launcher.memory_per_node=900GB is no memory - use launcher.memory_per_node=200G",
+            "launcher.memory_per_node=900GB is not an amount of memory - use launcher.memory_per_node=200G",
         ),
     ],
 )

@@ -80,7 +80,7 @@ def test_outside_a_repository(repository: Path, tmp_path_factory: Any, monkeypat
         pytest.skip("temporary folders of this machine lie in a git repository")
     monkeypatch.chdir(elsewhere)
     (line,) = compare_code(before).unknown
-    assert line.startswith(f"it ran at commit {before['git']['commit'][:10]} in {repository}, and here is no git")
+    assert line.startswith(f"it ran at commit {before['git']['commit'][:10]} in {repository}, and this is not a git")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_data_and_ranks(manifest_values: dict[str, Any], expected: list[str]) ->
     [
         (None, "is damaged"),
         ("[1]", "is damaged"),
-        ('{"schema_version": 99}', "is of a newer dtk: manifest.json has schema 99 - upgrade dtk"),
+        ('{"schema_version": 99}', "was written by a newer dtk: manifest.json has schema 99 - upgrade dtk"),
         ('{"schema_version": "x"}', "was written by a newer dtk"),
     ],
 )

@@ -160,7 +160,7 @@ def test_a_rank_to_blame_is_marked(run):
     })  # fmt: skip
     _, events = merged(run)
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
-    assert "rank 1 - TO BLAME: hang.rank_raised" in names and "rank 0" in names
+    assert "rank 1 - AT FAULT: hang.rank_raised" in names and "rank 0" in names
 
 
 def test_damage_is_a_line_and_the_rest_is_drawn(run):

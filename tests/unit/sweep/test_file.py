@@ -17,7 +17,7 @@ def grid(**parameters: Any) -> dict[str, Any]:
 
 READ = [
     ("a: [\n", "line 2", "not valid YAML"),
-    ("- a\n", "no mapping", "conf/sweep/"),
+    ("- a\n", "not a mapping", "conf/sweep/"),
     ({**GRID, "parameterz": {}}, 'unknown key "parameterz"', "did you mean parameters?"),
     ({**GRID, "scheduler": {"engine": "ax"}}, 'unknown key "scheduler"', "keys: program"),
     ({**GRID, "method": "gird"}, "method: gird", "grid, random, bayes"),
@@ -25,7 +25,7 @@ READ = [
     ({**GRID, "parameters": {}}, "no parameters", "values: [ddp, fsdp]"),
     (grid(strategy=["ddp"]), "strategy has no values", "{values: [...]}"),
     (grid(strategy={"vals": ["ddp"]}), 'unknown key "vals"', "did you mean values?"),
-    (grid(strategy={"values": []}), "strategy: values is no list", ""),
+    (grid(strategy={"values": []}), "strategy: values is not a list", ""),
     (grid(optimizer={"parameters": {"lr": {"value": 0.1}}}), "optimizer is nested", "dotted keys: optimizer.KEY"),
     (grid(optimizer={"value": {"lr": 0.1}}), "optimizer has a dictionary", "optimizer.KEY"),
     (grid(**{"tracker.tags": {"value": [{"a": 1}]}}), "tracker.tags has a dictionary", "tracker.tags.KEY"),
@@ -41,7 +41,7 @@ READ = [
     ({**GRID, "early_terminate": {"type": "hyperband", "min_iter": 3}}, "early_terminate needs a metric", ""),
     ({**GRID, "run_cap": 0}, "run_cap: 0", "run_cap: 20"),
     ({"method": "grid", "parameters": GRID["parameters"]}, "no command", "${args_no_hyphens}"),
-    ({**GRID, "command": "dtk run"}, "command is no list", "${args_no_hyphens}"),
+    ({**GRID, "command": "dtk run"}, "command is not a list", "${args_no_hyphens}"),
     ({**GRID, "command": ["${env}", "python", "train.py", "${args}"]}, "does not run dtk", "dtk.run"),
     ({**GRID, "command": [*COMMAND[:-1], "${args}"]}, "parameters 0 times", "${args_no_hyphens}"),
     ({**GRID, "command": [*COMMAND, "-m"]}, "command: -m cannot be used", "KEY=VALUE"),
@@ -60,7 +60,7 @@ READ = [
 SEARCH = [
     (grid(**{"optimizer.lr": {"min": 0.1, "max": 0.2}}), "optimizer.lr", "method: random"),
     (grid(**{"optimizer.lr": {"min": 0.2, "max": 0.1}}), "is not less than max", ""),
-    ({**BAYES, "early_terminate": {"type": "hyperbend"}}, "no valid W&B sweep", ""),
+    ({**BAYES, "early_terminate": {"type": "hyperbend"}}, "not a valid W&B sweep", ""),
     ({**RANDOM, "run_cap": None}, "never ends by itself", "--count 20"),
     (grid(stratgy={"values": ["ddp"]}), "stratgy", "strategy"),
     (grid(strategy={"values": ["ddp", "fsdpp"]}), 'unknown strategy "fsdpp"', "did you mean strategy=fsdp?"),

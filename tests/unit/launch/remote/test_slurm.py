@@ -82,7 +82,7 @@ def test_the_log_has_only_the_number_of_the_job_as_a_pattern():
         (['launcher.extra=["--nodes=4"]'], "launcher.nodes"),
         (['launcher.extra=["--output=x"]'], "dtk's own"),
         (['launcher.extra=["constraint=h100"]'], "is not an option"),
-        (["launcher.time=soon"], "no time limit"),
+        (["launcher.time=soon"], "not a time limit"),
     ],
 )
 def test_options_that_sbatch_would_misread_are_one_line(overrides, told):
