@@ -137,7 +137,7 @@ def check_preset(
     if config.backend not in ("any", backend):
         own, ranks = _BACKENDS[config.backend], _BACKENDS[backend]
         fix = "use nccl=auto" + (" or nccl=cpu_gloo" if backend == "gloo" else "")
-        raise DtkError(f"nccl={config.name} is for {own}, and these ranks talk over {ranks}", fix=fix)
+        raise DtkError(f"nccl={config.name} is for {own}, and these ranks communicate over {ranks}", fix=fix)
     for key in ("interface", "hca"):
         value = getattr(config, key)
         if value is not None and not _LIST.fullmatch(value):

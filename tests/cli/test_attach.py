@@ -78,7 +78,7 @@ def test_slurm_collects_through_srun(hanging: int, tmp_path: Path) -> None:
 def test_what_cannot_be_attached_to_is_one_line() -> None:
     for arguments, said in (
         (["1073741000"], "is not a rank and has started none"),
-        (["x"], "is no whole number"),
+        (["x"], "is not a whole number"),
         (["--rounds", "8", "--every-s", "40"], "take over 45 s"),
         (["--slurm", "7"], "there is no srun"),
     ):

@@ -62,7 +62,7 @@ def test_two_presets_on_two_real_ranks(presets: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["nccl=infiniband"], "nccl=infiniband is for NCCL, and these ranks talk over gloo"),
+        (["nccl=infiniband"], "nccl=infiniband is for NCCL, and these ranks communicate over gloo"),
         (["--ab", "auto", "nonsense"], 'unknown nccl "nonsense"'),
         (["--ab", "auto", "low_memory", "nccl=auto"], "both choose presets"),
         (["train.steps=3"], "train.steps=3 changes no collective"),

@@ -78,7 +78,7 @@ def test_one_run_with_figures_is_exit_1_and_repeats_are_exit_0(
         ([], "at least two runs"),
         (["aa"], "at least two runs"),
         (["aa", "absent"], 'no run "absent"'),
-        (["aa", "bb", "--warmup", "x"], "is no whole number"),
+        (["aa", "bb", "--warmup", "x"], "is not a whole number"),
         (["aa", "bb", "--loss-tolerance", "nan"], "is not a number above 0"),
         (["aa", "bb", "--json", "--markdown"], "not allowed with"),
         (["aa", "dd"], "newer dtk"),

@@ -157,7 +157,7 @@ def test_help_and_the_rest_work_without_torch(tmp_path):
 
     help_text = run("--help", PYTHONPATH=path)
     assert help_text.returncode == 0, help_text.stderr
-    assert "exit code: 0 fit" in help_text.stdout
+    assert "exit code: 0 ready" in help_text.stdout
     done = run("--skip", "space,fsync", "--json", PYTHONPATH=path)
     assert done.returncode == 1, done.stderr
     checks = {check["name"]: check for check in json.loads(done.stdout)["nodes"][0]["checks"]}

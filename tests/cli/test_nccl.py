@@ -227,7 +227,7 @@ def test_under_torchrun_the_ranks_take_it_too(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["nccl=infiniband"], "nccl=infiniband is for NCCL, and these ranks talk over gloo"),
+        (["nccl=infiniband"], "nccl=infiniband is for NCCL, and these ranks communicate over gloo"),
         (["nccl=cpu_gloo", "nccl.interface=absent0"], "this machine has no interface absent0"),
     ],
 )

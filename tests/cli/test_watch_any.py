@@ -311,7 +311,7 @@ def test_other_commands_pass_through(tmp_path):
         ((), ("no-such-program", "x"), 'there is no command "no-such-program"'),
         ((), ("job.py",), "dtk watch -- python job.py"),
         ((), ("dtk", "run", "strategy=ddp"), "dtk run has its own watch"),
-        (("--stall-timeout-s", "0"), ("true",), "no number above 0"),
+        (("--stall-timeout-s", "0"), ("true",), "not a number above 0"),
         (("--folder", "job.py/x"), ("true",), "cannot make"),
         (("--folder", "used"), ("true",), "used already holds the records of a job"),
     ],

@@ -38,7 +38,7 @@ def test_sizes_read_and_grow() -> None:
     assert sizes(1024, 20_000, 4) == [1024, 4096, 16384]
     assert sizes(5, 5, 2) == [5]
     for text in ("0", "-1", "1.5M", "", "12Q", "9" * 15 + "T"):
-        with pytest.raises(DtkError, match="no message size"):
+        with pytest.raises(DtkError, match="not a message size"):
             size_of(text)
     with pytest.raises(DtkError, match="larger than the largest"):
         sizes(2048, 1024, 2)

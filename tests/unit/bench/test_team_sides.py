@@ -48,7 +48,7 @@ def test_the_same_preset_twice_measures_the_noise() -> None:
         (["nccl=auto"], ("auto", "cpu_gloo"), "both choose presets"),
         (["nccl=nothing_like_it"], (), "nothing_like_it"),
         (["launcher=slurm"], (), "submits training"),
-        (["nccl=infiniband"], (), "these ranks talk over gloo"),
+        (["nccl=infiniband"], (), "these ranks communicate over gloo"),
     ],
 )
 def test_what_means_nothing_here_is_refused(overrides: list[str], presets: tuple[str, ...], what: str) -> None:

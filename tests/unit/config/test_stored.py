@@ -103,7 +103,7 @@ def test_a_relative_path_is_against_this_working_directory(
         ("experiment=smoke", "experiment cannot be given for a stored run"),
         ("~train.clip_norm", "~train.clip_norm cannot be applied to a stored run - write KEY=VALUE"),
         ("strategy=ddp,fsdp", "strategy=ddp,fsdp"),
-        ("seed.x=1", "seed.x is no key: seed is a value, not a section"),
+        ("seed.x=1", "seed.x is not a key: seed is a value, not a section"),
         ("train.stepz=1", 'unknown key "train.stepz" - did you mean train.steps?'),
         ("train.steps=a", "train.steps=a is text, not a whole number"),
     ],

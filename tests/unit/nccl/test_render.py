@@ -77,8 +77,8 @@ def test_the_run_folder_is_filled_in_at_the_launch(tmp_path):
 @pytest.mark.parametrize(
     ("name", "backend", "message"),
     [
-        ("infiniband", "gloo", "is for NCCL, and these ranks talk over gloo - use nccl=auto or nccl=cpu_gloo"),
-        ("cpu_gloo", "nccl", "is for gloo, and these ranks talk over NCCL - use nccl=auto"),
+        ("infiniband", "gloo", "is for NCCL, and these ranks communicate over gloo - use nccl=auto or nccl=cpu_gloo"),
+        ("cpu_gloo", "nccl", "is for gloo, and these ranks communicate over NCCL - use nccl=auto"),
     ],
 )
 def test_a_preset_for_another_backend_is_refused(name, backend, message):
@@ -96,7 +96,7 @@ def test_some_fit_both(name, backend):
     ("changes", "message"),
     [
         ({"interface": "=eth0"}, "the preset adds = and"),
-        ({"interface": "eth0, eth1"}, "no list of names"),
+        ({"interface": "eth0, eth1"}, "not a list of names"),
         ({"interface": "eth9"}, "this machine has no interface eth9: it has eth0, lo"),
         ({"variables": {"NCCL DEBUG": "INFO"}}, "not a variable of NCCL, gloo or their transports"),
         ({"variables": {"LD_PRELOAD": "/tmp/evil.so"}}, "not a variable of NCCL, gloo or their transports"),
@@ -126,7 +126,7 @@ def test_the_reasons_stay_out_of_the_run_folder():
 
 @pytest.mark.parametrize("text", ["hello", "10.1.0.0", "10.1.0.0/33", "10.1.0.0/255.255.0.0", "/16", ""])
 def test_a_range_of_addresses_is_checked(text):
-    with pytest.raises(DtkError, match="no range of addresses"):
+    with pytest.raises(DtkError, match="not an address range"):
         check_preset(preset("roce", traffic_class=104, address_range=text), "nccl", NOBODY, None)
 
 

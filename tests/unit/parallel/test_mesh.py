@@ -87,7 +87,7 @@ def test_experts_divide_neighbouring_ranks() -> None:
 
 @pytest.mark.parametrize(
     ("degrees", "expected"),
-    [({"tp": 0}, "tp=0 is no degree"), ({"dp_shard": 4, "ep": 3}, "ep=3 does not divide")],
+    [({"tp": 0}, "tp=0 is not a degree"), ({"dp_shard": 4, "ep": 3}, "ep=3 does not divide")],
 )
 def test_degrees_that_are_none(degrees: dict[str, int], expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
@@ -95,7 +95,7 @@ def test_degrees_that_are_none(degrees: dict[str, int], expected: str) -> None:
 
 
 def test_unknown_dimensions_and_ranks() -> None:
-    with pytest.raises(ValueError, match="sp is no dimension"):
+    with pytest.raises(ValueError, match="sp is not a mesh dimension"):
         Mesh().size("sp")
     with pytest.raises(ValueError, match="rank 2 is not one of the 2 ranks"):
         Mesh(dp_shard=2).coordinate(2)

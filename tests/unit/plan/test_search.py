@@ -13,7 +13,7 @@ from dtk.plan.timing.hardware import load_hardware
 
 JOB = ["model=gpt2_xl", "precision=bf16", "data.sequence_length=1024", "train.global_batch_size=32"]
 RANKS = 4
-"""The vocabulary of GPT-2 divides by no degree of tensor parallelism, so that the search is small."""
+"""The vocabulary of GPT-2 is not divisible by any degree of tensor parallelism, so that the search is small."""
 
 
 def search_of(*more: str) -> "tuple[object, list[str]]":

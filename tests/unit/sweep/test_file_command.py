@@ -25,8 +25,8 @@ def test_what_stands_beside_the_parameters_holds_for_every_point(command: list[s
     ("command", "what"),
     [
         (None, "no command"),
-        ("dtk run", "no list of words"),
-        (["dtk", 3], "no list of words"),
+        ("dtk run", "not a list of words"),
+        (["dtk", 3], "not a list of words"),
         (["python", "train.py", CHOICES], "does not run dtk"),
         (["python", "-m", "${program}", CHOICES], "does not run dtk"),
         (["dtk", "run"], "0 times"),

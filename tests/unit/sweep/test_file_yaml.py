@@ -25,8 +25,8 @@ def test_a_merge_may_stand_twice(tmp_path: Path) -> None:
     [
         ("a: 1\na: 2\n", 'line 2 - not valid YAML (the key "a" is there twice)'),
         ("x:\n  - {k: 1, k: 2}\n", 'the key "k" is there twice'),
-        ("- a\n", "no mapping of keys"),
-        ("", "no mapping of keys"),
+        ("- a\n", "not a mapping of keys"),
+        ("", "not a mapping of keys"),
         ("a: [\n", "line 2"),
         ("a: !!python/object:os.system {}\n", "not valid YAML"),
         ("a: " + "{b: " * 30 + "1" + "}" * 30, "nested over 20 levels"),

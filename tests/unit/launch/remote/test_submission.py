@@ -41,7 +41,7 @@ def test_impossible_jobs_are_one_line(overrides, told):
     ("overrides", "told"),
     [
         (["launcher=kubernetes", "launcher.image=x", "launcher.nodes=2"], "volume_claim"),
-        ([*KUBERNETES, "launcher.memory_per_node=lots"], "no quantity"),
+        ([*KUBERNETES, "launcher.memory_per_node=lots"], "not a quantity"),
         ([*KUBERNETES, "launcher.secrets={A: b}"], "SECRET/KEY"),
         ([*KUBERNETES, "launcher.volume_path=runs"], "not absolute"),
         (["launcher=skypilot", "launcher.gpus_per_node=8"], "launcher.accelerator"),
