@@ -42,7 +42,7 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
         trust: also continue in a folder that others own or can write to.
 
     Raises:
-        DtkError: no such run, a run still going, a damaged folder or checkpoint, an override that may not change, a
+        DtkError: no such run, a run still running, a damaged folder or checkpoint, an override that may not change, a
             folder of somebody else, or a setting of the folder that would execute something.
     """
     run = Path(str(composed.config.resume))

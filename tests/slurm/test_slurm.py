@@ -104,7 +104,7 @@ def test_two_jobs_never_share_a_run_folder(slurm, tmp_path):
     ask(slurm, "scontrol", "release", job)
     wait_until(lambda: "step 2/" in log(folder))
     third = run(tmp_path / "runs", f"resume={folder}", **slurm)
-    assert third.returncode == 2 and "still going" in third.stderr
+    assert third.returncode == 2 and "still running" in third.stderr
     assert status(folder)["state"] == "running"
     ask(slurm, "scancel", job)
     wait_until(lambda: status(folder)["state"] == "preempted")
