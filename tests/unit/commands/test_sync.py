@@ -39,7 +39,7 @@ def test_the_tracker_that_was_named_takes_it(
         def __init__(self, settings: Any, folder: Path) -> None:
             taken.append((settings.tracker.name, settings.tracker.project, settings.tracker.mode, folder))
 
-        def replay(self, records: Any, figures: Any, exit_code: int | None) -> tuple[int, int]:
+        def replay(self, records: Any, figures: Any, exit_code: int | None, timeout_s: float) -> tuple[int, int]:
             taken.append((figures, exit_code))
             return code, len(list(records))
 
