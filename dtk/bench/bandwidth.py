@@ -24,7 +24,7 @@ class Operation:
     factor_is: str
 
     def factor(self, world_size: int) -> float:
-        """Bus bandwidth over algorithm bandwidth."""
+        """Return the bus bandwidth over the algorithm bandwidth."""
         if self.name == "send_recv":
             return 1.0
         rounds = 2 if self.name == "all_reduce" else 1
@@ -62,17 +62,17 @@ _SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b|ytes)?", re.IGNORECASE)
 
 
 def algorithm_bandwidth(size_bytes: float, seconds: float) -> float:
-    """GB/s."""
+    """Return the bandwidth in GB/s."""
     return size_bytes / seconds / GB
 
 
 def bus_bandwidth(operation: str, size_bytes: float, seconds: float, world_size: int) -> float:
-    """GB/s."""
+    """Return the bandwidth in GB/s."""
     return algorithm_bandwidth(size_bytes, seconds) * OPERATIONS[operation].factor(world_size)
 
 
 def size_of(text: str) -> int:
-    """Bytes of `4096`, `64K`, `1MiB`, `8M`; units are powers of two, as in nccl-tests.
+    """Return the bytes of `4096`, `64K`, `1MiB`, `8M`; units are powers of two, as in nccl-tests.
 
     Raises:
         DtkError: it is no size, or none that a buffer can have.
@@ -85,7 +85,7 @@ def size_of(text: str) -> int:
 
 
 def sizes(least: int, most: int, factor: int) -> list[int]:
-    """`least`, times `factor` and so on, up to `most`.
+    """Return `least`, times `factor` and so on, up to `most`.
 
     Raises:
         DtkError: nothing lies between, or the factor does not grow.

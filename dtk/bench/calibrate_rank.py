@@ -38,7 +38,7 @@ def _median_s(device: str, budget_s: float, run: Callable[[], object]) -> float:
 
 
 def matmul_flops(device: str, name: str, dtype: torch.dtype, budget_s: float) -> float:
-    """FLOP/s of rows times a square matrix; slow types get fewer rows."""
+    """Return FLOP/s of rows times a square matrix; slow types get fewer rows."""
     torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
     width, rows = WIDTH[device], ROWS[device]
     matrix = torch.ones(width, width, dtype=dtype, device=device)
@@ -51,14 +51,14 @@ def matmul_flops(device: str, name: str, dtype: torch.dtype, budget_s: float) ->
 
 
 def copy_bytes_per_s(device: str, budget_s: float) -> float:
-    """Bytes read and written per second by a copy on the device."""
+    """Return bytes read and written per second by a copy on the device."""
     source = torch.ones(COPIED_BYTES[device] // 4, device=device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / _median_s(device, budget_s, lambda: target.copy_(source))
 
 
 def all_reduce_s(device: str, budget_s: float) -> dict[str, list[float]]:
-    """Size -> seconds of single calls; all ranks make the same number of calls."""
+    """Return size -> seconds of single calls; all ranks make the same number of calls."""
     times: dict[str, list[float]] = {}
     for size in SIZES_BYTES:
         tensor = torch.ones(size // 4, device=device)

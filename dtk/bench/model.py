@@ -45,11 +45,11 @@ class Result:
     """Over all ranks and launches; null where results were not verified."""
 
     def algbw(self) -> Estimate:
-        """Algorithm bandwidth in GB/s: a longer time is a lower bandwidth."""
+        """Return algorithm bandwidth in GB/s: a longer time is a lower bandwidth."""
         return self.time_s.falling(lambda seconds: algorithm_bandwidth(self.size_bytes, seconds))
 
     def busbw(self, world_size: int) -> Estimate:
-        """Bus bandwidth in GB/s."""
+        """Return bus bandwidth in GB/s."""
         return self.time_s.falling(lambda time_s: bus_bandwidth(self.operation, self.size_bytes, time_s, world_size))
 
 
@@ -99,7 +99,7 @@ class BenchReport:
 
 
 def as_json(report: BenchReport) -> dict[str, Any]:
-    """Plain values: the fields of the report, with what follows from them."""
+    """Return plain values: the fields of the report, with what follows from them."""
     results = []
     for result in report.results:
         rates = {"algbw_gb_per_s": result.algbw(), "busbw_gb_per_s": result.busbw(report.world_size)}

@@ -29,7 +29,7 @@ class Spec:
     verify: bool
 
     def dumps(self) -> str:
-        """One line."""
+        """Return it as one line."""
         return json.dumps(asdict(self))
 
 

@@ -43,7 +43,7 @@ class Team:
         return Children([*RANK, spec.dumps()], local_ranks(self.world_size, self.threads, variables))
 
     def elsewhere(self) -> list[Failed]:
-        """Ranks of the present launch that failed under other processes."""
+        """Return ranks of the present launch that failed under other processes."""
         return []
 
     def over(self) -> None:
@@ -62,7 +62,7 @@ class Leader(Team):
         self._launch = 0
 
     def start(self, spec: Spec, variables: Mapping[str, str]) -> Children:
-        """Rank 0 as a child of this process, the others as those of theirs."""
+        """Start rank 0 as a child of this process, the others as children of theirs."""
         self._launch += 1
         order = {"spec": spec.dumps(), "variables": dict(variables), "port": str(free_port())}
         self.store.set(f"launch/{self._launch}", json.dumps(order))
@@ -86,7 +86,7 @@ class Leader(Team):
 
 
 def follow_leader(store: PrefixStore) -> int:
-    """Another rank of torchrun or Slurm: start what rank 0 says until it says the end; returns the exit code."""
+    """Start, on a rank other than 0, what rank 0 says until it says the end; returns the exit code."""
     for launch in count(1):
         order = json.loads(store.get(f"launch/{launch}"))
         if "end" in order:

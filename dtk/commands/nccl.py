@@ -60,7 +60,7 @@ def _diff(arguments: argparse.Namespace) -> int:
     from dtk.nccl.variable_sources import given_here, given_in
 
     def variables(name: str) -> dict[str, str]:
-        """Variables of this environment, of a file or of a preset."""
+        """Return variables of this environment, of a file or of a preset."""
         if name == HERE:
             return given_here(os.environ).variables
         if "/" in name or "." in name:

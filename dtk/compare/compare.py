@@ -94,7 +94,7 @@ _BATCH = ("batch=", "micro=", "tokens=")
 
 
 def grid(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[GridCell]:
-    """One cell per variant, in its row and column; nothing unless there are several of both."""
+    """Return one cell per variant, in its row and column; nothing unless there are several of both."""
     keys = ("step_time_s", "tokens_per_s", "peak_memory_bytes")
     times_s, speeds, peaks = (medians(figures, key) for key in keys)
     batches = [(*variant.any.batch, variant.any.get("train.micro_batch_size")) for variant in variants]

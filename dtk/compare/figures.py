@@ -12,7 +12,7 @@ Read = Callable[[RunRecord, int], float | None]
 
 
 def figures(variants: Sequence[Variant], warmup_steps: int, *, ratios: bool) -> list[Figure]:
-    """All quantities that at least one variant has.
+    """Return all quantities that at least one variant has.
 
     Args:
         variants: with compared runs; the first of each batch is the baseline of its ratios.
@@ -27,13 +27,13 @@ def figures(variants: Sequence[Variant], warmup_steps: int, *, ratios: bool) -> 
 
 
 def batch_text(run: RunRecord) -> str:
-    """`batch 8 x 128`: samples and tokens of a sample."""
+    """Return `batch 8 x 128`: samples and tokens of a sample."""
     samples, tokens = run.batch
     return f"batch {samples} x {tokens}"
 
 
 def baselines(variants: Sequence[Variant]) -> dict[str, Variant]:
-    """Batch -> the first variant of that batch, with which the others are compared."""
+    """Return batch -> the first variant of that batch, with which the others are compared."""
     return {batch_text(variant.any): variant for variant in reversed(variants)}
 
 

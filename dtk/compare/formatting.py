@@ -8,7 +8,7 @@ from dtk.compare.statistics import Estimate
 
 
 def value_text(value: float, unit: str) -> str:
-    """One figure with its unit: `3,413 tokens/s`, `301 ms`, `369 MiB`, `41.2 %`, `12.3 J`."""
+    """Return one figure with its unit: `3,413 tokens/s`, `301 ms`, `369 MiB`, `41.2 %`, `12.3 J`."""
     if unit == "bytes":
         return bytes_text(value)
     if unit == "s":
@@ -19,35 +19,35 @@ def value_text(value: float, unit: str) -> str:
 
 
 def number_text(value: float) -> str:
-    """`412,345`, `41.2`, `0.00123`."""
+    """Return `412,345`, `41.2`, `0.00123`."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def interval_text(estimate: Estimate, unit: str) -> str:
-    """`3,300 to 3,500 tokens/s`; nothing without an interval."""
+    """Return `3,300 to 3,500 tokens/s`; nothing without an interval."""
     return "" if estimate.low is None or estimate.high is None else range_text(estimate.low, estimate.high, unit)
 
 
 def range_text(low: float, high: float, unit: str) -> str:
-    """`3,300 to 3,500 tokens/s`, `1.2 to 1.4 s`."""
+    """Return `3,300 to 3,500 tokens/s`, `1.2 to 1.4 s`."""
     first, last = value_text(low, unit), value_text(high, unit)
     *_, end = last.rpartition(" ")
     return f"{first.removesuffix(f' {end}') if first.endswith(f' {end}') else first} to {last}"
 
 
 def ratio_text(ratio: Estimate | None) -> str:
-    """`0.76x (0.74 to 0.79)`."""
+    """Return `0.76x (0.74 to 0.79)`."""
     return "" if ratio is None else f"{times_text(ratio.median)}{bounds_text(ratio)}"
 
 
 def bounds_text(ratio: Estimate) -> str:
-    """` (0.74 to 0.79)`; nothing without an interval."""
+    """Return ` (0.74 to 0.79)`; nothing without an interval."""
     span = ratio.span(_short, " to ")
     return f" ({span})" if span else ""
 
 
 def times_text(value: float) -> str:
-    """`1.31x`"""
+    """Return `1.31x`"""
     return f"{_short(value)}x"
 
 
@@ -58,7 +58,7 @@ def _short(value: float) -> str:
 
 
 def percent_text(share: float, digits: int = 0) -> str:
-    """`61 %`; a share of 1."""
+    """Return `61 %`; a share of 1."""
     return f"{100 * share:.{digits}f} %"
 
 

@@ -50,7 +50,7 @@ def compares(run: RunRecord, warmup_steps: int) -> bool:
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted key -> plain value, without what changes neither the training nor its speed."""
+    """Return dotted key -> plain value, without what changes neither the training nor its speed."""
     return {
         name: tuple(map(str, value)) if isinstance(value, list) else value
         for name, value in origins.flat(config).items()
@@ -108,7 +108,7 @@ def _label(values: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 
 def scaling(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[Scaled]:
-    """Efficiency of every series with at least two numbers of ranks, in order of ranks."""
+    """Return efficiency of every series with at least two numbers of ranks, in order of ranks."""
     speeds = medians(figures, "tokens_per_s")
     points: list[Scaled] = []
     kinds: tuple[tuple[Kind, Callable[[Variant], Any]], ...] = (

@@ -12,7 +12,7 @@ _UNKNOWN = {"median": None, "low": None, "high": None, "count": 0}  # The fields
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """Plain values."""
+    """Return it as plain values."""
     return {
         "schema": SCHEMA,
         "comparable": comparison.comparable,

@@ -114,7 +114,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
         return self.path.name
 
     def get(self, key: str, default: Any = None) -> Any:
-        """One value of the configuration by its dotted key."""
+        """Return one value of the configuration by its dotted key."""
         value: Any = self.config
         for part in key.split("."):
             if not isinstance(value, Mapping) or part not in value:
@@ -192,7 +192,7 @@ class Figure(Struct, frozen=True):
 
 
 def medians(figures: Sequence[Figure], key: str) -> dict[str, float]:
-    """Label of a variant -> its median of one figure, of those that have it."""
+    """Return label of a variant -> its median of one figure, of those that have it."""
     cells = (cell for figure in figures if figure.key == key for cell in figure.cells)
     return {cell.variant: cell.estimate.median for cell in cells if cell.estimate is not None}
 

@@ -24,7 +24,7 @@ def notes(
     checks: Sequence[Check],
     warmup_steps: int,
 ) -> Iterator[str]:
-    """In order of weight."""
+    """Yield the notes in order of weight."""
     yield from _disturbed(compared)
     yield from _unlike(compared)
     several = sum(len(variant.compared) for variant in compared) > 1

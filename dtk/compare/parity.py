@@ -34,7 +34,7 @@ def task(run: RunRecord) -> str:
 
 
 def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tolerance: float | None) -> list[Check]:
-    """Every condition, over all compared runs.
+    """Return every condition, over all compared runs.
 
     Args:
         variants: with compared runs.
@@ -47,7 +47,7 @@ def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tol
     reduction = ("reduce_dtype", "type of the gradient reduction")
 
     def optimizer(run: RunRecord) -> Mapping[str, Any]:
-        """Without how the update is computed: fused or not, it is the same."""
+        """Return the section without how the update is computed: fused or not, it is the same."""
         return {k: v for k, v in as_mapping(run.config.get("optimizer")).items() if k not in ("fused", "in_backward")}
 
     def trained_tokens(run: RunRecord) -> int | None:

@@ -9,7 +9,7 @@ WARMUP_STEPS = 2
 
 
 def measured(run: RunRecord, warmup_steps: int) -> list[Window]:
-    """Windows without the warm-up and without the steps that the profiler recorded, if others are left."""
+    """Return windows without the warm-up and without the steps that the profiler recorded, if others are left."""
     warm = [w for w in run.windows if w.first >= w.began_step + warmup_steps and w.step_time_s is not None]
     begin, end = profiled(run)
     return [window for window in warm if window.last <= begin or window.first >= end] or warm
@@ -28,7 +28,7 @@ def profiled(run: RunRecord) -> tuple[int, int]:
 
 
 def step_time_s(run: RunRecord, warmup_steps: int) -> float:
-    """Median of the windows.
+    """Return the median of the windows.
 
     Raises:
         statistics.StatisticsError: there are none.
@@ -46,13 +46,13 @@ def spread_s(run: RunRecord, warmup_steps: int) -> tuple[float, float] | None:
 
 
 def tokens_per_step(run: RunRecord) -> float | None:
-    """Of the global batch, as trained."""
+    """Return the tokens of a global batch, as trained."""
     last = run.windows[-1]
     return None if last.tokens is None else last.tokens / max(last.last, 1)
 
 
 def timespan_s(run: RunRecord, warmup_steps: int) -> tuple[float, float]:
-    """Wall clock from the first measured step to the last, seconds since 1970."""
+    """Return the wall clock from the first measured step to the last, seconds since 1970."""
     windows = measured(run, warmup_steps)
     first = windows[0]
     return first.time_s - (first.step_time_s or 0.0) * (first.last - first.first), windows[-1].time_s

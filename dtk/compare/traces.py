@@ -33,7 +33,7 @@ def explain(
 
 
 def breakdown(measures: Mapping[str, Any]) -> Breakdown | None:
-    """Mean over ranks of one step, from `report.measures.overlap`."""
+    """Return the mean over ranks of one step, from `report.measures.overlap`."""
     overlap = measures.get("overlap")
     overlap = overlap if isinstance(overlap, dict) else {}
     ranks, steps = overlap.get("ranks"), overlap.get("steps")

@@ -14,7 +14,7 @@ _SMALL_BYTES = 1024  # Below: exchanges of the control group, which every strate
 
 
 def verdicts(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[str]:
-    """One sentence per variant beside the first of its batch."""
+    """Return one sentence per variant beside the first of its batch."""
     steps = {cell.variant: cell for figure in figures if figure.key == "step_time_s" for cell in figure.cells}
     references = baselines(variants)
     sentences = []

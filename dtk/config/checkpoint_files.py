@@ -14,7 +14,7 @@ _BLOCK_BYTES = 1 << 20  # Read at once; larger blocks read no faster.
 
 
 def describe_files(folder: Path) -> dict[str, dict[str, int]]:
-    """Size, checksum and the distance of the blocks that it reads, of every file but checkpoint.json itself.
+    """Return size, checksum and the distance of the blocks that it reads, of every file but checkpoint.json itself.
 
     Raises:
         OSError: a file cannot be read.

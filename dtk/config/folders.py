@@ -13,7 +13,7 @@ SWEEPS = "sweep"
 
 
 def source_tree() -> Path | None:
-    """Root of the source tree that this code runs from; None when it is installed."""
+    """Return the root of the source tree that this code runs from; None when it is installed."""
     root = _HERE.parents[2]
     return root if (root / "pyproject.toml").is_file() and (root / "conf" / "config.yaml").is_file() else None
 
@@ -44,7 +44,7 @@ def main_file(config_dir: Path | None) -> str:
 
 
 def search_path(config_dir: Path | None) -> list[Path]:
-    """Absolute folders in the order in which a file is looked for: the user's own first.
+    """Return absolute folders in the order in which a file is looked for: the user's own first.
 
     Args:
         config_dir: the user's own folder, or a main file in it.
@@ -76,7 +76,7 @@ def groups(folders: Sequence[Path]) -> dict[str, dict[str, Path]]:
 
 
 def preset_sections(path: Path | None) -> list[str]:
-    """Sections that an option sets beside its own; those of a fault are what it takes to see it, and stay."""
+    """Return sections that an option sets beside its own; those of a fault are what it takes to see it, and stay."""
     if path is None or path.parent.name == "fault" or not path.read_text(encoding="utf-8").startswith(_GLOBAL):
         return []
     import yaml

@@ -61,7 +61,7 @@ class Merged:
 
 
 def compose_plain(overrides: Sequence[str], folders: Sequence[Path], main: str) -> dict[str, Any]:
-    """Plain values of the main file with overrides, all interpolations resolved.
+    """Return plain values of the main file with overrides, all interpolations resolved.
 
     Args:
         overrides: in Hydra's grammar, already normalised.

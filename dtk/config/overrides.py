@@ -66,7 +66,7 @@ def normalise(overrides: Sequence[str], groups: Groups, defaults: Sequence[str])
 
 
 def expand_sweep(overrides: Sequence[str], groups: Groups) -> list[list[str]]:
-    """Every combination of the values that `a,b`, choice(), range() and glob() stand for.
+    """Return every combination of the values that `a,b`, choice(), range() and glob() stand for.
 
     The last list varies fastest, as in nested loops.
 
@@ -87,7 +87,7 @@ def expand_sweep(overrides: Sequence[str], groups: Groups) -> list[list[str]]:
 
 
 def parse(text: str) -> "Override":
-    """One override by Hydra's grammar.
+    """Return one override by Hydra's grammar.
 
     Raises:
         DtkError: bad syntax.

@@ -132,12 +132,12 @@ def host_memory(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/
 
 
 def usable_cores() -> int:
-    """CPU cores that this process may use."""
+    """Return how many CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def own_threads() -> int | None:
-    """CPU threads that the user's own OMP_NUM_THREADS asks for; None without one that OpenMP would take."""
+    """Return how many CPU threads the user's own OMP_NUM_THREADS asks for; None without one that OpenMP would take."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return int(first) if first.isascii() and first.isdigit() and int(first) else None
 
@@ -161,7 +161,7 @@ def is_remote(launcher: Any) -> bool:
 
 
 def ranks_per_node(launcher: RemoteLauncher, strategy: StrategyConfig) -> int:
-    """As asked for, else one per GPU, else as many as a machine without a GPU has."""
+    """Return what was asked for, else one per GPU, else as many as a machine without a GPU has."""
     if launcher.nproc != "auto":
         return launcher.nproc
     if strategy.traits.one_process:
@@ -170,7 +170,7 @@ def ranks_per_node(launcher: RemoteLauncher, strategy: StrategyConfig) -> int:
 
 
 def remote_placement(config: Config) -> Placement:
-    """Device, backend and ranks per node of the job, with every rule between them checked.
+    """Return the device, backend and ranks per node of the job, with every rule between them checked.
 
     Raises:
         DtkError: a number out of range, more processes than the strategy has, GPUs that no node gives.

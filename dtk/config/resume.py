@@ -130,7 +130,7 @@ def refuse_other_data(paths: RunPaths, data: dict[str, Any]) -> None:
 
 
 def earlier_argv(paths: RunPaths) -> list[Any]:
-    """Command lines of the attempts so far, oldest first, so that the manifest keeps them all."""
+    """Return command lines of the attempts so far, oldest first, so that the manifest keeps them all."""
     try:
         manifest = read_json(paths.manifest)
         return [*manifest.get("earlier_argv", []), manifest["argv"]]

@@ -31,7 +31,7 @@ class Stored:
 
 
 def read_stored(paths: RunPaths, option: str) -> Stored:
-    """Every key of a run's configuration, what was typed for it and who set it.
+    """Return every key of a run's configuration, what was typed for it and who set it.
 
     Args:
         paths: the run folder.

@@ -32,7 +32,7 @@ def from_plain(plain: dict[str, Any]) -> Config:
 
 
 def section_from_plain(cls: type, values: Any, path: str) -> Any:
-    """One section by itself, as strictly as `from_plain`.
+    """Return one section by itself, as strictly as `from_plain`.
 
     Args:
         cls: a dataclass of the schema.
@@ -46,7 +46,7 @@ def section_from_plain(cls: type, values: Any, path: str) -> Any:
 
 
 def to_plain(config: Config) -> dict[str, Any]:
-    """Nested dicts and lists with every key of every section, in the order of the schema."""
+    """Return nested dicts and lists with every key of every section, in the order of the schema."""
     return dataclasses.asdict(config)
 
 

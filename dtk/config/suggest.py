@@ -8,7 +8,7 @@ _TIE = 0.1  # Names that are this much worse than the best are not worth showing
 
 
 def nearest(word: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
-    """Candidates that resemble `word`, best first.
+    """Return candidates that resemble `word`, best first.
 
     Args:
         word: what was typed, maybe with dots.
@@ -28,7 +28,7 @@ def nearest(word: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
 
 
 def did_you_mean(word: str, candidates: Iterable[str], prefix: str = "") -> str:
-    """`did you mean train.steps?`, or nothing when no name is near.
+    """Return `did you mean train.steps?`, or nothing when no name is near.
 
     Args:
         word: what was typed.

@@ -9,7 +9,7 @@ from dtk.errors import DtkError, refused
 
 
 def columns() -> int | None:
-    """Width of the terminal that standard output is; None = it is none."""
+    """Return the width of the terminal that standard output is; None = it is none."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

@@ -39,7 +39,7 @@ def check_time(time: int | str, key: str) -> str:
 
 
 def check_memory(memory: str, form: re.Pattern[str], example: str) -> str:
-    """Memory of a node as the place reads it.
+    """Return the memory of a node as the cluster reads it.
 
     Raises:
         DtkError: it is none.
@@ -62,7 +62,7 @@ def check_variable(name: str, key: str) -> str:
 
 
 def shell(*arguments: object) -> str:
-    """One command line of a POSIX shell.
+    """Return one command line of a POSIX shell.
 
     Raises:
         DtkError: a text holds a zero byte, which no argument can.
@@ -74,7 +74,7 @@ def shell(*arguments: object) -> str:
 
 
 def sbatch_option(name: str, value: object) -> str:
-    """`#SBATCH --name=value`, quoted as sbatch reads such a line: no shell does.
+    """Return `#SBATCH --name=value`, quoted as sbatch reads such a line: no shell does.
 
     Raises:
         DtkError: the value has a line break.
@@ -123,7 +123,7 @@ _Dumper.add_representer(str, _represent)
 
 
 def as_yaml(*documents: dict[str, Any]) -> str:
-    """YAML documents, in the order of their keys."""
+    """Return YAML documents, in the order of their keys."""
     text = yaml.dump_all(
         documents, Dumper=_Dumper, sort_keys=False, allow_unicode=False, width=10_000, explicit_start=len(documents) > 1
     )

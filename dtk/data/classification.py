@@ -80,7 +80,7 @@ def classification_dataset(config: ClassificationData) -> ClassificationDataset:
 
 
 def split_by_class(labels: np.ndarray, hashes: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers (training, held out), each ascending; the fraction is taken of every class.
+    """Return row numbers (training, held out), each ascending; the fraction is taken of every class.
 
     Rows are ordered by the hash of their content, so the choice depends on content alone, and rows
     of a class with the same content stay on one side. A class with a single row is trained on.

@@ -77,7 +77,7 @@ class Corpus:
 
 
 def stdlib_root() -> Path:
-    """Folder of the running Python's standard library."""
+    """Return the folder of the running Python's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 
@@ -98,7 +98,7 @@ def stdlib_corpus(max_bytes: int | None = None, root: Path | None = None) -> Cor
 
 
 def text_corpus(path: str) -> Corpus:
-    """One text file, or all text files in a folder, in the order of their names.
+    """Return one text file, or all text files in a folder, in the order of their names.
 
     Hidden files and dtk's run folders are passed over, and so are files that are neither named like
     text nor UTF-8.

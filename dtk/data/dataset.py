@@ -49,15 +49,15 @@ class Dataset:
     _about: Mapping[str, Any] = {}
 
     def train(self, ids: np.ndarray) -> Batch:
-        """Training samples of these ids, int64 [batch]."""
+        """Return the training samples of these ids, int64 [batch]."""
         return self.batch(ids)
 
     def stream(self, ids: Iterable[np.ndarray]) -> Iterator[Batch]:
-        """Training samples of one micro-batch after the other; may read ahead of what is taken."""
+        """Yield the training samples of one micro-batch after the other; may read ahead of what is taken."""
         return map(self.train, ids)
 
     def validation(self, ids: np.ndarray) -> Batch:
-        """Held-out samples of these ids, int64 [batch]."""
+        """Return the held-out samples of these ids, int64 [batch]."""
         return self.batch(ids + self.train_size)
 
     def batch(self, numbers: np.ndarray) -> Batch:
@@ -69,7 +69,7 @@ class Dataset:
         return dict(self._about)
 
     def describe(self) -> dict[str, Any]:
-        """For the manifest: `about`, how many samples there are, and whether they are synthetic."""
+        """Return for the manifest: `about`, how many samples there are, and whether they are synthetic."""
         sizes = {"train_samples": self.train_size, "validation_samples": self.validation_size}
         return {"synthetic": False, **self.about(), **sizes}
 
@@ -81,5 +81,5 @@ def to_batch(inputs: np.ndarray, targets: np.ndarray) -> Batch:
 
 
 def held_out(samples: int, fraction: float) -> int:
-    """How many of the samples are for validation: at least one unless the fraction is 0."""
+    """Return how many of the samples are for validation: at least one unless the fraction is 0."""
     return max(1, round(samples * fraction)) if fraction else 0

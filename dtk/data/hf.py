@@ -19,7 +19,7 @@ _ROWS = 1000
 
 
 def hf_tokens(config: HFData, tokenizer: Tokenizer) -> Tokens:
-    """One column of one split as a token stream; each row is a document.
+    """Return one column of one split as a token stream; each row is a document.
 
     A local dataset is known by its files, so when its tokens are cached the package is not needed.
 

@@ -23,7 +23,7 @@ _SUFFIXES = (".csv", ".tsv", ".jsonl")
 
 
 def table_rows(path: Path) -> Iterator[tuple[str, str]]:
-    """(label, text) of each row of a .csv, .tsv or .jsonl file, UTF-8; `check_table` comes before.
+    """Yield (label, text) of each row of a .csv, .tsv or .jsonl file, UTF-8; `check_table` comes before.
 
     Raises:
         DtkError: it cannot be read, a missing column, a broken row or not UTF-8.
@@ -59,7 +59,7 @@ def check_table(path: Path) -> None:
 def package_windows(
     packages: dict[str, Corpus], tokenizer: Tokenizer, sequence_length: int, samples_per_class: int
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """(package, token ids [sequence_length]): windows that do not overlap, chosen by a fixed permutation.
+    """Yield (package, token ids [sequence_length]): windows that do not overlap, chosen by a fixed permutation.
 
     Raises:
         DtkError: fewer than two packages have samples_per_class windows.

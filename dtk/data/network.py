@@ -36,7 +36,7 @@ def bounded(work: Callable[[], T], limit_s: float) -> T:
 
 
 def unreachable(url: str) -> str | None:
-    """Why the server of this http(s) address can not be used, in a few words; None when it answers."""
+    """Return why the server of this http(s) address can not be used, in a few words; None when it answers."""
     request = urllib.request.Request(url, method="HEAD")
     opener = urllib.request.build_opener()  # urlopen would go on using the first proxy settings that it saw
     try:

@@ -27,7 +27,7 @@ def mix64(values: np.ndarray) -> np.ndarray:
 
 
 def sample_ids(seed: int, step: int, global_batch_size: int, size: int) -> np.ndarray:
-    """Ids of the global batch of one step, int64 [global_batch_size], in [0, size).
+    """Return the ids of the global batch of one step, int64 [global_batch_size], in [0, size).
 
     Sample i of the batch has position step * global_batch_size + i; epoch = position // size. Every
     epoch holds every id once, in an order of its own. A batch may reach into the next epoch.
@@ -84,7 +84,7 @@ def samples_sum(step: int, ids: np.ndarray) -> int:
 
 
 def permute(positions: np.ndarray, size: int, key: str) -> np.ndarray:
-    """Image of each position under the permutation of range(size) that `key` names, int64, same shape."""
+    """Return the image of each position under the permutation of range(size) that `key` names, int64, same shape."""
     bits = max(2, (size - 1).bit_length())
     keys = _round_keys(key)
     images = _feistel(positions.astype(np.uint64), bits, keys)

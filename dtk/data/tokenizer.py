@@ -37,10 +37,10 @@ class Tokenizer(Protocol):
     """Id written after each document; None when the vocabulary has none."""
 
     def encode(self, text: bytes) -> np.ndarray:
-        """Ids of UTF-8 text, [tokens], of the type `token_dtype(vocab_size)`."""
+        """Return the ids of UTF-8 text, [tokens], of the type `token_dtype(vocab_size)`."""
 
     def decode(self, ids: list[int]) -> str:
-        """Text of ids; what is no text is replaced."""
+        """Return the text of ids; what is no text is replaced."""
 
 
 class ByteTokenizer:
@@ -51,11 +51,11 @@ class ByteTokenizer:
     separator: int | None = 0
 
     def encode(self, text: bytes) -> np.ndarray:
-        """Ids, uint8 [bytes]; a view of `text`, no copy."""
+        """Return the ids, uint8 [bytes]; a view of `text`, no copy."""
         return np.frombuffer(text, dtype=np.uint8)
 
     def decode(self, ids: list[int]) -> str:
-        """Text of ids."""
+        """Return the text of ids."""
         return bytes(ids).decode("utf-8", "replace")
 
 
@@ -67,7 +67,7 @@ class GPT2Tokenizer:
     separator: int | None = 50256
 
     def encode(self, text: bytes) -> np.ndarray:
-        """Ids, uint16 [tokens].
+        """Return the ids, uint16 [tokens].
 
         Raises:
             DtkError: tiktoken is not installed, or its files are neither cached nor to be had.
@@ -76,7 +76,7 @@ class GPT2Tokenizer:
         return np.array(ids, dtype=np.uint16)
 
     def decode(self, ids: list[int]) -> str:
-        """Text of ids."""
+        """Return the text of ids."""
         return str(self._encoding.decode(ids, errors="replace"))
 
     @functools.cached_property
@@ -107,12 +107,12 @@ class FileTokenizer:
         self.separator: int | None = encoder.token_to_id("<|endoftext|>")
 
     def encode(self, text: bytes) -> np.ndarray:
-        """Ids, [tokens], without special tokens."""
+        """Return the ids, [tokens], without special tokens."""
         encoded = self._encoder.encode(text.decode("utf-8", "replace"), add_special_tokens=False)
         return np.array(encoded.ids, dtype=token_dtype(self.vocab_size))
 
     def decode(self, ids: list[int]) -> str:
-        """Text of ids, without special tokens."""
+        """Return the text of ids, without special tokens."""
         return str(self._encoder.decode(ids))
 
 

@@ -90,7 +90,7 @@ def each_gpu(fine: str) -> Callable[[Callable[[Gpu], Seen]], Callable[[Scope], R
 
 
 def each(scope: Scope, look: Callable[[Gpu], Seen], fine: str) -> Result:
-    """One result over all devices.
+    """Return one result over all devices.
 
     Args:
         scope: this machine.

@@ -98,7 +98,7 @@ def judged(
     measures: Mapping[str, Any] | None = None,
     common: Mapping[str, str] | None = None,
 ) -> Result:
-    """One result from what was found: the worst first, each remedy once.
+    """Return one result from what was found: the worst first, each remedy once.
 
     Args:
         findings: warnings and failures; none of them = ok.

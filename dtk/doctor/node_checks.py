@@ -53,7 +53,7 @@ def arrived(store: Store, key: str, seconds: float) -> str | None:
 
 
 def variables() -> dict[str, str]:
-    """Variables of this node that all nodes must share."""
+    """Return variables of this node that all nodes must share."""
     return {n: v for n, v in os.environ.items() if n.startswith(VARIABLES) and n not in PER_NODE}
 
 

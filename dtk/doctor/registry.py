@@ -36,7 +36,7 @@ def chosen(only: Iterable[str], skip: Iterable[str]) -> tuple[tuple[Check, ...],
 
 
 def topics() -> list[str]:
-    """Topics in order."""
+    """Return the topics in order."""
     return list(dict.fromkeys([*(check.topic for check in CHECKS), "nodes"]))
 
 

@@ -46,18 +46,18 @@ class Report:
         return worst(made.result.status for made in self.all())
 
     def all(self) -> Iterable[Made]:
-        """Every check of every node, then those between nodes."""
+        """Return every check of every node, then those between nodes."""
         for node in self.nodes:
             yield from node.made
         yield from self.between
 
     def exit_code(self) -> int:
-        """1 with a failure anywhere, else 0."""
+        """Return 1 with a failure anywhere, else 0."""
         return UNFIT if self.status() == "failure" else FIT
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """Plain values."""
+    """Return it as plain values."""
     return {
         "schema": SCHEMA,
         "status": report.status(),

@@ -52,7 +52,7 @@ class Scope:
             return self._torch
 
     def nvml(self) -> tuple[Any, str]:
-        """NVML's module, initialised, or None and the reason; opened once."""
+        """Return NVML's module, initialised, or None and the reason; opened once."""
         with self._lock:
             if self._nvml is None:
                 self._nvml = open_nvml()

@@ -30,13 +30,13 @@ LOOKALIKES = ("nvidia-ml-py3", "pynvml")
 
 
 def number(text: str) -> tuple[int, ...]:
-    """`2.13.0+cu130` -> (2, 13, 0); what does not begin with a number -> ()."""
+    """Return (2, 13, 0) of `2.13.0+cu130`, and () of what does not begin with a number."""
     match = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 def installed(package: str) -> str | None:
-    """Version of an installed distribution; None = absent."""
+    """Return the version of an installed distribution; None = absent."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -44,7 +44,7 @@ def installed(package: str) -> str | None:
 
 
 def dotted(version: tuple[int, ...]) -> str:
-    """(2, 13) -> `2.13`."""
+    """Return `2.13` of (2, 13)."""
     return ".".join(map(str, version))
 
 
@@ -54,7 +54,7 @@ def python(scope: Scope) -> Result:
 
 
 def judge_python(version: tuple[int, ...], debug: bool) -> Result:
-    """As `python`, of any interpreter."""
+    """Judge any interpreter as `python` does its own."""
     findings, name = [], f"Python {dotted(version)}"
     if version[:2] < PYTHON:
         findings.append(found("python_old", name=name, least=dotted(PYTHON)))
@@ -95,7 +95,7 @@ def _too_old(status: Status, package: str, version: str) -> list[Finding]:
 
 
 def upgrade(packages: str) -> Remedy:
-    """How to get fitting versions of some packages."""
+    """Return how to get fitting versions of some packages."""
     wanted = " ".join(f"'{package}'" if ">" in package else package for package in packages.split())
     return Remedy("install a fitting version", f"{sys.executable} -m pip install --upgrade {wanted}")
 

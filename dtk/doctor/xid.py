@@ -46,7 +46,7 @@ def judge_log(log: Path, *, driver_here: bool) -> Result:
 
 
 def read_log(path: Path) -> str:
-    """All that a kernel log holds now; does not wait for more.
+    """Return all that a kernel log holds now; does not wait for more.
 
     Raises:
         OSError: no permission, or no such log.
@@ -73,7 +73,7 @@ def read_log(path: Path) -> str:
 
 
 def parse(line: str) -> Event | None:
-    """One line of /dev/kmsg (`6,1234,5678901,-;text`, time in us since boot) as an Xid, if it is one."""
+    """Return one line of /dev/kmsg (`6,1234,5678901,-;text`, time in us since boot) as an Xid, if it is one."""
     match = XID.search(line)
     if match is None:
         return None

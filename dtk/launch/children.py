@@ -115,7 +115,7 @@ class Children:
         return self._open == 0 and not self.running
 
     def failed(self) -> list[Failed]:
-        """Those that have failed so far."""
+        """Return the ranks that have failed so far."""
         return [self._why(rank, code) for rank, process in self._processes.items() if (code := process.poll())]
 
     def kill(self) -> None:

@@ -47,7 +47,7 @@ class Shared:
 
 
 def started_by(environment: Mapping[str, str]) -> str | None:
-    """`torchrun` or `slurm` when this process is one rank of theirs, else None."""
+    """Return `torchrun` or `slurm` when this process is one rank of theirs, else None."""
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return "torchrun"
     if "SLURM_PROCID" in environment and int(environment.get("SLURM_NTASKS", "1")) > 1:
@@ -56,7 +56,7 @@ def started_by(environment: Mapping[str, str]) -> str | None:
 
 
 def local_size(environment: Mapping[str, str]) -> int:
-    """Ranks on this machine, as torchrun or Slurm says (`2(x3),1` = three nodes with 2, one with 1)."""
+    """Return the ranks on this machine, as torchrun or Slurm says (`2(x3),1` = three nodes with 2, one with 1)."""
     for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"):
         if match := re.match(r"\d+", environment.get(name, "")):
             return int(match[0])
@@ -71,7 +71,7 @@ def as_found(placement: Placement, section: LauncherConfig, launcher: str, world
 
 
 def detected(launcher: str, environment: Mapping[str, str], world_size: int) -> str:
-    """Who started the ranks, and on how many nodes."""
+    """Return who started the ranks, and on how many nodes."""
     names = ("GROUP_WORLD_SIZE", "SLURM_STEP_NUM_NODES", "SLURM_NNODES")
     nodes = next((int(environment[name]) for name in names if environment.get(name, "").isdigit()), None)
     if nodes is None:
@@ -98,7 +98,7 @@ def adopt_slurm(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def first_host(nodes: str) -> str:
-    """First host of a Slurm node list: `gpu[03-07,9],login` -> `gpu03`."""
+    """Return the first host of a Slurm node list: `gpu[03-07,9],login` -> `gpu03`."""
     match = re.match(r"([^,\[]+)(?:\[([^\]]+)\])?", nodes)
     if match is None:
         return ""
@@ -107,7 +107,7 @@ def first_host(nodes: str) -> str:
 
 
 def share(store: PrefixStore, rank: int, decide: Callable[[], Shared]) -> Shared:
-    """Rank 0 decides, all ranks return what it decided.
+    """Let rank 0 decide; all ranks return what it decided.
 
     After a restart by torchrun it decides what it decided before, so that the run goes on in its folder.
 

@@ -71,13 +71,13 @@ class Command:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def poll(self) -> int | None:
-        """Exit code as a shell gives it; None while the command runs."""
+        """Return the exit code as a shell gives it; None while the command runs."""
         assert self._process is not None
         code = self._process.poll()
         return 128 - code if code is not None and code < 0 else code
 
     def wait(self, timeout_s: float) -> int | None:
-        """`poll` after its end or so many seconds."""
+        """Return `poll()` once the command has ended, or after so many seconds."""
         assert self._process is not None
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def compose_point(
     overrides: list[str], config_dir: Path | None, earlier: Path | None = None, *, trust: bool = False
 ) -> Resumed:
-    """One point from what was typed for it, checked as far as that goes without knowing the ranks.
+    """Compose one point from what was typed for it, checked as far as that goes without knowing the ranks.
 
     Args:
         overrides: in Hydra's grammar.
@@ -146,7 +146,7 @@ def manifest_of(
 
 
 def cuda_devices(wanted: str) -> int:
-    """CUDA devices here, counted without initialising CUDA in the parent."""
+    """Return how many CUDA devices there are here, counted without initialising CUDA in the parent."""
     if wanted == "cpu":
         return 0
     import torch

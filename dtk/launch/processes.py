@@ -10,7 +10,7 @@ from dtk.config.folders import source_tree
 
 
 def importable(environment: Mapping[str, str]) -> dict[str, str]:
-    """With dtk's own source tree first on PYTHONPATH, where it runs from one; else as it is."""
+    """Return the environment with dtk's own source tree first on PYTHONPATH, where it runs from one; else as it is."""
     root = source_tree()
     if root is None:
         return dict(environment)
@@ -26,7 +26,7 @@ def free_port() -> int:
 
 
 def killed_by(name: str) -> str:
-    """`killed by SIGKILL`, with what that signal usually means."""
+    """Return `killed by SIGKILL`, with what that signal usually means."""
     hint = " (the kernel does this when memory runs out: see dmesg)" if name == "SIGKILL" else ""
     return f"killed by {name}{hint}"
 

@@ -17,7 +17,7 @@ from dtk.record.run_folder import begin
 
 
 def join_job(arguments: argparse.Namespace) -> int:
-    """One rank of torchrun or Slurm: rank 0 composes and makes the folder, all train."""
+    """Join as one rank of torchrun or Slurm: rank 0 composes and makes the folder, all train."""
     launcher = str(cluster.started_by(os.environ))
     return join(launcher, lambda: _decide(arguments, launcher))
 

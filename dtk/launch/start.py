@@ -20,7 +20,7 @@ FAILED = 1  # Exit code when a preflight refuses to launch, as when a rank fails
 def run_point(
     point: Resumed, placement: Placement, opened: Callable[[RunPaths], None] | None = None, dry_run: bool = False
 ) -> int:
-    """One run on this machine, or a job for others.
+    """Start one run on this machine, or submit a job for others.
 
     Args:
         point: what to run.
@@ -77,7 +77,7 @@ def _run_here(point: Resumed, placement: Placement, opened: Callable[[RunPaths],
 
 
 def preflight_point(composed: Composed, world_size: int, local_size: int) -> str:
-    """With preflight=on: the report on a job that would hang; empty when it may be launched."""
+    """Return, with preflight=on, the report on a job that would hang; empty when it may be launched."""
     if composed.config.preflight == "off":
         return ""
     from diagnostics.report.terminal import render

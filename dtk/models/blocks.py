@@ -88,5 +88,5 @@ class Transformer(Cuttable):
         return F.dropout(x, self.dropout, self.training)
 
     def initial(self, name: str) -> Initial:
-        """How the parameter of this qualified name starts."""
+        """Return how the parameter of this qualified name starts."""
         return transformer_initial(name, self.layers)

@@ -24,7 +24,7 @@ class Encoder(Transformer):
         self.head = Whole(config.width, config.classes)
 
     def forward(self, tokens: Tensor, stream: Tensor | None = None) -> Tensor:
-        """Logits [batch, classes] of token ids [batch, sequence]; sequence <= context_length.
+        """Return the logits [batch, classes] of token ids [batch, sequence]; sequence <= context_length.
 
         Args:
             tokens: int64.
@@ -44,7 +44,7 @@ class Encoder(Transformer):
         return self.head(mean)  # type: ignore[no-any-return]
 
     def flops_per_token(self, sequence_length: int) -> int:
-        """Training FLOPs per token, padding included (see `training_flops_per_token`).
+        """Return the training FLOPs per token, padding included (see `training_flops_per_token`).
 
         Neither lookup table is counted, nor the head: it runs once per sample, not per token.
         """

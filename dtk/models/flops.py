@@ -2,7 +2,7 @@
 
 
 def training_flops_per_token(parameters: int, layers: int, width: int, sequence_length: int) -> int:
-    """FLOPs of forward and backward for one token, by PaLM's formula 6N + 12LHQT.
+    """Return the FLOPs of forward and backward for one token, by PaLM's formula 6N + 12LHQT.
 
     Source: Chowdhery et al. 2022, "PaLM", appendix B. A multiply-add counts 2; backward counts twice
     the forward. Not counted: recomputation (activation checkpointing), norms, softmax, activation

@@ -19,7 +19,7 @@ class GPT(Transformer):
         self.config = config
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None, stream: Tensor | None = None) -> Tensor:
-        """Logits [batch, sequence, vocab] of token ids [batch, sequence]; sequence <= context_length.
+        """Return the logits [batch, sequence, vocab] of token ids [batch, sequence]; sequence <= context_length.
 
         Args:
             tokens: int64.
@@ -32,6 +32,6 @@ class GPT(Transformer):
         return x if self.final_norm is None else self.token_embedding.logits(self.final_norm(x))
 
     def flops_per_token(self, sequence_length: int) -> int:
-        """Training FLOPs per token (see `training_flops_per_token`); the position table is not counted."""
+        """Return the training FLOPs per token (see `training_flops_per_token`); the position table is not counted."""
         counted = sum(p.numel() for p in self.parameters()) - self.position_embedding.weight.numel()
         return training_flops_per_token(counted, self.config.layers, self.config.width, sequence_length)

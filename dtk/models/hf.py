@@ -109,7 +109,7 @@ def export_weights(
 
 
 def hf_name(name: str) -> str:
-    """Hugging Face's name of a parameter of GPT, without the prefix `transformer.`."""
+    """Return Hugging Face's name of a parameter of GPT, without the prefix `transformer.`."""
     module, _, leaf = name.rpartition(".")
     if not module.startswith("blocks."):
         return f"{_MODULES[module]}.{leaf}"

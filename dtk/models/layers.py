@@ -91,7 +91,7 @@ def held(parameter: Tensor) -> Tensor:
 
 
 def whole_sequence(tokens: Tensor, longest: int | None = None) -> Tensor:
-    """Positions [sequence] of token ids [batch, sequence] that are a whole sequence.
+    """Return positions [sequence] of token ids [batch, sequence] that are a whole sequence.
 
     At most `longest`: adding so few positions to more tokens fails cleanly, where looking up a position that is not
     there would be a device-side assert on CUDA.

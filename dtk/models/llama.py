@@ -97,7 +97,7 @@ class Llama(nn.Module):
         return LlamaBlock(config)
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None, stream: Tensor | None = None) -> Tensor:
-        """Logits [batch, sequence, vocab] of token ids [batch, sequence].
+        """Return the logits [batch, sequence, vocab] of token ids [batch, sequence].
 
         Args:
             tokens: int64.
@@ -121,11 +121,11 @@ class Llama(nn.Module):
         return self.token_embedding.logits(x) if self.head is None else self.head(x)
 
     def initial(self, name: str) -> Initial:
-        """How the parameter of this qualified name starts."""
+        """Return how the parameter of this qualified name starts."""
         return transformer_initial(name, self.config.layers)
 
     def flops_per_token(self, sequence_length: int) -> int:
-        """Training FLOPs per token (see `training_flops_per_token`); an untied token table is not counted."""
+        """Return training FLOPs per token (see `training_flops_per_token`); an untied token table is not counted."""
         counted = sum(p.numel() for p in self.parameters())
         if self.head is not None:
             counted -= self.token_embedding.weight.numel()

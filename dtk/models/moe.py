@@ -195,7 +195,7 @@ class MoE(Llama):
     def forward(  # type: ignore[override]
         self, tokens: Tensor, positions: Tensor | None = None, stream: Tensor | None = None
     ) -> Tensor | Answer:
-        """As `Llama.forward`, in training with the rest of an `Answer` where there are experts."""
+        """Return what `Llama.forward` does, in training with the rest of an `Answer` where there are experts."""
         cos, sin = self.rotary(tokens, positions)
         x, auxiliary, loads = self.token_embedding(tokens) if stream is None else stream, [], []
         for block in self.blocks:

@@ -12,7 +12,7 @@ PARTS = 3
 
 
 def by_head(logical: Tensor, heads: int) -> Tensor:
-    """Rows as they are stored, from logical ones."""
+    """Return the rows as they are stored, from logical ones."""
     return logical.reshape(PARTS, heads, -1, *logical.shape[1:]).transpose(0, 1).flatten(0, 2)
 
 

@@ -58,7 +58,7 @@ class Linted:
         return FOUND if any(item.severity != "note" for item in self.items) else CLEAN
 
     def as_json(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return it as JSON values."""
         return {"schema": SCHEMA, "exit_code": self.exit_code, **asdict(self)}
 
 
@@ -113,7 +113,7 @@ def doubts(variables: dict[str, str]) -> list[str]:
 
 
 def installed_nccl() -> str:
-    """Version of the NCCL that torch brings as a package; empty where it brings none."""
+    """Return the version of the NCCL that torch brings as a package; empty where it brings none."""
     for package in ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"):
         with suppress(importlib.metadata.PackageNotFoundError):
             if version := re.match(r"\d+(?:\.\d+)+", importlib.metadata.version(package)):
@@ -122,7 +122,7 @@ def installed_nccl() -> str:
 
 
 def parse_version(text: str) -> Version:
-    """`2.27.3` -> (2, 27, 3).
+    """Return (2, 27, 3) of `2.27.3`.
 
     Raises:
         DtkError: it is no version.

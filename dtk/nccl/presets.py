@@ -56,7 +56,7 @@ class Preset:
 
 
 def read_presets(config_dir: Path | None = None) -> dict[str, Preset]:
-    """All presets by name, dtk's and the user's own.
+    """Return all presets by name, dtk's and the user's own.
 
     Raises:
         DtkError: a file is damaged.
@@ -68,7 +68,7 @@ def read_presets(config_dir: Path | None = None) -> dict[str, Preset]:
 
 
 def readable_presets(config_dir: Path | None = None) -> tuple[dict[str, Preset], dict[str, DtkError]]:
-    """Presets by name, dtk's and the user's own, and what is wrong with those that are damaged.
+    """Return the presets by name, dtk's and the user's own, and what is wrong with those that are damaged.
 
     Raises:
         DtkError: there is no such folder.
@@ -89,7 +89,7 @@ def readable_presets(config_dir: Path | None = None) -> tuple[dict[str, Preset],
 
 
 def find_preset(name: str, config_dir: Path | None = None) -> Preset:
-    """One preset.
+    """Return one preset.
 
     Raises:
         DtkError: there is none by that name, or its file is damaged.

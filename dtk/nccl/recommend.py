@@ -27,7 +27,7 @@ class Advice:
 
 
 def recommend(machine: Machine, nodes: int | None) -> tuple[list[Advice], list[str]]:
-    """Presets for this machine, and what else to look at.
+    """Return presets for this machine, and what else to look at.
 
     Args:
         machine: its facts.

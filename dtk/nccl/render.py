@@ -60,7 +60,7 @@ class Rendered:
     """The user's own that win, where they differ from the preset's."""
 
     def as_json(self) -> dict[str, Any]:
-        """As the manifest keeps it."""
+        """Return what the manifest keeps."""
         return {"preset": self.preset, "variables": self.variables, "kept": [asdict(own) for own in self.kept]}
 
 
@@ -97,7 +97,7 @@ def render(config: NCCLConfig, environment: Mapping[str, str], run: Path | None 
 
 
 def fill(config: NCCLConfig, name: str, text: str, run: Path | None) -> str | None:
-    """One value with its braces filled in; None: it is left out, as its optional key is null.
+    """Return one value with its braces filled in; None: it is left out, as its optional key is null.
 
     Raises:
         DtkError: a key that it needs is null.
@@ -115,7 +115,7 @@ def fill(config: NCCLConfig, name: str, text: str, run: Path | None) -> str | No
 
 
 def placeholders(config: NCCLConfig) -> set[str]:
-    """Keys that the values of a section refer to."""
+    """Return the keys that the values of a section refer to."""
     return {key for text in config.variables.values() for key, _ in _BRACES.findall(text) if key != RUN}
 
 

@@ -17,7 +17,7 @@ _TONES: dict[str, doc.Tone] = {"error": "bad", "warning": "warn", "note": "soft"
 
 
 def listing(presets: Mapping[str, Preset], problems: Mapping[str, DtkError]) -> str:
-    """One line a preset; those that cannot be read last."""
+    """Return one line for each preset; those that cannot be read last."""
     rows = [(name, _WORDS[p.config.backend], str(len(p.settings)), p.summary) for name, p in presets.items()]
     rows += [(name, "-", "-", f"cannot be used: {problem}") for name, problem in problems.items()]
     return _rendered(doc.Document("", "", (doc.table([("preset", "for", "sets", "what it is"), *rows]),)))
@@ -45,7 +45,7 @@ def _usage(preset: Preset) -> str:
 
 
 def differences(first: str, second: str, a: Mapping[str, str], b: Mapping[str, str]) -> str:
-    """Variables that two sides do not share, as `diff -u` marks them."""
+    """Return the variables that two sides do not share, as `diff -u` marks them."""
     lines = [f"--- {first}", f"+++ {second}"]
     same = 0
     for name in sorted({*a, *b}):

@@ -45,7 +45,7 @@ class BatchPlan:
         return slice(start, start + self.micro_batch_size)
 
     def micro_batch_sizes(self) -> list[int]:
-        """Every micro-batch size that makes the plan whole, the smallest first; none if no size does."""
+        """Return every micro-batch size that makes the plan whole, the smallest first; none if no size does."""
         share, rest = divmod(self.global_batch_size, self.dp_size)
         return [] if rest or not share else divisors(share)
 
@@ -90,5 +90,5 @@ def evaluation_positions(size: int, dp_rank: int, dp_size: int) -> range:
 
 
 def evaluation_rounds(size: int, micro_batch_size: int, dp_size: int) -> int:
-    """Micro-batches in which every rank takes part, until all `size` samples are evaluated."""
+    """Return micro-batches in which every rank takes part, until all `size` samples are evaluated."""
     return -(-size // (dp_size * micro_batch_size))

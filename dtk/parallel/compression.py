@@ -40,10 +40,10 @@ def kept(elements: int, ratio: float) -> int:
 
 
 def int8_blocks(sizes: Iterable[int], ranks: int) -> int:
-    """Blocks of a bucket with these parameters, filled up so that each rank averages as many."""
+    """Return the number of blocks of a bucket with these parameters, filled up so that each rank averages as many."""
     return -(-sum(-(-size // BLOCK) for size in sizes) // ranks) * ranks
 
 
 def topk_bytes(sizes: Iterable[int], ratio: float, ranks: int) -> int:
-    """Bytes of all ranks' largest elements of a bucket: a float32 value and an int32 index each."""
+    """Return the bytes of all ranks' largest elements of a bucket: a float32 value and an int32 index each."""
     return 8 * ranks * sum(kept(size, ratio) for size in sizes)

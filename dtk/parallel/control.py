@@ -72,7 +72,7 @@ def agree(context: Context, stop: bool, valid_targets: int, samples: int = 0, *,
 
 
 def list_over_ranks(context: Context, value: int) -> list[int]:
-    """One whole number of every rank, in order of rank."""
+    """Return one whole number of every rank, in order of rank."""
     values = torch.zeros(context.world_size, dtype=torch.int64)
     values[context.rank] = value
     return [int(v) for v in sum_over_ranks(context, values)]

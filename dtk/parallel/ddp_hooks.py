@@ -50,7 +50,7 @@ class Hook:
             return self.start(bucket)
 
     def sent_bytes(self, bucket: GradBucket) -> int:
-        """Bytes that are reduced for a bucket."""
+        """Return bytes that are reduced for a bucket."""
         return self.item_bytes * bucket.buffer().numel()
 
     def start(self, bucket: GradBucket) -> Future[torch.Tensor]:
@@ -233,7 +233,7 @@ class PowerSGD(ErrorFeedback):
         self.factors = ByParameter(parameters, [m * r for _, m, r in self.sizes.values()])
 
     def sent_bytes(self, bucket: GradBucket) -> int:
-        """Bytes of the three reductions that the library chains."""
+        """Return bytes of the three reductions that the library chains."""
         if self.power.iter < POWERSGD_START:
             return super().sent_bytes(bucket)
         sizes = (self.sizes[p] for p in bucket.parameters())

@@ -90,7 +90,7 @@ class Mesh:
         return inner if inner > 1 else self.dp_replicate
 
     def size(self, dimension: str) -> int:
-        """Ranks in each group of a dimension.
+        """Return the number of ranks in each group of a dimension.
 
         Raises:
             ValueError: there is no such dimension.
@@ -102,7 +102,7 @@ class Mesh:
         return int(getattr(self, dimension))
 
     def stride(self, dimension: str) -> int:
-        """Distance between the numbers of neighbours along a dimension; of `dp` along the innermost part."""
+        """Return the distance between the numbers of neighbours along a dimension; of `dp` along the innermost part."""
         self.size(dimension)
         if dimension in EXPERTS:
             return prod(self.size(name) for name in EXPERTS[EXPERTS.index(dimension) + 1 :])
@@ -124,7 +124,7 @@ class Mesh:
         return dict(_coordinate(self, rank))
 
     def dp_rank(self, rank: int) -> int:
-        """Which part of the global batch a rank trains on; equal on ranks that share the work on one part."""
+        """Return which part of the global batch a rank trains on; equal on ranks that share the work on one part."""
         return _coordinate(self, rank)["dp"]
 
     def leads(self, rank: int, of_tokens: bool = False) -> bool:
@@ -172,6 +172,6 @@ def _coordinate(mesh: Mesh, rank: int) -> dict[str, int]:
 
 
 def divisors(number: int) -> list[int]:
-    """Every whole number that divides `number`, the smallest first."""
+    """Return every whole number that divides `number`, the smallest first."""
     small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
     return sorted({*small, *(number // n for n in small)})

@@ -58,7 +58,7 @@ def mark_copy(parameter: Tensor, index: int, count: int) -> None:
 
 
 def replica(parameter: Tensor) -> tuple[int, int]:
-    """(index of this rank among those that hold the same part of the parameter, how many they are).
+    """Return (index of this rank among those that hold the same part of the parameter, how many they are).
 
     They are the ranks of its mesh, and copies that `mark_copy` noted.
     """

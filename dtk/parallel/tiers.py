@@ -181,7 +181,7 @@ class Tier:
             self.shards.advise(p._sharded_param_data, AHEAD)
 
     def figures(self) -> dict[str, float]:
-        """Bytes that were moved to and from the states' place since the start."""
+        """Return the bytes that were moved to and from the states' place since the start."""
         return {"offload_read_bytes": float(self.read_bytes), "offload_written_bytes": float(self.written_bytes)}
 
     def _step(self, optimizer: Optimizer, update: Callable[[], Any], closure: None = None) -> None:

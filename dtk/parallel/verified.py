@@ -34,7 +34,7 @@ class Buffers:
 
 
 def make(name: str, size_bytes: int, dtype: torch.dtype, device: torch.device) -> Buffers:
-    """Buffers of zeros (sums repeated in place would overflow) and the call on them.
+    """Return buffers of zeros (sums repeated in place would overflow) and the call on them.
 
     Args:
         name: of `KINDS`.

@@ -20,7 +20,7 @@ def representatives(
     named: Iterable[int] = (),
     apart: Collection[str] = (),
 ) -> dict[int, int]:
-    """Every rank -> the rank that is simulated in its place.
+    """Return every rank -> the rank that is simulated in its place.
 
     Args:
         world_size: ranks of the job.

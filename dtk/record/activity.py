@@ -69,7 +69,7 @@ def _stack() -> list[tuple[CodeType, int]]:
 
 
 def where_main_thread_is(plumbing: tuple[str, ...]) -> str:
-    """`faulty.py:33 in fail (sleep)`: the innermost frame outside torch and the interpreter's own files."""
+    """Return `faulty.py:33 in fail (sleep)`: the innermost frame outside torch and the interpreter's own files."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     innermost = frame
     while frame is not None and frame.f_code.co_filename.startswith(plumbing):

@@ -12,7 +12,7 @@ from dtk.parallel.regions import failed_in
 
 
 def failure_record(error: BaseException, rank: int, attempt: int) -> dict[str, object]:
-    """Content of error.json."""
+    """Return the content of error.json."""
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
     record: dict[str, object] = {"schema_version": 1, "rank": rank, "attempt": attempt, "type": type(error).__name__}

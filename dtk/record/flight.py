@@ -34,7 +34,7 @@ Dump = Callable[..., bytes]
 
 
 def environment(record: RecordConfig, paths: RunPaths) -> dict[str, str]:
-    """Variables that must be set before torch creates the first process group; empty at level off.
+    """Return the variables that must be set before torch creates the first process group; empty at level off.
 
     Args:
         record: what to record; `flight_entries` = 0 switches the ring off.
@@ -101,7 +101,7 @@ def _load(ring: bytes) -> dict[str, Any]:
 
 
 def last_collectives(stacks: bool = False) -> dict[str, dict[str, Any]]:
-    """Ring -> its content with the last 64 entries of each group, oldest first.
+    """Return ring -> its content with the last 64 entries of each group, oldest first.
 
     Args:
         stacks: with the program's own lines, without torch's.
@@ -122,7 +122,7 @@ def last_collectives(stacks: bool = False) -> dict[str, dict[str, Any]]:
 
 
 def group_status() -> dict[str, Any]:
-    """Ring -> last enqueued, started and completed collective of each group; costs microseconds."""
+    """Return ring -> last enqueued, started and completed collective of each group; costs microseconds."""
     return {name: _load(function(includeCollectives=False)).get("pg_status") for name, function in _dumps().items()}
 
 
@@ -186,7 +186,7 @@ class BlackBox:
         self._thread.join(1.0)
 
     def entries_every_s(self) -> float:
-        """Seconds between renewals of the entries while training moves."""
+        """Return the seconds between renewals of the entries while training moves."""
         return max(self.every_s, min(MAX_EVERY_S, self.cost_s / SHARE))
 
     def tick(self) -> None:

@@ -43,5 +43,5 @@ class Frames:
 
 
 def place(frame: FrameType) -> str:
-    """`file:line<tab>function`, as the ring keeps it."""
+    """Return `file:line<tab>function`, as the ring keeps it."""
     return f"{frame.f_code.co_filename}:{frame.f_lineno}\t{frame.f_code.co_qualname}"

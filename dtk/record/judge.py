@@ -64,11 +64,11 @@ class Judge:
         return {"kind": "stall", "stood_s": stood_s} if stood_s >= (limit_s if stepping else first_limit_s) else None
 
     def here(self) -> list[int]:
-        """Ranks that are not leaving; some may have stood still before they ever reported."""
+        """Return the ranks that are not leaving; some may have stood still before they ever reported."""
         return [rank for rank, peer in enumerate(self.peers) if not peer.report.get("leaving")]
 
     def left(self) -> dict[int, str]:
-        """Ranks that take no more part, and how: `failed` or `end`."""
+        """Return the ranks that take no more part, and how: `failed` or `end`."""
         return {rank: str(how) for rank, peer in enumerate(self.peers) if (how := peer.report.get("leaving"))}
 
     def _find_desync(self) -> dict[str, Any] | None:
@@ -86,11 +86,11 @@ class Judge:
 
 
 def pack(history: list[int]) -> str:
-    """Hashes as text."""
+    """Return the hashes as text."""
     return struct.pack(f"<{len(history)}Q", *history).hex()
 
 
 def unpack(text: str) -> tuple[int, ...]:
-    """Hashes from text."""
+    """Return the hashes from their text."""
     data = bytes.fromhex(text)
     return struct.unpack(f"<{len(data) // 8}Q", data)

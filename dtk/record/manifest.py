@@ -52,7 +52,7 @@ def manifest(
     launcher: str,
     nccl: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Content of manifest.json.
+    """Return the content of manifest.json.
 
     Args:
         config: settled for the ranks: names the strategy, whose traits a diagnosis must know, and the mesh.
@@ -95,7 +95,7 @@ def surroundings(run_id: str, world_size: int, nproc: int, runs_folder: Path) ->
 
 
 def git_state(folder: Path, *runs_folders: Path) -> dict[str, Any] | None:
-    """Commit, whether files differ from it, and the hash of the difference; None outside a repository.
+    """Return the commit, whether files differ from it, and the hash of the difference; None outside a repository.
 
     The difference is the changes to tracked files, and the files that git neither tracks nor ignores, but for what
     dtk itself writes: each run would be a change of the code for the next.
@@ -171,7 +171,7 @@ def _hash(changes: bytes, root: Path, new: list[bytes]) -> str:
 
 
 def versions() -> dict[str, str | None]:
-    """Python and packages, without importing them; null = not installed."""
+    """Return Python and packages, without importing them; null = not installed."""
     installed: dict[str, str | None] = {"python": platform.python_version()}
     for package in ("dtk-train", *PACKAGES):
         installed[package] = None
@@ -208,7 +208,7 @@ def network() -> dict[str, list[str] | None]:
 
 
 def missing_files(variables: Mapping[str, str]) -> list[str]:
-    """NCCL's variables, set for the ranks or the user's own, whose file is not on this machine."""
+    """Return NCCL's variables, set for the ranks or the user's own, whose file is not on this machine."""
     every = {**variables, **os.environ}
     return [name for name in FILE_VARIABLES if every.get(name) and not Path(every[name]).exists()]
 
@@ -232,7 +232,7 @@ def _gpus() -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
-    """Variables that change how a job runs; never one whose name speaks of a secret."""
+    """Return the variables that change how a job runs; never one whose name speaks of a secret."""
     names = [name for name in sorted(os.environ) if name.startswith(PREFIXES) and not is_secret(name)]
     return {name: os.environ[name] for name in names}
 

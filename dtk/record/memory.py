@@ -12,7 +12,7 @@ HISTORY_ENTRIES = 100_000  # As in the example of torch's documentation.
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Highest memory use of this rank so far.
+    """Return the highest memory use of this rank so far.
 
     On CUDA: bytes of tensors by the allocator (`max_memory_allocated`). On CPU: resident set of
     the whole process at its highest (VmHWM; where there is no /proc, `ru_maxrss`).
@@ -38,7 +38,7 @@ def _status_bytes() -> dict[str, int]:
 
 
 def memory_record(device: torch.device, step: int) -> dict[str, Any]:
-    """One line of the memory timeline, taken as a step begins; never waits for the device."""
+    """Return one line of the memory timeline, taken as a step begins; never waits for the device."""
     host = _status_bytes()
     record = {"step": step, "time_s": time.time(), "rss_bytes": host.get("VmRSS"), "peak_rss_bytes": host.get("VmHWM")}
     if device.type != "cuda":

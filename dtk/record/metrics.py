@@ -57,7 +57,7 @@ def peak_flops(device_name: str, dtype: str) -> tuple[float | None, str]:
 def model_flops_utilization(
     tokens_per_s: float, flops_per_token: int | None, world_size: int, peak: float | None, peak_reason: str
 ) -> tuple[float | None, str]:
-    """MFU (Chowdhery et al. 2022, PaLM, appendix B).
+    """Return MFU (Chowdhery et al. 2022, PaLM, appendix B).
 
     Args:
         tokens_per_s: over all ranks.

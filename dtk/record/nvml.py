@@ -19,7 +19,7 @@ def event_reasons(bits: int) -> list[str]:
 
 
 def open_nvml() -> tuple[Any, str]:
-    """NVML's module, initialised, or None and the reason (no package, no driver, no device)."""
+    """Return NVML's module, initialised, or None and the reason (no package, no driver, no device)."""
     try:
         import pynvml
     except ImportError:
@@ -76,7 +76,7 @@ class Device:
     """Signal -> NVML's reason."""
 
     def sample(self, nvml: Any) -> dict[str, Any]:
-        """Every supported signal now; one that fails later is listed under `failed`."""
+        """Return every supported signal now; one that fails later is listed under `failed`."""
         values: dict[str, Any] = {"index": self.index, "uuid": self.uuid}
         failed = {}
         for signal in self.signals:
@@ -98,7 +98,7 @@ def find_device(nvml: Any, uuid: str, index: int) -> Device:
 
 
 def all_devices(nvml: Any) -> list[Device]:
-    """Every device of the machine in NVML's order.
+    """Return every device of the machine in NVML's order.
 
     Raises:
         pynvml.NVMLError: the driver does not answer.

@@ -31,7 +31,7 @@ _CPU_BLOCK, _DEVICE_BLOCK = 2**15, 2**22
 
 
 def parity(model: nn.Module, context: Context, strategy: Strategy, compute: str) -> dict[str, Any]:
-    """Content of parity.json; every rank must call it.
+    """Return the content of parity.json; every rank must call it.
 
     Args:
         model: as it starts, plain or sharded; its parameter names are the same under every strategy.

@@ -25,7 +25,7 @@ Uuids = Callable[[], list[str]]
 
 
 def cuda_uuids(device: torch.device) -> list[str]:
-    """UUIDs of the CUDA devices that this node's ranks use; none when the run is on the CPU."""
+    """Return UUIDs of the CUDA devices that this node's ranks use; none when the run is on the CPU."""
     if device.type != "cuda":
         return []
     used = min(torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", torch.cuda.device_count())))
@@ -90,7 +90,7 @@ class Host:
         psutil.cpu_times_percent()
 
     def sample(self) -> dict[str, Any]:
-        """Percentages since the last sample; counters since the machine started."""
+        """Return percentages since the last sample; counters since the machine started."""
         memory, network = psutil.virtual_memory(), psutil.net_io_counters()
         busy, (resident, waiting, own) = psutil.cpu_percent(), self._ranks()
         sample: dict[str, Any] = {"cpu_percent": busy, "rank_rss_bytes": resident, "ranks_in_disk_wait": waiting}

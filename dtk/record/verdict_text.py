@@ -79,6 +79,6 @@ def site_of(call: Call) -> str:
 
 
 def named(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0, 1, 2 and 5 more`."""
+    """Return `rank 3`, `ranks 0, 1, 2 and 5 more`."""
     shown = ", ".join(map(str, ranks[:SHOWN])) + (f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else "")
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

@@ -10,13 +10,13 @@ _INJECT = Path(__file__).resolve().parent / "inject"
 
 
 def watch_variables(paths: RunPaths, stall_timeout_s: float) -> dict[str, str]:
-    """Variables for the ranks; the first entry of PYTHONPATH makes their Python listen."""
+    """Return variables for the ranks; the first entry of PYTHONPATH makes their Python listen."""
     path = os.pathsep.join(filter(None, (str(_INJECT), os.environ.get("PYTHONPATH"))))
     return {FOLDER: str(paths.root), STALL_TIMEOUT_S: repr(stall_timeout_s), "PYTHONPATH": path}
 
 
 def watched_run() -> tuple[RunPaths, float]:
-    """Where this rank writes, and its limit in seconds.
+    """Return where this rank writes, and its limit in seconds.
 
     Raises:
         KeyError: it is not watched.

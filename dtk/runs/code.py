@@ -21,7 +21,7 @@ _SHOWN = 10  # Characters of a commit.
 
 
 def read_manifest(run: Path) -> dict[str, Any]:
-    """manifest.json of a run.
+    """Return the manifest of a run.
 
     Raises:
         DtkError: it is absent, damaged or of a newer dtk.
@@ -46,7 +46,7 @@ class Comparison:
     """What cannot be compared."""
 
     def words(self, run: str) -> str:
-        """One line; empty when all is the same."""
+        """Return the differences in one line; empty when all is the same."""
         if not self.differs and not self.unknown:
             return ""
         verb = "differs from" if self.differs else "cannot be compared with"

@@ -26,7 +26,7 @@ class Size:
 
 
 def refusal(run: Run, *, force: bool) -> str:
-    """Why a run is not to be removed, in one line; empty when it may be.
+    """Return why a run is not to be removed, in one line; empty when it may be.
 
     Args:
         run: as it stands now.
@@ -57,7 +57,7 @@ def refusal(run: Run, *, force: bool) -> str:
 
 
 def size_of(path: Path) -> Size:
-    """Files and bytes below a folder, links not followed; what cannot be read does not count."""
+    """Return files and bytes below a folder, links not followed; what cannot be read does not count."""
     files = total = 0
     folders = [str(path)]
     while folders:

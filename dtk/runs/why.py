@@ -17,7 +17,7 @@ _LONGEST = 60  # Characters of a value in a table.
 
 
 def why(run: Path, key: str, *, as_json: bool) -> str:
-    """Who set a key, or all keys of a section.
+    """Return who set a key, or all keys of a section.
 
     Args:
         run: the run folder.

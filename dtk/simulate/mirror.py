@@ -165,13 +165,13 @@ class MirrorGroup(_Group):  # type: ignore[misc]
         return self._ended("send", tensors)
 
     def recv(self, tensors: Any, source: int, tag: int) -> Any:
-        """Zeros."""
+        """Return zeros."""
         for tensor in listed(tensors):
             _zero(tensor)
         return self._ended("recv", tensors)
 
     def recv_anysource(self, tensors: Any, tag: int) -> Any:
-        """Zeros, from the next rank."""
+        """Return zeros, from the next rank."""
         self.recv(tensors, 0, tag)
         return _Received((self.rank() + 1) % self.size())
 

@@ -57,7 +57,7 @@ class Places:
             self.communicates = False
 
     def now(self) -> tuple[str, int]:
-        """Region and block: BEFORE all of them, 0 ... L-1, or L behind the last."""
+        """Return region and block: BEFORE all of them, 0 ... L-1, or L behind the last."""
         if self.region == "backward" and self._starts:
             node = torch._C._current_autograd_node()
             number = -1 if node is None else node._sequence_nr()

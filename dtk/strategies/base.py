@@ -95,7 +95,7 @@ class Strategy(ABC):
 
     @functools.cached_property
     def tier(self) -> Tier | None:
-        """Where states are kept off the device of the update; None = they are on it."""
+        """Return where states are kept off the device of the update; None = they are on it."""
         if not self.config.pages(self.context.device.type):
             return None
         import torch
@@ -115,7 +115,7 @@ class Strategy(ABC):
         return build(groups)
 
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
-        """Context of one micro-batch: gradients are communicated in the last one only."""
+        """Return the context of one micro-batch: gradients are communicated in the last one only."""
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
@@ -138,13 +138,13 @@ class Strategy(ABC):
         return torch.float32
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Context of the forward pass."""
+        """Return the context of the forward pass."""
         from dtk.parallel.precision import autocast
 
         return autocast(self.precision, self.context.device)
 
     def gradient_norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
-        """Global L2 norm of the gradients, a float32 scalar, the same on every rank.
+        """Return the global L2 norm of the gradients, a float32 scalar, the same on every rank.
 
         Square, sum over each dimension that divides the model, root: one all_reduce of 4 bytes for each. What several
         of those ranks hold alike, as a norm's weight under tensor parallelism, counts on the first.

@@ -184,7 +184,7 @@ class DDP(Strategy):
         return hook
 
     def rank_state(self) -> dict[str, Tensor]:
-        """Errors and factors of the hooks, one for each model that was wrapped."""
+        """Return the errors and factors of the hooks, one for each model that was wrapped."""
         return {f"hook_{i}.{name}": v for i, hook in enumerate(self.hooks) for name, v in hook.state().items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
@@ -197,7 +197,7 @@ class DDP(Strategy):
         return {**super().figures(), **sum((Counter(hook.figures()) for hook in self.hooks), Counter())}
 
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
-        """`no_sync` in all micro-batches but the last.
+        """Return `no_sync` in all micro-batches but the last.
 
         With static_graph DDP learns the graph in the very first backward, which must synchronise:
         one more reduction, once.

@@ -40,7 +40,7 @@ class ModelShapes:
     """Of the experts of an `ep` rank in each block that has some: units of their own, in none of the others."""
 
     def units(self, blocks_per_unit: int) -> list[list[Shape]]:
-        """Consecutive blocks that are gathered together; none when the whole model (0) is one unit."""
+        """Return the consecutive blocks that are gathered together; none when the whole model (0) is one unit."""
         if not blocks_per_unit:
             return []
         starts = range(0, len(self.blocks), blocks_per_unit)
@@ -52,12 +52,12 @@ class ModelShapes:
 
 
 def reduced_item_bytes(precision: PrecisionConfig) -> int:
-    """Bytes of one element of a gradient as FSDP2 reduces it."""
+    """Return the bytes of one element of a gradient as FSDP2 reduces it."""
     return ITEM_BYTES[precision.reduce_dtype] if ITEM_BYTES[precision.compute_dtype] != 4 else 4
 
 
 def padded_elements(shapes: Sequence[Shape], shards: int) -> int:
-    """Elements with dim 0 padded to a multiple of the ranks that share it, as FSDP2 gathers and reduces them."""
+    """Return how many elements with dim 0 padded to a multiple of the ranks that share it, FSDP2 gathers and reduces."""
     return sum(-(-shape[0] // shards) * shards * prod(shape[1:]) for shape in shapes)
 
 
@@ -69,5 +69,5 @@ def wire_bytes(shapes: Sequence[Shape], shards: int, item_bytes: int, quantized:
 
 
 def shard_blocks(shapes: Sequence[Shape], shards: int) -> int:
-    """Blocks of int8 in which a rank's shard of a unit travels."""
+    """Return the number of blocks of int8 in which a rank's shard of a unit travels."""
     return int8_blocks((padded_elements([shape], shards) // shards for shape in shapes), 1)

@@ -53,7 +53,7 @@ class FSDPConfig(StrategyConfig):
     quantized_gradients: bool = False
 
     def mesh(self, world_size: int) -> Mesh:
-        """Shards over all ranks, in parts where backward gathers inside them."""
+        """Return a mesh of shards over all ranks, in parts where backward gathers inside them."""
         secondary = 1 if isinstance(self.reshard_after_forward, bool) else self.reshard_after_forward
         return replace(StrategyConfig.mesh(self, world_size), dp_secondary=secondary)
 
@@ -274,7 +274,7 @@ class FSDP(Strategy):
         return super().stream_dtype if self.config.autocasts else DTYPES[self.precision.compute_dtype]
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Nothing where the mixed-precision policy casts."""
+        """Return an empty context where the mixed-precision policy casts."""
         return super().autocast() if self.config.autocasts else nullcontext()
 
     @property
@@ -293,7 +293,7 @@ class FSDP(Strategy):
         cast("FSDPModule", model).reshard()
 
     def shapes(self, model: nn.Module) -> ModelShapes:
-        """Shapes of all parameters: those without gradients are gathered too."""
+        """Return the shapes of all parameters: those without gradients are gathered too."""
         return model_shapes(model, frozen=True)
 
 

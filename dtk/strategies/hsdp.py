@@ -29,7 +29,7 @@ class HSDPConfig(FSDPConfig):
     dp_shard: int = -1
 
     def mesh(self, world_size: int) -> Mesh:
-        """Replicas of shards; -1 = what the other degree leaves."""
+        """Return a mesh of replicas of shards; -1 = what the other degree leaves."""
         replicate, shard = self.dp_replicate, self.dp_shard
         for name, degree in (("dp_replicate", replicate), ("dp_shard", shard)):
             if degree == 0 or degree < -1:

@@ -42,7 +42,7 @@ class Zero1Config(DDPConfig):
     def declare(
         self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
     ) -> list[Collective]:
-        """DDP's all_reduces, then one broadcast per rank of the parameters that it updated.
+        """Declare DDP's all_reduces, then one broadcast per rank of the parameters that it updated.
 
         A rank that is left without parameters sends one element that means nothing.
         """

@@ -42,7 +42,7 @@ class Job:
     config_dir: Path | None
 
     def overrides(self, values: dict[str, Any]) -> list[str]:
-        """Everything that is given for a point."""
+        """Return all overrides of a point."""
         chosen = [spelled(key, value) for key, value in values.items()]
         return [*without_tracker(self.file.fixed), *chosen, *self.extra]
 
@@ -57,7 +57,7 @@ class Job:
         return {"file": self.file.content, "overrides": self.extra, "config_dir": folder}
 
     def spaces(self) -> dict[str, list[Any]]:
-        """Parameter -> the values that its space names, of those that name any."""
+        """Return parameter -> the values that its space names, of those that name any."""
         named = {key: sweep_file.values(space) for key, space in self.file.parameters.items()}
         return {key: values for key, values in named.items() if values}
 
@@ -97,7 +97,7 @@ def check(job: Job) -> None:
 
 
 def grid_points(job: Job) -> list[Point]:
-    """All points of a grid, frozen.
+    """Return all points of a grid, frozen.
 
     Raises:
         DtkError: anything wrong in any of them.
@@ -137,7 +137,7 @@ def run(job: Job, sweep: Sweep) -> int:
 
 
 def total_runs(job: Job, sweep: Sweep) -> int:
-    """All that there will be at most."""
+    """Return the largest number of runs that there will be."""
     return len(sweep.points) * job.repeats if job.file.method == "grid" else job.cap or 0
 
 

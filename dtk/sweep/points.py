@@ -105,7 +105,7 @@ def freeze(
 
 
 def combinations(typed: Sequence[str], config_dir: Path | None) -> list[tuple[str, list[str]]]:
-    """Every combination of the lists that were typed: (what sets it apart, its overrides).
+    """Return every combination of the lists that were typed: (what sets it apart, its overrides).
 
     Raises:
         DtkError: bad syntax, a glob that matches nothing, too many points.

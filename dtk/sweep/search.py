@@ -45,7 +45,7 @@ class Search:
         self._package = package
 
     def grid(self) -> list[dict[str, Any]]:
-        """All points of a grid: parameter -> value.
+        """Return all points of a grid: parameter -> value.
 
         Raises:
             DtkError: a parameter has endlessly many values. How many points there are was checked with the file.

@@ -27,7 +27,7 @@ _STATES = {"finished": "finished", "running": "running", STOPPED_EARLY: "killed"
 
 
 def tried(sweep: Sweep, but: Trial | None = None) -> list[Tried]:
-    """Every point with what its last run recorded, in the order of the points.
+    """Return every point with what its last run recorded, in the order of the points.
 
     Args:
         sweep: of which.

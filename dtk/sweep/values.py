@@ -8,7 +8,7 @@ from dtk.errors import DtkError
 
 
 def spelled(key: str, value: Any) -> str:
-    """`KEY=VALUE`.
+    """Return a parameter and its value as `KEY=VALUE`.
 
     Args:
         key: a group, or a dotted key.

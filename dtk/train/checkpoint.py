@@ -57,7 +57,7 @@ class LoopState:
     good_steps: int = 0
 
     def tensors(self) -> dict[str, Tensor]:
-        """As checkpoint entries."""
+        """Return the tensors as checkpoint entries."""
         return {
             "loop.step": torch.tensor(self.step),
             "loop.loss_scale": torch.tensor(self.loss_scale, dtype=torch.float64),
@@ -231,7 +231,7 @@ class Checkpoints:
         self.strategy.take(parameter, value, {each.removeprefix(of_state): v for each, v in values.items()})
 
     def shortfall(self) -> str:
-        """On rank 0, after `wait`: what a failed write costs, as one line; empty when the last one succeeded."""
+        """Return on rank 0, after `wait`, what a failed write costs, as one line; empty when the last one succeeded."""
         if not self.failure:
             return ""
         complete = complete_checkpoints(self.paths)

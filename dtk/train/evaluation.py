@@ -21,7 +21,7 @@ from dtk.train.setup import Parts
 
 
 def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -> dict[str, float]:
-    """Loss and metrics over the held-out samples.
+    """Return the loss and metrics over the held-out samples.
 
     Raises:
         DtkError: a metric of the user's own gives more than one number.

@@ -28,7 +28,7 @@ def recipe(
     parameters: Iterable[nn.Parameter],
     allow_targets: list[str],
 ) -> Recipe:
-    """From the `optimizer` section; `parameters` decide whether the fused kernel is possible.
+    """Return the recipe of the `optimizer` section; `parameters` decide whether the fused kernel is possible.
 
     Raises:
         DtkError: `fused=true` where torch has no fused kernel; a `_target_` that cannot be used.
@@ -81,7 +81,7 @@ def check_optimizer(config: Config, world_size: int) -> None:
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups: matrices with weight decay, vectors (biases, norms) without."""
+    """Return two groups: matrices with weight decay, vectors (biases, norms) without."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     matrices, vectors = [p for p in parameters if p.dim() >= 2], [p for p in parameters if p.dim() < 2]
     groups = (matrices, weight_decay), (vectors, 0.0)

@@ -10,7 +10,7 @@ _SHORT = {"token": "tok", "sample": "samples"}
 
 
 def human_time(seconds: float) -> str:
-    """`14s`, `3m 20s`, `2h 05m`."""
+    """Return `14s`, `3m 20s`, `2h 05m`."""
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds}s"
@@ -37,7 +37,7 @@ class Progress:
     began_s: float = field(default_factory=time.perf_counter)
 
     def line(self, record: dict[str, Any]) -> str:
-        """One line from a metrics record.
+        """Return one line from a metrics record.
 
         Args:
             record: has step, loss, tokens_per_s, mfu, mfu_reason, peak_memory_bytes.

@@ -27,7 +27,7 @@ def learning_rate(
     steps: int,
     own: Schedule | None = None,
 ) -> float:
-    """Learning rate of one step.
+    """Return the learning rate of one step.
 
     Args:
         schedule: the `schedule` section.

@@ -75,7 +75,7 @@ def root(error: BaseException) -> BaseException:
 
 
 def in_words(error: BaseException) -> str:
-    """One line: `no space left on device`, `RuntimeError: ...`."""
+    """Return one line: `no space left on device`, `RuntimeError: ...`."""
     inner = root(error)
     if isinstance(inner, OSError) and inner.strerror:
         return inner.strerror[:1].lower() + inner.strerror[1:]

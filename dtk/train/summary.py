@@ -12,7 +12,7 @@ from dtk.train.loop import Loop
 
 
 def begun(loop: Loop) -> dict[str, Any]:
-    """Content of parity.json; every rank must call it, before the first step."""
+    """Return the content of parity.json; every rank must call it, before the first step."""
     context, strategy, precision = loop.context, loop.parts.strategy, loop.config.precision
     tf32 = precision.tf32 and context.device.type == "cuda"
     compute = "tf32" if tf32 else precision.compute_dtype

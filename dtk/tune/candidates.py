@@ -37,7 +37,7 @@ class Candidate:
 
 
 def micro_batch_sizes(config: Config, world_size: int, most: int | None) -> list[int]:
-    """Sizes by which the share of one rank divides: with any other the global batch would not come out.
+    """Return the sizes by which the share of one rank divides: with any other the global batch would not come out.
 
     Raises:
         DtkError: the global batch does not divide over the ranks.
@@ -51,7 +51,7 @@ def micro_batch_sizes(config: Config, world_size: int, most: int | None) -> list
 
 
 def buckets(config: Config, values: Sequence[str]) -> list[Candidate]:
-    """Sizes of DDP's gradient buckets, the present one among them.
+    """Return the sizes of DDP's gradient buckets, the present one among them.
 
     Raises:
         DtkError: the strategy has no buckets, or a value is no size.
@@ -70,7 +70,7 @@ def buckets(config: Config, values: Sequence[str]) -> list[Candidate]:
 
 
 def units(config: Config, values: Sequence[str]) -> list[Candidate]:
-    """Blocks that FSDP gathers together: 1, 2, 4 up to all of them, and 0 for the whole model as one unit.
+    """Return how many blocks FSDP gathers together: 1, 2, 4 up to all of them, and 0 for the whole model as one unit.
 
     Raises:
         DtkError: the strategy has no units, or a value is not a number of blocks.
@@ -96,7 +96,7 @@ def _strategy(config: Config, gradients_in: str, lacks: str, others: str, fix: s
 
 
 def presets(present: str, usable: Sequence[str], values: Sequence[str]) -> list[Candidate]:
-    """Presets that can be used here.
+    """Return the presets that can be used here.
 
     Args:
         present: the one that the configuration chooses.

@@ -133,7 +133,7 @@ def _candidates(request: Request, job: _Job) -> list[Candidate]:
 
 
 def usable_presets(config: Config, backend: str, config_dir: Path | None) -> list[str]:
-    """Presets for one node and the user's own that fit the backend, and differ here from each other."""
+    """Return the presets for one node and the user's own that fit the backend, and differ here from each other."""
     from dtk.config.folders import conf_folder
     from dtk.nccl.presets import read_presets
     from dtk.nccl.render import render

@@ -65,17 +65,17 @@ def largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:
 
 
 def fitting(trials: Trials) -> list[int]:
-    """Sizes that fitted so far, ascending."""
+    """Return the sizes that fitted so far, ascending."""
     return sorted(int(size.value) for size, probes in trials.probes.items() if all(p.fits for p in probes.values()))
 
 
 def candidate(size: int) -> Candidate:
-    """One size."""
+    """Return one size as a candidate."""
     return Candidate(MICRO_BATCH_SIZE, str(size))
 
 
 def rows(trials: Trials) -> tuple[list[Row], Candidate | None]:
-    """All sizes, ascending, with gains over the fastest, which comes as the second."""
+    """Return all sizes, ascending, with gains over the fastest, which comes as the second."""
     tried = sorted(trials.probes, key=lambda size: int(size.value))
     rows = {size: row_of(size, trials.probes[size], None) for size in tried}
     speeds = {size: row.tokens_per_s.median for size, row in rows.items() if row.finished and row.tokens_per_s}
@@ -97,7 +97,7 @@ def choose(rows: Sequence[Row], fastest: Candidate | None) -> Candidate | None:
 
 
 def verdict(rows: Sequence[Row], taken: Candidate | None, fastest: Candidate | None, most: int, *, up: bool) -> str:
-    """In one sentence.
+    """Return the result in one sentence.
 
     Args:
         rows: all sizes.

@@ -80,7 +80,7 @@ class TuneReport:
 
 
 def row_of(candidate: Candidate, probes: Mapping[int, Probe], reference: Mapping[int, Probe] | None) -> Row:
-    """Figures of one candidate.
+    """Return the figures of one candidate.
 
     Args:
         candidate: what was tried.
@@ -114,7 +114,7 @@ def clearly_fastest(rows: Sequence[Row]) -> Row | None:
 
 
 def as_json(report: TuneReport) -> dict[str, Any]:
-    """Plain values: the fields of the report, with what to type for each candidate."""
+    """Return plain values: the fields of the report, with what to type for each candidate."""
     plain = to_builtins(report)
     del plain["rows"], plain["interrupted"]
     candidates = []

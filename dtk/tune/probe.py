@@ -91,7 +91,7 @@ class Trials:
     """Why not all repeats were taken."""
 
     def try_once(self, candidate: Candidate, number: int, label: str) -> Probe | None:
-        """One probe; None where the time is up.
+        """Run one probe; None where the time is up.
 
         Args:
             candidate: what is tried.
@@ -126,7 +126,7 @@ class Trials:
 
 
 def outcome_text(probe: Probe) -> str:
-    """`12,345 tokens/s`, `out of memory`, `failed: ...`"""
+    """Return `12,345 tokens/s`, `out of memory`, `failed: ...`"""
     if probe.out_of_memory:
         return "out of memory"
     if not probe.fits:

@@ -116,7 +116,7 @@ def of_steps(
 
 
 def of_peak(before: float | None, after: float | None) -> Change | None:
-    """Peak memory (bytes) as MiB; None where it was not measured."""
+    """Return the peak memory (bytes) as MiB; None where it was not measured."""
     if before is None or after is None:
         return None
     return Change("peak memory", " MiB", before / 2**20, after / 2**20, MEMORY_NOISE * before / 2**20)
@@ -146,7 +146,7 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def table(proof: Proof) -> str:
-    """Before and after as text, the verdict first."""
+    """Return figures before and after as text, the verdict first."""
     runs, why = (proof.before, proof.after), _not_comparable(proof)
     exposed = [median(run.exposed_steps_ms) if run.exposed_steps_ms else None for run in runs]
     rows: list[tuple[str, ...]] = [

@@ -52,7 +52,7 @@ class Config:
     allow_targets: list[str] = field(default_factory=list)
 
     def batch_plan(self, world_size: int) -> BatchPlan:
-        """How the global batch is divided on that many processes; the mesh says which are data-parallel."""
+        """Return how the global batch is divided on that many processes; the mesh says which are data-parallel."""
         dp_size = self.mesh(world_size).dp_size
         return BatchPlan(self.train.global_batch_size, self.train.micro_batch_size, dp_size)
 

@@ -20,7 +20,7 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
 def render(job: Submission) -> str:
-    """Both documents.
+    """Return both documents.
 
     Raises:
         DtkError: what Kubernetes would refuse, or pods that could not share a run folder.

@@ -31,7 +31,7 @@ def render(job: Submission) -> str:
 
 
 def check_program(launcher: str) -> str:
-    """Path of the program that takes the job.
+    """Return the path of the program that takes the job.
 
     Raises:
         DtkError: it is not here.

@@ -25,7 +25,7 @@ class Awaiting:
     """Meta path finder that leaves the search to the others and adds a step after the awaited module has run."""
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        """Spec of the awaited module; None for all others."""
+        """Return spec of the awaited module; None for all others."""
         if name != AWAITED:
             return None
         sys.meta_path.remove(self)
@@ -41,7 +41,7 @@ class Own:
     """Meta path finder for dtk's two packages while they are loaded."""
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        """Spec of one of the packages; None for all other modules."""
+        """Return spec of one of the packages; None for all other modules."""
         if name not in ("dtk", "diagnostics"):
             return None
         from importlib.machinery import PathFinder
