@@ -31,6 +31,11 @@ def open_nvml() -> tuple[Any, str]:
     return pynvml, ""
 
 
+def text_of(value: Any) -> str:
+    """Return a text of NVML, which some releases give as bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
 def _fields(answer: Any, **names: str) -> dict[str, Any]:
     return {name: getattr(answer, of) for name, of in names.items()}
 
@@ -114,5 +119,5 @@ def _probe(nvml: Any, handle: Any, index: int) -> Device:
             signals.append(signal)
         except nvml.NVMLError as error:
             unsupported[signal] = str(error)
-    uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
+    uuid, name = text_of(nvml.nvmlDeviceGetUUID(handle)), text_of(nvml.nvmlDeviceGetName(handle))
     return Device(index, uuid, name, handle, signals, unsupported)

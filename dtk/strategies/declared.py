@@ -57,7 +57,7 @@ def reduced_item_bytes(precision: PrecisionConfig) -> int:
 
 
 def padded_elements(shapes: Sequence[Shape], shards: int) -> int:
-    """Return how many elements with dim 0 padded to a multiple of the ranks that share it, FSDP2 gathers and reduces."""
+    """Return the elements of a unit, dim 0 padded to a multiple of the ranks, as FSDP2 gathers and reduces them."""
     return sum(-(-shape[0] // shards) * shards * prod(shape[1:]) for shape in shapes)
 
 
