@@ -9,7 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from dtk.record.nvml import open_nvml
+from dtk.record.nvml import open_nvml, text_of
 
 SYS, ROOT = Path("/sys"), Path("/")
 _VENDORS = {"Amazon EC2": "aws", "Google": "gcp", "Microsoft Corporation": "azure"}
@@ -124,9 +124,9 @@ def _gpus() -> tuple[tuple[Gpu, ...], str, str, bool | None]:
     if nvml is None:
         return (), reason, "", None
     try:
-        driver = nvml.nvmlSystemGetDriverVersion()
+        driver = text_of(nvml.nvmlSystemGetDriverVersion())
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        gpus = tuple(Gpu(nvml.nvmlDeviceGetName(handle), _nvlinks(nvml, handle)) for handle in handles)
+        gpus = tuple(Gpu(text_of(nvml.nvmlDeviceGetName(handle)), _nvlinks(nvml, handle)) for handle in handles)
         p2p = None
         if len(handles) > 1:
             with suppress(nvml.NVMLError):

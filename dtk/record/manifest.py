@@ -22,7 +22,7 @@ from diagnostics.contract.secrets import is_secret, masked
 from diagnostics.runs.find import made_by_dtk
 from diagnostics.runs.processes import process_start
 from dtk.config.placement import usable_cores
-from dtk.record.nvml import all_devices, open_nvml
+from dtk.record.nvml import all_devices, open_nvml, text_of
 from dtk.record.run_folder import now
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _gpus() -> dict[str, Any]:
         return {"gpus": None, "gpu_reason": reason}
     driver = None
     with suppress(nvml.NVMLError):
-        driver = nvml.nvmlSystemGetDriverVersion()
+        driver = text_of(nvml.nvmlSystemGetDriverVersion())
     try:
         gpus: list[dict[str, Any]] = []
         for device in all_devices(nvml):
