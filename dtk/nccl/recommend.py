@@ -87,7 +87,7 @@ def _several_nodes(machine: Machine) -> Advice:
 
 
 def _interface(machine: Machine) -> tuple[str, ...]:
-    """Ask for the interface between the nodes; those of this machine are listed, but none is chosen."""
+    """Ask for the interface between the nodes, and list those of this machine."""
     up = [interface.name for interface in machine.interfaces if interface.up]
     names = up or [interface.name for interface in machine.interfaces]
     listed = f" (this machine has: {_some(names)})" if names else ""
