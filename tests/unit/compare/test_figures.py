@@ -38,7 +38,7 @@ def test_what_noise_explains_is_no_verdict(tmp_path: Path) -> None:
         runs.append(make_run(tmp_path, f"d{n}", times_s=ours, minute=2 * n))
         runs.append(make_run(tmp_path, f"f{n}", times_s=theirs, change=FSDP, minute=2 * n + 1))
     (verdict,) = compare(runs).verdicts
-    assert "cannot be told from ddp" in verdict
+    assert "indistinguishable from ddp" in verdict
     assert "within noise" in verdict
 
 
