@@ -90,10 +90,17 @@ def test_selections(runs: Path, options: list[str], rest: set[str], capsys: Any)
     assert left(runs) == rest
 
 
-@pytest.mark.parametrize("words", [["rm"], ["rm", "bad", "--failed"], ["rm", "--yes"]])
-def test_names_or_a_selection(runs: Path, capsys: Any, words: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["rm"], "no run is given"),
+        (["rm", "bad", "--failed"], "runs and options that select runs are both given"),
+        (["rm", "--yes"], "no run is given"),
+    ],
+)
+def test_names_or_a_selection(runs: Path, capsys: Any, words: list[str], what: str) -> None:
     assert main(words) == 2
-    assert capsys.readouterr().err.startswith("dtk: what is to be removed?: ")
+    assert capsys.readouterr().err.startswith(f"dtk: {what} - ")
     assert len(left(runs)) == 3
 
 
