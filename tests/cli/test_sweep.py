@@ -199,4 +199,4 @@ def test_sweeps_start_no_jobs_inside_a_job(tmp_path, monkeypatch, capsys):
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "x"}.items():
         monkeypatch.setitem(os.environ, name, value)
     assert main(["sweep", str(write(tmp_path, GRID))]) == 2
-    assert "under torchrun or srun" in capsys.readouterr().err
+    assert "torchrun or srun started this process" in capsys.readouterr().err

@@ -64,9 +64,11 @@ def test_without_sequence_parallel_no_gradient_is_partial() -> None:
 
 
 def test_a_layer_that_does_not_say_how_is_refused() -> None:
+    composed = config()  # Once: Hydra composes in one thread at a time.
+
     def work(rank: int) -> str:
         with torch.device("meta"), pytest.raises(DtkError) as caught:
-            cut(config(), nn.Sequential(nn.Linear(4, 4)), rank)
+            cut(composed, nn.Sequential(nn.Linear(4, 4)), rank)
         return str(caught.value)
 
     assert all("parallel.tp=2 cannot cut 0" in text and "Linear does not say" in text for text in on_ranks(2, work))
