@@ -105,25 +105,25 @@ def _case(job: JobState, cycle: Cycle) -> CircularWait:
     elsewhere = tuple((r, waits.calls[r, waits.of_rank[r][0]]) for r in cycle.ranks if r not in p2p)
     peer = next(iter(p2p.values())).peer
     peers = {peer: waits.calls[peer, waits.of_rank[peer][0]]} if peer is not None and waits.of_rank.get(peer) else {}
-    left_out = (_left_out(job, peer, call, rank, p2p) for peer, call in elsewhere for rank in p2p)
+    there = dict(elsewhere)
+    one_sided = ((rank, call, call.peer) for rank, call in p2p.items())
+    left_out = (_left_out(job, rank, call, peer, there[peer]) for rank, call, peer in one_sided if peer in there)
     return PointToPoint(cycle, tuple(sorted(p2p.items())), elsewhere, peers, next(filter(None, left_out), None))
 
 
-def _left_out(job: JobState, peer: int, here: Call, rank: int, p2p: dict[int, Call]) -> tuple[int, int, int] | None:
+def _left_out(job: JobState, rank: int, waits: Call, peer: int, here: Call) -> tuple[int, int, int] | None:
     """Return (peer, messages in this round, in the round before) if the peer posted fewer, and the rank no more.
 
-    A round ends with the collective that the peer waits in: `rank` waits for it in a send or receive meanwhile.
+    A round ends with the collective `here` that the peer waits in: the rank waits for it in `waits` meanwhile.
     """
-    if p2p[rank].peer != peer:
-        return None
-    key, half = p2p[rank].key, p2p[rank].p2p
+    key, half, end = waits.key, waits.p2p, on_path(here)
     rounds: list[list[int]] = []
     for own, to, wanted in ((peer, rank, {"send": "recv", "recv": "send"}[half]), (rank, peer, half)):
         calls = job.reading.calls(own, here.key) + job.reading.calls(own, key, messages=True)
         counts = [0]
         for call in sorted(calls, key=lambda call: call.created_s or 0.0):
             counts[-1] += call.p2p == wanted and call.peer == to
-            if on_path(call) == on_path(here):
+            if on_path(call) == end:
                 counts.append(0)
         rounds.append(counts)
     posted, waited = rounds[0][:-1], rounds[1]
