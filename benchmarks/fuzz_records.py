@@ -1,7 +1,7 @@
 """Diagnoses very many jobs with absurd values in valid files, and counts what escapes.
 
 Run it: `nice -n 15 python benchmarks/fuzz_records.py --inputs 1000000 --seed 1 --record fuzz.json`. A later call with
-the same record goes on where this one ended. An input is named by its seed and number: `--only NUMBER` repeats it and
+the same record continues where this one ended. An input is named by its seed and number: `--only NUMBER` repeats it and
 keeps its files.
 """
 

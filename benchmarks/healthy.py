@@ -1,7 +1,7 @@
 """Runs very many healthy jobs on a machine that is too busy, and counts the alarms of the live watch.
 
 Run it: `python benchmarks/healthy.py --runs 200 --at-once 4 --busy 20 --folder /tmp/healthy`; `--busy` adds loops that
-do nothing else than compute. It goes on where it was stopped: what was done lies in FOLDER/healthy.jsonl.
+do nothing else than compute. It continues where it was stopped: what was done lies in FOLDER/healthy.jsonl.
 
 The ranks are forks of a process that has imported torch (`benchmarks/forked.py`). Every job has two ranks, and a
 strategy, checkpoints and evaluations by its number. It must end as `finished`, without a word of the watch. What
@@ -56,7 +56,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--busy", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=1e9, help="start none after so long; a later call goes on")
+    parser.add_argument("--seconds", type=float, default=1e9, help="start none after so long; a later call continues")
     parser.add_argument("--folder", type=Path, default=Path("healthy"))
     chosen = parser.parse_args()
     folder = chosen.folder.resolve()

@@ -1,6 +1,6 @@
 """Kills dtk at random moments, very often, and checks that nothing is lost.
 
-Run it: `python benchmarks/kills.py --kills 1000 --folder /tmp/kills`. It goes on where it was stopped: what was done
+Run it: `python benchmarks/kills.py --kills 1000 --folder /tmp/kills`. It continues where it was stopped: what was done
 lies in FOLDER/kills.jsonl, and the random moments follow from the number of the kill.
 
 dtk and its ranks are forks of a process that has imported torch (`benchmarks/forked.py`), unless `--cold`.
@@ -123,7 +123,7 @@ def one(moments: random.Random, kind: str, whom: str, folder: Path, reference: P
 
 
 def check(kind: str, folder: Path, words: list[str], reference: Path) -> None:
-    """Go on where the kill struck, and hold the result against an undisturbed run."""
+    """Continue where the kill struck, and hold the result against an undisturbed run."""
     if kind in ("run", "export", "tracker"):
         made = runs(folder)
         if made and json.loads((made[-1] / "status.json").read_text())["state"] != "finished":
@@ -155,7 +155,7 @@ def main() -> int:
     """Command line; exit code 1 when anything was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long; a later call goes on")
+    parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long; a later call continues")
     parser.add_argument("--folder", type=Path, default=Path("kills"))
     parser.add_argument("--seed", default="1", help="of the random moments")
     parser.add_argument("--cold", action="store_true", help="start every process anew, imports and all")

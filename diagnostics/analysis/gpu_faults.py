@@ -11,7 +11,7 @@ from diagnostics.contract.files import table_beside
 from diagnostics.evidence.model import Evidence
 
 After = Literal["program", "warning", "restart", "reset", "reboot", "replace"]
-"""What helps: looking at the program, nothing now (the job goes on), another start of the job, a reset of the device, a
+"""What helps: a look at the program, nothing now (the job continues), a restart of the job, a reset of the device, a
 reboot, another device."""
 _TABLE = table_beside(__file__)
 XIDS: dict[int, After] = _TABLE["xids"]

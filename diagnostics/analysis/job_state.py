@@ -20,7 +20,7 @@ from diagnostics.evidence.rank_endings import add_unnamed, after_timeout, peer_v
 from diagnostics.evidence.readers import watch
 
 STALL_S = 10.0
-"""A call that has waited for less is no hang while the run goes on. Balanced steps and checkpoints of the fault runs
+"""A call that has waited for less is no hang while the run continues. Balanced steps and checkpoints of the fault runs
 (`benchmarks/healthy.py`) keep ranks waiting for at most a few seconds."""
 _TIMEOUTS = {"watchdog_timeout", "gloo_timeout", "monitored_barrier", "monitor_stuck"}
 _HANG_FACTS = _TIMEOUTS | {"desync_report", "gloo_mismatch", watch.VERDICT}
@@ -69,7 +69,7 @@ class JobState(Struct):
             return False
         if self.state in _ENDED_BADLY or any(fact.kind in _HANG_FACTS for fact in self.evidence.facts):
             return True
-        # A dump may also have been asked of a job that goes on: then its calls are young when it is written.
+        # A dump may also have been asked of a job that continues: then its calls are young when it is written.
         if any(record.stuck_dump for record in self.survey.ranks.values()) and self.state != "running":
             return not 0 < self.waited_s() < STALL_S
         observed = observations(self.evidence).values()
@@ -130,7 +130,7 @@ class JobState(Struct):
         return max((step for step in (*steps, beat.step if beat else None) if step is not None), default=None)
 
     def behind(self) -> list[int]:
-        """Ranks whose rings end before others of their group; none while the run goes on, or where all was killed."""
+        """Ranks whose rings end before others of their group; none while the run continues, or where all was killed."""
         if self.state in ("running", "lost"):
             return []
         ranks = set()

@@ -39,7 +39,7 @@ def place(file: str, inside: Iterable[int], line: int, before_s: float | None) -
         return "outside"
     inner = (node for node in ast.walk(loop) if node is not loop)
     blocks: list[Any] = [getattr(node, name, None) for node in inner for name in ("body", "orelse", "finalbody")]
-    for block in blocks:  # Whether the one of this line goes on to a `break` or a `return`.
+    for block in blocks:  # Whether the one of this line continues to a `break` or a `return`.
         at = [n for n, one in enumerate(block) if _spans(one, line)] if isinstance(block, list) else []
         if at and any(isinstance(one, ast.Break | ast.Return) for one in block[at[0] :]):
             return "leaves"

@@ -28,7 +28,7 @@ class Offset(Struct, frozen=True):
 
     @property
     def value_s(self) -> float:
-        """The middle: both bounds are met where ranks go on at once."""
+        """The middle: both bounds are met where ranks continue at once."""
         return (self.low_s + self.high_s) / 2
 
     @property

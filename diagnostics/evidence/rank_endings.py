@@ -94,7 +94,7 @@ def _killed_for_memory(evidence: Evidence, endings: Mapping[int, Ending]) -> dic
 def after_timeout(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
     """Return the endings that came after the rank's own watchdog had reported a timeout: effects of what it waited for.
 
-    The watchdog aborts the communicator, so that the main thread goes on with whatever stands in the buffers, and then
+    The watchdog aborts the communicator, so that the main thread continues with whatever is in the buffers, and then
     ends the process. A signal or an exit code can only have come later; of an exception the line in the log tells.
     """
     first: dict[int, LogFact] = {}
@@ -153,7 +153,7 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
 
 
 def _unhandled(evidence: Evidence) -> Iterator[LogFact]:
-    """Yield the facts without lines that are part of an exception behind which the job went on."""
+    """Yield the facts without lines that are part of an exception behind which the job continued."""
     handled: defaultdict[tuple[str, int | None], list[str]] = defaultdict(list)
     for fact in evidence.facts:
         text = str(fact.fields.get("message", "")).partition("\n")[0]

@@ -50,7 +50,7 @@ class Report(Struct, frozen=True, kw_only=True):
     """Cause -> the cause in words."""
     world_size: int | None = None
     notes: tuple[str, ...] = ()
-    """What the reader must know about the evidence as a whole: the run has not ended."""
+    """What the reader must know about the evidence as a whole: the job is still running."""
 
     waiting: Standing | None = None
     """Who waits in what, where only logs tell and no cause is confirmed; in the JSON below `measures`."""

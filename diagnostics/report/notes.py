@@ -92,20 +92,20 @@ def _without_rank(evidence: Evidence, shown: set[str]) -> Iterator[str]:
 
 
 def _of_the_run(evidence: Evidence) -> Iterator[str]:
-    """Yield whether a dtk run is still going, by its own record."""
+    """Yield whether a dtk run is still running, by its own record."""
     run = evidence.run
     if run is None:
         return
     status = run.status
     if run.lost:
         yield (
-            "status.json says that the run is going on, but its process is gone. To find out what killed it: dmesg -T "
-            "(out of memory), last -x reboot, or the scheduler's record (sacct -j JOB, kubectl describe pod POD)."
+            "status.json says that the run is running, but its process is gone. To find out what killed it: dmesg "
+            "-T (out of memory), last -x reboot, or the scheduler's record (sacct -j JOB, kubectl describe pod POD)."
         )
     elif status is None:
         yield "The run folder has no readable status.json, so how it ended is taken from the other records."
     elif status.state == "running" and not is_unheard(evidence):
-        yield "The run is still going: this is what its records say so far."
+        yield "The job is still running: this is what its records show so far."
 
 
 def _at(error: RankError) -> str:

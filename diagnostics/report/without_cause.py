@@ -56,10 +56,10 @@ def account_asks(account: Account) -> str:
 
 
 def unheard_text(run: RunEvidence) -> str:
-    """Return why a run that says that it is going on may have ended."""
+    """Return why a run that says that it is running may have ended."""
     silent_s = run.silent_s(time())
     last = "no rank has left a heartbeat" if silent_s is None else f"its last heartbeat is {seconds_text(silent_s)} old"
-    return f"status.json says that the run is going on, but {last}, and its processes are on another machine"
+    return f"status.json says that the run is running, but {last}, and its processes are on another machine"
 
 
 def calls_text(hang: Mapping[str, Any]) -> str:

@@ -102,7 +102,7 @@ def in_trouble(evidence: Evidence) -> bool:
 
 
 def is_unheard(evidence: Evidence) -> bool:
-    """Whether a run that says that it is going on was neither seen nor heard of lately, so that it may have ended."""
+    """Whether a run that says that it is running was neither seen nor heard of lately, so that it may have ended."""
     run = evidence.run
     if run is None or run.state != "running" or run.seen:
         return False

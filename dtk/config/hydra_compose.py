@@ -137,7 +137,7 @@ def _translate(error: BaseException) -> DtkError:
         if isinstance(cause, UnicodeDecodeError):
             return DtkError("a YAML file is not UTF-8 text", str(cause))
         cause = cause.__cause__ or cause.__context__
-    # Hydra goes on with its search path, and advises + for unknown keys, which dtk does not allow.
+    # Hydra continues with its search path, and advises + for unknown keys, which dtk does not allow.
     lines = []
     for line in str(error).splitlines():
         if line.startswith(("Config search path", "See ", "Set the environment")):

@@ -54,7 +54,7 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
     check_owner(paths.root, option, trust=trust)
     check_entries(paths.root, option, trust=trust)
     stored = read_stored(paths, option)
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # Not a record of a run that could still go on.
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # Not a record of a run that could still continue.
         status, manifest = read_status(paths.status), read_json(paths.manifest)
         if status.state == "running" and (pid := manifest.get("pid")) != os.getpid() and still_runs(manifest):
             # Two launches in one folder would overwrite each other.
@@ -101,7 +101,7 @@ def rerun(run: Path, new: list[str], config_dir: Path | None, *, trust: bool = F
         stored.plain["runs_folder"] = str(RUNS.absolute())
     again = _as_data(stored, new, config_dir, option)
     if again.config.resume:
-        raise DtkError("--rerun starts a new run and resume= goes on with one", fix="give one of them")
+        raise DtkError("--rerun starts a new run, and resume= continues an existing one", fix="give one of them")
     return Resumed(again, None, 0, run)
 
 

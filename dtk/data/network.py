@@ -19,7 +19,7 @@ def bounded(work: Callable[[], T], limit_s: float) -> T:
     """Return the result of `work`, or raise what it raised.
 
     Raises:
-        TimeoutError: it took longer than limit_s; its thread goes on unwatched.
+        TimeoutError: it took longer than limit_s; its thread continues unwatched.
     """
     future: Future[T] = Future()
 
@@ -38,7 +38,7 @@ def bounded(work: Callable[[], T], limit_s: float) -> T:
 def unreachable(url: str) -> str | None:
     """Return why the server of this http(s) address can not be used, in a few words; None when it answers."""
     request = urllib.request.Request(url, method="HEAD")
-    opener = urllib.request.build_opener()  # urlopen would go on using the first proxy settings that it saw
+    opener = urllib.request.build_opener()  # urlopen would continue using the first proxy settings that it saw
     try:
         bounded(lambda: opener.open(request, timeout=PROBE_S).close(), PROBE_S)
     except (OSError, ValueError) as error:

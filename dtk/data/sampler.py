@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 STEP = np.uint64(0x9E3779B97F4A7C15)
-"""By how much SplitMix64 goes on."""
+"""By how much SplitMix64 continues."""
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _ROUNDS = 4
 _ONE = np.uint64(1)

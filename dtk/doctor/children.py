@@ -9,7 +9,7 @@ from typing import Any
 from dtk.launch.children import Children
 
 POLL_S = 0.05  # Chosen: far below what the checks take.
-GRACE_S = 3.0  # How long the others may go on after one child failed.
+GRACE_S = 3.0  # How long the others may continue after one child failed.
 
 
 @dataclass(slots=True)

@@ -78,7 +78,7 @@ def run(
 def _gathered(
     store: PrefixStore, roster: dict[str, Any], seconds: float
 ) -> tuple[list[Node], dict[int, dict[str, str]]]:
-    """On rank 0: what each node found, and its variables; the others are told to go on."""
+    """On rank 0: what each node found, and its variables; the others are told to continue."""
     nodes, variables = [], {}
     ends_s = time.monotonic() + seconds
     for number, host in sorted((int(number), host) for number, host in roster["nodes"].items()):

@@ -109,10 +109,10 @@ def first_host(nodes: str) -> str:
 def share(store: PrefixStore, rank: int, decide: Callable[[], Shared]) -> Shared:
     """Let rank 0 decide; all ranks return what it decided.
 
-    After a restart by torchrun it decides what it decided before, so that the run goes on in its folder.
+    After a restart by torchrun it decides what it decided before, so that the run continues in its folder.
 
     Raises:
-        DtkError: on every rank, when rank 0 could not go on.
+        DtkError: on every rank, when rank 0 could not continue.
     """
     if rank == 0:
         outer = store.underlying_store
@@ -154,7 +154,7 @@ def keep_logs(paths: RunPaths, job: Job) -> None:
                 stdin=subprocess.PIPE,
                 stdout=stream.fileno(),
                 start_new_session=True,
-                restore_signals=False,  # Python ignores SIGPIPE, so tee goes on with the file when nobody listens.
+                restore_signals=False,  # Python ignores SIGPIPE, so tee continues with the file when nobody listens.
             )
             assert copier.stdin is not None
             os.dup2(copier.stdin.fileno(), stream.fileno())

@@ -110,7 +110,7 @@ class Command:
                 sys.stderr.buffer.write(data)
                 sys.stderr.buffer.flush()
             if self.keeps_log:
-                with suppress(OSError):  # The disk is full: the command goes on.
+                with suppress(OSError):  # The disk is full: the command continues.
                     log.write(data)
                     size += len(data)
                     if size > LOG_BYTES:

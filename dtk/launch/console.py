@@ -50,7 +50,7 @@ class Console:
                 self.end_live()
 
     def end_live(self) -> None:
-        """Keep the live line as it stands and go on below it."""
+        """Keep the live line as it stands and continue below it."""
         if self._line_open:
             _write("\n")
             self._line_open = False

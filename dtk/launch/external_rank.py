@@ -25,7 +25,7 @@ def join(launcher: str, decide: Callable[[], cluster.Shared]) -> int:
         exit code of this rank.
 
     Raises:
-        DtkError: on every rank, when rank 0 could not go on.
+        DtkError: on every rank, when rank 0 could not continue.
     """
     if launcher == "slurm":
         os.environ.update(cluster.adopt_slurm(os.environ))

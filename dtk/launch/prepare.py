@@ -85,7 +85,7 @@ def settle_point(point: Resumed, placement: Placement, world_size: int) -> Resum
 
 
 def make_folder(point: Resumed, data: dict[str, Any], placement: Placement, world_size: int, launcher: str) -> RunPaths:
-    """Make the run folder, or go on in the one that is resumed, and describe the run in it."""
+    """Make the run folder, or continue in the one that is resumed, and describe the run in it."""
     from dtk.nccl.render import render
     from dtk.plan.stored import keep_plan
     from dtk.record.run_folder import create, describe, name_run
@@ -117,7 +117,7 @@ def manifest_of(
     launcher: str,
     nccl: "Rendered",
 ) -> dict[str, Any]:
-    """Return the content of manifest.json for a point, with its data and the runs that it goes on from.
+    """Return the content of manifest.json for a point, with its data and the runs that it continues from.
 
     Args:
         point: settled for the ranks of the job.

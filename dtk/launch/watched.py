@@ -148,14 +148,14 @@ def _ended(command: Command, paths: RunPaths) -> int:
         if paths.question.parent.is_dir():
             if _stood(paths):
                 _show(explanation(paths, sys.stderr.isatty()))
-            say(f"stopped; {command_line('diagnose', typed(paths.root))} tells where the ranks were")
+            say(f"stopped; {command_line('diagnose', typed(paths.root))} shows where the ranks were")
     elif code:
         if text := explanation(paths, sys.stderr.isatty()):
             _show(text)
         elif not paths.heartbeat(0).parent.is_dir():
             say(f"the command failed with exit code {code} before any process group was made")
         else:
-            say(f"the command failed with exit code {code}; {_more(paths)} tells what is known")
+            say(f"the command failed with exit code {code}; for what was recorded: {_more(paths)}")
     # Of a rank on another node this one's command says nothing.
     elif not _differed(paths) and {beat.host for beat in _beats(paths)} <= {socket.gethostname()}:
         record = {"kind": artifacts.FINISHED, "command": command.argv, "time_s": time.time()}

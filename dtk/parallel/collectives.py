@@ -47,12 +47,12 @@ def scatter_sum(x: Tensor, dim: int, axis: Axis) -> Tensor:
 
 
 def copy(x: Tensor, axis: Axis) -> Tensor:
-    """Return `x`, which all ranks have alike and go on with in parts; backward sums."""
+    """Return `x`, which all ranks have alike and continue with in parts; backward sums."""
     return _apply(x, lambda x: x.view_as(x), lambda gradient: _reduced(gradient, axis))
 
 
 def reduce(x: Tensor, axis: Axis) -> Tensor:
-    """Sum over the ranks, which go on alike; backward returns the gradient as it is."""
+    """Sum over the ranks, which continue alike; backward returns the gradient as it is."""
     return _apply(x, lambda x: _reduced(x, axis), lambda gradient: gradient)
 
 

@@ -58,7 +58,7 @@ class Hook:
         return allreduce_hook(self.group, bucket)  # type: ignore[arg-type]
 
     def state(self) -> dict[str, Tensor]:
-        """Return what this rank must remember to go on exactly; a checkpoint is read into these tensors."""
+        """Return what this rank must remember to continue exactly; a checkpoint is read into these tensors."""
         return {}
 
     def restore(self, state: dict[str, Tensor]) -> None:
@@ -276,5 +276,5 @@ class PowerSGD(ErrorFeedback):
         return {**super().state(), "factor": self.factors.flat, "steps": torch.tensor(self.power.iter)}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Go on with the steps of the checkpoint, so that factors are sent at once."""
+        """Continue with the steps of the checkpoint, so that factors are sent at once."""
         self.power.iter = int(state["steps"])

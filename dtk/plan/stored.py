@@ -52,9 +52,9 @@ def planned(composed: Composed, world_size: int, local_size: int, device: Device
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """Print what goes wrong as one line, and go on."""
+    """Print what goes wrong as one line, and continue."""
     try:
         yield
     except Exception as error:
         text = " ".join(str(error).split()) or type(error).__name__
-        print(f"dtk: no plan was stored: {text}; the run goes on", file=sys.stderr)
+        print(f"dtk: no plan was stored: {text}; the run continues", file=sys.stderr)

@@ -20,7 +20,7 @@ MAX_BYTES = 1 << 28
 MAX_BYTES_KEPT = 1 << 20
 """The same where ranks are simulated one after another, and all that they gave is kept."""
 ADRIFT_S = 10.0
-"""How long a rank goes on with made-up values at most, once no rank can go on without them."""
+"""How long a rank continues with placeholder values at most, once no rank can continue without them."""
 ASK, OFFER, END = b"a", b"o", b"e"
 """First byte of each message to the parent."""
 Key = tuple[object, ...]
@@ -73,7 +73,7 @@ class Exchange:
     pipe: Connection | None = None
     """To the parent, where all ranks are simulated at the same time; None = one after another."""
     adrift: bool = False
-    """No rank can go on: from here on values are made up."""
+    """No rank can continue: from here on values are made up."""
     made_up: bool = False
     """Whether a result that code may have read was made up before that."""
 

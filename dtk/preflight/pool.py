@@ -2,8 +2,8 @@
 
 Each has its own process, as it may change its memory and modules or end itself. Ranks run one after another, so that
 memory does not grow with them, or all at the same time (`live`), so that they exchange true values; once none of those
-can go on, each runs to its end with made-up values, so that its later calls are known too. Call it before this process
-has run backward or more than one thread of torch, neither of which outlives a fork.
+can continue, each runs to its end with placeholder values, so that its later calls are known too. Call it before this
+process has run backward or more than one thread of torch, neither of which outlives a fork.
 """
 
 import gc
@@ -213,7 +213,7 @@ class _Pool:
     tries: Counter[int] = field(default_factory=Counter)
     results: Results = field(default_factory=Results)
     adrift: bool = False
-    """No live rank could go on: values are made up from here."""
+    """No live rank could continue: placeholder values are used from here."""
 
     def run(self, processes: int) -> None:
         """Until every rank has ended."""

@@ -14,7 +14,7 @@ from dtk.preflight.what_if import Tried
 
 SCHEMA = "dtk.preflight/1"
 ASSUMED = (
-    "Played against each other, the calls of all ranks complete: the n-th collective of a group matches the n-th of "
+    "When the calls of all ranks are matched, all of them complete: the n-th collective of a group matches the n-th of "
     "its other members in operation, size, dtype, ReduceOp and root, every send has its receive, and both ends of a "
     "transfer expect the same number of bytes."
 )
@@ -32,7 +32,7 @@ def answer(result: Preflight) -> str:
     ranks = counted(world_size, "rank")
     basis = f"{ranks}, {which}; {steps}, {result.verdict.outcome.events:,} calls and waits; {result.seconds:.1f} s"
     if result.verdict.ends:
-        return f"would end: every rank finishes ({basis})"
+        return f"would finish: every rank ends by itself ({basis})"
     return f"{'would hang' if result.verdict.hangs else 'would fail'}: {result.verdict.stands} ({basis})"
 
 
@@ -53,7 +53,7 @@ def document(result: Preflight, *, brief: bool = False, page: str = "") -> doc.D
         proven = doc.Section("What was proven", (doc.Paragraph(ASSUMED), table, doc.Paragraph(LIMITS)))
         changed = doc.Section("What was changed", (doc.Paragraph(result.job.note),)) if result.job.note else None
         return doc.Document(
-            title="Preflight: would end",
+            title="Preflight: would finish",
             badge=("WOULD END", "good"),
             answer=answer(result),
             lead=doc.present(source, doc.Only(("terminal", "markdown"), (doc.Fields(fields),))),
@@ -82,7 +82,7 @@ def as_json(result: Preflight) -> dict[str, Any]:
         "stands": result.verdict.stands,
         "what_if": [
             {
-                "mishap": tried.mishap.title,
+                "failure": tried.failure.title,
                 "hangs": None if tried.skipped else tried.hangs,
                 **{name: getattr(tried, name) for name in ("rank", "cause", "where", "stands", "skipped")},
             }
@@ -95,10 +95,10 @@ def as_json(result: Preflight) -> dict[str, Any]:
 def _what_if(tried: tuple[Tried, ...]) -> tuple[doc.Block, ...]:
     rows = []
     for trial in tried:
-        outcome = f"not tried: {trial.skipped}" if trial.skipped else "would hang" if trial.hangs else "would end"
+        outcome = f"not tried: {trial.skipped}" if trial.skipped else "would hang" if trial.hangs else "would finish"
         call, _, place = trial.where.partition(" at ")
         with suppress(ValueError):
             place = str(Path(place).relative_to(Path.cwd()))
-        rows.append((trial.mishap.title, outcome, trial.cause, f"{call} at {place}" if place else ""))
+        rows.append((trial.failure.title, outcome, trial.cause, f"{call} at {place}" if place else ""))
     header = (f"if on rank {tried[0].rank}", "the job", "cause", "where the others wait")
     return (doc.Section(f"What if, on rank {tried[0].rank} alone", (doc.Table(header, tuple(rows), len(header)),)),)

@@ -77,7 +77,7 @@ class Preflight:
     steps: int
     seconds: float
     tried: tuple[Tried, ...] = ()
-    """Mishaps, when asked for."""
+    """Failures that were injected one at a time; empty without --what-if."""
 
 
 def preflight(request: Request, say: Progress | None = None, composed: Composed | None = None) -> Preflight:

@@ -97,7 +97,7 @@ def _play(simulated: SimulatedRank, play: Callable[[SimulatedRank], None]) -> En
     except DtkError:
         raise
     except StalledError as error:
-        if simulated.exchange.adrift:  # It went on with made-up values; where it stands is known already.
+        if simulated.exchange.adrift:  # It continued with placeholder values; where it stands is known already.
             return End(step=simulated.step)
         return End("stalled", stack=_stack(error)[1:], step=simulated.step)  # Without the clock's own frame.
     except EndedError as error:

@@ -111,7 +111,7 @@ class Issued(dist.Work):
             self._due.pop(0).fetch()
 
     def is_completed(self) -> bool:
-        """Whoever asks goes on only when it is."""
+        """Whoever asks continues only when it is."""
         return self.wait()
 
     def synchronize(self) -> None:

@@ -17,13 +17,13 @@ from dtk.preflight.sandbox import simulate_rank
 from dtk.preflight.verdict import Verdict, judge
 
 STEPS = 3
-"""A mishap happens in the second step or at its end, so that the others have something to wait for."""
+"""An injected failure happens in the second step or at its end, so that the others have something to wait for."""
 RESUME = "resume"
 
 
 @dataclass(frozen=True, slots=True)
-class Mishap:
-    """Something that goes wrong on one rank."""
+class InjectedFailure:
+    """One way in which a single rank fails."""
 
     title: str
     fault: str
@@ -31,21 +31,21 @@ class Mishap:
     step: int = 2
 
 
-MISHAPS = (
-    Mishap("its data is a batch short", "uneven_batches", step=STEPS),
-    Mishap("its batch leaves a branch unused", "unused_parameters"),
-    Mishap("its loss is not a number", "nan_on_one_rank"),
-    Mishap("it raises an exception", "exception"),
-    Mishap("it stops early", "early_stop", step=STEPS),
-    Mishap("it alone resumes from a checkpoint", RESUME),
+INJECTED_FAILURES = (
+    InjectedFailure("its data is a batch short", "uneven_batches", step=STEPS),
+    InjectedFailure("its batch leaves a branch unused", "unused_parameters"),
+    InjectedFailure("its loss is not a number", "nan_on_one_rank"),
+    InjectedFailure("it raises an exception", "exception"),
+    InjectedFailure("it stops early", "early_stop", step=STEPS),
+    InjectedFailure("it alone resumes from a checkpoint", RESUME),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What came of one mishap."""
+    """The result of injecting one failure."""
 
-    mishap: Mishap
+    failure: InjectedFailure
     rank: int
     hangs: bool
     cause: str = ""
@@ -75,17 +75,19 @@ class WhatIf:
     """Whether the model may read what collectives return."""
 
     def try_all(self) -> tuple[Tried, ...]:
-        """Try every mishap."""
-        return tuple(self._try(mishap) for mishap in MISHAPS)
+        """Inject every failure, one at a time."""
+        return tuple(self._try(failure) for failure in INJECTED_FAILURES)
 
-    def _try(self, mishap: Mishap) -> Tried:
+    def _try(self, failure: InjectedFailure) -> Tried:
         config, records, offers = self.config, self.records, self.collected.offers
         faulty_rank = min(1, len(records) - 1)
-        if mishap.fault == "unused_parameters" and config.model.architecture == "custom":
-            return Tried(mishap, faulty_rank, hangs=False, skipped="which branch of your model, only you can say")
-        resumes, faulty = faulty_rank if mishap.fault == RESUME else -1, config
-        if mishap.fault != RESUME:
-            fault = RankFault(name=mishap.fault, rank=faulty_rank, step=mishap.step)  # type: ignore[arg-type]
+        if failure.fault == "unused_parameters" and config.model.architecture == "custom":
+            return Tried(
+                failure, faulty_rank, hangs=False, skipped="dtk does not know which branch of your model to skip"
+            )
+        resumes, faulty = faulty_rank if failure.fault == RESUME else -1, config
+        if failure.fault != RESUME:
+            fault = RankFault(name=failure.fault, rank=faulty_rank, step=failure.step)  # type: ignore[arg-type]
             faulty = dataclasses.replace(config, fault=fault)
         run = partial(simulate_rank, world_size=len(records), steps=config.train.steps, limit_s=self.limit_s)
         sound = partial(run, play=play_job(config, self.local_size))
@@ -94,9 +96,9 @@ class WhatIf:
             whole = Collected()
             body: Body = lambda exchange: (failing if exchange.rank == faulty_rank else sound)(exchange)  # noqa: E731
             simulate(records, body, whole, 2, self.limit_s, live=True)
-            verdict = judge(whole.records, self.plain, mishap.title, made_up=whole.made_up)
-            return _tried(mishap, faulty_rank, verdict)
-        spreads = mishap.fault == "nan_on_one_rank"
+            verdict = judge(whole.records, self.plain, failure.title, made_up=whole.made_up)
+            return _tried(failure, faulty_rank, verdict)
+        spreads = failure.fault == "nan_on_one_rank"
         of_faulty = Collected(offers=dict(offers), watches=spreads)
         simulate([faulty_rank], failing, of_faulty, 1, self.limit_s)
         changed = {**records, **of_faulty.records}
@@ -110,13 +112,13 @@ class WhatIf:
                 if new := became.get(id(record.program)):
                     changed[rank] = dataclasses.replace(record, program=new.program, end=new.end, rounds=new.rounds)
             changed |= {**spread.records, **of_faulty.records}
-        return _tried(mishap, faulty_rank, judge(changed, self.plain, mishap.title))
+        return _tried(failure, faulty_rank, judge(changed, self.plain, failure.title))
 
 
-def _tried(mishap: Mishap, rank: int, verdict: Verdict) -> Tried:
+def _tried(failure: InjectedFailure, rank: int, verdict: Verdict) -> Tried:
     waiting = [other for other, standing in verdict.outcome.standings.items() if standing.pending is not None]
     if verdict.report is None or not waiting:
-        return Tried(mishap, rank, hangs=False)
+        return Tried(failure, rank, hangs=False)
     roots = verdict.report.root_causes
     cause = roots[0].cause if roots else "undecided"
-    return Tried(mishap, rank, True, cause, where=verdict.waits(rank), stands=verdict.stands)
+    return Tried(failure, rank, True, cause, where=verdict.waits(rank), stands=verdict.stands)

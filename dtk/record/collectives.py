@@ -157,7 +157,7 @@ class CollectiveLog:
     def forget(self, name: str | None) -> None:
         """Forget a group that was destroyed (None: all of them); a new group may have the old name.
 
-        Other groups go on counting, as the members of this one destroy it at different positions of theirs.
+        Other groups continue counting, as the members of this one destroy it at different positions of theirs.
         """
         with self.lock:
             if name is None:

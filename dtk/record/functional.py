@@ -91,7 +91,7 @@ def install(log: CollectiveLog) -> None:
     for name, kind in OPERATORS.items():
         put(name, _DEVICES, partial(_recorded, partial(_one, kind)))
     put("_c10d_functional::batch_p2p_ops", _DEVICES, partial(_recorded, _batch))
-    # On CUDA it only makes one stream wait for another: the host goes on.
+    # On CUDA it only makes one stream wait for another: the host continues.
     put("_c10d_functional::wait_tensor", ("CPU",), _awaited)
 
 

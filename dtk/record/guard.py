@@ -20,7 +20,7 @@ def report(topic: str, problem: object) -> None:
         return
     _reported.add(topic)
     kind = f"{type(problem).__name__}: " if isinstance(problem, BaseException) else ""
-    _lines.put(" ".join(f"dtk: {topic}: {kind}{problem}; training goes on".split()))
+    _lines.put(" ".join(f"dtk: {topic}: {kind}{problem}; training continues".split()))
     if _printer is None:
         _printer = threading.Thread(target=_print, name="dtk-report", daemon=True)
         with suppress(RuntimeError):  # The interpreter is shutting down.

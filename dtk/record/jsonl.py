@@ -11,7 +11,7 @@ from dtk.record.guard import Writer
 
 
 class JsonLines:
-    """Appends records to one file, a line each; after a full disk it goes on with a whole line."""
+    """Appends records to one file, a line each; after a full disk it continues with a whole line."""
 
     def __init__(self, path: Path, writer: Writer) -> None:
         self.path = path

@@ -8,7 +8,7 @@ from typing import Any
 class OwnTracker:
     """Takes what a run records. It lives in a process beside rank 0, so it can neither stop nor slow a step.
 
-    An exception ends the tracker with one line on standard error, and training goes on.
+    An exception ends the tracker with one line on standard error, and training continues.
     """
 
     def begin(self, run_id: str, folder: Path, config: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ from dtk.record.own_tracker import OwnTracker
 
 PROBE_S = 2.0  # How long a server may take to answer before the run is tracked offline.
 INIT_S = 20.0  # Chosen: wandb waits 90 s by default, longer than a run should for a tracker.
-FINISH_S = 60.0  # How long the tracker may go on after the run ended: a diagnosis takes some of it.
+FINISH_S = 60.0  # How long the tracker may continue after the run ended: a diagnosis takes some of it.
 UPLOAD_S = 3600.0  # The same where a checkpoint is uploaded.
 POLL_S = 1.0  # Chosen: a dashboard is no faster.
 HPARAM_METRICS = ("loss", "validation_loss", "tokens_per_s", "step_time_s", "peak_memory_bytes", "mfu")

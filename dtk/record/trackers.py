@@ -130,7 +130,7 @@ class Tracker:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self, exit_code: int, timeout_s: float = CLOSE_S) -> None:
-        """Let the tracker finish for a few seconds; then it goes on by itself, or is stopped if it stalls."""
+        """Let the tracker finish for a few seconds; then it continues by itself, or is stopped if it stalls."""
         ends_s = time.monotonic() + timeout_s
         self._writer.submit(self.topic, lambda: self._send({"end": exit_code}))
         sent = self._writer.close(timeout_s)
@@ -145,7 +145,7 @@ class Tracker:
         try:
             self._process.wait(max(0.1, ends_s - time.monotonic()))
         except subprocess.TimeoutExpired:
-            report(self.topic, f"not done after {timeout_s:g} s, goes on as process {self._process.pid}")
+            report(self.topic, f"not done after {timeout_s:g} s, continues as process {self._process.pid}")
 
     def _launch(self) -> None:
         # The same packages, and modules of the user's own, as here.

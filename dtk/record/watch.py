@@ -102,7 +102,7 @@ class Watch:
                 with guarded("watch"):
                     self.log.sample(sys._current_frames().get(threading.main_thread().ident or 0))
             now_s = time.monotonic()
-            # A suspended job must not look like a stalled one when it goes on.
+            # A suspended job must not look like a stalled one when it continues.
             elapsed_s, last_s = min(now_s - last_s, 2 * EVERY_S), now_s
             try:
                 self._tick(store, elapsed_s)

@@ -133,7 +133,7 @@ def _recorded(kind: Kind, original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             result = original(*args, **kwargs)
             state = ISSUED if call.asynchronous else FINISHED
-            # On an accelerator the wait only makes one stream wait for another: the host goes on.
+            # On an accelerator the wait only makes one stream wait for another: the host continues.
             if call.asynchronous and isinstance(result, dist.Work) and call.on_host():
                 log.works[result] = token
         finally:

@@ -210,7 +210,7 @@ class Strategy(ABC):
         raise NotImplementedError
 
     def rank_state(self) -> dict[str, Tensor]:
-        """Return what only this rank knows and must go on with; a checkpoint is read into these tensors."""
+        """Return what only this rank knows and must continue with; a checkpoint is read into these tensors."""
         return {}
 
     def restore(self, state: dict[str, Tensor]) -> None:  # noqa: B027

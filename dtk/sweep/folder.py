@@ -1,5 +1,5 @@
 """The record of a sweep, `<runs_folder>/sweeps/<id>/`: its points, frozen, and which run each became.
-Written once and then only appended to, so a sweep that was killed at any moment can go on.
+Written once and then only appended to, so a sweep that was killed at any moment can continue.
 """
 
 import fcntl
@@ -101,13 +101,13 @@ class Sweep:
         return next((t for t in reversed(self.trials) if (t.point, t.repeat) == (point, repeat)), None)
 
     def close(self) -> None:
-        """Let others go on with it."""
+        """Let others continue with it."""
         if self._log is not None:
             self._log.close()
             self._log = None
 
     def lock(self) -> None:
-        """Keep a second process from going on with the same sweep.
+        """Keep a second process from continuing the same sweep.
 
         Raises:
             DtkError: one does already, or the folder cannot be written.
@@ -181,16 +181,16 @@ def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -
         if about.schema_version > SCHEMA_VERSION:
             newer.append(about)
         elif [about.method, about.source, about.repeats] == wanted:
-            say(f"going on with the sweep {about.id}, its points as they were then")
+            say(f"continuing the sweep {about.id} with the points as they were frozen")
             sweep = Sweep(path.parent, about)
             _read(sweep)
             sweep.lock()
             return sweep
     if newer:
         raise DtkError(f"the sweep {newer[0].id} was written by a newer dtk", f"schema {newer[0].schema_version}")
-    others = f"{len(folders)} there are of other commands" if folders else "there is none at all"
+    others = "it has sweeps of other commands only" if folders else "there are no sweeps"
     fix = "type the same command as before with --resume, or start it without"
-    raise DtkError(f"no sweep of this command in {typed(runs_folder / FOLDER)} to go on with", others, fix)
+    raise DtkError(f"no sweep of this command to continue in {typed(runs_folder / FOLDER)}", others, fix)
 
 
 def _about(path: Path) -> About:
@@ -226,7 +226,7 @@ def _read(sweep: Sweep) -> None:
             sweep.points.append(msgspec.convert(read_json(path, _LARGEST_BYTES), Point))
         lines = log.read_bytes().split(b"\n") if log.exists() else []
     except (OSError, ValueError) as error:
-        raise DtkError(f"the sweep {sweep.about.id} is damaged", str(error), "start it anew") from error
+        raise DtkError(f"the sweep {sweep.about.id} is damaged", str(error), "start a new sweep") from error
     for event in objects(lines):
         try:
             key = (int(event["point"]), int(event["repeat"]))

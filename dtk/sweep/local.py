@@ -210,6 +210,6 @@ class EarlyStop:
             if self._search.ends(look(trial, values), others):
                 self.stopped = True
                 ask_ranks()
-                with suppress(DtkError):  # A full disk behind standard output is no reason to let the run go on.
+                with suppress(DtkError):  # A full disk behind standard output is no reason to let the run continue.
                     # In one piece: the console of the run writes at the same time.
                     say("the search ends this run: others were better at this step")

@@ -14,7 +14,7 @@ from dtk.launch.prepare import compose_point, place_point
 
 REPEATS = "repeats"  # What is typed like an override and belongs to the sweep: how often every point is run.
 MOST_REPEATS = 100  # Chosen: intervals hardly shrink beyond.
-NO_RESUME = DtkError("resume= goes on with one run", "a sweep makes new ones", "a sweep goes on by --resume")
+NO_RESUME = DtkError("resume= continues one run", "a sweep starts new ones", "use --resume to continue a sweep")
 
 
 @dataclass(frozen=True, slots=True)

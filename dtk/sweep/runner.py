@@ -26,7 +26,7 @@ DONE = ("finished", STOPPED_EARLY, "queued")
 
 
 class Watch(Protocol):
-    """Looks at a run while it goes on, and may stop it."""
+    """Looks at a run while it is running, and may stop it."""
 
     stopped: bool
     """Whether it did."""
@@ -58,7 +58,7 @@ class Runner:
         return self.exit_code()
 
     def once(self, point: Point, repeat: int) -> bool:
-        """One run of a point, unless it is done already; whether the sweep goes on."""
+        """One run of a point, unless it is done already; whether the sweep continues."""
         self._number += 1
         before = self.sweep.last(point.index, repeat)
         if before is not None and before.state in DONE:
@@ -78,7 +78,7 @@ class Runner:
         return stopped[0] if stopped else max(self.codes, default=0)
 
     def refuse(self, point: Point, error: DtkError) -> None:
-        """Record a proposed point that cannot be launched; the sweep goes on with the others."""
+        """Record a proposed point that cannot be launched; the sweep continues with the others."""
         self._number += 1
         self._headline(point, 0)
         print(f"dtk: {error}", file=sys.stderr, flush=True)
@@ -119,7 +119,7 @@ class Runner:
         try:
             return resume(Composed(config, anew.composed.plain, []), self.config_dir)
         except DtkError as error:
-            say(f"{typed(before.run)} does not go on ({error}); it starts anew")
+            say(f"{typed(before.run)} cannot be continued ({error}); starting the point again")
             return anew
 
     def _headline(self, point: Point, repeat: int) -> None:

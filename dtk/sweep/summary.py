@@ -61,7 +61,7 @@ def say_ending(sweep: Sweep, code: int, again: str, total: int, metric: dict[str
     Args:
         sweep: all that ran.
         code: the sweep's exit code.
-        again: the command that goes on with it.
+        again: the command that continues it.
         total: runs in all, as the headlines counted them.
         metric: `name` and `goal` of what a search looked at.
     """
@@ -76,7 +76,7 @@ def say_ending(sweep: Sweep, code: int, again: str, total: int, metric: dict[str
             what = "out of memory" if trial.state == "oom" else trial.state
             say(f"  {names.get(trial.point, '')}{repeat}: {what}{f': {trial.reason}' if trial.reason else ''}{where}")
     if total > len(last):
-        say(f"  {counted(total - len(last), 'run')} not begun")
+        say(f"  {counted(total - len(last), 'run')} not started")
     queued = [trial for trial in last if trial.state == "queued"]
     if queued:
         say(f"  {counted(len(queued), 'run')} submitted; compare them when they are done")
@@ -89,7 +89,7 @@ def say_ending(sweep: Sweep, code: int, again: str, total: int, metric: dict[str
         output.put(render(compared, columns=output.columns(), colour=output.colours()))
     composed = {point.index for point in sweep.points if point.config}
     if code in STOPPED or any(trial.state not in DONE and trial.point in composed for trial in last):
-        say(f"go on, without what is done: {again}")
+        say(f"to continue with the remaining runs: {again}")
     say(f"points and their runs: {typed(sweep.root)}")
 
 

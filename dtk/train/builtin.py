@@ -111,7 +111,7 @@ class BestCheckpoint(Best):
         return {**super().state(), "step": self.step}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from the best of the earlier run."""
+        """Continue from the best of the earlier run."""
         super().restore(state)
         self.step = state["step"]
 

@@ -170,7 +170,7 @@ class Best(Callback):
         return {"best": None if math.isinf(self.best) else self.best}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from the best value of the earlier run."""
+        """Continue from the best value of the earlier run."""
         self.best = math.inf if state["best"] is None else float(state["best"])
 
 
@@ -202,7 +202,7 @@ class EarlyStopping(Best):
         return {**super().state(), "waited": self.waited}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on counting where the earlier run stopped."""
+        """Continue counting where the earlier run stopped."""
         super().restore(state)
         self.waited = int(state["waited"])
 
@@ -213,7 +213,7 @@ class Callbacks:
 
     training: Training | None = None
     members: list[tuple[str, Callback, bool]] = field(default_factory=list)
-    """Import path, object, and whether the run goes on when it raises."""
+    """Import path, object, and whether the run continues when it raises."""
 
     def each(self, call: Callable[[Callback, Training], None]) -> None:
         """Call a method of every callback.
@@ -274,7 +274,7 @@ class Callbacks:
             DtkError: a callback cannot use its state.
         """
         info = checkpoint / CHECKPOINT_INFO
-        if not self.members or not info.is_file():  # A rehearsed run goes on from a checkpoint that is not there.
+        if not self.members or not info.is_file():  # A rehearsed run continues from a checkpoint that is not there.
             return
         states = json.loads(info.read_text(encoding="utf-8")).get("callbacks", [])
         if [target for target, _ in states] != [target for target, *_ in self.members]:

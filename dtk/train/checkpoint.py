@@ -97,7 +97,7 @@ class Checkpoints:
     ) -> None:
         """Stage a copy of the state and write it aside; it gets its name when all ranks are done.
 
-        Training goes on meanwhile; a write that fails is reported, by rank 0 and once, and does not stop it.
+        Training continues meanwhile; a write that fails is reported, by rank 0 and once, and does not stop it.
 
         Args:
             model: whose parameters and buffers are kept.
@@ -142,7 +142,7 @@ class Checkpoints:
             return
         self._await(self.pending)
         self.pending = None
-        # Rank 0 renames in a callback, which runs after the future is done: nobody may go on before.
+        # Rank 0 renames in a callback, which runs after the future is done: nobody may continue before.
         self.named.wait()
         dist.barrier(group=self.group)
 

@@ -1,5 +1,5 @@
 """Exact metrics on the held-out split, whatever the number of ranks. Samples are dealt out by their position in an
-order that the seed gives. A rank that runs out goes on with batches that are not counted: all issue the same
+order that the seed gives. A rank that runs out continues with batches that are not counted: all issue the same
 collectives.
 """
 
@@ -41,7 +41,7 @@ def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -
     def batches() -> Iterator[Batch]:
         for i in range(rounds):
             ids = own_ids[i * micro : (i + 1) * micro]
-            if not len(ids):  # A rank that has run out goes on with a sample that does not count.
+            if not len(ids):  # A rank that has run out continues with a sample that does not count.
                 yield replace(dataset.validation(np.zeros(1, dtype=np.int64)), counts=False)
                 continue
             batch = dataset.validation(ids)

@@ -11,7 +11,7 @@ FIRST = 1  # Number of the round in which sizes are searched.
 
 
 class ProbeFailedError(Exception):
-    """A probe ended by something else than memory: the search cannot go on. Its text is one line."""
+    """A probe ended by something else than memory: the search cannot continue. Its text is one line."""
 
 
 class TimeUpError(Exception):

@@ -14,7 +14,7 @@ from tests.unit.ui.folders import beat, logged, made
 
 @pytest.fixture
 def page(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    """The first page, with a run that goes on and two that ended."""
+    """The first page, with a run that continues and two that ended."""
     runs = tmp_path / "runs"
     for name, state in (("a-ddp", "queued"), ("b-fsdp", "finished"), ("c-fsdp", "failed")):
         beat(made(runs, name, state), 0, 5, "forward")

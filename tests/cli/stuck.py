@@ -152,7 +152,7 @@ def _hold(name: str, rank: int) -> None:
         case "asks":
             reading, _ = os.pipe()
             os.dup2(reading, 0)
-            input("go on? ")
+            input("continue? ")
         case "queue":
             queue.Queue().get()
         case "child":

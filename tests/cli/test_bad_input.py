@@ -348,7 +348,7 @@ def test_resume_from_the_checkpoint_of_another_model(copy: Path) -> None:
 
 
 @pytest.mark.timeout(90)
-def test_resume_of_a_run_that_is_still_going(tmp_path: Path) -> None:
+def test_resume_of_a_run_that_is_still_running(tmp_path: Path) -> None:
     process = start(tmp_path / "first", *TINY, "train.steps=100000", "launcher.nproc=1", "record=off")
     try:
         assert process.stdout is not None

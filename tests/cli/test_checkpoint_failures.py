@@ -30,7 +30,7 @@ def test_a_run_that_keeps_no_checkpoint_fails_and_says_so_once(tmp_path):
     )
     said = process.stdout + process.stderr
     assert process.returncode == 1, said
-    assert said.count("checkpoint failed: file too large; training goes on") == 1
+    assert said.count("checkpoint failed: file too large; training continues") == 1
     lines = process.stdout.splitlines()
     assert "FAILED after step 6: the last checkpoint failed: file too large; the run has no checkpoint" in lines[-3:]
     assert said.count("the run has no checkpoint") == 1

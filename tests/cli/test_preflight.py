@@ -61,9 +61,9 @@ def test_the_page_of_a_job_that_ends_says_what_was_proven(tmp_path: Path) -> Non
     asked = ["preflight", "--script", str(values), "--world-size", "2", "--steps", "0", "--html", "page.html"]
     process = dtk(tmp_path, *asked, "--", "objects")
     assert process.returncode == 0, process.stderr
-    assert process.stdout.startswith("would end: ") and "page.html" in process.stdout
+    assert process.stdout.startswith("would finish: ") and "page.html" in process.stdout
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert page.startswith("<!doctype html>") and "What was proven" in page and "every rank finishes" in page
+    assert page.startswith("<!doctype html>") and "What was proven" in page and "every rank ends by itself" in page
 
 
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])

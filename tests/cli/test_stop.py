@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGKILL at any moment: what is complete survives, and the run goes on from it."""
+"""Ctrl-C, SIGTERM and SIGKILL at any moment: what is complete survives, and the run continues from it."""
 
 import contextlib
 import os
@@ -109,12 +109,12 @@ def test_ranks_that_still_import_end_when_the_launcher_is_killed(tmp_path):
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("still_there", [True, False])
 def test_a_rank_ends_whose_launcher_went_before_it_looked(still_there):
-    code = "import sys; from dtk.orphan import end_with; end_with(int(sys.argv[1])); print('went on')"
+    code = "import sys; from dtk.orphan import end_with; end_with(int(sys.argv[1])); print('continued')"
     parent = os.getpid() if still_there else 1
     done = subprocess.run(
         [sys.executable, "-c", code, str(parent)], cwd=ROOT, capture_output=True, text=True, timeout=50
     )
-    assert (done.returncode, done.stdout) == ((0, "went on\n") if still_there else (1, ""))
+    assert (done.returncode, done.stdout) == ((0, "continued\n") if still_there else (1, ""))
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Sweeps as a user types them: lists, a file, one that is stopped and goes on. W&B's server: test_wandb_server.py."""
+"""Sweeps as a user types them: lists, a file, one that is stopped and continues. W&B's server: test_wandb_server.py."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def test_lists_are_run_one_after_another_and_compared_at_the_end(tmp_path, capsy
     words = out[out.index("2 of 2 runs done") :]
     assert "comparable: the runs did the same work" in words and "tokens/s" in words, "the comparison"
     assert main([*arguments, "--resume"]) == 0
-    assert "going on with the sweep" in capsys.readouterr().out and len(list_runs(tmp_path)) == 2, "nothing to do"
+    assert "continuing the sweep" in capsys.readouterr().out and len(list_runs(tmp_path)) == 2, "nothing to do"
 
 
 @pytest.mark.extended
@@ -118,7 +118,7 @@ def test_a_file_that_is_checked_runs_nothing(tmp_path, monkeypatch, capsys):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_sweep_that_was_stopped_goes_on(number, tmp_path):
-    """By Ctrl-C with a checkpoint, from which it goes on; after SIGKILL of the parent from the last one."""
+    """By Ctrl-C with a checkpoint, from which it continues; after SIGKILL of the parent from the last one."""
     point = ["strategy=single,ddp", "train.steps=60", "checkpoint=default", "checkpoint.every=5", "train.log_every=1"]
     arguments = ["run", "-m", f"runs_folder={tmp_path}", *TINY, *point, "data.sequence_length=64", "checkpoint.keep=3"]
     process = dtk(*arguments)
@@ -131,7 +131,7 @@ def test_a_sweep_that_was_stopped_goes_on(number, tmp_path):
     assert code == (130 if number == signal.SIGINT else -9), out + error
     (first,) = list_runs(tmp_path)
     if number == signal.SIGINT:
-        assert "go on, without what is done: " in out
+        assert "to continue with the remaining runs: " in out
         assert first.state == "preempted"
     else:
         while any(path.exists() for path in ranks_of(Path(first.path))):  # They end when their parent is gone.

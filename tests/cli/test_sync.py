@@ -20,7 +20,7 @@ NAMES = ("ddp", "fsdp")
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Six steps; the first attempt ended after step 4, the second went on from step 2."""
+    """Six steps; the first attempt ended after step 4, the second continued from step 2."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)

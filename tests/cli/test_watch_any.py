@@ -226,7 +226,7 @@ def test_a_job_that_hung_is_explained_when_it_is_stopped(number, tmp_path):
     report = error.partition("HUNG: a rank never reached a collective [hang.host_stall")[2]
     assert "blame   rank 1 (victims: rank 0)" in report, error
     assert f"job.py:{line_of(path, 'stuck')} in train (rank 1)" in report
-    assert "tells where the ranks were" in report
+    assert "shows where the ranks were" in report
     assert not left_running(path)
 
 

@@ -115,7 +115,7 @@ def extra(loop: Loop, paths: RunPaths) -> dict[str, Any]:
 
 
 def run_all(context: Context, cases: dict[str, dict[str, Any]], folder: str) -> dict[str, dict[str, Any]]:
-    """`cases`: name -> changes, with `load` the name of the case to go on with; returns what came of each."""
+    """`cases`: name -> changes, with `load` the name of the case to continue with; returns what came of each."""
     results = {}
     for name, given in cases.items():
         changes = {key: value for key, value in given.items() if key != "load"}

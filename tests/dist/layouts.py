@@ -84,7 +84,7 @@ JOB = (
 
 
 def curves(context: Context, jobs: dict[str, dict[str, Any]], folder: str, sources: dict[str, str]) -> dict[str, Any]:
-    """On every rank: the losses of whole jobs; `sources`: job -> the one from whose checkpoint it goes on."""
+    """On every rank: the losses of whole jobs; `sources`: job -> the one from whose checkpoint it continues."""
     results = {}
     for name, plain in jobs.items():
         load = f"{folder}/{sources[name]}" if name in sources else None
@@ -99,7 +99,7 @@ def differences(
 
     Returns:
         layout -> largest relative difference of its losses from those of one process: over all steps; the same, where
-        one process goes on at half.
+        one process continues at half.
     """
     sizes = (f"data.sequence_length={length}", f"train.micro_batch_size={1 if ranks > 4 else 2}")
     common = [f"model={model}", *sizes, *JOB, f"train.steps={STEPS}"]

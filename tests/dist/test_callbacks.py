@@ -48,7 +48,7 @@ CASES = {
     "averages of shards": case("Averages", FSDPConfig(), decay=0.9),
     "one rank": case("StopsOnOneRank", FSDPConfig(), steps=20),
     "raises": case("Raises"),
-    "raises and goes on": case("Raises", keep_going=True),
+    "raises and continues": case("Raises", keep_going=True),
     "patience": case("Never", steps=20, patience=2),
     "interrupted": case("Never", steps=4, patience=2),
     "resumed": case("Never", steps=20, patience=2, load="interrupted"),
@@ -94,7 +94,7 @@ def test_what_one_rank_asks_for_all_ranks_do(results):
 def test_one_that_raises_fails_the_run_unless_it_is_to_go_on(results):
     for rank in results:
         assert rank["raises"]["error"] == "ValueError: bad callback" and rank["raises"]["step"] == 1
-        assert rank["raises and goes on"]["error"] == "" and rank["raises and goes on"]["step"] == 4
+        assert rank["raises and continues"]["error"] == "" and rank["raises and continues"]["step"] == 4
 
 
 def test_patience_is_counted_on_after_a_resume(results):

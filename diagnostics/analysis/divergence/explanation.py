@@ -101,8 +101,8 @@ KINDS: dict[tuple[Deviation, Place], Kind] = {
     ("substitute", "ended"): "fewer_iterations",
     ("insert", "ended"): "fewer_iterations",
 }
-"""The table of kinds. A minority that inserts a call behind the loop has left it, while its peers go on; one that lacks
-a call behind the loop runs on."""
+"""The table of kinds. A minority that inserts a call behind the loop has left it, while its peers continue; one that
+lacks a call behind the loop is still in the loop."""
 _ROUNDS_OF_ONE_CALL = 2
 """Equal calls before a single one that make it a round of a loop; one may be the other half of a pair of calls."""
 _REDUCTIONS = {"all_reduce", "reduce", "reduce_scatter"}

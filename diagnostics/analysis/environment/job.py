@@ -38,7 +38,7 @@ class JobEnvironment(Struct):
     spoken: bool = False
     """Whether there is any record in which a library would say what it refuses: logs, exceptions, a dtk run."""
     lost: bool = False
-    """Whether a dtk run says that it is going on while the process of its launcher is gone."""
+    """Whether a dtk run says that it is running while the process of its launcher is gone."""
 
 
 def job_environment(evidence: Evidence) -> JobEnvironment:

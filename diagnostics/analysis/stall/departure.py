@@ -1,4 +1,4 @@
-"""Ranks that ended in order while others wait: who deviates, those that ended or those that went on?
+"""Ranks that ended in order while others wait: who deviates, those that ended or those that continued?
 A call from a line that no rank that ended came to, behind which all calls fit again, is one too many.
 """
 
@@ -74,7 +74,7 @@ Departure = MoreCalls | EarlierStep | EndedInRound | RoundUnknown
 
 
 def departure(job: JobState, ended: tuple[int, ...]) -> Departure:
-    """Compare ranks that ended in order with those that went on.
+    """Compare ranks that ended in order with those that continued.
 
     Args:
         job: in which others wait for these ranks, or lost them.

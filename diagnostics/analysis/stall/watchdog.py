@@ -147,7 +147,7 @@ def _vote(group: GroupLog) -> Vote | None:
 
 
 def _drift(group: GroupLog) -> WatchdogDrift | None:
-    """Return the ranks behind, where most ranks of the group went on without them."""
+    """Return the ranks behind, where most ranks of the group continued without them."""
     counters = group.counters
     completed = {rank: wait.seq - 1 for rank, wait in group.waits.items()}
     completed |= {rank: counter.completed for rank, counter in counters.items() if rank not in completed}

@@ -50,7 +50,7 @@ class CallProfile(Struct):
     on_compute: bool
     """On the stream that computes."""
     waited: bool
-    """Compute of the same phase went on only after it, and no compute ran beside it."""
+    """Compute of the same phase continued only after it, and no compute ran beside it."""
     gap: Gap | None
     """The longest stretch without work between the collective before it and this one."""
     idled: int

@@ -22,7 +22,7 @@ def _words(finding: Finding, one: Course, before: float, after: float) -> Text:
 
 
 def decide(job: PrintedSteps) -> list[Finding]:
-    """Decide from steps that go on, in the same log or in another, where an earlier course has them too."""
+    """Decide from steps that continue, in the same log or in another, where an earlier course has them too."""
     case = worse_after_resume(job)
     if case is None:
         return [undecided(ID, "No recorded steps show a worse loss after a resume.", "the logs before and after it")]

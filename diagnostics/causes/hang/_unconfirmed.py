@@ -52,7 +52,7 @@ def unconfirmed(
                 "When the run was killed its oldest pending call was {waited_s:.1f} s old, too young to call it a hang."
             )
             return left_open(cause, text, "", waited_s=job.waited_s())
-        goes_on = "The run has not ended;" if job.state else "Nothing shows whether the run has ended;"
+        goes_on = "The job is still running;" if job.state else "Nothing shows whether the job has ended;"
         text = "{goes_on} its oldest pending call is {waited_s:.1f} s old, too young to call it a hang."
         return left_open(cause, text, "a later look at the run", goes_on=goes_on, waited_s=job.waited_s())
     if answer := otherwise(stall, bool(waiting)):

@@ -61,7 +61,7 @@ def decide(stall: Stall) -> list[Finding]:
     if case is None:
         own = {rank: end.what for rank, end in job.endings.items() if end.kind == "raised" and end.frames}
         if own and job.finished() and not job.evidence.doubt:
-            text = "{who:^} ended with {what}, and the run went on to its end."
+            text = "{who:^} ended with {what}, and the run continued to its end."
             return [left_open(ID, text, _endings.ERROR_FILES, about=own, what=next(iter(own.values())))]
         return [_endings.unconfirmed(stall, ID, _endings.ERROR_FILES, vanished=True)]
     confidence = _endings.CONFIDENCE

@@ -25,7 +25,7 @@ def _summary(facts: Disagreement) -> str:
     if divergence.whole:
         meets = "{mine} meets {theirs}"
         if divergence.ended:
-            meets = "{mine} is the last call on one side, the other goes on to {theirs}"
+            meets = "{mine} is the last call on one side, the other continues to {theirs}"
         run, expected = divergence.iterations or (0, 0)
         counts = f" ({counted(run, 'iteration')} instead of {expected})" if run != expected else ""
         times = facts.kind.partition("_")[0]

@@ -9,7 +9,7 @@ from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided, worded
 from diagnostics.contract.formatting import counted
 
-_LEAVE_OUT = Remedy("environment", "leave the node out (--exclude=NODE) until it is repaired", "the job goes on")
+_LEAVE_OUT = Remedy("environment", "leave the node out (--exclude=NODE) until it is repaired", "the job continues")
 Words = Callable[[DeviceHealth, Sequence[DeviceHealth]], tuple[str, str]]
 """Says of the worst device, beside all that were looked at, what it does: a clause, and the measured value."""
 

@@ -19,7 +19,7 @@ _GAVE_UP = re.compile(
 
 
 def decide(job: PrintedSteps) -> list[Finding]:
-    """Decide from skipped steps that go on to the end of the log, and from the error with which trainers give up.
+    """Decide from skipped steps that continue to the end of the log, and from the error with which trainers give up.
 
     A few skipped steps at the start are how a loss scale is found.
     """

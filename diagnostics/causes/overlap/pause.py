@@ -28,7 +28,7 @@ def _words(cost: StepCost, *, kind: HostWork, longest_ms: float, within: str) ->
         summary=f"The host pauses{doing}, and the device idles meanwhile: {cost}; the longest pause takes "
         f"{figure(longest_ms)} ms.{unknown}",
         change=change,
-        why=entry.get("why", "launches go on only when it is over"),
+        why=entry.get("why", "launches continue only when it is over"),
     )
 
 

@@ -66,7 +66,7 @@ class FailureTable(Struct):
     row: _Row | None = None
 
     def feed(self, text: str, number: int) -> bool:
-        """One line without its prefix; whether the table goes on."""
+        """One line without its prefix; whether the table continues."""
         match = ROW.match(text)
         if match is None:
             if self.row is not None and self.row.trace.active and text.startswith("  "):

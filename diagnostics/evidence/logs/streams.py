@@ -52,7 +52,7 @@ class _Stream(Struct):
     """Rank of a process whose traceback torch.multiprocessing repeats."""
     fatal: RankError | None = None
     raised: list[RankError] = field(default_factory=list)
-    """The last ones, until it is clear whether the process went on."""
+    """The last ones, until it is clear whether the process continued."""
     seen: set[tuple[str, str, tuple[Frame, ...]]] = field(default_factory=set)
     """Exceptions told before."""
     steps: set[str] = field(default_factory=set)

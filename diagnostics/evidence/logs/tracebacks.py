@@ -167,7 +167,7 @@ class Assembler(Struct):
         elif not text.strip() or _TEXT["new_record"].match(text):
             self.message_open = False
         elif self.first is not None and self.first.message and not _TEXT["continues"].match(text):
-            self.message_open = False  # the log goes on with something else
+            self.message_open = False  # the log continues with something else
         elif self.message_open and self.first is not None and len(self.first.message) < MAX_MESSAGE:
             self.first.message = f"{self.first.message}\n{text.strip()}".strip()[:MAX_MESSAGE]
         if self.quiet > (8 if self.chained or self.message_open else 3):

@@ -119,7 +119,7 @@ class _Scan(Struct):
     prefix: re.Pattern[str] | None = None
     """What stood in front of the last traceback."""
     wrapped: Line | None = None
-    """A line of torch's watchdog that says nothing yet: something folded it, and the next line goes on."""
+    """A line of torch's watchdog that says nothing yet: something folded it, and the next line continues."""
 
     def wanted(self) -> bool:
         return self.following > 0 or self.streams.following > 0 or self.collective.number > 0

@@ -150,7 +150,7 @@ class TimelineFile(Handle, frozen=True):
                 timeline.damaged += 1
                 continue
             if sampled.last is not None and step.step < sampled.last.step:
-                sampled = _Sampled(most_steps)  # a new attempt goes on in the same file
+                sampled = _Sampled(most_steps)  # a new attempt continues in the same file
             sampled.add(step)
         timeline.steps = sampled.steps()
         if not timeline.steps and not timeline.host_used and timeline.damaged:

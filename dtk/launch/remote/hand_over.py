@@ -46,8 +46,8 @@ def hand_over(
     launcher = point.composed.config.launcher
     program = "" if dry_run else submit.check_program(launcher.name)
     if launcher.name != "slurm" and point.paths is not None:
-        what = f"launcher={launcher.name} cannot go on with a run folder of this machine"
-        fix = "submit the manifest of that run again: it goes on from the last checkpoint"
+        what = f"launcher={launcher.name} cannot continue with a run folder of this machine"
+        fix = "submit the manifest of that run again: it continues from the last checkpoint"
         raise DtkError(what, "its run folders are on the cluster", fix)
     if launcher.name == "slurm":
         data: dict[str, Any] | None = check_parts(point.composed.config, launcher.nodes * placement.nproc)
@@ -91,7 +91,7 @@ def _moved(point: Resumed) -> Resumed:
 def _to_slurm(
     point: Resumed, job: Submission, text: str, program: str, opened: Callable[[RunPaths], None] | None
 ) -> int:
-    """Make the run folder, or go on in the one that is resumed, and submit."""
+    """Make the run folder, or continue in the one that is resumed, and submit."""
     from diagnostics.report.files import replace
     from dtk.record.run_folder import writing
 

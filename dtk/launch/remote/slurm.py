@@ -59,7 +59,7 @@ def _options(job: Submission, folder: str) -> list[str]:
         "account": launcher.account,
         "qos": launcher.qos,
         "time": None if launcher.time is None else check_time(launcher.time, "launcher.time"),
-        # To the script alone: it tells the ranks, and then knows that the job is to go on.
+        # To the script alone: it tells the ranks, and then knows that the job is to continue.
         "signal": f"B:USR1@{launcher.signal_before_s}",
         "open-mode": "append",
         "chdir": folder,

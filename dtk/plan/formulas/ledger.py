@@ -91,6 +91,6 @@ class Ledger:
         return Memory(rank, at_peak, self.peak_region, self.by_region, host_bytes, file_bytes, paged_bytes)
 
     def enter(self, region: str) -> None:
-        """Go on in another region of the step."""
+        """Continue in another region of the step."""
         self.region = region
         self.change("temporaries", 0)

@@ -21,7 +21,7 @@ class Walk:
 
     price: Price
     blocking: bool = False
-    """Whether the host waits for each collective before it goes on, so that nothing runs beside it."""
+    """Whether the host waits for each collective before it continues, so that nothing runs beside it."""
     now_s: float = 0.0
     """When the compute stream is free."""
     compute_s: float = 0.0
@@ -94,7 +94,7 @@ class Bucket:
 
 
 def ddp_micro_batch(walk: Walk, forward_s: float, buckets: Sequence[Bucket], last: bool) -> None:
-    """Forward and backward; in the last micro-batch each full bucket is reduced while backward goes on.
+    """Forward and backward; in the last micro-batch each full bucket is reduced while backward continues.
 
     The next thing on the compute stream finds all buckets reduced: DDP waits for them at the end of backward.
     """

@@ -81,7 +81,7 @@ class Start:
         return True
 
     def run(self) -> None:
-        """Until the group is made, or another process of this rank goes on with it."""
+        """Until the group is made, or another process of this rank continues with it."""
         import time
 
         while not self.stopped and self.about["pid"] == os.getpid():

@@ -128,7 +128,7 @@ def test_steps_that_a_resumed_run_made_again_count_once(tmp_path: Path) -> None:
     first = make_run(tmp_path, "a")
     second = make_run(tmp_path, "b", change={"strategy.bucket_cap_mb": 1})
     lines = [json.loads(line) for line in (second / "metrics.jsonl").read_text().splitlines()]
-    # The first attempt got to step 8 with other samples after step 5, from where the second attempt went on.
+    # The first attempt got to step 8 with other samples after step 5, from where the second attempt continued.
     begun = [{**line, "samples_hash": "ff", "loss": 9.0} if line["step"] > 5 else line for line in lines[:8]]
     again = [{**line, "attempt": 1} for line in lines[5:]]
     (second / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in begun + again))

@@ -88,11 +88,11 @@ def test_a_damaged_checkpoint_is_named_with_the_way_out(
     damage(newest / name)
     line = refusal(run)
     assert f"the checkpoint {newest} is damaged: {why}" in line
-    assert "remove it to go on from step_00000004: rm -r " in line
+    assert "remove it to continue from step_00000004: rm -r " in line
     shutil.rmtree(Path(shlex.split(line[line.index("rm -r ") :])[2]))
     assert resumed(run).paths == run
     damage(run.checkpoint(4) / name)
-    assert "to start again from step 1, as there is no other" in refusal(run)
+    assert "to start again from step 1, because there is no other" in refusal(run)
 
 
 def test_only_the_checkpoint_that_is_taken_is_read(run: RunPaths) -> None:

@@ -1,4 +1,4 @@
-"""Faults of collectives: alone, a rank has nobody to disagree with and goes on."""
+"""Faults of collectives: alone, a rank has nobody to disagree with and continues."""
 
 from typing import Any
 

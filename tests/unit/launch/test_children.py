@@ -25,7 +25,7 @@ def told(children: Children) -> list[tuple[int, dict[str, Any]]]:
     lines: list[tuple[int, dict[str, Any]]] = []
     ends_s = time.monotonic() + 30
     while not children.ended:
-        assert time.monotonic() < ends_s, "the children go on"
+        assert time.monotonic() < ends_s, "the children continue"
         lines += children.lines(0.1)
     return [*lines, *children.lines(0.0)]
 

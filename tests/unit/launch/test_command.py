@@ -22,7 +22,7 @@ def shell(script: str, log: Path) -> Command:
 def end_of(command: Command) -> int:
     """Wait for the end, which a defect must not put off for ever."""
     code = command.wait(20)
-    assert code is not None, "the command goes on"
+    assert code is not None, "the command continues"
     return code
 
 

@@ -74,7 +74,7 @@ def test_attempts_do_not_see_each_others_keys(alone: None, monkeypatch: pytest.M
     first.set("address", "of the first attempt")
     assert first.underlying_store.check(["attempt_0/address"])
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    monkeypatch.setenv("RANK", "1")  # The store of rank 0 goes on; another rank connects to it.
+    monkeypatch.setenv("RANK", "1")  # The store of rank 0 continues; another rank connects to it.
     monkeypatch.setenv("WORLD_SIZE", "2")
     second = meet(20.0)
     assert not second.check(["address"]) and second.underlying_store.check(["attempt_0/address"])

@@ -51,5 +51,5 @@ def test_a_folder_that_cannot_be_written_costs_one_line(tmp_path: Path, capsys: 
     (tmp_path / "file").write_text("")
     keep_plan(RunPaths(tmp_path / "file"), planned_job([*TINY, "strategy=ddp"]), 2, 8, "cpu")
     error = capsys.readouterr().err
-    assert error.startswith("dtk: no plan was stored: ") and error.endswith("; the run goes on\n")
+    assert error.startswith("dtk: no plan was stored: ") and error.endswith("; the run continues\n")
     assert error.count("\n") == 1

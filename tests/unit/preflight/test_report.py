@@ -10,7 +10,7 @@ from dtk.preflight.calls import End, Group, Record
 from dtk.preflight.report import ASSUMED, LIMITS, answer, as_json, document
 from dtk.preflight.run import Job, Preflight
 from dtk.preflight.verdict import judge
-from dtk.preflight.what_if import MISHAPS, Tried
+from dtk.preflight.what_if import INJECTED_FAILURES, Tried
 from tests.unit.preflight.programs import Step, blocking, record
 
 WORLD = Group("0", (0, 1), "default_pg")
@@ -33,7 +33,7 @@ def shown(made: Preflight, **values: Any) -> str:
 
 def test_a_job_that_ends_says_what_that_is_based_on() -> None:
     assert answer(found()) == (
-        "would end: every rank finishes (2 ranks, all simulated; 2 steps, 8 calls and waits; 1.2 s)"
+        "would finish: every rank ends by itself (2 ranks, all simulated; 2 steps, 8 calls and waits; 1.2 s)"
     )
     assert "to its own end" in answer(found(steps=0))
     page = html.render(document(found(note="The model's widths are reduced.")))
@@ -56,17 +56,22 @@ def test_a_job_that_would_hang_says_where() -> None:
 
 
 TRIED = (
-    Tried(MISHAPS[0], 1, hangs=True, cause="hang.uneven_iterations", where="all_reduce at /job/train.py:12"),
-    Tried(MISHAPS[1], 1, hangs=False, skipped="which branch of your model, only you can say"),
-    Tried(MISHAPS[3], 1, hangs=False),
+    Tried(INJECTED_FAILURES[0], 1, hangs=True, cause="hang.uneven_iterations", where="all_reduce at /job/train.py:12"),
+    Tried(INJECTED_FAILURES[1], 1, hangs=False, skipped="dtk does not know which branch of your model to skip"),
+    Tried(INJECTED_FAILURES[3], 1, hangs=False),
 )
 
 
 @pytest.mark.parametrize("last", [1, 2])
-def test_mishaps_are_rows_whatever_the_job_does(last: int) -> None:
+def test_injected_failures_are_rows_whatever_the_job_does(last: int) -> None:
     text = shown(found(last, tried=TRIED))
     assert "What if, on rank 1 alone" in text
-    for row in ("hang.uneven_iterations", "not tried: which branch", "it raises an exception", "would end"):
+    for row in (
+        "hang.uneven_iterations",
+        "not tried: dtk does not know which branch",
+        "it raises an exception",
+        "would finish",
+    ):
         assert row in text
     assert "all_reduce at /job/train.py:12" in text
 

@@ -87,7 +87,7 @@ def test_what_if(found: dict[str, dict[str, Any]]) -> None:
 
 
 def source_of_the_waiting(result: dict[str, Any], fault: str) -> str:
-    """What the answer on the whole job says of that mishap."""
+    """What the answer on the whole job says of that failure."""
     (stands,) = [stands for name, *_, stands in result["tried"] if name == fault]
     assert isinstance(stands, str)
     return stands

@@ -70,7 +70,7 @@ def test_lengths_that_do_not_fit() -> None:
 
 
 def test_stages_that_send_another_number_of_messages() -> None:
-    """Of two steps, in the second of which the last stage sends one message less and goes on."""
+    """Of two steps, in the second of which the last stage sends one message less and continues."""
     pair = Group("0", (0, 1), "pp")
 
     def stage(rank: int, p2p: str, messages: int) -> Record:

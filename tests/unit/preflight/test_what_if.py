@@ -1,4 +1,4 @@
-"""Mishaps: what each of them is, and what is told of a job in which one was tried."""
+"""Injected failures: what each of them is, and what is reported of a job in which one was tried."""
 
 import dataclasses
 from typing import get_args, get_type_hints
@@ -10,7 +10,7 @@ from dtk.config.schema import CustomModelConfig, RankFault
 from dtk.preflight.calls import End, Group, Record
 from dtk.preflight.pool import Collected
 from dtk.preflight.verdict import judge
-from dtk.preflight.what_if import MISHAPS, RESUME, STEPS, Tried, WhatIf, _tried
+from dtk.preflight.what_if import INJECTED_FAILURES, RESUME, STEPS, Tried, WhatIf, _tried
 from dtk.strategies.ddp import DDPConfig
 from tests.unit.plan.closed_form_jobs import job
 from tests.unit.preflight.programs import Step, blocking, record
@@ -28,26 +28,28 @@ def records(*calls: int, end: End | None = None) -> dict[int, Record]:
     }
 
 
-@pytest.mark.parametrize("mishap", MISHAPS, ids=lambda mishap: mishap.fault)
-def test_a_mishap_is_a_fault_of_one_rank_within_the_steps(mishap: object) -> None:
-    assert mishap in MISHAPS
+@pytest.mark.parametrize("failure", INJECTED_FAILURES, ids=lambda failure: failure.fault)
+def test_an_injected_failure_is_a_fault_of_one_rank_within_the_steps(failure: object) -> None:
+    assert failure in INJECTED_FAILURES
     names = get_args(get_type_hints(RankFault)["name"])
-    assert mishap.fault in (*names, RESUME)  # type: ignore[attr-defined]
-    assert 1 < mishap.step <= STEPS  # type: ignore[attr-defined]
+    assert failure.fault in (*names, RESUME)  # type: ignore[attr-defined]
+    assert 1 < failure.step <= STEPS  # type: ignore[attr-defined]
 
 
 def test_others_that_wait_are_told_with_the_cause() -> None:
-    found = _tried(MISHAPS[4], 1, judge(records(2, 1, 2, end=End("exited")), {}, "a test"))
+    found = _tried(INJECTED_FAILURES[4], 1, judge(records(2, 1, 2, end=End("exited")), {}, "a test"))
     assert found.hangs and found.cause.startswith("hang.")
     assert found.where == "all_reduce at /job/train.py:12"
     assert found.stands.startswith("ranks 0,2 in all_reduce")
 
 
 def test_a_job_that_ends_or_only_fails_does_not_hang() -> None:
-    assert _tried(MISHAPS[0], 1, judge(records(2, 2, 2), {}, "a test")) == Tried(MISHAPS[0], 1, hangs=False)
+    assert _tried(INJECTED_FAILURES[0], 1, judge(records(2, 2, 2), {}, "a test")) == Tried(
+        INJECTED_FAILURES[0], 1, hangs=False
+    )
     raised = End("raised", error=RankError(None, "", 0, "ValueError", "bad", ()))
     failed = judge(records(2, 2, 2, end=raised), {}, "a test")
-    assert failed.report is not None and not _tried(MISHAPS[3], 1, failed).hangs
+    assert failed.report is not None and not _tried(INJECTED_FAILURES[3], 1, failed).hangs
 
 
 def test_a_branch_of_the_users_own_model_is_not_guessed() -> None:
@@ -55,6 +57,6 @@ def test_a_branch_of_the_users_own_model_is_not_guessed() -> None:
     trial = WhatIf(
         config=config, plain={}, records=records(2, 2, 2), collected=Collected(), local_size=8, limit_s=1.0, reads=True
     )
-    branch = next(mishap for mishap in MISHAPS if mishap.fault == "unused_parameters")
+    branch = next(failure for failure in INJECTED_FAILURES if failure.fault == "unused_parameters")
     found = trial._try(branch)
     assert found.skipped and not found.hangs

@@ -31,7 +31,7 @@ for step in range(100):
     dist.all_reduce(torch.ones(4))
 dist.all_reduce(torch.ones(8), group=other)
 if rank == 0:
-    # Rank 1 never joins this one: rank 0 is blocked while its black box goes on.
+    # Rank 1 never joins this one: rank 0 is blocked while its black box continues.
     with communication("all_reduce", 64, "dp"):
         dist.all_reduce(torch.ones(16))
 else:

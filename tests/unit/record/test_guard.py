@@ -11,7 +11,7 @@ from dtk.record.guard import Writer, bounded, flush_reports, guarded, report
 
 @pytest.fixture
 def told(monkeypatch):
-    """What is said on stderr. The thread that prints goes on between tests, so each has a stream of its own."""
+    """What is said on stderr. The thread that prints continues between tests, so each has a stream of its own."""
     stream = io.StringIO()
     # pytest puts its own in place of sys.stderr before each phase of a test.
     monkeypatch.setattr(guard, "sys", SimpleNamespace(stderr=stream))
@@ -31,7 +31,7 @@ def test_a_failure_is_reported_once_per_topic(told):
     lines = told.getvalue().splitlines()
     assert len(lines) == 2
     assert lines[0].startswith("dtk: metrics: OSError: [Errno 28] No space left on device")
-    assert lines[1] == "dtk: events: gone; training goes on"
+    assert lines[1] == "dtk: events: gone; training continues"
 
 
 def test_writer_keeps_order_and_outlives_failures(told):

@@ -247,7 +247,7 @@ def test_shapes_that_change_every_call_do_not_grow_memory(log):
 
 
 def test_destroying_a_group_leaves_the_count_of_the_others(log):
-    """Its members destroy it at different positions of the world group, which must go on as if nothing was."""
+    """Its members destroy it at different positions of the world group, which must continue as if nothing was."""
     dist.all_reduce(torch.zeros(2))
     before = next(iter(log.groups.values()))
     part = dist.new_group([0])

@@ -41,7 +41,7 @@ class Misses(Reads):
 
 
 class Turns(Reads):
-    """Goes on in numpy."""
+    """Continues in numpy."""
 
     def forward(self, tokens):
         x = self.table(tokens)

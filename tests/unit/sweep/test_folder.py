@@ -91,7 +91,7 @@ def test_only_the_same_command_finds_it(sweep, tmp_path):
     for source, repeats in (({"overrides": ["strategy=ddp"]}, 2), (SOURCE, 3)):
         with pytest.raises(DtkError, match="no sweep of this command"):
             again(tmp_path, source, repeats)
-    with pytest.raises(DtkError, match="there is none at all"):
+    with pytest.raises(DtkError, match="there are no sweeps"):
         again(tmp_path / "other")
 
 

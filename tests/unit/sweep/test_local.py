@@ -36,7 +36,7 @@ def test_points_that_do_not_fit_are_recorded_and_the_search_goes_on(tmp_path, la
     refused = error.count("dtk: ")
     assert refused and launches.seen and refused + len(launches.seen) == 5
     assert "tracker=wandb of the file is only used by W&B's agent" in out
-    assert "go on, without" not in out, "it would refuse the same again"
+    assert "to continue with the remaining" not in out, "it would refuse the same again"
     assert out.splitlines()[out.splitlines().index("by loss (minimize), best first") + 1].split()[0] == "2"
     before = len(launches.seen)
     assert sweep(tmp_path, CONTENT, "--resume") == 0

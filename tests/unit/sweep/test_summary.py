@@ -14,7 +14,7 @@ def test_the_last_words_say_what_failed_and_how_to_go_on(tmp_path, points, launc
     assert "1 of 3 runs done" in out
     assert "strategy=ddp: out of memory: as oom" in out
     assert "strategy=zero1: refused: no data" in out
-    assert "go on, without what is done: dtk run -m --resume" in out
+    assert "to continue with the remaining runs: dtk run -m --resume" in out
 
 
 def test_the_end_counts_as_the_headlines_do(tmp_path, points, launches, capsys):
@@ -24,4 +24,4 @@ def test_the_end_counts_as_the_headlines_do(tmp_path, points, launches, capsys):
     code = runner.interleaved(sweep.points)
     say_ending(sweep, code, "dtk run -m --resume", runner.total)
     out = capsys.readouterr().out
-    assert "[6/6] " in out and "2 of 6 runs done" in out and "  2 runs not begun\n" in out
+    assert "[6/6] " in out and "2 of 6 runs done" in out and "  2 runs not started\n" in out

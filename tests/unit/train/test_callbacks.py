@@ -104,7 +104,7 @@ def test_states_go_to_the_callbacks_that_wrote_them(training: Training, tmp_path
     stopping = EarlyStopping()
     callbacks = Callbacks(training, [("a.Early", stopping, False)])
     assert callbacks.state() == [["a.Early", {"best": None, "waited": 0}]] and callbacks.reason == ""
-    callbacks.restore(tmp_path)  # A rehearsed run goes on from a checkpoint that is not there.
+    callbacks.restore(tmp_path)  # A rehearsed run continues from a checkpoint that is not there.
     info = tmp_path / CHECKPOINT_INFO
     info.write_text(json.dumps({"callbacks": [["another.Early", {"best": 1.0, "waited": 5}]]}))
     callbacks.restore(tmp_path)

@@ -123,7 +123,7 @@ def test_damaged_records_of_a_run_are_problems(tmp_path: Path) -> None:
 def test_a_run_that_still_goes_on_says_so(tmp_path: Path) -> None:
     run = tmp_path / "run"
     make_run(run, state="running")
-    assert "has not ended" in problems(gather(run, LIMITS))["status.json"]
+    assert "still running" in problems(gather(run, LIMITS))["status.json"]
 
 
 def test_a_folder_of_runs_names_one(tmp_path: Path) -> None:

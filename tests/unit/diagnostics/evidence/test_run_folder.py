@@ -114,7 +114,7 @@ def test_a_status_that_cannot_be_read(tmp_path, text, what, reason):
 def test_a_status_that_is_missing_or_goes_on(tmp_path):
     assert read(make(tmp_path / "a", None))[1] == [("status.json", "it is missing: how the run ended is not known", "")]
     running = read(make(tmp_path / "b", Status(state="running")))
-    assert running[1] == [("status.json", "the run has not ended: this is how it stands now", "")]
+    assert running[1] == [("status.json", "the job is still running: these are its records so far", "")]
 
 
 def test_torn_and_foreign_lines_among_events_are_left_out(tmp_path):

@@ -38,7 +38,7 @@ class Op:
     takes_s: float = 0.0
     """Before the call, on the host."""
     wait: bool = True
-    """False: the host goes on, as with NCCL."""
+    """False: the host continues, as with NCCL."""
     backward: bool = False
     """Whether autograd makes the call, in the user's line that calls `backward`."""
 

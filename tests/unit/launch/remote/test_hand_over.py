@@ -42,7 +42,7 @@ def test_a_dry_run_prints_the_job_and_writes_nothing(
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_a_run_of_this_machine_cannot_go_on_there(name: str, tmp_path: Path) -> None:
     point, placement = placed(*CLUSTERS[name])
-    with pytest.raises(DtkError, match=f"launcher={name} cannot go on with a run folder of this machine"):
+    with pytest.raises(DtkError, match=f"launcher={name} cannot continue with a run folder of this machine"):
         hand_over(replace(point, paths=RunPaths(tmp_path)), placement, dry_run=True)
 
 

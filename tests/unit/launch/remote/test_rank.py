@@ -70,7 +70,7 @@ def test_the_first_pod_makes_the_run_folder_of_the_config_map(here, monkeypatch,
     shared = decide(here / "volume" / "run", frozen, "torchrun")
     assert from_plain(json.loads(shared.config)) == from_plain(yaml.safe_load(config_map["data"]["config.yaml"]))
     assert read_status(here / "volume" / "run" / "status.json").state == "running"
-    assert decide(here / "volume" / "run", frozen, "torchrun").attempt == 1, "the same manifest again goes on"
+    assert decide(here / "volume" / "run", frozen, "torchrun").attempt == 1, "the same manifest again continues"
 
 
 def test_a_rank_that_no_cluster_started_is_one_line(here, capsys):

@@ -21,7 +21,7 @@ ANNOUNCED = [Op("broadcast", 9, 12, dtype="Int"), Op("broadcast", 4, 12, dtype="
 
 
 def backward(*sizes: int) -> list[Op]:
-    """One pass: buckets are reduced while it goes on, and the host waits for all of them at its end."""
+    """One pass: buckets are reduced while it continues, and the host waits for all of them at its end."""
     sent = [Op(size=size, line=12, backward=True, wait=False) for size in sizes]
     return [*sent[:-1], Op(size=sizes[-1], line=12, backward=True)]
 

@@ -46,7 +46,7 @@ def beat(region):
 def test_the_stage_that_ran_fewer_micro_batches_than_before_is_to_blame(tmp_path):
     found = decide(pipeline_mismatch, pipeline(), tmp_path)
     assert (found.status, found.ranks, found.victims, found.step) == ("confirmed", (1,), (0,), 2)
-    assert "stage 1 (rank 1) sent 3 messages and went on, and stage 0 (rank 0) waits" in text_of(found).summary
+    assert "stage 1 (rank 1) sent 3 messages and continued, and stage 0 (rank 0) waits" in text_of(found).summary
 
 
 def test_a_collective_that_raised_as_its_peers_were_ended_was_reached_too(tmp_path):

@@ -131,7 +131,7 @@ def test_a_launch_that_takes_milliseconds_loads_its_kernel(tmp_path: Path, detec
         sim.launch_us = 100_000.0
         sim.kernel(20.0)
         sim.launch_us = 8.0
-        for clock in sim.clocks:  # the host goes on when the call returns
+        for clock in sim.clocks:  # the host continues when the call returns
             clock.host -= 0.4 * 100_000.0
 
     write(ddp(sim, per_step=load), tmp_path)
