@@ -6,8 +6,8 @@ from typing import Any
 
 from diagnostics.contract.causes import Cause, Example, ExplainedBy, F
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Finding, Remedy, Text
-from diagnostics.contract.formatting import filled
+from diagnostics.contract.findings import Finding, Remedy, Text, Worded
+from diagnostics.contract.formatting import Phrase, filled
 
 _GROUPS: dict[str, list[str]] = table_beside(__file__)
 
@@ -23,30 +23,38 @@ def declared(file: str, facts: Callable[[Any], F], decide: Callable[[F], Sequenc
         facts: builds what it is decided from.
         decide: decides it.
     """
-    path, table = Path(file), table_beside(file)
+    table = table_beside(file)
     row, rules, example = dict(table["cause"]), [], None
     for rule in row.pop("explained_by", ()):
         rules.append(ExplainedBy(tuple(_names(rule["causes"])), tuple(rule["when"])))
     if shown := row.pop("example", None):
         text = shown.get("text") or table["example"]
         example = Example(shown["kind"], text, tuple(shown.get("ranks", ())), shown.get("outcome"))
-    id = f"{path.parent.name}.{path.stem}"
-    return Cause(id=id, facts=facts, decide=decide, example=example, explained_by=tuple(rules), **row)
+    return Cause(id=_id(file), facts=facts, decide=decide, example=example, explained_by=tuple(rules), **row)
 
 
-def texts_beside(file: str) -> Callable[..., Text]:
-    """Return what fills in `texts` of the YAML file beside a cause (`contract.formatting.filled`), for `worded`.
+class Texts:
+    """The rows under `texts` of the YAML file beside a cause. They are filled in when the report is written.
 
-    It takes the finding, figures by name, and `said`: the row to say, or several, whose summaries and remedies follow
-    each other. Rows may name `{ranks}` and `{victims}`, those of the finding, and the `{finding}` itself.
+    A row holds `summary`, `measured`, `missing` and `remedies`, those of them that it needs; or it is a plain string:
+    a summary alone, or a phrase. It may name `{ranks}` and `{victims}`, those of the finding, and the `{finding}`
+    itself, beside the figures that it is given (`contract.formatting.filled`). Where several rows are said, their
+    summaries and remedies follow each other.
     """
-    table = table_beside(file)["texts"]
 
-    def text(finding: Finding, /, said: str | Sequence[str] = "usual", **figures: object) -> Text:
+    def __init__(self, file: str) -> None:
+        self.cause = _id(file)
+        self._rows: dict[str, Any] = table_beside(file)["texts"]
+
+    def __call__(self, finding: Finding, /, said: str | Sequence[str] = "usual", **figures: object) -> Text:
+        """Return the rows of these names as the words of a finding."""
         figures = {"finding": finding, "ranks": finding.ranks, "victims": finding.victims} | figures
-        rows = [table[name] for name in ([said] if isinstance(said, str) else said)]
+        named = [self._rows[name] for name in ([said] if isinstance(said, str) else said)]
+        rows: list[dict[str, Any]] = [{"summary": row} if isinstance(row, str) else row for row in named]
         lines = {name: next((row[name] for row in rows if name in row), "") for name in ("measured", "missing")}
         lines["summary"] = " ".join(row["summary"] for row in rows if "summary" in row)
+        if finding.status == "ruled_out":
+            lines["measured"] = lines["measured"] or lines["summary"]
 
         def written(row: Mapping[str, str]) -> dict[str, Any]:
             return {name: filled(line, figures) for name, line in row.items()}
@@ -54,7 +62,29 @@ def texts_beside(file: str) -> Callable[..., Text]:
         fixes = tuple(Remedy(**written(fix)) for row in rows for fix in row.get("remedies", ()))
         return Text(**written(lines), remedies=fixes)
 
-    return text
+    def facts(self, said: str | Sequence[str] = "usual", /, **figures: object) -> Worded:
+        """Return the figures of a finding, to be said by these rows."""
+        return Worded(self, {"said": said, **figures})
+
+    def phrase(self, row: str, /, **figures: object) -> Phrase:
+        """Return a part of a sentence, or what a piece of evidence shows."""
+        return Phrase(row, self._rows[row], figures)
+
+    def ruled_out(self, said: str | Sequence[str] = "none", cause: str = "", /, **figures: object) -> Finding:
+        """Return that it is not this cause; the value that says so is `measured`, else the summary."""
+        return Finding(cause=cause or self.cause, status="ruled_out", facts=self.facts(said, **figures))
+
+    def undecided(self, said: str | Sequence[str] = "open", cause: str = "", /, **figures: object) -> Finding:
+        """Return that the evidence does not decide this cause; the row names under `missing` what would record it."""
+        facts = self.facts(said, **figures)
+        return Finding(cause=cause or self.cause, status="undecided", facts=facts, confidence=0.0)
+
+
+texts_beside = Texts
+
+
+def _id(file: str) -> str:
+    return f"{Path(file).parent.name}.{Path(file).stem}"
 
 
 def _names(entries: Iterable[str]) -> Iterator[str]:

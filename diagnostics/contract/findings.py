@@ -6,7 +6,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from diagnostics.contract.formatting import filled
+from diagnostics.contract.formatting import Phrase, filled
 
 _P = ParamSpec("_P")
 Status = Literal["confirmed", "ruled_out", "undecided"]
@@ -27,7 +27,7 @@ class Where(Struct, frozen=True):
     file: str
     line: int
     function: str = ""
-    does: str = ""
+    does: str | Phrase = ""
     """What the rank does there: `all_reduce [1024] float32`, `waits in queue.get`."""
 
 
@@ -38,7 +38,8 @@ class EvidenceItem(Struct, frozen=True):
     """`flight`, `trace`, `log`, `stacks`, `error`, `heartbeat`, `config`, `snapshot`, `timeline`, `environment`."""
     file: str
     """Relative to the diagnosed path."""
-    detail: str
+    detail: str | Phrase
+    """What is quoted, or a row of the cause's texts with its figures, of which the report makes the words."""
     line: int | None = None
 
 

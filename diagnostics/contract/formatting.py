@@ -1,8 +1,11 @@
 """How ranks, counts, bytes and seconds are written, everywhere. Knows no evidence and no finding."""
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from string import Formatter
 from typing import Any
+
+from msgspec import Struct
 
 from diagnostics.contract.secrets import masked_text
 
@@ -80,6 +83,18 @@ def verb(ranks: Iterable[int], singular: str, plural: str) -> str:
     return singular if len(set(ranks)) == 1 else plural
 
 
+class Phrase(Struct, frozen=True):
+    """A part of a sentence as data: a row of a table of texts, and the figures that fill it in when it is shown."""
+
+    row: str
+    """Its name in the table."""
+    text: str
+    figures: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return filled(self.text, self.figures)
+
+
 class _Filler(Formatter):
     """Fills texts in; see `filled`."""
 
@@ -88,12 +103,20 @@ class _Filler(Formatter):
         return (value() if callable(value) else value), first
 
     def format_field(self, value: Any, format_spec: str) -> str:
+        if isinstance(value, Phrase):
+            value = str(value)
+        is_texts = isinstance(value, list | tuple) and value and isinstance(value[0], str | Phrase)
+        if is_texts and not _COUNTS.search(format_spec):
+            joined = (format_spec.removeprefix("^") or ", ").join(map(str, value))
+            return sentence(joined) if format_spec.startswith("^") else joined
         if format_spec in _WRITTEN:
             return _WRITTEN[format_spec](value)
         if isinstance(value, Collection) and not isinstance(value, str):
             if format_spec.startswith("#"):
                 return counted(len(value), format_spec[1:])
             return verb(value, *format_spec.split("|")) if format_spec else ranks_spoken(value)
+        if "|" in format_spec and isinstance(value, int):
+            return verb(range(value), *format_spec.split("|"))
         return counted(value, format_spec[1:]) if format_spec.startswith("#") else format(value, format_spec)
 
 
@@ -104,6 +127,8 @@ _WRITTEN: dict[str, Callable[[Any], str]] = {
     "s": lambda value: str(value) if isinstance(value, str) else seconds_text(value),
     "name": lambda value: file_name(value),
 }
+_COUNTS = re.compile(r"[#|]|^n$")
+"""Ways to write a collection that say how many there are, of texts as well."""
 _FILLER = _Filler()
 
 
@@ -112,8 +137,8 @@ def filled(text: str, figures: Mapping[str, Any]) -> str:
 
     Ranks (any collection of numbers) are written as in a sentence: `{ranks}` is `ranks 0, 1 and 3`, `{ranks:is|are}`
     the word that agrees with them, `{ranks:n}` their number. `{text:^}` begins a sentence, `{count:#call}` is
-    `2 calls`, `{size:bytes}` `3.28 GiB`, `{time:s}` `18.3 ms`, `{path:name}` a file without its folders. Methods are
-    called: `{call.cited}`.
+    `2 calls`, `{size:bytes}` `3.28 GiB`, `{time:s}` `18.3 ms`, `{path:name}` a file without its folders. Texts and
+    phrases are joined: `{parts:; }`, `{parts:^; }` with a capital letter first. Methods are called: `{call.cited}`.
     """
     return _FILLER.vformat(text, (), figures) if "{" in text else text
 

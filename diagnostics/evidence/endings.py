@@ -313,7 +313,7 @@ def of_fact(fact: LogFact, rank: int) -> Ending | None:
     if not out_of_memory and fact.kind not in _OOM_FACTS:
         return None
     detail: Detail = "nccl_memory" if "nccl" in fact.fields else ""
-    return Ending(rank, "oom", item.detail, item, time_s=fact.time_s, detail=detail)
+    return Ending(rank, "oom", str(item.detail), item, time_s=fact.time_s, detail=detail)
 
 
 def line_item(fact: LogFact) -> EvidenceItem:

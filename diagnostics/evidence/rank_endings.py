@@ -181,7 +181,7 @@ def _of_libraries(evidence: Evidence) -> Iterator[Ending]:
             rank = ends.UNNAMED if fact.rank is None else fact.rank
             kind = ends.kind_of_exception("DistBackendError", fact.text)
             item = ends.line_item(fact)
-            yield Ending(rank, kind, item.detail, item)
+            yield Ending(rank, kind, str(item.detail), item)
 
 
 def peer_vanished(evidence: Evidence, endings: Mapping[int, Ending]) -> bool:

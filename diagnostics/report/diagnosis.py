@@ -104,7 +104,7 @@ def _first_screen(report: Report, brief: bool) -> tuple[doc.Block, ...]:
         cost = f", {wording.cost(other.cost)}" if wording.cost(other.cost) else ""
         details.append(doc.Field("also", f"{_named(report, other)}{cost}{change}"))
     for item in root.evidence[: _BRIEF if brief else None]:
-        seen = shortened(item.detail, _LONG) if brief else item.detail
+        seen = shortened(str(item.detail), _LONG) if brief else item.detail
         details.append(doc.Field("seen", f"{_source(item)}: {seen}", "soft"))
     if brief and len(root.evidence) > _BRIEF:
         details.append(doc.Field("", f"and {len(root.evidence) - _BRIEF} more", "soft"))
@@ -220,7 +220,7 @@ def _card(root: Finding, ranks: tuple[int, ...], where: Where) -> doc.Card:
     name = ranks_text(ranks) or ("all ranks" if where.rank is None else f"rank {where.rank}")
     marked = bool(ranks) and set(ranks) <= set(root.ranks)
     some = set(root.ranks) != {place.rank for place in root.where}
-    does: tuple[doc.Text, ...] = (where.does,) if where.does else ()
+    does: tuple[doc.Text, ...] = (str(where.does),) if where.does else ()
     title = f"{name} (to blame)" if marked and some else name
     return doc.Card(title, (*does, doc.Span(wording.place(where), "code")), marked)
 

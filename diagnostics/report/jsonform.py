@@ -8,6 +8,7 @@ from typing import Any, cast
 from msgspec import Struct, structs
 
 from diagnostics.contract.findings import Finding, text_of
+from diagnostics.contract.formatting import Phrase
 from diagnostics.contract.secrets import masked
 from diagnostics.report.model import SCHEMA, Report
 
@@ -54,6 +55,8 @@ def plain(value: Any, depth: int = 0) -> Any:
     """
     if depth > DEPTH:
         return None
+    if isinstance(value, Phrase):
+        return str(value)
     if isinstance(value, Struct):
         value = structs.asdict(value)
     elif is_dataclass(value) and not isinstance(value, type):

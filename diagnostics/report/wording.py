@@ -41,7 +41,7 @@ def sides(finding: Finding) -> list[tuple[tuple[int, ...], Where]]:
     ranks: dict[tuple[bool, str, int, str, str], list[int]] = {}
     first: dict[tuple[bool, str, int, str, str], Where] = {}
     for where in finding.where:
-        key = (where.rank not in finding.ranks, where.file, where.line, where.function, where.does)
+        key = (where.rank not in finding.ranks, where.file, where.line, where.function, str(where.does))
         first.setdefault(key, where)
         if where.rank is not None:
             ranks.setdefault(key, []).append(where.rank)

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Iterable
 
-from diagnostics.causes.declared import declared, texts_beside
-from diagnostics.contract.findings import EvidenceItem, Finding, Text, Where, undecided, worded
+from diagnostics.causes.declared import Texts, declared
+from diagnostics.contract.findings import EvidenceItem, Finding, Text, Where, worded
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Evidence, shortened
 
 ID = "checkpoint.mismatch"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 _PRINTED = (
     re.compile(r"Error\(s\) in loading state_dict for (?P<what>\w+)"),
     re.compile(r"Missing key in checkpoint state_dict: (?P<what>\S+)"),
@@ -37,18 +37,18 @@ def _words(
     `prefix` is in front of every key of the checkpoint, or (with a minus) of the model. `sizes` are triples: a key, its
     size in the checkpoint, in the model.
     """
-    parts = [f"{missing} keys are missing"] if missing else []
-    parts += [f"{unexpected} unexpected"] if unexpected else []
-    parts += [f"{key} has [{saved}] in the checkpoint and [{own}] in the model" for key, saved, own in sizes[:2]]
-    differs = "; ".join(parts) or error
-    if prefix:
-        side, other = ("model", "checkpoint") if prefix.startswith("-") else ("checkpoint", "model")
-        differs += f": the {side}'s keys begin with {prefix.removeprefix('-')!r}, the {other}'s do not"
+    parts = [_TEXTS.phrase("missing", count=missing)] if missing else []
+    parts += [_TEXTS.phrase("unexpected", count=unexpected)] if unexpected else []
+    parts += [_TEXTS.phrase("size", key=key, saved=saved, own=own) for key, saved, own in sizes[:2]]
+    side = "model" if prefix.startswith("-") else "checkpoint"
     return _TEXTS(
         finding,
         "prefix" if prefix else "sizes" if sizes else "usual",
         who=finding.ranks or "the program",
-        differs=differs,
+        differs=parts or [error],
+        side=side,
+        other={"model": "checkpoint", "checkpoint": "model"}[side],
+        prefix=prefix.removeprefix("-"),
         records=len(finding.evidence),
         key=sizes[0][0] if sizes else "",
     )
@@ -60,7 +60,7 @@ def decide(evidence: Evidence) -> list[Finding]:
     caught = any(fact.kind == "handled_error" and _loader_text(fact.fields["message"]) for fact in evidence.facts)
     keys = [fact for fact in evidence.facts if fact.kind == "checkpoint_key" and not caught]
     if not errors and not keys:
-        return [undecided(ID, "No exception says that a checkpoint does not fit.", "the stderr of every rank")]
+        return [_TEXTS.undecided()]
     message = errors[0].message if errors else ""
     lists = {match["which"]: _NAME.findall(match["keys"]) for match in _KEYS.finditer(message)}
     missing, unexpected = lists.get("Missing", []), lists.get("Unexpected", [])
@@ -85,7 +85,7 @@ def decide(evidence: Evidence) -> list[Finding]:
             ),
             confidence=0.95,
             ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
-            where=(Where(errors[0].rank, own.file, own.line, own.function, "loads the checkpoint"),) if own else (),
+            where=(Where(errors[0].rank, own.file, own.line, own.function, _TEXTS.phrase("does")),) if own else (),
             evidence=tuple(items),
         )
     ]

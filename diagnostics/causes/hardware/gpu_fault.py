@@ -1,39 +1,40 @@
 """A device failed: its memory, its link, its own processor, or its place on the bus."""
 
-from diagnostics.analysis.gpu_faults import HARMLESS, WORST, After, Event, gpu_faults
-from diagnostics.causes.declared import declared
+from msgspec.structs import replace
+
+from diagnostics.analysis.gpu_faults import HARMLESS, WORST, Event, gpu_faults
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided, worded
-from diagnostics.contract.formatting import counted, ranks_spoken, sentence
+from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
 
 _SHOWN = 8
 """Lines that a finding cites."""
 _CONFIDENCE = 0.93
 """An event of the kernel's log may be older than the job."""
-_TABLE = table_beside(__file__)
-MEANINGS: dict[int, str] = _TABLE["meanings"]
-"""Xid -> what the device reported."""
-_AFTER: dict[After, dict[str, str]] = _TABLE["after"]
-"""What a fault needs -> what to change, why, and what more to say of it (`aside`)."""
+_TEXTS = Texts(__file__)
+MEANINGS: dict[int, str] = table_beside(__file__)["meanings"]
+"""Xid -> what the device reported; 0 is any other."""
 
 
 def _words(finding: Finding, events: tuple[Event, ...]) -> Text:
     after = min((event.after for event in events), key=WORST.index)
-    faults = dict.fromkeys(
-        MEANINGS.get(event.code, "an error that this table does not describe")
-        + (f" (Xid {event.code})" if event.by_driver else "")
-        + (f" on {event.device}" if event.device else "")
+    faults = [
+        _TEXTS.phrase(
+            "fault",
+            what=MEANINGS.get(event.code, MEANINGS[0]),
+            xid=f" (Xid {event.code})" if event.by_driver else "",
+            device=f" on {event.device}" if event.device else "",
+        )
         for event in sorted(events, key=lambda event: not event.by_driver)  # These name the device as well.
         if event.by_driver or not any(other.by_driver and other.code == event.code for other in events)
+    ]
+    text = _TEXTS(
+        finding,
+        ("usual", "used", after) if finding.ranks else ("usual", after),
+        faults=[*dict.fromkeys(map(str, faults))][:3],
+        events=len(events),
     )
-    used = f" {sentence(ranks_spoken(finding.ranks))} used it." if finding.ranks else ""
-    change, aside = _AFTER[after]["change"], _AFTER[after].get("aside", "")
-    return Text(
-        summary=f"GPU fault: {'; '.join(list(faults)[:3])}.{used}{f' {aside}' if aside else ''}",
-        measured=counted(len(events), "event"),
-        missing=change if after in HARMLESS else "",
-        remedies=(Remedy("environment", change, _AFTER[after]["why"]),),
-    )
+    return replace(text, missing=text.remedies[0].change) if after in HARMLESS else text
 
 
 def decide(faults: tuple[Event, ...]) -> list[Finding]:
@@ -41,8 +42,7 @@ def decide(faults: tuple[Event, ...]) -> list[Finding]:
     failed = tuple(event for event in faults if event.after not in HARMLESS)
     events = failed or faults
     if not events:
-        summary = "No line of the kernel and no CUDA error reports a fault."
-        return [undecided("hardware.gpu_fault", summary, "dmesg | grep -i xid on each node")]
+        return [_TEXTS.undecided()]
     return [
         Finding(
             cause="hardware.gpu_fault",

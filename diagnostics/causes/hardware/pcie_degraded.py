@@ -3,7 +3,11 @@
 from collections.abc import Sequence
 
 from diagnostics.analysis.node_health import DeviceHealth
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.hardware._devices import device_cause
+from diagnostics.contract.formatting import Phrase
+
+_TEXTS = Texts(__file__)
 
 
 def _lost(device: DeviceHealth) -> float:
@@ -12,12 +16,11 @@ def _lost(device: DeviceHealth) -> float:
     return 1.0 - (width / widest if widest else 1.0) * 2.0 ** (generation - newest)
 
 
-def _words(worst: DeviceHealth, devices: Sequence[DeviceHealth]) -> tuple[str, str]:
+def _words(worst: DeviceHealth, devices: Sequence[DeviceHealth]) -> tuple[Phrase, Phrase]:
     (width, widest), (generation, newest) = worst.width, worst.generation
-    link = [f"{width} of {widest} lanes"] if width < widest else []
-    link += [f"generation {generation} of {newest}"] if generation < newest else []
-    left = f"{1 - _lost(worst):.0%} of its bandwidth for copies to and from the host, and for peers without NVLink"
-    return f"has a PCIe link of {' and '.join(link)}: {left}", " and ".join(link)
+    link = [_TEXTS.phrase("lanes", width=width, widest=widest)] if width < widest else []
+    link += [_TEXTS.phrase("generation", generation=generation, newest=newest)] if generation < newest else []
+    return _TEXTS.phrase("clause", link=link, left=1 - _lost(worst)), _TEXTS.phrase("link", link=link)
 
 
 CAUSE = device_cause(__file__, lambda device: device.width[1] > 0, _lost, _words)

@@ -4,30 +4,25 @@ from collections.abc import Sequence
 from statistics import median
 
 from diagnostics.analysis.node_health import DeviceHealth
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.hardware._devices import device_cause
-from diagnostics.contract.formatting import counted
+from diagnostics.contract.formatting import Phrase
+
+_TEXTS = Texts(__file__)
 
 _SHARE = 0.2
 """Of the samples in which a device worked. Some seconds of it at the start of a run slow no job down."""
 _LEAST = 10
 """Samples of telemetry."""
-_WHY = {
-    "software_thermal": "its temperature limit",
-    "hardware_thermal": "heat that its hardware reports",
-    "hardware_power_brake": "a power brake signal of the server",
-    "hardware_slowdown": "heat or a power brake that its hardware reports",
-}
 
 
-def _words(worst: DeviceHealth, devices: Sequence[DeviceHealth]) -> tuple[str, str]:
+def _words(worst: DeviceHealth, devices: Sequence[DeviceHealth]) -> tuple[Phrase, Phrase]:
     reason, share = worst.slowed[0]
-    when = "when it was looked at" if worst.is_one_look else f"in {share:.0%} of the samples in which it worked"
+    when = _TEXTS.phrase("one_look" if worst.is_one_look else "samples", share=share)
     median_mhz = median([device.clock_mhz for device in devices if device.clock_mhz and not device.slowed] or [0.0])
-    clocks = (
-        f", at {worst.clock_mhz:,.0f} MHz instead of {median_mhz:,.0f} MHz" if median_mhz and worst.clock_mhz else ""
-    )
-    measured = f"{reason} in {share:.0%} of {counted(max(1, worst.samples), 'sample')}"
-    return f"lowered its clocks because of {_WHY[reason]} {when}{clocks}", measured
+    clocks = median_mhz and worst.clock_mhz and _TEXTS.phrase("clocks", own=worst.clock_mhz, median=median_mhz)
+    clause = _TEXTS.phrase("clause", reason=_TEXTS.phrase(reason), when=when, clocks=clocks or "")
+    return clause, _TEXTS.phrase("measured", reason=reason, share=share, samples=max(1, worst.samples))
 
 
 def _known(device: DeviceHealth) -> bool:

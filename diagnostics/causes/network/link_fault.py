@@ -4,15 +4,16 @@ from collections import Counter
 
 from msgspec import Struct
 
-from diagnostics.causes.declared import declared
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided, worded
-from diagnostics.contract.formatting import counted, sentence
+from diagnostics.causes.declared import Texts, declared
+from diagnostics.contract.files import table_beside
+from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
 from diagnostics.evidence.model import Evidence, LogFact
 
-RETRY_EXCEEDED = {12: "the peer did not acknowledge (retry count exceeded)", 13: "the peer was not ready (RNR retry)"}
+_TEXTS = Texts(__file__)
+RETRY_EXCEEDED = {12: "not_acknowledged", 13: "not_ready"}
 """Status of a work completion (`ibv_wc_status`) that speaks of the way between two ports. 5 (flushed) only follows from
 an earlier error; 4, 10 and 11 are about memory and rights."""
-_NO_WAY = frozenset({"Connection timed out", "Network is unreachable", "No route to host"})
+_NO_WAY = frozenset(table_beside(__file__)["no_way"])
 """Errors of `ibv_modify_qp` by which two network devices do not reach each other. Others are about the own device."""
 
 
@@ -75,43 +76,29 @@ def _words(finding: Finding, faults: LinkFaults) -> Text:
     parts = []
     if faults.completions:
         status = faults.completions[0].fields["status"]
-        pairs = ", ".join(f"{host or 'a rank'} and {peer or 'a peer'}" for host, peer in faults.pairs[:_SHOWN])
-        parts.append(f"InfiniBand status {status} between {pairs}: {RETRY_EXCEEDED[status]}")
+        pairs = [_TEXTS.phrase("pair", host=host or "a rank", peer=peer or "a peer") for host, peer in faults.pairs]
+        reason = _TEXTS.phrase(RETRY_EXCEEDED[status])
+        parts.append(_TEXTS.phrase("completion", status=status, pairs=pairs[:_SHOWN], reason=reason))
     down = dict.fromkeys(
         f"{fact.fields.get('device')}{':' + str(fact.fields['port']) if 'port' in fact.fields else ''}"
         for fact in (*faults.ports, *faults.down)
     )
     if down:
-        parts.append(f"the port {', '.join(down)} reported an error or went down")
+        parts.append(_TEXTS.phrase("ports", ports=[*down]))
     if faults.unreached:
-        device = faults.unreached[0].fields.get("device")
-        why = f"{faults.unreached[0].fields['why']}{f', on {device}' if device else ''}"
-        parts.append(f"two network devices could not be connected ({why})")
-    common = f" All lines have {faults.common} in common." if faults.common else ""
-    change = (
-        f"look at {faults.common or 'both ends of this link'}: ibstat and ibqueryerrors (symbol errors, link downed), "
-        "cable and switch port; ib_write_bw between the two nodes; for RoCE NCCL_IB_GID_INDEX and MTU; "
-        "NCCL_CROSS_NIC=0 where only devices of the same number are connected; leave the device out with "
-        "NCCL_IB_HCA=^DEVICE until it is repaired"
-    )
-    return Text(
-        summary=f"A link failed. {sentence('; '.join(parts))}.{common}",
-        measured=counted(len(faults.completions) + len(faults.ports) + len(faults.unreached), "line"),
-        remedies=(Remedy("environment", change, "the transport gives up after its retries, about a minute"),),
-    )
+        fields = faults.unreached[0].fields
+        why = [str(fields["why"]), *([f"on {fields['device']}"] if fields.get("device") else [])]
+        parts.append(_TEXTS.phrase("unreached", why=why))
+    lines = len(faults.completions) + len(faults.ports) + len(faults.unreached)
+    said = ("usual", "common", "look_at_common") if faults.common else ("usual", "look_at_both")
+    return _TEXTS(finding, said, parts=parts, common=faults.common, lines=lines)
 
 
 def decide(faults: LinkFaults) -> list[Finding]:
     """Decide from NCCL's InfiniBand errors and from what the network's driver says."""
     lines = (*faults.completions, *faults.ports, *faults.unreached)
     if not lines:
-        summary = "No line reports a failed link."
-        if faults.followed:
-            summary = "The transport reported errors that follow from an earlier one, which no line shows."
-        elif faults.down:
-            summary = "A network interface went down, and no line of NCCL shows that the job used it."
-        missing = "NCCL_DEBUG=WARN on every rank; dmesg | grep -i 'link down' on every node"
-        return [undecided("network.link_fault", summary, missing)]
+        return [_TEXTS.undecided(["followed" if faults.followed else "down" if faults.down else "none", "open"])]
     return [
         Finding(
             cause="network.link_fault",

@@ -1,6 +1,7 @@
 """`numeric.spike`: the loss went up, at once or by and by, and did not come back."""
 
 import math
+from typing import Any
 
 from diagnostics.analysis.printed_steps import Jump, PrintedSteps, climb, jump, printed_steps
 from diagnostics.causes.declared import declared, texts_beside
@@ -14,7 +15,7 @@ _GRADIENT = 3.0
 _UNSURE = 0.4  # Shown, and no root cause.
 
 
-def _figures(case: Jump) -> dict[str, object]:
+def _figures(case: Jump) -> dict[str, Any]:
     """Return what the texts name beside the case itself: where it went up, and the gradient norm there."""
     at = "" if math.isnan(case.step) else f" at step {case.step:g}" if case.step >= 1 else f" at epoch {case.step:g}"
     norm = f", the gradient norm from {case.norms[0]:.3g} to {case.norms[1]:.3g}" if case.norms else ""

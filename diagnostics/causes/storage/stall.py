@@ -4,15 +4,13 @@ from msgspec import Struct
 
 from diagnostics.analysis.node_health import node_health
 from diagnostics.analysis.observations import observations
-from diagnostics.causes.declared import declared
-from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided, worded
-from diagnostics.contract.formatting import counted, ranks_spoken, sentence
+from diagnostics.causes.declared import Texts, declared
+from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
 from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.stacks.activity import doing
 
 ID = "storage.stall"
-_TABLE = table_beside(__file__)
+_TEXTS = Texts(__file__)
 _LEAST_S = 30.0
 """In the kernel's state D without an end. Network file systems answer within seconds also under load."""
 
@@ -44,29 +42,26 @@ def waits(evidence: Evidence) -> Waits:
 
 
 def _words(finding: Finding, case: Waits) -> Text:
-    parts = []
-    if case.ranks:
-        longest = max(seconds for seconds, _ in case.ranks.values())
-        long = f" in the kernel for {longest:.0f} s" if longest else ""
-        where = f" ({case.doing})" if case.doing else ""
-        parts.append(f"{ranks_spoken(finding.ranks)} waited for storage{long}{where}")
+    longest = max((seconds for seconds, _ in case.ranks.values()), default=0.0)
     names = dict.fromkeys(name for fact in case.lines if (name := str(fact.fields.get("server") or "")))
-    if case.lines:
-        parts.append(f"the kernel reports that {', '.join(names) or 'a disk'} does not answer")
-    return Text(
-        summary=f"{sentence(' and '.join(parts))}. The process cannot be killed until the storage answers.",
-        measured=f"{counted(len(case.ranks), 'rank')} in file I/O, {counted(len(case.lines), 'line')} of the kernel",
-        remedies=tuple(Remedy(**row) for row in _TABLE["remedies"]),
+    said = "both" if case.ranks and case.lines else "waits" if case.ranks else "usual"
+    return _TEXTS(
+        finding,
+        said,
+        long=_TEXTS.phrase("long", longest=longest) if longest else "",
+        where=f" ({case.doing})" if case.doing else "",
+        silent=[*names] or _TEXTS.phrase("disk"),
+        waiting=len(case.ranks),
+        lines=len(case.lines),
     )
 
 
 def decide(case: Waits) -> list[Finding]:
     """Decide from ranks that stay in state D, and from lines of the kernel about servers and disks."""
     if not (case.lines or case.ranks):
-        summary = "No rank was seen waiting for storage." if case.looked else "Nobody looked at the ranks' state."
-        return [undecided(ID, summary, "dtk attach PID; dmesg | grep -iE 'not responding|i/o error' on the node")]
+        return [_TEXTS.undecided(["none" if case.looked else "unseen", "open"])]
     items = [
-        EvidenceItem("telemetry" if waited_s else "stacks", file, f"rank {rank} waits for storage")
+        EvidenceItem("telemetry" if waited_s else "stacks", file, _TEXTS.phrase("seen", rank=rank))
         for rank, (waited_s, file) in case.ranks.items()
     ]
     items += [EvidenceItem("log", fact.file, fact.text, fact.line) for fact in case.lines[:4]]

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import activations
-from diagnostics.contract.findings import Finding, Remedy, text_of, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, text_of, worded
+from diagnostics.report.jsonform import plain
 
 TOY = """
 cause:
@@ -24,6 +25,10 @@ texts:
     measured: "{count:.1f}"
     remedies:
       - {kind: code, change: "buy {count} more", why: none is left}
+  seen: 'there are {toys: and }'
+  bear: 'a bear with {legs} legs'
+  none: All here.
+  open: {summary: Nobody looked., missing: a look}
 example: |
   no toys
 """
@@ -53,7 +58,29 @@ def test_a_group_stands_for_its_causes(module: str) -> None:
 
 
 def test_texts_are_filled_in_with_figures(module: str) -> None:
-    finding = Finding(cause="toys.none_left", status="confirmed", facts=worded(texts_beside(module), count=2))
+    finding = Finding(cause="toys.none_left", status="confirmed", facts=worded(Texts(module), count=2))
     text = text_of(finding)
     assert (text.summary, text.measured, text.missing) == ("2 toys.", "2.0", "")
     assert text.remedies == (Remedy("code", "buy 2 more", "none is left"),)
+
+
+def test_a_phrase_is_a_row_and_its_figures_until_it_is_shown(module: str) -> None:
+    texts = Texts(module)
+    phrase = texts.phrase("seen", toys=[texts.phrase("bear", legs=4), "a car"])
+    assert (phrase.row, str(phrase)) == ("seen", "there are a bear with 4 legs and a car")
+    shown = plain(EvidenceItem("log", "toys.log", phrase, 3))
+    assert shown == {"kind": "log", "file": "toys.log", "detail": str(phrase), "line": 3}
+
+
+def test_a_row_rules_a_cause_out_or_leaves_it_open(module: str) -> None:
+    texts = Texts(module)
+    (none, measured), (open_one, other) = ((texts.ruled_out(), texts.ruled_out("usual", count=0)),
+                                           (texts.undecided(), texts.undecided("open", "toys.other")))  # fmt: skip
+    assert (none.cause, none.status, none.confidence) == ("toys.none_left", "ruled_out", 1.0)
+    assert (text_of(none).summary, text_of(none).measured, text_of(measured).measured) == (
+        "All here.",
+        "All here.",
+        "0.0",
+    )
+    assert (open_one.status, open_one.confidence, other.cause) == ("undecided", 0.0, "toys.other")
+    assert (text_of(open_one).summary, text_of(open_one).missing) == ("Nobody looked.", "a look")
