@@ -74,13 +74,9 @@ def test_a_phrase_is_a_row_and_its_figures_until_it_is_shown(module: str) -> Non
 
 def test_a_row_rules_a_cause_out_or_leaves_it_open(module: str) -> None:
     texts = Texts(module)
-    (none, measured), (open_one, other) = ((texts.ruled_out(), texts.ruled_out("usual", count=0)),
-                                           (texts.undecided(), texts.undecided("open", "toys.other")))  # fmt: skip
+    none, measured = texts.ruled_out(), texts.ruled_out("usual", count=0)
     assert (none.cause, none.status, none.confidence) == ("toys.none_left", "ruled_out", 1.0)
-    assert (text_of(none).summary, text_of(none).measured, text_of(measured).measured) == (
-        "All here.",
-        "All here.",
-        "0.0",
-    )
-    assert (open_one.status, open_one.confidence, other.cause) == ("undecided", 0.0, "toys.other")
-    assert (text_of(open_one).summary, text_of(open_one).missing) == ("Nobody looked.", "a look")
+    assert text_of(none).summary == text_of(none).measured == "All here." and text_of(measured).measured == "0.0"
+    here, there = texts.undecided(), texts.undecided("open", "toys.other")
+    assert (here.status, here.confidence, there.cause) == ("undecided", 0.0, "toys.other")
+    assert (text_of(here).summary, text_of(here).missing) == ("Nobody looked.", "a look")

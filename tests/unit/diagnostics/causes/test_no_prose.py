@@ -1,0 +1,60 @@
+"""Causes hold figures and names of rows: their sentences stand in the YAML files beside them."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from diagnostics import causes
+
+ROOT = Path(causes.__file__).parent
+FAMILIES = ("checkpoint", "hardware", "network", "storage")
+WORDS = 4
+"""Words from which a text counts as prose; names, keys and units have fewer."""
+
+
+def prose(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each string of `WORDS` or more that is no docstring, no pattern and not of an exception.
+
+    An f-string counts as a whole, each of its figures as a word.
+    """
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) or (isinstance(node, ast.Raise | ast.Call) and _says_itself(node)):
+            parts = ast.walk(node) if not isinstance(node, ast.Expr) else [node.value]
+            skipped.update(part for part in parts if isinstance(part, ast.Constant | ast.JoinedStr))
+        if node in skipped:
+            continue
+        text = ""
+        if isinstance(node, ast.JoinedStr):
+            skipped.update(node.values)
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else " {} " for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        if len(text.split()) >= WORDS:
+            yield getattr(node, "lineno", 0), text
+
+
+def _says_itself(node: ast.Raise | ast.Call) -> bool:
+    """Whether it is an exception, or a pattern that is searched for."""
+    return isinstance(node, ast.Raise) or (isinstance(node.func, ast.Attribute) and node.func.attr == "compile")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_causes_build_no_sentences(family: str) -> None:
+    found = {path.name: [*prose(path.read_text(encoding="utf-8"))] for path in sorted((ROOT / family).rglob("*.py"))}
+    assert {name: texts for name, texts in found.items() if texts} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('"""A docstring of many words is none."""\nx = "loss_scale"', []),
+        ('x = "rank 3 waits for rank 2"', ["rank 3 waits for rank 2"]),
+        ('x = f"rank {a} waits for {b}"', ["rank  {}  waits for  {} "]),
+        ('re.compile("no route to any host")\nraise ValueError(f"there is no rank {a}")', []),
+    ],
+)
+def test_what_counts_as_a_sentence(source: str, found: list[str]) -> None:
+    assert [text for _, text in prose(source)] == found
