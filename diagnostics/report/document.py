@@ -5,6 +5,8 @@ evidence: each renderer escapes them at the one point where they enter it, so bu
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import ceil, floor, log10
+from math import log as logarithm
 from typing import Literal
 
 from msgspec import Struct
@@ -16,6 +18,10 @@ Tone = Literal["", "good", "bad", "warn", "soft", "strong", "code"]
 """How a text is emphasised: a colour in a terminal, a class on a page; `code` is also marked in Markdown."""
 COLOURS = 9
 """Colours that charts tell apart."""
+_ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
+"""Digits of the distance between round values; each is at most twice the one before, so that two of them fit."""
+_LEAST = 1e-300
+"""Below this, values are the same."""
 
 
 class Span(Struct, frozen=True):
@@ -260,7 +266,9 @@ class Axis(Struct, frozen=True):
     high: float
     log: bool = False
     ticks: tuple[float, ...] = ()
-    """Values that are written; of a vertical axis without ticks the renderer chooses them."""
+    """Values that are written; of a vertical axis without ticks the renderer chooses round ones."""
+    base: float = 10.0
+    """Values are written in units of its powers: 1024 for bytes."""
 
 
 class Mark(Struct, frozen=True):
@@ -375,6 +383,7 @@ def axis(
     log: bool = False,
     room: float = 1.0,
     ticks: Iterable[float] = (),
+    base: float = 10.0,
 ) -> Axis:
     """Return an axis that holds all values.
 
@@ -384,9 +393,29 @@ def axis(
         log: logarithmic.
         room: beyond the outermost values: a factor on a logarithmic axis, else 1 + the share of their distance.
         ticks: values that are written.
+        base: as in `Axis`.
     """
     low, high = min(all_values := list(values)), max(all_values)
     if log:
-        return Axis(text, low / room, high * room, log, tuple(ticks))
+        return Axis(text, low / room, high * room, log, tuple(ticks), base)
     margin = ((high - low) or abs(high) or 1.0) * (room - 1.0)
-    return Axis(text, low - margin, high + margin, log, tuple(ticks))
+    return Axis(text, low - margin, high + margin, log, tuple(ticks), base)
+
+
+def round_values(low: float, high: float, most: int, base: float = 10.0) -> list[float]:
+    """Return at least two round values from `low` to `high`, at most `most` + 1; of equal ends that one.
+
+    Args:
+        low: lower end.
+        high: upper end.
+        most: steps between the values, 4 or more.
+        base: as in `Axis`.
+    """
+    if not high - low > _LEAST:
+        return [low]
+    largest = max(abs(low), abs(high))
+    unit = base ** floor(logarithm(largest, base)) if base != 10 and largest >= 1 else 1.0
+    step = (high - low) / most / unit
+    power = 10.0 ** floor(log10(step))
+    step = unit * power * next(digit for digit in _ROUND if digit * power >= step * (1 - 1e-9))
+    return [n * step for n in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]

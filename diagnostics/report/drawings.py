@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, groupby
-from math import ceil, floor, log
 
 from diagnostics.causes.families import family
 from diagnostics.contract.formatting import bytes_text, seconds_text
@@ -30,8 +29,6 @@ _KIND_COLOURS = {
     NOBODY: 3,
     "reserved, in no tensor": 7,
 }
-_ROUND = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
-"""Digits of a height of which a quarter is round as well."""
 _MOMENTS = 9
 """Moments of memory over time that are written as figures."""
 _TICKS = 5
@@ -40,8 +37,8 @@ _STEPS = 12
 """Beginnings of steps that are marked."""
 _FAR = 1.6
 """A capacity so many times above everything else would flatten the curves and is only written."""
-_LEAST = 1e-9
-"""Below any height that is drawn, so that its logarithm exists."""
+_ABOVE = 1.04
+"""Height of a plot of memory, as a factor of the highest value."""
 
 
 def timeline(report: Report) -> doc.Only | None:
@@ -273,12 +270,11 @@ def _areas(rank: int, stack: MemoryStack) -> doc.Plot:
     peak = f"peak {bytes_text(stack.peak.bytes)}"
     hint = ", ".join(filter(None, (peak, stack.peak.place)))
     marks.append(doc.Mark(peak, stack.peak.time, stack.peak.bytes, "peak", hint))
-    distance = _round((end - start) / _TICKS)
-    ticks = tuple(n * distance for n in range(ceil(start / distance), floor(end / distance) + 1))
+    ticks = doc.round_values(start, end, _TICKS)
     return doc.Plot(
         f"Memory of rank {rank} over time. {_described(stack)}",
-        doc.Axis(stack.time_text, start, end, ticks=ticks),
-        doc.Axis(bytes_text, 0.0, _round_above(max(most, capacity or 0.0))),
+        doc.Axis(stack.time_text, start, end, ticks=tuple(ticks)),
+        doc.axis(bytes_text, [0.0, _ABOVE * max(most, capacity or 0.0)], base=1024),
         (*curves, doc.Curve(stack.of, totals, "ink")),
         tuple(marks),
         legend=False,
@@ -303,6 +299,7 @@ def _curves(ranks: Mapping[int, RankMemory], culprits: Collection[int]) -> tuple
     """Return one line for each rank; those to blame are drawn last, on top of the others."""
     points = [point for record in ranks.values() for point in record.curve]
     start, end = min(time for time, _ in points), max(time for time, _ in points)
+    ticks = tuple(start + after for after in doc.round_values(0.0, end - start, _TICKS))
     few = len(ranks) <= doc.COLOURS
     curves = []
     for n, (rank, record) in sorted(enumerate(ranks.items()), key=lambda item: item[1][0] in culprits):
@@ -322,8 +319,8 @@ def _curves(ranks: Mapping[int, RankMemory], culprits: Collection[int]) -> tuple
         )
     drawing = doc.Plot(
         "Memory over time",
-        doc.Axis(lambda time: seconds_text(time - start), start, end, ticks=(start, end)),
-        doc.Axis(bytes_text, 0.0, _round_above(max(size for _, size in points))),
+        doc.Axis(lambda time: seconds_text(time - start), start, end, ticks=ticks),
+        doc.axis(bytes_text, [0.0, _ABOVE * max(size for _, size in points)], base=1024),
         tuple(curves),
         legend=few,
         height=260.0,
@@ -351,16 +348,3 @@ def _at_peak(ranks: Mapping[int, RankMemory], drawn_as: Mapping[str, str]) -> do
         bars.append(doc.Bar(f"rank {rank}", tuple(values), texts, bytes_text(sum(values))))
     legend = (*parts, *(["other"] if others else []))
     return doc.Bars("What the peak of each rank consists of", tuple(bars), legend, _colours(legend))
-
-
-def _round_above(value: float) -> float:
-    """Return the least height above `value` bytes whose quarters are round in bytes, KiB, MiB, ..."""
-    unit = 1024.0 ** max(0, floor(log(max(value, 1.0), 1024)))
-    return _round(value / unit / 4) * 4 * unit
-
-
-def _round(value: float) -> float:
-    """Return the least round number that is not below."""
-    value = max(value, _LEAST)
-    power = 10.0 ** floor(log(value, 10))
-    return power * next(n for n in _ROUND if n * power >= value * (1 - 1e-9) or n == _ROUND[-1])

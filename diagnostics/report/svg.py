@@ -5,7 +5,7 @@ keeps its size on a phone and on paper. Colours are classes (`k0` to `k8`), so t
 import math
 from collections.abc import Sequence
 
-from diagnostics.report.document import COLOURS, Axis, Bars, Curve, Mark, Plot, Tracks
+from diagnostics.report.document import COLOURS, Axis, Bars, Curve, Mark, Plot, Tracks, round_values
 from diagnostics.report.markup import Markup, el, join
 
 _BAR = 17
@@ -14,8 +14,16 @@ _THIN = 6
 """Height of a thin stretch with its distance from what is below it."""
 _TOP, _BOTTOM = 18.0, 28.0
 """Room above the highest and below the lowest value of a plot, in pixels."""
-_SIDE = 4.0
-"""Per cent of the width at each side of a plot, so that what is written below the outermost points is inside."""
+_SIDE = 1.0
+"""Per cent of the width at each side of a plot, so that the outermost points are whole."""
+_EDGE = 8.0
+"""Per cent of the width from a side within which a text below a plot begins or ends at its place."""
+_STEPS = 12.0
+"""Further pixels below a plot for the names of steps, above the ticks."""
+_GUTTER = 6
+"""Pixels between a value at the left of a plot and the plot."""
+_LONG = 9
+"""Characters of a value for which the room at the left of a plot is made wider (page.css)."""
 _SCALE = 10.0
 """Units of a stretched drawing for one per cent."""
 _LINES = 4
@@ -23,8 +31,8 @@ _LINES = 4
 _FEW_DECADES = 4
 """Powers of ten up to which lines stand at 2 and 5 as well."""
 _STROKES = {"solid": None, "dashed": "7 4", "dotted": "2 4", "dash-dotted": "10 3 2 3"}
-_NARROW_TICKS = 4
-"""Ticks that a phone (320 pixels) has room for, at 60 pixels each; the others are left out there."""
+_NARROW_TICKS = 3
+"""Ticks that a plot on a phone (230 pixels of 320) has room for, at 70 pixels each; the others are left out there."""
 
 
 def legend(names: Sequence[str], colours: Sequence[int]) -> Markup:
@@ -110,9 +118,10 @@ def plot(chart: Plot) -> Markup:
     )
     parts += [area, *below, *(dot for curve in chart.curves for dot in _dots(curve, place))]
     parts += [_mark(mark, place) for mark in chart.marks if mark.tone == "peak"]
-    parts += [el("text", text, x=0, y=f"{y - 3:.1f}") for text, y in levels]
+    parts += [el("text", text, x=-_GUTTER, y=f"{y + 4:.1f}", text_anchor="end") for text, y in levels]
     parts += _ticks(chart.x, place)
-    drawing = el("svg", *parts, class_="plot", height=f"{chart.height:.0f}", role="img", aria_label=chart.label)
+    kind = "plot wide" if any(len(text) > _LONG for text, _ in levels) else "plot"
+    drawing = el("svg", *parts, class_=kind, height=f"{chart.height:.0f}", role="img", aria_label=chart.label)
     keys = []
     for curve in chart.curves:
         key = el("i", class_=_colour(curve))
@@ -129,6 +138,9 @@ class _Places:
 
     def __init__(self, chart: Plot) -> None:
         self.chart = chart
+        steps = any(mark.tone == "step" for mark in chart.marks)
+        self.low = chart.height - _BOTTOM - (_STEPS if steps else 0.0)
+        """Pixels from the top at which the lowest value stands."""
 
     def x(self, value: float) -> float:
         """Return per cent from the left."""
@@ -136,8 +148,7 @@ class _Places:
 
     def y(self, value: float) -> float:
         """Return pixels from the top; what lies outside stands at the edge."""
-        height = self.chart.height
-        return height - _BOTTOM - _share(value, self.chart.y) * (height - _BOTTOM - _TOP)
+        return self.low - _share(value, self.chart.y) * (self.low - _TOP)
 
 
 def _share(value: float, axis: Axis) -> float:
@@ -151,29 +162,31 @@ def _share(value: float, axis: Axis) -> float:
 
 
 def _levels(axis: Axis) -> list[float]:
-    """Return the values with a line across, ascending: round ones on a logarithmic axis, where two of them fit."""
+    """Return the values with a line across, ascending: round ones, on a logarithmic axis where two of them fit."""
     if axis.ticks:
         return list(axis.ticks)
-    steps = range(_LINES + 1)
     if not axis.log:
-        return [axis.low + (axis.high - axis.low) * n / _LINES for n in steps]
+        return round_values(axis.low, axis.high, _LINES, axis.base)
     powers = range(math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high)) + 1)
     factors = (1,) if len(powers) > _FEW_DECADES else (1, 2, 5)
     levels = (factor * 10.0**power for power in powers for factor in factors)
     inside = [level for level in levels if axis.low <= level <= axis.high]
-    return inside if len(inside) > 1 else [axis.low * (axis.high / axis.low) ** (n / _LINES) for n in steps]
+    return inside if len(inside) > 1 else [axis.low * (axis.high / axis.low) ** (n / _LINES) for n in range(_LINES + 1)]
 
 
 def _ticks(axis: Axis, place: _Places) -> list[Markup]:
     texts = []
     for n, value in enumerate(axis.ticks):
         x = place.x(value)
-        anchor = "start" if x < 2 * _SIDE else "end" if x > 100 - 2 * _SIDE else "middle"
-        at = "100%" if anchor == "end" else _percent(x)
         spare = "spare" if n % -(-len(axis.ticks) // _NARROW_TICKS) else None
         y = f"{place.chart.height - 8:.0f}"
-        texts.append(el("text", axis.text(value), x=at, y=y, text_anchor=anchor, class_=spare))
+        texts.append(el("text", axis.text(value), x=_percent(x), y=y, text_anchor=_anchor(x), class_=spare))
     return texts
+
+
+def _anchor(x: float) -> str:
+    """Return which part of a text below a plot stands at its place, so that all of it is inside."""
+    return "start" if x < _EDGE else "end" if x > 100 - _EDGE else "middle"
 
 
 def _lines(curve: Curve, place: _Places) -> list[Markup]:
@@ -203,7 +216,7 @@ def _dots(curve: Curve, place: _Places) -> list[Markup]:
 
 def _mark(mark: Mark, place: _Places) -> Markup:
     """Return a line across or upright with its text, or a point with an upright line."""
-    top, low = _TOP, place.chart.height - _BOTTOM
+    top, low = _TOP, place.low
     hint = el("title", mark.hint or mark.text)
     if mark.x is None:
         y = place.y(mark.y or 0.0)
@@ -213,7 +226,7 @@ def _mark(mark: Mark, place: _Places) -> Markup:
     at = _percent(x)
     line = el("line", hint, x1=at, x2=at, y1=f"{top:.1f}", y2=f"{low:.1f}", class_=mark.tone)
     if mark.y is None:
-        text = el("text", mark.text, x=at, y=f"{low + 12:.1f}", text_anchor="middle", class_="spare")
+        text = el("text", mark.text, x=at, y=f"{low + 14:.1f}", text_anchor=_anchor(x), class_="spare")
         return join(line, text if mark.tone == "step" else None)
     left = x > 50
     y = place.y(mark.y)

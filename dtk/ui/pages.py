@@ -207,8 +207,10 @@ def _training(drawn: Mapping[str, Sequence[tuple[float, float]]]) -> doc.Section
 
 def _chart(name: str, points: Sequence[tuple[float, float]], *, is_open: bool) -> doc.Fold:
     steps, values = [x for x, _ in points], [y for _, y in points]
-    across = doc.axis(lambda step: f"{step:,.0f}", steps, ticks=(steps[0], (steps[0] + steps[-1]) / 2, steps[-1]))
-    up = doc.axis(lambda value: _text(name, value), values, room=1.08)
+    ticks = dict.fromkeys(round(step) for step in doc.round_values(steps[0], steps[-1], 4))
+    across = doc.axis(lambda step: f"{step:,.0f}", steps, ticks=ticks)
+    base = 1024.0 if "bytes" in name.split("_") else 10.0
+    up = doc.axis(lambda value: _text(name, value), values, room=1.08, base=base)
     if min(values) >= 0:
         up = replace(up, low=max(0.0, up.low))
     curve = doc.Curve(name, tuple(points))

@@ -165,7 +165,7 @@ def _plots(points: Sequence[Point], plan: Prediction) -> list[doc.Block]:
     if plans:
         memory = [(ranks, float(each.memory.peak_bytes)) for ranks, each in plans]
         device = plan.device_memory_bytes or 0
-        up = doc.axis(bytes_text, [0.0, _ROOM * max([*(size for _, size in memory), device])])
+        up = doc.axis(bytes_text, [0.0, _ROOM * max([*(size for _, size in memory), device])], base=1024)
         limit = (doc.Mark(f"device {bytes_text(device)}", y=float(device)),) if device else ()
         across, curve = _across(memory), _curve(plan.strategy, memory, up)
         label = "Memory per rank over numbers of ranks"

@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from diagnostics.report import document as doc
 from diagnostics.report import drawings
@@ -173,13 +171,6 @@ def test_many_ranks_are_drawn_in_one_colour_and_those_to_blame_on_top() -> None:
     (plot,) = plots(made)
     assert plot.curves[-1].strong and plot.curves[-1].name.startswith("rank 3*")
     assert not plot.legend and len({curve.colour for curve in plot.curves}) == 1
-
-
-@given(st.floats(1.0, 2.0**50))
-@settings(max_examples=100)
-def test_the_height_of_a_plot_is_round_and_above_the_values(value: float) -> None:
-    height = drawings._round_above(value)
-    assert value <= height * (1 + 1e-9) and height <= 6 * value + 5
 
 
 def test_a_full_report_draws_all_three() -> None:

@@ -8,13 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnostics.report import svg
-from diagnostics.report.document import Axis, Bar, Bars, Curve, Dot, Mark, Plot, Stretch, Tracks, axis
+from diagnostics.report.document import Axis, Bar, Bars, Curve, Dot, Mark, Plot, Stretch, Tracks, axis, round_values
 
 FINITE = st.floats(-1e6, 1e6).map(lambda value: round(value, 3))
 
 
 def numbers(markup: str, attribute: str) -> list[float]:
     return [float(value.rstrip("%")) for value in re.findall(rf' {attribute}="(-?[\d.]+)%?"', markup)]
+
+
+def written_beside(drawn: str) -> list[str]:
+    """The values at the left of a plot."""
+    return re.findall(r'<text x="-6" y="[\d.]+" text-anchor="end">([^<]+)<', drawn)
 
 
 def plot(*curves: Curve, marks: tuple[Mark, ...] = (), log: bool = False, low: float = 0.0, high: float = 10.0) -> Plot:
@@ -39,7 +44,7 @@ def test_points_are_inside_and_keep_their_order(points: list[tuple[float, float]
 
 def test_equal_values_are_drawn_in_the_middle() -> None:
     chart = Plot("p", axis(str, [0.0, 1.0]), axis(str, [7.0, 7.0]), (Curve("c", ((0.0, 7.0), (1.0, 7.0))),))
-    assert 'points="40.0,145.0 960.0,145.0"' in svg.plot(chart)
+    assert 'points="10.0,145.0 990.0,145.0"' in svg.plot(chart)
 
 
 def test_one_value_stands_in_the_middle() -> None:
@@ -50,7 +55,7 @@ def test_one_value_stands_in_the_middle() -> None:
 def test_what_lies_outside_stands_at_the_edge() -> None:
     drawn = svg.plot(plot(Curve("c", ((-5.0, -9.0), (20.0, 99.0)))))
     (points,) = re.findall(r'<polyline points="([^"]+)"', drawn)
-    assert points == "40.0,272.0 960.0,18.0"
+    assert points == "10.0,272.0 990.0,18.0"
 
 
 @pytest.mark.parametrize(
@@ -63,13 +68,42 @@ def test_what_lies_outside_stands_at_the_edge() -> None:
 )
 def test_a_logarithmic_axis_has_round_levels_where_two_fit(low: float, high: float, levels: list[float]) -> None:
     drawn = svg.plot(plot(log=True, low=low, high=high))
-    assert [float(text) for text in re.findall(r'<text x="0" y="[\d.]+">([^<]+)<', drawn)] == levels
+    assert [float(text) for text in written_beside(drawn)] == levels
 
 
-def test_a_linear_axis_has_five_levels_and_ticks_where_they_are_given() -> None:
+def test_a_linear_axis_has_round_levels_and_ticks_where_they_are_given() -> None:
     drawn = svg.plot(plot())
-    assert re.findall(r'<text x="0" y="[\d.]+">([^<]+)<', drawn) == ["0", "2.5", "5", "7.5", "10"]
-    assert re.findall(r'text-anchor="(\w+)">([^<]+)<', drawn) == [("start", "0"), ("middle", "5"), ("end", "10")]
+    assert written_beside(drawn) == ["0", "2.5", "5", "7.5", "10"]
+    below = re.findall(r'y="292" text-anchor="(\w+)">([^<]+)<', drawn)
+    assert below == [("start", "0"), ("middle", "5"), ("end", "10")]
+
+
+@given(FINITE, st.floats(1e-6, 1e6), st.integers(4, 8), st.sampled_from([10.0, 1024.0]))
+def test_round_values_are_inside_and_equally_far_apart(low: float, span: float, most: int, base: float) -> None:
+    values = round_values(low, low + span, most, base)
+    slack = 1e-6 * span + 1e-12 * abs(low)
+    assert 2 <= len(values) <= most + 1 and low - slack <= values[0] and values[-1] <= low + span + slack
+    step = values[1] - values[0]
+    assert all(after - before == pytest.approx(step, rel=1e-3) for before, after in pairwise(values))
+
+
+def test_round_values_are_written_with_few_digits() -> None:
+    assert round_values(3.47, 5.44, 4) == [3.5, 4.0, 4.5, 5.0]
+    assert round_values(0.0, 21 * 1024.0**2, 4, 1024.0) == [n * 10 * 1024.0**2 for n in range(3)]
+    assert round_values(7.0, 7.0, 4) == [7.0]
+
+
+def test_a_long_value_beside_a_plot_gets_more_room() -> None:
+    long = Plot("p", Axis(str, 0.0, 1.0), Axis("{:g} tokens/s".format, 0.0, 1.0), ())
+    assert 'class="plot wide"' in svg.plot(long) and 'class="plot"' in svg.plot(plot())
+
+
+def test_names_of_steps_stand_above_the_ticks() -> None:
+    drawn = svg.plot(plot(marks=(Mark("step 3", x=0.0, tone="step"),)))
+    step, tick = (
+        float(re.findall(rf'y="([\d.]+)" text-anchor="start"[^>]*>{text}<', drawn)[0]) for text in ("step 3", "0")
+    )
+    assert tick - step >= 14, "a text is 12 pixels high"
 
 
 def test_on_a_phone_there_are_few_ticks() -> None:
