@@ -26,7 +26,7 @@ from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.report.coverage import coverage
 from diagnostics.report.model import Decided, Report
 from diagnostics.report.notes import notes
-from diagnostics.report.without_cause import without_cause
+from diagnostics.report.without_cause import run_measures, without_cause
 from diagnostics.tree.arbitrate import all_leaves, arbitrate
 from diagnostics.tree.built_in import built_in
 from diagnostics.tree.evaluate import cut_sets, evaluate, own_tree
@@ -112,7 +112,7 @@ def conclude(
         findings=decided,
         tree=evaluate(trees, ordered),
         cut_sets=tuple(cut_sets(trees, ordered)),
-        measures=dict(measures),
+        measures={**measures, "run": of_run} if (of_run := run_measures(evidence.run)) else dict(measures),
         coverage=coverage(evidence, world_size),
         titles={cause: leaf.title for cause, leaf in table.items()},
         world_size=world_size or None,

@@ -8,6 +8,7 @@ from diagnostics.contract.formatting import ranks_text
 from diagnostics.evidence.model import shortened
 from diagnostics.report import document as doc
 from diagnostics.report import drawings, standing, wording
+from diagnostics.report.figures import figures
 from diagnostics.report.measures import plan_lines
 from diagnostics.report.model import Coverage, Decided, Report
 from diagnostics.report.overview import (
@@ -61,7 +62,7 @@ def document(report: Report, *, brief: bool = False, page: str = "") -> doc.Docu
     return doc.Document(
         title=f"{OUTCOMES[report.outcome]}: {heading}",
         badge=(OUTCOMES[report.outcome], tone),
-        heading=heading,
+        heading="no cause found" if report.healthy else heading,
         answer=(doc.Span(f"{OUTCOMES[report.outcome]}: ", tone), doc.Span(heading, "strong")),
         lead=(doc.Only(("terminal",), _first_screen(report, brief)), doc.Only(PAGES, _about(report))),
         blocks=(
@@ -166,7 +167,9 @@ def _about(report: Report) -> tuple[doc.Block, ...]:
     counts = f"{ranks}; {count(report)['confirmed']} confirmed; {_counts(report)}"
     source = doc.Paragraph((doc.Span(report.source, "code"), doc.Span(counts, "soft")))
     waiting = (doc.Fields(tuple(standing.rows(report))),) if report.waiting else ()
-    return (source, *waiting, *map(doc.Paragraph, report.notes))
+    said = f"{report.standing[:1].upper()}{report.standing[1:]}." if report.healthy and report.standing else ""
+    below = doc.Paragraph(said) if said and account_of(report.measures) is None else None
+    return doc.present(source, figures(report), below, waiting, map(doc.Paragraph, report.notes))
 
 
 def _sections(report: Report) -> tuple[doc.Block, ...]:

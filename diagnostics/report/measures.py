@@ -4,6 +4,7 @@ Detectors, also those of users, write the measures; figures and names in them co
 """
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -20,6 +21,7 @@ POINTS_DRAWN = 400
 Number = Annotated[float, msgspec.Meta(ge=-1e21, le=1e21)]
 """Finite, and no larger than anything that is measured."""
 _Measured = TypeVar("_Measured")
+_PARTS = ("wall_ms", "compute_ms", "communication_ms", "overlapped_ms", "exposed_ms", "memory_ms", "idle_ms")
 _NOTES: dict[str, str] = table_beside(__file__)["notes"]
 
 
@@ -183,6 +185,32 @@ class RankTimes(msgspec.Struct):
     overlap_percent: Number | None = None
 
 
+class Breakdown(msgspec.Struct, frozen=True):
+    """Where one step of the profiled window went, mean over ranks and steps, ms."""
+
+    wall_ms: float
+    compute_ms: float
+    communication_ms: float
+    overlapped_ms: float
+    exposed_ms: float
+    memory_ms: float
+    idle_ms: float
+    waiting_ms: float | None
+    """Part of the exposed time in which ranks waited for a late one; None when it cannot be told."""
+    exposed_by_group: Mapping[str, float] = {}
+
+
+class RunFigures(msgspec.Struct):
+    """What the summary of a run of dtk says."""
+
+    step_time_s: Number | None = None
+    tokens_per_s: Number | None = None
+    mfu: Number | None = None
+    peak_memory_bytes: Number | None = None
+    device_memory_bytes: Number | None = None
+    speed_unit: str = "token"
+
+
 class Track(msgspec.Struct):
     """One step of one rank: name, start, end and waiting for late ranks of each stretch, ms."""
 
@@ -268,6 +296,36 @@ def overlap(measures: Mapping[str, Any], culprits: Sequence[int] = ()) -> dict[i
     """Return `measures.overlap.ranks`, cut to what can be drawn."""
     drawn = _ranks(_part(measures, "overlap", "ranks"), RankTimes, culprits)
     return {rank: record for rank, record in drawn.items() if record != RankTimes()}
+
+
+def breakdown(measures: Mapping[str, Any]) -> Breakdown | None:
+    """Return the mean over ranks of one step, from `report.measures.overlap`."""
+    overlap = measures.get("overlap")
+    overlap = overlap if isinstance(overlap, dict) else {}
+    ranks, steps = overlap.get("ranks"), overlap.get("steps")
+    if not isinstance(ranks, dict) or not ranks or not isinstance(steps, int) or steps < 1:
+        return None
+    records = [record for record in ranks.values() if isinstance(record, dict)]
+    counts = [len(r["steps"]) if isinstance(r.get("steps"), list) and r["steps"] else steps for r in records]
+
+    def mean(key: str) -> float:
+        return fmean(float(record.get(key) or 0.0) / count for record, count in zip(records, counts, strict=True))
+
+    waiting = all(record.get("waiting_exposed_ms") is not None for record in records)
+    groups: dict[str, float] = {}
+    for record, count in zip(records, counts, strict=True):
+        for name, part in (record.get("groups") or {}).items():
+            groups[name] = groups.get(name, 0.0) + float(part.get("exposed_ms") or 0.0) / count / len(records)
+    return Breakdown(
+        **{key: mean(key) for key in _PARTS},
+        waiting_ms=mean("waiting_exposed_ms") if waiting else None,
+        exposed_by_group=groups,
+    )
+
+
+def run_figures(measures: Mapping[str, Any]) -> RunFigures:
+    """Return `measures.run`."""
+    return _typed(_part(measures, "run"), RunFigures) or RunFigures()
 
 
 def step_timeline(measures: Mapping[str, Any]) -> StepTimeline | None:

@@ -1,7 +1,7 @@
 """What a report says of a job where no cause is confirmed: the account of its steps, its processes, what it printed."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import time
 from typing import Any
 
@@ -15,6 +15,16 @@ from diagnostics.evidence.coverage import damaged
 from diagnostics.evidence.model import Evidence, RunEvidence
 from diagnostics.runs.records import as_mapping, number
 from diagnostics.tree.outcome import account_of, in_trouble, is_unheard
+
+_OF_RUN: dict[str, Callable[[float, str], str] | None] = {
+    "step": lambda step, _: counted(int(step), "step"),
+    "loss": lambda loss, _: f"loss {loss:.4g}",
+    "step_time_s": lambda time_s, _: f"{seconds_text(time_s)} a step",
+    "tokens_per_s": lambda speed, unit: f"{speed:,.0f} {unit}s/s",
+    "peak_memory_bytes": lambda peak_bytes, _: f"peak {bytes_text(peak_bytes)} on rank 0",
+    "mfu": None,
+}
+"""Figures of a summary, and how a line says them; None: only the page does."""
 
 
 def without_cause(
@@ -98,21 +108,25 @@ def account_text(account: Account) -> str:
     return ", ".join(parts)
 
 
+def run_measures(run: RunEvidence | None) -> dict[str, object]:
+    """Return the figures in the summary of a run of dtk, and its device's memory, for `measures.run`."""
+    if run is None:
+        return {}
+    figures, hardware = as_mapping(run.summary.get("figures")), as_mapping(run.manifest.get("hardware"))
+    known: dict[str, object] = {name: value for name in _OF_RUN if (value := number(figures.get(name))) is not None}
+    gpus = hardware.get("gpus")
+    capacity = number(as_mapping(gpus[0]).get("memory_bytes")) if isinstance(gpus, list) and gpus else None
+    known |= {"device_memory_bytes": capacity} if capacity else {}
+    return {**known, "speed_unit": str(run.summary.get("speed_unit", "token"))[:20]} if known else {}
+
+
 def run_text(run: RunEvidence) -> str:
     """Return how fast a run of dtk without traces was and what it took, as its summary says; empty without one."""
-    figures = as_mapping(run.summary.get("figures"))
-    step, loss, speed = (number(figures.get(name)) for name in ("step", "loss", "tokens_per_s"))
-    time_s, peak_bytes = (number(figures.get(name)) for name in ("step_time_s", "peak_memory_bytes"))
-    unit = str(run.summary.get("speed_unit", "token"))[:20]
+    figures: dict[str, Any] = run_measures(run)
     parts = [
-        "" if step is None else counted(int(step), "step"),
-        "" if loss is None else f"loss {loss:.4g}",
-        "" if time_s is None else f"{seconds_text(time_s)} a step",
-        "" if speed is None else f"{speed:,.0f} {unit}s/s",
-        "" if peak_bytes is None else f"peak {bytes_text(peak_bytes)} on rank 0",
+        f"{text(figures[name], figures['speed_unit'])}" for name, text in _OF_RUN.items() if name in figures and text
     ]
-    text = ", ".join(filter(None, parts))
-    return f"{text}; where the time of a step goes was not traced (record=full)" if text else ""
+    return f"{', '.join(parts)}; where the time of a step goes was not traced (record=full)" if parts else ""
 
 
 def processes_text(evidence: Evidence) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from diagnostics.report.measures import Breakdown
 from dtk.compare.statistics import Estimate
 
 SCHEMA = "dtk.comparison/1"
@@ -37,21 +38,6 @@ class Window(Struct, frozen=True):
     """Steps finished when it began."""
     began_step: int = 0
     """Steps finished when the attempt began."""
-
-
-class Breakdown(Struct, frozen=True):
-    """Where one step of the profiled window went, mean over ranks and steps, ms."""
-
-    wall_ms: float
-    compute_ms: float
-    communication_ms: float
-    overlapped_ms: float
-    exposed_ms: float
-    memory_ms: float
-    idle_ms: float
-    waiting_ms: float | None
-    """Part of the exposed time in which ranks waited for a late one; None when it cannot be told."""
-    exposed_by_group: Mapping[str, float] = {}
 
 
 class Disturbance(Struct, frozen=True):

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from diagnostics.report.measures import Breakdown
 from dtk.compare.compare import compare
-from dtk.compare.model import Breakdown, Comparison
+from dtk.compare.model import Comparison
 from tests.unit.compare.folders import GATHERED, losses, make_run
 from tests.unit.compare.folders import as_page as render
 

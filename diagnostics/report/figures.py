@@ -1,0 +1,41 @@
+"""The figures that people look at first, beside each other at the head of a page, whether anything was found or not."""
+
+from diagnostics.contract.formatting import bytes_text, seconds_text
+from diagnostics.report import document as doc
+from diagnostics.report import measures
+from diagnostics.report.measures import share_text
+from diagnostics.report.model import Report
+from diagnostics.tree.outcome import account_of
+
+
+def figures(report: Report) -> doc.Cards | None:
+    """Return speed, where a step's time went, and memory, as far as they were recorded; None without any."""
+    run, account = measures.run_figures(report.measures), account_of(report.measures)
+    step = measures.breakdown(report.measures)
+    cards: list[doc.Card] = []
+
+    def add(figure: str, caption: str) -> None:
+        cards.append(doc.Card(figure, (doc.Span(caption, "soft"),)))
+
+    if run.tokens_per_s is not None:
+        add(f"{run.tokens_per_s:,.0f}", f"{run.speed_unit[:20]}s/s, all ranks")
+    if run.step_time_s is not None:
+        add(seconds_text(run.step_time_s), "a step, median")
+    if account is not None and account.overlap is not None:
+        add(f"{account.overlap:.0%}", "of the communication overlaps compute")
+    if step is not None and account is not None:
+        late = f", {account.waiting:.0%} in waiting for late ranks" if account.waiting else ""
+        add(f"{step.exposed_ms:.3g} ms", f"exposed communication a step: {account.exposed:.0%} of the step{late}")
+        add(f"{account.idle:.0%}", "of the step without an operation")
+    if peaks := measures.memory(report.measures):
+        fullest = max(peaks, key=lambda rank: peaks[rank].peak_bytes)
+        peak_bytes, over_time = peaks[fullest].peak_bytes, peaks[fullest].over_time
+        capacity = over_time.capacity_bytes if over_time is not None else run.device_memory_bytes
+        of = f" of {bytes_text(capacity)}{share_text(peak_bytes, capacity)}" if capacity else ""
+        what = over_time.of if over_time is not None and over_time.of else "memory"
+        add(bytes_text(peak_bytes), f"peak of {what}{of}, rank {fullest}")
+    elif run.peak_memory_bytes is not None:
+        add(bytes_text(run.peak_memory_bytes), "peak memory of rank 0")
+    if run.mfu is not None:
+        add(f"{run.mfu:.1%}", "MFU")
+    return doc.Cards(tuple(cards)) if cards else None
