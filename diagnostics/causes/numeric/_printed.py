@@ -1,17 +1,15 @@
 """What the causes that are decided from printed steps share."""
 
 from diagnostics.analysis.printed_steps import PrintedSteps
-from diagnostics.contract.findings import Finding, ruled_out, undecided
+from diagnostics.causes.declared import Texts
+from diagnostics.contract.findings import Finding
+
+_TEXTS = Texts(__file__)
 
 
-def not_to_the_end(cause: str, job: PrintedSteps, sentence: str) -> Finding:
-    """Return that the printed steps show nothing of a cause; without such steps it is open.
-
-    Args:
-        cause: its id.
-        job: the printed steps.
-        sentence: with `{count}` for their number.
-    """
+def not_to_the_end(cause: str, job: PrintedSteps) -> Finding:
+    """Return that the printed steps show nothing of a cause, by the row of its name; without such steps it is open."""
+    name = cause.partition(".")[2]
     if job.count:
-        return ruled_out(cause, sentence, count=job.count)
-    return undecided(cause, sentence, "the trainer's log, or its records of steps", count=0)
+        return _TEXTS.ruled_out(name, cause, count=job.count)
+    return _TEXTS.undecided([name, "open"], cause, count=0)

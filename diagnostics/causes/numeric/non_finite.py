@@ -8,29 +8,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.analysis.printed_steps import non_finite_to_the_end, printed_steps
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.findings import (
     Cost,
     EvidenceItem,
     Facts,
     Finding,
-    Remedy,
     Text,
     Where,
-    ruled_out,
-    undecided,
     worded,
 )
 from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import Evidence, RankError, RunEvidence
 
 ID = "numeric.non_finite"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 RISING = 1.5
 """Loss over its lowest value from which it counts as having risen before it broke."""
 MAX_SHOWN = 8
@@ -54,27 +50,11 @@ class Settings(Struct, frozen=True):
     rose: bool = False
     """The loss had risen before it broke."""
 
-    def remedies(self, step: int | None, ranks: Sequence[int] = ()) -> tuple[Remedy, ...]:
-        """Return the usual remedies. If only some ranks are affected, their data or device is suspected first."""
-        remedies = []
-        if ranks:
-            who = ", ".join(map(str, ranks[:MAX_SHOWN]))
-            change = f"inspect the samples of rank {who} in step {step}, then check that rank's device (nvidia-smi -q, "
-            why = "the other ranks ran the same code on other samples without it"
-            remedies.append(Remedy("code", f"{change}dmesg)", why))
-        if self.float16:
-            why = "float16 ends at 65504; bfloat16 has the range of float32"
-            remedies.append(Remedy("override", "precision=bf16", why))
-        if self.unclipped:
-            remedies.append(Remedy("override", "train.clip_norm=1.0", "gradients are not clipped"))
-        if self.rate is not None and (self.rose or not ranks):
-            why = "too high a learning rate is the most frequent reason"
-            why = "the loss had risen before it broke" if self.rose else why
-            remedies.append(Remedy("override", f"optimizer.lr={self.rate / 2:g}", why))
-        steps = "the steps before the first NaN" if step is None else f"step {step}"
-        change = f"run {steps} inside `with torch.autograd.set_detect_anomaly(True):`"
-        why = "it names the operation whose backward is the first to return NaN"
-        return (*remedies, Remedy("code", change, why))
+    def said(self, ranks: Sequence[int] = ()) -> list[str]:
+        """Return the rows of the usual remedies. If only some ranks are affected, their data or device comes first."""
+        rate = [] if self.rate is None else ["rose"] if self.rose else [] if ranks else ["rate"]
+        rows = [*(["own"] if ranks else []), *(["float16"] if self.float16 else [])]
+        return [*rows, *(["unclipped"] if self.unclipped else []), *rate]
 
 
 class _Event(Struct, frozen=True):
@@ -101,20 +81,21 @@ def _own_loss_text(
     `alone`: other ranks' losses were finite, or there are none. `silent`: ranks without a record. `recovered`: finite
     again later, under loss scaling.
     """
-    said = ["alone" if alone and world_size > 1 else "single" if alone else "all"]
+    is_own = alone and world_size > 1
+    said = ["alone" if is_own else "single" if alone else "all"]
     said += ["silent"] if alone and silent else []
-    text = _TEXTS(
-        finding, [*said, "recovered"] if recovered else said, value=value, own=ranks, world=world_size, silent=silent
-    )
-    return replace(text, remedies=settings.remedies(finding.step, ranks if alone and world_size > 1 else ()))
+    said += ["recovered"] if recovered else []
+    said += [*settings.said(ranks if is_own else ()), "detect"]
+    own, half = ranks[:MAX_SHOWN], (settings.rate or 0.0) / 2
+    figures = {"own": ranks, "world": world_size, "silent": silent, "suspects": own, "half_rate": half}
+    return _TEXTS(finding, said, value=value, step=finding.step, **figures)
 
 
-def _words(
-    finding: Finding, /, *, said: str, settings: Settings | None = None, step: int | None = None, **figures: object
-) -> Text:
-    """Return one of the texts beside this module; `settings` add the usual remedies at `step`."""
-    text = _TEXTS(finding, said, step=step, **figures)
-    return text if settings is None else replace(text, remedies=settings.remedies(step))
+def _facts(said: str, settings: Settings, step: int | None = None, **figures: object) -> Facts:
+    """Return one of the texts beside this module, with the usual remedies at `step`."""
+    detect = "detect_early" if step is None else "detect"
+    half = (settings.rate or 0.0) / 2
+    return _TEXTS.facts([said, *settings.said(), detect], step=step, half_rate=half, **figures)
 
 
 def decide(figures: Figures) -> list[Finding]:
@@ -134,24 +115,20 @@ def decide(figures: Figures) -> list[Finding]:
         first = min(bad, key=lambda bad: (bad.step, bad.line, bad.figure != "loss"))
         file = evidence.relative(RunPaths(run.root).metrics)
         item = EvidenceItem("metrics", file, f"{first.figure} {first.value}", first.line)
-        since = f"after step {first.step_before} and " if first.step_before is not None else ""
+        since = "" if first.step_before is None else _TEXTS.phrase("since", step=first.step_before)
         settings, cost = _settings(run, metrics), _cost(first.step, metrics)
-        facts = worded(_words, said="recorded", settings=settings, step=first.step, bad=first, since=since)
+        facts = _facts("recorded", settings, first.step, bad=first, since=since)
         return _confirmed(facts, confidence=0.9, step=first.step, cost=cost, evidence=(item,))
     if checked := [error for error in evidence.errors if _CHECKED.search(f"{error.type} {error.message}")]:
         victims = tuple(sorted({error.rank for error in checked if error.rank is not None}))
         message, items = checked[0].message[:160], _items(checked)
-        facts = worded(_words, said="checked", settings=Settings(), message=message, errors=len(checked))
+        facts = _facts("checked", Settings(), message=message, errors=len(checked))
         return _confirmed(facts, confidence=0.8, step=checked[0].step, evidence=items, victims=victims)
     if metrics is None and (finding := _by_log(evidence)):
         return finding
     if metrics is not None and metrics.records:
-        summary = "All {count} recorded losses and gradient norms are finite."
-        return [ruled_out(ID, summary, "0 of {count} records", count=metrics.records)]
-    if run is not None:
-        return [undecided(ID, "The run ended before its first record.", "train.log_every=1")]
-    missing = "a dtk run records losses; or torch.autograd.set_detect_anomaly"
-    return [undecided(ID, "No metrics are among the evidence.", missing)]
+        return [_TEXTS.ruled_out(count=metrics.records)]
+    return [_TEXTS.undecided("no_record" if run is not None else "open")]
 
 
 def _confirmed(facts: Facts, confidence: float, **more: Any) -> list[Finding]:
@@ -205,15 +182,12 @@ def _by_gradient(figures: Figures, run: RunEvidence, first: list[_Event]) -> lis
     logged = named or [event.fields for event in first if event.fields.get("parameters_seen")] or [{}]
     counts = [logged[0].get(f"parameters_{what}") for what in ("affected", "seen")]
     affected, seen = (count if isinstance(count, int) else 0 for count in counts)
-    where = "in a step that was not logged, so the parameter is not known"
-    if parameter := logged[0].get("parameter"):
-        where = f"first in {parameter} ({affected} of {seen} parameters)"
-    elif seen:
-        where = "though every single gradient was finite: their sum of squares overflowed"
+    parameter = logged[0].get("parameter")
+    row = "first_in" if parameter else "sum_overflowed" if seen else "not_logged"
+    where = _TEXTS.phrase(row, parameter=parameter, affected=affected, seen=seen)
     ranks = (0,) if (figures.evidence.world_size or len(run.events)) == 1 else ()
-    began = "" if ranks else " Reduced gradients are the same on all ranks, so they do not show which rank began."
     step, value, settings = first[0].step, str(first[0].fields.get("value")), _settings(run, figures.metrics)
-    facts = worded(_words, said="gradient", settings=settings, step=step, value=value, where=where, began=began)
+    facts = _facts("gradient" if ranks else "reduced_gradient", settings, step, value=value, where=where)
     items = _event_items(figures, run, first)
     cost = _cost(step, figures.metrics)
     return _confirmed(facts, confidence=0.95, step=step, evidence=items, ranks=ranks, cost=cost)
@@ -226,8 +200,9 @@ def _by_anomaly(raised: list[RankError]) -> list[Finding]:
     function = match["function"] if match else "a function"
     ranks = tuple(sorted({error.rank for error in raised if error.rank is not None}))
     own = [frame for frame in error.frames if "/torch/" not in frame.file and "site-packages" not in frame.file]
-    where = tuple(Where(error.rank, at.file, at.line, at.function, f"backward of {function}") for at in own[:1])
-    facts = worded(_words, said="anomaly", function=function, errors=len(raised))
+    does = _TEXTS.phrase("backward", function=function)
+    where = tuple(Where(error.rank, at.file, at.line, at.function, does) for at in own[:1])
+    facts = _TEXTS.facts("anomaly", function=function, errors=len(raised))
     return _confirmed(facts, confidence=0.95, step=error.step, evidence=_items(raised), ranks=ranks, where=where)
 
 
@@ -238,8 +213,9 @@ def _by_log(evidence: Evidence) -> list[Finding]:
         for log in printed_steps(evidence).logs:
             if (to_the_end := non_finite_to_the_end(log)) is not None:
                 figure, line, lines = to_the_end
-                at, item = f"{log.file}:{line}", EvidenceItem("log", log.file, "from here on", line)
-                facts = _printed(figure, "non-finite", f"in {at}", lines)
+                place = _TEXTS.phrase("in_log", at=f"{log.file}:{line}")
+                item = EvidenceItem("log", log.file, _TEXTS.phrase("onwards"), line)
+                facts = _facts("printed", Settings(), figure=figure, value="non-finite", place=place, lines=lines)
                 return _confirmed(facts, confidence=0.85, evidence=(item,))
         return []
     steps = {id(fact): fact.fields.get("step", fact.fields.get("bar")) for fact in printed}
@@ -247,16 +223,10 @@ def _by_log(evidence: Evidence) -> list[Finding]:
     lines = sum(fact.fields.get("count", 1) for fact in printed)
     figure, value, at = first.fields["figure"], first.fields["value"], f"{first.file}:{first.line}"
     step = steps[id(first)]
-    facts = _printed(figure, value, f"in {at}" if step is None else f"at step {step} ({at})", lines, step)
+    place = _TEXTS.phrase("in_log" if step is None else "at_step", at=at, step=step)
+    facts = _facts("printed", Settings(), step, figure=figure, value=value, place=place, lines=lines)
     items = tuple(EvidenceItem("log", fact.file, fact.text, fact.line) for fact in printed[:4])
     return _confirmed(facts, confidence=0.85, step=step, evidence=items)
-
-
-def _printed(figure: str, value: str, place: str, lines: int, step: int | None = None) -> Facts:
-    settings = Settings()
-    return worded(
-        _words, said="printed", settings=settings, step=step, figure=figure, value=value, place=place, lines=lines
-    )
 
 
 def _items(errors: Sequence[RankError]) -> tuple[EvidenceItem, ...]:
@@ -266,10 +236,9 @@ def _items(errors: Sequence[RankError]) -> tuple[EvidenceItem, ...]:
 def _event_items(figures: Figures, run: RunEvidence, events: Sequence[_Event]) -> tuple[EvidenceItem, ...]:
     items = []
     for event in events[:MAX_SHOWN]:
-        parameter = event.fields.get("parameter")
-        detail = f"{event.fields.get('figure')} {event.fields.get('value')} at step {event.step}"
+        row = "event_parameter" if event.fields.get("parameter") else "event"
         file = figures.evidence.relative(RunPaths(run.root).events(event.rank))
-        items.append(EvidenceItem("events", file, f"{detail}{f', first in {parameter}' if parameter else ''}"))
+        items.append(EvidenceItem("events", file, _TEXTS.phrase(row, step=event.step, fields=event.fields)))
     return tuple(items)
 
 

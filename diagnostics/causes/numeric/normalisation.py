@@ -2,23 +2,22 @@
 
 from diagnostics.analysis.printed_pairs import multiples
 from diagnostics.analysis.printed_steps import PrintedSteps, printed_steps
-from diagnostics.causes.declared import declared, texts_beside
-from diagnostics.contract.findings import EvidenceItem, Finding, undecided, worded
+from diagnostics.causes.declared import Texts, declared
+from diagnostics.contract.findings import EvidenceItem, Finding
 
 ID = "numeric.normalisation"
-_TEXTS = texts_beside(__file__)
-_BOTH = "the steps of both runs, with the same samples (the same seed and global batch)"
+_TEXTS = Texts(__file__)
 
 
 def decide(job: PrintedSteps) -> list[Finding]:
     """Decide from two runs that print the same steps: one ratio at all of them, and a whole number."""
     case = next(multiples(job), None)
     if case is None:
-        return [undecided(ID, "No two runs differ by one factor at all steps.", _BOTH)]
+        return [_TEXTS.undecided()]
     figure, factor, one, other = case
     items = tuple(EvidenceItem("log", run.file, f"{figure} {run.rows[0][1]:g}", run.rows[0][3]) for run in (one, other))
     name = "loss" if figure == "loss" else "gradient norm"
-    facts = worded(_TEXTS, name=name, factor=factor, one=one.file, other=other.file)
+    facts = _TEXTS.facts(name=name, factor=factor, one=one.file, other=other.file)
     return [Finding(cause=ID, status="confirmed", facts=facts, confidence=0.85, evidence=items)]
 
 

@@ -4,14 +4,13 @@ import math
 import re
 
 from diagnostics.analysis.printed_steps import PrintedSteps, printed_steps, skipped_to_the_end
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.numeric._printed import not_to_the_end
-from diagnostics.contract.findings import EvidenceItem, Finding, worded
-from diagnostics.contract.formatting import counted
+from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.evidence.model import shortened
 
 ID = "numeric.overflow"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 _GAVE_UP = re.compile(
     r"loss scale already at minimum|Minimum loss scale reached|[Ll]oss scale .{0,40}\b(?:below|under) .{0,20}minimum"
 )
@@ -27,21 +26,21 @@ def decide(job: PrintedSteps) -> list[Finding]:
     error = gave_up[0] if gave_up else None
     case = next((case for log in job.logs if (case := skipped_to_the_end(log))), None)
     if case is None and error is None:
-        return [not_to_the_end(ID, job, "{count:,} recorded steps, and none skipped until the log ends")]
-    items = [EvidenceItem("log", case.file, f"{case.count} skipped steps from here on", case.line)] if case else []
+        return [not_to_the_end(ID, job)]
+    items = [EvidenceItem("log", case.file, _TEXTS.phrase("seen", count=case.count), case.line)] if case else []
     items += [EvidenceItem("error", error.file, shortened(error.message, 200), error.line or None)] if error else []
-    skipped, gave_up_text, measured = "", "", "the loss scale is at its minimum"
-    if case is not None:
-        scale = "" if math.isnan(case.scale) else f", and the loss scale fell to {case.scale:g}"
-        skipped = f"Gradients overflowed in float16: the last {counted(case.count, 'step')} were skipped{scale}. "
-        measured = f"{case.count} steps skipped"
-    if error is not None:
-        gave_up_text = f"The trainer gave up: {shortened(error.message, 160)}. "
+    said = [] if case is None else ["skipped" if math.isnan(case.scale) else "skipped_scale"]
+    said += [] if error is None else ["gave_up"]
     return [
         Finding(
             cause=ID,
             status="confirmed",
-            facts=worded(_TEXTS, skipped=skipped, gave_up=gave_up_text, measured=measured),
+            facts=_TEXTS.facts(
+                [*said, "usual"],
+                count=case.count if case else 0,
+                scale=case.scale if case else 0.0,
+                error=shortened(error.message, 160) if error else "",
+            ),
             confidence=0.95 if error is not None else 0.9,
             victims=tuple(sorted({error.rank for error in gave_up if error.rank is not None})),
             evidence=tuple(items),

@@ -9,24 +9,23 @@ from typing import Any
 from msgspec.structs import replace
 
 from diagnostics.analysis.metrics_series import Figures, read
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Text, ruled_out, undecided, worded
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Text, worded
 from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.evidence.model import Evidence, RunEvidence
 
 ID = "numeric.rank_divergence"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 MAX_SHOWN = 8
 """Ranks that are listed, and events that are shown as evidence."""
 
 
 def _words(finding: Finding, is_tie: bool, equal_step: int | None, parameter: str, affected: int, seen: int) -> Text:
     """Say which ranks drifted apart when, and what to look for; at `equal_step` they were equal for the last time."""
-    since = f"not later than step {finding.step}"
-    if equal_step is not None:
-        since = f"between step {equal_step} and step {finding.step}"
-    place = f", first in {parameter} ({affected} of {seen} parameters)" if parameter else ""
+    row = "not_later" if equal_step is None else "between"
+    since = _TEXTS.phrase(row, step=finding.step, equal=equal_step)
+    place = _TEXTS.phrase("place", parameter=parameter, affected=affected, seen=seen) if parameter else ""
     return _TEXTS(finding, "tie" if is_tie else "usual", since=since, place=place)
 
 
@@ -53,8 +52,7 @@ def compared(
     """
     evidence, run = figures.evidence, figures.evidence.run
     if run is None:
-        why = "No record compares the parameters of the ranks."
-        return [undecided(cause, why, "a dtk run compares replicas by itself (record.replica_hash_every)")]
+        return [_TEXTS.undecided("open", cause)]
     drifted = [
         (rank, event)
         for rank, event in _events(run, "replica_divergence")
@@ -66,21 +64,17 @@ def compared(
     if (nothing := without(evidence, run)) is not None:
         return [nothing]
     if equal := _equal_steps(run):
-        times = "in all {count} comparisons, last" if len(equal) > 1 else "when they were compared,"
-        summary = f"The replicas were equal bit for bit {times} after step {{last}}."
-        return [ruled_out(cause, summary, "0 of {count} comparisons differ", count=len(equal), last=max(equal))]
+        return [_TEXTS.ruled_out("equal", cause, last=max(equal), count=len(equal))]
     if run.get("record.level") == "off" or not run.get("record.replica_hash_every", 0):
-        return [undecided(cause, "Replicas were not compared.", "record=light record.replica_hash_every=100")]
-    why = "The run ended, or broke with NaN, before the replicas were compared."
-    return [undecided(cause, why, "record.replica_hash_every=10")]
+        return [_TEXTS.undecided("not_compared", cause)]
+    return [_TEXTS.undecided("too_early", cause)]
 
 
 def _without(evidence: Evidence, run: RunEvidence) -> Finding | None:
     """Return that no two ranks hold the same parameters, if so."""
     traits = strategy_traits(run.manifest, run.config)
     if traits.is_known and (traits.replicated_over is None or evidence.world_size == 1):
-        summary = "Under strategy {name} no two ranks hold the same parameters."
-        return ruled_out(ID, summary, "no replicas", name=traits.name)
+        return _TEXTS.ruled_out("no_replicas", name=traits.name)
     return None
 
 
@@ -109,9 +103,9 @@ def _drifted(
     last = run.status.step if run.status else None
     items = []
     for rank, event in first[:MAX_SHOWN]:
-        at = f", first in {event['parameter']}" if event.get("parameter") else ""
         file = evidence.relative(RunPaths(run.root).events(rank))
-        items.append(EvidenceItem("events", file, f"replica_divergence at step {step}{at}"))
+        row = "seen_parameter" if event.get("parameter") else "seen"
+        items.append(EvidenceItem("events", file, _TEXTS.phrase(row, step=step, event=event)))
     return Finding(
         cause=ID,
         status="confirmed",
@@ -125,7 +119,7 @@ def _drifted(
         ),
         confidence=0.97,
         ranks=minority,
-        group=Group("replicas", group, "ranks that should hold the same parameters"),
+        group=Group("replicas", group, str(_TEXTS.phrase("group"))),
         step=step,
         cost=Cost(float(last - step + 1), "steps lost") if isinstance(last, int) and last >= step else None,
         evidence=tuple(items),

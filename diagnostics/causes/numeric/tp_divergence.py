@@ -5,21 +5,21 @@ Nothing fails then: each rank computes its part of the layers for other tokens, 
 
 from diagnostics.analysis.layout import layout
 from diagnostics.analysis.metrics_series import Figures, read
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.numeric.rank_divergence import compared
-from diagnostics.contract.findings import Finding, Text, ruled_out
+from diagnostics.contract.findings import Finding, Text
 from diagnostics.evidence.model import Evidence, RunEvidence
 
 ID = "numeric.tp_divergence"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 INPUTS = "inputs"
 """What the run calls the samples of a step among the parameters that it compares."""
 
 
 def _words(finding: Finding, is_tie: bool, equal_step: int | None, parameter: str, affected: int, seen: int) -> Text:
     """Say what differs since when; at `equal_step` the ranks were equal for the last time."""
-    whose = "each other's (a tie: neither can be called right)" if is_tie else "those of the other ranks of the group"
-    since = f"at step {finding.step}" + ("" if equal_step is None else f", and were equal at step {equal_step}")
+    whose = _TEXTS.phrase("tie" if is_tie else "others")
+    since = _TEXTS.phrase("at" if equal_step is None else "since", step=finding.step, equal=equal_step)
     said = "samples" if parameter == INPUTS else "values"
     return _TEXTS(finding, said, whose=whose, since=since, parameter=parameter or "parameters")
 
@@ -27,7 +27,7 @@ def _words(finding: Finding, is_tie: bool, equal_step: int | None, parameter: st
 def _without(evidence: Evidence, run: RunEvidence) -> Finding | None:
     mesh = layout(evidence)
     tp = mesh.degrees["tp"] if mesh is not None else run.get("parallel.tp", 1)
-    return ruled_out(ID, "parallel.tp=1: no two ranks share a layer") if tp == 1 else None
+    return _TEXTS.ruled_out() if tp == 1 else None
 
 
 def decide(figures: Figures) -> list[Finding]:
