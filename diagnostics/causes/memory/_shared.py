@@ -7,10 +7,9 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory, Prediction
-from diagnostics.contract import findings
-from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Cost, Facts, Finding, Remedy, Where
-from diagnostics.contract.formatting import bytes_text, ranks_spoken, sentence
+from diagnostics.causes.declared import Texts
+from diagnostics.contract.findings import Cost, Facts, Finding, Where
+from diagnostics.contract.formatting import Phrase, bytes_text, ranks_spoken
 from diagnostics.evidence.model import Frame
 
 ALMOST_ALL = 0.9
@@ -22,34 +21,22 @@ LEAST_SHARE = 0.02
 """Of the peak: what costs less is not reported."""
 UNITS_IN_USE = 2
 """Units that are gathered at once with prefetch: the one in use and the next."""
-_NOT_RECORDED = table_beside(__file__)
-ON_CPU = "the run is on CPU: there is neither a caching allocator nor a device"
+TEXTS = Texts(__file__)
 
 
-def absent(cause: str, what: str, **figures: object) -> list[Finding]:
-    """Return that there is nothing of what the cause is about; `what` says so, with `{name}` for a figure."""
-    return [findings.ruled_out(cause, f"{sentence(what)}.", what, **figures)]
+def absent(cause: str, said: str, **figures: object) -> list[Finding]:
+    """Return that there is nothing of what the cause is about, by its row in `_shared.yaml`."""
+    return [TEXTS.ruled_out(said, cause, **figures)]
 
 
 def unsharded(cause: str, job: JobMemory) -> list[Finding]:
     """Return that the strategy shards nothing."""
-    return absent(cause, "strategy {strategy} shards no parameters", strategy=job.size.strategy)
-
-
-def ruled_out(cause: str, summary: str, measured: str, **figures: object) -> list[Finding]:
-    """Return the finding that it is not so, with the figures that say it."""
-    return [findings.ruled_out(cause, summary, measured, **figures)]
+    return absent(cause, "unsharded", strategy=job.size.strategy)
 
 
 def not_recorded(cause: str, job: JobMemory, what: str, **figures: object) -> list[Finding]:
     """Return that what it takes to decide a cause, by its name in `_shared.yaml`, is not among the evidence."""
-    entry = _NOT_RECORDED[what]
-    return [findings.undecided(cause, entry["summary"], entry["override" if job.is_dtk else "file"], **figures)]
-
-
-def fix(is_dtk: bool, override: str, change: str, why: str, saves: str) -> Remedy:
-    """Return what to type for a run of dtk, and what to change in any other program."""
-    return Remedy("override", override, why, saves) if is_dtk and override else Remedy("code", change, why, saves)
+    return [TEXTS.undecided([what, f"{what}_of_dtk" if job.is_dtk else f"{what}_elsewhere"], cause, **figures)]
 
 
 def confirmed(
@@ -62,16 +49,17 @@ def confirmed(
 
 def call_site(call: Gather, ranks: tuple[int, ...]) -> tuple[Where, ...]:
     """Return the line of a gather, attributed to the first of the ranks."""
-    does = f"{call.op} of {bytes_text(call.full_bytes)}"
+    does = TEXTS.phrase("call", call=call)
     return where(call.site, call.at_head, ranks[0] if ranks else None, does)
 
 
-def where(site: Frame | None, at_head: bool, rank: int | None, does: str) -> tuple[Where, ...]:
+def where(site: Frame | None, at_head: bool, rank: int | None, does: str | Phrase) -> tuple[Where, ...]:
     """Return the line, and say if it is only the first line of the function."""
     if site is None:
         return ()
-    head = "a line of the script around it" if site.function == "<module>" else "the line is the function's first"
-    return (Where(rank, site.file, site.line, site.function, f"{does} ({head})" if at_head else does),)
+    if at_head:
+        does = TEXTS.phrase("in_script" if site.function == "<module>" else "at_head", does=does)
+    return (Where(rank, site.file, site.line, site.function, does),)
 
 
 def spot(site: Frame | None, at_head: bool) -> str:
@@ -89,11 +77,11 @@ def percent(part: float) -> str:
     return f"{part:.0%}".replace("%", " %")
 
 
-def share(part_bytes: float, peak_bytes: int | None) -> str:
+def share(part_bytes: float, peak_bytes: int | None) -> Phrase | str:
     """` (22 % of the peak of 15.1 MiB)`; empty without a peak."""
     if not peak_bytes:
         return ""
-    return f" ({percent(min(part_bytes / peak_bytes, 9.99))} of the peak of {bytes_text(peak_bytes)})"
+    return TEXTS.phrase("share", part=percent(min(part_bytes / peak_bytes, 9.99)), peak=peak_bytes)
 
 
 def of_peak(saved_bytes: float, peak_bytes: int | None) -> str:
@@ -107,9 +95,8 @@ def rank_names(ranks: Iterable[int]) -> str:
     return ranks_spoken(numbers) if numbers else "every rank"
 
 
-def on_more_ranks(prediction: Prediction | None, before: str = "; ") -> str:
+def on_more_ranks(prediction: Prediction | None, before: str = "; ") -> Phrase | str:
     """`; on 64 ranks a rank would need 120 MiB, without it 40 MiB`"""
     if prediction is None:
         return ""
-    needs, without = bytes_text(prediction.peak_bytes), bytes_text(prediction.without_bytes)
-    return f"{before}on {PREDICTED_RANKS} ranks a rank would need {needs}, without it {without}"
+    return TEXTS.phrase("on_more_ranks", before=before, ranks=PREDICTED_RANKS, prediction=prediction)

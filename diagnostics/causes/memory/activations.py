@@ -6,13 +6,13 @@ from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.categories import ACTIVATIONS, LOGITS
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import EvidenceItem, Finding, Text
-from diagnostics.contract.formatting import Bytes, bytes_text
+from diagnostics.contract.formatting import Bytes, Phrase
 
 ID = "memory.activations"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 TIGHT = 0.9
 """Of the device: a peak beyond this is as good as out of memory."""
 DOMINANT = 0.5
@@ -38,10 +38,9 @@ class Activations(Struct, frozen=True):
     strategy: str
 
     @property
-    def measured(self) -> str:
+    def measured(self) -> Phrase:
         """`activations 6 GiB = 75 % of the peak of 8 GiB`"""
-        part = shared.percent(self.activation_bytes / self.peak_bytes)
-        return f"activations {bytes_text(self.activation_bytes)} = {part} of the peak of {bytes_text(self.peak_bytes)}"
+        return _TEXTS.phrase("measured", facts=self, part=shared.percent(self.activation_bytes / self.peak_bytes))
 
     def text(self, finding: Finding) -> Text:
         """Say how much they are and how to keep fewer."""
@@ -53,7 +52,7 @@ class Activations(Struct, frozen=True):
             finding,
             [*said, "chunked_loss"] if has_logits and not self.strategy else said,
             facts=self,
-            at=f" in step {finding.step}, {self.region}" if finding.step is not None else "",
+            at="" if finding.step is None else _TEXTS.phrase("at", step=finding.step, region=self.region),
             saves=Bytes(max(0, work - self.logits_bytes)),
             half=Bytes(work / 2),
             half_batch=(self.micro_batch or 0) // 2,
@@ -83,8 +82,7 @@ def decide(job: JobMemory) -> list[Finding]:
     tight = job.out_of_memory or (capacity is not None and peak.total_bytes >= TIGHT * capacity.size_bytes)
     if not tight or work < DOMINANT * peak.total_bytes:
         few = work < DOMINANT * peak.total_bytes
-        summary = "Activations are not most of the peak." if few else "Activations are most of a peak that fits."
-        return shared.ruled_out(ID, summary, facts.measured)
+        return [_TEXTS.ruled_out("few" if few else "fits", measured=facts.measured)]
     return shared.confirmed(
         ID,
         job,

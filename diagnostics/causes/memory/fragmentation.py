@@ -7,14 +7,13 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.causes.memory._shared import where
 from diagnostics.contract.findings import EvidenceItem, Finding, Text, Where
-from diagnostics.contract.formatting import Bytes, bytes_text
 
 ID = "memory.fragmentation"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 LEAST_UNUSED = 0.3
 """Of what is reserved. Published cases: 34 % where fragmentation was the cause (torchtune 1185), 28 % where the model
 could not fit in any case (trl 3436)."""
@@ -61,9 +60,7 @@ class Unused(Struct, frozen=True):
 
     def text(self, finding: Finding) -> Text:
         """Say what is unused, and how to join the pieces."""
-        variable = f"{self.variable}=expandable_segments:True"
-        if not self.variable:
-            variable = f"{_VARIABLES[0]}=expandable_segments:True (before torch 2.9: {_VARIABLES[1]})"
+        variable = _TEXTS.phrase("variable" if self.variable else "variables", name=self.variable, names=_VARIABLES)
         return _TEXTS(
             finding,
             (
@@ -86,16 +83,13 @@ def decide(job: JobMemory) -> list[Finding]:
     ]
     records += _of_recordings(job)
     if not records:
-        return shared.absent(ID, shared.ON_CPU) if job.on_cpu else shared.not_recorded(ID, job, "allocator")
+        return shared.absent(ID, "on_cpu") if job.on_cpu else shared.not_recorded(ID, job, "allocator")
     guilty = [record for record in records if record.is_cause]
     worst = max(guilty or records, key=lambda record: record.unused_bytes)
     if not guilty:
-        summary = "What is reserved is used, apart from the share that a caching allocator usually leaves."
-        if worst.failed and worst.unused_bytes >= LEAST_UNUSED * worst.reserved_bytes:
-            wanted = "of unknown size" if worst.requested_bytes is None else f"of {bytes_text(worst.requested_bytes)}"
-            summary = f"The request {wanted} does not fit even if nothing were lost in small pieces."
-        figures = {"unused": Bytes(worst.unused_bytes), "reserved": Bytes(worst.reserved_bytes)}
-        return shared.ruled_out(ID, summary, "{unused} of {reserved} reserved is in no tensor", **figures)
+        fits = not worst.failed or worst.unused_bytes < LEAST_UNUSED * worst.reserved_bytes
+        said = "none" if fits else "unknown_size" if worst.requested_bytes is None else "too_large"
+        return [_TEXTS.ruled_out(said, facts=worst)]
     settings = [value for own in job.evidence.environment.values() for value in own.values()]
     is_expandable = any("expandable_segments:True" in value for value in settings)
     # The job's own messages show which variable its torch reads.
@@ -119,19 +113,18 @@ def _of_recordings(job: JobMemory) -> Iterator[Unused]:
         snapshot = rank.snapshot
         for device in snapshot.devices.values() if snapshot is not None else ():
             failures = [end for end in snapshot.out_of_memory if end.device == device.device] if snapshot else []
-            largest = bytes_text(device.largest_free_bytes)
-            detail = f"{device.segments} segments, {device.free_blocks} free blocks, the largest {largest}"
-            item = EvidenceItem("snapshot", rank.snapshot_file, detail)
+            item = EvidenceItem("snapshot", rank.snapshot_file, _TEXTS.phrase("blocks", device=device))
             record = Unused(rank.rank, device.unused_bytes, device.reserved_bytes, item)
             if failures:
-                site = where(failures[0].site, False, rank.rank, "the request that failed")
+                site = where(failures[0].site, False, rank.rank, _TEXTS.phrase("request"))
                 record = replace(record, failed=True, requested_bytes=failures[0].requested_bytes, where=site)
             yield record
         if (steps := [step for step in rank.steps if step.reserved_bytes]) and (last := steps[-1]):
             reserved = last.peak_reserved_bytes or last.reserved_bytes or 0
             unused = max(0, reserved - (last.peak_allocated_bytes or last.allocated_bytes or 0))
             retries = last.allocation_retries or 0
-            item = EvidenceItem("timeline", rank.timeline_file, f"step {last.step}: {retries} retries")
+            detail = _TEXTS.phrase("retries", step=last.step, retries=retries)
+            item = EvidenceItem("timeline", rank.timeline_file, detail)
             yield Unused(rank.rank, unused, reserved, item, retries=retries)
 
 

@@ -4,14 +4,14 @@ from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.model_size import FROM_UNITS
-from diagnostics.causes._own_model import NAME_BLOCKS, blocks_unknown
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes._own_model import blocks_unknown
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding, Text, undecided, worded
-from diagnostics.contract.formatting import Bytes, bytes_text
+from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
+from diagnostics.contract.formatting import Bytes
 
 ID = "memory.full_gather"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 LEAST_UNWEIGHED_BYTES = 1 << 20
 """Smaller gathers are not reported where the peak is not known."""
 LARGE_ROOT = 0.3
@@ -44,7 +44,6 @@ def _words(
         sharded="sharded " if by_units else "",
         share=shared.share(call.full_bytes, peak_bytes),
         on_more_ranks=shared.on_more_ranks(prediction),
-        name_blocks=NAME_BLOCKS,
         saves=shared.of_peak(saved_bytes, peak_bytes),
     )
 
@@ -52,15 +51,12 @@ def _words(
 def _part(call: Gather, whole_bytes: int, is_least: bool = False) -> list[Finding]:
     """Rule it out by the largest gather of parameters, which are so many bytes, or (`is_least`) no fewer."""
     part = call.full_bytes / whole_bytes
-    summary = "No gather brings the whole model." if part < shared.ALMOST_ALL else "All parameters together are small."
+    said = ["not_whole" if part < shared.ALMOST_ALL else "small"]
     if LARGE_ROOT < part < shared.ALMOST_ALL and not call.unit and not is_least:
-        summary += " The root unit (embeddings, head) is large: units of their own for these would make it smaller."
-    measured = "largest gather {gathered} = {part} of the parameters"
-    if is_least:
-        measured = "largest gather {gathered} of units of at least {whole}"
-    return shared.ruled_out(
-        ID, summary, measured, gathered=Bytes(call.full_bytes), part=shared.percent(part), whole=Bytes(whole_bytes)
-    )
+        said.append("large_root")
+    said.append("of_least" if is_least else "of_whole")
+    gathered, whole = Bytes(call.full_bytes), Bytes(whole_bytes)
+    return [_TEXTS.ruled_out(said, gathered=gathered, part=shared.percent(part), whole=whole)]
 
 
 def decide(job: JobMemory) -> list[Finding]:
@@ -79,7 +75,7 @@ def decide(job: JobMemory) -> list[Finding]:
         layers = run.get("model.layers") if run is not None else None
         if call.kind != "user" and block and isinstance(layers, int):  # Wrapping saves all but the units in use.
             saved = max(0, (layers - shared.UNITS_IN_USE) * block)
-        item = EvidenceItem(call.evidence, call.file, f"all_gather of {bytes_text(call.full_bytes)}")
+        item = EvidenceItem(call.evidence, call.file, _TEXTS.phrase("seen", call=call))
         return shared.confirmed(
             ID,
             job,
@@ -109,16 +105,10 @@ def decide(job: JobMemory) -> list[Finding]:
         return _part(largest, job.least_bytes(), is_least=True)
     traffic = [record for rank in job.ranks.values() for record in (rank.trace, rank.flight, rank.ring)]
     if any(record.gathers for record in traffic if record is not None):
-        why = "There are gathers, but the size of the whole model is not known."
-        if largest is not None and largest.kind == "unit":
-            why = (
-                "Gathers of {size} are of one unit that is used several times in a step, or of several units of equal "
-                "size: the recording does not tell which."
-            )
-        missing = "the size of the model: record=full, or a profiler trace with profile_memory=True, record_shapes=True"
-        return [undecided(ID, why, missing, size=Bytes(largest.full_bytes if largest is not None else 0))]
+        said = "one_unit" if largest is not None and largest.kind == "unit" else "no_size"
+        return [_TEXTS.undecided([said, "open"], size=Bytes(largest.full_bytes if largest is not None else 0))]
     if any(rank.trace or rank.flight for rank in job.ranks.values()):
-        return shared.absent(ID, "no gather in what was recorded")
+        return shared.absent(ID, "no_gather")
     return shared.not_recorded(ID, job, "collectives")
 
 

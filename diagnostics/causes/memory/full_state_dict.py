@@ -6,13 +6,13 @@ from itertools import accumulate
 from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
-from diagnostics.contract.formatting import Bytes, bytes_text, counted, sentence
+from diagnostics.contract.formatting import Bytes, counted, sentence
 
 ID = "memory.full_state_dict"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 ALIVE = 0.5
 """Of all parameters, alive at one moment: a state dict that is written tensor by tensor holds one of them."""
 WITH_OPTIMIZER = 1.5
@@ -37,7 +37,7 @@ def _words(
         "gathered_by_dtk" if is_dtk else "gathered",
         who=shared.rank_names(finding.ranks),
         gathers=gathers,
-        what="parameters and optimizer states" if is_all else "parameters",
+        what=_TEXTS.phrase("all_states" if is_all else "parameters"),
         alive=Bytes(alive_bytes),
         share=shared.share(alive_bytes, peak_bytes),
         on_more_ranks=shared.on_more_ranks(prediction),
@@ -71,13 +71,11 @@ def decide(job: JobMemory) -> list[Finding]:
             return shared.not_recorded(ID, job, "lifetimes")
         alive, calls = _alive_together(rank), calls[: len(calls) // times]
         if alive < ALIVE * whole:
-            summary = "Parameters are gathered outside the step, but freed one by one."
-            measured = "{gathers} gathers, at most {alive} of {whole} alive together"
-            return shared.ruled_out(ID, summary, measured, gathers=len(calls), alive=Bytes(alive), whole=Bytes(whole))
+            return [_TEXTS.ruled_out(gathers=len(calls), alive=Bytes(alive), whole=Bytes(whole))]
         dumps = [call for rank in job.ranks.values() if rank.flight for call in _of_state_dict(rank.flight.gathers)]
         call = next((call for call in (*calls, *dumps) if call.site is not None), calls[0])
         ranks = job.ranks_of(job.ranks, calls[0].ranks)
-        item = EvidenceItem(call.evidence, call.file, f"{len(calls)} gathers of {bytes_text(total)} together")
+        item = EvidenceItem(call.evidence, call.file, _TEXTS.phrase("seen", gathers=len(calls), total=total))
         return shared.confirmed(
             ID,
             job,
@@ -101,7 +99,7 @@ def decide(job: JobMemory) -> list[Finding]:
     if job.size.shards == 1:
         return shared.unsharded(ID, job)
     if any(rank.trace or rank.flight for rank in job.ranks.values()):
-        return shared.absent(ID, "no gather for a state dict in what was recorded")
+        return shared.absent(ID, "no_state_dict")
     return shared.not_recorded(ID, job, "collectives")
 
 

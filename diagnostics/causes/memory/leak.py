@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding, Text, undecided
-from diagnostics.contract.formatting import Bytes, bytes_text
+from diagnostics.contract.findings import EvidenceItem, Finding, Text
+from diagnostics.contract.formatting import Bytes
 from diagnostics.evidence.model import Frame
 
 MAX_POINTS = 200  # A convention: 25 points for each eighth of a series, whose medians are compared.
@@ -63,7 +63,7 @@ def slope(points: Sequence[tuple[int, int]]) -> float:
 
 
 ID = "memory.leak"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 LEAST_BYTES = 64 << 10
 """A step that leaves less behind would need a million steps to fill a device."""
 LEAST_SHARE = 0.01
@@ -89,10 +89,6 @@ HELD = 2
 ASSUMED_STEPS = 100
 """For the cost, where the length of the run is not known."""
 _UNMARKED = frozenset({"step", "outside"})
-_MARKED_STEPS = (
-    "marked steps: torch.profiler.profile(schedule=torch.profiler.schedule(...), profile_memory=True) and "
-    "profiler.step() after each (without a schedule nothing is marked)"
-)
 
 
 class Leftover(Struct, frozen=True):
@@ -120,7 +116,7 @@ class Leftover(Struct, frozen=True):
             ("usual", kept or "unplaced"),
             each=Bytes(self.per_step_bytes),
             who=shared.rank_names(finding.ranks),
-            at=(f", allocated in {region}" if region else "") + at_head,
+            at=_TEXTS.phrase("allocated", region=region, place=at_head) if region else at_head,
             total=Bytes(self.per_step_bytes * self.total_steps),
             steps=self.total_steps,
             what=region or shared.spot(self.site, at_head=False).removeprefix(" at "),
@@ -137,28 +133,20 @@ def decide(job: JobMemory) -> list[Finding]:
     if leftovers and (len(leftovers) >= len(traced) or any(leftover.steps >= CERTAIN_STEPS for leftover in leftovers)):
         return _confirmed(job, leftovers)
     if leftovers:
-        few = "Only {ranks} kept something of both profiled steps: that may be a buffer that a backend still holds."
-        missing = "record.profile_steps=4" if job.is_dtk else "a profiler window of four steps"
         ranks = shared.rank_names(leftover.rank for leftover in leftovers)
-        return [undecided(ID, few, missing, ranks=ranks)]
+        return [_TEXTS.undecided(["few", "four_steps" if job.is_dtk else "four_profiled"], who=ranks)]
     windows = [len(rank.curve.steps) for rank in traced if rank.curve is not None]
     if any(count >= 2 for count in windows):
-        measured = "nothing of one step is left {later} step later"
-        return shared.ruled_out(ID, "What a step allocates it frees.", measured, later=max(windows) - 1)
+        return [_TEXTS.ruled_out("freed", later=max(windows) - 1)]
     series = [grown for rank in all_ranks if (grown := _series(rank)) is not None and grown[1].steps >= LONG]
     if series:
         grows = Bytes(max(0.0, *(grown.second_half for _, grown in series)))
-        return shared.ruled_out(ID, "Memory does not rise steadily.", "{grows} a step in the second half", grows=grows)
+        return [_TEXTS.ruled_out("flat", grows=grows)]
     unmarked = [rank for rank in traced if rank.curve is not None and not rank.curve.steps]
     if unmarked:
-        what, kept = "Allocations were recorded, but not which steps they belong to.", _between_backwards(job, unmarked)
-        if kept:
-            what = (
-                "After each of the last backward passes {size} more are kept on {ranks}: a leak if each is a step, "
-                "none if they are micro-batches of one."
-            )
+        kept = _between_backwards(job, unmarked)
         size, ranks = Bytes(max(kept.values(), default=0)), shared.rank_names(kept)
-        return [undecided(ID, what, _MARKED_STEPS, size=size, ranks=ranks)]
+        return [_TEXTS.undecided(["between_backwards" if kept else "unmarked", "mark"], size=size, who=ranks)]
     return shared.not_recorded(ID, job, "steps")
 
 
@@ -174,7 +162,7 @@ def _confirmed(job: JobMemory, leftovers: list[Leftover]) -> list[Finding]:
         replace(worst, total_steps=steps),
         confidence=worst.confidence,
         ranks=ranks,
-        where=shared.where(worst.site, True, ranks[0], "allocates what stays"),
+        where=shared.where(worst.site, True, ranks[0], _TEXTS.phrase("does")),
         cost_bytes=worst.per_step_bytes * steps,
         evidence=tuple(leftover.item for leftover in leftovers[:2]),
     )
@@ -215,8 +203,8 @@ def _by_allocations(job: JobMemory, rank: RankMemory) -> Leftover | None:
     if series is not None and series[1].steps >= LONG and not rising:
         return None  # two steps looked like growth, but the whole run does not grow so
     shown = "" if region in _UNMARKED else region
-    detail = f"steps {min(kept)}-{max(kept)} each leave {bytes_text(steady[region])} behind, allocated "
-    detail += f"in {shown}" if shown else "outside any marked region"
+    row, figures = "seen" if shown else "seen_outside", {"first": min(kept), "last": max(kept), "size": steady[region]}
+    detail = _TEXTS.phrase(row, region=shown, **figures)
     confidence = 0.95 if rising or len(kept) > CERTAIN_STEPS else 0.9 if len(kept) == CERTAIN_STEPS else 0.75
     sites = curve.kept_sites.get(region, Counter())
     site = max(sites, key=lambda frame: (sites[frame], frame.file, frame.line), default=None)
@@ -240,8 +228,7 @@ def _by_timeline(rank: RankMemory) -> Leftover | None:
     enough = grown.steps >= least_steps and total >= max(factor * LEAST_GROWTH * size, LEAST_BYTES)
     if not steady or not enough or grown.second_half > ALIKE * grown.first_half:
         return None
-    what = "allocated memory" if exact else "the process's memory"
-    detail = f"{what} rises by {bytes_text(grown.second_half)} a step over {grown.steps} steps"
+    detail = _TEXTS.phrase("rises" if exact else "process_rises", grown=grown)
     item = EvidenceItem("timeline", rank.timeline_file, detail)
     return Leftover(rank.rank, int(grown.second_half), item, 0.9 if exact else 0.7, grown.steps)
 

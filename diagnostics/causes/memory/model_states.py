@@ -4,13 +4,13 @@ from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.model_size import ModelSize, States
 from diagnostics.analysis.memory.out_of_memory import RanOut
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
-from diagnostics.contract.formatting import Bytes, bytes_text
+from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
+from diagnostics.contract.formatting import Bytes
 
 ID = "memory.model_states"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 TOO_MUCH = 0.9
 """Of the device: model states beyond this leave no room for a step (an estimate over 80 % of the device is where
 arXiv 2411.06465 stops promising that a job fits)."""
@@ -18,29 +18,16 @@ arXiv 2411.06465 stops promising that a job fits)."""
 
 def _words(finding: Finding, states: States, capacity_bytes: int, model: ModelSize, is_dtk: bool) -> Text:
     """Say what the model states of one rank need of what it may use, and how to need less."""
-    total, capacity = bytes_text(states.total), bytes_text(capacity_bytes)
-    parts = [bytes_text(size) for size in (states.parameters, states.gradients, states.optimizer)]
-    remedies = list[Remedy]()
     whole, world = 2 * (model.parameter_bytes or 0) + (model.optimizer_bytes or 0), model.world_size or 1
-    if world > 1 and (sharded := whole // world) < states.total:
-        better, saves = model.traits.needs_less_memory, f"{bytes_text(states.total - sharded)} of {total}"
-        why = "each rank keeps 1/N of parameters, gradients and optimizer states"
-        override = f"strategy={better}" if better else ""
-        remedies.append(shared.fix(is_dtk, override, "shard the model with fully_shard over all ranks", why, saves))
+    said, better, sharded = ["need"], model.traits.needs_less_memory, whole // world
+    if world > 1 and sharded < states.total:
+        said.append("shard_by_dtk" if is_dtk and better else "shard")
     if is_dtk and model.traits.shards_parameters and not model.traits.keeps_gathered:
-        why, saves = "model states live in host memory", f"{total} of {total}"
-        remedies.append(Remedy("override", "strategy.offload=parameters", why, saves))
+        said.append("offload")
     if (each := whole // PREDICTED_RANKS) < states.total:
-        change = f"use more ranks: {PREDICTED_RANKS} need {bytes_text(each)} each when sharded"
-        remedies.append(Remedy("code", change, "ZeRO-3"))
-    return Text(
-        summary=(
-            f"Parameters {parts[0]}, gradients {parts[1]} and optimizer states {parts[2]} need {total} of the "
-            f"{capacity} of each rank."
-        ),
-        measured=f"model states {total} a rank of {capacity}",
-        remedies=tuple(remedies),
-    )
+        said.append("more_ranks")
+    figures = {"each": each, "saves": states.total - sharded, "better": better, "many": PREDICTED_RANKS}
+    return _TEXTS(finding, said, states=states, capacity=capacity_bytes, **figures)
 
 
 def _placing(job: JobMemory) -> RanOut | None:
@@ -77,9 +64,9 @@ def decide(job: JobMemory) -> list[Finding]:
         return shared.not_recorded(ID, job, "capacity", total=Bytes(states.total))
     if capacity is None or states.total < TOO_MUCH * capacity.size_bytes:
         size = Bytes(capacity.size_bytes) if capacity else None
-        measured = "model states {total} a rank" + (" of {size}" if size is not None else "")
-        return shared.ruled_out(ID, "The model states fit.", measured, total=Bytes(states.total), size=size)
-    detail = f"model states {bytes_text(states.total)} a rank of {bytes_text(capacity.size_bytes)}"
+        said = "fit" if size is not None else "fit_unknown"
+        return [_TEXTS.ruled_out(said, total=Bytes(states.total), size=size)]
+    detail = _TEXTS.phrase("seen", states=states, capacity=capacity.size_bytes)
     return shared.confirmed(
         ID,
         job,

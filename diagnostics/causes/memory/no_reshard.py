@@ -9,19 +9,13 @@ from msgspec.structs import replace
 from diagnostics.analysis.memory.gathers import Traffic, UnitUse
 from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import EvidenceItem, Finding, Text
-from diagnostics.contract.formatting import bytes_text
+from diagnostics.contract.formatting import Bytes
 
 ID = "memory.no_reshard"
-_HOW = {
-    "trace": "{units} units are gathered once a step and kept from forward to backward",
-    "order": "Units are gathered as often as their gradients are reduced: they are kept from forward to backward",
-    "roots": "{units} units are gathered once a step and kept from forward to backward, as no fully_shard is around "
-    "them",
-    "configuration": "The strategy keeps gathered parameters from forward to backward (reshard_after_forward=false)",
-}
+_TEXTS = Texts(__file__)
 
 
 class Kept(Struct, frozen=True):
@@ -40,21 +34,15 @@ class Kept(Struct, frozen=True):
 
     def text(self, finding: Finding) -> Text:
         """Say what is kept and how to free it; or that it may be meant so."""
-        what = _HOW[self.how].format(units=self.units)
-        if finding.status == "undecided":
-            summary = f"{what} ({bytes_text(self.total_bytes)}). That is the default for units without a fully_shard "
-            summary += "on the whole model, and right where memory suffices."
-            missing = "whether memory is short: the out-of-memory text, or torch.cuda.memory._dump_snapshot() of a GPU"
-            return Text(summary=summary, missing=missing)
-        saves = shared.of_peak(self.saved_bytes, self.peak_bytes)
-        change = "pass reshard_after_forward=True to fully_shard (False at most for the last block)"
-        why = "each unit is freed after its forward and gathered again in backward"
-        remedy = shared.fix(self.is_dtk, "strategy.reshard_after_forward=true", change, why, saves)
-        total = f"{bytes_text(self.total_bytes)}{shared.share(self.total_bytes, self.peak_bytes)}"
-        return Text(
-            summary=f"{what}: {total} on {shared.rank_names(finding.ranks)}{shared.on_more_ranks(self.prediction)}.",
-            measured=f"{bytes_text(self.total_bytes)} kept over the step",
-            remedies=(remedy,),
+        return _TEXTS(
+            finding,
+            "default" if finding.status == "undecided" else ["usual", "of_dtk" if self.is_dtk else "code"],
+            what=_TEXTS.phrase(self.how, units=self.units),
+            total=Bytes(self.total_bytes),
+            share=shared.share(self.total_bytes, self.peak_bytes),
+            who=shared.rank_names(finding.ranks),
+            on_more_ranks=shared.on_more_ranks(self.prediction),
+            saves=shared.of_peak(self.saved_bytes, self.peak_bytes),
         )
 
 
@@ -65,10 +53,7 @@ def decide(job: JobMemory) -> list[Finding]:
     traces = {n: rank.trace for n, rank in job.ranks.items() if rank.trace is not None and rank.trace.units}
     traits = job.size.traits
     if traits.keeps_gathered:
-        summary = (
-            "The strategy {name} keeps gathered parameters until backward by definition; strategy={frees} frees them."
-        )
-        return shared.ruled_out(ID, summary, "{name}", name=traits.name, frees=traits.needs_less_memory or "")
+        return [_TEXTS.ruled_out("by_definition", name=traits.name, frees=traits.needs_less_memory or "")]
     if job.size.shards == 1:
         return shared.unsharded(ID, job)
     if finding := _by_trace(job, traces) or _roots(job, traces):
@@ -83,16 +68,12 @@ def decide(job: JobMemory) -> list[Finding]:
             return _kept(job, Kept("configuration", 0, whole), job.size.block_bytes or 0, world, item)
     if traces:
         most = max(unit.gathers for trace in traces.values() for unit in trace.units.values())
-        summary = "Units are freed after forward and gathered again in backward."
-        measured = "units are gathered up to {most} times in the window"
-        if all(len(trace.units) < 2 for trace in traces.values()):
-            summary = "There is no unit but the root, which backward needs first."
-            measured = "the root is gathered {most} times in the window"
-        return shared.ruled_out(ID, summary, measured, most=most)
+        only_root = all(len(trace.units) < 2 for trace in traces.values())
+        return [_TEXTS.ruled_out("only_root" if only_root else "freed", most=most)]
     if any(rank.trace for rank in all_ranks) and not any(rank.unit_gathers(job.is_sharded) for rank in all_ranks):
-        return shared.absent(ID, "no sharded unit in what was recorded")
+        return shared.absent(ID, "no_unit")
     if declared is True:
-        return shared.ruled_out(ID, "reshard_after_forward is on.", "configured")
+        return [_TEXTS.ruled_out("configured")]
     return shared.not_recorded(ID, job, "units")
 
 
@@ -107,7 +88,7 @@ def _by_trace(job: JobMemory, traces: Mapping[int, Traffic]) -> list[Finding]:
     if not kept:
         return []
     rank, units = max(kept.items(), key=lambda item: _total(item[1]))
-    item = EvidenceItem("trace", job.ranks[rank].trace_file, f"{len(units)} units without a gather in backward")
+    item = EvidenceItem("trace", job.ranks[rank].trace_file, _TEXTS.phrase("seen", units=len(units)))
     largest = max(unit.full_bytes for unit in units)
     return _kept(job, Kept("trace", len(units), _total(units)), largest, kept, item)
 
@@ -125,7 +106,7 @@ def _roots(job: JobMemory, traces: Mapping[int, Traffic]) -> list[Finding]:
         kept = Kept("roots", whole.roots, whole.least_bytes)
         if not job.out_of_memory:
             return [Finding(cause=ID, status="undecided", facts=kept, confidence=0.0)]
-        detail = f"{whole.roots} root units without a gather in backward"
+        detail = _TEXTS.phrase("seen_roots", units=whole.roots)
         return _kept(job, kept, root.full_bytes, traces, EvidenceItem("trace", job.ranks[rank].trace_file, detail))
     return []
 
@@ -145,7 +126,7 @@ def _by_order(job: JobMemory) -> list[Finding]:
     alike = traffic is not None and len({move.unit for move in traffic.moves}) == 1  # no root around the others
     if alike and not job.is_dtk and not job.out_of_memory:
         return [Finding(cause=ID, status="undecided", facts=Kept("order", 0, total), confidence=0.0)]
-    item = EvidenceItem(largest.evidence, largest.file, "one gather for each reduction of the same size")
+    item = EvidenceItem(largest.evidence, largest.file, _TEXTS.phrase("seen_order"))
     return _kept(job, Kept("order", 0, total), largest.full_bytes, kept, item)
 
 
@@ -157,10 +138,8 @@ def _kept(job: JobMemory, kept: Kept, unit_bytes: int, seen: Iterable[int], item
     """Confirm it, unless freeing all but the units in use would save next to nothing."""
     peak, saved = job.peak(), max(0, kept.total_bytes - shared.UNITS_IN_USE * unit_bytes)
     if saved <= shared.LEAST_SHARE * (peak or job.size.parameter_bytes or 0):
-        what = _HOW[kept.how].format(units=kept.units)
-        return shared.ruled_out(
-            ID, f"{what}, which costs little.", shared.of_peak(saved, peak or job.size.parameter_bytes)
-        )
+        what, cost = _TEXTS.phrase(kept.how, units=kept.units), shared.of_peak(saved, peak or job.size.parameter_bytes)
+        return [_TEXTS.ruled_out("cheap", what=what, cost=cost)]
     prediction = job.predicted(fixed_bytes=saved)
     return shared.confirmed(
         ID,

@@ -2,13 +2,13 @@
 
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import Finding, undecided, worded
+from diagnostics.contract.findings import Finding, worded
 from diagnostics.contract.formatting import Bytes
 
 ID = "memory.non_torch"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 LEAST_OUTSIDE = 0.15
 """Of the device; a CUDA context takes 0.3 to 0.6 GiB, a communicator of NCCL 0.5 to 0.7 GiB (4 x A100)."""
 
@@ -27,12 +27,7 @@ def decide(job: JobMemory) -> list[Finding]:
         if outside < max(LEAST_OUTSIDE * total, requested) or own_limit:
             return _little(outside)
         if record.in_use_bytes is None and (record.free_bytes or 0) >= requested > 0:
-            text = "The device had {free} free, more than the {size} that was asked for, so it was not full."
-            return [
-                undecided(
-                    ID, text, "nvidia-smi at that time", free=Bytes(record.free_bytes or 0), size=Bytes(requested)
-                )
-            ]
+            return [_TEXTS.undecided(free=Bytes(record.free_bytes or 0), size=Bytes(requested))]
         holder = "unknown" if record.in_use_bytes is None and record.listed_bytes is None else "others"
         holder = holder if holder == "unknown" or 2 * record.other_bytes > outside else "own"
         return shared.confirmed(
@@ -52,7 +47,7 @@ def decide(job: JobMemory) -> list[Finding]:
             evidence=(record.item,),
         )
     if job.on_cpu:
-        return shared.absent(ID, shared.ON_CPU)
+        return shared.absent(ID, "on_cpu")
     last = [rank.steps[-1].peak_reserved_bytes or 0 for rank in job.ranks.values() if rank.steps]
     used = [device.peak_bytes for node in job.nodes.values() for device in node.devices.values()]
     if not any(last) or not used:
@@ -61,7 +56,7 @@ def decide(job: JobMemory) -> list[Finding]:
 
 
 def _little(outside_bytes: int) -> list[Finding]:
-    return shared.ruled_out(ID, "Little is held outside PyTorch.", "{size} outside PyTorch", size=Bytes(outside_bytes))
+    return [_TEXTS.ruled_out(size=Bytes(outside_bytes))]
 
 
 CAUSE = declared(__file__, read, decide)

@@ -7,14 +7,14 @@ from msgspec import Struct
 from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
-from diagnostics.contract.formatting import Bytes, bytes_text
+from diagnostics.contract.formatting import Bytes
 from diagnostics.evidence.model import Frame
 
 ID = "memory.replicated_gather"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 LEAST_SHARE = 0.05
 """Of the peak, for one call's output; a quarter of it for what each step adds to what is kept."""
 LEAST_BYTES = 1 << 20
@@ -45,17 +45,16 @@ def _words(
     prediction: Prediction | None,
 ) -> Text:
     """Say what is collected where, and what to do instead."""
-    keeps = f", and keeps them: {bytes_text(per_step_bytes)} more with every step" if per_step_bytes else ""
-    what = "pickled objects" if call.kind == "object" else "a tensor"
+    what = _TEXTS.phrase("pickled" if call.kind == "object" else "tensor")
     return _TEXTS(
         finding,
         "objects" if call.kind == "object" else "parameters" if call.like_parameter else "usual",
         call=call,
         at=shared.spot(call.site, call.at_head),
-        what=what + (", as large as one of the parameters," if call.like_parameter else ""),
+        what=_TEXTS.phrase("like_parameter", what=what) if call.like_parameter else what,
         part=Bytes(call.full_bytes // call.ranks),
         share=shared.share(call.full_bytes, peak_bytes),
-        keeps=keeps,
+        keeps=_TEXTS.phrase("keeps", size=per_step_bytes) if per_step_bytes else "",
         on_more_ranks=shared.on_more_ranks(prediction, ": "),
         saves=shared.of_peak(cost_bytes, peak_bytes),
     )
@@ -69,7 +68,7 @@ def decide(job: JobMemory) -> list[Finding]:
     if worst is not None and (worst.per_step_bytes >= least / 4 or _weighs(worst.call, peak, least)):
         call, cost = worst.call, max(worst.call.full_bytes, worst.retained_bytes)
         ranks = job.ranks_of(worst.ranks, call.ranks)
-        item = EvidenceItem(call.evidence, call.file, f"{worst.calls} x {call.op} of {bytes_text(call.full_bytes)}")
+        item = EvidenceItem(call.evidence, call.file, _TEXTS.phrase("seen", calls=worst.calls, call=call))
         return shared.confirmed(
             ID,
             job,
@@ -89,12 +88,11 @@ def decide(job: JobMemory) -> list[Finding]:
             evidence=(item, *job.peak_items()),
         )
     if worst is not None:
-        measured = "largest output of a gather outside the sharded units {size}"
-        return shared.ruled_out(ID, "No gather of the code is large.", measured, size=Bytes(worst.call.full_bytes))
+        return [_TEXTS.ruled_out(size=Bytes(worst.call.full_bytes))]
     flights = [rank.flight for rank in job.ranks.values() if rank.flight is not None]
     flights = [flight for flight in flights if all(call.kind != "unknown" for call in flight.gathers)]
     if flights or any(rank.ring or rank.trace for rank in job.ranks.values()):
-        return shared.absent(ID, "no gather outside the sharded units in what was recorded")
+        return shared.absent(ID, "no_other_gather")
     return shared.not_recorded(ID, job, "callers")
 
 
