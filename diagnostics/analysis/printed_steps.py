@@ -73,6 +73,17 @@ class Skipped(Struct, frozen=True):
     """The last loss scale; NaN = not printed."""
 
 
+class NonFinite(Struct, frozen=True):
+    """Steps up to the end of the log whose loss or gradient norm is not finite."""
+
+    figure: str
+    line: int
+    """Of the first."""
+    count: int
+    lasting: bool
+    """Whether training cannot recover from them: fewer may be a batch that is skipped, or a step of float16."""
+
+
 class Jump(Struct, frozen=True):
     """A loss that went up at once and stayed there."""
 
@@ -117,14 +128,19 @@ def skipped_to_the_end(log: Printed) -> Skipped | None:
     if series is None:
         return None
     rows = zip(series.skipped, series.printed, strict=True)
-    run = _trailing([bool(skip > 0) and not bits & 1 for skip, bits in rows])
-    return Skipped(log.file, series.lines[-run], run, series.scale[-1]) if run >= LEAST_AFTER else None
+    if not (run := _trailing([bool(skip > 0) and not bits & 1 for skip, bits in rows])):
+        return None
+    scale, count = series.scale[-1], int(sum(series.skipped[-run:]))  # A row of Megatron-LM counts its steps.
+    # Before the first step of all a loss scale of 2 ** 32 takes many steps in a row to be found.
+    lasting = run >= LEAST_AFTER or (count >= LEAST_AFTER and (any(series.printed[:-run]) or scale <= SCALE_ENDS))
+    return Skipped(log.file, series.lines[-run], count, scale) if lasting else None
 
 
-def non_finite_to_the_end(log: Printed) -> tuple[str, int, int] | None:
-    """Return figure, first line and number of steps whose gradient norm or loss is not finite until the log ends."""
+def non_finite_to_the_end(log: Printed) -> NonFinite | None:
+    """Return the steps whose gradient norm or loss is not finite until the log ends; those that last before others."""
     if (series := log.series) is None:
         return None
+    found = []
     for name, values, bit in (("loss", series.loss, 1), ("grad_norm", series.norm, 2)):
         rows = zip(values, series.printed, strict=True)
         run = _trailing([bool(bits & bit) and not math.isfinite(value) for value, bits in rows])
@@ -132,9 +148,9 @@ def non_finite_to_the_end(log: Printed) -> tuple[str, int, int] | None:
         hidden = run >= _HIDDEN and not any(series.loss[1 - _HIDDEN :])  # The first norm is of a loss that was finite.
         # Told not to be skipped; NaN = not told.
         applied = bit == 2 and run >= _HIDDEN and not any(series.skipped[-_HIDDEN:])
-        if run >= LEAST_AFTER // 2 or hidden or applied:
-            return name, series.lines[-run], run
-    return None
+        if run:
+            found.append(NonFinite(name, series.lines[-run], run, run >= LEAST_AFTER // 2 or hidden or applied))
+    return max(found, key=lambda case: case.lasting, default=None)
 
 
 def jump(log: Printed) -> Jump | None:

@@ -130,8 +130,10 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
         rows.append(doc.Field("maybe", f"{_named(report, suspicion)}: {text_of(suspicion).summary}", "warn"))
     unsure = report.root_causes and report.root_causes[0].confidence < _HIGH
     if unsure or (report.outcome == "undecided" and report.waiting is None and not report.suspicions):
-        asked = report.root_causes[0] if report.root_causes else spoken_of(report)
+        asked = next(iter((*report.root_causes, *suspicions)), None) or spoken_of(report)
         own = text_of(asked).missing if asked is not None else ""
+        if asked in suspicions and not own:  # What is advised against a cause is also what shows it.
+            own = next((remedy.change for remedy in text_of(asked).remedies), "")
         account = None if report.root_causes else account_of(report.measures)
         own = account_asks(account) if account is not None and account.unaccounted else own
         if own:

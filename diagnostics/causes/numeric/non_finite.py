@@ -210,14 +210,14 @@ def _by_log(evidence: Evidence) -> list[Finding]:
     """Blame nobody: mostly one rank prints, and a loss that was reduced is NaN on all."""
     printed = [fact for fact in evidence.facts if fact.kind == "non_finite_loss"]
     if not printed:
-        for log in printed_steps(evidence).logs:
-            if (to_the_end := non_finite_to_the_end(log)) is not None:
-                figure, line, lines = to_the_end
-                place = _TEXTS.phrase("in_log", at=f"{log.file}:{line}")
-                item = EvidenceItem("log", log.file, _TEXTS.phrase("onwards"), line)
-                facts = _facts("printed", Settings(), figure=figure, value="non-finite", place=place, lines=lines)
-                return _confirmed(facts, confidence=0.85, evidence=(item,))
-        return []
+        cases = [(log, case) for log in printed_steps(evidence).logs if (case := non_finite_to_the_end(log))]
+        if not cases:
+            return []
+        log, case = max(cases, key=lambda pair: pair[1].lasting)
+        place = _TEXTS.phrase("in_log", at=f"{log.file}:{case.line}")
+        item = EvidenceItem("log", log.file, _TEXTS.phrase("onwards"), case.line)
+        facts = _facts("printed", Settings(), figure=case.figure, value="non-finite", place=place, lines=case.count)
+        return _confirmed(facts, confidence=0.85 if case.lasting else 0.4, evidence=(item,))
     steps = {id(fact): fact.fields.get("step", fact.fields.get("bar")) for fact in printed}
     first = min(printed, key=lambda fact: (steps[id(fact)] is None, steps[id(fact)] or 0, fact.file, fact.line))
     lines = sum(fact.fields.get("count", 1) for fact in printed)

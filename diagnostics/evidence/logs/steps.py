@@ -54,6 +54,10 @@ class Series(Struct):
         rows = zip(self.loss, self.norm, self.printed, strict=True)
         return any((bits & 1 and not isfinite(loss)) or (bits & 2 and not isfinite(norm)) for loss, norm, bits in rows)
 
+    def has_skipped_all(self) -> bool:
+        """Whether no loss was printed for steps because all of them were skipped."""
+        return any(skip > 0 and not bits & 1 for skip, bits in zip(self.skipped, self.printed, strict=True))
+
 
 class Steps(Struct):
     """Fed the lines of a log in blocks."""
@@ -74,9 +78,10 @@ class Steps(Struct):
         return max((len({step for at, step in row if at > line and step == step}) for row in rows), default=0)
 
     def __bool__(self) -> bool:
-        """Whether there are enough of them to say anything; a figure that is not finite says it alone."""
+        """Whether there are enough to say anything; skipped steps and a figure that is not finite say it alone."""
         return bool(self.overflow_lines) or any(
-            len(series.lines) >= LEAST or series.is_non_finite() for series in self.series.values()
+            len(series.lines) >= LEAST or series.is_non_finite() or series.has_skipped_all()
+            for series in self.series.values()
         )
 
     def feed(self, data: bytes, number: int) -> None:

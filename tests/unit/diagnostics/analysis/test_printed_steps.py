@@ -12,6 +12,7 @@ from diagnostics.analysis.printed_steps import (
     LEAST_AFTER,
     WINDOW,
     Jump,
+    NonFinite,
     Printed,
     climb,
     jump,
@@ -89,16 +90,17 @@ def test_a_planted_jump_is_found_at_its_step(before: int, after: int, factor: fl
     assert isinstance(found, Jump) and found.line == before + 1
 
 
-@pytest.mark.parametrize(("count", "found"), [(LEAST_AFTER // 2, True), (LEAST_AFTER // 2 - 1, False)])
-def test_a_loss_that_is_not_finite_until_the_log_ends(count: int, found: bool) -> None:
+@pytest.mark.parametrize(("count", "lasting"), [(LEAST_AFTER // 2, True), (LEAST_AFTER // 2 - 1, False), (1, False)])
+def test_a_loss_that_is_not_finite_until_the_log_ends(count: int, lasting: bool) -> None:
     case = non_finite_to_the_end(log([*course(2.0, 30), *[NAN] * count]))
-    assert case == (("loss", 31, count) if found else None)
+    assert case == NonFinite("loss", 31, count, lasting)
+    assert non_finite_to_the_end(log(course(2.0, 30))) is None
     assert non_finite_to_the_end(log([*[NAN] * 20, *course(2.0, 1)])) is None, "it recovered"
 
 
 def test_a_norm_that_is_not_finite_until_the_log_ends() -> None:
     norms = [*[1.0] * 20, *[math.inf] * 8]
-    assert non_finite_to_the_end(log(course(2.0, 28), norms=norms)) == ("grad_norm", 21, 8)
+    assert non_finite_to_the_end(log(course(2.0, 28), norms=norms)) == NonFinite("grad_norm", 21, 8, True)
     assert non_finite_to_the_end(log(course(2.0, 28))) is None, "no norm was printed"
     assert non_finite_to_the_end(Printed("x", Steps())) is None
 
@@ -110,6 +112,23 @@ def test_steps_that_are_skipped_until_the_log_ends() -> None:
     assert case is not None and (case.line, case.count, case.scale) == (21, LEAST_AFTER, 8.0)
     assert skipped_to_the_end(log([2.0] * 30, skipped=skipped, printed=[1] * 30)) is None, "losses were printed"
     assert skipped_to_the_end(log([2.0] * 29, skipped=skipped[:29], printed=printed[:29])) is None
+
+
+@pytest.mark.parametrize(
+    ("skipped", "printed", "scale", "found"),
+    [
+        ([0.0, 0.0, 100.0], [1, 1, 0], 1024.0, (3, 100)),  # Megatron-LM counts the steps of a row.
+        ([100.0, 100.0], [0, 0], 1.0, (1, 200)),
+        ([17.0], [0], 32768.0, None),  # The search for a first loss scale, from 2 ** 32.
+        ([0.0, 0.0, 2.0], [1, 1, 0], 1024.0, None),
+    ],
+)
+def test_steps_that_were_skipped_are_counted(
+    skipped: list[float], printed: list[int], scale: float, found: tuple[int, int] | None
+) -> None:
+    count = len(skipped)
+    case = skipped_to_the_end(log([2.0] * count, skipped=skipped, printed=printed, scales=[scale] * count))
+    assert (None if case is None else (case.line, case.count)) == found
 
 
 def overflow(scales: list[float], steps: int = 0) -> Printed:
@@ -143,7 +162,8 @@ def test_steps_that_went_on_behind_the_last_overflow() -> None:
 )
 def test_a_few_norms_that_are_not_finite_at_the_end(losses: list[float], skipped: list[float], told: bool) -> None:
     norms = [1.0, NAN, NAN, NAN]
-    assert (non_finite_to_the_end(log(losses, norms=norms, skipped=skipped)) is not None) is told
+    case = non_finite_to_the_end(log(losses, norms=norms, skipped=skipped))
+    assert case is not None and case.lasting is told
 
 
 def test_a_climb_to_far_above_the_start_is_found_where_it_left_it() -> None:
