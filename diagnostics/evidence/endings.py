@@ -70,6 +70,8 @@ class Ending(Struct, frozen=True):
     region: str | None = None
     type: str = ""
     """Class of the exception; empty without one."""
+    message: str = ""
+    """First line of what the exception says, of which `said` may hold the first sentence only."""
     signal: str | None = None
     exit_code: int | None = None
     """As the operating system reports it; negative = killed by that signal."""
@@ -260,6 +262,8 @@ def kind_of_exit_code(code: int) -> Kind:
 
 _LONG = 120
 """Characters of a message from which on only its first sentence is shown."""
+_KEPT = 1000
+"""Characters of the first line of a message that are kept."""
 _OOM_FACTS = frozenset({"cuda_oom", "cpu_oom"})
 
 
@@ -296,6 +300,7 @@ def of_error(error: RankError, rank: int) -> Ending:
         step=error.step,
         region=error.region,
         type=error.type,
+        message=shortened(error.message.strip().partition("\n")[0], _KEPT),
         signal=signal,
         exit_code=code,
         detail=_detail(error.type, error.message, kind),

@@ -42,7 +42,8 @@ def _change(end: Ending) -> Change:
         return EXIT_CODE
     if change := CHANGES.get(end.detail or ("in_dtk" if _raised_in_dtk(end) else "")):
         return change
-    matching = (entry for entry in TABLE["texts"] if end.type and re.search(entry["text"], end.what))
+    said = f"{end.what}\n{end.message}"
+    matching = (entry for entry in TABLE["texts"] if end.type and re.search(entry["text"], said))
     entry = next(matching, TABLE["changes"]["default"])
     return entry["change"], entry["why"]
 

@@ -10,8 +10,8 @@ from diagnostics.analysis.stall.endings import FirstEndings
 from diagnostics.causes.hang import rank_exited, rank_killed, rank_oom, rank_raised
 from diagnostics.causes.hang._endings import Ended
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Stated, Text, Where
-from diagnostics.evidence.endings import BY_ITSELF, Detail, Ending, Kind
-from diagnostics.evidence.model import Frame
+from diagnostics.evidence.endings import BY_ITSELF, Detail, Ending, Kind, of_error
+from diagnostics.evidence.model import Frame, RankError
 
 ITEM = EvidenceItem("log", "job.log", "it ended")
 RAISED = Ending(1, "raised", "ValueError: bad batch", ITEM, type="ValueError")
@@ -54,7 +54,8 @@ def test_every_text_can_be_made(kind: Kind, where: tuple[Where, ...], detail: De
 
 
 def test_an_exception_is_fixed_at_its_line() -> None:
-    assert fix(RAISED).change == "fix the error at /job/train.py:12; to skip a batch, let all ranks skip it together"
+    expected = "fix the error at /job/train.py:12; code that catches it to skip a batch must skip it on all ranks"
+    assert fix(RAISED).change == expected
     assert "the place in its log" in fix(RAISED, ()).change
     assert text(RAISED, step=4).summary.startswith("Rank 1 raised ValueError: bad batch (train.py:12) in step 4. ")
 
@@ -140,6 +141,26 @@ def test_braces_in_evidence_are_text() -> None:
         ("CUDA error: device-side assert triggered", "look for an index out of range"),
         ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", "leave memory free"),
         ("Must flatten tensors with uniform requires_grad when use_orig_params=False", "FullyShardedDataParallel("),
+        ("environment variable RANK expected, but not set", "start it by a launcher"),
+        ("Default process group has not been initialized, please call init_process_group", "call torch.distributed"),
+        ("No backend type associated with device type cpu", "move the tensor"),
+        ("Expected all tensors to be on the same device, but found at least two devices, cuda:1 and cpu!", "move the"),
+        (
+            "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same",
+            "move the model",
+        ),
+        ("aten.cat.default got mixed torch.Tensor and DTensor, need to convert all", "give this operation DTensors"),
+        ("Cannot copy out of meta tensor; no data!", "materialize the module"),
+        (
+            "one of the variables needed for gradient computation has been modified by an inplace operation",
+            "find the op",
+        ),
+        ("Trying to backward through the graph a second time", "detach what is carried"),
+        ("element 0 of tensors does not require grad and does not have a grad_fn", "look for a loss under"),
+        ("Attempting to unscale FP16 gradients.", "keep the parameters in float32"),
+        ("401 Client Error: Unauthorized for url: https://huggingface.co/api/models/x", "accept the terms"),
+        ("[Errno 5] Input/output error: '/mnt/data/shard-7.tar'", "read that file by hand"),
+        ("PytorchStreamWriter failed writing file data/3: file write failed: Input/output error", "make room"),
         # Words alike that mean something else.
         ("the port of the mixer is not in use", "fix the error at"),
         ("size mismatch for head.weight", "fix the error at"),
@@ -151,3 +172,13 @@ def test_known_exceptions_have_a_fix_of_their_own(message: str, words: str) -> N
     end = replace(RAISED, said=f"RuntimeError: {message}", type="RuntimeError")
     remedy = fix(end)
     assert remedy.change.startswith(words) and "{" not in remedy.change.replace('{"use_reentrant": False}', "")
+
+
+def test_a_fix_is_found_by_what_a_long_message_says_behind_its_first_sentence() -> None:
+    message = (
+        "The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, "
+        "name: EADDRINUSE, message: address already in use"
+    )
+    end = of_error(RankError(0, "x.log", 1, "DistNetworkError", message), 0)
+    assert "EADDRINUSE" not in end.what
+    assert fix(end).change.startswith("end the process that holds the port")
