@@ -3,8 +3,9 @@
     python benchmarks/engines.py --rounds 5
 
 Every round starts each side once, as a run of 2 ranks on the CPU, one after the other, so that noise of the machine
-hits all alike. Ratios to dtk's side of the same row are taken round by round, and their median is printed. The bytes
-are those that a step declares, which tests hold against what is sent.
+hits all alike. Ratios to dtk's side of the same row are taken round by round; their median is printed, and the range of
+the rounds where they differ. Processor time is that of rank 0 from step to step, all its threads; where others use the
+machine it says more than the step time. The bytes are those that a step declares; tests hold them against what is sent.
 """
 
 import argparse
@@ -13,16 +14,41 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
+
+from dtk.train.callbacks import Callback
 
 ROWS = {
     "zero1": ["deepspeed_zero1"],
-    "zero2": ["deepspeed_zero2"],
-    "fsdp": ["deepspeed_zero3"],
+    "zero2": ["deepspeed_zero2", "zero2 engine=accelerate"],
+    "fsdp": ["deepspeed_zero3", "fsdp engine=accelerate"],
     "ddp": ["ddp engine=accelerate"],
 }
 """dtk's own side -> others that keep states alike."""
-FIGURES = {"step_time_s": "step time", "peak_memory_bytes": "peak memory", "communicated_bytes_per_step": "bytes"}
+FIGURES = {
+    "step_time_s": "step time",
+    "processor_s": "processor time",
+    "peak_memory_bytes": "peak memory",
+    "communicated_bytes_per_step": "bytes",
+}
+
+
+class ProcessorTime(Callback):
+    """Logs the processor time of a step on rank 0, the median of all but the first two."""
+
+    def __init__(self) -> None:
+        self.taken: list[float] = []
+
+    def after_step(self, training: Any, step: int, record: Any) -> None:
+        """Take the time."""
+        self.taken.append(time.process_time())
+
+    def at_end(self, training: Any) -> None:
+        """Log the median."""
+        each = [after - before for before, after in zip(self.taken[1:], self.taken[2:], strict=False)]
+        training.log(len(self.taken), processor_s=statistics.median(each))
 
 
 def measured(side: str, arguments: argparse.Namespace) -> dict[str, float]:
@@ -32,10 +58,20 @@ def measured(side: str, arguments: argparse.Namespace) -> dict[str, float]:
         job += ["data=synthetic", f"train.steps={arguments.steps}", "checkpoint=off", "train.evaluate_every=-1"]
         job += ["data.sequence_length=128", "train.global_batch_size=16", "train.micro_batch_size=8"]
         job += ["launcher.device=cpu", "launcher.threads=1", f"runs_folder={folder}"]
-        subprocess.run([sys.executable, "-m", "dtk.run", *job], check=True, capture_output=True, timeout=600)
-        (summary,) = Path(folder).glob("*/summary.json")
-        figures = json.loads(summary.read_text())["figures"]
+        job += ["callbacks=[{_target_: engines.ProcessorTime}]", "allow_targets=[engines.*]"]
+        here = Path(__file__).parent  # Where a rank finds the callback.
+        subprocess.run([sys.executable, "-m", "dtk.run", *job], cwd=here, check=True, capture_output=True, timeout=600)
+        (run,) = Path(folder).iterdir()
+        figures = json.loads((run / "summary.json").read_text())["figures"]
+        logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    figures["processor_s"] = next(record["processor_s"] for record in logged if "processor_s" in record)
     return {name: float(figures[name]) for name in FIGURES}
+
+
+def compared(ratios: list[float]) -> str:
+    """Return the median, and the range where the rounds differ."""
+    low, high = f"{min(ratios):.2f}", f"{max(ratios):.2f}"
+    return f"{statistics.median(ratios):.2f}" + (f" ({low} - {high})" if low != high else "")
 
 
 def main() -> None:
@@ -50,8 +86,15 @@ def main() -> None:
     print("|---|---|" + "---|" * len(FIGURES))
     for own, others in ROWS.items():
         for other in others:
-            ratios = [statistics.median(each[own][name] / each[other][name] for each in rounds) for name in FIGURES]
-            print(f"| {other} | {own} | " + " | ".join(f"{ratio:.2f}" for ratio in ratios) + " |")
+            ratios = [compared([each[own][name] / each[other][name] for each in rounds]) for name in FIGURES]
+            print(f"| {other} | {own} | " + " | ".join(ratios) + " |")
+    print("\n| side | " + " | ".join(f"{name}, median" for name in FIGURES) + " |\n|---|" + "---|" * len(FIGURES))
+    for side in sides:
+        print(
+            f"| {side} | "
+            + " | ".join(f"{statistics.median(r[side][name] for r in rounds):.4g}" for name in FIGURES)
+            + " |"
+        )
 
 
 if __name__ == "__main__":

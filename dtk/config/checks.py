@@ -79,13 +79,21 @@ def _engine(config: Config) -> None:
     """Raise DtkError for what another library would not run as it is meant."""
     if config.engine == "native":
         return
-    strategy, scaled = config.strategy.name, config.precision.initial_loss_scale is not None
-    wraps = "it wraps the model in DistributedDataParallel, which keeps whole states on every rank"
-    replicas = config.strategy.traits.gradients_in == "buckets" and not config.strategy.traits.sharded
+    section, scaled = config.strategy, config.precision.initial_loss_scale is not None
+    traits, default = section.traits, type(section)(name=section.name)
+    sharded = traits.shards_parameters and not (traits.library or traits.replicated_over)
+    runs = sharded or (traits.gradients_in == "buckets" and not traits.sharded)
+    unknown = ("blocks_per_unit", "prefetch_depth", "quantized_weights", "quantized_gradients") if sharded else ()
+    given = {key: getattr(section, key) for key in unknown if getattr(section, key) != getattr(default, key)}
+    if sharded and not isinstance(section.reshard_after_forward, bool):
+        given["reshard_after_forward"] = section.reshard_after_forward
+    changed = " ".join(f"strategy.{key}={value}" for key, value in given.items())
+    wraps = "it wraps the model in DistributedDataParallel, or in FSDP2 over all ranks"
     for holds, typed, why, instead in (
-        (not replicas, f"strategy={strategy}", wraps, "strategy=ddp, or engine=native"),
+        (not runs, f"strategy={section.name}", wraps, "strategy=ddp or strategy=fsdp, or engine=native"),
         (config.parallel.cut, " ".join(config.parallel.cut), "it wraps whole models", "engine=native"),
         (scaled, f"precision={config.precision.name}", "both would scale the loss", "precision=bf16"),
+        (changed, changed, "Accelerate has no such setting", "engine=native"),
     ):
         if holds:
             raise _clash(f"engine={config.engine}", typed, why, instead)

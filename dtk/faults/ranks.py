@@ -15,6 +15,7 @@ from dtk.data.dataset import Batch
 from dtk.faults.base import FaultyLoop
 from dtk.parallel.control import Agreement
 from dtk.parallel.regions import region
+from dtk.strategies.base import local
 from dtk.train.loop import StepResult
 
 
@@ -52,8 +53,9 @@ class Killed(FaultyLoop, name="sigkill"):
 
     def _clip(self) -> Tensor | None:
         if self.step_number == self.fault.step:
-            norms = torch.stack([p.grad.norm() for p in self.parts.model.parameters() if p.grad is not None])
-            dist.all_reduce(norms, op=dist.ReduceOp.MAX)  # fault: sigkill
+            gradients = [local(p.grad) for p in self.parts.model.parameters() if p.grad is not None]
+            norm = torch.nn.utils.get_total_norm(gradients)
+            dist.all_reduce(norm, op=dist.ReduceOp.MAX)  # fault: sigkill
             if self.context.rank == self.fault.rank:
                 os.kill(os.getpid(), signal.SIGKILL)
         return super()._clip()

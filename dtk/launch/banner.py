@@ -55,11 +55,12 @@ def banner(
             enough = 4 * parallel.pp
             more = f"with parallel.microbatches={enough} it is {parallel.pipeline(enough).ideal_bubble:.0%}"
             console.line(f"            warning: fewer micro-batches than ranks; {more}")
-    if (states := config.strategy.offload) != "none":
+    if config.strategy.offload != "none":
+        states = "parameters and optimizer states" if config.strategy.offloads_parameters else "optimizer states"
         nothing = ", which the CPU has anyway: nothing is saved; strategy.offload_to=nvme moves them to a file"
         on_host = f"host memory{nothing if placement.device == 'cpu' else ''}"
         folder = config.strategy.offload_folder
-        console.line(f"  offload   {states} states in {on_host if folder is None else f'a file in {folder}'}")
+        console.line(f"  offload   {states} in {on_host if folder is None else f'a file in {folder}'}")
     offline = offline_reason(config.tracker)
     tracker = config.tracker.name + (f", offline: {offline}" if offline else "")
     console.line(f"  numbers   {config.precision.name}; record={config.record.level}; tracker={tracker}")

@@ -38,6 +38,8 @@ class ModelShapes:
     """Of what belongs to no block: embeddings, final norm, head."""
     experts: Sequence[Sequence[Shape]] = ()
     """Of the experts of an `ep` rank in each block that has some: units of their own, in none of the others."""
+    apart: Sequence[Sequence[Shape]] = ()
+    """Of units besides the blocks, kept from forward to backward as the rest is."""
 
     def units(self, blocks_per_unit: int) -> list[list[Shape]]:
         """Return the consecutive blocks that are gathered together; none when the whole model (0) is one unit."""

@@ -86,7 +86,7 @@ class FSDPConfig(StrategyConfig):
         rounds, declared = 1 if self.gathers_once else accumulation_steps, list[Collective]()
         for shard, replicate, freed, kept, times in (
             # There is no root in the middle of a pipeline.
-            ("dp_shard", "dp_replicate", units, [root] if root else [], rounds),
+            ("dp_shard", "dp_replicate", units, [*shapes.apart, *([root] if root else [])], rounds),
             # Experts that are divided over `ep` are units of their own, over the ranks that have the same ones.
             ("expert_shard", "expert_replicate", shapes.experts, [], accumulation_steps),
         ):
@@ -114,9 +114,8 @@ class FSDP(Strategy):
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
         """Shard on the meta device first, then give memory and values to this rank's shards only."""
         import torch
-        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
-        from dtk.parallel.blocks import blocks_of
         from dtk.parallel.placement import mark_copy, over_ep
         from dtk.parallel.precision import mixed_precision_policy
 
@@ -132,21 +131,9 @@ class FSDP(Strategy):
             arguments["offload_policy"] = CPUOffloadPolicy(pin_memory=on_cuda and self.tier is None)
         if not any(p.is_meta for p in model.parameters()):
             model.to(storage)
-        size, blocks = self.config.blocks_per_unit, blocks_of(model)
-        units = [blocks[i : i + size] for i in range(0, len(blocks), size)] if size else []
         experts = self._shard_experts(model, arguments)
-        for unit in units:
-            fully_shard(unit, reshard_after_forward=self.config.reshard_after_forward, **arguments)
-        # Left to itself FSDP2 keeps the root unit from forward to backward, which needs it first.
-        fully_shard(model, **arguments)
+        modules = self.shard(model, arguments)
         materialise(model, storage, fill)
-        heads = [cast("FSDPModule", unit[0]) for unit in units]
-        depth = self.config.prefetch_depth
-        if depth != 1:  # One is the library's own default.
-            for i, head in enumerate(heads):
-                head.set_modules_to_forward_prefetch(heads[i + 1 : i + 1 + depth])
-                head.set_modules_to_backward_prefetch(heads[max(0, i - depth) : i][::-1])
-        modules = [*heads, cast("FSDPModule", model)]
         if "dp_replicate" in self.axes:
             for module in modules:
                 module.set_all_reduce_hook(partial(self._average, "dp_replicate", self.mesh.dp_replicate))
@@ -159,6 +146,25 @@ class FSDP(Strategy):
                 if not over_ep(parameter):
                     mark_copy(parameter, self.axes["ep"].rank, self.axes["ep"].size)
         return model
+
+    def shard(self, model: nn.Module, arguments: dict[str, Any]) -> list[FSDPModule]:
+        """Make units of the blocks and one of the rest; return the units in the order of forward, the root last."""
+        from torch.distributed.fsdp import fully_shard
+
+        from dtk.parallel.blocks import blocks_of
+
+        size, depth, blocks = self.config.blocks_per_unit, self.config.prefetch_depth, blocks_of(model)
+        units = [blocks[i : i + size] for i in range(0, len(blocks), size)] if size else []
+        for unit in units:
+            fully_shard(unit, reshard_after_forward=self.config.reshard_after_forward, **arguments)
+        # Left to itself FSDP2 keeps the root unit from forward to backward, which needs it first.
+        fully_shard(model, **arguments)
+        heads = [cast("FSDPModule", unit[0]) for unit in units]
+        if depth != 1:  # One is the library's own default.
+            for i, head in enumerate(heads):
+                head.set_modules_to_forward_prefetch(heads[i + 1 : i + 1 + depth])
+                head.set_modules_to_backward_prefetch(heads[max(0, i - depth) : i][::-1])
+        return [*heads, cast("FSDPModule", model)]
 
     def _shard_experts(self, model: nn.Module, arguments: dict[str, Any]) -> list[FSDPModule]:
         """Make units of the experts that are divided over `ep`, over the ranks that have the same ones."""
@@ -217,7 +223,7 @@ class FSDP(Strategy):
 
         for number, module in enumerate(modules):
             if units[number]:
-                _group(module)._all_gather_comm.copied = partial(copied, number)
+                unit_group(module)._all_gather_comm.copied = partial(copied, number)
 
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
         """Reduce gradients in the last micro-batch only; unsharded gradients wait until then."""
@@ -299,10 +305,11 @@ class FSDP(Strategy):
 
 def _parameters(module: FSDPModule) -> list[Any]:
     """Return what fully_shard keeps for each parameter of a unit, in the order in which it gathers them."""
-    return [] if (group := _group(module)) is None else list(group.fsdp_params)
+    return [] if (group := unit_group(module)) is None else list(group.fsdp_params)
 
 
-def _group(module: FSDPModule) -> Any:
+def unit_group(module: FSDPModule) -> Any:
+    """Return what fully_shard keeps for a unit; None for one without parameters."""
     return cast(Any, module)._get_fsdp_state()._fsdp_param_group
 
 

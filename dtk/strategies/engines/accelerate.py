@@ -1,21 +1,38 @@
-"""`engine=accelerate`: the replicas of `strategy=ddp` as the library Accelerate wraps them."""
+"""`engine=accelerate`: the library Accelerate wraps model and optimizer and runs backward."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
 from dtk.errors import DtkError
-from dtk.strategies.base import materialise
+from dtk.strategies.base import Strategy, materialise
 from dtk.strategies.ddp import DDP
+from dtk.strategies.declared import ModelShapes, Shape
+from dtk.strategies.fsdp import FSDP, unit_group
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from torch.distributed.fsdp import FSDPModule
     from torch.optim import Optimizer
 
     from dtk.strategies.base import BuildOptimizer, Fill
 
 
-class AccelerateDDP(DDP):
+class Accelerated(Strategy):
+    """What both share: optimizer and backward by the `Accelerator` that `wrap` made."""
+
+    accelerator: Any
+
+    def build_optimizer(self, groups: list[dict[str, Any]], build: BuildOptimizer) -> Optimizer:
+        """Let Accelerate wrap the optimizer too."""
+        return cast("Optimizer", self.accelerator.prepare_optimizer(build(groups)))
+
+    def backward(self, loss: Tensor) -> None:
+        """Run Accelerate's backward."""
+        self.accelerator.backward(loss)
+
+
+class AccelerateDDP(Accelerated, DDP):
     """DistributedDataParallel that `Accelerator.prepare_model` made."""
 
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
@@ -40,13 +57,51 @@ class AccelerateDDP(DDP):
             raise DtkError(f"engine=accelerate made {became} of the model, not replicas", fix="use engine=native")
         return self.hooked(model, wrapped, None)
 
-    def build_optimizer(self, groups: list[dict[str, Any]], build: BuildOptimizer) -> Optimizer:
-        """Let Accelerate wrap the optimizer too."""
-        return cast("Optimizer", self.accelerator.prepare_optimizer(build(groups)))
 
-    def backward(self, loss: Tensor) -> None:
-        """Run Accelerate's backward."""
-        self.accelerator.backward(loss)
+class AccelerateFSDP(Accelerated, FSDP):
+    """FSDP2 by Accelerate's plugin, which wraps classes of modules."""
+
+    def shard(self, model: nn.Module, arguments: dict[str, Any]) -> list[FSDPModule]:
+        """Let Accelerate make the units.
+
+        `Accelerator.prepare` calls the same function, but on the CPU it takes DDP in its place, whatever the plugin.
+        """
+        from accelerate import Accelerator
+        from accelerate.utils import FullyShardedDataParallelPlugin, fsdp2_prepare_model
+        from torch.distributed.fsdp import FSDPModule
+
+        from dtk.parallel.blocks import blocks_of
+
+        plugin = FullyShardedDataParallelPlugin(
+            fsdp_version=2,
+            reshard_after_forward=self.config.reshard_after_forward,
+            auto_wrap_policy="transformer_based_wrap",
+            transformer_cls_names_to_wrap=sorted({type(block).__name__ for block in blocks_of(model)}),
+            mixed_precision_policy=arguments["mp_policy"],
+            cpu_offload=arguments["offload_policy"],
+            cpu_ram_efficient_loading=False,
+        )
+        self.accelerator = Accelerator(cpu=self.context.device.type == "cpu", fsdp_plugin=plugin)
+        self.accelerator.state.fsdp_plugin = plugin  # Which it leaves out on the CPU.
+        fsdp2_prepare_model(self.accelerator, model)
+        root, *units = (module for module in model.modules() if isinstance(module, FSDPModule))
+        self.units: list[FSDPModule] = [*units, root]
+        return self.units
+
+    def shapes(self, model: nn.Module) -> ModelShapes:
+        """Return the units that Accelerate made: of embeddings and final norm too, where it finds them."""
+        freed, kept = list[list[Shape]](), list[list[Shape]]()
+        for group in filter(None, map(unit_group, self.units)):
+            unit = [tuple(p.sharded_param.shape) for p in group.fsdp_params]
+            # FSDP2 keeps the root, too, but decides so in the first forward.
+            keeps = group.modules[0] is model or not group._reshard_after_forward
+            (kept if keeps else freed).append(unit)
+        return ModelShapes(super().shapes(model).parameters, freed, [], apart=kept)
 
 
-STRATEGY = AccelerateDDP
+def chosen(section: Any, *arguments: Any) -> Strategy:
+    """Build the strategy of a section as Accelerate runs it."""
+    return (AccelerateFSDP if section.traits.shards_parameters else AccelerateDDP)(section, *arguments)
+
+
+STRATEGY = chosen

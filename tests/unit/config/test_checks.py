@@ -252,7 +252,19 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
             ["model=gpt2_tiny", "strategy=zero1", "engine=accelerate"],
             2,
             "engine=accelerate is incompatible with strategy=zero1: it wraps the model in DistributedDataParallel, "
-            "which keeps whole states on every rank - use strategy=ddp, or engine=native",
+            "or in FSDP2 over all ranks - use strategy=ddp or strategy=fsdp, or engine=native",
+        ),
+        (
+            ["model=gpt2_tiny", "strategy=fsdp", "strategy.prefetch_depth=2", "engine=accelerate"],
+            2,
+            "engine=accelerate is incompatible with strategy.prefetch_depth=2: Accelerate has no such setting - "
+            "use engine=native",
+        ),
+        (
+            ["model=gpt2_tiny", "strategy=hsdp", "engine=accelerate", "train.micro_batch_size=2"],
+            4,
+            "engine=accelerate is incompatible with strategy=hsdp: it wraps the model in DistributedDataParallel, "
+            "or in FSDP2 over all ranks - use strategy=ddp or strategy=fsdp, or engine=native",
         ),
         (
             ["strategy=zero1", "strategy.communication_hook=topk", "precision=fp16"],
