@@ -261,6 +261,15 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
             "use engine=native",
         ),
         (
+            [
+                *("model=gpt2_tiny", "strategy=fsdp", "strategy.reshard_after_forward=2", "engine=accelerate"),
+                "train.micro_batch_size=2",
+            ],
+            4,
+            "engine=accelerate is incompatible with strategy.reshard_after_forward=2: Accelerate has no such setting - "
+            "use engine=native",
+        ),
+        (
             ["model=gpt2_tiny", "strategy=hsdp", "engine=accelerate", "train.micro_batch_size=2"],
             4,
             "engine=accelerate is incompatible with strategy=hsdp: it wraps the model in DistributedDataParallel, "

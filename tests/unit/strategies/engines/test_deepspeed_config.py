@@ -114,7 +114,10 @@ def test_a_file_that_is_not_there_is_one_line(config: Config, tmp_path: Path) ->
         (["optimizer.in_backward=true"], "optimizer.in_backward=true"),
         (["strategy=deepspeed_zero1", "strategy.offload=parameters"], "strategy.offload=parameters"),
         (["engine=accelerate"], "engine=accelerate is incompatible with strategy=deepspeed_zero3"),
-        (["engine=accelerate", "strategy=fsdp"], "wraps the model in DistributedDataParallel, which keeps"),
+        (
+            ["engine=accelerate", "strategy=hsdp"],
+            "wraps the model in DistributedDataParallel, or in FSDP2 over all ranks",
+        ),
         (["engine=accelerate", "strategy=ddp", "parallel.tp=2"], "parallel.tp=2"),
         (["engine=accelerate", "strategy=ddp", "precision=fp16"], "precision=fp16"),
     ],
