@@ -10,6 +10,7 @@ import time
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diagnostics.analysis.environment.addresses import network_inside
 from diagnostics.analysis.stall.stack_evidence import collective_of
 from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, read_all
 from diagnostics.contract.formatting import file_name
@@ -36,7 +37,6 @@ _LOST = frozenset(
 SCALAR = 16  # Elements at most of a metric, a flag or a barrier; a layer's gradient or a unit's shard has thousands.
 _GATHERS = {"ALLGATHER", "_ALLGATHER_BASE"}
 _SCATTERS = {"REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"}
-_LOOPBACK = re.compile(r"\[?(?:127\.|::1\b)")
 _CPP_FILE = re.compile(r"^\[[^\]]*\.(?:cc|cpp|h):\d+\] ")
 _CLOCK = re.compile(r"^\[[A-Z]\d{3,4} (\d\d):(\d\d):(\d\d)")
 
@@ -104,8 +104,8 @@ class Standing(Struct, frozen=True):
     """Ranks whose watchdog was, as far as their lines name them."""
     refused: bool = False
     """Whether a peer refused a connection of NCCL."""
-    loopback: bool = False
-    """Whether a connection of NCCL failed to an address that every node has for itself."""
+    inside_node: str = ""
+    """What the address is to which a connection of NCCL failed, if every node has such an address for itself."""
     broken: tuple[int, ...] = ()
     """Ranks that do not wait, and of which a side thread raised an exception."""
     failure: str = ""
@@ -205,7 +205,7 @@ def standing(evidence: Evidence) -> Standing | None:
         stuck_s=max((float(value) for value in stuck.values() if isinstance(value, int)), default=0.0),
         stuck=tuple(sorted(rank for rank in stuck if rank is not None)),
         refused=any("refused" in str(fact.fields.get("why")) for fact in connects),
-        loopback=any(_LOOPBACK.match(str(fact.fields.get("peer"))) for fact in connects),
+        inside_node=next(filter(None, (network_inside("node", fact.fields.get("peer")) for fact in connects)), ""),
         broken=tuple(sorted(broken - {rank for wait in waits for rank in wait.ranks})),
         failure=next((reasons[kind] for kind in _BEST_WORDS if kind in reasons), ""),
         warning=shortened(str(warned[0].fields.get("warning")), 160) if warned else "",

@@ -148,7 +148,7 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
         "refused": standing.refused,
         "system_error": "ncclSystemError" in standing.results,
         "remote_error": "ncclRemoteError" if is_remote else is_closed and "a connection was closed",
-        "loopback": standing.loopback,
+        "inside_node": standing.inside_node,
         "sizes": standing.sizes,
         "lost": standing.lost and waits_for_nothing and shortened(standing.lost, 80),
         "absent": () if is_id else absent,

@@ -81,6 +81,7 @@ def _signs(evidence: Evidence, measures: Mapping[str, object]) -> set[Sign]:
     waiting = hang.get("ranks_waiting") if isinstance(hang, dict) else None
     shown: dict[Sign, bool] = {
         "failed": state == "failed",
+        "raised": bool(evidence.errors),
         "refused": "port_in_use" in kinds,
         "unreduced": "unreduced" in endings or "ddp_unused" in kinds,
         "fitted": waiting == 0 and process.KIND not in kinds and not in_trouble(evidence),

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 
+from diagnostics.analysis.environment.addresses import network_inside
 from diagnostics.analysis.environment.job import JobEnvironment
 from diagnostics.analysis.environment.recorded import Recorded, interfaces
 from diagnostics.causes.env._failures import in_logs
@@ -20,16 +21,15 @@ _TRIES = 2
 """Refused attempts behind which the peer is not merely about to listen: NCCL announces an address that listens."""
 _CONNECTED = frozenset({"watchdog_timeout", "watchdog_status", "nccl_peer_closed", "gloo_closed", "gloo_reset"})
 """Kinds of lines of a job whose ranks had been connected, so that a peer may have ended since."""
-_LINK_LOCAL = re.compile(r"\[?(?:169\.254\.|fe80:)", re.IGNORECASE)
-"""RFC 3927 and RFC 4291: what an interface gives itself where nothing else did."""
 
 _SUMMARIES = table_beside(__file__)["summaries"]
 
 
 def _words(finding: Finding, why: str, name: str, nnodes: int | None, lines: int) -> Text:
+    reach = "link" if why == "link_local" else "node"
     change = "NCCL_SOCKET_IFNAME==<interface between the nodes> GLOO_SOCKET_IFNAME=<the same>"
     remedy = Remedy("environment", change, "both take the interface that the other nodes can reach")
-    summary = _SUMMARIES[why].format(name=name, nnodes=nnodes)
+    summary = _SUMMARIES[why].format(name=name, nnodes=nnodes, network=network_inside(reach, name))
     return Text(summary=summary, measured=in_logs(lines), remedies=(remedy,))
 
 
@@ -57,14 +57,18 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
     if chosen and (nnodes or 0) > 1:
         return finding("local", chosen[0].fields["interface"], chosen, 0.9)
     failed = by_kind["nccl_connect"]
-    if link := [fact for fact in failed if _LINK_LOCAL.match(str(fact.fields.get("peer")))]:
-        own = [fact for fact in by_kind["nccl_bootstrap"] if _LINK_LOCAL.match(str(fact.fields.get("address")))]
+    announced = by_kind["nccl_bootstrap"]
+    if link := [fact for fact in failed if network_inside("link", fact.fields.get("peer"))]:
+        own = [fact for fact in announced if network_inside("link", fact.fields.get("address"))]
         return finding("link_local", link[0].fields["peer"], [*own, *link], 0.85)
     listed = [(fact, interfaces(str(fact.fields.get("interfaces")))) for fact in by_kind["nccl_socket"]]
     sockets = [fact for fact, names in listed if names and all(map(_LOCAL.match, names))]
     tries = sum(fact.fields.get("count", 1) for fact in by_kind["nccl_retry"])
     if (chosen or sockets) and (failed or tries >= _TRIES):
         return finding("unreachable", "", [*chosen, *sockets, *failed[:1], *by_kind["nccl_retry"][:1]], 0.8)
+    outside = [fact for fact in announced if not network_inside("node", fact.fields.get("address"))]
+    if outside and (inside := [fact for fact in failed if network_inside("node", fact.fields.get("peer"))]):
+        return finding("inside", inside[0].fields["peer"], [*outside[:1], *inside], 0.75)
     refused = [fact for fact in failed if "refused" in str(fact.fields.get("why"))]
     if refused and tries >= _TRIES and not job.errors and not by_kind.keys() & _CONNECTED:
         return finding("refused", refused[0].fields["peer"], refused, 0.6)

@@ -94,7 +94,7 @@ def test_why_nccl_gave_up(tmp_path: Path) -> None:
     assert (found.failed, found.failure, found.results) == ((2,), "ncclSystemError", frozenset({"ncclSystemError"}))
     last = "[rank2]: Last error:\n[rank2]: socketStartConnect: Connect to 127.0.0.1<45069> failed : refused\n"
     found = read(tmp_path, text + last)
-    assert found.failure.startswith("socketStartConnect") and found.loopback and found.refused
+    assert found.failure.startswith("socketStartConnect") and found.inside_node and found.refused
 
 
 def test_an_empty_last_error_is_none(tmp_path: Path) -> None:

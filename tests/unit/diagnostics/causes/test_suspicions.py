@@ -41,7 +41,7 @@ def stands(*waits: Waiting, **more: object) -> Standing:
         (stands(lost="Connection closed by peer [10.0.0.1]:9"), "hang.rank_raised", 0.3),
         (stands(results=frozenset({"ncclRemoteError"}), failure="ncclRemoteError"), "hang.rank_raised", 0.2),
         (stands(results=frozenset({"ncclSystemError"}), failure="ncclSystemError"), "hang.network", 0.3),
-        (stands(results=frozenset({"ncclSystemError"}), loopback=True), "env.wrong_interface", 0.6),
+        (stands(results=frozenset({"ncclSystemError"}), inside_node="a loopback address"), "env.wrong_interface", 0.6),
         (stands(absent=(4, 5)), "hang.timeout_budget", 0.2),
         (
             stands(PLACED, replace(PLACED, op="barrier", ranks=(3,), site="train.py:30")),
@@ -104,7 +104,7 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(replace(WAIT, op="all_gather", ranks=(0, 1)), others=(Progress((2, 3), "default_pg", 4999, 4999),)),
         stands(WAIT, replace(WAIT, ranks=(1,), seq=4000, enqueued=4000)),
         stands(WAIT, replace(WAIT, ranks=(1,), seq=4998, enqueued=5000)),
-        stands(results=frozenset({"ncclSystemError", "ncclRemoteError"}), loopback=True, lost="closed"),
+        stands(results=frozenset({"ncclSystemError", "ncclRemoteError"}), inside_node="loopback", lost="closed"),
         stands(absent=(4,)),
         stands(sizes="48 vs 32"),
         stands(WAIT, work=SAVES),

@@ -48,6 +48,28 @@ def test_a_link_local_peer_is_the_wrong_interface(tmp_path, peer, cause):
     assert [root.cause for root in diagnose(tmp_path).root_causes] == ([cause] if cause else [])
 
 
+@pytest.mark.parametrize(
+    ("own", "peer", "found"),
+    [
+        ("eth0:10.0.0.4<0>", "172.17.0.1<43531>", True),
+        ("ib0:10.0.0.4<0>", "127.0.1.1<43531>", True),
+        ("eth0:172.17.0.3<0>", "172.17.0.4<43531>", False),  # Both are in the containers' network of one node.
+        ("eth0:10.0.0.4<0>", "10.0.0.5<43531>", False),
+    ],
+)
+def test_a_peer_that_announced_an_address_inside_its_node(tmp_path, own, peer, found):
+    lines = [
+        f"n:77:77 [0] NCCL INFO Bootstrap : Using {own}",
+        f"n:77:90 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to {peer} failed : Connection refused",
+        "RuntimeError: NCCL error in: x.cpp:219, remote process exited or there was a network error",
+    ]
+    (tmp_path / "train.log").write_text("\n".join(lines) + "\n")
+    report = diagnose(tmp_path)
+    assert (report.outcome, [root.cause for root in report.root_causes]) == (
+        ("crashed", ["env.wrong_interface"]) if found else ("undecided", [])
+    )
+
+
 def test_nccl_finds_no_interface(tmp_path):
     line = "n:77:90 [0] bootstrap.cc:1 NCCL WARN Bootstrap : no socket interface found\n"
     (tmp_path / "train.log").write_text("step 1 loss 2.0\n" + line)

@@ -1,0 +1,27 @@
+"""Addresses that other nodes cannot reach: loopback, link-local, and the bridges that containers are given."""
+
+import re
+from ipaddress import ip_address, ip_network
+
+from diagnostics.contract.files import table_beside
+
+_NETWORKS = {
+    reach: {ip_network(network): title for network, title in networks.items()}
+    for reach, networks in table_beside(__file__).items()
+}
+_HOST = re.compile(r"\[?([\d.]+|[\da-fA-F:]+)")
+
+
+def network_inside(reach: str, address: object) -> str:
+    """Return what an address is whose packets do not leave a link or a node; empty for others.
+
+    Args:
+        reach: `link` or `node`.
+        address: as NCCL and gloo print it, such as `10.0.0.1<41000>` or `[fe80::1%eth0]<41000>`.
+    """
+    host = _HOST.match(str(address))
+    try:
+        at = ip_address(host[1] if host else "")
+    except ValueError:
+        return ""
+    return next((title for network, title in _NETWORKS[reach].items() if at in network), "")
