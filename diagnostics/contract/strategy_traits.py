@@ -1,15 +1,9 @@
 """What the diagnosis knows of a dtk run's strategy: the traits in manifest.json, never the strategy's name."""
 
 from collections.abc import Mapping
-from functools import cache, partial
 from typing import Any
 
 from msgspec import Struct
-
-from diagnostics.contract.files import table_beside
-
-_recorded_before = cache(partial(table_beside, __file__))
-"""Traits by name, of the strategies that there were when traits were not recorded."""
 
 
 class StrategyTraits(Struct, frozen=True):
@@ -58,9 +52,7 @@ def strategy_traits(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> S
         return UNKNOWN
     recorded = manifest.get("strategy_traits")
     if not isinstance(recorded, Mapping):
-        recorded = _recorded_before().get(name)
-        if recorded is None:
-            return StrategyTraits(name)
+        return StrategyTraits(name)
 
     def text(key: str) -> str | None:
         value = recorded.get(key)

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.contract.strategy_traits import StrategyTraits, strategy_traits
+from diagnostics.contract.strategy_traits import UNKNOWN, StrategyTraits, strategy_traits
 from diagnostics.evidence.model import Evidence, RunEvidence
 from diagnostics.evidence.trace.events import DTYPE_BYTES
 from diagnostics.evidence.values import MOST_BYTES, integer
@@ -53,13 +53,8 @@ class ModelSize(Struct, frozen=True):
     """Of one transformer block, in the gathered type."""
     logits_bytes: int | None = None
     """Of one micro-batch on one rank, float32."""
-    recorded_traits: StrategyTraits | None = None
-    """Traits of the strategy that the run recorded."""
-
-    @property
-    def traits(self) -> StrategyTraits:
-        """Traits of the strategy; nothing is known of those of other jobs than dtk's."""
-        return self.recorded_traits or strategy_traits({}, {"strategy": {"name": self.strategy}})
+    traits: StrategyTraits = UNKNOWN
+    """Of the strategy; nothing is known of those of other jobs than dtk's."""
 
     def states(self, world_size: int | None = None) -> States | None:
         """One rank's model states, if the job had this many ranks; None when a size is not known."""
@@ -102,7 +97,7 @@ def read(evidence: Evidence) -> ModelSize:
     traits = strategy_traits(run.manifest, run.config)
     parts = prod(_count(run.get(f"parallel.{dimension}")) or 1 for dimension in ("tp", "pp"))
     shards, replicas = _shards(run, traits, world_size, parts)
-    size = ModelSize(world_size, traits.name, shards=shards, replicas=replicas, recorded_traits=traits)
+    size = ModelSize(world_size, traits.name, shards=shards, replicas=replicas, traits=traits)
     count, source = _parameters(run)
     if count is None:
         return size

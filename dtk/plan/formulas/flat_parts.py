@@ -25,7 +25,7 @@ class FlatParts(Replicated):
 
     def settle(self) -> None:
         """Parameters in the type of compute, whole or in part, the float32 copy of this rank's part, and its state."""
-        whole, own = self.shape.parameters, -(-self.shape.parameters // self.mesh.world_size)
+        whole, own = self.shape.parameters, -(-self.shape.parameters // self.mesh.dp_size)
         self.ledger.change("parameters", self._item_bytes * (own if self.config.strategy.stage == 3 else whole))
         before = self.ledger.in_use.copy()
         self.ledger.change("optimizer states", MASTER_BYTES * own)
@@ -39,7 +39,7 @@ class FlatParts(Replicated):
     def before_forward(self, unit: int) -> None:
         """Gather, under stage 3."""
         if unit == ROOT and self.config.strategy.stage == 3 and self.gathered is None:
-            others = self.shape.parameters - self.shape.parameters // self.mesh.world_size
+            others = self.shape.parameters - self.shape.parameters // self.mesh.dp_size
             self.gathered = self.ledger.allocate("gathered parameters", self._item_bytes * others)
 
     def after_backward(self, unit: int) -> None:
@@ -60,7 +60,7 @@ class FlatParts(Replicated):
             Replicated.gradient(self, name, gradient)
             return
         if name not in self.gradients:
-            self.gradients[name] = self.ledger.allocate("gradients", gradient.size_bytes // self.mesh.world_size)
+            self.gradients[name] = self.ledger.allocate("gradients", gradient.size_bytes // self.mesh.dp_size)
         gradient.drop()
 
     @property

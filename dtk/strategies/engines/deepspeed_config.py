@@ -10,6 +10,7 @@ from math import prod
 from typing import Any, NamedTuple, Self
 
 from diagnostics.contract.files import read_json, table_beside
+from diagnostics.contract.origins import flat
 from dtk.errors import DtkError
 from dtk.parallel.mesh import Mesh
 from dtk.parallel.number_formats import PrecisionConfig
@@ -89,7 +90,7 @@ class DeepSpeedConfig(StrategyConfig):
         ours, table = dict(self._ours(job, world_size)), table_beside(__file__)
         made: dict[str, Any] = {}
         notes: list[str] = []
-        for path, value in _flat(self._file()):
+        for path, value in self._file().items():
             first, _, rest = path.partition(".")
             if first in table["replaced"]:
                 notes.append(f"{first} is replaced by {table['replaced'][first]}")
@@ -112,7 +113,7 @@ class DeepSpeedConfig(StrategyConfig):
         return made, [*dict.fromkeys(notes)]
 
     def _file(self) -> Mapping[str, Any]:
-        """Return the content of the user's file; empty without one."""
+        """Return the values of the user's file by their dotted paths; empty without one."""
         if self.config is None:
             return {}
         try:
@@ -121,7 +122,7 @@ class DeepSpeedConfig(StrategyConfig):
             raise DtkError(f"strategy.config={self.config} cannot be read", str(error), "name a JSON file") from error
         if not isinstance(content, dict):
             raise DtkError(f"strategy.config={self.config} holds no JSON object", fix="name a ds_config.json")
-        return content
+        return {path: value for path, value in flat(content).items() if value != {}}  # Not sections without a key.
 
     def _ours(self, job: Any, world_size: int) -> Iterator[tuple[str, Setting]]:
         """Yield what dtk sets, by the dotted path of DeepSpeed's key."""
@@ -155,7 +156,7 @@ class DeepSpeedConfig(StrategyConfig):
 
     def tuned(self, key: str, default: int) -> int:
         """Return a number of `zero_optimization` in the user's file, else DeepSpeed's default."""
-        value = dict(_flat(self._file())).get(f"zero_optimization.{key}", AUTO)
+        value = self._file().get(f"zero_optimization.{key}", AUTO)
         return default if value == AUTO else int(value)
 
     def declare(
@@ -195,15 +196,6 @@ class DeepSpeedConfig(StrategyConfig):
     def declare_clip(self, mesh: Mesh) -> tuple[Collective, ...]:
         """Return nothing: DeepSpeed computes the norm in its step, clipped or not, and `declare` has it."""
         return ()
-
-
-def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value that is no section by its dotted path."""
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
 
 
 def _packed(sizes: Sequence[int], most: int) -> list[list[int]]:

@@ -1,7 +1,6 @@
-"""The registry is the folder: names, traits without torch, and what old runs are read by."""
+"""The registry is the folder: names, traits without torch, and how a diagnosis reads them."""
 
 import dataclasses
-import json
 import subprocess
 import sys
 from typing import Any
@@ -12,6 +11,7 @@ from diagnostics.contract.strategy_traits import strategy_traits
 from dtk.errors import DtkError
 from dtk.strategies.registry import CONFIG_TYPES, one_device, preferred
 from dtk.strategies.traits import Traits
+from tests.traits import traits_of
 
 
 def test_the_simplest_comes_first() -> None:
@@ -47,12 +47,10 @@ def test_only_the_chosen_file_is_read() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, kind in CONFIG_TYPES.items() if not kind.traits.library])
-def test_a_run_without_recorded_traits_is_read_as_one_with_them(name: str) -> None:
-    section: Any = CONFIG_TYPES[name]()
-    recorded = {"strategy_traits": json.loads(json.dumps(dataclasses.asdict(section.traits)))}
-    config = {"strategy": {"name": name}}
-    assert strategy_traits({}, config) == strategy_traits(recorded, config)
-    assert strategy_traits(recorded, config).shards_optimizer_only == section.traits.deals_out_parameters
+def test_a_diagnosis_reads_the_traits_that_a_run_records(name: str) -> None:
+    traits, read = CONFIG_TYPES[name].traits, traits_of(name)
+    assert (read.name, read.is_known, read.sharded) == (name, True, frozenset(traits.sharded))
+    assert read.shards_optimizer_only == traits.deals_out_parameters
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Traits of a run's strategy: those that the manifest states, else those of the name; never a guess."""
+"""Traits of a run's strategy: those that the manifest states; never a guess."""
 
 import pytest
 
@@ -17,15 +17,9 @@ def test_the_manifest_says_what_the_strategy_is_like() -> None:
     assert (traits.gradients_in, traits.replicated_over, traits.keeps_gathered) == ("units", None, True)
 
 
-def test_a_run_from_before_traits_were_recorded_is_looked_up_by_name() -> None:
-    assert strategy_traits({}, config("ddp")).replicated_over == "dp"
-    assert strategy_traits({}, config("zero1")).shards_optimizer_only
-    assert strategy_traits({}, config("fsdp")).shards_parameters
-
-
-def test_of_a_name_that_nobody_knows_nothing_follows() -> None:
-    traits = strategy_traits({}, config("mine"))
-    assert traits.name == "mine" and not traits.is_known and not traits.sharded
+def test_of_a_name_alone_nothing_follows() -> None:
+    traits = strategy_traits({}, config("ddp"))
+    assert traits.name == "ddp" and not traits.is_known and not traits.sharded
 
 
 @pytest.mark.parametrize("value", [{}, {"strategy": "ddp"}, config(""), config(3), config(None), config(["ddp"])])

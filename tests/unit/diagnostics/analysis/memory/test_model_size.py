@@ -10,6 +10,7 @@ from diagnostics.analysis.memory.model_size import ModelSize
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.run_folder import read
+from tests.traits import recorded_traits, traits_of
 
 GB = 10**9
 
@@ -17,7 +18,7 @@ GB = 10**9
 def paper(strategy: str, shards: int) -> ModelSize:
     """7.5 billion parameters, 16 bytes each all in all, on 64 ranks: table of the ZeRO paper, in our fp32 terms."""
     whole = 30 * GB
-    return ModelSize(64, strategy, whole, whole, 2 * whole, "test", shards)
+    return ModelSize(64, strategy, whole, whole, 2 * whole, "test", shards, traits=traits_of(strategy))
 
 
 def test_states_follow_the_formulas_of_zero():
@@ -48,6 +49,7 @@ def test_a_rank_of_a_model_that_is_cut_has_its_part_of_the_states(tmp_path, stra
     section = {"name": strategy, **({"dp_replicate": 2, "dp_shard": -1} if strategy == "hsdp" else {})}
     config = {"model": model, "strategy": section, "optimizer": {"name": "adamw"}, "parallel": {"tp": 2}}
     (tmp_path / "config.yaml").write_text(json.dumps(config))
+    (tmp_path / "manifest.json").write_text(json.dumps(recorded_traits(strategy)))
     size = model_size.read(Evidence(tmp_path, Limits(), run=read(tmp_path, Limits(), []), world_size=8))
     assert size.parameter_bytes == 4 * 124_440_576 // 2
     assert (size.shards, size.replicas) == (shards, replicas)
@@ -59,6 +61,7 @@ def test_ranks_along_cp_share_the_states(tmp_path, dp_shard, shards, replicas):
     section = {"name": "hsdp", "dp_replicate": 2 if dp_shard == -1 else -1, "dp_shard": dp_shard}
     config = {"strategy": section, "parallel": {"cp": 2}}
     (tmp_path / "config.yaml").write_text(json.dumps(config))
+    (tmp_path / "manifest.json").write_text(json.dumps(recorded_traits("hsdp")))
     size = model_size.read(Evidence(tmp_path, Limits(), run=read(tmp_path, Limits(), []), world_size=8))
     assert (size.shards, size.replicas) == (shards, replicas)
 

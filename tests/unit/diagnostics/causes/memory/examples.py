@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from tests.traits import recorded_traits
 from tests.unit.diagnostics.causes.examples import Example
 
 MIB = 1 << 20
@@ -47,7 +48,7 @@ def states_too_large() -> dict[str, str]:
     config = {"model": model, "strategy": {"name": "ddp"}, "optimizer": {"name": "adamw"}}
     return {
         "status.json": json.dumps({"state": "finished", "step": 10}),
-        "manifest.json": json.dumps({"run_id": "r", "schema_version": 1, "world_size": 2}),
+        "manifest.json": json.dumps({"run_id": "r", "schema_version": 1, "world_size": 2, **recorded_traits("ddp")}),
         "config.yaml": json.dumps(config),
         "summary.json": json.dumps({"figures": {"world_size": 2}}),
         "telemetry/node_00000.jsonl": _telemetry(2 * 10**9),

@@ -6,6 +6,7 @@ from diagnostics.analysis.memory.gathers import UnitUse
 from diagnostics.analysis.memory.model_size import ModelSize
 from diagnostics.causes.memory.no_reshard import decide
 from diagnostics.contract.findings import text_of
+from tests.traits import traits_of
 from tests.unit.diagnostics.causes.memory.gathering import MIB, call, job, sharded
 
 
@@ -44,7 +45,7 @@ def test_the_last_block_alone_may_be_kept():
 @pytest.mark.parametrize(
     ("size", "said"),
     [
-        (ModelSize(2, "zero2", shards=2), "by definition"),
+        (ModelSize(2, "zero2", shards=2, traits=traits_of("zero2")), "by definition"),
         (ModelSize(2, "ddp", shards=1), "Strategy ddp shards no parameters."),
         (ModelSize(2, ""), "No sharded unit in what was recorded."),
     ],

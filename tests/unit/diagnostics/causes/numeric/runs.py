@@ -8,6 +8,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Owner, RankError, RunEvidence
 from diagnostics.evidence.reader import Source
 from diagnostics.evidence.readers import step_records
+from tests.traits import recorded_traits
 
 CONFIG: dict[str, Any] = {
     "strategy": {"name": "ddp"},
@@ -26,11 +27,12 @@ def write(folder, records):
 
 def run(folder, events=None, world_size=2, errors=(), last_step=None, **config):
     """`events`: rank -> its events."""
+    settings = {**CONFIG, **config}
     record = RunEvidence(
         root=RunPaths(folder).root,
         status=Status("finished", step=last_step),
-        config={**CONFIG, **config},
-        manifest={},
+        config=settings,
+        manifest=recorded_traits(settings["strategy"]["name"]),
         summary={},
         plan={},
         heartbeats={},

@@ -8,6 +8,7 @@ from diagnostics.evidence.model import RunEvidence
 from diagnostics.tree.arbitrate import arbitrate
 from diagnostics.tree.built_in import built_in
 from tests.trace_scenarios import SCENARIOS, Scenario
+from tests.traits import recorded_traits
 
 SICK = [one for one in SCENARIOS if one.cause]
 HEALTHY = [one for one in SCENARIOS if not one.cause]
@@ -31,4 +32,5 @@ def finding_of(detection: Detection, cause: str) -> Finding:
 
 
 def dtk_run(config: dict[str, Any]) -> RunEvidence:
-    return RunEvidence(Path("/run"), None, config, {}, {}, {}, {}, {})
+    manifest = recorded_traits(config.get("strategy", {}).get("name", ""))
+    return RunEvidence(Path("/run"), None, config, manifest, {}, {}, {}, {})
