@@ -180,8 +180,15 @@ def _decided(
     if not decided or any(finding.cause != cause.id for finding in decided):
         raise ValueError("it gave no finding of its own")
     for finding in decided:
-        text_of(finding)  # A sentence that cannot be made is the cause's failure, not the report's.
+        _say(finding)
     return decided
+
+
+def _say(finding: Finding) -> None:
+    """Make every sentence of a finding once: one that cannot be made is its cause's failure, not the report's."""
+    text_of(finding)
+    for phrase in (*(item.detail for item in finding.evidence), *(where.does for where in finding.where)):
+        str(phrase)
 
 
 def run_detector(detector: Detector, evidence: Evidence) -> Detection:
@@ -195,7 +202,7 @@ def run_detector(detector: Detector, evidence: Evidence) -> Detection:
             if not all(isinstance(finding, Finding) for finding in detection.findings):
                 raise TypeError("it returned no findings")
             for finding in detection.findings:
-                text_of(finding)
+                _say(finding)
     except Exception as error:
         why = f"{FAILED}: {failure(error)}"
         evidence.problems.append(Problem("detector", detector.name, f"{why}; its causes are undecided"))

@@ -1,8 +1,6 @@
-"""Where a dtk run was to shard its model block by block and found no blocks in it: the one way to name them."""
+"""Where a dtk run was to shard its model block by block and found no blocks in it."""
 
 from diagnostics.evidence.model import RunEvidence
-
-NAME_BLOCKS = "name the class of the model's blocks: model.wrap=[MyBlock]"
 
 
 def blocks_unknown(run: RunEvidence | None) -> bool:

@@ -39,7 +39,8 @@ class Texts:
     A row holds `summary`, `measured`, `missing` and `remedies`, those of them that it needs; or it is a plain string:
     a summary alone, or a phrase. It may name `{ranks}` and `{victims}`, those of the finding, and the `{finding}`
     itself, beside the figures that it is given (`contract.formatting.filled`). Where several rows are said, their
-    summaries and remedies follow each other.
+    summaries and remedies follow each other. The `override` of a remedy takes the place of its change where the figure
+    `is_dtk` says that it is a run of dtk.
     """
 
     def __init__(self, file: str) -> None:
@@ -59,16 +60,23 @@ class Texts:
         def written(row: Mapping[str, str]) -> dict[str, Any]:
             return {name: filled(line, figures) for name, line in row.items()}
 
-        fixes = tuple(Remedy(**written(fix)) for row in rows for fix in row.get("remedies", ()))
-        return Text(**written(lines), remedies=fixes)
+        fixes = [written(fix) for row in rows for fix in row.get("remedies", ())]
+        for fix in fixes:
+            if (override := fix.pop("override", "")) and figures.get("is_dtk"):
+                fix |= {"kind": "override", "change": override}
+        return Text(**written(lines), remedies=tuple(Remedy(**fix) for fix in fixes))
 
     def facts(self, said: str | Sequence[str] = "usual", /, **figures: object) -> Worded:
         """Return the figures of a finding, to be said by these rows."""
         return Worded(self, {"said": said, **figures})
 
+    def __contains__(self, row: str) -> bool:
+        return row in self._rows
+
     def phrase(self, row: str, /, **figures: object) -> Phrase:
-        """Return a part of a sentence, or what a piece of evidence shows."""
-        return Phrase(row, self._rows[row], figures)
+        """Return a part of a sentence, or what a piece of evidence shows; `row.key` is one text of a row."""
+        name, _, key = row.partition(".")
+        return Phrase(row, self._rows[name][key] if key else self._rows[name], figures)
 
     def ruled_out(self, said: str | Sequence[str] = "none", cause: str = "", /, **figures: object) -> Finding:
         """Return that it is not this cause; the value that says so is `measured`, else the summary."""

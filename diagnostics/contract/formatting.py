@@ -68,6 +68,11 @@ def seconds_text(value_s: float) -> str:
     return f"{value_s:.1e} s"
 
 
+def figure(value: float) -> str:
+    """Return the three digits that matter."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
 def counted(number: int, noun: str) -> str:
     """`1 rank`, `2 ranks`, `1,000 ranks`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
@@ -126,6 +131,7 @@ _WRITTEN: dict[str, Callable[[Any], str]] = {
     "bytes": lambda value: bytes_text(value),
     "s": lambda value: str(value) if isinstance(value, str) else seconds_text(value),
     "name": lambda value: file_name(value),
+    "figure": lambda value: figure(value),
 }
 _COUNTS = re.compile(r"[#|]|^n$")
 """Ways to write a collection that say how many there are, of texts as well."""
@@ -137,8 +143,9 @@ def filled(text: str, figures: Mapping[str, Any]) -> str:
 
     Ranks (any collection of numbers) are written as in a sentence: `{ranks}` is `ranks 0, 1 and 3`, `{ranks:is|are}`
     the word that agrees with them, `{ranks:n}` their number. `{text:^}` begins a sentence, `{count:#call}` is
-    `2 calls`, `{size:bytes}` `3.28 GiB`, `{time:s}` `18.3 ms`, `{path:name}` a file without its folders. Texts and
-    phrases are joined: `{parts:; }`, `{parts:^; }` with a capital letter first. Methods are called: `{call.cited}`.
+    `2 calls`, `{size:bytes}` `3.28 GiB`, `{time:s}` `18.3 ms`, `{ms:figure}` `18.3`, `{path:name}` a file without its
+    folders. Texts and phrases are joined: `{parts:; }`, `{parts:^; }` with a capital letter first. Methods are called:
+    `{call.cited}`.
     """
     return _FILLER.vformat(text, (), figures) if "{" in text else text
 

@@ -6,8 +6,10 @@ from diagnostics.analysis.step_profile import attainable
 from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.reductions import total_bytes
-from diagnostics.causes.overlap._shared import figure
-from diagnostics.contract.formatting import bytes_text
+from diagnostics.causes.declared import Texts
+from diagnostics.contract.formatting import Phrase
+
+_TEXTS = Texts(__file__)
 
 
 def bucket_cap(view: Overview, size_bytes: int) -> tuple[float, float | None]:
@@ -32,11 +34,12 @@ def declared_cap(cap_mb: float | None) -> str:
     return "" if cap_mb is None else f" (bucket_cap_mb is {cap_mb:g})"
 
 
-def portions(count: int, what: str, size_bytes: int) -> str:
+def portions(count: int, what: str, size_bytes: int) -> Phrase:
     """`120 reductions of 1 MiB on average`; 0 bytes = unknown."""
-    return f"{count} {what} of {bytes_text(size_bytes / count) if size_bytes else 'unknown size'} on average"
+    row = "portions" if size_bytes else "portions_unknown"
+    return _TEXTS.phrase(row, count=count, what=what, size=size_bytes / max(1, count))
 
 
-def fixed_cost(view: Overview) -> str:
+def fixed_cost(view: Overview) -> Phrase:
     """Return `fixed cost of a collective about 20 us`."""
-    return f"fixed cost of a collective about {figure(view.latency_ns / 1000)} us"
+    return _TEXTS.phrase("fixed_cost", us=view.latency_ns / 1000)

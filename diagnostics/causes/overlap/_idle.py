@@ -1,7 +1,6 @@
 """A device that stands idle: for how long and for which reason, on which ranks, and what the host did meanwhile."""
 
 from collections import Counter
-from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -9,7 +8,8 @@ from msgspec import Struct
 
 from diagnostics.analysis.step_profile.gaps import Reason
 from diagnostics.analysis.step_profile.overview import MS, Overview
-from diagnostics.causes.overlap._shared import Words, costly, judged, others
+from diagnostics.causes.declared import Texts
+from diagnostics.causes.overlap._shared import costly, judged, others
 from diagnostics.contract.findings import Finding
 from diagnostics.evidence.trace.host_work import HostWork
 
@@ -52,9 +52,13 @@ def idle(view: Overview, reason: Reason) -> Idle:
 
 
 def judged_idle(
-    view: Overview, idle_time: Idle, shown: str, confidence: float, words: Callable[..., Words], /, **figures: Any
+    view: Overview, idle_time: Idle, confidence: float, texts: Texts, row: str = "usual", /, **figures: Any
 ) -> Finding:
-    """Confirm a reason for idle time that is worth it; the other ranks wait for those that stand out."""
-    facts = costly(view, idle_time.ms, words, **figures)
+    """Confirm a reason for idle time that is worth it; the other ranks wait for those that stand out.
+
+    Its evidence is the row `shown`; rows may name what `Idle` holds as `{idle}`.
+    """
+    facts = costly(view, idle_time.ms, texts, row, idle=idle_time, **figures)
+    shown = texts.phrase("shown", idle=idle_time, unit=view.unit, **figures)
     victims = others(view, idle_time.ranks)
     return judged(view, facts, shown, ranks=idle_time.ranks, victims=victims, confidence=confidence, of_transfer=False)

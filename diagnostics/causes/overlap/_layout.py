@@ -5,9 +5,13 @@ from typing import Any
 
 from diagnostics.analysis.layout import layout
 from diagnostics.analysis.metrics_series import Figures
-from diagnostics.causes.overlap._shared import figure
+from diagnostics.causes.declared import Texts
+from diagnostics.causes.overlap._shared import TEXTS
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Text, ruled_out, undecided, worded
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Text, worded
+from diagnostics.contract.formatting import Phrase
+
+_TEXTS = Texts(__file__)
 
 LEAST = 5
 """Logged steps from which on a median says something."""
@@ -17,16 +21,11 @@ def nothing(figures: Figures, cause: str, degree: str, figure: str) -> Finding |
     """Return why the records of a run do not show a degree of parallelism at work; None = they do."""
     run, metrics = figures.evidence.run, figures.metrics
     if run is None:
-        return undecided(
-            cause,
-            "No record tells how the job is divided over its ranks.",
-            "the layout: a dtk run records it in its manifest and metrics",
-        )
+        return _TEXTS.undecided("no_record", cause)
     if run.get(f"parallel.{degree}", 1) == 1:
-        return ruled_out(cause, "parallel.{degree}=1", degree=degree)
+        return _TEXTS.ruled_out("degree_1", cause, degree=degree)
     if metrics is None or len(metrics.recent.get(figure, ())) < LEAST:
-        why = "Fewer than {least} logged steps tell how its work is divided."
-        return undecided(cause, why, "train.log_every=1 and more steps", least=LEAST)
+        return _TEXTS.undecided("few_steps", cause, least=LEAST)
     return None
 
 
@@ -37,7 +36,7 @@ def slow(
     share: float,
     ranks: tuple[int, ...],
     group: Group,
-    detail: str,
+    detail: Phrase | str,
     confidence: float = 0.9,
     **facts: Any,
 ) -> Finding:
@@ -49,7 +48,7 @@ def slow(
     return Finding(
         cause=cause,
         status="confirmed",
-        facts=worded(words, cost=f"{figure(ms)} ms of {figure(step_ms)} ms a step", **facts),
+        facts=worded(words, cost=TEXTS.phrase("cost", ms=ms, step_ms=step_ms, unit="step"), **facts),
         confidence=confidence,
         ranks=ranks,
         victims=tuple(rank for rank in group.ranks if rank not in ranks),

@@ -1,31 +1,19 @@
 """What the causes of a slow step share: when nothing is decided, what a cause costs, and how a remedy is given."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.step_profile.overview import SHARE, Overview, Unusable, overview
+from diagnostics.analysis.step_profile.overview import SHARE, Overview, overview
 from diagnostics.analysis.step_profile.profile import CallProfile
-from diagnostics.causes.declared import declared
-from diagnostics.contract import findings
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Text, Where
-from diagnostics.contract.formatting import filled
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Text, Where
+from diagnostics.contract.formatting import Phrase
 
-ALL_RANKS = "a profiler trace of every rank (dtk: `record=full`)"
-_NO_TRACE = "`record=full` (a dtk run), or `torch.profiler.profile` with `record_shapes=True` on every rank"
-_UNUSABLE: dict[Unusable, tuple[str, str]] = {
-    "no_trace": ("There is no profiler trace.", _NO_TRACE),
-    "unreadable": ("No profiler trace could be used.", _NO_TRACE),
-    "instrumented": (
-        "The measurement itself destroys overlap, so nothing is concluded from this trace.",
-        "a trace without it",
-    ),
-}
+TEXTS = Texts(__file__)
 _SMALL_BYTES = 1024
 """Norms, losses and sizes that the next line needs are waited for by nature."""
 _UNSPLIT_CONFIDENCE = 0.7
@@ -41,68 +29,44 @@ class StepCost(Struct, frozen=True):
     """At most the step."""
     step_ms: float
     unit: Literal["step", "window"]
-    dtk_run: bool
+    is_dtk: bool
     """Whether overrides of dtk apply."""
 
     def __str__(self) -> str:
         """Return `41 ms of 180 ms a step`."""
-        return f"{figure(self.ms)} ms of {figure(self.step_ms)} ms a {self.unit}"
-
-
-class Words(Struct, frozen=True):
-    """A cause in words."""
-
-    seen: str
-    """What was seen, as a phrase, for a cost that is not worth a finding."""
-    summary: str
-    change: str
-    """What to change in a program."""
-    why: str
-    override: str = ""
-    """What to type instead for a run of dtk; empty = the program has to change there too."""
+        return str(TEXTS.phrase("cost", ms=self.ms, step_ms=self.step_ms, unit=self.unit))
 
 
 class Costly(Struct, frozen=True):
     """The figures of a cause that costs time of the step, whether or not it is worth a finding."""
 
     cost: StepCost
-    words: Callable[..., Words]
-    """Takes the cost and the figures."""
+    texts: Texts
+    row: str
+    """Beside the usual texts it has `seen`: what was seen, for a cost that is not worth a finding."""
     figures: dict[str, Any]
 
     def text(self, finding: Finding) -> Text:
         """Put it into words; below the share that is worth a finding, say so."""
-        words = self.words(self.cost, **self.figures)
+        figures = self.figures | {"cost": self.cost}
         if finding.status == "ruled_out":
-            measured = f"{words.seen}: at most {self.cost}, below {SHARE:.0%}"
-            return Text(summary=measured, measured=measured)
-        remedy = Remedy("code", words.change, words.why, f"at most {self.cost}")
-        if words.override and self.cost.dtk_run:
-            remedy = replace(remedy, kind="override", change=words.override)
-        return Text(summary=words.summary, measured=str(self.cost), remedies=(remedy,))
+            seen = self.texts.phrase(f"{self.row}.seen", **figures)
+            return TEXTS(finding, "cheap", seen=seen, cost=self.cost, share=SHARE)
+        return self.texts(finding, self.row, is_dtk=self.cost.is_dtk, **figures)
 
 
-def costly(view: Overview, ms: float, words: Callable[..., Words], /, **figures: Any) -> Costly:
-    """Return the facts of a cause that costs so many ms of a step, at most the step.
+def costly(view: Overview, ms: float, texts: Texts, row: str = "usual", /, **figures: Any) -> Costly:
+    """Return the facts of a cause that costs so many ms of a step, at most the step, to be said by a row of its texts.
 
     Args:
         view: all traces.
         ms: the cost.
-        words: puts the cost and the figures into words when the report is made.
-        figures: what `words` takes by name.
+        texts: of the cause.
+        row: of them.
+        figures: what the row names beside `{cost}`.
     """
-    dtk_run = view.run is not None and bool(view.run.config)
-    return Costly(StepCost(max(0.0, min(ms, view.step_ms)), view.step_ms, view.unit, dtk_run), words, figures)
-
-
-def words_beside(file: str) -> Callable[..., Words]:
-    """Return what fills in the texts of the YAML file beside a cause: with its cost and its figures, in one case."""
-    table = table_beside(file)
-
-    def words(cost: StepCost, case: str = "words", **figures: object) -> Words:
-        return Words(**{name: filled(text, {"cost": cost, **figures}) for name, text in table[case].items()})
-
-    return words
+    is_dtk = view.run is not None and bool(view.run.config)
+    return Costly(StepCost(max(0.0, min(ms, view.step_ms)), view.step_ms, view.unit, is_dtk), texts, row, figures)
 
 
 def step_cause(
@@ -115,8 +79,7 @@ def step_cause(
 
     def decide_usable(view: Overview) -> Sequence[Finding]:
         if view.unusable and not (despite_instrument and view.unusable == "instrumented"):
-            sentence, missing = _UNUSABLE[view.unusable]
-            answer: Finding | None = undecided(sentence, missing)
+            answer: Finding | None = TEXTS.undecided(view.unusable)
         else:
             answer = next(filter(None, (guard(view) for guard in unless)), None)
         return [replace(answer or decide(view), cause=cause.id)]
@@ -128,7 +91,7 @@ def step_cause(
 def judged(
     view: Overview,
     facts: Costly,
-    *details: str,
+    *details: Phrase,
     ranks: tuple[int, ...] | None = None,
     victims: tuple[int, ...] = (),
     confidence: float = 0.9,
@@ -151,7 +114,7 @@ def judged(
         return Finding(cause="", status="ruled_out", facts=facts)
     items = list(details)
     if of_transfer and not view.split:
-        items.append(f"{unsplit(view)}: waiting for late ranks is part of the cost")
+        items.append(TEXTS.phrase("unsplit", why=unsplit(view)))
         confidence = min(confidence, _UNSPLIT_CONFIDENCE)
     files = {profile.rank: profile.file for profile in view.profiles}
     file = files.get(ranks[0] if ranks else -1, view.profiles[0].file)
@@ -168,15 +131,9 @@ def judged(
     )
 
 
-ruled_out = partial(findings.ruled_out, "")
-"""Returns that it is not the cause; `step_cause` adds its id."""
-undecided = partial(findings.undecided, "")
-"""Returns that the evidence does not decide it; `step_cause` adds the cause's id."""
-
-
 def no_collectives(view: Overview) -> Finding | None:
     """Return the answer for a trace without collectives."""
-    return None if view.calls else ruled_out("0 collectives in the trace")
+    return None if view.calls else TEXTS.ruled_out("no_collectives")
 
 
 def no_backward(view: Overview) -> Finding | None:
@@ -188,32 +145,28 @@ def no_units(view: Overview) -> Finding | None:
     """Return the answer for a job without sharded units, or whose units the trace does not show."""
     units = view.units
     if not units.sharded:
-        return ruled_out("parameters are not sharded: no all_gather with reduce_scatter")
+        return TEXTS.ruled_out("unsharded")
     if not units.phases:
         return phases_unknown()
     if not any(batch.gathers for batches in units.of_rank.values() for batch in batches):
-        return ruled_out("0 gathers in a forward pass")
+        return TEXTS.ruled_out("no_gathers")
     return None
 
 
 def on_cpu(why: str) -> Guard:
-    """Return a guard against causes that do not exist on CPU."""
-    return lambda view: None if view.on_device else ruled_out("the work runs on CPU: {why}", why=why)
+    """Return a guard against causes that do not exist on CPU, by the row that says why."""
+    return lambda view: None if view.on_device else TEXTS.ruled_out(why)
 
 
 def phases_unknown() -> Finding:
     """Return that the purpose of collectives is not known."""
-    return undecided(
-        "The trace does not show when forward and backward run, so the purpose of the collectives cannot be told.",
-        "a profiler trace with CPU activity: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
-    )
+    return TEXTS.undecided("no_phases")
 
 
-def unsplit(view: Overview) -> str:
+def unsplit(view: Overview) -> Phrase:
     """Return why waiting cannot be told from transfer."""
-    if len(view.profiles) < 2:
-        return "one rank alone was traced"
-    return "the ranks' collectives could not be matched" if view.skew.complete else "not all ranks were traced"
+    row = "one_rank" if len(view.profiles) < 2 else "unmatched" if view.skew.complete else "not_all"
+    return TEXTS.phrase(row)
 
 
 def exposed_ms(view: Overview, chosen: Callable[[CallProfile], bool]) -> float:
@@ -234,8 +187,3 @@ def matters(call: CallProfile) -> bool:
 def others(view: Overview, ranks: tuple[int, ...]) -> tuple[int, ...]:
     """Return the traced ranks that are not among these."""
     return tuple(rank for rank in view.ranks if rank not in ranks)
-
-
-def figure(value: float) -> str:
-    """Return the three digits that matter."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"

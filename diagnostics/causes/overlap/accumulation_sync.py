@@ -3,14 +3,13 @@
 from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.reductions import StepReductions, total_bytes
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
-from diagnostics.contract.formatting import bytes_text
 
 _REPEATED = 0.5
 """Share of the last micro-batch's reductions, in number and in bytes, that each earlier one has to repeat."""
-_MARKS = "marked steps: torch.profiler.profile(schedule=...) and profiler.step() after each"
-_WORDS = shared.words_beside(__file__)
+_TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -18,20 +17,17 @@ def decide(view: Overview) -> Finding:
     steps = view.reductions
     micros = round(steps.typical(lambda step: step.micros))
     if micros < 2:
-        return shared.ruled_out("{micros} micro-batch a step", micros=micros)
+        return _TEXTS.ruled_out("no_accumulation", micros=micros)
     if not steps.typical(lambda step: len(_needless(step))):
-        return shared.ruled_out("gradients are reduced in 1 of {micros} micro-batches", micros=micros)
+        return _TEXTS.ruled_out("once", micros=micros)
     updated = round(steps.typical(lambda step: step.updated))
     figures = {"updated": updated, "passes": micros, "unit": view.unit}
     if updated >= micros:
-        return shared.ruled_out("the optimizer follows each of {passes} backward passes of a {unit}", **figures)
+        return _TEXTS.ruled_out("steps", **figures)
     if updated > 1:
-        return shared.undecided(
-            "The optimizer follows {updated} of {passes} backward passes of a {unit}.", _MARKS, **figures
-        )
+        return _TEXTS.undecided("some_steps", **figures)
     if updated == 0 and view.unit == "window":
-        sentence = "Gradients are reduced in each of {passes} backward passes; whether each is a step is not known."
-        return shared.undecided(sentence, _MARKS, **figures)
+        return _TEXTS.undecided("unknown_steps", **figures)
     # On CPU the transfer takes the cores that compute needs, so all of it counts.
     cost = steps.typical(
         lambda step: sum(call.exposed_transfer if view.on_device else call.transfer for call in _needless(step)) / MS
@@ -40,14 +36,15 @@ def decide(view: Overview) -> Finding:
     facts = shared.costly(
         view,
         cost,
-        _WORDS,
-        case="sharded" if any(call.message.op == "reduce_scatter" for call in needless) else "words",
+        _TEXTS,
+        "sharded" if any(call.message.op == "reduce_scatter" for call in needless) else "usual",
         micros=micros,
         whole_batch_size=(view.declared("train.micro_batch_size") or 1) * micros,
     )
-    size = f", {bytes_text(total_bytes(needless))} for nothing" if total_bytes(needless) else ""
-    count = f"{len(needless)} of {len(steps.sample.inside)} reductions of a step"
-    return shared.judged(view, facts, f"{count} precede the last micro-batch{size}")
+    size = total_bytes(needless)
+    shown = _TEXTS.phrase("shown", count=len(needless), all=len(steps.sample.inside), size=size)
+    more = [_TEXTS.phrase("for_nothing", size=size)] if size else []
+    return shared.judged(view, facts, shown, *more)
 
 
 def _needless(step: StepReductions) -> list[CallProfile]:

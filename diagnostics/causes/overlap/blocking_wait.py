@@ -2,16 +2,17 @@
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
 
-_WORDS = shared.words_beside(__file__)
+_TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
     """Decide it by the collectives with compute of the same phase right behind them and none beside them."""
     if not view.units.phases:
-        return shared.ruled_out("no collective lies between two kernels of one phase that the trace could tell")
+        return _TEXTS.ruled_out()
     # What waits for the collectives of sharded parameters is judged with the units.
     is_sharded = any(call.message.op == "reduce_scatter" for call in view.calls)
     apart = {"all_gather", "reduce_scatter"} if is_sharded else set()
@@ -23,8 +24,8 @@ def decide(view: Overview) -> Finding:
     count = view.typical_count(lambda profile: sum(map(chosen, profile.calls)))
     ops = ", ".join(sorted({call.message.op for call in view.calls if chosen(call)}))
     exposed = shared.exposed_ms(view, chosen) if count >= 1 else 0.0
-    shown = f"{round(count)} collectives a {view.unit} with nothing beside them, exposed {shared.figure(exposed)} ms"
-    return shared.judged(view, shared.costly(view, exposed, _WORDS, count=round(count), ops=ops), shown, confidence=0.8)
+    shown = _TEXTS.phrase("shown", count=round(count), unit=view.unit, exposed=exposed)
+    return shared.judged(view, shared.costly(view, exposed, _TEXTS, count=round(count), ops=ops), shown, confidence=0.8)
 
 
-CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_collectives, shared.on_cpu("waits leave no mark there")))
+CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_collectives, shared.on_cpu("cpu_marks")))

@@ -8,6 +8,7 @@ from diagnostics.analysis.step_profile.attainable import attainable_percent
 from diagnostics.analysis.step_profile.overview import SHARE, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.reductions import TINY_BYTES
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.strategy_traits import strategy_traits
@@ -37,15 +38,8 @@ class Schedule(Struct, frozen=True):
     best: float
     """Overlap that no schedule can exceed, percent."""
 
-    def __str__(self) -> str:
-        """Return the figures."""
-        return (
-            f"overlap {self.reached:.0f} % of at most {self.best:.0f} %, "
-            f"transfer {shared.figure(self.transfer_ms)} ms, compute {shared.figure(self.compute_ms)} ms"
-        )
 
-
-_WORDS = shared.words_beside(__file__)
+_TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -54,50 +48,38 @@ def decide(view: Overview) -> Finding:
     transfer = view.typical_ms(lambda profile: sum(call.transfer for call in profile.calls))
     compute = view.typical_ms(lambda profile: profile.window.compute)
     if exposed < _HEALTHY * view.step_ms or not view.step_ms:
-        sentence = "exposed transfer {ms} ms of {step_ms} ms a step, healthy below {least:.0%}"
-        return shared.ruled_out(
-            sentence, ms=shared.figure(exposed), step_ms=shared.figure(view.step_ms), least=_HEALTHY
-        )
+        return _TEXTS.ruled_out("healthy", ms=exposed, step_ms=view.step_ms, least=_HEALTHY)
     reached = 100 * (1 - exposed / transfer) if transfer else 100.0
-    schedule = Schedule(transfer, compute, reached, attainable_percent(transfer, compute))
+    figures = Schedule(transfer, compute, reached, attainable_percent(transfer, compute))
+    schedule = _TEXTS.phrase("schedule", of=figures)
     if not view.split:
-        sentence = "One rank alone: its {ms} exposed ms hold waiting as well as transfer ({schedule})."
-        return shared.undecided(sentence, shared.ALL_RANKS, ms=shared.figure(exposed), schedule=schedule)
-    near = reached >= _NEAR_BOUND * schedule.best or (view.on_device and transfer >= _BEYOND * compute)
+        return _TEXTS.undecided(["alone", "all_ranks"], ms=exposed, schedule=schedule)
+    near = reached >= _NEAR_BOUND * figures.best or (view.on_device and transfer >= _BEYOND * compute)
     if not near or transfer <= (1.0 if view.on_device else _CPU_BEYOND) * compute:
-        return shared.ruled_out("{schedule}", schedule=schedule)
+        return _TEXTS.ruled_out("hidden", schedule=schedule)
     if transfer < _FILLS * view.step_ms:
-        sentence = "{schedule}: the transfer is {share:.0%} of the step"
-        return shared.ruled_out(sentence, schedule=schedule, share=transfer / view.step_ms)
+        return _TEXTS.ruled_out("small_share", schedule=schedule, share=transfer / view.step_ms)
     matched = _transfer_ms(view, lambda call: call.floor >= 0 or view.world_size == 1)
     if matched < _MOST * transfer:
-        sentence = (
-            "{share:.0%} of the transfer is in calls that hold waiting as well, such as send and recv ({schedule})."
-        )
-        return shared.undecided(sentence, shared.ALL_RANKS, share=1 - matched / transfer, schedule=schedule)
+        return _TEXTS.undecided(["waiting_too", "all_ranks"], share=1 - matched / transfer, schedule=schedule)
     # A size that is not recorded may be large.
     sized = _transfer_ms(view, lambda call: not 0 < call.message.size_bytes <= TINY_BYTES)
     if sized < _MOST * transfer:
-        sentence = "{share:.0%} of the transfer is in collectives so small that their bytes hardly count"
-        return shared.ruled_out(sentence, share=1 - sized / transfer)
+        return _TEXTS.ruled_out("tiny", share=1 - sized / transfer)
     if view.crowded:
         ranks, cores = view.crowded
-        sentence = (
-            "{ranks} ranks share {cores} cores, so a transfer that waits for a core looks like one that takes long "
-        )
-        missing = "a trace of as many ranks as there are cores, or of the machine that the job is meant for"
-        return shared.undecided(sentence + "({schedule}).", missing, ranks=ranks, cores=cores, schedule=schedule)
+        return _TEXTS.undecided("crowded", count=ranks, cores=cores, schedule=schedule)
     run, batch = view.run, 2 * (view.declared("train.global_batch_size") or 1)
     in_buckets = run is not None and strategy_traits(run.manifest, run.config).gradients_in == "buckets"
     facts = shared.costly(
         view,
         exposed,
-        _WORDS,
+        _TEXTS,
         schedule=schedule,
-        beyond=shared.figure(max(0.0, transfer - compute)),
+        beyond=max(0.0, transfer - compute),
         override="strategy.communication_hook=bf16" if in_buckets else f"train.global_batch_size={batch}",
     )
-    return shared.judged(view, facts, str(schedule), confidence=0.8)
+    return shared.judged(view, facts, schedule, confidence=0.8)
 
 
 def _transfer_ms(view: Overview, chosen: Callable[[CallProfile], bool]) -> float:

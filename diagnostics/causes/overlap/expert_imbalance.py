@@ -1,13 +1,13 @@
 """One rank of an expert-parallel group gets most of the tokens; the others wait for its experts in every block."""
 
 from diagnostics.analysis.metrics_series import Figures, read
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.overlap._layout import nothing, slow
-from diagnostics.contract.findings import Finding, Group, ruled_out
+from diagnostics.contract.findings import Finding, Group
 from diagnostics.evidence.model import RunEvidence
 
 ID = "overlap.expert_imbalance"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 _LOAD = 1.75
 """Times the mean. A router that has not trained yet loads a rank of two up to 1.6 times the mean (moe_tiny)."""
 _WORTH = 0.02
@@ -23,7 +23,7 @@ def decide(figures: Figures) -> list[Finding]:
     load, ep = metrics.typical("expert_rank_load") or 1.0, int(run.number("parallel.ep", 1))
     share = _share(run) * (1 - 1 / load)
     if load < _LOAD or share < _WORTH:
-        return [ruled_out(ID, "the busiest ep rank has {load:.2f} times the mean load", load=load)]
+        return [_TEXTS.ruled_out(load=load)]
     ranks = tuple(range(figures.evidence.world_size or 0))
     facts = {"load": load, "ep": ep, "raised": max(0.01, 10 * run.number("model.balance_loss", 0.0))}
     return [slow(figures, ID, _TEXTS, share, ranks, Group("ep", ranks), f"expert_rank_load {load:.2f}", 0.85, **facts)]

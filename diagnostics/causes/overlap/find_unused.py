@@ -3,12 +3,13 @@
 from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.reductions import StepReductions
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
 
 _BITMAP_ELEMENTS = 1_000_000
 """DDP reduces one int32 per parameter tensor; no model has a million of them."""
-_WORDS = shared.words_beside(__file__)
+_TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -16,11 +17,10 @@ def decide(view: Overview) -> Finding:
     steps, declared = view.reductions, view.declared("strategy.find_unused_parameters")
     search = view.typical_ms(lambda profile: profile.search_ns)
     if declared is False or (search == 0 and not (declared and steps.typical(lambda step: len(_bitmaps(step))))):
-        return shared.ruled_out("no search for unused parameters in the trace")
+        return _TEXTS.ruled_out()
     reduction = steps.typical(lambda step: sum(call.exposed_transfer for call in _bitmaps(step)) / MS)
-    reduced = f"reduction of the map of used parameters {shared.figure(reduction)} ms"
-    shown = f"search {shared.figure(search)} ms on the host, {reduced}"
-    return shared.judged(view, shared.costly(view, search + reduction, _WORDS), shown)
+    shown = _TEXTS.phrase("shown", search=search, reduction=reduction)
+    return shared.judged(view, shared.costly(view, search + reduction, _TEXTS), shown)
 
 
 def _bitmaps(step: StepReductions) -> list[CallProfile]:

@@ -1,38 +1,36 @@
 """The host launches too slowly: the device idles for a little while before many of its kernels."""
 
 from diagnostics.analysis.step_profile.overview import Overview
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._idle import idle, judged_idle
 from diagnostics.contract.findings import Finding
 
 _HOST_SHARE = 0.15
 """Of the step: below it a device that waits for launches is not limited by its host (healthy eager jobs reach 10 %)."""
-_WORDS = shared.words_beside(__file__)
+_TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
     """Decide it by the idle time before launches, without the pauses."""
     late = idle(view, "host")
     if late.ms < _HOST_SHARE * view.step_ms or not view.worth(late.ms):
-        sentence = "idle for late launches {ms} ms of {step_ms} ms a step, the host's limit begins at {least:.0%}"
-        return shared.ruled_out(
-            sentence, ms=shared.figure(late.ms), step_ms=shared.figure(view.step_ms), least=_HOST_SHARE
-        )
+        return _TEXTS.ruled_out("little", ms=late.ms, step_ms=view.step_ms, least=_HOST_SHARE)
     first = next(profile for profile in view.profiles if profile.rank == late.ranks[0])
     declared = view.declared("train.compile")
     kernels = round(first.kernels / max(1, len(first.steps)))
-    length_us = shared.figure(first.kernel_ns / max(1, first.kernels) / 1000)
     with_stack = bool(view.profiles[0].settings.get("with_stack"))
     return judged_idle(
         view,
         late,
-        f"{kernels} kernels a {view.unit} of {length_us} us on average",
         0.85,
-        _WORDS,
-        case="compiled" if declared or first.compiled else "eager",
-        stack=" The profiler recorded stacks, which slows the host down." if with_stack else "",
+        _TEXTS,
+        "compiled" if declared or first.compiled else "eager",
+        kernels=kernels,
+        length_us=first.kernel_ns / max(1, first.kernels) / 1000,
+        stack=_TEXTS.phrase("stack") if with_stack else "",
         override="train.compile=true" if declared is False else "",
     )
 
 
-CAUSE = shared.step_cause(__file__, decide, unless=(shared.on_cpu("no host waits for a device"),))
+CAUSE = shared.step_cause(__file__, decide, unless=(shared.on_cpu("cpu_host"),))

@@ -3,12 +3,12 @@
 from msgspec import Struct
 
 from diagnostics.analysis.step_profile.overview import Overview
-from diagnostics.causes.overlap._shared import on_cpu, ruled_out, step_cause
-from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
+from diagnostics.causes.declared import Texts
+from diagnostics.causes.overlap._shared import on_cpu, step_cause
+from diagnostics.contract.findings import EvidenceItem, Finding, Text
+from diagnostics.contract.formatting import Phrase
 
-_DOES: dict[str, str] = table_beside(__file__)["switches"]
-"""Variable -> what it does to a trace."""
+_TEXTS = Texts(__file__)
 
 
 class Spoilt(Struct, frozen=True):
@@ -18,25 +18,17 @@ class Spoilt(Struct, frozen=True):
     """Empty: the kernels show that every launch blocks, and no variable is recorded."""
     value: str
 
+    def seen(self) -> Phrase:
+        """Return why the work is serialised."""
+        does = _TEXTS.phrase(self.variable) if self.variable else ""
+        row = "variable" if self.variable else "launches"
+        return _TEXTS.phrase(row, name=self.variable, value=self.value, does=does)
+
     def text(self, finding: Finding) -> Text:
         """Put it into words."""
-        remedy = Remedy(
-            "environment",
-            "unset CUDA_LAUNCH_BLOCKING (or what else synchronises after every launch)",
-            "launches that wait leave nothing to overlap; then record anew",
-        )
-        if self.variable:
-            remedy = Remedy("environment", f"unset {self.variable}", f"{_DOES[self.variable]}; then record anew")
-        summary = (
-            f"The measurement itself destroys overlap: {self}. Nothing is concluded from this trace; record it anew."
-        )
-        return Text(summary=summary, measured=str(self), remedies=(remedy,))
-
-    def __str__(self) -> str:
-        """Return why the work is serialised."""
-        if self.variable:
-            return f"{self.variable}={self.value} was set: {_DOES[self.variable]}"
-        return "every launch of a long kernel returns only when the kernel is over"
+        does = _TEXTS.phrase(self.variable) if self.variable else ""
+        said = ("usual", "unset" if self.variable else "unset_launches")
+        return _TEXTS(finding, said, seen=self.seen(), name=self.variable, does=does)
 
 
 def decide(view: Overview) -> Finding:
@@ -44,10 +36,10 @@ def decide(view: Overview) -> Finding:
     instrument = view.instrument
     if instrument is None:
         share = max(profile.blocking for profile in view.profiles)
-        return ruled_out("{share:.0%} of long kernels hold their launch until they are over", share=share)
+        return _TEXTS.ruled_out(share=share)
     facts = Spoilt(instrument.variable, instrument.value)
-    item = EvidenceItem("environment" if instrument.variable else "trace", view.profiles[0].file, str(facts))
+    item = EvidenceItem("environment" if instrument.variable else "trace", view.profiles[0].file, facts.seen())
     return Finding(cause="", status="confirmed", facts=facts, confidence=0.9, ranks=instrument.ranks, evidence=(item,))
 
 
-CAUSE = step_cause(__file__, decide, unless=(on_cpu("no launch can block"),), despite_instrument=True)
+CAUSE = step_cause(__file__, decide, unless=(on_cpu("cpu_launch"),), despite_instrument=True)

@@ -2,6 +2,7 @@
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.units import MicroBatch, hidden_share
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
 
@@ -9,23 +10,22 @@ _NOT_AHEAD = 0.15
 """Share of the gathers' time beside compute up to which no gather ran ahead: what is left are the edges of kernels."""
 _LEAST_UNITS = 3
 """Gathers of a forward pass: with fewer there is hardly a next unit."""
-_HIDDEN = "{hidden:.0%} of the gathers in forward overlap compute"
-_WORDS = shared.words_beside(__file__)
+_TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
     """Decide it by the share of the gathers that runs beside compute."""
     depth, units = view.declared("strategy.prefetch_depth"), view.units
-    if depth != 0 and (answer := shared.on_cpu("gathers take the cores that compute needs")(view)):
+    if depth != 0 and (answer := shared.on_cpu("cpu_cores")(view)):
         return answer
     if units.typical(lambda batch: len(batch.gathers)) < _LEAST_UNITS:
-        return shared.ruled_out("{count} gathers in a forward pass", count=len(units.sample.gathers))
+        return _TEXTS.ruled_out("few", count=len(units.sample.gathers))
     hidden = {"forward": units.typical(lambda batch: hidden_share(batch.gathers[1:]))}
     if units.sample.again:
         hidden["backward"] = units.typical(lambda batch: hidden_share(batch.again[1:]))
     phases = tuple(name for name, share in hidden.items() if share <= _NOT_AHEAD)
     if not phases:
-        return shared.ruled_out(_HIDDEN, hidden=hidden["forward"])
+        return _TEXTS.ruled_out("hidden", hidden=hidden["forward"])
 
     def to_hide(batch: MicroBatch) -> float:
         """Return the ns of these phases' gathers that could run beside compute; the first of a phase never can."""
@@ -34,8 +34,8 @@ def decide(view: Overview) -> Finding:
         return min(sum(call.exposed_transfer for call in chosen), max(0, free))
 
     gain, new_depth = view.per_batch_ms(to_hide), 2 if depth == 1 else 1
-    facts = shared.costly(view, gain, _WORDS, where=" and ".join(phases), hidden=hidden["forward"], depth=new_depth)
-    return shared.judged(view, facts, _HIDDEN.format(hidden=hidden_share(units.sample.gathers[1:])))
+    facts = shared.costly(view, gain, _TEXTS, where=" and ".join(phases), hidden=hidden["forward"], depth=new_depth)
+    return shared.judged(view, facts, _TEXTS.phrase("hidden", hidden=hidden_share(units.sample.gathers[1:])))
 
 
 CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_units,))

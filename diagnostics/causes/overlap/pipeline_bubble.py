@@ -4,13 +4,13 @@ import math
 from typing import Any
 
 from diagnostics.analysis.metrics_series import Figures, read
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.overlap._layout import at_place, nothing, slow
-from diagnostics.contract.findings import Finding, ruled_out
+from diagnostics.contract.findings import Finding
 from diagnostics.evidence.model import RunEvidence
 
 ID = "overlap.pipeline_bubble"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 ENOUGH = 4
 """Micro-batches per stage from which on the bubble counts as small (Huang et al. 2019, section 3: M >= 4 K)."""
 _MOST_SAMPLES = 1 << 20  # Of a global batch, of which every divisor is tried: the largest published have some 10,000.
@@ -36,15 +36,12 @@ def decide(figures: Figures) -> list[Finding]:
     ranks, first = tuple(range(figures.evidence.world_size or 0)), at_place(figures, 0)[1]
     facts: dict[str, Any] = {"bubble": bubble, "ideal": ideal, "busiest": int(busiest) % pp}
     if ideal > small / virtual + 1e-9 and min(bubble, ideal) > small / virtual:
-        why = f"With fewer than {ENOUGH} micro-batches per stage most of the wait is the schedule's own."
         share = 1 - (1 - ideal) / (1 - small / virtual)
-        shown = {**facts, "change": _more(run, pp), "why": why}
+        shown = {**facts, "said": "usual", "change": _more(run, pp), "enough": ENOUGH}
         return [slow(figures, ID, _TEXTS, share, ranks, first, f"bubble {bubble:.0%}", **shown)]
     if beyond > _BEYOND and run.get("launcher.device") == "cuda":
-        why = "The rest is messages that nothing hides."
-        shown = {**facts, "change": "parallel.schedule=interleaved_1f1b parallel.stages_per_rank=2", "why": why}
-        return [slow(figures, ID, _TEXTS, beyond, ranks, first, f"bubble {bubble:.0%}", 0.7, **shown)]
-    return [ruled_out(ID, "bubble {bubble:.0%} of the step, ideal {ideal:.0%}", bubble=bubble, ideal=ideal)]
+        return [slow(figures, ID, _TEXTS, beyond, ranks, first, f"bubble {bubble:.0%}", 0.7, said="messages", **facts)]
+    return [_TEXTS.ruled_out(bubble=bubble, ideal=ideal)]
 
 
 def _more(run: RunEvidence, pp: int) -> str:

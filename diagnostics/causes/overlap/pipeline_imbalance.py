@@ -3,13 +3,13 @@
 from typing import Any
 
 from diagnostics.analysis.metrics_series import Figures, read
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.overlap._layout import LEAST, at_place, nothing, slow
-from diagnostics.contract.findings import Finding, ruled_out, undecided
+from diagnostics.contract.findings import Finding
 from diagnostics.evidence.values import integer
 
 ID = "overlap.pipeline_imbalance"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 _LONGER = 1.25
 """Times the mean: stages of equal work on two shared CPU cores differ by up to 1.15 (docs/strategies.md)."""
 _MOST_BLOCKS = 1 << 16  # Of a model: the deepest published ones have some 1,000.
@@ -36,20 +36,19 @@ def decide(figures: Figures) -> list[Finding]:
     times, pp = metrics.typical("pipeline_imbalance") or 1.0, max(1, int(run.number("parallel.pp", 1)))
     places = [place for place in metrics.recent.get("pipeline_busiest", ()) if 0 <= place < pp]
     if len(places) < LEAST:
-        return [undecided(ID, "The records name no stage of {pp} that computes longest.", "train.log_every=1", pp=pp)]
+        return [_TEXTS.undecided(pp=pp)]
     place = max(places, key=places.count)
     if times < _LONGER or places.count(place) < _ALWAYS * len(places):
-        return [ruled_out(ID, "the longest stage computes {times:.2f} times the mean", times=times)]
+        return [_TEXTS.ruled_out(times=times)]
     ranks, chosen = at_place(figures, int(place)), run.get("parallel.blocks_per_stage")
     layers = integer(run.get("model.layers"), 1, _MOST_BLOCKS)
     even = [layers // pp] * pp if layers and layers % pp == 0 else []
     blocks = [n for n in chosen if isinstance(n, int) and n > 0] if isinstance(chosen, list) and chosen else even
     share = (1 - (metrics.typical("pipeline_bubble") or 0.0)) * (times - 1)
-    detail = f"place {int(place)} along pp computes {times:.2f} times the mean"
-    kind, change = "code", "move blocks from the longest stage to others (parallel.blocks_per_stage=[...])"
+    detail, override = _TEXTS.phrase("seen", place=int(place), times=times), ""
     if len(blocks) == pp and sum(blocks) == layers and (moved := _moved(blocks, int(place), times)) != blocks:
-        kind, change = "override", f"'parallel.blocks_per_stage={str(moved).replace(' ', '')}'"
-    facts: dict[str, Any] = {"place": int(place), "pp": pp, "times": times, "kind": kind, "change": change}
+        override = f"'parallel.blocks_per_stage={str(moved).replace(' ', '')}'"
+    facts: dict[str, Any] = {"place": int(place), "pp": pp, "times": times, "is_dtk": True, "override": override}
     return [slow(figures, ID, _TEXTS, share, *ranks, detail, **facts)]
 
 

@@ -4,7 +4,8 @@ from diagnostics.analysis.step_profile import attainable
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.reductions import MOST, large, share_of, total_bytes
 from diagnostics.analysis.step_profile.units import GOOD_UNITS, MicroBatch
-from diagnostics.causes._own_model import NAME_BLOCKS, blocks_unknown
+from diagnostics.causes._own_model import blocks_unknown
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import bytes_text
@@ -13,7 +14,7 @@ _FEW = 3
 """Gathers of a forward pass up to which one of them can be that of the root: buffers and embeddings may be apart."""
 _FORWARD, _BACKWARD = 1 / 3, 2 / 3
 """Shares of the compute of a micro-batch: backward has twice the matrix products of forward."""
-_WORDS = shared.words_beside(__file__)
+_TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -22,12 +23,13 @@ def decide(view: Overview) -> Finding:
     count, unknown = len(sample.gathers), blocks_unknown(view.run)
     several = isinstance(declared, int) and declared > 0 and not unknown
     if several or view.units.typical(lambda batch: float(_is_root_only(batch))) < 0.5:
-        return shared.ruled_out("{count} gathers in a forward pass", count=count)
+        return _TEXTS.ruled_out(count=count)
     gain = view.per_batch_ms(lambda batch: _gain(view, batch))
-    size, case = total_bytes(sample.gathers), "blocks_unknown" if unknown else "words"
+    size, case = total_bytes(sample.gathers), "blocks_unknown" if unknown else "usual"
     of_size = f" of {bytes_text(size)}" if size else ""
-    facts = shared.costly(view, gain, _WORDS, case=case, gathers=count, of_size=of_size, name_blocks=NAME_BLOCKS)
-    return shared.judged(view, facts, f"{count} all_gather and {len(sample.scatters)} reduce_scatter a micro-batch")
+    facts = shared.costly(view, gain, _TEXTS, case, gathers=count, of_size=of_size)
+    shown = _TEXTS.phrase("shown", gathers=count, scatters=len(sample.scatters))
+    return shared.judged(view, facts, shown)
 
 
 def _is_root_only(batch: MicroBatch) -> bool:

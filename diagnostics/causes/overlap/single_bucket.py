@@ -2,16 +2,16 @@
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.reductions import MANY, MOST, StepReductions, large, share_of, total_bytes
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import bucket_cap, bucket_gain, declared_cap
 from diagnostics.contract.findings import Finding
-from diagnostics.contract.formatting import bytes_text
 
 _LATE = 0.75
 """Share of backward, before which a bucket that does not hold everything should have started."""
 _FIRST_BUCKET_BYTES = 1 << 20
 """What DDP reduces first by default, so that communication starts early (Li et al. 2020): no one cuts smaller."""
-_WORDS = shared.words_beside(__file__)
+_TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -20,17 +20,16 @@ def decide(view: Overview) -> Finding:
     count = steps.typical(lambda step: len(large(step.last())))
     # In its very first step DDP reduces everything at once and cuts buckets after that, hence most of the steps.
     if not count or steps.typical(lambda step: float(_is_single(step))) <= 0.5:
-        sentence = "{large} large reductions during backward, {total} in all"
-        return shared.ruled_out(sentence, large=round(count), total=len(last))
+        return _TEXTS.ruled_out("several", large=round(count), total=len(last))
     size = total_bytes(last)
     if 0 < size <= _FIRST_BUCKET_BYTES:
-        return shared.ruled_out("1 reduction of {size}: DDP's own first bucket is not smaller", size=bytes_text(size))
-    seen = f"1 reduction of {bytes_text(size)}" if size else "1 reduction"
+        return _TEXTS.ruled_out("small", size=size)
+    seen = _TEXTS.phrase("seen" if size else "seen_unknown", size=size)
     cap_mb, declared = bucket_cap(view, size)
     cost = steps.typical(lambda step: bucket_gain(view, step.last(), step.backward))
-    begins = f"computing ends after {_begins(steps.sample):.0%} of backward, the rest waits for it"
-    facts = shared.costly(view, cost, _WORDS, seen=seen, cap_mb=cap_mb, declared=declared_cap(declared))
-    return shared.judged(view, facts, f"{seen} a step; {begins}")
+    shown = _TEXTS.phrase("shown", seen=seen, begins=_begins(steps.sample))
+    facts = shared.costly(view, cost, _TEXTS, seen=seen, cap_mb=cap_mb, declared=declared_cap(declared))
+    return shared.judged(view, facts, shown)
 
 
 def _begins(step: StepReductions) -> float:

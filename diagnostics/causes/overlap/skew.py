@@ -7,10 +7,9 @@ from typing import Any
 from diagnostics.analysis.step_profile.account import WAITING_ON_CPU
 from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.skew import Late
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding
-from diagnostics.contract.formatting import ranks_spoken
 
 _MOST = 0.6
 """Share of the lateness, and of the steps, that the blamed ranks have to bring about together."""
@@ -20,17 +19,15 @@ _WANDERING = 0.05
 """Of the step: lateness that moves from rank to rank has to cost more to be named."""
 _COMPARABLE = 0.5
 """Of the lateness of the rank that is late most: a rank with as much is late for a reason as well."""
-_TABLE, _WORDS = table_beside(__file__), shared.words_beside(__file__)
-"""Reason -> why a rank comes late (`reason`), and what to change."""
-_WAITING = "waiting {ms} ms of {step_ms} ms a step, "
+_TEXTS = Texts(__file__)
 
 
 def _late(ranks: tuple[int, ...] = (), reason: str = "", within: str = "") -> dict[str, Any]:
     """Return what the text about late ranks names; `within` is what their host does, an empty `reason` is not known."""
-    row = _TABLE.get(reason, _TABLE["unknown"])
     place = f" ({within})" if within and reason in ("data", "sync", "pause") else ""
-    why = f"{'of each, ' if len(ranks) > 1 else ''}{row['reason']}{place}"
-    return {"case": "late", "late": ranks, "why": why, "change": row.get("change", _TABLE["unknown"]["change"])}
+    row = reason if reason in _TEXTS else "unknown"
+    why = _TEXTS.phrase("of_each" if len(ranks) > 1 else "of_one", reason=_TEXTS.phrase(f"{row}.reason"))
+    return {"late": ranks, "why": why, "place": place, "change": _TEXTS.phrase(f"{row}.change")}
 
 
 def decide(view: Overview) -> Finding:
@@ -38,13 +35,12 @@ def decide(view: Overview) -> Finding:
     skew = view.skew
     if len(view.profiles) < 2 or not skew.matched:
         if view.world_size == 1:
-            return shared.ruled_out("1 rank")
-        why = shared.unsplit(view) if len(view.profiles) < 2 else "the ranks' collectives could not be matched"
-        return shared.undecided("Whether ranks wait for a late one cannot be told: {why}.", shared.ALL_RANKS, why=why)
+            return _TEXTS.ruled_out()
+        why = shared.unsplit(view) if len(view.profiles) < 2 else shared.TEXTS.phrase("unmatched")
+        return _TEXTS.undecided("unsplit", why=why)
     if not skew.complete:
         counts = {"traced": len(view.profiles), "world_size": view.world_size or "more"}
-        few = "Only {traced} of {world_size} ranks were traced: the late one may be another."
-        return shared.undecided(few, shared.ALL_RANKS, **counts)
+        return _TEXTS.undecided("few", **counts)
     priced = _priced(view)
     steps = max(1, max(len(profile.steps) for profile in view.profiles))
     waiting = median(
@@ -52,40 +48,34 @@ def decide(view: Overview) -> Finding:
     )
     total = sum(ns for _, ns in priced) / MS / steps
     if not view.worth(total):
-        return shared.judged(view, shared.costly(view, total, _WORDS, **_late()))
+        return shared.judged(view, shared.costly(view, total, _TEXTS, "late", **_late()))
     culprits = _culprits(view, priced)
     theirs = [(late, ns) for late, ns in priced if set(late.ranks) & set(culprits)]
-    step_ms = shared.figure(view.step_ms)
+    figures = {"step_ms": view.step_ms, "waiting_ms": waiting}
     if not view.on_device:
         # There it has to be a stop rather than slow work, as ranks share cores.
         theirs = [(late, ns) for late, ns in theirs if late.reason in ("data", "host", "pause", "sync")]
         least = min(sum(ns for late, ns in theirs if late.step == step) for step in range(steps)) / MS
         if not culprits or least < WAITING_ON_CPU * view.step_ms:
-            chance = (
-                "and no rank stops for {share:.0%} of every step (ranks share the cores of a CPU, so less is chance)"
-            )
-            return shared.ruled_out(_WAITING + chance, ms=shared.figure(waiting), step_ms=step_ms, share=WAITING_ON_CPU)
+            return _TEXTS.ruled_out("chance", ms=waiting, share=WAITING_ON_CPU, **figures)
     elif not culprits:
         if total < _WANDERING * view.step_ms:
-            return shared.ruled_out(_WAITING + "a different rank each time", ms=shared.figure(total), step_ms=step_ms)
+            return _TEXTS.ruled_out("each_time", ms=total, **figures)
         rank, ns = max(_shares(priced).items(), key=lambda item: (item[1], -item[0]))
-        shown = f"rank {rank} comes last most, for {ns / sum(ns for _, ns in priced):.0%} of the lateness"
-        facts = shared.costly(view, total, _WORDS, case="wandering", waiting_ms=shared.figure(waiting))
+        shown = _TEXTS.phrase("shown_most", rank=rank, share=ns / sum(ns for _, ns in priced))
+        facts = shared.costly(view, total, _TEXTS, "wandering", **figures)
         return shared.judged(view, facts, shown, ranks=(), victims=view.ranks, confidence=0.7, of_transfer=False)
     own = sum(ns for _, ns in theirs) / MS / steps
     if view.on_device and (len({late.step for late, _ in theirs}) < _MOST * steps or not view.worth(own)):
-        return shared.ruled_out(_WAITING + "not in every step", ms=shared.figure(own), step_ms=step_ms)
+        return _TEXTS.ruled_out("not_always", ms=own, **figures)
     weights: Counter[tuple[str, str]] = Counter()
     for late, _ in theirs:
         weights[late.reason, late.detail] += late.lead
     (reason, within), _ = max(weights.items(), key=lambda item: (item[1], item[0]))
     first = max((late for late, _ in theirs), key=lambda late: late.lead)
-    shown = (
-        f"the others wait {shared.figure(waiting)} ms a {view.unit} in {len(theirs)} collectives that "
-        f"{ranks_spoken(culprits)} entered last, at most {shared.figure(first.lead / MS)} ms before {first.op} of "
-        f"group {first.group or '?'}"
-    )
-    facts = shared.costly(view, own, _WORDS, **_late(culprits, reason, within))
+    lead = {"lead_ms": first.lead / MS, "op": first.op, "group": first.group or "?"}
+    shown = _TEXTS.phrase("shown", unit=view.unit, count=len(theirs), late=culprits, **lead, **figures)
+    facts = shared.costly(view, own, _TEXTS, "late", **_late(culprits, reason, within))
     return shared.judged(view, facts, shown, ranks=culprits, victims=shared.others(view, culprits), of_transfer=False)
 
 

@@ -7,13 +7,14 @@ from diagnostics.analysis.step_profile import attainable
 from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.reductions import MANY, MOST, tiny, total_bytes
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import bucket_cap, bucket_gain, declared_cap, fixed_cost, portions
 from diagnostics.contract.findings import Finding
 
 _BRIEF_NS = 150_000
 """Where sizes are unknown, a reduction shorter than that is tiny: about 1 MiB at 7 GB/s."""
-_WORDS = shared.words_beside(__file__)
+_TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -23,12 +24,12 @@ def decide(view: Overview) -> Finding:
     count, small, size = len(calls), tiny(calls, _BRIEF_NS), total_bytes(calls)
     wanted = attainable.good_buckets(size)
     if count < MANY or small < MOST * count or count < 2 * wanted:
-        return shared.ruled_out("{tiny} of {count} reductions of a backward pass are tiny", tiny=small, count=count)
+        return _TEXTS.ruled_out(tiny=small, count=count)
     cap_mb, declared = bucket_cap(view, size)
     gain = steps.typical(lambda step: _merge_gain(view, step.last(), step.backward))
     seen, now = portions(count, "reductions", size), declared_cap(declared)
-    facts = shared.costly(view, gain, _WORDS, seen=seen, count=count, cap_mb=cap_mb, declared=now)
-    return shared.judged(view, facts, f"{seen}; {wanted} would do", fixed_cost(view))
+    facts = shared.costly(view, gain, _TEXTS, seen=seen, count=count, cap_mb=cap_mb, declared=now)
+    return shared.judged(view, facts, _TEXTS.phrase("shown", seen=seen, wanted=wanted), fixed_cost(view))
 
 
 def _merge_gain(view: Overview, calls: Sequence[CallProfile], backward: int) -> float:

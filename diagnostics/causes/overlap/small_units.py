@@ -5,6 +5,7 @@ from statistics import median
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.reductions import MOST, tiny, total_bytes
 from diagnostics.analysis.step_profile.units import GOOD_UNITS, MicroBatch
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import fixed_cost, portions
 from diagnostics.contract.findings import Finding
@@ -13,7 +14,7 @@ _MANY = 2 * GOOD_UNITS
 """Gathers of one forward pass from which on they are many."""
 _BRIEF_NS = 100_000
 """Where sizes are unknown, a gather shorter than that is tiny."""
-_WORDS = shared.words_beside(__file__)
+_TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -21,7 +22,7 @@ def decide(view: Overview) -> Finding:
     calls = view.units.sample.gathers
     count, small, size = len(calls), tiny(calls, _BRIEF_NS), total_bytes(calls)
     if count < _MANY or small < MOST * count:
-        return shared.ruled_out("{tiny} of {count} gathers of a forward pass are tiny", tiny=small, count=count)
+        return _TEXTS.ruled_out(tiny=small, count=count)
 
     def gain(batch: MicroBatch) -> float:
         spared = len(batch.calls) * max(0.0, 1 - GOOD_UNITS / max(GOOD_UNITS, len(batch.gathers)))
@@ -29,8 +30,8 @@ def decide(view: Overview) -> Finding:
         return min(sum(call.exposed_transfer for call in batch.calls), fixed) if view.on_device else fixed
 
     blocks = max(2, (view.declared("strategy.blocks_per_unit") or 1) * count // GOOD_UNITS)
-    seen = f"{portions(count, 'gathers', size)} in a forward pass"
-    facts = shared.costly(view, view.per_batch_ms(gain), _WORDS, seen=seen, count=count, blocks_per_unit=blocks)
+    seen = _TEXTS.phrase("shown", seen=portions(count, "gathers", size))
+    facts = shared.costly(view, view.per_batch_ms(gain), _TEXTS, seen=seen, count=count, blocks_per_unit=blocks)
     return shared.judged(view, facts, seen, fixed_cost(view))
 
 

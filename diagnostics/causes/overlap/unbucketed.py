@@ -4,16 +4,16 @@ from collections import Counter
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.reductions import MANY, total_bytes
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import bucket_gain
 from diagnostics.contract.findings import Finding, Where
-from diagnostics.contract.formatting import bytes_text
 
 _RANKS_READ = 2
 """Ranks whose records of calls are searched for the line that issues the reductions: all ranks run the same line."""
 _OUTSIDE = ("logging", "evaluation")
 """Regions whose collectives are no reductions of gradients."""
-_WORDS = shared.words_beside(__file__)
+_TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
@@ -21,13 +21,13 @@ def decide(view: Overview) -> Finding:
     steps = view.reductions
     count = round(steps.typical(lambda step: len(step.after)))
     if count < MANY or count < round(steps.typical(lambda step: len(step.last()))):
-        return shared.ruled_out("{count} reductions between backward and optimizer", count=count)
+        return _TEXTS.ruled_out(count=count)
     cost = steps.typical(lambda step: bucket_gain(view, step.after, step.backward))
     site, size = _site(view) if view.worth(cost) else None, total_bytes(steps.sample.after)
-    shown = f"{count} reductions{' of ' + bytes_text(size) if size else ''} a step, all issued after backward"
+    shown = _TEXTS.phrase("shown_size" if size else "shown", count=count, size=size)
     line = f"{site.file}:{site.line}" if site else ""
     place, at = (f" ({line})", f" at {line}") if line else ("", "")
-    facts = shared.costly(view, cost, _WORDS, count=count, place=place, at=at)
+    facts = shared.costly(view, cost, _TEXTS, count=count, place=place, at=at)
     return shared.judged(view, facts, shown, where=(site,) if site else ())
 
 

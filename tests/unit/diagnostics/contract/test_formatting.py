@@ -12,6 +12,7 @@ from diagnostics.contract.formatting import (
     bytes_text,
     clean,
     counted,
+    figure,
     file_name,
     filled,
     numbers_text,
@@ -147,3 +148,10 @@ def test_texts_are_filled_with_figures(text: str, written: str) -> None:
 
 def test_what_a_figure_holds_is_never_a_text_to_fill() -> None:
     assert filled("{message}", {"message": "{ranks} {0.__class__}"}) == "{ranks} {0.__class__}"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(123.4, "123"), (12.34, "12.3"), (1.234, "1.23"), (0.0, "0.00"), (100, "100")]
+)
+def test_figures_have_three_digits(value: float, text: str) -> None:
+    assert figure(value) == filled("{value:figure}", {"value": value}) == text

@@ -57,6 +57,6 @@ def test_no_more_is_won_than_is_exposed(transfers: list[float], backward_ms: flo
 
 def test_words() -> None:
     assert declared_cap(None) == "" and declared_cap(25.0) == " (bucket_cap_mb is 25)"
-    assert portions(120, "reductions", 120 << 20) == "120 reductions of 1 MiB on average"
-    assert portions(120, "gathers", 0) == "120 gathers of unknown size on average"
-    assert fixed_cost(view(20.0)) == "fixed cost of a collective about 20.0 us"
+    assert str(portions(120, "reductions", 120 << 20)) == "120 reductions of 1 MiB on average"
+    assert str(portions(120, "gathers", 0)) == "120 gathers of unknown size on average"
+    assert str(fixed_cost(view(20.0))) == "fixed cost of a collective about 20.0 us"

@@ -13,7 +13,7 @@ CAUSE = "overlap.find_unused"
 def test_the_search_and_its_reduction_are_seen(tmp_path: Path, detect: Any) -> None:
     write(scenario("find_unused").build(), tmp_path)
     finding = finding_of(detect(tmp_path), CAUSE)
-    assert finding.status == "confirmed" and "search 6.00 ms on the host" in finding.evidence[0].detail
+    assert finding.status == "confirmed" and "search 6.00 ms on the host" in str(finding.evidence[0].detail)
     (remedy,) = text_of(finding).remedies
     assert remedy.kind == "code" and "find_unused_parameters=False" in remedy.change
 

@@ -14,9 +14,10 @@ from tests.trace_scenarios import ddp
 from tests.unit.diagnostics.causes.overlap.helpers import finding_of, roots, scenario, status
 
 
-def figures(finding: Finding) -> dict[str, Any]:
+def said(finding: Finding) -> tuple[str, Any]:
+    """Return the row that is said, and the idle time."""
     assert isinstance(finding.facts, Costly)
-    return finding.facts.figures
+    return finding.facts.row, finding.facts.figures["idle"]
 
 
 def test_a_pause_in_every_step_is_no_late_launch(tmp_path: Path, detect: Any) -> None:
@@ -36,7 +37,7 @@ def test_a_pause_says_what_lies_in_it(tmp_path: Path, detect: Any) -> None:
     write(ddp(sim, per_step=lambda: sim.host(40000.0, "publish_metrics")), tmp_path)
     finding = finding_of(detect(tmp_path), "overlap.pause")
     assert finding.status == "confirmed"
-    assert figures(finding)["within"] == "publish_metrics"
+    assert said(finding)[1].within == "publish_metrics"
     text = text_of(finding)
     assert "publish_metrics" in text.summary and "torch.compile" not in text.remedies[0].change
 
@@ -64,7 +65,7 @@ def test_the_kind_is_read_from_what_the_host_does(
     detection = detect(tmp_path)
     assert roots(detection) == [("overlap.pause", (0, 1, 2, 3))]
     finding = finding_of(detection, "overlap.pause")
-    assert figures(finding)["kind"] == kind
+    assert said(finding)[0] == said(finding)[1].work == kind
     assert remedy in text_of(finding).remedies[0].change
 
 
@@ -80,7 +81,7 @@ def test_many_short_allocations_are_no_late_launches(tmp_path: Path, detect: Any
 
     write(ddp(sim, per_step=allocate), tmp_path)
     found = finding_of(detection := detect(tmp_path), "overlap.pause")
-    assert (found.status, figures(found)["kind"]) == ("confirmed", "allocator")
+    assert (found.status, said(found)[0]) == ("confirmed", "allocator")
     assert status(detection)["overlap.host_bound"] == "ruled_out"
 
 
@@ -99,7 +100,7 @@ def test_what_another_thread_waits_for_is_no_reason(tmp_path: Path, detect: Any)
 
     write(ddp(sim, per_step=idle_beside_a_side_thread), tmp_path)
     finding = finding_of(detect(tmp_path), "overlap.pause")
-    assert (finding.status, figures(finding)["kind"]) == ("confirmed", "")
+    assert (finding.status, said(finding)[1].work) == ("confirmed", "")
 
 
 @pytest.mark.parametrize("mark", [{"mark": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"},
@@ -137,16 +138,17 @@ def test_a_launch_that_takes_milliseconds_loads_its_kernel(tmp_path: Path, detec
     write(ddp(sim, per_step=load), tmp_path)
     detection = detect(tmp_path)
     assert roots(detection) == [("overlap.pause", (0, 1, 2, 3))]
-    assert figures(finding_of(detection, "overlap.pause"))["kind"] == "kernel_loading"
+    assert said(finding_of(detection, "overlap.pause"))[0] == "kernel_loading"
 
 
 def test_a_real_trace_of_the_first_steps_loads_kernels(detect: Any) -> None:
     """6.5 ms of a gap of 6.6 ms lie inside one hipLaunchKernel."""
     finding = finding_of(detect(shared_data("traces/rocm_mi250_minitoy")), "overlap.pause")
-    assert (finding.status, figures(finding)["kind"]) == ("confirmed", "kernel_loading")
+    assert (finding.status, said(finding)[0]) == ("confirmed", "kernel_loading")
 
 
 def test_every_kind_of_work_has_a_purpose_a_change_and_a_reason() -> None:
-    table = table_beside(pause.__file__)["kinds"]
-    assert set(table) == set(get_args(HostWork)) - {"", "data"}
-    assert all(set(entry) == {"purpose", "change", "why"} for entry in table.values())
+    rows = table_beside(pause.__file__)["texts"]
+    kinds = set(get_args(HostWork)) - {"", "data"}
+    assert set(rows) == kinds | {"within", "unknown", "shown"}
+    assert all(rows[kind]["remedies"] and "{idle.within}" in rows[kind]["summary"] for kind in kinds)

@@ -1,5 +1,7 @@
 """What the causes of a slow step share: when nothing is decided, what a cause costs, and whose words are shown."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.step_profile.overview import Instrument, Overview
 from diagnostics.analysis.step_profile.skew import Skew
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap import sync_point
 from diagnostics.contract.causes import Cause
@@ -37,32 +40,53 @@ class Profile:
         self.rank, self.file = rank, file
 
 
-def words(cost: shared.StepCost, *, count: int = 3) -> shared.Words:
-    return shared.Words(f"{count} buckets", f"{count} tiny buckets: {cost}.", "merge them", "fewer", "strategy.x=1")
+@pytest.fixture
+def texts(tmp_path: Path) -> Texts:
+    """Those of a cause with such a row beside it."""
+    (tmp_path / "toy.yaml").write_text("""
+texts:
+  usual:
+    seen: '{count} buckets'
+    summary: '{count} tiny buckets: {cost}.'
+    measured: '{cost}'
+    remedies:
+      - {kind: code, change: merge them, override: strategy.x=1, why: fewer, saves: 'at most {cost}'}
+  shown: a detail
+""")
+    return Texts(str(tmp_path / "toy.py"))
 
 
-def judged(view: View, ms: float, **more: Any) -> Finding:
-    return shared.judged(view, shared.costly(view, ms, words, count=3), "a detail", **more)  # type: ignore[arg-type]
+Judge = Callable[..., Finding]
 
 
-def test_a_cost_that_is_worth_it_confirms() -> None:
+@pytest.fixture
+def judged(texts: Texts) -> Judge:
+    """Decides a cause that costs so many ms."""
+
+    def judge(view: Any, ms: float, **more: Any) -> Finding:
+        return shared.judged(view, shared.costly(view, ms, texts, count=3), texts.phrase("shown"), **more)
+
+    return judge
+
+
+def test_a_cost_that_is_worth_it_confirms(judged: Judge) -> None:
     finding = judged(View(), 41.0)
     text = text_of(finding)
     assert (finding.status, finding.ranks, finding.confidence) == ("confirmed", (0, 1, 2), 0.9)
     assert finding.cost is not None and (finding.cost.value, finding.cost.unit) == (41.0, "ms per step")
     assert text.summary == "3 tiny buckets: 41.0 ms of 100 ms a step." and text.measured == "41.0 ms of 100 ms a step"
-    assert [(item.file, item.detail) for item in finding.evidence] == [("a.json", "a detail")]
+    assert [(item.file, str(item.detail)) for item in finding.evidence] == [("a.json", "a detail")]
     (remedy,) = text.remedies
     assert (remedy.kind, remedy.change, remedy.saves) == ("code", "merge them", "at most 41.0 ms of 100 ms a step")
 
 
-def test_a_cost_below_the_share_rules_out_and_says_so() -> None:
+def test_a_cost_below_the_share_rules_out_and_says_so(judged: Judge) -> None:
     finding = judged(View(), 1.9)
     assert finding.status == "ruled_out"
     assert text_of(finding).measured == "3 buckets: at most 1.90 ms of 100 ms a step, below 2%"
 
 
-def test_a_run_of_dtk_gets_the_override() -> None:
+def test_a_run_of_dtk_gets_the_override(judged: Judge) -> None:
     (remedy,) = text_of(judged(View(run=dtk_run({"strategy": {"name": "ddp"}})), 41.0)).remedies
     assert (remedy.kind, remedy.change) == ("override", "strategy.x=1")
 
@@ -70,17 +94,17 @@ def test_a_run_of_dtk_gets_the_override() -> None:
 @given(st.floats(-50, 500))
 @settings(max_examples=50)
 def test_a_cost_is_at_most_the_step_and_never_below_nothing(ms: float) -> None:
-    cost = shared.costly(View(), ms, words).cost  # type: ignore[arg-type]
+    cost = shared.costly(View(), ms, shared.TEXTS).cost  # type: ignore[arg-type]
     assert 0.0 <= cost.ms <= cost.step_ms == 100.0
 
 
-def test_what_may_hold_waiting_as_well_is_less_sure() -> None:
+def test_what_may_hold_waiting_as_well_is_less_sure(judged: Judge) -> None:
     finding = judged(View(split=False), 41.0)
-    assert finding.confidence == 0.7 and "waiting for late ranks is part of the cost" in finding.evidence[1].detail
+    assert finding.confidence == 0.7 and "waiting for late ranks is part of the cost" in str(finding.evidence[1].detail)
     assert judged(View(split=False), 41.0, of_transfer=False).confidence == 0.9
 
 
-def test_the_evidence_is_the_trace_of_the_rank_to_blame() -> None:
+def test_the_evidence_is_the_trace_of_the_rank_to_blame(judged: Judge) -> None:
     finding = judged(View(), 41.0, ranks=(2,), victims=(0, 1))
     assert finding.evidence[0].file == "c.json" and (finding.ranks, finding.victims) == ((2,), (0, 1))
     assert shared.others(View(), (2,)) == (0, 1)  # type: ignore[arg-type]
@@ -88,7 +112,9 @@ def test_the_evidence_is_the_trace_of_the_rank_to_blame() -> None:
 
 def step_cause(despite_instrument: bool) -> Cause[Overview]:
     """Of the file of a cause without relations of its own."""
-    return shared.step_cause(sync_point.__file__, lambda view: shared.ruled_out("never"), (), despite_instrument)
+    return shared.step_cause(
+        sync_point.__file__, lambda view: shared.TEXTS.ruled_out("no_collectives"), (), despite_instrument
+    )
 
 
 def empty(**more: Any) -> Overview:
@@ -114,17 +140,10 @@ def test_an_instrument_spoils_every_cause_but_its_own() -> None:
 
 
 def test_a_guard_answers_before_the_cause() -> None:
-    on_cpu = shared.on_cpu("there are no streams")
+    on_cpu = shared.on_cpu("cpu_streams")
     finding = on_cpu(View(on_device=False))  # type: ignore[arg-type]
     assert finding is not None and text_of(finding).summary == "the work runs on CPU: there are no streams"
     assert on_cpu(View(on_device=True)) is None  # type: ignore[arg-type]
     assert shared.no_collectives(View(calls=[1])) is None  # type: ignore[arg-type]
     none = shared.no_collectives(View(calls=[]))  # type: ignore[arg-type]
     assert none is not None and none.status == "ruled_out"
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(123.4, "123"), (12.34, "12.3"), (1.234, "1.23"), (0.0, "0.00"), (100, "100")]
-)
-def test_figures_have_three_digits(value: float, text: str) -> None:
-    assert shared.figure(value) == text

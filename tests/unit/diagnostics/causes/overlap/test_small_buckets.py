@@ -14,7 +14,7 @@ def test_tiny_reductions_are_found_and_a_larger_cap_is_advised(tmp_path: Path, d
     write(scenario("tiny_buckets").build(), tmp_path)
     finding = finding_of(detect(tmp_path), CAUSE)
     assert finding.status == "confirmed" and "in 120 tiny portions" in text_of(finding).summary
-    assert "fixed cost of a collective about" in finding.evidence[1].detail
+    assert "fixed cost of a collective about" in str(finding.evidence[1].detail)
     (remedy,) = text_of(finding).remedies
     assert remedy.kind == "code" and remedy.change.startswith("raise `bucket_cap_mb`")
 
