@@ -99,7 +99,7 @@ def collect(
     lacks = [f"no process of {ranks_spoken(tuple(missing))} is left on this host"] if missing else []
     unseen = {rank: seen.problem for rank, seen in watched.items() if seen.problem and not seen.dumps}
     if program is None:
-        lacks.append("no stacks, only what /proc tells: py-spy is not installed. Type: pip install py-spy")
+        lacks.append("no stacks, only what /proc shows: py-spy is not installed. To install it: pip install py-spy")
     elif unseen:
         lacks.append(f"no stacks of {ranks_spoken(tuple(unseen))}: {stacks.rights(next(iter(unseen.values())))}")
     return [*lacks, *_devices(folder, min(watched)), *_flight(folder, ranks)]
@@ -160,7 +160,7 @@ def _flight(folder: Path, ranks: Job) -> list[str]:
                     dumped = read_record(path, MOST_FLIGHT_BYTES)
                     _file(folder, f"flight/rank_{rank:05d}.pickle").write_bytes(dumped)
                     del awaited[rank]
-    late = f"the flight recorder of {ranks_spoken(tuple(awaited))} gave no dump within {FLIGHT_S:g} s"
+    late = f"the flight recorder of {ranks_spoken(tuple(awaited))} wrote no dump within {FLIGHT_S:g} s"
     return [late] if awaited else []
 
 

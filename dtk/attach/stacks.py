@@ -46,7 +46,7 @@ def dump(program: str, pid: int, manner: Manner) -> Dump:
         done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False)
         threads = json.loads(done.stdout) if done.returncode == 0 else None
     except subprocess.TimeoutExpired:
-        return Dump("", problem=f"py-spy gave no answer within {TIMEOUT_S:g} s")
+        return Dump("", problem=f"py-spy did not answer within {TIMEOUT_S:g} s")
     except (OSError, ValueError) as error:
         return Dump("", problem=f"py-spy: {error}")
     if threads is None:
@@ -68,7 +68,7 @@ def rights(problem: str) -> str:
     scope = _SCOPE.read_text().strip() if _SCOPE.exists() else "0"
     held = Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0]
     if int(held, 16) & _MAY_PTRACE:
-        return "the system forbids to trace processes even to root. Run dtk attach on the host of this container"
+        return "the system does not allow even root to trace processes. Run dtk attach on the host of this container"
     if Path("/.dockerenv").exists() or os.geteuid() == 0 or "kubepods" in Path("/proc/self/cgroup").read_text():
         give = "docker run --cap-add=SYS_PTRACE; Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]"
         return f"this container may not trace processes. Start it with {give}; or run dtk attach on the host"

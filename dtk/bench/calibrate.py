@@ -66,7 +66,7 @@ def fit(sizes_bytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, fl
         ValueError: fewer than two sizes.
     """
     if len(set(sizes_bytes)) < 2:
-        raise ValueError("a line needs two sizes")
+        raise ValueError("the fit needs two sizes")
     # Minimise the sum of (fixed / t + per_byte * size / t - 1)^2: normal equations of two unknowns.
     rows = [(1 / t, size / t) for size, t in zip(sizes_bytes, seconds)]
     aa, ab, bb = sum(x * x for x, _ in rows), sum(x * y for x, y in rows), sum(y * y for _, y in rows)

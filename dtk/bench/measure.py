@@ -97,7 +97,7 @@ def _watch(team: Team, spec: Spec, children: Children, launch: Launch, say: Prog
             return ""
         still_s = time.monotonic() - moved_s
         if still_s > max(spec.timeout_s + _LATER_S, 0 if launch.at else _START_S):
-            return f"nothing moved for {still_s:.0f} s, {_where(launch)}"
+            return f"no progress for {still_s:.0f} s, {_where(launch)}"
 
 
 def _dead(team: Team, children: Children, launch: Launch) -> str:
@@ -110,12 +110,12 @@ def _dead(team: Team, children: Children, launch: Launch) -> str:
     first = culprit(list(failed.values()))
     silent = [rank for rank in children.environments if rank not in failed] if first.victim else []
     if silent:
-        return f"rank {silent[0]} stands still, {_where(launch)} (rank {first.rank} says: {first.error or first.ended})"
+        return f"rank {silent[0]} is stuck, {_where(launch)} (rank {first.rank} says: {first.error or first.ended})"
     return f"rank {first.rank} {first}, {_where(launch)}"
 
 
 def _where(launch: Launch) -> str:
-    return f"at {launch.at}" if launch.at else "before the ranks had met"
+    return f"at {launch.at}" if launch.at else "before the rendezvous completed"
 
 
 def _report(world_size: int, spec: Spec, sides: Sequence[Side], launches: Sequence[Launch]) -> BenchReport:
@@ -179,5 +179,5 @@ def _notes(world_size: int, sides: Sequence[Side]) -> list[str]:
     if len(sides) == 2:
         if sides[0].effective == sides[1].effective:
             notes.append("both presets set the same variables here: every difference is noise")
-        notes.append("of 20 differences that are none, one shows as faster or slower: the intervals are 95 % each")
+        notes.append("at 95 %, about 1 of 20 comparisons without a real difference shows as faster or slower")
     return notes

@@ -68,7 +68,7 @@ class Bench:
     def _warm_up(self, operation: str, size: int, element: torch.dtype) -> str:
         """Prepare one cell; returns why it is left out, with all larger ones."""
         if operation == "send_recv" and self.context.world_size == 1:
-            return "one rank has nobody to send to"
+            return "a single rank has no peer to send to"
         try:
             buffers = make(operation, size, element, self.context.device)
             timed_s(buffers.call, self.context.device)

@@ -143,7 +143,7 @@ def choose(
     configs = configs or [compose(list(overrides), config_dir).config]
     launcher = configs[0].launcher
     if launcher.name != "local":
-        why = "collectives are measured where the command is typed"
+        why = "collectives are measured on the machine where the command runs"
         fix = "start it on the nodes by torchrun or srun"
         raise DtkError(f"launcher={launcher.name} submits training", why, fix)
     placement = place(launcher, configs[0].strategy, cuda_devices, local_size)

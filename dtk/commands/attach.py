@@ -99,7 +99,7 @@ def _slurm(arguments: argparse.Namespace) -> int:
     try:
         done = subprocess.run(argv, timeout=SLURM_S, check=False, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     except subprocess.TimeoutExpired as error:
-        raise DtkError(f"srun gave no answer within {SLURM_S:g} s", fix="try --collect on one of its hosts") from error
+        raise DtkError(f"srun did not answer within {SLURM_S:g} s", fix="try --collect on one of its hosts") from error
     if not any(folder.iterdir()):
         why = f"srun ended with exit code {done.returncode}"
         fix = "squeue --me lists your jobs; --folder must be on a disk that all hosts share"

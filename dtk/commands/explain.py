@@ -36,7 +36,7 @@ def _matching(name: str, everything: list[Rows]) -> list[Rows]:
         names = {rows[0][0] for rows in everything}
         near = did_you_mean(name, names | {whole.rpartition("=")[2] for whole in names})
         lists = "docs/causes.md lists causes, dtk run --help the groups"
-        raise DtkError(f'nothing is called "{name}"', fix=near or lists)
+        raise DtkError(f'there is no cause, key, strategy or option named "{name}"', fix=near or lists)
     return full or last
 
 

@@ -130,7 +130,7 @@ def _typed(preset: "Preset", values: dict[str, str]) -> dict[str, Any]:
     for key, text in values.items():
         if key not in placeholders(preset.config):
             keys = sorted({*placeholders(preset.config), "run"})
-            raise DtkError(f"nccl={preset.name} has no use for {key}", fix=f"keys: {', '.join(keys)}")
+            raise DtkError(f"nccl={preset.name} does not use {key}", fix=f"keys: {', '.join(keys)}")
         if key in ("traffic_class", "ras_port"):
             if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
                 raise DtkError(f"{key}={text} is not a number")

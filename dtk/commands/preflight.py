@@ -47,7 +47,7 @@ def _check(arguments: argparse.Namespace) -> None:
     script: Path | None = arguments.script
     if script is None:
         if arguments.wrapped:
-            raise DtkError("what follows -- belongs to a script", fix=command("preflight", "--script", "train.py"))
+            raise DtkError("arguments after -- belong to a script", fix=command("preflight", "--script", "train.py"))
         if arguments.steps == 0:
             raise DtkError("--steps 0 is for scripts", "a job of dtk would be simulated to its last step")
         return
@@ -59,4 +59,4 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.what_if:
         raise DtkError("--what-if needs a job of dtk", "what goes wrong is put into its training loop")
     if arguments.world_size is None:
-        raise DtkError("a script does not say how many ranks it has", fix="add --world-size 8")
+        raise DtkError("a script does not declare its number of ranks", fix="add --world-size 8")

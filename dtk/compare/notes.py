@@ -49,7 +49,7 @@ def notes(
     yield f"the first {counted(warmup_steps, 'step')} of every attempt are warm-up and excluded; {METHOD}"
     without = [v.label for v in compared if all(run.breakdown is None for run in v.compared)]
     if without:
-        yield f"exposed communication was not recorded of {joined(without)}: record=full records it"
+        yield f"exposed communication was not recorded for {joined(without)}: record=full records it"
     if any(profiled(run)[1] for variant in compared for run in variant.compared):
         yield "steps that the profiler recorded are excluded where others are left"
 

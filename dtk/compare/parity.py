@@ -141,7 +141,7 @@ def _model(runs: Sequence[tuple[str, RunRecord]]) -> Check:
     counted = _equal("model", "model", runs, lambda run: run.figures.get("parameters"))
     if counted.status == "same":
         return configured
-    what = "parameters" if counted.status == "differs" else "configured alike; number of parameters"
+    what = "parameters" if counted.status == "differs" else "same configuration; number of parameters"
     return Check("model", "model", counted.status, f"{what} {counted.detail}")
 
 
@@ -174,7 +174,7 @@ def _samples(runs: Sequence[tuple[str, RunRecord]], reference: RunRecord) -> Che
             why = f"{label} and {reference.name} recorded no stretch of steps in common"
             missing.append(why if theirs else f"not recorded by {label}")
         elif wrong is not None:
-            apart.append(f"{label}: others than {reference.name} from step {wrong} on at the latest")
+            apart.append(f"{label}: different from {reference.name} from step {wrong} on at the latest")
         covered.append((steps, last))
     if apart:
         return Check(key, title, "differs", "; ".join(dict.fromkeys(apart)))

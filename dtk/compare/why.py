@@ -100,7 +100,7 @@ def _exposed(variant: Variant, first: Variant, figures: Sequence[Figure]) -> str
         return ""
     communication = sum(part.communication_ms for part in parts)
     if communication <= 0:
-        return "it communicates nothing that the profiler saw"
+        return "the profiler saw no communication of it"
     share = sum(part.exposed_ms for part in parts) / communication
     beside = "" if theirs is None else f" ({first.label}: {seconds_text(theirs)})"
     waits = [part.waiting_ms for part in parts if part.waiting_ms is not None]

@@ -128,7 +128,7 @@ def _pipeline(config: Config, world_size: int) -> None:
     mesh = config.mesh(world_size)
     strategy = config.strategy.on(mesh)
     if SCHEDULES[parallel.schedule].splits and strategy.traits.shards_parameters and not strategy.gathers_once:
-        why = "it frees gathered parameters after each backward, and the two halves of one need the same"
+        why = "it frees gathered parameters after each backward, and this schedule splits a backward in two"
         split, name = f"parallel.schedule={parallel.schedule}", config.strategy.name
         raise _clash(split, f"strategy={name}", why, "parallel.schedule=1f1b, or strategy=zero1")
     for key in ("static_graph", "find_unused_parameters"):
@@ -163,7 +163,7 @@ def _experts(config: Config) -> None:
             what = f"parallel.ep={ep} divides experts, and model={model.name} has none"
             raise DtkError(what, fix="use model=moe_tiny, or parallel.ep=1")
         return
-    once, some = "a token goes to each expert once at most", "at least one block has experts"
+    once, some = "a token is sent to each expert at most once", "at least one block has experts"
     for key, most, why in (("experts_per_token", model.experts, once), ("dense_layers", model.layers - 1, some)):
         if getattr(model, key) > most:
             raise DtkError(f"model.{key}={getattr(model, key)} is more than {most}", why, f"use model.{key}={most}")
@@ -175,7 +175,10 @@ def _experts(config: Config) -> None:
     parallel, compiled = config.parallel, "torch.compile and DataParallel do not follow where tokens go"
     divided = [f"parallel.{name}={getattr(parallel, name)}" for name in ("cp", "tp") if getattr(parallel, name) > 1]
     whole = parallel.tp > 1 and not parallel.sequence_parallel
-    repeats, competes = "each rank of tp would send the same tokens", "which tokens find a place would follow from it"
+    repeats, competes = (
+        "every rank of tp would send the same tokens",
+        "which tokens an expert takes would depend on it",
+    )
     for holds, other, why, instead in (
         (config.train.compile, "train.compile=true", compiled, "train.compile=false"),
         (config.strategy.traits.least_cuda_devices > 1, f"strategy={config.strategy.name}", compiled, "strategy=ddp"),
@@ -193,7 +196,11 @@ def _tensor_parallel(config: Config) -> None:
         return
     model, chosen = config.model, f"parallel.tp={tp}"
     if model.architecture == "custom":
-        raise DtkError(f"{chosen} cannot cut a model of your own", "its layers do not say how", "use parallel.tp=1")
+        raise DtkError(
+            f"{chosen} cannot shard a model of your own",
+            "its layers do not declare how they are sharded",
+            "use parallel.tp=1",
+        )
     parts = [("model.heads", model.heads), ("model.vocab_size", model.vocab_size)]
     of_all = [key for key in ("kv_heads", "ffn_width") if hasattr(model, key)]
     inner = ["expert_width"] if getattr(model, "shared_experts", 0) else []
@@ -205,7 +212,7 @@ def _tensor_parallel(config: Config) -> None:
             raise _indivisible(key, number, "parallel.tp", tp)
     if getattr(model, "dropout", 0.0) and not config.parallel.sequence_parallel:
         what = f"{chosen} with model.dropout={model.dropout} needs parallel.sequence_parallel=true"
-        why = "activations that every rank repeats need equal masks, those that it has a part of different ones"
+        why = "replicated activations need the same dropout mask on every rank, sharded ones need different masks"
         raise DtkError(what, why, "use parallel.sequence_parallel=true or model.dropout=0")
     if config.train.compile:
         raise _clash(chosen, "train.compile=true", "", "train.compile=false")
@@ -218,12 +225,16 @@ def _context_parallel(config: Config) -> None:
     if cp == 1:
         return
     if model.architecture in ("custom", "encoder"):
-        why = "an encoder reads whole samples" if model.architecture == "encoder" else "its attention sees one rank"
+        why = (
+            "an encoder needs whole samples"
+            if model.architecture == "encoder"
+            else "its attention covers the tokens of one rank only"
+        )
         raise _clash(chosen, f"model={model.name}", why, "parallel.cp=1, or a GPT or Llama")
     others = {"data=custom": config.data.name == "custom", "task._target_": config.task._target_}
     others[f"task={config.task.name}"] = config.task.name not in ("auto", "language_modeling")
     for other in (other for other, is_chosen in others.items() if is_chosen):
-        raise _clash(chosen, other, "targets are cut with the tokens, one for each", "parallel.cp=1")
+        raise _clash(chosen, other, "targets are sharded with the tokens, one per token", "parallel.cp=1")
     if config.train.compile:
         raise _clash(chosen, "train.compile=true", "", "train.compile=false")
     ring = parallel.context == "ring"
@@ -268,12 +279,17 @@ def _in_backward(config: Config, world_size: int) -> None:
     steps, off = f"accumulation over {plan.accumulation_steps} micro-batches", "optimizer.in_backward=false"
     samples = f"train.micro_batch_size={plan.samples_per_rank}"
     for holds, other, why, instead in (
-        (pp > 1, f"parallel.pp={pp}", "shared weights are summed after the last backward of several", off),
+        (
+            pp > 1,
+            f"parallel.pp={pp}",
+            "gradients of shared weights are summed only after the last of several backward passes",
+            off,
+        ),
         (conflict, f"strategy={config.strategy.name}", conflict, "strategy=single or strategy=fsdp"),
         (tp > 1, f"parallel.tp={tp}", "some gradients are complete only after backward", off),
-        (scale is not None, "loss scaling", "the update comes before anyone knows of an overflow", "precision=bf16"),
+        (scale is not None, "loss scaling", "the update happens before an overflow can be detected", "precision=bf16"),
         (config.train.clip_norm, "clipping", "the global norm is known only after backward", "train.clip_norm=null"),
-        (plan.accumulation_steps > 1, steps, "each would update on its own", samples),
+        (plan.accumulation_steps > 1, steps, "each of them would update the parameters", samples),
     ):
         if holds:
             raise _clash("optimizer.in_backward=true", other, why, instead)
@@ -284,18 +300,18 @@ def _states(config: Config) -> None:
     strategy, typed = config.strategy, f"strategy.offload={config.strategy.offload}"
     if strategy.remembers_error and config.precision.initial_loss_scale is not None:
         hook = f"strategy.communication_hook={strategy.communication_hook} with strategy.error_feedback=true"
-        why = "what is kept for the next step is in units of a loss scale that changes, and not finite after an"
+        why = "the error kept for the next step depends on a loss scale that changes, and is not finite after an"
         instead = "strategy.error_feedback=false, or precision=bf16"
         raise _clash(hook, f"precision={config.precision.name}", f"{why} overflow", instead)
     if strategy.offload not in ("none", *strategy.traits.offloads):
-        why, instead = "its forward uses whole parameters where they lie", "strategy.offload=optimizer or strategy=fsdp"
+        why, instead = "its forward needs whole parameters on the device", "strategy.offload=optimizer or strategy=fsdp"
         raise _clash(typed, f"strategy={strategy.name}", why, instead)
     if strategy.offload_to == "nvme" and strategy.offload == "none":
         raise DtkError("strategy.offload_to=nvme moves nothing", typed, "use strategy.offload=optimizer")
     if (strategy.offload_to == "nvme") != bool(folder := strategy.offload_folder):
         what = f"strategy.offload_to={strategy.offload_to} with strategy.offload_folder={folder or 'null'}"
         fix = "use strategy.offload_to=nvme strategy.offload_folder=FOLDER, both or neither"
-        raise DtkError(what, "the folder takes the file of states that leave memory", fix)
+        raise DtkError(what, "the folder holds the file of offloaded states", fix)
     # A run that is over before its warm-up is, is a trial; the banner says so.
     schedule, steps = config.schedule, config.train.steps
     if schedule.name == "wsd" and schedule.warmup_steps < steps < schedule.warmup_steps + schedule.decay_steps:

@@ -103,7 +103,7 @@ def files_merged(overrides: list[str], config_dir: Path | None = None) -> str:
     rows = [
         (part.config, part.package or "(all)", part.chosen_in.replace("<root>", "-")) for part in merged(*sources).files
     ]
-    rows = [("file", "its keys go to", "named in"), *rows]
+    rows = [("file", "sets keys of", "chosen in"), *rows]
     wide, middle = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines = [f"{file:<{wide}}  {package:<{middle}}  {by}" for file, package, by in rows]
     return "\n".join(["searched, in this order:", *(f"  {path}" for path in sources[1]), "", *lines]) + "\n"

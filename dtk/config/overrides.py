@@ -49,7 +49,7 @@ def normalise(overrides: Sequence[str], groups: Groups, defaults: Sequence[str])
             fix = f"use dtk plan {HARDWARE}=NAME"
             raise DtkError(f"{key} is not part of an experiment", "it says what to plan for", fix)
         if override.is_sweep_override():
-            fix = f"add -m, or quote a text with a comma: '{key}=\"a,b\"'"
+            fix = f"add -m, or quote a value with a comma: '{key}=\"a,b\"'"
             raise DtkError(f"{text} asks for several runs", fix=fix)
         if key in groups and override.package is None:
             option = _option(override, groups)
@@ -133,7 +133,7 @@ def _values(text: str, override: "Override", groups: Groups) -> list[str]:
 
     key = override.key_or_group
     if not override.is_discrete_sweep():
-        raise DtkError(f"{text} has endlessly many values", fix=f"list them, or use range: {key}=range(1,5)")
+        raise DtkError(f"{text} has infinitely many values", fix=f"list them, or use range: {key}=range(1,5)")
     spec: Any = override._value
     if isinstance(spec, Glob):
         if key not in groups:

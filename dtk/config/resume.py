@@ -152,7 +152,7 @@ def check_continuable(paths: RunPaths, steps: int) -> None:
         return
     step = int(complete[-1].name.removeprefix("step_"))
     if step >= steps:  # Nothing would be trained, and the summary of what was would be overwritten.
-        what = f"the run {paths.root.name} has already made {step} of {steps} steps"
+        what = f"the run {paths.root.name} has already completed {step} of {steps} steps"
         raise DtkError(what, fix=f"continue with more steps: train.steps={2 * step}")
     refuse_damaged(complete[-1])
 

@@ -55,11 +55,13 @@ def check_owner(folder: Path, option: str, *, trust: bool) -> None:
         return
     fix = "inspect its config.yaml, then add --trust"
     if status.st_uid != os.geteuid():
-        raise DtkError(f"{option}: the folder belongs to {owner(folder)}", "its configuration may not be yours", fix)
+        raise DtkError(
+            f"{option}: the folder belongs to {owner(folder)}", "its configuration may be someone else's", fix
+        )
     if status.st_mode & _WRITABLE:
         who = "everybody" if status.st_mode & stat.S_IWOTH else "its group"
         what = f"{option}: {who} can write to the folder"
-        raise DtkError(what, "somebody may have changed it", f"chmod go-w, or {fix}")
+        raise DtkError(what, "someone else may have changed it", f"chmod go-w, or {fix}")
     paths = RunPaths(folder)
     for path in (paths.config, paths.overrides, paths.origins):  # A umask of 002 lets a group write into files.
         with contextlib.suppress(OSError):  # What reads the file says so.
@@ -67,7 +69,7 @@ def check_owner(folder: Path, option: str, *, trust: bool) -> None:
             if (mine := status.st_uid == os.geteuid()) and not status.st_mode & stat.S_IWOTH:
                 continue
             what = "can be written by everybody" if mine else f"belongs to {owner(path)}"
-            raise DtkError(f"{option}: its {path.name} {what}", "its configuration may not be yours", fix)
+            raise DtkError(f"{option}: its {path.name} {what}", "its configuration may be someone else's", fix)
 
 
 def check_entries(folder: Path, option: str, *, trust: bool) -> None:

@@ -79,7 +79,7 @@ def _stopped(outputs: Sequence[ChildOutput], backend: str, hosts: Sequence[str])
     culprits = dead or absent or bad
     why = outputs[culprits[0]].problem
     if absent and not dead:
-        why = f"never came: {why}"
+        why = f"never joined: {why}"
     text = f"{_listed(culprits, hosts)} of {len(outputs)} on {backend}: {why}"
     waiting = [rank for rank in bad if rank not in culprits]
     begun = [[str(r["begin"]) for r in outputs[rank].records if "begin" in r] for rank in waiting or bad]
@@ -97,12 +97,14 @@ def _listed(ranks: Sequence[int], hosts: Sequence[str]) -> str:
 def _remedy(backend: str, several_nodes: bool) -> Remedy:
     """Return the remedy to try next."""
     if backend == "nccl":
-        return Remedy("see what NCCL says", "NCCL_DEBUG=INFO dtk doctor --only collectives_nccl -v")
+        return Remedy("check what NCCL logs", "NCCL_DEBUG=INFO dtk doctor --only collectives_nccl -v")
     if several_nodes:
-        return Remedy("name the interface that joins the nodes, and open its ports", "export GLOO_SOCKET_IFNAME=NAME")
+        return Remedy(
+            "name the interface that connects the nodes, and open its ports", "export GLOO_SOCKET_IFNAME=NAME"
+        )
     if interface := os.environ.get("GLOO_SOCKET_IFNAME"):
         return Remedy(f"GLOO_SOCKET_IFNAME={interface} may be the cause", "unset GLOO_SOCKET_IFNAME")
-    return Remedy("see what gloo says", "TORCH_CPP_LOG_LEVEL=INFO dtk doctor --only collectives_gloo -v")
+    return Remedy("check what gloo logs", "TORCH_CPP_LOG_LEVEL=INFO dtk doctor --only collectives_gloo -v")
 
 
 CHECKS = (

@@ -86,7 +86,7 @@ def nccl(scope: Scope) -> Result:
     """NCCL in torch, and whether another one was put before it."""
     facts = scope.torch().facts
     if not facts:
-        return not_applicable(f"torch cannot be asked: {scope.torch().reason}")
+        return not_applicable(f"torch cannot be queried: {scope.torch().reason}")
     if not facts["nccl"] and not facts["cuda_build"]:
         return not_applicable("this torch is built without CUDA; gloo is the backend")
     if not facts["nccl"] or facts.get("nccl_error"):

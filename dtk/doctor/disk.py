@@ -62,7 +62,7 @@ def fsync(scope: Scope) -> Result:
     except OSError as error:
         return not_applicable(f"{place} cannot be written: {error.strerror or error}")
     middle, longest = statistics.median(times), max(times)
-    text = f"1 MiB is safe after {middle * 1e3:.1f} ms (median of {len(times)}, longest {longest * 1e3:.0f} ms)"
+    text = f"fsync of 1 MiB takes {middle * 1e3:.1f} ms (median of {len(times)}, longest {longest * 1e3:.0f} ms)"
     measures = {"median_ms": round(middle * 1e3, 3), "longest_ms": round(longest * 1e3, 3)}
     slow = found("disk_slow", text=text, disk=filesystem(place) or "this disk")
     return judged([slow] if middle > SLOW_FLUSH_S else [], text, measures=measures)

@@ -46,12 +46,12 @@ def clocks(scope: Scope) -> Result:
         if (gpu.read("GetCurrentClocksEventReasons") or 0) & 0x2:
             yield found("application_clocks", gpu=gpu.index)
 
-    result = each(scope, look, "no clock is held down, power limits are the default ones")
+    result = each(scope, look, "no clock is limited, power limits are the default ones")
     uneven = [name for name, clocks in highest.items() if len(clocks) > 1]
     if uneven and result.status == "ok":
         clocks = ", ".join(map(str, sorted(highest[uneven[0]])))
         text = f"GPUs of one kind have different highest clocks: {clocks} MHz"
-        return Result("warning", text, result.details, (Remedy("undo locked clocks", "sudo nvidia-smi -rgc"),))
+        return Result("warning", text, result.details, (Remedy("reset the locked clocks", "sudo nvidia-smi -rgc"),))
     return result
 
 
@@ -113,7 +113,7 @@ def remapped_rows(gpu: Gpu) -> Seen:
         yield found("row_waits", gpu=gpu.index)
 
 
-@each_gpu("nobody else uses the devices")
+@each_gpu("no other process uses the devices")
 def gpu_processes(gpu: Gpu) -> Seen:
     """Check for other processes on the devices, and for memory that no visible process holds."""
     running = gpu.read("GetComputeRunningProcesses")
@@ -138,5 +138,5 @@ CHECKS = (
     Check("throttling", TOPIC, "thermal, power and hardware slowdown at this moment", throttling),
     Check("ecc", TOPIC, "memory errors", ecc),
     Check("remapped_rows", TOPIC, "rows of memory waiting for a reset, or without a spare", remapped_rows),
-    Check("gpu_processes", TOPIC, "processes of others, memory that nobody visible holds", gpu_processes),
+    Check("gpu_processes", TOPIC, "processes of others, memory that no visible process holds", gpu_processes),
 )

@@ -60,7 +60,7 @@ def find(scope: Scope) -> tuple[list[Gpu], list[Finding], str]:
     try:
         count = nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
-        return [], [found("gpu_lost", what="NVML does not count the devices", error=error)], ""
+        return [], [found("gpu_lost", what="NVML cannot count the devices", error=error)], ""
     for i in range(count):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(i)
@@ -107,7 +107,7 @@ def each(scope: Scope, look: Callable[[Gpu], Seen], fine: str) -> Result:
         except gpu.nvml.NVMLError as error:
             seen.append(found("gpu_lost", what=f"GPU {gpu.index} stopped answering", error=error))
     if seen.count(None) == len(gpus):
-        return not_applicable(f"{gpus[0].name} and this driver do not tell")
+        return not_applicable(f"{gpus[0].name} and this driver do not report it")
     findings = [item for item in seen if isinstance(item, Finding)]
     return judged(findings, fine, details=[item for item in seen if isinstance(item, str)])
 

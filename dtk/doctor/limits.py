@@ -109,7 +109,7 @@ def judge_memory(meminfo: Path, group: Path) -> Result:
     """Judge the memory that is available according to the kernel and the container's limit."""
     memory = host_memory(meminfo, group)
     if memory is None:
-        return not_applicable(f"{meminfo} does not tell")
+        return not_applicable(f"{meminfo} cannot be read, or has no MemAvailable")
     whole, free = memory
     findings = []
     if free < 0.1 * whole:
@@ -119,7 +119,7 @@ def judge_memory(meminfo: Path, group: Path) -> Result:
 
 
 CHECKS = (
-    Check("shm", TOPIC, "/dev/shm: size, space, a segment really made", lambda scope: judge_shm(SHM)),
+    Check("shm", TOPIC, "/dev/shm: size, space, allocating a segment", lambda scope: judge_shm(SHM)),
     Check("memlock", TOPIC, "locked memory, which RDMA needs", lambda scope: judge_memlock(RDMA)),
     Check("files", TOPIC, "file descriptors a process", files),
     Check("processes", TOPIC, "processes and threads", lambda scope: judge_processes(PIDS_MAX)),

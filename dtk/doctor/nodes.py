@@ -124,7 +124,7 @@ def _value_of_rank_0(store: PrefixStore, key: str, seconds: float) -> str:
     """Return a value that rank 0 stores for the others, or raise DtkError if it does not answer."""
     text = arrived(store, key, seconds)
     if text is None:
-        raise DtkError("rank 0 does not answer", f"waited {seconds:.0f} s", "see what its process does")
+        raise DtkError("rank 0 does not answer", f"waited {seconds:.0f} s", "check what its process is doing")
     return text
 
 

@@ -41,7 +41,7 @@ def p2p(scope: Scope) -> Result:
     except gpus[0].nvml.NVMLError as error:
         return judged([found("p2p_no_answer", error=error)])
     if all(read is None for read, _ in pairs.values()):
-        return not_applicable("this driver does not tell")
+        return not_applicable("this driver does not report it")
     linked = sum(nvlink for _, nvlink in pairs.values())
     fine = f"{len(pairs)} pairs with peer access" + (f", {linked} by NVLink" if linked else ", by PCIe")
     lines = []

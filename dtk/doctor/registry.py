@@ -12,7 +12,7 @@ CHECKS: tuple[Check, ...] = tuple(check for module in _MODULES for check in modu
 BETWEEN = {
     "agreement": "versions, limits and variables are alike",
     "clock": "clock skew",
-    "reach": "who reaches whom",
+    "reach": "which nodes reach each other",
 }
 """Checks between nodes, which several nodes make beside these -> what they look at."""
 
@@ -31,7 +31,9 @@ def chosen(only: Iterable[str], skip: Iterable[str]) -> tuple[tuple[Check, ...],
     checks = tuple(c for c in CHECKS if (not wanted or {c.name, c.topic} & wanted) and not {c.name, c.topic} & unwanted)
     between = frozenset(n for n in BETWEEN if (not wanted or {n, "nodes"} & wanted) and not {n, "nodes"} & unwanted)
     if not checks and not between:
-        raise DtkError("no check is left", "--skip takes away what --only chose", "dtk doctor --list names all")
+        raise DtkError(
+            "no check is left", "--skip excludes everything that --only selects", "dtk doctor --list names all"
+        )
     return checks, between
 
 

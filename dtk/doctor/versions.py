@@ -79,7 +79,7 @@ def torch(scope: Scope) -> Result:
         findings.append(Finding("failure", f"torch {version} was built without {missing}", upgrade("torch")))
     if facts["numpy_error"]:
         numpy = installed("numpy")
-        text = f"torch {version} and NumPy {numpy or '(absent)'} do not fit: {facts['numpy_error']}"
+        text = f"torch {version} and NumPy {numpy or '(absent)'} are incompatible: {facts['numpy_error']}"
         findings.append(Finding("failure", text, upgrade("torch numpy")))
     build = f"CUDA {facts['cuda_build']}" if facts["cuda_build"] else "ROCm" if facts["hip_build"] else "CPU only"
     text = f"torch {version}, {build}, NumPy {installed('numpy')}"
@@ -97,7 +97,7 @@ def _too_old(status: Status, package: str, version: str) -> list[Finding]:
 def upgrade(packages: str) -> Remedy:
     """Return how to get fitting versions of some packages."""
     wanted = " ".join(f"'{package}'" if ">" in package else package for package in packages.split())
-    return Remedy("install a fitting version", f"{sys.executable} -m pip install --upgrade {wanted}")
+    return Remedy("install a compatible version", f"{sys.executable} -m pip install --upgrade {wanted}")
 
 
 def config(scope: Scope) -> Result:
@@ -109,7 +109,7 @@ def config(scope: Scope) -> Result:
     findings = []
     if not MINIMUM["hydra-core"] <= number(hydra) < HYDRA_BELOW:
         wanted = f"hydra-core>={dotted(MINIMUM['hydra-core'])},<{dotted(HYDRA_BELOW)}"
-        text = f"hydra-core {hydra} is not what dtk is made for ({wanted})"
+        text = f"hydra-core {hydra} is not a version that dtk supports ({wanted})"
         findings.append(Finding("failure", text, upgrade(wanted)))
     if antlr and number(omegaconf) < (2, 4) and number(antlr)[:2] != number(ANTLR):
         findings.append(found("antlr", antlr=antlr, omegaconf=omegaconf, wanted=ANTLR, python=sys.executable))

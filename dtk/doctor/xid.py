@@ -92,7 +92,7 @@ def _finding(bus: str, code: int, events: list[Event]) -> Finding:
         units = ((86400, "days"), (3600, "hours"), (60, "minutes"), (0.5, "s"))
         size, unit = next((pair for pair in units if last >= 2 * pair[0]), (1, "s"))
         when = f", the last {last / max(size, 1):.0f} {unit} ago"
-    text = f"{bus}: Xid {code} ({MEANINGS.get(code, 'see the catalogue')}) {len(own)} x{when}"
+    text = f"{bus}: Xid {code} ({MEANINGS.get(code, 'see the Xid catalogue of NVIDIA')}) {len(own)} x{when}"
     if XIDS.get(code) == "program":
         return found("xid_program", text=text)
     return found("xid_hardware", bad=last is None or last < RECENT_S, text=text)

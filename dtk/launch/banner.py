@@ -50,14 +50,14 @@ def banner(
         bubble = parallel.pipeline(accumulation).ideal_bubble
         stages = counted(parallel.pp * parallel.stages_per_rank, "stage")
         pieces = f"{parallel.schedule}, {stages}, micro-batches: {accumulation}"
-        console.line(f"  pipeline  {pieces}; {bubble:.0%} of a step is bubble at best")
+        console.line(f"  pipeline  {pieces}; {bubble:.0%} of a step is idle at best (bubble)")
         if accumulation < parallel.pp:
             enough = 4 * parallel.pp
             more = f"with parallel.microbatches={enough} it is {parallel.pipeline(enough).ideal_bubble:.0%}"
             console.line(f"            warning: fewer micro-batches than ranks; {more}")
     if config.strategy.offload != "none":
         states = "parameters and optimizer states" if config.strategy.offloads_parameters else "optimizer states"
-        nothing = ", which the CPU has anyway: nothing is saved; strategy.offload_to=nvme moves them to a file"
+        nothing = ", where they are on CPU anyway: nothing is saved; strategy.offload_to=nvme moves them to a file"
         on_host = f"host memory{nothing if placement.device == 'cpu' else ''}"
         folder = config.strategy.offload_folder
         console.line(f"  offload   {states} in {on_host if folder is None else f'a file in {folder}'}")
@@ -102,7 +102,7 @@ def _nccl(console: Console, rendered: Rendered, backend: str) -> None:
     console.line(f"  nccl      {rendered.preset}: {shown or 'nothing to set'}{more}")
     for own in rendered.kept:
         where = "" if own.source == ENVIRONMENT else f" in {own.source}"
-        console.line(f"            your {own.name}={own.value}{where} wins (the preset says {own.preset})")
+        console.line(f"            your {own.name}={own.value}{where} takes precedence (the preset has {own.preset})")
     for line in doubts(rendered.variables):
         console.line(f"            {line}")
 

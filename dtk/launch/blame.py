@@ -79,7 +79,7 @@ def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dic
             if rank not in failed and _vanished(paths, rank):
                 in_order = where_it_was(paths, rank)[1] == "end"
                 ending = endings.of_error(RankError(rank, "", 0, "", "", exit_code=0 if in_order else None), rank)
-                end = "it ended with exit code 0 while others continued"
+                end = "it ended with exit code 0 while the others continued"
                 cases.append(
                     _Case(ending, end if in_order else f"{endings.VANISHED} (killed, or aborted in native code)")
                 )

@@ -65,7 +65,7 @@ class Console:
         self.line(f"  where  {', '.join(where) or 'before the first step, or unknown (record=off)'}")
         if failure.victims:
             ranks = ", ".join(map(str, failure.victims[:16])) + (" ..." if len(failure.victims) > 16 else "")
-            self.line(f"  then   rank{'s' * (len(failure.victims) > 1)} {ranks} ended because of it")
+            self.line(f"  then   rank{'s' * (len(failure.victims) > 1)} {ranks} ended as a consequence")
         if failure.log:
             self.line(f"  log    {typed(paths.root / failure.log)}")
 

@@ -217,7 +217,7 @@ def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:
     place = "an unknown place" if frame is None else f"{Path(frame.file).name}:{frame.line} in {frame.function}"
     late, others = sorted(own), sorted(waiting)
     waited = f"{named(others)} waited in init_process_group for {waited_s:.0f} s for {named(late)}"
-    return Verdict("stall", f"{waited}, which stood still at {place}", late, others, attempt=attempt, time_s=now_s)
+    return Verdict("stall", f"{waited}, which made no progress at {place}", late, others, attempt=attempt, time_s=now_s)
 
 
 def pids_on_their_way(paths: RunPaths) -> set[int]:

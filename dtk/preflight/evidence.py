@@ -72,7 +72,7 @@ def _add_end(gathered: Evidence, run: RunEvidence, record: Record, file: str, ca
     if end.error is not None:
         gathered.errors.append(replace(end.error, rank=rank, file=file, step=step))
     elif end.kind == "killed":
-        what = f"killed by {end.signal}" if end.signal else "gone without a word"
+        what = f"killed by {end.signal}" if end.signal else "disappeared without a message"
         gathered.errors.append(RankError(rank, file, 0, "", what, signal=end.signal or None, step=step))
     elif end.kind == "stalled":
         gathered.stacks.append(Stacks(rank, file, (Thread("MainThread", end.stack, main=True),)))

@@ -26,8 +26,8 @@ from dtk.preflight.match import Misfit, Outcome, Standing, match
 
 NOTE = "This is a preflight: every rank was simulated on this machine, nothing was launched. The job would {} here."
 MADE_UP = (
-    "Results of some collectives were made up (tensors above 256 MiB, receives from any rank, ranks by classes or more "
-    "than 64): if the code decides by their values, this is undecided. Try fewer ranks or a smaller model."
+    "Results of some collectives were placeholder values (tensors above 256 MiB, receives from any rank, ranks by "
+    "classes or more than 64): if the code decides by them, this is undecided. Try fewer ranks or a smaller model."
 )
 MOST_PLACES = 4
 """Places at which ranks stand that the answer names."""
@@ -116,7 +116,7 @@ def _end(end: End) -> str:
         return f"raised {end.error.type}" + (f" at {Path(frame.file).name}:{frame.line}" if frame else "")
     if end.kind == "killed":
         return f"was killed by {end.signal}"
-    return "stands still outside any call" if end.kind == "stalled" else "ended"
+    return "is stuck outside any call" if end.kind == "stalled" else "ended"
 
 
 def explain(evidence: Evidence, divergence: Divergence | None, source: str) -> Report:

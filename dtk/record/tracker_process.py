@@ -264,7 +264,7 @@ def end_after(rank: int) -> None:
     while os.getppid() == rank:
         time.sleep(POLL_S)
     time.sleep(FINISH_S)
-    say(f"tracker: not done {FINISH_S:g} s after the run; ended")
+    say(f"tracker: not finished {FINISH_S:g} s after the run; terminated")
     if os.getpgrp() == os.getpid():  # Its own session, as dtk starts it.
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -57,17 +57,17 @@ def stall(stood_s: float, silent: Sequence[int], departed: Mapping[int, str], si
     """
     clauses = []
     if silent:
-        clauses.append(f"{named(silent)} does not answer: it is stopped, or native code holds Python's lock")
+        clauses.append(f"{named(silent)} does not answer: it is stopped, or native code holds the GIL")
     for how, words in _LEFT:
         if ranks := sorted(rank for rank in departed if departed[rank] == how):
             clauses.append(f"{named(ranks)} {words} before")
     for side in sides:
         place, s = side[0], "s" if len(side) == 1 else ""
-        does = f"wait{s} in {place.call}" if place.call else f"stand{s}"
+        does = f"wait{s} in {place.call}" if place.call else f"{'is' if s else 'are'}"
         group = f" of group {place.group_name}" if place.group_name else ""
         group = group if place.call else ", outside any recorded collective"
         clauses.append(f"{named([other.rank for other in side])} {does} at {place.site}{group}")
-    return f"nothing moved for {stood_s:.0f} s: {'; '.join(clauses)}"
+    return f"no progress for {stood_s:.0f} s: {'; '.join(clauses)}"
 
 
 def site_of(call: Call) -> str:

@@ -78,10 +78,10 @@ def compare_code(manifest: Mapping[str, Any], *runs_folders: Path) -> Comparison
         differs.insert(0, f"commit was {commit}, now {now['commit'][:_SHOWN]}")
     if not _is_complete(now) or not _is_complete(before):
         when = "" if _is_complete(before) else " then"
-        unknown.append(f"git did not tell the uncommitted changes{when}")
+        unknown.append(f"git could not list the uncommitted changes{when}")
     elif before.get("diff_sha256") != now["diff_sha256"]:
         changes = {(False, True): "none then, some now", (True, False): "some then, none now"}
-        differs.append(f"uncommitted changes: {changes.get((bool(before['dirty']), now['dirty']), 'others than then')}")
+        differs.append(f"uncommitted changes: {changes.get((bool(before['dirty']), now['dirty']), 'different ones')}")
     return Comparison(differs, unknown)
 
 

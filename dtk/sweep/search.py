@@ -48,7 +48,7 @@ class Search:
         """Return all points of a grid: parameter -> value.
 
         Raises:
-            DtkError: a parameter has endlessly many values. How many points there are was checked with the file.
+            DtkError: a parameter has infinitely many values. How many points there are was checked with the file.
         """
         if self._package is None:
             return listed_points(self.file) or []

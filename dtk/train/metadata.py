@@ -80,6 +80,6 @@ def _check_entries(index: Metadata) -> None:
             raise ValueError(f"refused: {key} is not a tensor")
     for place in places.values():
         if type(place) is not _StorageInfo or place.transform_descriptors:
-            raise ValueError("a place is not one that dtk writes")
+            raise ValueError("it has a storage entry that dtk does not write")
         if not isinstance(name := place.relative_path, str) or Path(name).name != name or name == "..":
             raise ValueError(f"refused: {name} is not a file of the checkpoint")

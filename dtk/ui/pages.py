@@ -105,7 +105,7 @@ def runs_page(folder: Path, query: Mapping[str, str]) -> doc.Document:
         if 1 <= to <= pages
         for piece in (link(name, "/", **kept, page=to), "  ")
     ]
-    empty = "no run is like that" if every else f"no runs yet; make one: {command('run', 'experiment=smoke')}"
+    empty = "no run matches" if every else f"no runs yet; make one: {command('run', 'experiment=smoke')}"
     table = doc.Table(COLUMNS, rows, names=2) if rows else doc.Paragraph(empty)
     pager = doc.Paragraph((*turns, doc.Span(f"page {number} of {pages}", "soft"))) if pages > 1 else None
     return doc.Document(
@@ -230,7 +230,7 @@ def _ranks(present: Sequence[RankNow], *, live: bool) -> doc.Section | None:
         return "bad" if rank.quiet_s >= QUIET_S else "warn" if (rank.step or 0) < newest else "good"
 
     def words(rank: RankNow) -> str:
-        return f"rank {rank.rank}, step {rank.step}, in {rank.region or 'no region'}, beat {age(rank.quiet_s)} ago"
+        return f"rank {rank.rank}, step {rank.step}, in {rank.region or 'no region'}, heartbeat {age(rank.quiet_s)} ago"
 
     if len(present) <= DENSE_RANKS:
         rows = tuple(

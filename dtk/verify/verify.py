@@ -67,7 +67,7 @@ def verify(report: Report, say: Callable[[str], None], *, trust: bool = False) -
     try:
         after = _run(changed, paths)
     except FaultConflictError as conflict:
-        say(f"without the fault, which this leaves no place for ({conflict.what})")
+        say(f"without the fault, which cannot happen with this change ({conflict.what})")
         after = _run([*changed, "fault=none"], paths)
     return Proof(finding.cause, remedy, before, after)
 

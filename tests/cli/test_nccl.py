@@ -101,7 +101,7 @@ def test_lint_of_files_and_exit_codes(capsys, tmp_path, monkeypatch):
         (["show", "infiniban"], "did you mean infiniband"),
         (["export", "tcp_ethernet", "--format", "sh"], "needs nccl.interface"),
         (["export", "tcp_ethernet", "--format", "tex"], "invalid choice"),
-        (["export", "auto", "interface=eth0", "--format", "sh"], "has no use for interface"),
+        (["export", "auto", "interface=eth0", "--format", "sh"], "does not use interface"),
         (["export", "roce", "traffic_class=x", "--format", "sh"], "is not a number"),
         (["export", "roce", "traffic_class", "--format", "sh"], "is not KEY=VALUE"),
         (["export", "roce", "traffic_class=999", "--format", "sh"], "nccl.traffic_class=999 is out of range"),
@@ -206,7 +206,7 @@ def spoken(tmp_path, launcher=(), **variables):
 def test_the_preset_reaches_the_ranks_and_the_users_own_variable_wins(tmp_path):
     process, folder, given = spoken(tmp_path, TORCH_FR_BUFFER_SIZE="77")
     assert given == ["INFO", "77", "INFO", f"{folder}/flight/watchdog_rank_"]
-    assert "your TORCH_FR_BUFFER_SIZE=77 wins (the preset says 2000)" in process.stdout
+    assert "your TORCH_FR_BUFFER_SIZE=77 takes precedence (the preset has 2000)" in process.stdout
     about = json.loads((folder / "manifest.json").read_text())
     assert about["nccl"]["kept"] == [
         {"name": "TORCH_FR_BUFFER_SIZE", "value": "77", "preset": "2000", "source": "environment"}

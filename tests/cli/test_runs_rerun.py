@@ -125,7 +125,7 @@ def test_dirty_then_and_now_is_told_apart_by_content(project: Path, capsys: Any)
     made(project)
     assert asked(capsys, "rerun", "one", "--cfg", "--strict")[0] == 0
     (project / "train.py").write_text("x = 3\n")
-    assert "uncommitted changes: others than then" in asked(capsys, "rerun", "one", "--cfg", "--strict")[2]
+    assert "uncommitted changes: different ones" in asked(capsys, "rerun", "one", "--cfg", "--strict")[2]
 
 
 def test_another_version_and_no_repository(project: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,4 +337,4 @@ def test_what_git_did_not_tell_is_no_difference(project: Path, capsys: Any) -> N
     manifest = json.loads((run / "manifest.json").read_text())
     write_json(run / "manifest.json", {**manifest, "git": {**manifest["git"], "diff_sha256": None}})
     err = asked(capsys, "rerun", "one", "--cfg")[2]
-    assert "cannot be compared with that of one: git did not tell the uncommitted changes then" in err
+    assert "cannot be compared with that of one: git could not list the uncommitted changes then" in err

@@ -96,7 +96,7 @@ def test_a_stuck_host_is_blamed(tmp_path):
     record = status(folder)
     assert record["state"] == "hung"
     assert (record["failure"]["rank"], record["failure"]["victims"]) == (1, [0])
-    assert "rank 1 stands at hanging.py:" in record["reason"]
+    assert "rank 1 is at hanging.py:" in record["reason"]
     assert "rank 0 waits in all_gather_into_tensor" in record["reason"]
     assert 4 <= took_s <= 4 + 5, out
 

@@ -61,7 +61,7 @@ def test_one_that_only_one_rank_calls(fault, tmp_path):
 @pytest.mark.timeout(120)
 def test_one_that_a_rank_never_reaches(tmp_path):
     job, error, _ = explained(tmp_path, "stuck", "--stall-timeout-s", "3")
-    (reason,) = [line for line in error.splitlines() if line.startswith("dtk watch: nothing moved")]
-    assert f"rank 1 stands at job.py:{line_of(job, 'stuck')}" in reason
+    (reason,) = [line for line in error.splitlines() if line.startswith("dtk watch: no progress")]
+    assert f"rank 1 is at job.py:{line_of(job, 'stuck')}" in reason
     assert f"rank 0 waits in all_reduce [8, 8] float32 SUM at job.py:{line_of(job, 'product')} in product" in reason
     assert "[hang.host_stall" in error and "blame   rank 1 " in error

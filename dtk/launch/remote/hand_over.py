@@ -69,7 +69,7 @@ def hand_over(
     if launcher.name == "skypilot":
         return submit.submit_skypilot(job, text, program)
     print(submit.ask([program, "create", "-f", "-"], "Kubernetes", text).strip())
-    where = f"on the claim {launcher.volume_claim}" if launcher.volume_claim else "gone with its pod"
+    where = f"on the claim {launcher.volume_claim}" if launcher.volume_claim else "lost with its pod"
     print(f"the run folder will be {job.paths.root}, {where}")
     return 0
 

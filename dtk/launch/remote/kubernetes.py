@@ -95,7 +95,7 @@ def _check(launcher: KubernetesLauncher) -> None:
     for name, secret in launcher.secrets.items():
         check_variable(name, "launcher.secrets")
         if secret.count("/") != 1 or not all(secret.split("/")):
-            raise DtkError(f"launcher.secrets.{name}={secret} names no key", fix="write SECRET/KEY")
+            raise DtkError(f"launcher.secrets.{name}={secret} has no key", fix="write SECRET/KEY")
     if not launcher.volume_path.startswith("/"):
         what = f"launcher.volume_path={launcher.volume_path} is not absolute"
         raise DtkError(what, fix="use launcher.volume_path=/runs")

@@ -73,7 +73,7 @@ def _options(job: Submission, folder: str) -> list[str]:
         if name in _OURS:
             raise DtkError(f"launcher.extra: {option} has a key of its own", fix=f"use launcher.{_OURS[name]}")
         if name in _FIXED:
-            why = "the run folder and the ranks' start rest on it"
+            why = "the run folder and the start of the ranks depend on it"
             raise DtkError(f"launcher.extra: --{name} is dtk's own", why, "drop it")
     return [*lines, *(sbatch_word(option, "launcher.extra") for option in launcher.extra)]
 

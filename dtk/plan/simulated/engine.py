@@ -98,10 +98,10 @@ def _notes(config: Config, count: int, chosen: tuple[int, ...], classes: int) ->
     if config.strategy.offload != "none":
         yield "offloading: copies on their way to and from the device, and how much they move, are not seen"
     if getattr(config.model, "experts", 0):
-        yield "every expert is taken to get as many tokens: which it gets follows from values"
+        yield "every expert is assumed to get the same number of tokens: the routing depends on values"
     words = getattr(config.data, "vocab_size", classes)
     if isinstance(config.model, CustomModelConfig) and classes != words:
-        yield f"the model answers with {classes} logits per token, but data.vocab_size={words}"
+        yield f"the model returns {classes} logits per token, but data.vocab_size={words}"
 
 
 _MESH = "mesh_"

@@ -374,7 +374,7 @@ def _assumptions(config: Config, hardware: Hardware) -> Iterator[str]:
     if hardware.backend == "gloo":
         yield "What the host does between operations is not in the time: on the CPU small models take longer."
     else:
-        yield "Launching kernels, loading data and logging are taken to hide behind the device's work."
+        yield "Launching kernels, loading data and logging are assumed to be hidden behind the device's work."
     if assumed := sorted(key for key, source in hardware.sources.items() if source.startswith("assumption")):
         yield f"Figures of hardware={hardware.name} that no data sheet gives: {', '.join(assumed)}."
     if strategy.offload != "none":

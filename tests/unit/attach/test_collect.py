@@ -52,7 +52,7 @@ def test_each_round_leaves_two_moments(tmp_path: Path, waiting: int) -> None:
     (fact,) = record(tmp_path, 0).facts
     assert len(fact.fields["looks"]) == 3
     assert fact.fields["last"].state in ("S", "R", "D")
-    assert lacking == ["no stacks, only what /proc tells: py-spy is not installed. Type: pip install py-spy"]
+    assert lacking == ["no stacks, only what /proc shows: py-spy is not installed. To install it: pip install py-spy"]
 
 
 def test_stacks_and_numbers_of_each_round(tmp_path: Path, waiting: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,4 +131,4 @@ def test_the_flight_recorder_is_asked_through_the_jobs_own_pipe(tmp_path: Path, 
     os.close(heard)
     written = folder / "flight" / "rank_00000.pickle"
     assert (written.read_bytes() if written.exists() else None) == (b"dump" if answers else None)
-    assert any("gave no dump within" in line for line in lacking) is not answers
+    assert any("wrote no dump within" in line for line in lacking) is not answers

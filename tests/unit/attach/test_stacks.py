@@ -95,7 +95,7 @@ def test_no_program_and_one_that_gives_no_answer(tmp_path: Path, monkeypatch: py
     slow = tmp_path / "slow"
     slow.write_text("#!/bin/sh\nexec sleep 30\n")
     slow.chmod(0o755)
-    assert stacks.dump(str(slow), 7, "python").problem == "py-spy gave no answer within 0.05 s"
+    assert stacks.dump(str(slow), 7, "python").problem == "py-spy did not answer within 0.05 s"
 
 
 def test_what_to_type_where_it_may_not_look() -> None:

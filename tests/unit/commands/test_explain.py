@@ -41,7 +41,9 @@ def test_an_unknown_name_is_one_line_with_what_is_near(
     name: str, near: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = said(capsys, name, code=2)
-    assert text.count("\n") == 1 and f'nothing is called "{name}"' in text and near in text
+    assert (
+        text.count("\n") == 1 and f'there is no cause, key, strategy or option named "{name}"' in text and near in text
+    )
 
 
 def test_keys_have_their_text_of_the_class_that_defines_them() -> None:

@@ -31,7 +31,7 @@ def test_a_preset_differs_from_another_and_not_from_itself(capsys: pytest.Captur
     ("override", "message"),
     [
         ("interface", "is not KEY=VALUE"),
-        ("interfaces=eth0", "has no use for interfaces"),
+        ("interfaces=eth0", "does not use interfaces"),
         ("traffic_class=x", "traffic_class=x is not a number"),
         ("traffic_class=" + "9" * 5000, "is not a number"),
     ],

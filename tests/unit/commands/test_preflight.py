@@ -13,12 +13,12 @@ from dtk.preflight import report, run
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--", "x"], "what follows -- belongs to a script"),
+        (["--", "x"], "arguments after -- belong to a script"),
         (["--steps", "0"], "--steps 0 is for scripts"),
         (["strategy=ddp", "--script", "SCRIPT"], "'strategy=ddp' is for a job of dtk"),
         (["--script", "absent.py"], "there is no script absent.py"),
         (["--script", "SCRIPT", "--what-if"], "--what-if needs a job of dtk"),
-        (["--script", "SCRIPT"], "a script does not say how many ranks it has"),
+        (["--script", "SCRIPT"], "a script does not declare its number of ranks"),
     ],
 )
 def test_what_does_not_go_together_is_one_line(

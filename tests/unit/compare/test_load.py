@@ -190,7 +190,7 @@ def test_a_missing_summary_is_no_other_model(tmp_path: Path) -> None:
     (runs[1] / "summary.json").unlink()
     found = compare(runs)
     model = next(one for one in found.checks if one.key == "model")
-    assert (model.status, model.detail) == ("unknown", "configured alike; number of parameters not recorded by fsdp")
+    assert (model.status, model.detail) == ("unknown", "same configuration; number of parameters not recorded by fsdp")
     assert found.comparable
     (runs[0] / "summary.json").write_text('{"schema_version": 1, "figures": {"parameters": 5}}')
     other = make_run(tmp_path, "c", change=FSDP)

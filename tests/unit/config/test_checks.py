@@ -74,7 +74,7 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
             ["strategy=fsdp", "parallel.pp=2", "parallel.schedule=zero_bubble"],
             2,
             "parallel.schedule=zero_bubble is incompatible with strategy=fsdp: it frees gathered parameters after each "
-            "backward, and the two halves of one need the same - use parallel.schedule=1f1b, or strategy=zero1",
+            "backward, and this schedule splits a backward in two - use parallel.schedule=1f1b, or strategy=zero1",
         ),
         (
             ["strategy=single", "parallel.pp=2"],
@@ -149,13 +149,13 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["model=moe_tiny", "strategy=tp", "parallel.sequence_parallel=false"],
             2,
-            "model=moe_tiny is incompatible with parallel.sequence_parallel=false: each rank of tp would send the same "
-            "tokens - use parallel.sequence_parallel=true",
+            "model=moe_tiny is incompatible with parallel.sequence_parallel=false: every rank of tp would send the "
+            "same tokens - use parallel.sequence_parallel=true",
         ),
         (
             ["model=moe_tiny", "strategy=ring", "model.capacity_factor=1.0"],
             2,
-            "model=moe_tiny is incompatible with parallel.cp=2: which tokens find a place would follow from it - "
+            "model=moe_tiny is incompatible with parallel.cp=2: which tokens an expert takes would depend on it - "
             "use model.capacity_factor=null",
         ),
         (
@@ -168,7 +168,7 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["model=moe_tiny", "model.experts_per_token=9"],
             1,
-            "model.experts_per_token=9 is more than 8: a token goes to each expert once at most - "
+            "model.experts_per_token=9 is more than 8: a token is sent to each expert at most once - "
             "use model.experts_per_token=8",
         ),
         (
@@ -221,25 +221,25 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["strategy=ring", "model=bert_tiny", "data=classification", "data.path=x"],
             2,
-            "parallel.cp=2 is incompatible with model=bert_tiny: an encoder reads whole samples - "
+            "parallel.cp=2 is incompatible with model=bert_tiny: an encoder needs whole samples - "
             "use parallel.cp=1, or a GPT or Llama",
         ),
         (
             ["strategy=ring", "model=gpt2_tiny", "task=regression"],
             2,
-            "parallel.cp=2 is incompatible with task=regression: targets are cut with the tokens, one for each - "
+            "parallel.cp=2 is incompatible with task=regression: targets are sharded with the tokens, one per token - "
             "use parallel.cp=1",
         ),
         (
             ["strategy=ring", "model=gpt2_tiny", "task._target_=a.Task"],
             2,
-            "parallel.cp=2 is incompatible with task._target_: targets are cut with the tokens, one for each - "
+            "parallel.cp=2 is incompatible with task._target_: targets are sharded with the tokens, one per token - "
             "use parallel.cp=1",
         ),
         (
             ["strategy=ring", "model=custom", "model._target_=a.B"],
             2,
-            "parallel.cp=2 is incompatible with model=custom: its attention sees one rank - "
+            "parallel.cp=2 is incompatible with model=custom: its attention covers the tokens of one rank only - "
             "use parallel.cp=1, or a GPT or Llama",
         ),
         (
@@ -279,7 +279,8 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
             ["strategy=zero1", "strategy.communication_hook=topk", "precision=fp16"],
             2,
             "strategy.communication_hook=topk with strategy.error_feedback=true is incompatible with precision=fp16: "
-            "what is kept for the next step is in units of a loss scale that changes, and not finite after an overflow "
+            "the error kept for the next step depends on a loss scale that changes, and is not finite after an "
+            "overflow "
             "- use strategy.error_feedback=false, or precision=bf16",
         ),
         (
@@ -302,8 +303,8 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["model=gpt2_tiny", "parallel.tp=2", "parallel.sequence_parallel=false", "model.dropout=0.1"],
             2,
-            "parallel.tp=2 with model.dropout=0.1 needs parallel.sequence_parallel=true: activations that every rank "
-            "repeats need equal masks, those that it has a part of different ones - "
+            "parallel.tp=2 with model.dropout=0.1 needs parallel.sequence_parallel=true: replicated activations need "
+            "the same dropout mask on every rank, sharded ones need different masks - "
             "use parallel.sequence_parallel=true or model.dropout=0",
         ),
         (
@@ -383,7 +384,7 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
             ["optimizer.in_backward=true", "train.clip_norm=null", "train.micro_batch_size=2"],
             2,
             "optimizer.in_backward=true is incompatible with accumulation over 2 micro-batches: "
-            "each would update on its own - use train.micro_batch_size=4",
+            "each of them would update the parameters - use train.micro_batch_size=4",
         ),
         (
             ["optimizer.in_backward=true", "strategy=ddp"],
@@ -395,13 +396,13 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
             ["optimizer.in_backward=true", "precision=fp16"],
             2,
             "optimizer.in_backward=true is incompatible with loss scaling: "
-            "the update comes before anyone knows of an overflow - use precision=bf16",
+            "the update happens before an overflow can be detected - use precision=bf16",
         ),
         (
             ["strategy=ddp", "strategy.offload=parameters"],
             2,
-            "strategy.offload=parameters is incompatible with strategy=ddp: its forward uses whole parameters where "
-            "they lie - use strategy.offload=optimizer or strategy=fsdp",
+            "strategy.offload=parameters is incompatible with strategy=ddp: its forward needs whole parameters on "
+            "the device - use strategy.offload=optimizer or strategy=fsdp",
         ),
         (
             ["strategy=fsdp", *NVME],
@@ -411,8 +412,8 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["strategy=fsdp", "strategy.offload=optimizer", "strategy.offload_to=nvme"],
             2,
-            "strategy.offload_to=nvme with strategy.offload_folder=null: the folder takes the file of states that "
-            "leave memory - use strategy.offload_to=nvme strategy.offload_folder=FOLDER, both or neither",
+            "strategy.offload_to=nvme with strategy.offload_folder=null: the folder holds the file of "
+            "offloaded states - use strategy.offload_to=nvme strategy.offload_folder=FOLDER, both or neither",
         ),
         (
             ["strategy=fsdp", "strategy.reshard_after_forward=3"],

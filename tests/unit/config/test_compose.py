@@ -129,7 +129,7 @@ def test_experiments_leave_every_other_choice_free() -> None:
         ),
         (
             ["strategy=ddp,fsdp"],
-            "strategy=ddp,fsdp asks for several runs - add -m, or quote a text with a comma: 'strategy=\"a,b\"'",
+            "strategy=ddp,fsdp asks for several runs - add -m, or quote a value with a comma: 'strategy=\"a,b\"'",
         ),
         (
             ["strategy.name=ddp"],
@@ -274,7 +274,7 @@ def test_glob_sees_the_users_own_options(own: Path) -> None:
         ("precision=glob(q*)", "precision=glob(q*) matches nothing - options: bf16, fp16, fp32, tf32"),
         (
             "seed=interval(0,1)",
-            "seed=interval(0,1) has endlessly many values - list them, or use range: seed=range(1,5)",
+            "seed=interval(0,1) has infinitely many values - list them, or use range: seed=range(1,5)",
         ),
         ("seed=range(0,1000000000)", "the sweep has more than 10000 points - use shorter lists"),
     ],

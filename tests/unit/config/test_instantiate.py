@@ -53,7 +53,7 @@ def test_what_is_named_exactly_may_come_from_elsewhere() -> None:
         (
             "their_package.Fraction",
             ["their_package.*"],
-            "_target_=their_package.Fraction is not allowed: it is fractions.Fraction, only imported there - "
+            "_target_=their_package.Fraction is not allowed: it is fractions.Fraction, and only imported there - "
             "name it by its home: _target_=fractions.Fraction 'allow_targets=[fractions.*]'",
         ),
         (

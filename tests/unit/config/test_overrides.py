@@ -40,7 +40,10 @@ def test_keys_may_be_removed() -> None:
         ("strategy=3", 'unknown strategy "3" - options: ddp, fsdp, zero1, zero2'),
         ("~strategy", "strategy cannot be removed - choose one of its options: ddp, fsdp, zero1, zero2"),
         ("strategy.name=ddp", "strategy.name is fixed by the choice of strategy - use strategy=OPTION: ddp,"),
-        ("strategy=ddp,fsdp", "strategy=ddp,fsdp asks for several runs - add -m, or quote a text with a comma:"),
+        (
+            "strategy=ddp,fsdp",
+            "strategy=ddp,fsdp asks for several runs - add -m, or quote a value with a comma:",
+        ),
         ("hardware=h100", "hardware is not part of an experiment: it says what to plan for - use dtk plan hardware="),
         ("hardware.name=x", "hardware.name is not part of an experiment"),
         ("sweep=mine", "sweep is not part of an experiment: it says which runs to make - use dtk sweep NAME"),
@@ -90,7 +93,7 @@ def test_without_a_list_there_is_one_point() -> None:
     [
         (["strategy=glob(x*)"], "matches nothing - options: ddp"),
         (["train.steps=glob(x*)"], "train.steps has no options: glob() matches the files of a group"),
-        (["optimizer.lr=interval(0,1)"], "has endlessly many values - list them, or use range"),
+        (["optimizer.lr=interval(0,1)"], "has infinitely many values - list them, or use range"),
         ([f"seed=range(0,{LARGEST_SWEEP + 1})"], f"more than {LARGEST_SWEEP} points"),
         (["seed=range(0,200)", "train.steps=range(0,200)"], f"more than {LARGEST_SWEEP} points"),
         (["seed=range(3,3)"], "has no value"),

@@ -34,7 +34,7 @@ def test_a_rank_that_never_answers_is_named(tmp_path, monkeypatch):
     assert time.monotonic() - began < 15
     result = collectives.judge(said, "gloo")
     assert result.status == "failure"
-    assert result.summary.startswith("rank 1 of 2 on gloo: never came: no answer in 5 s (rank 0 waited in ")
+    assert result.summary.startswith("rank 1 of 2 on gloo: never joined: no answer in 5 s (rank 0 waited in ")
     assert result.remedies[0].command == "TORCH_CPP_LOG_LEVEL=INFO dtk doctor --only collectives_gloo -v"
 
 

@@ -20,13 +20,13 @@ BAD = [
     ("throttling", {"throttle": "!13", "0.throttle_old": 0x40}, "failure", "hardware_thermal", "-i 0"),
     ("throttling", {"0.throttle": "!15"}, "failure", "GPU 0 stopped answering: GPU is lost", "reboot"),
     ("ecc", {"1.ecc_uncorrected": 3}, "failure", "GPU 1: 3 uncorrected ECC errors since its last", "--gpu-reset -i 1"),
-    ("ecc", {"1.ecc_uncorrected_ever": 2}, "warning", "GPU 1: 2 uncorrected ECC errors in its life", "-d ECC -i 1"),
+    ("ecc", {"1.ecc_uncorrected_ever": 2}, "warning", "GPU 1: 2 uncorrected ECC errors in its lifetime", "-d ECC -i 1"),
     ("ecc", {"0.ecc_corrected": 5000}, "warning", "GPU 0: 5,000 corrected ECC errors", "-d ECC -i 0"),
     ("ecc", {"0.ecc": 0}, "warning", "GPU 0: ECC is off", "-e 1"),
-    ("remapped_rows", {"0.rows_pending": 1}, "failure", "GPU 0: a faulty row waits for a reset", "--gpu-reset -i 0"),
+    ("remapped_rows", {"0.rows_pending": 1}, "failure", "GPU 0: a faulty row will be remapped", "--gpu-reset -i 0"),
     ("remapped_rows", {"1.rows_failed": 1}, "failure", "GPU 1: a row could not be remapped", "ROW_REMAPPER -i 1"),
-    ("remapped_rows", {"rows": "!3", "1.pages_pending": 1}, "warning", "GPU 1: a page waits", "--gpu-reset -i 1"),
-    ("gpu_processes", {"0.memory_used": 40_000_000_000}, "warning", "held by no process that is", "/dev/nvidia0"),
+    ("remapped_rows", {"rows": "!3", "1.pages_pending": 1}, "warning", "page will be retired", "--gpu-reset -i 1"),
+    ("gpu_processes", {"0.memory_used": 40_000_000_000}, "warning", "in use by processes that are not", "/dev/nvidia0"),
 ]  # fmt: skip
 NOT_BAD = [
     ("clocks", {"sm_clock": 210}),  # idle
@@ -34,11 +34,11 @@ NOT_BAD = [
     ("ecc", {"ecc_corrected": 12}),
 ]
 SILENT = [
-    ("clocks", {"sm_clock": "!3", "max_clock": "!3"}, "do not tell"),
-    ("throttling", {"throttle": "!13", "throttle_old": "!13"}, "do not tell"),
-    ("ecc", {"ecc": "!3"}, "do not tell"),
-    ("remapped_rows", {"rows": "!3", "pages_pending": "!3"}, "do not tell"),
-    ("gpu_processes", {"process": "!3", "memory": "!3"}, "do not tell"),
+    ("clocks", {"sm_clock": "!3", "max_clock": "!3"}, "do not report it"),
+    ("throttling", {"throttle": "!13", "throttle_old": "!13"}, "do not report it"),
+    ("ecc", {"ecc": "!3"}, "do not report it"),
+    ("remapped_rows", {"rows": "!3", "pages_pending": "!3"}, "do not report it"),
+    ("gpu_processes", {"process": "!3", "memory": "!3"}, "do not report it"),
     ("clocks", {"devices": 0}, "lists no device"),
 ]
 

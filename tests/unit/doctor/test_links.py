@@ -20,9 +20,9 @@ NOT_BAD = [
     ("nvlink", {"fabric": 3}),
 ]
 SILENT = [
-    ("nvlink", {"links": "!3"}, "do not tell"),
+    ("nvlink", {"links": "!3"}, "do not report it"),
     ("nvlink", {"link": 0}, "no link is up on any GPU"),
-    ("pcie", {"pcie_width": "!3"}, "do not tell"),
+    ("pcie", {"pcie_width": "!3"}, "do not report it"),
 ]
 
 

@@ -46,11 +46,11 @@ def test_a_finding_of_the_table_is_filled_in_and_the_check_may_decide_how_bad_it
     remedy = Remedy("reseat the card, try another slot or riser", "sudo lspci -vv -s 0000:3b:00 | grep -i LnkSta")
     assert wide == Finding("warning", "GPU 2: PCIe x8 of x16", remedy)
     assert found("node_silent", node=3) == Finding(
-        "failure", "node 3 does not answer", Remedy("see whether it still lives")
+        "failure", "node 3 does not answer", Remedy("check whether it is still running")
     )
     texts = [found("inodes", bad=bad, files=12345, place="/runs") for bad in (True, False)]
     assert [finding.status for finding in texts] == ["failure", "warning"]
-    assert texts[0].text == "12,345 files more can be made at /runs (inodes)"
+    assert texts[0].text == "only 12,345 more files can be created at /runs (inodes)"
     assert found("python_debug", name="Python 3").remedy is None
 
 

@@ -24,11 +24,11 @@ def test_a_host_name_that_does_not_resolve():
 def test_a_host_name_of_another_machine_or_of_loopback(scope):
     findings, addresses = network._own_name("192.0.2.7", False)
     assert (findings[0].status, addresses) == ("warning", ["192.0.2.7"])
-    assert "no address of this machine" in findings[0].text
+    assert "not an address of this machine" in findings[0].text
     assert network._own_name("localhost", False)[0] == []
     (finding,) = network._own_name("localhost", True)[0]
     assert finding.status == "failure"
-    assert "talk to themselves" in finding.text
+    assert "connect to themselves" in finding.text
 
 
 def test_master_addr_that_does_not_resolve(scope, monkeypatch):
@@ -82,7 +82,7 @@ def test_interfaces_between_nodes(tmp_path):
     interface(tmp_path, "lo", "0x9")
     interface(tmp_path, "docker0")
     alone = network.judge_interfaces(tmp_path, True)
-    assert (alone.status, alone.summary) == ("failure", "no interface leads to another machine")
+    assert (alone.status, alone.summary) == ("failure", "no interface connects to another machine")
     interface(tmp_path, "eth0")
     assert network.judge_interfaces(tmp_path, True).status == "ok"
     interface(tmp_path, "eth1", mtu="9000")
@@ -106,7 +106,7 @@ def test_a_port_that_is_taken(tmp_path, monkeypatch):
         port = server.getsockname()[1]
         named = network.ports(Scope(tmp_path, port=port))
         assert named.status == "failure"
-        assert named.summary == f"port {port} that you named cannot be listened on: Address already in use"
+        assert named.summary == f"cannot listen on port {port} that you named: Address already in use"
         assert named.remedies[0].command == f"ss -ltnp 'sport = :{port}'"
         monkeypatch.setenv("MASTER_PORT", str(port))
         assert network.ports(Scope(tmp_path)).status == "failure"
@@ -120,4 +120,4 @@ def test_a_port_that_is_taken(tmp_path, monkeypatch):
 def test_a_port_that_is_none(scope, monkeypatch):
     monkeypatch.setenv("MASTER_PORT", "70000")
     result = network.ports(scope)
-    assert (result.status, result.summary) == ("failure", "MASTER_PORT=70000 is no port (1 to 65535)")
+    assert (result.status, result.summary) == ("failure", "MASTER_PORT=70000 is not a port (1 to 65535)")

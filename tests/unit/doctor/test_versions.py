@@ -65,7 +65,7 @@ def test_a_torch_that_fits(site, tmp_path):
     [
         ({"version": "2.3.1"}, "torch 2.3.1 is older than 2.11"),
         ({"available": False}, "built without torch.distributed"),
-        ({"numpy_is_bad": True}, "do not fit: RuntimeError: Numpy is not available"),
+        ({"numpy_is_bad": True}, "are incompatible: RuntimeError: Numpy is not available"),
         ({"source": "raise ImportError('libcudart.so.13: cannot open')"}, "ImportError: libcudart.so.13: cannot open"),
         ({"source": "import os; os.kill(os.getpid(), 11)"}, "killed by SIGSEGV"),
         ({"source": "import os; os._exit(0)"}, "it printed nothing"),
@@ -105,8 +105,8 @@ def test_the_interpreter():
 @pytest.mark.parametrize(
     ("package", "version", "text", "command"),
     [
-        ("hydra-core", "1.1.0", "hydra-core 1.1.0 is not what dtk is made for", "'hydra-core>=1.3.2,<1.5'"),
-        ("hydra-core", "2.0", "hydra-core 2.0 is not what", "hydra-core"),
+        ("hydra-core", "1.1.0", "hydra-core 1.1.0 is not a version that dtk supports", "'hydra-core>=1.3.2,<1.5'"),
+        ("hydra-core", "2.0", "hydra-core 2.0 is not a version", "hydra-core"),
         ("antlr4-python3-runtime", "4.13.2", "OmegaConf 2.3.0 reads its grammar with 4.9 only", "==4.9.*"),
     ],
 )
@@ -138,7 +138,7 @@ def test_extras_that_are_half_installed_or_old(monkeypatch, site, scope):
     told = "\n".join((result.summary, *result.details))
     assert "extra hf is half installed: datasets, tokenizers, tiktoken missing" in told
     assert "psutil 5.1 is older than 5.9" in told
-    assert "pynvml 8.0.4 brings another module pynvml" in told
+    assert "pynvml 8.0.4 installs another module pynvml" in told
     assert f"{sys.executable} -m pip uninstall -y pynvml" in [remedy.command for remedy in result.remedies]
 
 

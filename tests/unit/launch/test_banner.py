@@ -39,9 +39,9 @@ def test_one_is_singular(capsys, paths):
     )
     assert "8 samples = 2 ranks x 4 x 1 accumulated" in opening(capsys, paths)
     Console().failure(Failure(rank=1, reason="x", victims=[0]), "failed", paths)
-    assert "then   rank 0 ended because of it" in capsys.readouterr().out
+    assert "then   rank 0 ended as a consequence" in capsys.readouterr().out
     Console().failure(Failure(rank=1, reason="x", victims=[0, 2]), "failed", paths)
-    assert "then   ranks 0, 2 ended because of it" in capsys.readouterr().out
+    assert "then   ranks 0, 2 ended as a consequence" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "wsd"])

@@ -42,8 +42,8 @@ def test_what_is_set_and_what_of_the_users_wins(opening, tmp_path, monkeypatch):
     (tmp_path / "nccl.conf").write_text("NCCL_IB_TIMEOUT=18\n")
     assert opening("infiniband", interface="eth0") == [
         "nccl      infiniband: NCCL_SOCKET_IFNAME==eth0",
-        "your NCCL_DEBUG=INFO wins (the preset says WARN)",
-        f"your NCCL_IB_TIMEOUT=18 in {tmp_path / 'nccl.conf'} wins (the preset says 22)",
+        "your NCCL_DEBUG=INFO takes precedence (the preset has WARN)",
+        f"your NCCL_IB_TIMEOUT=18 in {tmp_path / 'nccl.conf'} takes precedence (the preset has 22)",
     ]
 
 

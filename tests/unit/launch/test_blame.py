@@ -101,4 +101,4 @@ def test_a_rank_that_ended_in_order_is_not_said_to_be_killed(paths, monkeypatch)
     monkeypatch.setattr("dtk.launch.blame.where_it_was", lambda *_: (4, "end"))
     failure, state = find_failure(paths, 0, 2, {0: 1})
     assert (failure.rank, failure.exit_code, failure.victims, state) == (1, 0, [0], "failed")
-    assert failure.reason == "it ended with exit code 0 while others continued"
+    assert failure.reason == "it ended with exit code 0 while the others continued"

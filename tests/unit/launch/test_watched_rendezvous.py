@@ -50,7 +50,7 @@ def test_the_rank_that_stands_still_is_blamed_with_its_place(paths: RunPaths) ->
     verdict = missing_ranks(paths, LIMIT_S)
     assert verdict is not None
     assert (verdict.culprits, verdict.victims, verdict.attempt, verdict.kind) == ([2], [0, 1, 3], 0, "stall")
-    assert verdict.reason.endswith("for rank 2, which stood still at train.py:12 in load")
+    assert verdict.reason.endswith("for rank 2, which made no progress at train.py:12 in load")
     assert "waited in init_process_group for 60 s" in verdict.reason
 
 
@@ -104,7 +104,7 @@ def test_only_the_last_attempt_counts(paths: RunPaths) -> None:
 def test_without_frames_the_place_is_unknown(paths: RunPaths) -> None:
     write(paths, 2, "started", frames=[])
     verdict = missing_ranks(paths, LIMIT_S)
-    assert verdict is not None and verdict.reason.endswith("stood still at an unknown place")
+    assert verdict is not None and verdict.reason.endswith("made no progress at an unknown place")
 
 
 def test_a_file_that_is_being_written_is_left_out(paths: RunPaths, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_other_ends() -> None:
     stuck = judge(
         records(End(), End(), End("stalled", stack=(Frame("/job/data.py", 9, "read"),)), last=1), {}, "a test"
     )
-    assert stuck.stands.endswith("rank 2 stands still outside any call")
-    assert stuck.waiting[2] == "stands still outside any call"
+    assert stuck.stands.endswith("rank 2 is stuck outside any call")
+    assert stuck.waiting[2] == "is stuck outside any call"
     exited = judge(records(End(), End(), End("exited"), last=1), {}, "a test")
     assert exited.stands.endswith("rank 2 ended")

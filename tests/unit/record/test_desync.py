@@ -89,7 +89,7 @@ def test_a_stall_blames_who_is_outside_while_others_wait():
     outside = Place(1, "", "loader.py:3 in get (inside wait)", region="data", step=4)
     verdict = stall([place(0, "all_reduce"), outside, place(2, "all_reduce")], [], {}, 7.2, 0, 9.0)
     assert (verdict.culprits, verdict.victims, verdict.region, verdict.step) == ([1], [0, 2], "data", 4)
-    assert "rank 1 stands at loader.py:3" in verdict.reason
+    assert "rank 1 is at loader.py:3" in verdict.reason
 
 
 def test_a_stall_in_which_all_wait_blames_nobody():

@@ -167,7 +167,7 @@ def test_online_by_order_and_a_stalling_server_ends_in_one_report(
     tracker.close(0)
     assert time.perf_counter() - began_s < trackers.CLOSE_S + 1
     flush_reports()
-    assert capfd.readouterr().err.count("dtk: tracker wandb: not done after 5 s") == 1
+    assert capfd.readouterr().err.count("dtk: tracker wandb: not finished after 5 s") == 1
     tracker._process.kill()
     tracker._process.wait()
 

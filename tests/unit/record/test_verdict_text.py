@@ -39,7 +39,7 @@ def test_where_ranks_stand_of_which_none_moves() -> None:
     outside = [Place(1, "", "train.py:9 in load")]
     inside = [Place(rank, "all_reduce [8]", "train.py:12 in step", group_name="dp") for rank in (0, 2)]
     assert verdict_text.stall(30.4, [3], {4: "failed", 5: "end"}, [outside, inside]) == (
-        "nothing moved for 30 s: rank 3 does not answer: it is stopped, or native code holds Python's lock; "
-        "rank 4 failed before; rank 5 ended in order before; rank 1 stands at train.py:9 in load, outside any recorded "
+        "no progress for 30 s: rank 3 does not answer: it is stopped, or native code holds the GIL; "
+        "rank 4 failed before; rank 5 ended in order before; rank 1 is at train.py:9 in load, outside any recorded "
         "collective; ranks 0, 2 wait in all_reduce [8] at train.py:12 in step of group dp"
     )

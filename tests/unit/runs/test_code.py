@@ -43,7 +43,7 @@ def test_changes_that_are_not_committed(repository: Path) -> None:
     assert compare_code(clean).differs == ["uncommitted changes: none then, some now"]
     assert compare_code(dirty).differs == []
     (repository / "train.py").write_text("print(2)\n", encoding="utf-8")
-    assert compare_code(dirty).differs == ["uncommitted changes: others than then"]
+    assert compare_code(dirty).differs == ["uncommitted changes: different ones"]
     git(repository, "checkout", "-q", "train.py")
     assert compare_code(dirty).differs == ["uncommitted changes: some then, none now"]
 
@@ -68,9 +68,9 @@ def test_what_cannot_be_compared_is_said(repository: Path, tmp_path_factory: pyt
     before = manifest(repository)
     assert compare_code({**before, "git": None}).unknown == ["it was started outside any git repository"]
     untold = {**before, "git": {**before["git"], "dirty": None, "diff_sha256": None}}
-    assert compare_code(untold).unknown == ["git did not tell the uncommitted changes then"]
+    assert compare_code(untold).unknown == ["git could not list the uncommitted changes then"]
     words = compare_code(untold).words("it")
-    assert words == "the code cannot be compared with that of it: git did not tell the uncommitted changes then"
+    assert words == "the code cannot be compared with that of it: git could not list the uncommitted changes then"
 
 
 def test_outside_a_repository(repository: Path, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,7 +188,7 @@ def test_ctrl_c_stays_what_it_is(monkeypatch):
 
 
 def test_another_width_than_the_vocabulary_is_said():
-    told = "the model answers with 256 logits per token, but data.vocab_size=100"
+    told = "the model returns 256 logits per token, but data.vocab_size=100"
     assert told in simulate(custom("Fine", "ddp", 4, "data.vocab_size=100"), 4).notes
     assert not any("logits" in note for note in simulate(custom("Fine", "ddp", 4, "data.vocab_size=256"), 4).notes)
 

@@ -73,7 +73,7 @@ def test_a_tensor_lies_in_a_file_of_the_checkpoint(tmp_path: Path, change: dict[
     index = index_of(tmp_path)
     index.storage_data = {key: dataclasses.replace(place, **change) for key, place in index.storage_data.items()}
     (tmp_path / ".metadata").write_bytes(pickle.dumps(index))
-    with pytest.raises(ValueError, match=r"not a file of the checkpoint|not one that dtk writes"):
+    with pytest.raises(ValueError, match=r"not a file of the checkpoint|entry that dtk does not write"):
         Reader(tmp_path).read_metadata()
 
 
