@@ -300,12 +300,10 @@ def overlap(measures: Mapping[str, Any], culprits: Sequence[int] = ()) -> dict[i
 
 def breakdown(measures: Mapping[str, Any]) -> Breakdown | None:
     """Return the mean over ranks of one step, from `report.measures.overlap`."""
-    overlap = measures.get("overlap")
-    overlap = overlap if isinstance(overlap, dict) else {}
-    ranks, steps = overlap.get("ranks"), overlap.get("steps")
-    if not isinstance(ranks, dict) or not ranks or not isinstance(steps, int) or steps < 1:
+    steps = _part(measures, "overlap").get("steps")
+    records = [record for record in _part(measures, "overlap", "ranks").values() if isinstance(record, dict)]
+    if not records or not isinstance(steps, int) or steps < 1:
         return None
-    records = [record for record in ranks.values() if isinstance(record, dict)]
     counts = [len(r["steps"]) if isinstance(r.get("steps"), list) and r["steps"] else steps for r in records]
 
     def mean(key: str) -> float:

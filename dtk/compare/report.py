@@ -1,9 +1,10 @@
 """Builds the document of a comparison: the answer, why, the figures, parity, and what disturbs them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from diagnostics.contract.formatting import bytes_text, seconds_text
 from diagnostics.report import document as doc
+from diagnostics.report.measures import Breakdown
 from diagnostics.runs.records import as_mapping
 from dtk.compare.formatting import (
     interval_text,
@@ -134,21 +135,24 @@ def _bars(title: str, figure: Figure | None, colours: dict[str, int]) -> doc.Onl
 
 def _breakdown(comparison: Comparison) -> doc.Only | None:
     """Return where a step of the profiled window goes, of the variants that recorded it."""
+    steps = {each.label: [run.breakdown for run in each.compared if run.breakdown] for each in comparison.compared}
+    return doc.on_page(where_a_step_goes(steps)) if any(steps.values()) else None
+
+
+def where_a_step_goes(steps: Mapping[str, Sequence[Breakdown]]) -> doc.Section:
+    """Return a bar for each name, the mean of its breakdowns; names without any are left out."""
     bars = []
-    for variant in comparison.compared:
-        parts = [run.breakdown for run in variant.compared if run.breakdown is not None]
+    for name, parts in steps.items():
         if parts:
             mean = [sum(getattr(part, key) for part in parts) / len(parts) for key in _TIMES]
             wall, compute, overlapped, exposed, copies = mean
             rest = max(0.0, wall - compute - exposed - copies)
             values = (max(0.0, compute - overlapped), overlapped, exposed, copies, rest)
             texts = tuple(seconds_text(value / 1e3) for value in values)
-            bars.append(doc.Bar(variant.label, values, texts, seconds_text(wall / 1e3)))
-    if not bars:
-        return None
+            bars.append(doc.Bar(name, values, texts, seconds_text(wall / 1e3)))
     note = "Mean over ranks and steps of the profiler's window; at the end of a bar its length."
     drawing = doc.Bars("Where a step goes", tuple(bars), _PARTS)
-    return doc.on_page(doc.Section("Where a step goes", (doc.remark(note), drawing)))
+    return doc.Section("Where a step goes", (doc.remark(note), drawing))
 
 
 def _losses(comparison: Comparison, colours: dict[str, int]) -> doc.Only | None:

@@ -14,6 +14,7 @@ from diagnostics.contract.formatting import clean, seconds_text
 from diagnostics.evidence.limits import Limits, lines_of, whole
 from diagnostics.evidence.readers.ring import call_of
 from diagnostics.evidence.ring.format import parse
+from diagnostics.report.measures import Breakdown, breakdown
 from diagnostics.runs.find import Run
 from diagnostics.runs.records import first_steps, logged_steps, made_again, mapping, number, objects, whole_number
 
@@ -111,6 +112,22 @@ def _call(paths: RunPaths, rank: int, now_s: float) -> str:
     record = records[-1]
     where = f" at {record.file}:{record.line}" if record.file else ""
     return f"{call_of(record).described.text} for {seconds_text(max(0.0, now_s - record.time_s))}{where}"
+
+
+def unread_ns(paths: RunPaths) -> int:
+    """Return when the newest trace was written, nanoseconds since 1970; 0 without traces or with a report of them."""
+    traces = [path.stat().st_mtime_ns for path in (paths.root / "traces").glob("rank_*")]
+    with suppress(OSError):
+        if (paths.root / "report" / "report.json").stat().st_mtime_ns >= max(traces, default=0):
+            return 0
+    return max(traces, default=0)
+
+
+def step_parts(paths: RunPaths) -> Breakdown | None:
+    """Return where a step of the profiled window went, by the run's report; None without traces or a report."""
+    with suppress(AttributeError, KeyError, TypeError, ValueError, OverflowError):  # Of somebody else's report.
+        return breakdown(mapping(str(paths.root / "report" / "report.json"), [])["measures"])
+    return None
 
 
 def tags(runs: Iterable[Run]) -> dict[str, set[str]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import msgspec
 from msgspec.structs import replace
 
 from diagnostics.contract.artifacts import RunPaths
@@ -16,15 +17,20 @@ from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
 from diagnostics.contract.invocation import command
 from diagnostics.report import document as doc
+from diagnostics.report.measures import Breakdown
 from diagnostics.runs.find import FAILED, Run, list_runs, looks_like_run, read_details
 from diagnostics.runs.planned import planned_and_measured
 from diagnostics.runs.records import mapping
 from diagnostics.runs.text import COLUMNS, age, cells_of
 from dtk.compare.formatting import number_text
+from dtk.compare.report import where_a_step_goes
 from dtk.errors import DtkError
+from dtk.plan.prediction import Prediction
+from dtk.plan.report.document import document as plan_document
+from dtk.plan.report.model import PlanReport
 from dtk.record.metrics import BOOKKEEPING
 from dtk.runs.select import SORTS
-from dtk.ui.live import MOST_MARKS, RankNow, curves, ranks, sweeps, tags
+from dtk.ui.live import MOST_MARKS, RankNow, curves, ranks, step_parts, sweeps, tags
 
 PAGE_ROWS = 200  # Runs on a page: a browser lays out so many rows at once without a pause.
 DENSE_RANKS = 64  # Beyond so many ranks each has a cell instead of a row.
@@ -143,7 +149,7 @@ def run_page(folder: Path, identity: str) -> doc.Document:
     """
     path = find(folder, identity)
     details, paths = read_details(path), RunPaths(path)
-    run, status, drawn = details.run, details.status, curves(paths.metrics)
+    run, status, drawn, step = details.run, details.status, curves(paths.metrics), step_parts(paths)
     failure = status.failure if status else None
     where = run_path(identity)
     figures = details.summary if run.state == "finished" else {**details.summary, **details.last_metrics}
@@ -153,29 +159,55 @@ def run_page(folder: Path, identity: str) -> doc.Document:
     elif status is not None and status.reason:
         lead.append(doc.Field("reason", str(status.reason)))
     lead += [doc.Field("problem", doc.Span(problem, "warn")) for problem in run.problems]
+    if step is None:
+        traced = any((path / "traces").glob("rank_*"))
+        how = "the traces are being read" if traced else "no trace; record=full profiles some steps"
+        lead.append(doc.Field("exposed communication", doc.Span(how, "soft")))
     lead.append(doc.Field("terminal", doc.Span(command("diagnose", path), "code")))
-    actions = (link("All runs", "/"), "  ", link("Diagnose", f"{where}/diagnosis"))
+    actions = (link("All runs", "/"), "  ", link("Diagnose", f"{where}/diagnosis"), "  ", link("Plan", f"{where}/plan"))
     return doc.Document(
         title=f"{run.state}: {identity}",
         answer=identity,
         heading=identity,
         badge=(run.state, _tone(run.state)),
-        lead=(doc.Paragraph(actions), *doc.present(_strip({"step": run.step, **figures})), doc.Fields(tuple(lead))),
+        lead=doc.present(doc.Paragraph(actions), _strip({"step": run.step, **figures}, step), doc.Fields(tuple(lead))),
         blocks=doc.present(
             _training(drawn),
             _ranks(ranks(paths, time.time()), live=run.state == "running"),
+            where_a_step_goes({"a step": [step]}) if step is not None else None,
             _planned(paths, figures),
             _summary(details.summary),
         ),
     )
 
 
-def _strip(figures: Mapping[str, Any]) -> doc.Cards | None:
+def plan_page(folder: Path, identity: str) -> doc.Document:
+    """Return the page of what was planned for a run before it started.
+
+    Raises:
+        DtkError: there is no such run, or no plan of it.
+    """
+    path = find(folder, identity)
+    try:
+        plan = msgspec.convert(mapping(str(RunPaths(path).plan), []), Prediction)
+    except msgspec.ValidationError as error:
+        why = "the formulas do not know its model, or it is of another version"
+        raise DtkError(f"{identity} has no plan", why) from error
+    job = tuple(read_details(path).overrides)
+    made = plan_document(PlanReport(job=job, plan=plan, local_size=0, compute_dtype=""))
+    back = doc.Paragraph((link("All runs", "/"), "  ", link(identity, run_path(identity))))
+    return replace(made, lead=(back, *made.lead))
+
+
+def _strip(figures: Mapping[str, Any], step: Breakdown | None) -> doc.Cards | None:
     """Return the headline figures beside each other; MFU that is not known says why. None before the first step."""
     shown = {name: _text(name, value) for name in ("step", *FIRST) if (value := figures.get(name)) is not None}
     cards = [doc.Card(text, (doc.Span(_title(name), "soft"),)) for name, text in shown.items()]
     if figures.get("mfu_reason") and "mfu" not in shown:
         cards.append(doc.Card("-", (doc.Span(f"MFU: {figures['mfu_reason']}", "soft"),)))
+    if step is not None:
+        caption = f"exposed communication a step, {step.exposed_ms / (step.wall_ms or 1):.0%} of it"
+        cards.insert(-1, doc.Card(seconds_text(step.exposed_ms / 1e3), (doc.Span(caption, "soft"),)))
     return doc.Cards(tuple(cards)) if cards else None
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
@@ -17,11 +18,13 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from msgspec.structs import replace
 
+from diagnostics.contract.artifacts import RunPaths
 from diagnostics.report import document as doc
 from diagnostics.report.html import render
 from diagnostics.report.markup import Markup
 from dtk.errors import DtkError
-from dtk.ui.pages import find, link, run_page, runs_page
+from dtk.ui.live import unread_ns
+from dtk.ui.pages import find, link, plan_page, run_page, runs_page
 
 HOST = "127.0.0.1"
 DIAGNOSIS_S = 600.0  # Longest that a diagnosis may take: those of the largest traces take minutes.
@@ -51,6 +54,7 @@ class Server(http.server.ThreadingHTTPServer):
             raise DtkError(what, error.strerror or str(error), fix) from error
         self.folder, self.token = folder, secrets.token_urlsafe(24)
         self.diagnoses: dict[str, tuple[float, bytes]] = {}
+        self.measured: dict[str, int] = {}
         self.one_diagnosis = threading.Lock()
 
     @property
@@ -113,12 +117,26 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             case [""]:
                 return _rendered(runs_page(folder, {name: values[0] for name, values in query.items()}))
             case ["run", identity]:
+                self._measure(find(folder, identity))
                 return _rendered(run_page(folder, identity))
+            case ["run", identity, "plan"]:
+                return _rendered(plan_page(folder, identity))
             case ["run", identity, "diagnosis"]:
                 return self._diagnosis(find(folder, identity))
             case ["compare"]:
                 return _compared([find(folder, name) for name in query.get("run", [])[:MOST_COMPARED]])
         raise DtkError(f"there is no page {path}")
+
+    def _measure(self, run: Path) -> None:
+        """Have new traces read beside the page, once: what they say of a step is then in the run's report."""
+
+        def read() -> None:
+            with suppress(DtkError, OSError):  # The page of the diagnosis says what is wrong.
+                self._diagnosis(run)
+
+        if (unread := unread_ns(RunPaths(run))) and self.server.measured.get(run.name) != unread:
+            self.server.measured[run.name] = unread
+            threading.Thread(target=read, name="dtk-ui-traces", daemon=True).start()
 
     def _diagnosis(self, run: Path) -> bytes:
         """Return the report of a run, once for each change; its limits on time and memory need a process of its own."""

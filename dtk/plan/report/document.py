@@ -83,7 +83,8 @@ def _about(report: PlanReport, heading: str) -> doc.Fields:
     if plan.time is not None and plan.time.peak_flops is not None:
         compute += f", {flops_text(plan.time.peak_flops)} peak a device"
     compute += "; parameters and optimizer state in fp32"
-    fields = doc.Field("job", heading), doc.Field("batch", batch), doc.Field("compute", compute)
+    fields = [doc.Field("job", heading), doc.Field("batch", batch)]
+    fields += [doc.Field("compute", compute)] if report.compute_dtype else []
     return doc.Fields((*fields, *(doc.Field("note", doc.Span(doubt, "warn")) for doubt in report.doubts)))
 
 
@@ -257,7 +258,8 @@ def _traffic(report: PlanReport) -> doc.Section:
     for calls in report.plan.traffic:
         counts = f"{calls.ranks:,}", f"{calls.count:,}", bytes_text(calls.size_bytes), bytes_text(calls.sent_bytes)
         rows.append((calls.op, calls.group, *counts, _LINKS[calls.link]))
-    title = f"Communication of one rank per step ({report.local_size} ranks a node)"
+    of = f" ({counted(report.local_size, 'rank')} a node)" if report.local_size else ""
+    title = f"Communication of one rank per step{of}"
     return doc.Section(title, (doc.table(rows) if len(rows) > 1 else doc.Paragraph("none: there is one rank"),))
 
 

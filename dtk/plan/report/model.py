@@ -31,9 +31,9 @@ class PlanReport:
     """The overrides as typed."""
     plan: Prediction
     local_size: int
-    """Ranks on one node."""
+    """Ranks on one node; 0 when it is not known."""
     compute_dtype: str
-    """Type of the matrix products: float32, tf32, bfloat16 or float16."""
+    """Type of the matrix products: float32, tf32, bfloat16 or float16; empty when it is not known."""
     check: "Check | None" = None
     comparison: Comparison | None = None
     search: Search | None = None

@@ -107,3 +107,16 @@ def test_the_collective_that_a_rank_is_inside(tmp_path: Path) -> None:
     ring.close()
     (run / "flight" / "rank_00000.ring").write_bytes(b"dtk-ring")
     assert live.ranks(RunPaths(run), time.time())[0].call == ""
+
+
+def test_traces_are_unread_until_a_report_is_newer(tmp_path: Path) -> None:
+    run = RunPaths(made(tmp_path, "one"))
+    assert live.unread_ns(run) == 0
+    for name in ("traces/rank_00000.json.gz", "report/report.json"):
+        (run.root / name).parent.mkdir()
+    trace = run.root / "traces" / "rank_00000.json.gz"
+    trace.write_bytes(b"")
+    assert live.unread_ns(run) == trace.stat().st_mtime_ns
+    (run.root / "report" / "report.json").write_text("{}")
+    os.utime(trace, ns=(1, 1))
+    assert live.unread_ns(run) == 0

@@ -9,6 +9,8 @@ from diagnostics.report import document as doc
 from diagnostics.report.html import render
 from dtk.errors import DtkError
 from dtk.ui import pages
+from tests.unit.compare.folders import measures
+from tests.unit.plan.samples import plan
 from tests.unit.ui.folders import beat, made
 
 
@@ -131,3 +133,40 @@ def test_only_runs_of_the_folder_are_found(name: str, folder: Path, tmp_path: Pa
     (folder / "link").symlink_to(tmp_path / "outside")
     with pytest.raises(DtkError, match="there is no run"):
         pages.run_page(folder, name)
+
+
+def reported(run: Path, measures: object) -> None:
+    """The report that `dtk diagnose` leaves in a run folder."""
+    (run / "report").mkdir()
+    write_json(run / "report" / "report.json", {"measures": measures})
+
+
+def test_exposed_communication_is_what_the_report_says_of_the_traces(folder: Path) -> None:
+    page = texts(pages.run_page(folder, "a-ddp"))
+    assert "record=full profiles some steps" in page and "Where a step goes" not in page
+    (folder / "a-ddp" / "traces").mkdir()
+    (folder / "a-ddp" / "traces" / "rank_00000.json.gz").write_bytes(b"")
+    assert "the traces are being read" in texts(pages.run_page(folder, "a-ddp"))
+    reported(folder / "a-ddp", measures(60.0, 20.0, 12.0, 3.0))
+    page = texts(pages.run_page(folder, "a-ddp"))
+    assert "exposed communication a step, 15% of it" in page and "12 ms" in page and "Where a step goes" in page
+
+
+@pytest.mark.parametrize(
+    "damaged", [None, 7, {"overlap": {"ranks": {"0": {"exposed_ms": "x"}}, "steps": 1}}, {"overlap": 1}]
+)
+def test_a_damaged_report_shows_no_exposed_communication(damaged: object, folder: Path) -> None:
+    reported(folder / "a-ddp", damaged)
+    assert "Where a step goes" not in texts(pages.run_page(folder, "a-ddp"))
+
+
+def test_the_plan_of_a_run_is_a_page(folder: Path) -> None:
+    with pytest.raises(DtkError, match="a-ddp has no plan"):
+        pages.plan_page(folder, "a-ddp")
+    write_json(folder / "a-ddp" / "plan.json", plan().as_json())
+    page = texts(pages.plan_page(folder, "a-ddp"))
+    assert "under fsdp on 8 ranks" in page and "/run/a-ddp" in page and "reduce_scatter" in page
+    assert "ranks a node" not in page, "plan.json does not tell"
+    write_json(folder / "a-ddp" / "plan.json", {**plan().as_json(), "traffic": "x"})
+    with pytest.raises(DtkError, match="has no plan"):
+        pages.plan_page(folder, "a-ddp")

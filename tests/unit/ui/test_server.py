@@ -60,7 +60,15 @@ def test_a_foreign_name_that_resolves_to_loopback_is_refused(host: str, server: 
 
 @pytest.mark.parametrize(
     "path",
-    ["/run/none", "/run/" + quote("../..", safe=""), "/run/a-ddp/x", "/x", "/run/%00", "/compare?run=none"],
+    [
+        "/run/none",
+        "/run/" + quote("../..", safe=""),
+        "/run/a-ddp/x",
+        "/run/none/plan",
+        "/x",
+        "/run/%00",
+        "/compare?run=none",
+    ],
 )
 def test_a_page_that_does_not_exist_is_one_clear_line(path: str, server: Server) -> None:
     code, _, body = allowed(server, path)
@@ -89,6 +97,20 @@ def test_the_diagnosis_is_that_of_the_command(server: Server) -> None:
     assert page.decode() == body and (server.folder / "a-ddp" / "report" / "report.html").exists()
     server.diagnoses["a-ddp"] = (made_s, b"kept")
     assert allowed(server, "/run/a-ddp/diagnosis")[2] == "kept", "nothing has changed since"
+
+
+def test_new_traces_are_read_once_beside_the_page(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    monkeypatch.setattr("dtk.ui.server._Handler._diagnosis", lambda _, run: read.append(run.name))
+    assert allowed(server, "/run/a-ddp")[0] == 200 and not read
+    (server.folder / "a-ddp" / "traces").mkdir()
+    (server.folder / "a-ddp" / "traces" / "rank_00000.json.gz").write_bytes(b"")
+    for _ in range(3):
+        assert allowed(server, "/run/a-ddp")[0] == 200
+    for thread in threading.enumerate():
+        if thread.name == "dtk-ui-traces":
+            thread.join(10)
+    assert read == ["a-ddp"]
 
 
 def test_nothing_can_be_posted(server: Server) -> None:
