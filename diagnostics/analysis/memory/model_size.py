@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from diagnostics.contract.strategy_traits import UNKNOWN, StrategyTraits, strategy_traits
 from diagnostics.evidence.model import Evidence, RunEvidence
+from diagnostics.evidence.ring.format import MOST_RANKS
 from diagnostics.evidence.trace.events import DTYPE_BYTES
 from diagnostics.evidence.values import MOST_BYTES, integer
 
@@ -93,7 +94,7 @@ def read(evidence: Evidence) -> ModelSize:
     run = evidence.run
     if run is None:
         return ModelSize(evidence.world_size, "")
-    world_size = evidence.world_size or _count(_figure(run, "world_size"))
+    world_size = evidence.world_size or integer(_figure(run, "world_size"), 1, MOST_RANKS + 1)
     traits = strategy_traits(run.manifest, run.config)
     parts = prod(_count(run.get(f"parallel.{dimension}")) or 1 for dimension in ("tp", "pp"))
     shards, replicas = _shards(run, traits, world_size, parts)

@@ -274,7 +274,7 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading,
             *(
                 EvidenceItem("stacks", stacks[rank].file, text)
                 for rank, text in details.items()
-                if not divergence.position
+                if not divergence.position and rank in stacks
             ),
             *_parts.lines(mismatch_facts(job.evidence)[:2] if printed else []),
         ),

@@ -6,7 +6,7 @@ import struct
 
 from msgspec import Struct
 
-MOST_RANKS = 1_000_000
+MOST_RANKS = 2**18
 """A larger number in a file is no number of ranks: the largest training jobs have some 100,000."""
 MAX_MEMBERS = 1 << 22
 """Of all groups of one rank together, each time that a group names them; with more it is no job's file."""

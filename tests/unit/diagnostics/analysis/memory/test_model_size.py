@@ -72,3 +72,13 @@ def test_the_sum_of_the_units_completes_what_nothing_else_describes():
     assert size.states().total == 400
     assert ModelSize(2, "").with_units(400, "", 2).states() is None
     assert paper("zero3", 64).with_units(400, "adamw", 4) == paper("zero3", 64)
+
+
+@pytest.mark.parametrize(
+    ("stated", "world_size"), [(8, 8), (2**32 - 1, None), (-1, None), (True, None), ("many", None)]
+)
+def test_a_number_of_ranks_in_a_summary_is_bounded(tmp_path, stated, world_size):
+    (tmp_path / "config.yaml").write_text(json.dumps({"strategy": {"name": "ddp"}}))
+    (tmp_path / "summary.json").write_text(json.dumps({"figures": {"world_size": stated}}))
+    size = model_size.read(Evidence(tmp_path, Limits(), run=read(tmp_path, Limits(), [])))
+    assert size.world_size == world_size
