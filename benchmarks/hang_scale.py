@@ -1,4 +1,4 @@
-"""Synthetic flight dumps of many ranks with one planted fault: is the answer right, in what time and memory?
+"""Synthetic flight dumps of many ranks with one injected fault: is the answer right, in what time and memory?
 
 python benchmarks/hang_scale.py 64 1024 [--entries 2000]
 The dumps have stacks, a world group, groups of 8 neighbours, and rings that wrapped; one rank leaves a call out.

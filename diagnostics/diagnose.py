@@ -77,7 +77,7 @@ def diagnose(path: Path, options: Options | None = None, source: str = "") -> Re
         more = f" (and {len(why) - 1} more files)" if len(why) > 1 else ""
         raise DiagnosticsError(f"nothing in {path} can be used: {why[0].file}: {why[0].what}{more}")
     with budget(evidence.limits, evidence.disk_bytes):
-        placed = named(evidence, settings.place(evidence, settings.mark_planted(evidence, findings)))
+        placed = named(evidence, settings.place(evidence, settings.mark_injected(evidence, findings)))
         return conclude(evidence, trees, placed, measures, source or str(path))
 
 

@@ -1,4 +1,4 @@
-"""What a run's configuration adds to a finding: the line of a setting, and the fault that was planted. Decides nothing.
+"""What a run's configuration adds to a finding: the line of a setting, and an injected fault. Decides nothing.
 
 A cause that is a setting has no line of code: its line is the one in the file that set it, as the run recorded it.
 """
@@ -31,10 +31,10 @@ def place(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
     return [replace(one, where=_where(one, origins)) if _open(one) else one for one in found]
 
 
-def mark_planted(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings; in a run that planted a fault on purpose, the confirmed ones carry its name."""
-    name = evidence.run.planted if evidence.run is not None else ""
-    return [replace(one, planted=name) if one.status == "confirmed" and name else one for one in findings]
+def mark_injected(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings; in a run with an injected fault, the confirmed ones carry its name."""
+    name = evidence.run.injected if evidence.run is not None else ""
+    return [replace(one, injected=name) if one.status == "confirmed" and name else one for one in findings]
 
 
 def _open(finding: Finding) -> bool:

@@ -17,7 +17,7 @@ The ids that reports, tests and users share; they never change. Made from the fi
 one, save the lines of a log in a folder and run `dtk diagnose FOLDER`.
 """
 EVIDENCE: dict[ExampleKind, str] = {
-    "fault": "A run that plants this fault on purpose",
+    "fault": "A run into which this fault is injected",
     "log": "Lines of a log",
     "variables": "Environment variables, on two nodes with two GPUs each, NVLink and InfiniBand",
     "calls": "The collectives of each rank in its flight-recorder dump",

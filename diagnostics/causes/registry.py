@@ -59,7 +59,7 @@ def _cause(path: Path) -> AnyCause | None:
     else:
         cause = getattr(import_module(f"diagnostics.causes.{family}.{name}"), "CAUSE", None)
     if not isinstance(cause, Cause):
-        raise ValueError(f"{path}: it has to end in CAUSE = declared(...)")
+        raise ValueError(f"{path}: it must end in CAUSE = declared(...)")
     if cause.id != f"{family}.{name}":
         raise ValueError(f"{path}: its id is {cause.id!r}, and has to be {family}.{name}")
     if cause.branch not in {branch.id for branch in BRANCHES}:
@@ -116,9 +116,9 @@ def _loaded(entry: "EntryPoint", problems: list[Problem]) -> Iterator[Detector]:
         for item in value if isinstance(value, list | tuple) else (value,):
             detector = item() if isinstance(item, type) else item
             if not callable(getattr(detector, "detect", None)) or not isinstance(detector.name, str):
-                raise TypeError("it is no detector: name, causes and detect(evidence) are expected")
+                raise TypeError("it is not a detector: name, causes and detect(evidence) are expected")
             if not isinstance(detector.causes, tuple) or not all(isinstance(cause, str) for cause in detector.causes):
-                raise TypeError("its causes are no tuple of ids")
+                raise TypeError("its causes are not a tuple of ids")
             yield detector
     except Exception as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -28,7 +28,7 @@ def open_regular(path: str | Path, *, follow: bool = True) -> BinaryIO:
         follow: whether it may be a link, as a user's own file; a record of a run never is one.
 
     Raises:
-        OSError: it cannot be opened, or is no regular file.
+        OSError: it cannot be opened, or is not a regular file.
     """
     wanted = ("O_CLOEXEC", "O_NONBLOCK", *(() if follow else ("O_NOFOLLOW",)))
     handle = os.open(path, sum((getattr(os, name, 0) for name in wanted), os.O_RDONLY))
@@ -45,7 +45,7 @@ def read_record(path: str | Path, most_bytes: int = MOST_BYTES, *, follow: bool 
     """Return the content of a small record; of `follow` see `open_regular`.
 
     Raises:
-        OSError: it cannot be opened, or is no regular file.
+        OSError: it cannot be opened, or is not a regular file.
         ValueError: it is larger than such a record.
     """
     with open_regular(path, follow=follow) as file:
@@ -59,7 +59,7 @@ def read_json(path: str | Path, most_bytes: int = MOST_BYTES) -> Any:
     """Return the JSON value in a small record.
 
     Raises:
-        OSError: it cannot be opened, or is no regular file.
+        OSError: it cannot be opened, or is not a regular file.
         ValueError: it is larger than such a record, nested too deeply, or no JSON.
     """
     try:

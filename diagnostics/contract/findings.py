@@ -141,8 +141,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     status: Status
     facts: Facts
     """What was measured or seen, of which `text_of` makes the sentences."""
-    planted: str = ""
-    """The fault that the run planted on purpose, in a confirmed finding of such a run."""
+    injected: str = ""
+    """The fault that was injected into the run, in a confirmed finding of such a run."""
     confidence: float = 1.0
     """0 to 1: 1 = proven by the evidence itself; below `SURE` it is never a root cause."""
     ranks: tuple[int, ...] = ()
@@ -185,10 +185,10 @@ def undecided(cause: str, sentence: str, missing: str, /, **figures: object) -> 
 
 
 def text_of(finding: Finding) -> Text:
-    """Put the finding into words. Where no override fixes a planted fault, the first remedy removes it."""
+    """Put the finding into words. Where no override fixes an injected fault, the first remedy removes it."""
     text = finding.facts.text(finding)
-    if finding.planted and not any(remedy.kind == "override" for remedy in text.remedies):
-        why = f"this run planted the fault `{finding.planted}` on purpose"
+    if finding.injected and not any(remedy.kind == "override" for remedy in text.remedies):
+        why = f"the fault `{finding.injected}` was injected into this run"
         text = replace(text, remedies=(Remedy("override", "fault=none", why), *text.remedies))
     return text
 

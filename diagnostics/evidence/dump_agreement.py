@@ -106,7 +106,7 @@ class Moments:
                 made, after = early[0][1][place], late[0][1][place]
                 return (
                     f"{_who(late).capitalize()} issued #{place[1]} {after.at_s - made.at_s:,.1f} s after "
-                    f"{_who(early)}, which had completed it and gone on by then: the dumps are of different jobs, or "
+                    f"{_who(early)}, which had completed it and continued by then: the dumps are of different jobs, or "
                     "the clocks differ by as much. So the ranks cannot be compared with each other."
                 )
         return ""

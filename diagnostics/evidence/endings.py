@@ -32,7 +32,7 @@ Detail = Literal[
 ]  # fmt: skip
 """What is known beyond the kind.
 
-- `cgroup`: the kernel killed it for its job's memory limit; `host_memory`: for want of memory on the host
+- `cgroup`: the kernel killed it for its job's memory limit; `host_memory`: because memory ran out on the host
 - `host_allocation`: an allocation on the host failed
 - `device_error`: a kernel of its own failed on the device, as torch's watchdog saw
 - `nccl_memory`: NCCL found no memory on the device

@@ -217,5 +217,5 @@ def _description(name: str, ins: Any, in_types: Any, outs: Any, out_types: Any) 
 def _sizes(raw: Any) -> tuple[tuple[int, ...], ...]:
     sizes = tuple(tuple(size) for size in raw) if isinstance(raw, list | tuple) else ()
     if any(type(extent) is not int or abs(extent) > 1 << 48 for size in sizes for extent in size):
-        raise ValueError("sizes that are no integers")
+        raise ValueError("sizes that are not integers")
     return sizes

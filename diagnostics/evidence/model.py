@@ -156,8 +156,8 @@ class RunEvidence(Struct):
         return "lost" if self.lost else self.status.state if self.status is not None else ""
 
     @property
-    def planted(self) -> str:
-        """Name of the fault that the run planted on purpose; empty without one."""
+    def injected(self) -> str:
+        """Name of the fault that was injected into the run; empty without one."""
         name = self.get("fault.name", "none")
         return name if isinstance(name, str) and name != "none" else ""
 

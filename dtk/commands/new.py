@@ -22,9 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.folder
     module = folder.resolve().name.replace("-", "_").replace(".", "_")
     if not module.isidentifier() or not module.isascii():
-        raise DtkError(
-            f'"{folder.name}" is not a valid name for a Python module', fix="take letters, digits and _: my_experiment"
-        )
+        raise DtkError(f'"{folder.name}" is not a valid module name', fix="take letters, digits and _: my_experiment")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DtkError(f"{folder} exists", "existing files are never overwritten", "take another folder")
     try:

@@ -175,10 +175,7 @@ def _experts(config: Config) -> None:
     parallel, compiled = config.parallel, "torch.compile and DataParallel do not follow where tokens go"
     divided = [f"parallel.{name}={getattr(parallel, name)}" for name in ("cp", "tp") if getattr(parallel, name) > 1]
     whole = parallel.tp > 1 and not parallel.sequence_parallel
-    repeats, competes = (
-        "every rank of tp would send the same tokens",
-        "which tokens an expert takes would depend on it",
-    )
+    repeats, competes = "ranks of tp would send the same tokens", "what an expert takes would depend on it"
     for holds, other, why, instead in (
         (config.train.compile, "train.compile=true", compiled, "train.compile=false"),
         (config.strategy.traits.least_cuda_devices > 1, f"strategy={config.strategy.name}", compiled, "strategy=ddp"),
@@ -196,11 +193,7 @@ def _tensor_parallel(config: Config) -> None:
         return
     model, chosen = config.model, f"parallel.tp={tp}"
     if model.architecture == "custom":
-        raise DtkError(
-            f"{chosen} cannot shard a model of your own",
-            "its layers do not declare how they are sharded",
-            "use parallel.tp=1",
-        )
+        raise DtkError(f"{chosen} cannot shard a model of your own", "its layers declare no plan", "use parallel.tp=1")
     parts = [("model.heads", model.heads), ("model.vocab_size", model.vocab_size)]
     of_all = [key for key in ("kv_heads", "ffn_width") if hasattr(model, key)]
     inner = ["expert_width"] if getattr(model, "shared_experts", 0) else []
@@ -225,11 +218,7 @@ def _context_parallel(config: Config) -> None:
     if cp == 1:
         return
     if model.architecture in ("custom", "encoder"):
-        why = (
-            "an encoder needs whole samples"
-            if model.architecture == "encoder"
-            else "its attention covers the tokens of one rank only"
-        )
+        why = "an encoder needs whole samples" if model.architecture == "encoder" else "its attention is local"
         raise _clash(chosen, f"model={model.name}", why, "parallel.cp=1, or a GPT or Llama")
     others = {"data=custom": config.data.name == "custom", "task._target_": config.task._target_}
     others[f"task={config.task.name}"] = config.task.name not in ("auto", "language_modeling")
@@ -279,12 +268,7 @@ def _in_backward(config: Config, world_size: int) -> None:
     steps, off = f"accumulation over {plan.accumulation_steps} micro-batches", "optimizer.in_backward=false"
     samples = f"train.micro_batch_size={plan.samples_per_rank}"
     for holds, other, why, instead in (
-        (
-            pp > 1,
-            f"parallel.pp={pp}",
-            "gradients of shared weights are summed only after the last of several backward passes",
-            off,
-        ),
+        (pp > 1, f"parallel.pp={pp}", "shared weights get gradients in several backwards", off),
         (conflict, f"strategy={config.strategy.name}", conflict, "strategy=single or strategy=fsdp"),
         (tp > 1, f"parallel.tp={tp}", "some gradients are complete only after backward", off),
         (scale is not None, "loss scaling", "the update happens before an overflow can be detected", "precision=bf16"),

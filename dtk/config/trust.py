@@ -55,9 +55,7 @@ def check_owner(folder: Path, option: str, *, trust: bool) -> None:
         return
     fix = "inspect its config.yaml, then add --trust"
     if status.st_uid != os.geteuid():
-        raise DtkError(
-            f"{option}: the folder belongs to {owner(folder)}", "its configuration may be someone else's", fix
-        )
+        raise DtkError(f"{option}: the folder belongs to {owner(folder)}", "its configuration may not be yours", fix)
     if status.st_mode & _WRITABLE:
         who = "everybody" if status.st_mode & stat.S_IWOTH else "its group"
         what = f"{option}: {who} can write to the folder"
@@ -69,7 +67,7 @@ def check_owner(folder: Path, option: str, *, trust: bool) -> None:
             if (mine := status.st_uid == os.geteuid()) and not status.st_mode & stat.S_IWOTH:
                 continue
             what = "can be written by everybody" if mine else f"belongs to {owner(path)}"
-            raise DtkError(f"{option}: its {path.name} {what}", "its configuration may be someone else's", fix)
+            raise DtkError(f"{option}: its {path.name} {what}", "its configuration may not be yours", fix)
 
 
 def check_entries(folder: Path, option: str, *, trust: bool) -> None:
@@ -92,7 +90,7 @@ def check_entries(folder: Path, option: str, *, trust: bool) -> None:
             inside = path.exists() and path.resolve().is_relative_to(root)
             if inside if link else path.is_file() or path.is_dir():
                 continue
-            what = "a link out of the folder, or to nothing" if link else "no regular file"
+            what = "a link out of the folder, or to nothing" if link else "not a regular file"
             what = f"{option}: {path.relative_to(root)} is {what}"
             raise DtkError(what, "the run would write there", "remove it, or add --trust")
 

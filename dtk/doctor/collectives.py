@@ -99,9 +99,7 @@ def _remedy(backend: str, several_nodes: bool) -> Remedy:
     if backend == "nccl":
         return Remedy("check what NCCL logs", "NCCL_DEBUG=INFO dtk doctor --only collectives_nccl -v")
     if several_nodes:
-        return Remedy(
-            "name the interface that connects the nodes, and open its ports", "export GLOO_SOCKET_IFNAME=NAME"
-        )
+        return Remedy("set the interface that connects the nodes, and open its ports", "export GLOO_SOCKET_IFNAME=NAME")
     if interface := os.environ.get("GLOO_SOCKET_IFNAME"):
         return Remedy(f"GLOO_SOCKET_IFNAME={interface} may be the cause", "unset GLOO_SOCKET_IFNAME")
     return Remedy("check what gloo logs", "TORCH_CPP_LOG_LEVEL=INFO dtk doctor --only collectives_gloo -v")

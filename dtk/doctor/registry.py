@@ -31,9 +31,7 @@ def chosen(only: Iterable[str], skip: Iterable[str]) -> tuple[tuple[Check, ...],
     checks = tuple(c for c in CHECKS if (not wanted or {c.name, c.topic} & wanted) and not {c.name, c.topic} & unwanted)
     between = frozenset(n for n in BETWEEN if (not wanted or {n, "nodes"} & wanted) and not {n, "nodes"} & unwanted)
     if not checks and not between:
-        raise DtkError(
-            "no check is left", "--skip excludes everything that --only selects", "dtk doctor --list names all"
-        )
+        raise DtkError("no check is left", "--skip excludes what --only selects", "dtk doctor --list names all")
     return checks, between
 
 

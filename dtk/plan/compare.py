@@ -132,7 +132,7 @@ def _variant_job(job: Composed, variant: Variant, ranks: int, with_strategy: Cal
 
 
 def _with_strategy(job: Composed, here: Machine, strategy: str, config_dir: Path | None) -> Config:
-    """Compose the job with another strategy, without the overrides of its own, which a planted fault may be as well."""
+    """Compose the job with another strategy, without the overrides of its own, which may be an injected fault."""
     own_by_definition = {"offload", "offload_to", "offload_folder", "reshard_after_forward"}
     accepted = {field.name for field in fields(CONFIG_TYPES[strategy])} - own_by_definition
     shared = []

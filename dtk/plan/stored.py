@@ -30,7 +30,7 @@ def keep_plan(paths: RunPaths, composed: Composed, world_size: int, local_size: 
 
 
 def planned(composed: Composed, world_size: int, local_size: int, device: Device) -> dict[str, Any] | None:
-    """Return the plan to write; for a job with a planted fault, the plan of the job without the fault.
+    """Return the plan to write; for a job with an injected fault, the plan of the job without the fault.
 
     Args: see `keep_plan`.
 

@@ -82,9 +82,7 @@ class WhatIf:
         config, records, offers = self.config, self.records, self.collected.offers
         faulty_rank = min(1, len(records) - 1)
         if failure.fault == "unused_parameters" and config.model.architecture == "custom":
-            return Tried(
-                failure, faulty_rank, hangs=False, skipped="dtk does not know which branch of your model to skip"
-            )
+            return Tried(failure, faulty_rank, hangs=False, skipped="only you know which branch of your model")
         resumes, faulty = faulty_rank if failure.fault == RESUME else -1, config
         if failure.fault != RESUME:
             fault = RankFault(name=failure.fault, rank=faulty_rank, step=failure.step)  # type: ignore[arg-type]

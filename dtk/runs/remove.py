@@ -81,7 +81,7 @@ def remove(path: Path) -> None:
         OSError: something in it cannot be removed; the rest may be gone.
     """
     if path.is_symlink() or not path.is_dir():
-        raise NotADirectoryError(f"{path} is no folder")
+        raise NotADirectoryError(f"{path} is not a folder")
     with os.scandir(path) as entries:
         ordered = sorted(entries, key=lambda entry: (entry.name in _LAST, entry.name))
     for entry in ordered:

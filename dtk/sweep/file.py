@@ -171,7 +171,7 @@ def load(path: Path) -> dict[str, Any]:
     """Return the mapping that a file holds, with its keys as text.
 
     Raises:
-        DtkError: it is no regular file of a bearable size, no YAML, or gives a key twice.
+        DtkError: it is not a regular file of a bearable size, no YAML, or gives a key twice.
     """
     if path.is_dir():
         raise DtkError(f"{path} is a folder, not a sweep file", fix="name a YAML file in it")

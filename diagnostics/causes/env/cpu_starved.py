@@ -40,7 +40,7 @@ def _told(node: NodeHealth, reason: str) -> str:
 
 def _words(finding: Finding, node: NodeHealth, reason: str) -> Text:
     what, entry = _told(node, reason), _TABLE[reason]
-    who = f"{sentence(ranks_spoken(finding.ranks))} did not get the CPU that they need" if finding.ranks else ""
+    who = f"{sentence(ranks_spoken(finding.ranks))} did not get the CPU time that they need" if finding.ranks else ""
     remedies = (Remedy("environment", entry["change"], entry["why"]),)
     return Text(summary=f"{who or 'The job lacks CPU'}: {what}.", measured=what, remedies=remedies)
 

@@ -76,7 +76,7 @@ class Disagreement(Struct, frozen=True):
         """`position 3 of group default_pg`; a position of 0 is not known."""
         group = self.divergence.key.label
         if not self.divergence.position:
-            return "the time of the looks"
+            return "the time of the observations"
         return f"position {self.divergence.position}" + (f" of group {group}" if group else "")
 
     def filled(self, text: str, **more: object) -> str:
@@ -110,7 +110,7 @@ class Disagreement(Struct, frozen=True):
         unclear = bool(divergence.explanation.alternatives)
         summary = _in_the_loop_or_behind(self) if unclear else self.reading.summary(self)
         if divergence.tie and not divergence.culprits:
-            summary += " No two ranks agree, so none of them is the odd one out."
+            summary += " No two ranks agree, so it is not known which of them is wrong."
         elif divergence.tie and not unclear:
             counts = " against ".join(str(len(side)) for side in vote.sides)
             summary += f" It is a tie ({counts}): either side may be the wrong one."
@@ -138,9 +138,9 @@ def _in_the_loop_or_behind(facts: Disagreement) -> str:
         sides.reverse()
     (behind, call_behind), (within, call_within) = sides
     return facts.filled(
-        "{behind:^} {behind:is|are} in {call_behind} while {within} {within:goes|go} on with the loop: {call_within}, "
-        "at {at}. Either that line stands behind the loop, so that {behind} ran fewer iterations, or a condition "
-        "within the loop calls it on some ranks only: the calls do not show which.",
+        "{behind:^} {behind:is|are} in {call_behind} while {within} {within:continues|continue} with the loop: "
+        "{call_within}, at {at}. Either that line is behind the loop, so that {behind} ran fewer iterations, or a "
+        "condition within the loop calls it on some ranks only: the calls do not show which.",
         behind=behind,
         within=within,
         call_behind=call_behind.cited(position=False),
@@ -156,8 +156,12 @@ def call_everywhere(call: str, place: str) -> Remedy:
 
 def call_unconditionally(call: str, place: str) -> Remedy:
     """Return how to fix a call that only some ranks make."""
-    change = f"take the condition off {place}, so that all ranks call {call} or none"
-    return Remedy("code", change, "a collective that only some ranks call meets another one of their peers, or none")
+    change = f"remove the condition around {place}, so that all ranks call {call} or none"
+    return Remedy(
+        "code",
+        change,
+        "a collective that only some ranks call is matched with another call of their peers, or with none",
+    )
 
 
 def run_equally_often(place: str) -> Remedy:
@@ -221,7 +225,7 @@ def _contradicted(stall: Stall, reading: Reading) -> Finding | None:
         return None
     divergence = stall.divergences[0]
     minority, majority = divergence.minority, divergence.majority
-    at = f"position {minority.seq} of group {divergence.key.label}" if minority.seq else "the lines where they stand"
+    at = f"position {minority.seq} of group {divergence.key.label}" if minority.seq else "the lines at which they are"
     same = majority.wire.op == minority.wire.op
     reason = reading.not_this if same else reading.not_this_either or reading.not_this
     return ruled_out(

@@ -84,7 +84,7 @@ def last_places(last: LastSeen | None) -> tuple[Where, ...]:
     if last is None or last.call.site is None:
         return ()
     region = f" (region {last.call.region})" if last.call.region else ""
-    does = f"was in {last.call.text}{region}" if last.inside else f"made {last.call.text} last{region}"
+    does = f"was in {last.call.text}{region}" if last.inside else f"last called {last.call.text}{region}"
     peer: tuple[Where, ...] = ()
     if last.peer_call is not None:
         peer = where(last.peer, last.peer_call, f"waits in {last.peer_call.text}")

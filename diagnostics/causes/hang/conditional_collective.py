@@ -103,7 +103,7 @@ def _missed(stall: Stall, case: MissedCall) -> Finding:
 
 
 def _ahead(stall: Stall, case: RanAhead) -> Finding:
-    last = _parts.where(case.others[0], case.last, f"made {case.last.text} last") if case.last else ()
+    last = _parts.where(case.others[0], case.last, f"last called {case.last.text}") if case.last else ()
     return _parts.confirmed(
         stall.job,
         ID,

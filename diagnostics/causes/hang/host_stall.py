@@ -81,7 +81,7 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
     if at.frame is not None:
         place = _parts.where(first, at.frame, f"stands there, {at.words}")
     else:
-        place = _parts.where(first, case.last, f"made {case.last.text} last" if case.last else None)
+        place = _parts.where(first, case.last, f"last called {case.last.text}" if case.last else None)
     stack = EvidenceItem("stacks", case.stack_file, f"rank {first}: {doing(at)}")
     return Finding(
         cause=ID,

@@ -31,7 +31,7 @@ def _text(finding: Finding, ended: Ended) -> Text:
         names = ranks_spoken(end.rank for end in ended.case.endings)
         more = f" All of {names} raised the same: it is the model of rank 0 that differs."
     elif ended.case.model == "tie":
-        more = " Of two ranks it cannot be told which has the wrong model."
+        more = " With two ranks it is not known which one has the wrong model."
     how = f"ended with {first.what} without a traceback" if first.only_exit_code else f"raised {first.what}"
     return ended.text(finding, how, (_endings.filled(_change(first), first.what, finding.where),), more)
 

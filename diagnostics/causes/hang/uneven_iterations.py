@@ -34,7 +34,9 @@ def _summary(facts: Disagreement) -> str:
         )
     if facts.kind == "fewer_iterations":
         return facts.filled("{side:^} left the loop that {rest} {rest:is|are} still in: {mine} meets {theirs} at {at}.")
-    return facts.filled("{side:^} {side:runs|run} on with {mine} where {rest} {rest:is|are} in {theirs}, at {at}.")
+    return facts.filled(
+        "{side:^} {side:continues|continue} with {mine} where {rest} {rest:is|are} in {theirs}, at {at}."
+    )
 
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
@@ -54,7 +56,7 @@ READING = Reading(
     ("fewer_iterations", "more_iterations"),
     _summary,
     _remedies,
-    not_this="No rank left the loop or ran on with it: {why}.",
+    not_this="No rank ran fewer or more iterations: {why}.",
 )
 
 
@@ -97,7 +99,7 @@ def _ended(stall: Stall) -> list[Finding]:
     if left.over:
         return []
     placed, waits = left.last.site is not None and left.size > 1, f"waits in {left.pending.text}"
-    last = _parts.where(ranks[0], left.last, f"made {left.last.text} last")
+    last = _parts.where(ranks[0], left.last, f"last called {left.last.text}")
     return [
         _parts.confirmed(
             job,

@@ -39,7 +39,7 @@ class FlightFile(Handle, frozen=True):
         recorders = value.get("recorders")
         if not isinstance(recorders, dict):
             if not value.keys() & {"version", "entries", "pg_config", "pg_status"}:
-                raise ValueError("no dump of a flight recorder")
+                raise ValueError("not a flight-recorder dump")
             dump = flight_entries.dump(value, self.rank, self.file)
             written_s = self.path.stat().st_mtime
             dump.time_s = written_s if 0 < written_s - dump.last_s() < _COPIED_S else None

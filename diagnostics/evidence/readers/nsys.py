@@ -99,7 +99,7 @@ class _Reader:
         """All devices."""
         tables = {str(row[0]) for row in self._rows("SELECT name FROM sqlite_master WHERE type='table'")}
         if not tables >= _TABLES:
-            raise ValueError("an sqlite database, but no Nsight export with kernels")
+            raise ValueError("an SQLite database, but not an Nsight export with kernels")
         launches: _Launches = {}
         if "CUPTI_ACTIVITY_KIND_RUNTIME" in tables:
             rows = self._rows("SELECT globalTid, correlationId, start, end FROM CUPTI_ACTIVITY_KIND_RUNTIME")
@@ -165,7 +165,7 @@ class _Reader:
             if thread >= 0:
                 owners[thread] = row[2] if owners.get(thread, row[2]) == row[2] else -1
         if not self.traces_by_device:
-            raise ValueError("a Nsight export without kernels")
+            raise ValueError("an Nsight export without kernels")
         return owners
 
     def _memory(self, table: str, name: str, launches: _Launches) -> None:

@@ -52,9 +52,9 @@ def read(path: Path, file: str, limits: Limits) -> Contents:
             for frame in value.get("counters", ())[:_MOST]
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError("no record of a rank's process") from error
+        raise ValueError("not a record of a rank's process") from error
     if not 0 <= rank < nranks or not all(type(number) in (int, float) and 0 <= number < 1e12 for number in numbers):
-        raise ValueError("no record of a rank's process")
+        raise ValueError("not a record of a rank's process")
     fields = {"looks": looks, "last": last, "call": call, "counters": counters}
     facts = [LogFact(KIND, rank, file, 0, f"rank {rank} is {last.state or 'gone'}", fields, last.time_s)]
     errors = [RankError(rank, file, 0, "", f"ended with exit code {code}", exit_code=code, time_s=last.time_s)]

@@ -95,7 +95,7 @@ class SnapshotFile(Handle, frozen=True):
 
 def _snapshot(value: dict[str, Any]) -> Snapshot:
     if not isinstance(value.get("segments"), list):
-        raise ValueError("no snapshot of the allocator: it has no list of segments")
+        raise ValueError("not an allocator snapshot: it has no list of segments")
     devices: dict[int, DeviceMemory] = {}
     held: dict[int, dict[Frame | None, list[int]]] = {}
     blocks: dict[int, _Blocks] = {}

@@ -43,9 +43,9 @@ def read(path: Path, file: str, limits: Limits) -> LogFact:
     try:
         start = msgspec.convert(small_json(path, limits), _Start)
     except msgspec.ValidationError as problem:
-        raise ValueError(f"no start of a rank: {problem}") from problem
+        raise ValueError(f"not a record of a rank's start: {problem}") from problem
     if start.rank >= start.world_size:
-        raise ValueError(f"no start of a rank: rank {start.rank} of {start.world_size}")
+        raise ValueError(f"not a record of a rank's start: rank {start.rank} of {start.world_size}")
     frames = tuple(
         Frame(str(frame[0])[:4096], frame[1], str(frame[2])[:256])
         for frame in (start.frames[:MAX_FRAMES] if isinstance(start.frames, list) else ())

@@ -154,7 +154,7 @@ class TimelineFile(Handle, frozen=True):
             sampled.add(step)
         timeline.steps = sampled.steps()
         if not timeline.steps and not timeline.host_used and timeline.damaged:
-            raise ValueError("no line of it is a record of memory")
+            raise ValueError("no line is a memory record")
         timeline.host_used = thinned(timeline.host_used, MAX_POINTS)
         timeline.rank_rss = {rank: thinned(points, MAX_POINTS) for rank, points in sorted(timeline.rank_rss.items())}
         for device in timeline.devices.values():

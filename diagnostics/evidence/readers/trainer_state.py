@@ -25,7 +25,7 @@ def read(source: Source) -> Contents:
                 series.skipped.append(_NAN)
                 series.printed.append(3 if entry.get("grad_norm") is not None else 1)
     except (KeyError, TypeError, ValueError, OverflowError) as problem:
-        raise ValueError("no state of a Trainer") from problem
+        raise ValueError("not a Trainer state") from problem
     steps = Steps({"Hugging Face Trainer": series})
     return Contents(source.file, facts=[LogFact(KIND, None, source.file, 0, "", {"steps": steps})] if steps else [])
 

@@ -28,7 +28,7 @@ def read(path: Path, file: str, limits: Limits) -> LogFact:
     value = small_json(path, limits)
     time_s, reason = value.get("time_s"), value.get("reason", "")
     if not isinstance(time_s, int | float) or not 0 <= time_s < 1e11 or not isinstance(reason, str):
-        raise ValueError("no record of the watch")
+        raise ValueError("not a record of the watch")
     if value.get("kind") == FINISHED:
         return LogFact(ENDED_WELL, None, file, 0, "the command ended with exit code 0", {}, float(time_s))
     return LogFact(VERDICT, None, file, 0, shortened(reason, 400), {}, float(time_s))

@@ -119,9 +119,7 @@ def _here(
     world_size = int(os.environ["WORLD_SIZE"])
     planned = config.launcher.nodes * ranks_per_node(config.launcher, config.strategy)
     if planned != world_size:
-        raise DtkError(
-            f"the job has {world_size} ranks, and was submitted for {planned}", "its batch was divided for that number"
-        )
+        raise DtkError(f"the job has {world_size} ranks, and was submitted for {planned}", "its batch is fixed")
     placement = place(config.launcher, config.strategy, torch.cuda.device_count(), cluster.local_size(os.environ))
     check(config, world_size, placement.device, placement.cuda_devices)
     data = check_parts(config, world_size)

@@ -45,7 +45,7 @@ def test_a_name_that_no_module_can_have_is_refused(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["new", str(tmp_path / name)]) == 2
-    assert "is not a valid name for a Python module" in capsys.readouterr().err and not (tmp_path / name).exists()
+    assert "is not a valid module name" in capsys.readouterr().err and not (tmp_path / name).exists()
 
 
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,13 +149,13 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["model=moe_tiny", "strategy=tp", "parallel.sequence_parallel=false"],
             2,
-            "model=moe_tiny is incompatible with parallel.sequence_parallel=false: every rank of tp would send the "
-            "same tokens - use parallel.sequence_parallel=true",
+            "model=moe_tiny is incompatible with parallel.sequence_parallel=false: ranks of tp would send the same "
+            "tokens - use parallel.sequence_parallel=true",
         ),
         (
             ["model=moe_tiny", "strategy=ring", "model.capacity_factor=1.0"],
             2,
-            "model=moe_tiny is incompatible with parallel.cp=2: which tokens an expert takes would depend on it - "
+            "model=moe_tiny is incompatible with parallel.cp=2: what an expert takes would depend on it - "
             "use model.capacity_factor=null",
         ),
         (
@@ -239,7 +239,7 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["strategy=ring", "model=custom", "model._target_=a.B"],
             2,
-            "parallel.cp=2 is incompatible with model=custom: its attention covers the tokens of one rank only - "
+            "parallel.cp=2 is incompatible with model=custom: its attention is local - "
             "use parallel.cp=1, or a GPT or Llama",
         ),
         (

@@ -92,7 +92,7 @@ def test_a_damaged_checkpoint_is_named_with_the_way_out(
     shutil.rmtree(Path(shlex.split(line[line.index("rm -r ") :])[2]))
     assert resumed(run).paths == run
     damage(run.checkpoint(4) / name)
-    assert "to start again from step 1, because there is no other" in refusal(run)
+    assert "to start again from step 1: there is no other" in refusal(run)
 
 
 def test_only_the_checkpoint_that_is_taken_is_read(run: RunPaths) -> None:

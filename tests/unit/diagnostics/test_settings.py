@@ -8,7 +8,7 @@ from diagnostics.contract.findings import Finding, Remedy, Stated, Where, text_o
 from diagnostics.contract.origins import Origins, Setting, dumps
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, RunEvidence
-from diagnostics.settings import mark_planted, place
+from diagnostics.settings import mark_injected, place
 
 FILE = Setting("file", "conf/strategy/fsdp.yaml:4", "true")
 KEYS = {
@@ -51,14 +51,14 @@ def test_a_key_that_is_to_go(evidence):
 def test_what_no_override_fixes_is_fixed_without_the_planted_fault(evidence):
     evidence.run.config = {"fault": {"name": "leak"}}
     code, override = finding("delete it", kind="code"), finding("train.steps=3")
-    marked = mark_planted(evidence, [code, override, finding("delete it", "ruled_out", "code")])
+    marked = mark_injected(evidence, [code, override, finding("delete it", "ruled_out", "code")])
     assert [[remedy.change for remedy in text_of(one).remedies] for one in marked] == [
         ["fault=none", "delete it"],
         ["train.steps=3"],
         ["delete it"],
     ]
     evidence.run.config = {"fault": {"name": "none"}}
-    assert mark_planted(evidence, [code]) == [code]
+    assert mark_injected(evidence, [code]) == [code]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_a_job_that_would_hang_says_where() -> None:
 
 TRIED = (
     Tried(INJECTED_FAILURES[0], 1, hangs=True, cause="hang.uneven_iterations", where="all_reduce at /job/train.py:12"),
-    Tried(INJECTED_FAILURES[1], 1, hangs=False, skipped="dtk does not know which branch of your model to skip"),
+    Tried(INJECTED_FAILURES[1], 1, hangs=False, skipped="only you know which branch of your model"),
     Tried(INJECTED_FAILURES[3], 1, hangs=False),
 )
 
@@ -68,7 +68,7 @@ def test_injected_failures_are_rows_whatever_the_job_does(last: int) -> None:
     assert "What if, on rank 1 alone" in text
     for row in (
         "hang.uneven_iterations",
-        "not tried: dtk does not know which branch",
+        "not tried: only you know which branch",
         "it raises an exception",
         "would finish",
     ):

@@ -5,7 +5,7 @@ import pytest
 from diagnostics.contract.findings import Remedy
 from dtk.verify.proof import Figures, Proof, table
 
-REMEDY = Remedy("override", "fault=none", "it was planted")
+REMEDY = Remedy("override", "fault=none", "it was injected")
 
 
 def figures(tokens: float, terms: tuple[str, int | None]) -> Figures:

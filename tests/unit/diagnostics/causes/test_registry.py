@@ -19,7 +19,7 @@ EXAMPLES = examples()
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.id)
 def test_the_example_is_diagnosed(cause: AnyCause, tmp_path: Path) -> None:
-    """The example that docs/causes.md prints; what a planted fault leaves behind is diagnosed in `tests/faults`."""
+    """The example that docs/causes.md prints; what an injected fault leaves behind is diagnosed in `tests/faults`."""
     example = cause.example
     if example is None:
         assert cause.id in EXAMPLES, f"{cause.id} has no example (Cause.example)"

@@ -67,8 +67,8 @@ def test_words_are_made_when_they_are_asked_for() -> None:
 )
 def test_a_planted_fault_is_removed_unless_an_override_fixes_it(remedies: tuple[Remedy, ...], first: str) -> None:
     facts = Stated("It is so.", remedies=remedies)
-    planted = Finding(cause="hang.x", status="confirmed", facts=facts, planted="no_bucket")
-    text = text_of(planted)
+    injected = Finding(cause="hang.x", status="confirmed", facts=facts, injected="no_bucket")
+    text = text_of(injected)
     assert text.remedies[0].change == first and text.remedies[-len(remedies) or None :] == (remedies or text.remedies)
     assert text_of(Finding(cause="hang.x", status="confirmed", facts=facts)).remedies == remedies
 

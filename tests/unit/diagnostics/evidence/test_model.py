@@ -59,11 +59,11 @@ def test_a_key_of_the_configuration():
 
 
 @pytest.mark.parametrize(
-    ("config", "planted"),
+    ("config", "injected"),
     [({"fault": {"name": "kill"}}, "kill"), ({"fault": {"name": "none"}}, ""), ({"fault": {"name": 3}}, ""), ({}, "")],
 )
-def test_the_fault_that_was_planted(config, planted):
-    assert run(config).planted == planted
+def test_the_fault_that_was_planted(config, injected):
+    assert run(config).injected == injected
 
 
 def test_paths_are_printed_relative_to_the_root(tmp_path):

@@ -36,7 +36,8 @@ def example() -> Report:
             remedies=(
                 Remedy(
                     "code",
-                    "take the condition off /job/train.py:9, so that all ranks call broadcast [1] int64 root 1 or none",
+                    "remove the condition around /job/train.py:9, so that all ranks call broadcast [1] int64 root 1 "
+                    "or none",
                     "a collective that only some ranks reach leaves the others waiting",
                 ),
             ),

@@ -50,7 +50,7 @@ def test_every_piece_of_evidence_has_a_clause() -> None:
 def test_a_call_on_some_ranks_is_made_on_all_or_none() -> None:
     left_out, added = call_everywhere("barrier", "train.py:3"), call_unconditionally("barrier", "train.py:3")
     assert left_out.change == "call barrier at train.py:3 on all ranks of its group, or on none"
-    assert added.change == "take the condition off train.py:3, so that all ranks call barrier or none"
+    assert added.change == "remove the condition around train.py:3, so that all ranks call barrier or none"
 
 
 @pytest.mark.parametrize(("is_dtk_run", "kinds"), [(True, ["override", "code"]), (False, ["code"])])

@@ -111,7 +111,9 @@ def test_a_rank_that_left_in_order_is_told_which_call_it_lacks() -> None:
     assert "rank 0 calls one more at /job/train.py:30" in made.remedies[0].change
 
 
-@pytest.mark.parametrize(("model", "words"), [("rank 0", "the model of rank 0"), ("tie", "which has the wrong model")])
+@pytest.mark.parametrize(
+    ("model", "words"), [("rank 0", "the model of rank 0"), ("tie", "which one has the wrong model")]
+)
 def test_a_model_that_differs_is_told_apart(model: str, words: str) -> None:
     made = text(replace(RAISED, detail="model_differs"), model=model)
     assert words in made.summary and "waited" not in made.summary

@@ -51,7 +51,7 @@ def test_an_exit_code_says_how_the_rank_ended(tmp_path: Path) -> None:
      {"counters": [{"file": "f", "function": "g", "numbers": {"a": "b"}}]}],
 )  # fmt: skip
 def test_a_record_that_contradicts_itself_is_refused(tmp_path: Path, changed: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="no record of a rank's process"):
+    with pytest.raises(ValueError, match="not a record of a rank's process"):
         read(write(tmp_path, **changed), "f", Limits())
 
 

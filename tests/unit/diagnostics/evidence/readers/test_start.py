@@ -40,7 +40,7 @@ def test_the_scripts_own_line(tmp_path: Path) -> None:
      {"since_s": -1}, {"alive_s": 1e300}, {"worked_s": None}],
 )  # fmt: skip
 def test_a_record_that_contradicts_itself_is_refused(tmp_path: Path, changed: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="no start of a rank"):
+    with pytest.raises(ValueError, match="not a record of a rank's start"):
         read(write(tmp_path, **changed), "f", Limits())
 
 

@@ -41,7 +41,7 @@ def test_other_records_with_a_kind_are_not_the_watchs() -> None:
 
 @pytest.mark.parametrize("changed", [{"time_s": "x"}, {"time_s": -1}, {"time_s": 1e300}, {"reason": ["x"]}])
 def test_a_record_that_contradicts_itself_is_refused(tmp_path: Path, changed: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="no record of the watch"):
+    with pytest.raises(ValueError, match="not a record of the watch"):
         read(write(tmp_path, {**STALL, **changed}), "f", Limits())
 
 
