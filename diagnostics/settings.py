@@ -26,7 +26,7 @@ def place(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
         return found
     try:
         origins = read_origins(RunPaths(evidence.run.root).origins)
-    except (OSError, ValueError):  # An older run, or a damaged file: the findings stand without it.
+    except (OSError, ValueError):  # Without it the findings stand.
         return found
     return [replace(one, where=_where(one, origins)) if _open(one) else one for one in found]
 

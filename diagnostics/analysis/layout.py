@@ -66,7 +66,7 @@ def layout(evidence: Evidence) -> Layout | None:
 def recorded_layout(manifest: Mapping[str, Any], world_size: int | None) -> Layout | None:
     """Return the layout that a manifest records, if it is one of so many ranks."""
     recorded = mesh if isinstance(mesh := manifest.get("mesh"), dict) else {}
-    order = recorded.get("order")  # Runs before `parallel.placement` have none.
+    order = recorded.get("order")
     order = order if isinstance(order, list) and len(order) == len(ORDER) and {*map(str, order)} == {*ORDER} else ORDER
     sizes = {name: integer(recorded.get(name), 1, MOST_RANKS + 1) for name in order}
     degrees = {name: size for name, size in sizes.items() if size is not None}

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from diagnostics.contract.artifacts import SCHEMA_VERSION, NewerSchemaError
 from diagnostics.contract.secrets import MASK, masked
@@ -19,7 +19,7 @@ class Setting:
     kind: Kind
     """`file`, `typed` on the command line, `default` of dtk's schema, `launch` (derived there from ranks and devices)
     or `run` (taken over from a run that did not say more)."""
-    by: str
+    by: str = ""
     """`conf/experiment/smoke.yaml:7`, `train.steps=3`, or a run; empty where the kind says it all."""
     written: str = ""
     """The value as it stands there."""
@@ -112,23 +112,20 @@ def loads(content: bytes) -> Origins:
         NewerSchemaError: only a newer dtk can read it.
         ValueError: it is not what dtk wrote.
     """
+    from msgspec import ValidationError, convert  # Here, as it costs every command its start.
+
     value = json.loads(content)
     try:
         if value["schema_version"] > SCHEMA_VERSION:
             raise NewerSchemaError(f"origins.json was written by a newer dtk (schema {value['schema_version']})")
-        origins = Origins()
-        for group, choice in value["choices"].items():
-            origins.choices[group] = Choice(**{name: str(choice[name]) for name in Choice.__dataclass_fields__})  # type: ignore[arg-type]
-        for key, entry in value["keys"].items():
-            origins.values[key] = entry["value"]
-            given = ((one["kind"], str(one.get("by", "")), str(one.get("written", ""))) for one in entry["set_by"])
-            origins.keys[key] = [Setting(*one) for one in given]
-            if not origins.keys[key]:
-                raise ValueError(f"origins.json names nobody who set {key[:LONGEST]}")
-            if unknown := {setting.kind for setting in origins.keys[key]} - set(get_args(Kind)):
-                raise ValueError(f"origins.json: unknown kind {unknown.pop()!r}")
-    except (KeyError, TypeError, AttributeError) as error:
+        choices = convert(value["choices"], dict[str, Choice])
+        keys = {key: convert(entry["set_by"], list[Setting]) for key, entry in value["keys"].items()}
+        origins = Origins(keys, choices, {key: entry["value"] for key, entry in value["keys"].items()})
+    except (KeyError, TypeError, AttributeError, ValidationError) as error:
         raise ValueError("origins.json is not what dtk wrote") from error
+    for key, settings in keys.items():
+        if not settings:
+            raise ValueError(f"origins.json names nobody who set {key[:LONGEST]}")
     return origins
 
 

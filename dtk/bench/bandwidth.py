@@ -3,9 +3,9 @@
 import re
 from dataclasses import dataclass
 
+from diagnostics.contract.files import table_beside
 from dtk.errors import DtkError
 
-SOURCE = "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"
 GB = 1e9  # nccl-tests count in powers of ten.
 ALIGNED_BYTES = 16  # The share of one rank is a multiple of this where the buffer is divided over the ranks.
 LARGEST_BYTES = 1 << 40  # No device has that much memory: a slip of the keyboard.
@@ -36,26 +36,14 @@ class Operation:
         return max(1, size_bytes // unit) * unit
 
 
-OPERATIONS: dict[str, Operation] = {
-    operation.name: operation
-    for operation in (
-        Operation("all_reduce", True, False, "bytes of the buffer of one rank", "2 (n - 1) / n"),
-        Operation("all_gather", False, True, "bytes of the output of one rank", "(n - 1) / n"),
-        Operation("reduce_scatter", False, True, "bytes of the input of one rank", "(n - 1) / n"),
-        Operation("all_to_all", False, True, "bytes of the input of one rank", "(n - 1) / n"),
-        Operation("send_recv", False, False, "bytes that each rank sends to the next one, all at the same time", "1"),
-    )
+_TABLE = table_beside(__file__)
+OPERATIONS = {name: Operation(name, **row) for name, row in _TABLE["operations"].items()}
+_OF_OPERATIONS = {
+    "factors": ", ".join(f"{name} {operation.factor_is}" for name, operation in OPERATIONS.items()),
+    "sizes": "; ".join(f"{name}: {operation.size_is}" for name, operation in OPERATIONS.items()),
 }
-DEFINITIONS = {
-    "algbw": "algorithm bandwidth: size / time, in GB/s of 10^9 bytes",
-    "busbw": "bus bandwidth: algorithm bandwidth x factor, comparable with the speed of the links; the factor by "
-    "operation for n ranks: " + ", ".join(f"{name} {operation.factor_is}" for name, operation in OPERATIONS.items()),
-    "size": "; ".join(f"{name}: {operation.size_is}" for name, operation in OPERATIONS.items()),
-    "time": "of one call of several that are enqueued back to back, the mean over the ranks (as -a 1 of nccl-tests)",
-    "in_place": "all_reduce overwrites its input; the others have an output of their own",
-    "source": SOURCE,
-}
-DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
+DEFINITIONS: dict[str, str] = {name: text.format_map(_OF_OPERATIONS) for name, text in _TABLE["definitions"].items()}
+DTYPES: dict[str, int] = _TABLE["dtype_bytes"]
 """Name of the element type -> bytes."""
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}  # Powers of two, as nccl-tests reads its sizes.
 _SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b|ytes)?", re.IGNORECASE)

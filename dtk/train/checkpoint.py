@@ -25,15 +25,11 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.optim import Optimizer
 
 from diagnostics.contract.artifacts import CHECKPOINT_INFO, RunPaths, complete_checkpoints
-from diagnostics.contract.files import read_json
 from dtk.config.checkpoint_files import damaged, describe_files
 from dtk.config.schema import CheckpointConfig
 from dtk.errors import DtkError
-from dtk.models.initial import fused_heads
-from dtk.models.rows import by_head
 from dtk.parallel.context import Context
 from dtk.parallel.control import share_buffers
-from dtk.parallel.placement import local_piece
 from dtk.parallel.regions import region
 from dtk.parallel.tiers import Tier
 from dtk.record.guard import report
@@ -43,8 +39,6 @@ from dtk.train.metadata import Reader
 from dtk.train.storage import Writer, in_words, is_out_of_memory
 
 LOOK_S = 1.0  # Between two looks at the size of a checkpoint that is being written.
-FORMAT = 2
-"""Of the entries. 1, which says no number: rows of fused projections stand as [queries | keys | values]; 2: by head."""
 
 
 @dataclass(slots=True)
@@ -165,7 +159,7 @@ class Checkpoints:
         try:
             if (error := done.exception()) is not None:
                 raise error
-            about = {"format": FORMAT, **self.info, **more, "step": step, "files": describe_files(partial)}
+            about = {**self.info, **more, "step": step, "files": describe_files(partial)}
             (partial / CHECKPOINT_INFO).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
             partial.rename(self.paths.checkpoint(step))
             self.failure = ""
@@ -205,28 +199,12 @@ class Checkpoints:
             report("resume", "the errors of compression are of another layout and start at zero")
         return own if agreed else {}
 
-    def _reorder(self, state: dict[str, Any], model: nn.Module, folder: Path) -> None:
-        """Read fused projections of format 1 once more, whole and one at a time, and take this rank's rows by head."""
-        for key in sorted(state):
-            name = key.split(".", 1)[1]
-            name = name.rpartition(".")[0] if key.startswith("optimizer.") else name
-            heads, value = fused_heads(model, name), state[key]
-            if heads and value.dim():
-                whole = torch.empty(value.shape, dtype=value.dtype)
-                load({key: whole}, storage_reader=Reader(folder), no_dist=True)  # Ranks may own different states.
-                local, piece = local_piece(value)
-                local.copy_(by_head(whole, heads)[piece.box])
-
-    def _take(
-        self, name: str, parameter: nn.Parameter, entries: Mapping[str, Any], model: nn.Module, folder: Path
-    ) -> None:
+    def _take(self, name: str, parameter: nn.Parameter, entries: Mapping[str, Any], folder: Path) -> None:
         """Read a parameter whole, with its optimizer state, for a strategy that keeps it in a form of its own."""
         key, of_state = f"model.{name}", f"optimizer.{name}."
         keys = [key, *(each for each in entries if each.startswith(of_state) and "." not in each[len(of_state) :])]
         values = {each: torch.empty(entries[each].size, dtype=entries[each].properties.dtype) for each in keys}
         load(values, storage_reader=Reader(folder), no_dist=True)
-        if _format(folder) < FORMAT:
-            self._reorder(values, model, folder)
         value = values.pop(key)
         self.strategy.take(parameter, value, {each.removeprefix(of_state): v for each, v in values.items()})
 
@@ -274,10 +252,8 @@ class Checkpoints:
         try:
             with region("checkpoint"):
                 load(state, storage_reader=reader, process_group=self.group)
-                if _format(folder) < FORMAT:
-                    self._reorder(state, model, folder)
                 for name, parameter in model.named_parameters() if outlined else ():
-                    self._take(name, parameter, entries, model, folder)
+                    self._take(name, parameter, entries, folder)
         except CheckpointException as error:  # A rank found a problem in the files; a lost peer raises something else.
             if is_out_of_memory(error):
                 raise
@@ -290,13 +266,6 @@ class Checkpoints:
             self.strategy.restore({key.removeprefix(self._private): value for key, value in own.items()})
         self.saved_step = int(loop["loop.step"])
         return LoopState(self.saved_step, float(loop["loop.loss_scale"]), int(loop["loop.good_steps"]))
-
-
-def _format(folder: Path) -> int:
-    """Format of a complete checkpoint; those that say nothing are of the first."""
-    with suppress(OSError, ValueError, TypeError, LookupError):
-        return int(read_json(folder / CHECKPOINT_INFO)["format"])
-    return 1
 
 
 def _empty_optimizer_state(

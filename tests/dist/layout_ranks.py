@@ -1,6 +1,5 @@
 """On every rank: one step of a layout, all its gradients whole and by name, and what was issued below dtk."""
 
-import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -22,8 +21,6 @@ from diagnostics.contract.artifacts import RunPaths
 from dtk.config import schema
 from dtk.data.build import build_dataset
 from dtk.data.dataset import Batch
-from dtk.models.initial import fused_heads
-from dtk.models.rows import by_part
 from dtk.parallel.context import Context
 from dtk.parallel.placement import local_piece, replica
 from dtk.parallel.regions import observe
@@ -326,47 +323,36 @@ def _cross_entropy(axis: collectives.Axis) -> float:
     return max(float((loss - expected).abs()), float((part.grad - own).abs().max()))
 
 
-def first_format_and_export(context: Context, changes: dict[str, Any], folder: str) -> bool:
-    """Export the initial weights; keep them after a step in format 1, and read them; whether all came back."""
+def export_and_read_back(context: Context, changes: dict[str, Any], folder: str) -> bool:
+    """Export the initial weights; keep states after a step, lose them, and read them; whether all came back."""
     configuration = config(**changes)
     context, paths = placed(context, configuration), RunPaths(Path(folder))
     recorder = Recorder(configuration, paths, context.rank, 0, 0, context.world_size, 0, context.device)
     loop = assemble(configuration, context, paths, recorder, StopRequest())
     model, optimizer = loop.parts.model, loop.parts.optimizer
-    export(configuration, model, paths, context)
+    export(configuration, model, paths, context, loop.parts.strategy)
     loop.measures.start(0)
     loop.advance()
-    owned = owned_state(optimizer)
-    tensors = {name: [p, *(v for v in owned.get(p, {}).values() if v.dim())] for name, p in model.named_parameters()}
-    written = {name: [whole_bits(v) for v in values] for name, values in tensors.items()}
-    with torch.no_grad():
-        for name, values in tensors.items():
-            if heads := fused_heads(model, name):
-                for value in values:
-                    local, piece = local_piece(value)
-                    local.copy_(by_part(everything(value, context, loop.parts.strategy), heads)[piece.box])
+    written = {name: [whole_bits(value) for value in values] for name, values in states(model, optimizer).items()}
     loop.checkpoints.save(model, optimizer, loop.state)
     loop.checkpoints.wait()
-    saved = paths.checkpoint(loop.state.step)
-    if context.rank == 0:
-        about = json.loads((saved / "checkpoint.json").read_text())
-        assert about.pop("format") == 2
-        (saved / "checkpoint.json").write_text(json.dumps(about))
-    dist.barrier()
-    loop.checkpoints.load(saved, model, optimizer)
-    owned = owned_state(optimizer)
-    read = {name: [p, *(v for v in owned.get(p, {}).values() if v.dim())] for name, p in model.named_parameters()}
+    with torch.no_grad():
+        for values in states(model, optimizer).values():
+            for value in values:
+                local_piece(value)[0].zero_()
+    loop.checkpoints.load(paths.checkpoint(loop.state.step), model, optimizer)
     return all(
         torch.equal(whole_bits(value), before)
-        for name, values in read.items()
+        for name, values in states(model, optimizer).items()
         for value, before in zip(values, written[name], strict=True)
     )
 
 
+def states(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list[torch.Tensor]]:
+    """Each parameter with what this rank's optimizer keeps for it."""
+    owned = owned_state(optimizer)
+    return {name: [p, *(v for v in owned.get(p, {}).values() if v.dim())] for name, p in model.named_parameters()}
+
+
 def whole_bits(value: torch.Tensor) -> torch.Tensor:
     return local_piece(value)[0].clone()
-
-
-def everything(value: torch.Tensor, context: Context, strategy: Strategy) -> torch.Tensor:
-    """The whole of a tensor that is cut, else the tensor: optimizer states that a rank owns are whole."""
-    return whole(value, context, strategy).to(value.dtype) if hasattr(value, "placements") else value.detach().clone()

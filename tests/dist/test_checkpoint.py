@@ -166,12 +166,11 @@ def test_what_the_ranks_find_damaged_is_one_line(tmp_path):
 
 
 @pytest.mark.timeout(60)
-def test_a_model_that_is_cut_reads_the_first_format_and_exports_the_weights_of_one_process(tmp_path):
-    """Format 1, without a number, holds rows of fused projections as [queries | keys | values]."""
+def test_a_model_that_is_cut_is_read_back_and_exports_the_weights_of_one_process(tmp_path):
     changes = [case("fsdp", parallel=TP, **SMALL), case("zero1", **SMALL), case(SingleConfig(), **SMALL)]
     for name, change in zip(("tp", "zero1", "single"), changes):
         ranks = 1 if name == "single" else 2
-        done = run_ranks("tests.dist.layout_ranks:first_format_and_export", ranks, change, str(tmp_path / name))
+        done = run_ranks("tests.dist.layout_ranks:export_and_read_back", ranks, change, str(tmp_path / name))
         assert all(done), f"{name}: what was read is not what was written"
     exported = [(tmp_path / name / "export" / "model.safetensors").read_bytes() for name in ("tp", "zero1", "single")]
     assert exported[0] == exported[1] == exported[2]

@@ -15,12 +15,11 @@ from torch import nn
 from diagnostics.contract.artifacts import CHECKPOINT_INFO, RunPaths, complete_checkpoints
 from dtk.config.schema import CheckpointConfig
 from dtk.errors import DtkError
-from dtk.models.rows import by_part
 from dtk.parallel.context import Context
 from dtk.record.recorder import Recorder
 from dtk.strategies.single import Single, SingleConfig
 from dtk.train import checkpoint
-from dtk.train.checkpoint import FORMAT, Checkpoints, LoopState
+from dtk.train.checkpoint import Checkpoints, LoopState
 from tests.unit.train.conftest import config
 
 
@@ -49,7 +48,7 @@ def test_weights_buffers_and_states_come_back(make: Any, tmp_path: Path) -> None
     checkpoints.save(model, optimizer, LoopState(5, 64.0, 3), {"note": "more"})
     folder = RunPaths(tmp_path).checkpoint(5)
     about = json.loads((folder / CHECKPOINT_INFO).read_text())
-    assert (about["format"], about["step"], about["model"], about["note"]) == (FORMAT, 5, "probe", "more")
+    assert (about["step"], about["model"], about["note"]) == (5, "probe", "more")
     torch.manual_seed(99)
     other = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     fresh = torch.optim.AdamW(other.parameters(), lr=0.1)
@@ -136,20 +135,3 @@ def test_a_damaged_checkpoint_is_one_line(make: Any, tmp_path: Path, damage: str
     with pytest.raises(DtkError, match="damaged") as caught:
         checkpoints.load(folder, model, optimizer)
     assert "\n" not in str(caught.value)
-
-
-def test_rows_of_the_first_format_are_put_in_order_by_head(make: Any, tmp_path: Path) -> None:
-    class Fused(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attention = nn.ModuleDict({"qkv": nn.Linear(4, 12)})
-
-    checkpoints, folder = make(asynchronous=False), RunPaths(tmp_path).checkpoint(1)
-    old, new = nn.ModuleDict({"block": Fused()}), nn.ModuleDict({"block": Fused()})
-    old.fused_heads = new.fused_heads = 2
-    checkpoints.save(old, torch.optim.SGD(old.parameters()), LoopState(1))
-    about = json.loads((folder / CHECKPOINT_INFO).read_text())
-    (folder / CHECKPOINT_INFO).write_text(json.dumps({key: about[key] for key in about if key != "format"}))
-    checkpoints.load(folder, new, torch.optim.SGD(new.parameters()))
-    stored, logical = (model.get_parameter("block.attention.qkv.weight") for model in (new, old))
-    assert not torch.equal(stored, logical) and torch.equal(by_part(stored, 2), logical)
