@@ -44,6 +44,9 @@ def why(run: Path, key: str, *, as_json: bool) -> str:
 def _read(run: Path) -> Origins:
     try:
         return read_origins(RunPaths(run).origins)
+    except FileNotFoundError as error:
+        what = f"{run} has no record of who set its keys"
+        raise DtkError(what, "dtk run keeps one", f"{command('show', run)} says what was typed") from error
     except NewerSchemaError as error:
         raise DtkError(f"{run} was written by a newer dtk", clean(error), "upgrade dtk") from error
     except (OSError, ValueError) as error:
