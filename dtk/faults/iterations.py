@@ -10,7 +10,7 @@ from dtk.tasks.base import loss_of
 
 
 class UnevenBatches(FaultyLoop, name="uneven_batches"):
-    """One rank's part of the data is shorter: it continues to what follows the epoch, the others train."""
+    """One rank's part of the data is shorter: it continues with the code after the epoch while the others train."""
 
     def advance(self) -> bool:
         """One step, or the end of this rank's epoch."""

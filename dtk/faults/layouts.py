@@ -19,7 +19,7 @@ ROWS, WIDTH = 4, 64
 
 
 class PipelineMismatch(FaultyLoop, name="pipeline_mismatch"):
-    """One stage takes the batch for smaller and runs a micro-batch less than the others."""
+    """One stage assumes a smaller batch and runs one micro-batch fewer than the others."""
 
     def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
         if self.strikes(self.step_number):

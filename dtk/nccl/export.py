@@ -45,7 +45,7 @@ def export(preset: Preset, form: str, config_values: Mapping[str, str], run: Pat
         return _kubernetes(heading, variables)
     if form == "docker":
         use = "Use: docker run --env-file nccl.env --shm-size=1g --ulimit memlock=-1 IMAGE ..."
-        lines = _comments([*heading, use, "A later -e NAME=VALUE on the command line wins."])
+        lines = _comments([*heading, use, "A later -e NAME=VALUE on the command line takes precedence."])
         return "\n".join([*lines, *(f"{name}={value}" for name, value in variables.items())]) + "\n"
     start = ["#!/bin/sh", *_comments(["Source it before the job starts: . ./nccl.sh", *heading])]
     if form == "slurm":
