@@ -22,7 +22,7 @@ from diagnostics.evidence.ring.format import MOST_RANKS
 TRANSPORT = frozenset({"nccl_ib_error", "nccl_ib_async", "nccl_peer_closed", "nccl_connect", "link_down"})
 _OPENS = TRANSPORT | {
     "watchdog_timeout", "watchdog_status", "collective_stack", "gloo_timeout", "monitor_stuck", "nccl_id_timeout",
-    "missing_ranks", "watchdog_abort", "gloo_mismatch",
+    "missing_ranks", "watchdog_abort", "gloo_mismatch", "calls_differ",
 }  # fmt: skip
 """Kinds of lines that say that something waits, or why it may."""
 _BEST_WORDS = ("nccl_last_error", "nccl_result", "dist_backend_error")
@@ -126,6 +126,8 @@ class Standing(Struct, frozen=True):
     """Ranks that noticed it, as far as their lines name them."""
     gloo: bool = False
     """Whether gloo wrote any of the lines."""
+    differ: str = ""
+    """What a check of torch or NCCL wrote of calls that do not match, where it tells one side at most."""
     sizes: str = ""
     """What gloo printed of two sizes that do not fit, by which it ended a process."""
     work: LogFact | None = None
@@ -216,9 +218,16 @@ def standing(evidence: Evidence) -> Standing | None:
         wordless=tuple(sorted(listed - placed)) if placed else (),
         gloo=any(kind.startswith("gloo_") for kind in kinds) or any("/gloo/" in error.message for error in victims),
         sizes=next((shortened(fact.text.strip(), 80) for fact in evidence.facts if fact.kind == "gloo_mismatch"), ""),
+        differ=next((_one_side(fact) for fact in evidence.facts if fact.kind == "calls_differ"), ""),
         work=next((fact for fact in evidence.facts if fact.kind in ("host_work", "host_progress")), None),
         results=frozenset(str(fact.fields["result"]) for fact in gave_up if fact.kind == "nccl_result"),
     )
+
+
+def _one_side(fact: LogFact) -> str:
+    if "call_a" in fact.fields:
+        return f"rank {fact.fields['rank_a']} called {shortened(str(fact.fields['call_a']), 60)}"
+    return f"around rank {fact.fields['rank']}, as NCCL says"
 
 
 def _waits(evidence: Evidence, group: GroupLog) -> list[Waiting]:

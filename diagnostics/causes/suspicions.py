@@ -137,7 +137,7 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
     reported, absent, is_id = standing.kinds & TRANSPORT, standing.absent, "nccl_id_timeout" in standing.kinds
     is_closed = reported == {"nccl_peer_closed"} and not standing.results
     is_remote = "ncclRemoteError" in standing.results
-    waits_for_nothing = not (standing.waits or standing.failure or absent or standing.sizes)
+    waits_for_nothing = not (standing.waits or standing.failure or absent or standing.sizes or standing.differ)
     work = standing.work.fields if standing.work else {}
     return {
         "working": shortened(str(work.get("what", "")).strip(), 60),
@@ -150,6 +150,7 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
         "remote_error": "ncclRemoteError" if is_remote else is_closed and "a connection was closed",
         "inside_node": standing.inside_node,
         "sizes": standing.sizes,
+        "differ": standing.differ,
         "lost": standing.lost and waits_for_nothing and shortened(standing.lost, 80),
         "absent": () if is_id else absent,
     }

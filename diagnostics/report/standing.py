@@ -26,6 +26,8 @@ def headline(standing: Standing) -> str:
     if standing.sizes:
         who = ranks_spoken(standing.aborted) if standing.aborted else "a process"
         return f"gloo ended {who}: two calls that met have different sizes ({standing.sizes}); no line says which calls"
+    if standing.differ:
+        return f"ranks met in calls that do not match ({standing.differ}); the other side is not in the log"
     if standing.aborted:
         return f"{ranks_spoken(standing.aborted)} aborted, and no line says why"
     if standing.absent:

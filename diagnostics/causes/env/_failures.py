@@ -15,6 +15,8 @@ from diagnostics.contract.formatting import bytes_text, counted, ranks_spoken, s
 
 _SHOWN = 8
 """Lines that a finding cites."""
+_CONFIDENCE = 0.97
+"""Of texts that can mean nothing else."""
 _ANY_KIND = ("nccl_warn", "dist_backend_error")
 """Kinds of lines that may quote any of these texts."""
 _Case = dict[str, str]
@@ -69,7 +71,8 @@ def failure_cause(file: str) -> Cause[JobEnvironment]:
         ranks = tuple(sorted(stated or {line.rank for line in found if line.rank is not None}))
         items = tuple(line.item for line in found[:_SHOWN])
         facts = worded(_text, first=found[0], count=len(found))
-        return [Finding(cause=id, status="confirmed", facts=facts, confidence=0.97, ranks=ranks, evidence=items)]
+        sure = max(float(line.case.get("confidence", _CONFIDENCE)) for line in found)
+        return [Finding(cause=id, status="confirmed", facts=facts, confidence=sure, ranks=ranks, evidence=items)]
 
     return declared(file, job_environment, decide)
 

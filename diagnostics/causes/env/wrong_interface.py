@@ -22,6 +22,10 @@ _TRIES = 2
 _CONNECTED = frozenset({"watchdog_timeout", "watchdog_status", "nccl_peer_closed", "gloo_closed", "gloo_reset"})
 """Kinds of lines of a job whose ranks had been connected, so that a peer may have ended since."""
 
+_LOOPBACK = re.compile(r"remote=\[127\..*\bsize=(?P<ranks>\d{1,7}), local=\[127\.")
+"""What gloo writes of a connection on which both ends gave the address that every node has for itself."""
+_ON_A_NODE = 8  # Ranks that a node mostly has at most; the loopback address is right within one.
+
 _SUMMARIES = table_beside(__file__)["summaries"]
 
 
@@ -56,6 +60,9 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
     chosen = [fact for fact in by_kind["nccl_bootstrap"] if _LOCAL.match(str(fact.fields.get("interface")))]
     if chosen and (nnodes or 0) > 1:
         return finding("local", chosen[0].fields["interface"], chosen, 0.9)
+    loops = [(fact, _LOOPBACK.search(str(fact.fields.get("why")))) for fact in by_kind["mesh_failed"]]
+    if loop := [fact for fact, ends in loops if ends and (nnodes or int(ends["ranks"]) / _ON_A_NODE) > 1]:
+        return finding("loopback", "", loop, 0.75)
     failed = by_kind["nccl_connect"]
     announced = by_kind["nccl_bootstrap"]
     if link := [fact for fact in failed if network_inside("link", fact.fields.get("peer"))]:

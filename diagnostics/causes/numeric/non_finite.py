@@ -38,6 +38,8 @@ _CHECKED = re.compile(
     re.IGNORECASE,
 )
 """What scripts, Lightning and Megatron-LM raise."""
+_OWN = re.compile(r"\bRank (?P<rank>\d{1,7})\b.{0,20}found (?:nan|inf) in local\b", re.IGNORECASE)
+"""Megatron-LM: before the gradients of the ranks are summed, so it began on this rank."""
 
 
 class Settings(Struct, frozen=True):
@@ -120,10 +122,12 @@ def decide(figures: Figures) -> list[Finding]:
         facts = _facts("recorded", settings, first.step, bad=first, since=since)
         return _confirmed(facts, confidence=0.9, step=first.step, cost=cost, evidence=(item,))
     if checked := [error for error in evidence.errors if _CHECKED.search(f"{error.type} {error.message}")]:
-        victims = tuple(sorted({error.rank for error in checked if error.rank is not None}))
+        owns = sorted({int(own["rank"]) for error in checked if (own := _OWN.search(error.message))})
+        ranks = tuple(owns) if len(owns) != evidence.world_size else ()
+        victims = tuple(sorted({error.rank for error in checked if error.rank is not None} - {*ranks}))
         message, items = checked[0].message[:160], _items(checked)
         facts = _facts("checked", Settings(), message=message, errors=len(checked))
-        return _confirmed(facts, confidence=0.8, step=checked[0].step, evidence=items, victims=victims)
+        return _confirmed(facts, confidence=0.8, step=checked[0].step, evidence=items, victims=victims, ranks=ranks)
     if metrics is None and (finding := _by_log(evidence)):
         return finding
     if metrics is not None and metrics.records:
@@ -226,7 +230,10 @@ def _by_log(evidence: Evidence) -> list[Finding]:
     place = _TEXTS.phrase("in_log" if step is None else "at_step", at=at, step=step)
     facts = _facts("printed", Settings(), step, figure=figure, value=value, place=place, lines=lines)
     items = tuple(EvidenceItem("log", fact.file, fact.text, fact.line) for fact in printed[:4])
-    return _confirmed(facts, confidence=0.85, step=step, evidence=items)
+    at_first = [fact for fact in printed if steps[id(fact)] == step and "local" in str(fact.fields["figure"])]
+    ranks = tuple(sorted({fact.rank for fact in at_first if fact.rank is not None}))
+    whole = len(ranks) == evidence.world_size
+    return _confirmed(facts, confidence=0.85, step=step, evidence=items, ranks=() if whole else ranks)
 
 
 def _items(errors: Sequence[RankError]) -> tuple[EvidenceItem, ...]:

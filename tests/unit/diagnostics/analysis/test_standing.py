@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from diagnostics.analysis.standing import Standing, standing
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
@@ -83,6 +85,25 @@ def test_a_rank_that_lost_a_peer_tells_so_though_nothing_waits(tmp_path: Path) -
 def test_who_did_not_come_to_a_monitored_barrier(tmp_path: Path) -> None:
     found = read(tmp_path, raised("RuntimeError: [Rank 0]: Ranks 4, 5 failed to pass monitoredBarrier in 2000 ms"))
     assert found.absent == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "side"),
+    [
+        (
+            "[rank2]: RuntimeError: Detected mismatch between collectives on ranks. Rank 2 is running inconsistent "
+            "collective: CollectiveFingerPrint(OpType=REDUCE, TensorShape=[7])",
+            "rank 2 called OpType=REDUCE, TensorShape=[7]",
+        ),
+        (
+            "h:1:2 [0] init.cc:9 NCCL WARN Mismatched collective detected, please check your collective calls at and "
+            "around rank 17. You can use NCCL_DEBUG=INFO",
+            "around rank 17, as NCCL says",
+        ),
+    ],
+)
+def test_a_mismatch_of_which_one_side_is_told(tmp_path: Path, text: str, side: str) -> None:
+    assert read(tmp_path, text + "\n").differ == side
 
 
 def test_why_nccl_gave_up(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def stands(*waits: Waiting, **more: object) -> Standing:
         (stands(results=frozenset({"ncclRemoteError"}), failure="ncclRemoteError"), "hang.rank_raised", 0.2),
         (stands(results=frozenset({"ncclSystemError"}), failure="ncclSystemError"), "hang.network", 0.3),
         (stands(results=frozenset({"ncclSystemError"}), inside_node="a loopback address"), "env.wrong_interface", 0.6),
+        (stands(differ="around rank 39, as NCCL says"), "hang.conditional_collective", 0.25),
         (stands(absent=(4, 5)), "hang.timeout_budget", 0.2),
         (
             stands(PLACED, replace(PLACED, op="barrier", ranks=(3,), site="train.py:30")),
@@ -107,6 +108,7 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(results=frozenset({"ncclSystemError", "ncclRemoteError"}), inside_node="loopback", lost="closed"),
         stands(absent=(4,)),
         stands(sizes="48 vs 32"),
+        stands(differ="rank 0 called OpType=BROADCAST"),
         stands(WAIT, work=SAVES),
         stands(WAIT, work=ENDS),
         stands(replace(WAIT, members=None, ranks=(0, 1))),

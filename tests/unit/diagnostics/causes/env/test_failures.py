@@ -41,6 +41,15 @@ def test_shm_of_the_data_loader():
     assert "data loader" in text_of(decide(job(errors=[error(0, message)]))[SHM]).summary
 
 
+def test_memory_that_the_system_could_not_provide_is_less_sure_than_a_full_dev_shm(tmp_path):
+    line = "[c7:527 :0:540] Caught signal 7 (Bus error: nonexistent physical address)\n"
+    (tmp_path / "train.log").write_text("step 3 loss 2.0\n" + line)
+    (first,) = diagnose(tmp_path).root_causes
+    assert (first.cause, first.confidence) == (SHM, 0.7)
+    (tmp_path / "train.log").write_text("step 3 loss 2.0\n[c7:527 :0:540] Caught signal 11 (Segmentation fault)\n")
+    assert not any(root.cause == SHM for root in diagnose(tmp_path).root_causes)
+
+
 def test_two_ranks_on_one_gpu():
     text = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"
     fields = {"first": 1, "second": 0, "gpu": "1b000"}

@@ -104,3 +104,26 @@ def test_peers_that_refuse_again_and_again_on_a_local_interface(interface, found
     refused = fact("nccl_retry", "Call to connect returned Connection refused, retrying", 0, count=3)
     decided = decide(job(facts=[chosen, refused]))["env.wrong_interface"]
     assert (decided.status == "confirmed") == found
+
+
+@pytest.mark.parametrize(
+    ("remote", "local", "size", "causes"),
+    [
+        ("127.0.0.1", "127.0.0.1", 24, ["env.wrong_interface"]),
+        ("127.0.0.1", "127.0.0.1", 8, ["hang.rendezvous"]),  # One node may well use it: the peer had ended.
+        ("10.0.0.7", "10.0.0.5", 24, ["hang.rendezvous"]),
+    ],
+)
+def test_gloo_gave_the_loopback_address_to_other_nodes(tmp_path, remote, local, size, causes):
+    where = f"SO_ERROR: Connection refused, remote=[{remote}]:4711 (rank=9, size={size}, local=[{local}])"
+    failed = "Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:152] timed out"
+    line = f"RuntimeError: {failed} connecting: {where}\n"
+    (tmp_path / "train.log").write_text("[rank9]: Traceback (most recent call last):\n[rank9]: " + line)
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == causes
+
+
+def test_an_exception_about_a_missing_interface_is_no_cause_beside_it(tmp_path):
+    text = "[enforce fail at gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find address for: 10.1.2.3"
+    head = '[rank0]: Traceback (most recent call last):\n[rank0]:   File "train.py", line 4, in <module>\n'
+    (tmp_path / "train.log").write_text(f"{head}[rank0]: RuntimeError: {text}\n[rank1]: RuntimeError: {text}\n")
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["env.wrong_interface"]

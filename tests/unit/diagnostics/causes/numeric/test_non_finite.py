@@ -182,4 +182,5 @@ EXAMPLES = {"numeric.non_finite": Example(lambda: {"train.log": LOG})}
 )
 def test_megatron_s_own_checks(tmp_path: Path, text: str) -> None:
     (tmp_path / "job.log").write_text("iteration 3\n" + text)
-    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["numeric.non_finite"]
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks) == ("numeric.non_finite", (3,)), "before the ranks' gradients are summed"
