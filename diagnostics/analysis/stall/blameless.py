@@ -15,7 +15,7 @@ from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers.start import KIND
 
 _TIMEOUTS = {"rendezvous_timeout", "store_timeout", "store_key_timeout"}
-_STARTUP = _TIMEOUTS | {"missing_variable", "interface_missing", "port_in_use", "mesh_failed"}
+_STARTUP = _TIMEOUTS | {"missing_variable", "interface_missing", "port_in_use", "mesh_failed", "store_barrier"}
 _RENDEZVOUS = frozenset({"next_rendezvous", "_rendezvous", "_initialize_workers"})
 """Functions of torch's elastic agent in which nodes meet."""
 _TRANSPORT = {"nccl_ib_error", "nccl_ib_async", "nccl_connect", "nccl_socket_error"}
@@ -119,12 +119,17 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
     # Ranks that wait for the id of a communicator have met: their group exists.
     met = {(fact.file, fact.line) for fact in job.evidence.facts if fact.kind == "nccl_id_timeout"}
     of_start = (fact for fact in job.evidence.facts if fact.kind in _STARTUP or _is_of_rendezvous(fact))
-    facts = tuple(fact for fact in of_start if (fact.file, fact.line) not in met)
+    facts = tuple(fact for fact in of_start if (fact.file, fact.line) not in met and not _may_come(fact))
     # Errors of the store or the network are what a failed start-up raises; any other traceback has a cause of its own.
     unrelated = [end for end in job.endings.values() if end.kind in {"raised", "oom", "killed"} and end.frames]
     if any(not any(part in end.type for part in ("Timeout", "Network", "Store")) for end in unrelated):
         return None
     return StartupFailed(facts) if facts else None
+
+
+def _may_come(fact: LogFact) -> bool:
+    """Whether a line only says that ranks wait for others, of which not too many have come."""
+    return "waits" in fact.fields and fact.fields["joined"] <= fact.fields["size"]
 
 
 def _is_of_rendezvous(fact: LogFact) -> bool:

@@ -70,16 +70,22 @@ def costly(view: Overview, ms: float, texts: Texts, row: str = "usual", /, **fig
 
 
 def step_cause(
-    file: str, decide: Callable[[Overview], Finding], unless: Sequence[Guard] = (), despite_instrument: bool = False
+    file: str,
+    decide: Callable[[Overview], Finding],
+    unless: Sequence[Guard] = (),
+    despite_instrument: bool = False,
+    untraced: Guard = lambda view: None,
 ) -> Cause[Overview]:
     """Return a cause that `decide` decides where the traces can be used and no guard answers before it.
 
+    Without a trace `untraced` may answer, by what logs say.
     Findings get the cause's id here. Nothing is concluded from traces that an instrument spoilt, but the instrument.
     """
 
     def decide_usable(view: Overview) -> Sequence[Finding]:
         if view.unusable and not (despite_instrument and view.unusable == "instrumented"):
-            answer: Finding | None = TEXTS.undecided(view.unusable)
+            answer: Finding | None = untraced(view) if not view.profiles else None
+            answer = answer or TEXTS.undecided(view.unusable)
         else:
             answer = next(filter(None, (guard(view) for guard in unless)), None)
         return [replace(answer or decide(view), cause=cause.id)]

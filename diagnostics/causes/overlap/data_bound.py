@@ -4,10 +4,14 @@ from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._idle import idle, judged_idle
 from diagnostics.causes.overlap._shared import step_cause
-from diagnostics.contract.findings import Finding
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding
+from diagnostics.evidence.logs.steps import LEAST
 
 _CPU_SHARE = 0.1
 """On CPU the loader's workers take the cores of the step, so less than that is no wait for data."""
+_PRINTED_SHARE = 0.25
+"""Of the time of printed steps. Loaders that keep up stay below 0.06 (logs of mmdetection, mmcv and detectron2); the
+first lines of each epoch, in which workers start, make up to 0.1 of short epochs."""
 _TEXTS = Texts(__file__)
 
 
@@ -19,4 +23,26 @@ def decide(view: Overview) -> Finding:
     return judged_idle(view, waits, 0.9, _TEXTS)
 
 
-CAUSE = step_cause(__file__, decide)
+def printed(view: Overview) -> Finding | None:
+    """Decide it by the times that a log states, but for its first line, before which the workers start."""
+    for file, times in view.data_times:
+        steps, step_s, data_s = len(times.lines) - 1, sum(times.step_s[1:]), sum(times.data_s[1:])
+        if steps + 1 < LEAST or not 0 < data_s <= step_s:
+            continue
+        figures = {"share": data_s / step_s, "steps": steps, "data_s": data_s, "step_s": step_s}
+        if figures["share"] < _PRINTED_SHARE:
+            return _TEXTS.ruled_out("few_printed", **figures)
+        slowest = max(range(1, steps + 1), key=times.data_s.__getitem__)
+        waited_s, line = times.data_s[slowest], times.lines[slowest]
+        return Finding(
+            cause=_TEXTS.cause,
+            status="confirmed",
+            facts=_TEXTS.facts("printed", **figures, most_s=waited_s),
+            confidence=0.85,
+            cost=Cost(round(data_s / steps * 1000, 3), "ms per step"),
+            evidence=(EvidenceItem("log", file, _TEXTS.phrase("slowest", waited_s=waited_s), line),),
+        )
+    return None
+
+
+CAUSE = step_cause(__file__, decide, untraced=printed)

@@ -28,6 +28,9 @@ _TABLE = table_beside(__file__)
 FORMATS: dict[str, bytes] = {name: "".join(row["regex"]).encode() for name, row in _TABLE["formats"].items()}
 """Trainer -> a step of it."""
 _WORDS: dict[str, bytes] = {name: row["word"].encode() for name, row in _TABLE["formats"].items()}
+DATA_TIME = "".join(_TABLE["data_time"]["regex"]).encode()
+"""Seconds of a step, and those in which it waited for its data."""
+_DATA_WORDS = [word.encode() for word in _TABLE["data_time"]["words"]]
 OVERFLOW = "".join(_TABLE["overflow"]).encode()
 
 
@@ -59,6 +62,15 @@ class Series(Struct):
         return any(skip > 0 and not bits & 1 for skip, bits in zip(self.skipped, self.printed, strict=True))
 
 
+class DataTimes(Struct):
+    """What the steps of one log took, by line."""
+
+    lines: "array[int]" = field(default_factory=lambda: array("q"))
+    step_s: "array[float]" = field(default_factory=_zeros)
+    data_s: "array[float]" = field(default_factory=_zeros)
+    """Of `step_s`: waiting for the data loader."""
+
+
 class Steps(Struct):
     """Fed the lines of a log in blocks."""
 
@@ -66,6 +78,7 @@ class Steps(Struct):
     overflow_lines: "array[int]" = field(default_factory=lambda: array("q"))
     overflow_scales: "array[float]" = field(default_factory=_zeros)
     """What each skipped step reduced the loss scale to; NaN = not told."""
+    data: DataTimes = field(default_factory=DataTimes)
 
     @property
     def last(self) -> int:
@@ -79,9 +92,13 @@ class Steps(Struct):
 
     def __bool__(self) -> bool:
         """Whether there are enough to say anything; skipped steps and a figure that is not finite say it alone."""
-        return bool(self.overflow_lines) or any(
-            len(series.lines) >= LEAST or series.is_non_finite() or series.has_skipped_all()
-            for series in self.series.values()
+        return (
+            len(self.data.lines) >= LEAST
+            or bool(self.overflow_lines)
+            or any(
+                len(series.lines) >= LEAST or series.is_non_finite() or series.has_skipped_all()
+                for series in self.series.values()
+            )
         )
 
     def feed(self, data: bytes, number: int) -> None:
@@ -93,12 +110,23 @@ class Steps(Struct):
                 if len(self.overflow_lines) < MAX_POINTS:
                     self.overflow_lines.append(number)
                     self.overflow_scales.append(float(match["a"] or match["b"] or b"nan"))
+        number -= data.count(b"\n", 0, at)
+        if any(word in data for word in _DATA_WORDS):
+            self._read_data_times(data, number)
         if b"loss" not in data:
             return
-        number -= data.count(b"\n", 0, at)
         for trainer, word in _WORDS.items():  # A script may print steps of its own beside its trainer's.
             if word in data:
                 self._read(trainer, data, number)
+
+    def _read_data_times(self, data: bytes, number: int) -> None:
+        at, times = 0, self.data
+        for match in _compiled(DATA_TIME).finditer(data):
+            number, at = number + data.count(b"\n", at, match.start()), match.start()
+            if len(times.lines) < MAX_POINTS:
+                times.lines.append(number)
+                times.step_s.append(float(match["step"]))
+                times.data_s.append(float(match["data"]))
 
     def _read(self, trainer: str, data: bytes, number: int) -> None:
         """Read what one trainer prints, by a few calls for the whole block."""

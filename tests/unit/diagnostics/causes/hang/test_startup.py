@@ -56,3 +56,31 @@ def test_a_mesh_of_gloo_that_was_never_complete(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(text)
     (root,) = diagnose(tmp_path).root_causes
     assert root.cause == "hang.rendezvous" and "GLOO_SOCKET_IFNAME" in text_of(root).remedies[0].change
+
+
+def barrier(size: int, joined: int) -> str:
+    return (
+        "RuntimeError: Timed out initializing process group in store based barrier on rank: 1, for key: "
+        f"store_based_barrier_key:1 (world_size={size}, worker_count={joined}, timeout=0:30:00)\n"
+    )
+
+
+def test_more_processes_than_the_group_has_ranks(tmp_path: Path) -> None:
+    (root,) = said(tmp_path, barrier(4, 8)).root_causes
+    assert root.cause == "hang.rendezvous" and text_of(root).summary.startswith("More processes joined a group")
+    assert "nnodes * nproc_per_node" in text_of(root).remedies[0].change
+
+
+def test_fewer_processes_have_not_come(tmp_path: Path) -> None:
+    (root,) = said(tmp_path, barrier(4, 3)).root_causes
+    assert root.cause == "hang.rendezvous" and text_of(root).summary.startswith("Start-up never completed")
+
+
+def test_ranks_that_wait_for_others_may_still_meet_unless_too_many_have_come(tmp_path: Path) -> None:
+    waits = (
+        "INFO: Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:1"
+    )
+    text = f"{waits} (world_size=4, worker_count={{}}, timeout=0:30:00)\n"
+    assert not said(tmp_path, text.format(3)).root_causes
+    (root,) = said(tmp_path, text.format(8) * 3).root_causes
+    assert root.cause == "hang.rendezvous"

@@ -155,6 +155,14 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
         "kernel_oom", None, {}),
     "gloo mesh": ("[rank4]:[E421 02:05:38.7 ProcessGroupGloo.cpp:143] Gloo connectFullMesh failed with [pair.cc:144] no error",
                   "mesh_failed", 4, {"why": "no error"}),
+    "store barrier": (
+        "RuntimeError: Timed out initializing process group in store based barrier on rank: 3, for key: "
+        "store_based_barrier_key:2 (world_size=4, worker_count=9, timeout=0:05:00)",
+        "store_barrier", 3, {"size": 4, "joined": 9}),
+    "store barrier of torch 2": (
+        "torch.distributed.DistStoreError: Timed out initializing process group in store based barrier on rank 1, for key: "
+        "store_based_barrier_key:1 (world_size=8, num_workers_joined=5, timeout=0:30:00 error=Timeout waiting for key)",
+        "store_barrier", 1, {"size": 8, "joined": 5}),
     "nccl id": ("[2] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key "
                 "'0', but store->get('0') got error: Socket Timeout", "nccl_id_timeout", None, {"waiter": 2, "root": 0}),
     "nccl id of torch 1": (

@@ -115,3 +115,38 @@ def test_one_trainer_after_the_other_prints_a_log():
         "Hugging Face Trainer": 9,
     }
     assert (steps.after(0), steps.after(5), steps.after(12)) == (9, 9, 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "step_s", "data_s"),
+    [
+        ("Epoch: [3][ 40/900]\tTime  0.250 ( 0.301)\tData  0.061 ( 0.070)\tLoss 2.10 (2.31)", 0.25, 0.061),
+        (
+            "06/01 - mmengine - INFO - Epoch(train) [2][50/90]  lr: 1e-04  time: 1.5000  data_time: 0.4000  loss: 2.1",
+            1.5,
+            0.4,
+        ),
+        (
+            "2024-01-02 - mmdet - INFO - Epoch [1][50/90]\tlr: 2e-02, time: 0.412, data_time: 0.009, loss: 1.1",
+            0.412,
+            0.009,
+        ),
+        ("iter: 59  total_loss: 1.2    time: 0.31  last_time: 0.30  data_time: 0.11  last_data_time: 0.12", 0.31, 0.11),
+        (
+            "Epoch: [7]  [ 20/390]  eta: 0:01:01  loss: 6.5 (6.6)  time: 0.4900  data: 0.0002  max mem: 19152",
+            0.49,
+            0.0002,
+        ),
+        ("epoch: 1/20, iter: 10/51, iter_time: 2.500s, data_time: 0.330s, total_loss: 8.9", 2.5, 0.33),
+    ],
+)
+def test_what_a_step_took_and_how_long_it_waited_for_data(line, step_s, data_s):
+    steps = Steps()
+    steps.feed(f"start\n{line}\n".encode(), 8)
+    assert (list(steps.data.lines), list(steps.data.step_s), list(steps.data.data_s)) == ([9], [step_s], [data_s])
+
+
+def test_lines_without_a_time_of_data():
+    steps = Steps()
+    steps.feed(b"time: 0.3  loading data: done\nTime 3 Date 4 data_time: x\n", 1)
+    assert not steps.data.lines
