@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 
 from diagnostics.analysis.standing import TRANSPORT, Standing, Waiting
-from diagnostics.contract.formatting import counted, ranks_spoken, ranks_text, seconds_text, sentence, verb
+from diagnostics.contract.files import table_beside
+from diagnostics.contract.formatting import counted, filled, ranks_spoken, ranks_text, seconds_text, sentence, verb
 from diagnostics.evidence.model import shortened
 from diagnostics.report.document import Field
 from diagnostics.report.model import Report
 
+_HEADLINES = table_beside(__file__)["headlines"]
 _SHOWN = 3
 """Calls, and groups of ranks, that the first screen names."""
 
@@ -20,39 +22,29 @@ def headline(standing: Standing) -> str:
         )
         while_others = f", {rest[0]}" if rest and standing.elsewhere else ""
         return f"{first}{while_others}; no cause is confirmed"
-    if standing.failure:
-        on = f" on {ranks_spoken(standing.failed)}" if standing.failed else ""
-        return f"NCCL failed{on} ({standing.failure}); no cause is confirmed"
-    if standing.sizes:
-        who = ranks_spoken(standing.aborted) if standing.aborted else "a process"
-        return f"gloo ended {who}: two calls that met have different sizes ({standing.sizes}); no line says which calls"
-    if standing.differ:
-        return f"ranks met in calls that do not match ({standing.differ}); the other side is not in the log"
-    if standing.aborted:
-        return f"{ranks_spoken(standing.aborted)} aborted, and no line says why"
-    if standing.absent:
-        where = "the set-up of a group's communicator" if "nccl_id_timeout" in standing.kinds else "a monitored barrier"
-        where = "a call that others wait in" if "missing_ranks" in standing.kinds else where
-        return f"{ranks_spoken(standing.absent)} did not come to {where}; no cause is confirmed"
-    if standing.lost:
-        who = ranks_spoken(standing.losers) if standing.losers else "a rank that the lines do not name"
-        return f"{who} lost a peer ({shortened(standing.lost, 120)}), and no line says which rank ended first"
-    if standing.failed_silently:
-        return f"{ranks_spoken(standing.failed_silently)} ended with exit code 1, and no line says why"
-    if standing.stuck_s:
-        on = f" on {ranks_spoken(standing.stuck)}" if standing.stuck else ""
-        return f"torch's watchdog stood still for {standing.stuck_s:.0f} s in a call of CUDA{on}; no cause is confirmed"
-    if standing.others and "watchdog_status" in standing.kinds:
-        ranks, behind = standing.others[0].ranks, standing.others[0].enqueued - standing.others[0].completed
-        left = f"{counted(behind, 'collective')} that did not complete" if behind else "no collective open"
-        return f"a collective timed out, and {ranks_spoken(ranks)} had {left}; no cause is confirmed"
-    if standing.warning and not standing.kinds & TRANSPORT:
-        return f"NCCL warned: {standing.warning}; no cause is confirmed"
-    if "watchdog_abort" in standing.kinds:
-        return "torch's watchdog ended the process after a collective failed or timed out, and no line says which"
-    if not standing.kinds & TRANSPORT:
-        return "a process that its launcher does not name ended with exit code 1, and no line says why"
-    return "the transport reported errors; no cause is confirmed"
+    kinds, absent, transport = standing.kinds, standing.absent, standing.kinds & TRANSPORT
+    other = standing.others[0] if standing.others and "watchdog_status" in kinds else None
+    shown: dict[str, tuple[object, tuple[int, ...]]] = {
+        "failure": (standing.failure, standing.failed),
+        "sizes": (standing.sizes, standing.aborted),
+        "differ": (standing.differ, ()),
+        "aborted": (standing.aborted, standing.aborted),
+        "not_in_call": (absent and "missing_ranks" in kinds, absent),
+        "not_set_up": (absent and "nccl_id_timeout" in kinds, absent),
+        "not_at_barrier": (absent, absent),
+        "lost": (shortened(standing.lost, 120), standing.losers),
+        "failed_silently": (standing.failed_silently, standing.failed_silently),
+        "stuck": (standing.stuck_s, standing.stuck),
+        "open": (other and other.enqueued - other.completed, other.ranks if other else ()),
+        "none_open": (other, other.ranks if other else ()),
+        "warning": (not transport and standing.warning, ()),
+        "ended_by_watchdog": ("watchdog_abort" in kinds, ()),
+        "silent_process": (not transport, ()),
+        "transport": (True, ()),
+    }
+    name = next(name for name, (is_shown, _) in shown.items() if is_shown)
+    it, ranks = shown[name]
+    return filled(_HEADLINES[name][0 if ranks else -1], {"it": it, "ranks": ranks})
 
 
 def rows(report: Report) -> Iterator[Field]:

@@ -118,18 +118,15 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
             return Startup(starts, waiting, missing, stuck if waited_s >= STALL_S else (), waited_s)
     # Ranks that wait for the id of a communicator have met: their group exists.
     met = {(fact.file, fact.line) for fact in job.evidence.facts if fact.kind == "nccl_id_timeout"}
+    # Others may still come to a barrier of the store, unless more than its group has ranks did.
+    hoped = [one for one in job.evidence.facts if "waits" in one.fields and one.fields["joined"] <= one.fields["size"]]
     of_start = (fact for fact in job.evidence.facts if fact.kind in _STARTUP or _is_of_rendezvous(fact))
-    facts = tuple(fact for fact in of_start if (fact.file, fact.line) not in met and not _may_come(fact))
+    facts = tuple(fact for fact in of_start if (fact.file, fact.line) not in met and fact not in hoped)
     # Errors of the store or the network are what a failed start-up raises; any other traceback has a cause of its own.
     unrelated = [end for end in job.endings.values() if end.kind in {"raised", "oom", "killed"} and end.frames]
     if any(not any(part in end.type for part in ("Timeout", "Network", "Store")) for end in unrelated):
         return None
     return StartupFailed(facts) if facts else None
-
-
-def _may_come(fact: LogFact) -> bool:
-    """Whether a line only says that ranks wait for others, of which not too many have come."""
-    return "waits" in fact.fields and fact.fields["joined"] <= fact.fields["size"]
 
 
 def _is_of_rendezvous(fact: LogFact) -> bool:

@@ -18,7 +18,6 @@ from diagnostics.analysis.step_profile.reductions import TINY_BYTES, Reductions,
 from diagnostics.analysis.step_profile.skew import Skew, find_skew
 from diagnostics.analysis.step_profile.units import MicroBatch, Units, find_units
 from diagnostics.evidence.budget import budget, disk_bytes
-from diagnostics.evidence.logs.steps import DataTimes
 from diagnostics.evidence.model import Evidence, Problem, RunEvidence
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.nsys import NsysFile
@@ -101,8 +100,8 @@ class Overview(Struct):
     """Of a dtk run, else None."""
     records: list[RingFile | FlightFile] = field(default_factory=list)
     """Records of calls beside the traces, by rank."""
-    data_times: list[tuple[str, DataTimes]] = field(default_factory=list)
-    """File of a log -> what its lines say of the time of steps."""
+    data_times: list[tuple[str, list[tuple[int, float, float]]]] = field(default_factory=list)
+    """File of a log, and its `Steps.data_times`."""
     latency_ns: float = 20_000.0
     """Fixed cost of a collective: the shortest transfers seen, at most 200 us on a device."""
 
@@ -212,7 +211,7 @@ def overview(evidence: Evidence) -> Overview:
         instrument=find_instrument(profiles, evidence.environment),
         world_size=world_size,
         run=evidence.run,
-        data_times=[(fact.file, fact.fields["steps"].data) for fact in evidence.facts if fact.kind == "steps"],
+        data_times=[(fact.file, fact.fields["steps"].data_times) for fact in evidence.facts if fact.kind == "steps"],
         records=sorted(records, key=lambda file: (file.rank is None, file.rank or 0, file.file)),
     )
     shortest = sorted(call.transfer for call in view.calls if call.message.size_bytes <= TINY_BYTES)

@@ -25,15 +25,14 @@ def decide(view: Overview) -> Finding:
 
 def printed(view: Overview) -> Finding | None:
     """Decide it by the times that a log states, but for its first line, before which the workers start."""
-    for file, times in view.data_times:
-        steps, step_s, data_s = len(times.lines) - 1, sum(times.step_s[1:]), sum(times.data_s[1:])
-        if steps + 1 < LEAST or not 0 < data_s <= step_s:
+    for file, (_, *times) in ((file, times) for file, times in view.data_times if len(times) >= LEAST):
+        steps, step_s, data_s = len(times), sum(row[1] for row in times), sum(row[2] for row in times)
+        if not 0 < data_s <= step_s:
             continue
         figures = {"share": data_s / step_s, "steps": steps, "data_s": data_s, "step_s": step_s}
         if figures["share"] < _PRINTED_SHARE:
             return _TEXTS.ruled_out("few_printed", **figures)
-        slowest = max(range(1, steps + 1), key=times.data_s.__getitem__)
-        waited_s, line = times.data_s[slowest], times.lines[slowest]
+        line, _, waited_s = max(times, key=lambda row: row[2])
         return Finding(
             cause=_TEXTS.cause,
             status="confirmed",

@@ -3,7 +3,7 @@
 import re
 from array import array
 from functools import cache
-from itertools import accumulate, repeat
+from itertools import accumulate, islice, repeat
 from math import isfinite
 
 from msgspec import Struct, field
@@ -12,6 +12,7 @@ from diagnostics.contract.files import table_beside
 
 MAX_POINTS = 200_000
 """Steps of one log that are kept; the rest is only counted."""
+MAX_TIMES = 20_000  # Of steps that are kept.
 LEAST = 10
 """Steps of a log that show a course."""
 _N = rb"-?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?|[nN]a[nN]|[iI]nf(?:inity)?)"
@@ -62,15 +63,6 @@ class Series(Struct):
         return any(skip > 0 and not bits & 1 for skip, bits in zip(self.skipped, self.printed, strict=True))
 
 
-class DataTimes(Struct):
-    """What the steps of one log took, by line."""
-
-    lines: "array[int]" = field(default_factory=lambda: array("q"))
-    step_s: "array[float]" = field(default_factory=_zeros)
-    data_s: "array[float]" = field(default_factory=_zeros)
-    """Of `step_s`: waiting for the data loader."""
-
-
 class Steps(Struct):
     """Fed the lines of a log in blocks."""
 
@@ -78,7 +70,8 @@ class Steps(Struct):
     overflow_lines: "array[int]" = field(default_factory=lambda: array("q"))
     overflow_scales: "array[float]" = field(default_factory=_zeros)
     """What each skipped step reduced the loss scale to; NaN = not told."""
-    data: DataTimes = field(default_factory=DataTimes)
+    data_times: list[tuple[int, float, float]] = field(default_factory=list)
+    """Line of a step, the seconds that it took, and those of them in which it waited for its data."""
 
     @property
     def last(self) -> int:
@@ -93,7 +86,7 @@ class Steps(Struct):
     def __bool__(self) -> bool:
         """Whether there are enough to say anything; skipped steps and a figure that is not finite say it alone."""
         return (
-            len(self.data.lines) >= LEAST
+            len(self.data_times) >= LEAST
             or bool(self.overflow_lines)
             or any(
                 len(series.lines) >= LEAST or series.is_non_finite() or series.has_skipped_all()
@@ -120,13 +113,10 @@ class Steps(Struct):
                 self._read(trainer, data, number)
 
     def _read_data_times(self, data: bytes, number: int) -> None:
-        at, times = 0, self.data
-        for match in _compiled(DATA_TIME).finditer(data):
+        at = 0
+        for match in islice(_compiled(DATA_TIME).finditer(data), max(0, MAX_TIMES - len(self.data_times))):
             number, at = number + data.count(b"\n", at, match.start()), match.start()
-            if len(times.lines) < MAX_POINTS:
-                times.lines.append(number)
-                times.step_s.append(float(match["step"]))
-                times.data_s.append(float(match["data"]))
+            self.data_times.append((number, float(match["step"]), float(match["data"])))
 
     def _read(self, trainer: str, data: bytes, number: int) -> None:
         """Read what one trainer prints, by a few calls for the whole block."""

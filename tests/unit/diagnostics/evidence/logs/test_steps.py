@@ -143,10 +143,10 @@ def test_one_trainer_after_the_other_prints_a_log():
 def test_what_a_step_took_and_how_long_it_waited_for_data(line, step_s, data_s):
     steps = Steps()
     steps.feed(f"start\n{line}\n".encode(), 8)
-    assert (list(steps.data.lines), list(steps.data.step_s), list(steps.data.data_s)) == ([9], [step_s], [data_s])
+    assert steps.data_times == [(9, step_s, data_s)]
 
 
 def test_lines_without_a_time_of_data():
     steps = Steps()
     steps.feed(b"time: 0.3  loading data: done\nTime 3 Date 4 data_time: x\n", 1)
-    assert not steps.data.lines
+    assert not steps.data_times
