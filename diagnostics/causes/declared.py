@@ -78,6 +78,12 @@ class Texts:
         name, _, key = row.partition(".")
         return Phrase(row, self._rows[name][key] if key else self._rows[name], figures)
 
+    def remedy(self, row: str, /, **figures: object) -> Remedy:
+        """Return the first remedy of a row."""
+        fix: dict[str, Any] = self._rows[row]["remedies"][0]
+        written: dict[str, Any] = {name: filled(text, figures) for name, text in fix.items()}
+        return Remedy(**written)
+
     def ruled_out(self, said: str | Sequence[str] = "none", cause: str = "", /, **figures: object) -> Finding:
         """Return that it is not this cause; the value that says so is `measured`, else the summary."""
         return Finding(cause=cause or self.cause, status="ruled_out", facts=self.facts(said, **figures))

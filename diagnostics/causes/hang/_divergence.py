@@ -3,39 +3,45 @@
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.evidence_terms import Term
 from diagnostics.analysis.divergence.explanation import Kind
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.stall.explain import Stall
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._parts import RECORD
 from diagnostics.causes.hang._unconfirmed import Otherwise, unconfirmed
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where, ruled_out
-from diagnostics.contract.formatting import counted, filled, verb
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where
+from diagnostics.contract.formatting import Phrase, counted, filled, verb
 from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import shortened
 from diagnostics.evidence.rank_endings import mismatch_facts
 
-EQUALLY_OFTEN = "each rank must run the loop equally often"
+TEXTS = Texts(__file__)
+EQUALLY_OFTEN = TEXTS.phrase("equally_often")
 _BECAUSE: dict[str, str] = table_beside(__file__)["because"]
 
 
 class Reading(Struct, frozen=True):
     """How one cause reads a divergence: what it is about, and its own words. Each cause of this family defines one."""
 
-    cause: str
+    texts: Texts
+    """Of the cause. `not_this` says why the first divergence is none of these kinds, where both sides issue the same
+    operation, `not_this_either` (if there is one) where they differ: `{why}` is the decisive evidence, `{at}` the
+    position, `{op}` the operation."""
     kinds: tuple[Kind, ...]
     """Kinds of divergence that are this cause."""
     summary: "Callable[[Disagreement], str]"
     remedies: "Callable[[Disagreement], tuple[Remedy, ...]]"
-    not_this: str
-    """Why the first divergence is none of these kinds, where both sides issue the same operation: `{why}` stands for
-    the decisive evidence, `{at}` for the position, `{op}` for the operation."""
-    not_this_either: str = ""
-    """The same where the operations differ; empty = as above."""
+
+    @property
+    def cause(self) -> str:
+        """Its id."""
+        return self.texts.cause
 
 
 class Disagreement(Struct, frozen=True):
@@ -76,17 +82,18 @@ class Disagreement(Struct, frozen=True):
         """`position 3 of group default_pg`; a position of 0 is not known."""
         group = self.divergence.key.label
         if not self.divergence.position:
-            return "the time of the observations"
+            return str(TEXTS.phrase("looks"))
         return f"position {self.divergence.position}" + (f" of group {group}" if group else "")
 
-    def filled(self, text: str, **more: object) -> str:
-        """Fill in the two sides.
+    def filled(self, texts: Texts, row: str, **more: object) -> str:
+        """Fill the two sides into a phrase.
 
         Args:
-            text: `{side}` stands for the ranks of the minority, `{rest}` for those they are compared with; `{mine}` and
+            texts: of the cause.
+            row: `{side}` stands for the ranks of the minority, `{rest}` for those they are compared with; `{mine}` and
                 `{theirs}` for their calls, with `_at` for the position as well, with `_place` for the line alone;
                 `{first}` for the first call left out or added, `{at}` for the position.
-            more: by name, what else stands in the text.
+            more: by name, what else stands in it.
         """
         minority, majority = self.divergence.minority, self.divergence.majority
         others = len(self.calls) - 1
@@ -102,6 +109,7 @@ class Disagreement(Struct, frozen=True):
             "first": self.calls[0].cited() + (f" and {others} more" if others else ""),
             "at": self.at,
         }
+        text = texts.phrase(row).text
         return filled(text if self.others else text.replace("{rest}", "the others"), parts | more)
 
     def text(self, finding: Finding) -> Text:
@@ -109,25 +117,30 @@ class Disagreement(Struct, frozen=True):
         divergence, vote = self.divergence, self.divergence.vote
         unclear = bool(divergence.explanation.alternatives)
         summary = _in_the_loop_or_behind(self) if unclear else self.reading.summary(self)
+        third = tuple(set(divergence.culprits) - set(self.minority))
+        more = []
         if divergence.tie and not divergence.culprits:
-            summary += " No two ranks agree, so it is not known which of them is wrong."
+            more.append("no_two")
         elif divergence.tie and not unclear:
-            counts = " against ".join(str(len(side)) for side in vote.sides)
-            summary += f" It is a tie ({counts}): either side may be the wrong one."
-        elif third := set(divergence.culprits) - set(self.minority):
-            summary += filled(" {third:^} {third:differs|differ} from both.", {"third": third})
-        if self.without_dump:
-            summary += filled(" {ranks:^} left no dump.", {"ranks": self.without_dump})
-        if divergence.explanation.terms[0].name == "single position":
-            summary += " The record does not show whether this call is wrong, or an earlier one was left out or added."
-        if self.payload_text:
-            text = shortened(self.payload_text.strip(), 80)
-            summary += f" Gloo ended a process because their sizes did not fit: {text}."
-        return Text(
-            summary=summary,
-            measured=f"{len(divergence.culprits)} of {len(vote.present)} ranks differ at {self.at}",
-            remedies=tuple(dict.fromkeys(self.reading.remedies(self))),
+            more.append("tie")
+        elif third:
+            more.append("third")
+        more += ["no_dump"] if self.without_dump else []
+        more += ["single"] if divergence.explanation.terms[0].name == "single position" else []
+        more += ["gloo"] if self.payload_text else []
+        shown = TEXTS(
+            finding,
+            ["differ", *more],
+            counts=" against ".join(str(len(side)) for side in vote.sides),
+            third=third,
+            silent=self.without_dump,
+            printed=shortened(self.payload_text.strip(), 80),
+            culprits=len(divergence.culprits),
+            present=len(vote.present),
+            at=self.at,
         )
+        summary = f"{summary} {shown.summary}" if shown.summary else summary
+        return replace(shown, summary=summary, remedies=tuple(dict.fromkeys(self.reading.remedies(self))))
 
 
 def _in_the_loop_or_behind(facts: Disagreement) -> str:
@@ -138,9 +151,8 @@ def _in_the_loop_or_behind(facts: Disagreement) -> str:
         sides.reverse()
     (behind, call_behind), (within, call_within) = sides
     return facts.filled(
-        "{behind:^} {behind:is|are} in {call_behind} while {within} {within:continues|continue} with the loop: "
-        "{call_within}, at {at}. Either that line is behind the loop, so that {behind} ran fewer iterations, or a "
-        "condition within the loop calls it on some ranks only: the calls do not show which.",
+        TEXTS,
+        "in_or_behind",
         behind=behind,
         within=within,
         call_behind=call_behind.cited(position=False),
@@ -150,24 +162,17 @@ def _in_the_loop_or_behind(facts: Disagreement) -> str:
 
 def call_everywhere(call: str, place: str) -> Remedy:
     """Return how to fix a call that only some ranks leave out."""
-    change = f"call {call} at {place} on all ranks of its group, or on none"
-    return Remedy("code", change, "a collective inside a condition that differs by rank leaves the others waiting")
+    return TEXTS.remedy("call_everywhere", call=call, place=place)
 
 
 def call_unconditionally(call: str, place: str) -> Remedy:
     """Return how to fix a call that only some ranks make."""
-    change = f"remove the condition around {place}, so that all ranks call {call} or none"
-    return Remedy(
-        "code",
-        change,
-        "a collective that only some ranks call is matched with another call of their peers, or with none",
-    )
+    return TEXTS.remedy("call_unconditionally", call=call, place=place)
 
 
 def run_equally_often(place: str) -> Remedy:
     """Return how to fix a loop that some ranks leave early."""
-    change = "let all ranks agree on the number of steps (all_reduce a stop flag, drop uneven batches, or DDP's join)"
-    return Remedy("code", f"{change} around {place}", EQUALLY_OFTEN)
+    return TEXTS.remedy("run_equally_often", place=place)
 
 
 def disagreements(stall: Stall, reading: Reading) -> list[Finding]:
@@ -192,7 +197,7 @@ def decided(
     stall: Stall,
     reading: Reading,
     findings: list[Finding],
-    missing: str = RECORD,
+    missing: Phrase = RECORD,
     *,
     silent: bool = False,
     otherwise: Otherwise = lambda stall, waits: None,
@@ -211,9 +216,8 @@ def decided(
     def contradicted(stall: Stall, waits: bool) -> Finding | None:
         if answer := otherwise(stall, waits) or _contradicted(stall, reading):
             return answer
-        summary = "All ranks agree at every position that more than one of them reached."
         count = stall.job.survey.positions
-        return ruled_out(reading.cause, summary, "0 of {count:,} calls differ", count=count) if waits else None
+        return TEXTS.ruled_out("agree", reading.cause, count=count) if waits else None
 
     findings = _parts.surest([*disagreements(stall, reading), *findings])
     return findings or [unconfirmed(stall, reading.cause, missing, silent=silent, otherwise=contradicted)]
@@ -225,16 +229,12 @@ def _contradicted(stall: Stall, reading: Reading) -> Finding | None:
         return None
     divergence = stall.divergences[0]
     minority, majority = divergence.minority, divergence.majority
-    at = f"position {minority.seq} of group {divergence.key.label}" if minority.seq else "the lines at which they are"
+    at = TEXTS.phrase("position" if minority.seq else "lines", seq=minority.seq, group=divergence.key.label)
     same = majority.wire.op == minority.wire.op
-    reason = reading.not_this if same else reading.not_this_either or reading.not_this
-    return ruled_out(
-        reading.cause,
-        "{reason}",
-        "{meet}",
-        reason=reason.format(why=_because(divergence.explanation.terms[0]), at=at, op=majority.wire.op),
-        meet=f"{at}: {minority.cited(position=False)} meets {majority.cited(position=False)}",
-    )
+    row = "not_this" if same or "not_this_either" not in reading.texts else "not_this_either"
+    reason = reading.texts.phrase(row, why=_because(divergence.explanation.terms[0]), at=at, op=majority.wire.op)
+    calls = {"mine": minority.cited(position=False), "theirs": majority.cited(position=False)}
+    return TEXTS.ruled_out("contradicted", reading.cause, reason=reason, at=at, **calls)
 
 
 def _because(term: Term) -> str:
@@ -292,7 +292,7 @@ def _both_sides(facts: Disagreement) -> tuple[Where, ...]:
     if facts.kind not in {"left_out", "fewer_iterations", "gradients_not_ready"}:
         return (*_parts.where(divergence.minority_rank, minority), *_parts.where(divergence.majority_rank, majority))
     there = _parts.where(divergence.majority_rank, majority, f"waits in {majority.text}")
-    does = f"{'ends after' if divergence.ended else 'is already in'} {minority.text}"
+    does = TEXTS.phrase("ends_after" if divergence.ended else "already_in", call=minority.text)
     return (
         *_parts.where(divergence.minority_rank, minority, does),
         *(there or _parts.where(divergence.majority_rank, facts.calls[0])),

@@ -7,19 +7,20 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.stall.endings import FirstEndings, line
 from diagnostics.analysis.stall.explain import Stall
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, undecidable
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Finding, Remedy, Text, Where, ruled_out, worded
-from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
+from diagnostics.contract.findings import Finding, Remedy, Text, Where, worded
+from diagnostics.contract.formatting import Phrase, file_name
 from diagnostics.evidence.endings import UNNAMED, Ending, Kind, first_is_unknown
 
 CONFIDENCE = 0.95
 """A traceback, a signal or an exit code says it; that no other rank failed before is seldom certain."""
 UNNAMED_CONFIDENCE = 0.8
 """Where no file says which rank it was."""
-LAUNCHER_LOG = "the launcher's log, which names exit codes and signals"
-ERROR_FILES = "the ranks' logs or error files: torchrun --log-dir, TORCHELASTIC_ERROR_FILE"
+TEXTS = Texts(__file__)
+LAUNCHER_LOG, ERROR_FILES = TEXTS.phrase("launcher_log"), TEXTS.phrase("error_files")
 Change = tuple[str, str]
 """What to change, and why. `{at}` stands for its line or `the place in its log`; `{native}` for its line or what a core
 dump shows; `{what}` for the ending; `{after}` and `{aside}` for what is added where its line is known."""
@@ -47,23 +48,22 @@ class Ended(Struct, frozen=True):
         """The ending of the lowest rank."""
         return self.case.first
 
-    def text(self, finding: Finding, how: str, remedies: tuple[Remedy, ...], more: str = "") -> Text:
+    def text(self, finding: Finding, how: Phrase, remedies: tuple[Remedy, ...], more: Phrase | None = None) -> Text:
         """Say who ended, how and where, and who waited for them; `more` takes the place of the victims."""
         case, gave_up_at = self.case, self.gave_up_at
         names = tuple(end.rank for end in case.endings if end.rank != UNNAMED)
-        who = sentence(ranks_spoken(names)) if names else "A process whose log does not name its rank"
         own = finding.where[0] if finding.where and case.last is None else None
         at = f" ({file_name(own.file)}:{own.line})" if own and own != gave_up_at else _parts.after(case.last, names)
         step = f" in step {finding.step}" if finding.step is not None else ""
         victims = tuple(rank for rank in finding.victims if rank not in names)
-        if not more and victims:
+        if more is None and victims:
             there = f" at {file_name(gave_up_at.file)}:{gave_up_at.line}" if gave_up_at else ""
-            more = f" {sentence(ranks_spoken(victims))} waited for {verb(names, 'it', 'them')}{there}."
-        while_others = " while others still waited" if self.first.in_order else ""
-        measured = f"{len(names) or 1} of {max(self.world, len(names), 1)} ranks"
-        missing = "" if names else "which rank it was: torchrun --log-dir=logs --redirects=3 ..."
-        summary = f"{who} {how}{at}{step}{while_others}.{more}"
-        return Text(summary=summary, measured=measured, missing=missing, remedies=remedies)
+            more = TEXTS.phrase("waited", victims=victims, names=names, there=there)
+        said = ["in_order" if self.first.in_order else "usual"]
+        said += [*(["more"] if more else []), *([] if names else ["which"])]
+        figures = {"who": names or TEXTS.phrase("process"), "how": how, "at": at, "step": step, "more": more}
+        world = max(self.world, len(names), 1)
+        return replace(TEXTS(finding, said, count=len(names) or 1, world=world, **figures), remedies=remedies)
 
     def remedy(self, finding: Finding, changes: Mapping[str, Change], detail: str = "") -> Remedy:
         """Return the change for a detail, or the one under the empty string, with what is known filled in."""
@@ -74,11 +74,11 @@ def filled(change: Change, what: str, where: tuple[Where, ...]) -> Remedy:
     """Fill in a change; see `Change`."""
     at = f"{where[0].file}:{where[0].line}" if where else ""
     parts = {
-        "at": at or "the place in its log",
-        "native": at or "the place that a core dump shows",
+        "at": at or str(TEXTS.phrase("in_log")),
+        "native": at or str(TEXTS.phrase("in_core_dump")),
         "what": what,
         "after": f", after {at}" if at else "",
-        "aside": f"; {at} is only where it came up" if at else "",
+        "aside": str(TEXTS.phrase("aside", at=at)) if at else "",
     }
     return Remedy("code", change[0].format_map(parts), change[1].format_map(parts))
 
@@ -114,7 +114,7 @@ def _place(ending: Ending) -> tuple[Where, ...]:
     return _parts.where(ending.rank if ending.rank != UNNAMED else None, line(ending), ending.what)
 
 
-def unconfirmed(stall: Stall, cause: str, missing: str, **may_be: bool) -> Finding:
+def unconfirmed(stall: Stall, cause: str, missing: Phrase, **may_be: bool) -> Finding:
     """Return why no rank is known to have ended in this way before the others.
 
     Args:
@@ -128,32 +128,18 @@ def unconfirmed(stall: Stall, cause: str, missing: str, **may_be: bool) -> Findi
     job = stall.job
     late = {rank: end.what for rank, end in job.after_stall.items() if end.kind == cause.removeprefix("hang.rank_")}
     if late:
-        text = "{who:^} ended with {what} only after {who:it|they} had waited for others: the wait came first."
-        return left_open(cause, text, missing, about=late, what=next(iter(late.values())))
+        return left_open(cause, TEXTS.phrase("late", who=late, what=next(iter(late.values()))), missing)
     if stall.unclear:
-        text = "{who:^} left no error and no stack, so how {who:it|they} ended is not known."
-        return left_open(cause, text, missing, about=stall.unclear)
+        return left_open(cause, TEXTS.phrase("unclear", who=stall.unclear), missing)
     silent = sorted({*range(job.world())} - job.survey.ranks.keys() - job.endings.keys()) if job.pending_ranks() else []
     if silent:
-        return left_open(cause, "{who:^} left no dump and no error.", missing, about=silent)
+        return left_open(cause, TEXTS.phrase("silent", who=silent), missing)
     if not stall.confirmed:
         if failed := [rank for rank, end in job.endings.items() if end.kind == "failed"]:
-            text = (
-                "{who:^} ended with exit code 1 and left no traceback: an error of {who:its|their} own, or what a peer "
-                "did to {who:it|them}."
-            )
-            return left_open(cause, text, missing, about=failed)
+            return left_open(cause, TEXTS.phrase("failed", who=failed), missing)
         if unknown := job.without_ending():
             return ending_unknown(cause, missing, unknown)
         if first_is_unknown(job.endings.values()):
-            text = (
-                "Every known ending ({who}) is that of a rank that lost a peer or was stopped; which rank failed "
-                "first is not known."
-            )
-            if UNNAMED in job.endings:
-                text = (
-                    "The log shows one rank, without naming it, that lost a peer; which rank failed first is not known."
-                )
-            return left_open(cause, text, missing, about=sorted(job.endings))
-    summary, measured = "No rank ended this way before the others.", "0 of {world} ranks; {count} endings known"
-    return ruled_out(cause, summary, measured, world=max(job.world(), 1), count=len(job.endings))
+            row = "unnamed_peer" if UNNAMED in job.endings else "only_peers"
+            return left_open(cause, TEXTS.phrase(row, who=sorted(job.endings)), missing)
+    return TEXTS.ruled_out("none", cause, world=max(job.world(), 1), count=len(job.endings))

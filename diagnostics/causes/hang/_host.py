@@ -1,15 +1,17 @@
 """What a rank's host does, in words, and how to fix it."""
 
+from typing import Literal
+
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import file_name
+from diagnostics.contract.formatting import Phrase, file_name
 from diagnostics.evidence.stacks.activity import Doing, Standing
 
-_FIX: dict[Doing, str] = table_beside(__file__)
+_TABLE: dict[Doing | Literal["other"], str] = table_beside(__file__)
 
 
-def fix(at: Standing, look: str = "look at what it does there") -> str:
+def fix(at: Standing, look: Phrase | str = _TABLE["other"]) -> str:
     """Return what to change. `look` is used when the stack does not show what the host does."""
-    return _FIX.get(at.doing, look) + (f" ({at.frame.file}:{at.frame.line})" if at.frame else "")
+    return str(_TABLE.get(at.doing, look)) + (f" ({at.frame.file}:{at.frame.line})" if at.frame else "")
 
 
 def doing(at: Standing, explained: bool = False) -> str:

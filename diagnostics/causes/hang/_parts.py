@@ -8,20 +8,20 @@ from diagnostics.analysis.histories.printed import RECORDER as PRINTED
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.last_seen import LastSeen
 from diagnostics.analysis.wait_graph.graph import Operation
+from diagnostics.causes.declared import Texts
 from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Where
+from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Frame, LogFact
 
 _FILES_SHOWN = 6
 """Dumps that a finding cites."""
-RECORD = (
-    "the calls of all ranks: run dtk watch -- COMMAND, or with NCCL "
-    "TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_ COMMAND"
-)
+TEXTS = Texts(__file__)
+RECORD = TEXTS.phrase("record")
 """What records the calls of all ranks."""
 
 
-def where(rank: int | None, place: Call | Frame | None, does: str | None = None) -> tuple[Where, ...]:
+def where(rank: int | None, place: Call | Frame | None, does: str | Phrase | None = None) -> tuple[Where, ...]:
     """Return the user's line of a call or a frame as the `where` of a finding, empty when stacks were not recorded."""
     site = place.site if isinstance(place, Call) else place
     if site is None:
@@ -35,7 +35,7 @@ def group(survey: Survey, key: GroupKey) -> Group:
     return Group(name=key.name, ranks=survey.members(key), desc="" if key.desc == "undefined" else key.desc)
 
 
-def dumps(survey: Survey, details: Mapping[int, str]) -> tuple[EvidenceItem, ...]:
+def dumps(survey: Survey, details: Mapping[int, str | Phrase]) -> tuple[EvidenceItem, ...]:
     """Return the dumps of these ranks, with what each one shows."""
     records = [(rank, survey.ranks.get(rank)) for rank in sorted(details)[:_FILES_SHOWN]]
     return tuple(
@@ -53,7 +53,7 @@ def confirmed(
     confidence: float,
     *,
     at: Call | Operation | None = None,
-    seen: Mapping[int, str] | None = None,
+    seen: Mapping[int, str | Phrase] | None = None,
     evidence: Iterable[EvidenceItem] = (),
     **more: Any,
 ) -> Finding:

@@ -3,8 +3,10 @@
 from msgspec.structs import replace
 
 from diagnostics.analysis.job_state import JobState
+from diagnostics.causes.declared import Texts
 from diagnostics.contract.findings import Facts, Finding, Text, worded
-from diagnostics.contract.formatting import filled
+
+_TEXTS = Texts(__file__)
 
 CONFIDENCE = 0.65
 """At most, of a finding that rests on such an assumption."""
@@ -12,8 +14,7 @@ CONFIDENCE = 0.65
 
 def _words(finding: Finding, facts: Facts, ranks: tuple[int, ...]) -> Text:
     text = facts.text(finding)
-    proviso = " {ranks:^} left no dump: this holds if {ranks:it is|they are} not in that group."
-    return replace(text, summary=text.summary + filled(proviso, {"ranks": ranks}))
+    return replace(text, summary=f"{text.summary} {_TEXTS.phrase('proviso', ranks=ranks)}")
 
 
 def assuming(job: JobState, finding: Finding) -> Finding:

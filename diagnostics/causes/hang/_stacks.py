@@ -2,17 +2,17 @@
 
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.stack_evidence import DifferentCollectives, InCollective
-from diagnostics.causes.declared import texts_beside
-from diagnostics.contract.findings import Finding, worded
+from diagnostics.causes.declared import Texts
+from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import file_name
 
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 
 
 def described(place: InCollective) -> str:
     """Return `barrier (train.py:25)`."""
     at = f" ({file_name(place.site.file)}:{place.site.line})" if place.site else ""
-    return (place.op or "a wait of which no stack was taken") + at
+    return (place.op or str(_TEXTS.phrase("no_stack"))) + at
 
 
 def findings(stall: Stall, cause: str) -> list[Finding]:
@@ -21,5 +21,5 @@ def findings(stall: Stall, cause: str) -> list[Finding]:
     if not isinstance(case, DifferentCollectives):
         return []
     here, there = (described(case.inside[side[0]]) for side in (case.few, case.many))
-    facts = worded(_TEXTS, few=case.few, many=case.many, here=here, there=there)
+    facts = _TEXTS.facts(few=case.few, many=case.many, here=here, there=there)
     return [Finding(cause=cause, status="undecided", facts=facts, confidence=0.0, victims=tuple(sorted(case.inside)))]

@@ -1,16 +1,19 @@
 """A cause of hangs that is not confirmed: ruled out by what was measured, or open for lack of evidence."""
 
 from collections.abc import Callable, Collection
-from typing import Any
+
+from msgspec.structs import replace
 
 from diagnostics.analysis.stall.endings import Missing
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.last_seen import LastSeen
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang._parts import RECORD, after, last_places
-from diagnostics.contract.findings import Finding, Sentence, Worded, ruled_out
-from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.contract.findings import Finding
+from diagnostics.contract.formatting import Phrase
 
-UNRECORDED = "send and recv, which gloo's recorder leaves out: run dtk watch -- COMMAND, or py-spy dump"
+TEXTS = Texts(__file__)
+UNRECORDED = TEXTS.phrase("send_and_recv")
 Otherwise = Callable[[Stall, bool], Finding | None]
 """What a cause itself says of a stall, and of whether ranks wait; None = nothing that others do not say."""
 
@@ -18,7 +21,7 @@ Otherwise = Callable[[Stall, bool], Finding | None]
 def unconfirmed(
     stall: Stall,
     cause: str,
-    missing: str = RECORD,
+    missing: Phrase | str = RECORD,
     *,
     silent: bool = False,
     vanished: bool = False,
@@ -38,110 +41,71 @@ def unconfirmed(
     if answer := undecidable(stall, cause, missing, silent=silent, vanished=vanished):
         return answer
     if not job.survey.ranks:
-        return left_open(cause, "No flight-recorder dump and no ring was found.", RECORD)
+        return left_open(cause, TEXTS.phrase("no_dump"), RECORD)
     if not positions and not job.any_calls():
-        text = (
-            "{dumps} dumps hold no collective at all: the ranks are outside torch.distributed, or in send and recv, "
-            "which gloo's recorder does not show."
-        )
-        return left_open(cause, text, UNRECORDED if missing is RECORD else missing, dumps=len(job.survey.ranks))
+        text = TEXTS.phrase("no_collective", dumps=len(job.survey.ranks))
+        return left_open(cause, text, UNRECORDED if missing is RECORD else missing)
     waiting = tuple(job.pending_ranks())
     if waiting and not job.stands_still():
-        if job.state == "lost":
-            text = (
-                "When the run was killed its oldest pending call was {waited_s:.1f} s old, too young to call it a hang."
-            )
-            return left_open(cause, text, "", waited_s=job.waited_s())
-        goes_on = "The job is still running;" if job.state else "Nothing shows whether the job has ended;"
-        text = "{goes_on} its oldest pending call is {waited_s:.1f} s old, too young to call it a hang."
-        return left_open(cause, text, "a later look at the run", goes_on=goes_on, waited_s=job.waited_s())
+        row = "young_lost" if job.state == "lost" else "young" if job.state else "young_unknown"
+        later = "" if job.state == "lost" else TEXTS.phrase("later")
+        return left_open(cause, TEXTS.phrase(row, waited_s=job.waited_s()), later)
     if answer := otherwise(stall, bool(waiting)):
         return answer
     if not waiting:
-        measured = "0 of {ranks} ranks wait; 0 of {count:,} calls differ"
-        summary = "Nothing is pending: every recorded call completed."
-        return ruled_out(cause, summary, measured, ranks=len(job.survey.ranks), count=positions)
+        return TEXTS.ruled_out("completed", cause, dumps=len(job.survey.ranks), count=positions)
     if stall.confirmed:
-        measured = "{count:#rank} waiting, all for what was confirmed"
-        return ruled_out(cause, "What was confirmed explains the waiting.", measured, count=len(waiting))
-    text = "{who:^} {who:waits|wait}, and the evidence does not show for whom."
-    return left_open(cause, text, missing, about=waiting, victims=waiting)
+        return TEXTS.ruled_out("explained", cause, count=len(waiting))
+    return left_open(cause, TEXTS.phrase("waits", who=waiting), missing, victims=waiting)
 
 
 def undecidable(
-    stall: Stall, cause: str, missing: str, *, silent: bool = False, vanished: bool = False
+    stall: Stall, cause: str, missing: Phrase | str, *, silent: bool = False, vanished: bool = False
 ) -> Finding | None:
     """Return the answer where the evidence is of several jobs, the run finished, or nothing is known of a rank."""
     job, absent = stall.job, stall.missing
     if job.evidence.doubt:
-        folders = "the dumps of all ranks of one job, in a folder of their own"
-        return left_open(cause, "{doubt}", folders, doubt=job.evidence.doubt)
+        return left_open(cause, job.evidence.doubt, TEXTS.phrase("one_job"))
     if job.finished():
-        return ruled_out(cause, "The run finished.", "finished, {count:,} calls compared", count=job.survey.positions)
+        return TEXTS.ruled_out("finished", cause, count=job.survey.positions)
     if absent is None:
         return None
     if absent.no_dump and absent.abort is None and silent:
         return _silent(stall, cause, absent)
     if absent.no_dump or not vanished:
         return None
-    return left_open(
-        cause,
-        "{who:^} went away{after} while {waiting} still waited, and nothing shows how: {who:it|they} exited or "
-        "{who:was|were} killed.",
-        missing,
-        about=absent.ranks,
-        victims=absent.waiting,
-        last=absent.last,
-        after=after(absent.last, absent.ranks),
-        waiting=absent.waiting,
-    )
+    figures = {"who": absent.ranks, "after": after(absent.last, absent.ranks), "waiting": absent.waiting}
+    return left_open(cause, TEXTS.phrase("vanished", **figures), missing, victims=absent.waiting, last=absent.last)
 
 
 def _silent(stall: Stall, cause: str, absent: Missing) -> Finding:
     files = [problem.file for problem in stall.job.evidence.problems if problem.kind == "flight"]
-    return left_open(
-        cause,
-        "{who:^} {who:waits|wait} for {absent}, of which there is no dump that can be read{damaged}: killed, stuck, or "
-        "in another call than the peers.",
-        f"the dump, stack or log of {ranks_spoken(absent.ranks)}",
-        about=absent.waiting,
-        victims=absent.waiting,
-        absent=absent.ranks,
-        damaged=f" (damaged: {', '.join(files[:4])})" if files else "",
-    )
+    damaged = f" (damaged: {', '.join(files[:4])})" if files else ""
+    text = TEXTS.phrase("silent", who=absent.waiting, absent=absent.ranks, damaged=damaged)
+    return left_open(cause, text, TEXTS.phrase("leftovers", absent=absent.ranks), victims=absent.waiting)
 
 
 def left_open(
     cause: str,
-    text: str,
-    missing: str,
+    text: Phrase | str,
+    missing: Phrase | str,
     *,
-    about: Collection[int] = (),
     victims: tuple[int, ...] = (),
     last: LastSeen | None = None,
-    **figures: Any,
 ) -> Finding:
     """Leave it open.
 
     Args:
         cause: its id.
-        text: the reason, in which `{who}` are the ranks of `about`.
+        text: the reason.
         missing: what decides it.
-        about: ranks.
         victims: ranks that wait.
         last: where the first rank was seen last.
-        figures: in the text.
     """
-    return Finding(
-        cause=cause,
-        status="undecided",
-        facts=Worded(Sentence(text, missing), {"who": about} | figures),
-        confidence=0.0,
-        victims=victims,
-        where=last_places(last),
-    )
+    finding = TEXTS.undecided("open", cause, text=text, missing=missing)
+    return replace(finding, victims=victims, where=last_places(last))
 
 
-def ending_unknown(cause: str, missing: str, ranks: Collection[int]) -> Finding:
+def ending_unknown(cause: str, missing: Phrase | str, ranks: Collection[int]) -> Finding:
     """Leave it open, as it is not known how these ranks ended."""
-    return left_open(cause, "Nothing shows how {who} ended.", missing, about=ranks)
+    return left_open(cause, TEXTS.phrase("ending_unknown", who=ranks), missing)

@@ -14,20 +14,19 @@ from diagnostics.analysis.stall.watchdog import (
 )
 from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait
 from diagnostics.analysis.standing import SCALAR
-from diagnostics.causes.declared import texts_beside
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
 from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Where, Worded, worded
-from diagnostics.contract.formatting import counted, filled
+from diagnostics.contract.formatting import counted
 
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 _SURE = 0.75
 """A mismatch in a group that the lines name; dumps, which show the calls before it, are surer."""
 _LIKELY = 0.65
 """A tie, or lines that do not name their group."""
 _BEHIND = 0.6
 """Ranks at other positions: they may be late, or have made other calls before."""
-DUMPS = "the calls before it: run TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_ COMMAND"
-ALL_RANKS_CALL = "a collective returns only when every rank of its group calls"
+DUMPS, ALL_RANKS_CALL = _TEXTS.phrase("dumps"), _TEXTS.phrase("all_ranks_call")
 
 
 def different_operations(stall: Stall, cause: str) -> list[Finding]:
@@ -81,12 +80,12 @@ def _disagree(case: WatchdogMismatch, change: str) -> Worded:
     """Return which ranks wait in which calls, for the table beside this module."""
     vote, group = case.vote, case.group
     waits = [
-        filled("{side} {side:waits|wait} in {call}", {"side": side, "call": called(group.waits[side[0]])})
+        _TEXTS.phrase("waits", side=side, call=called(group.waits[side[0]]))
         for side in (*vote.sides[1:4], vote.sides[0])
     ]
     barrier = any(wait.numel == 1 and wait.name == "all_reduce" for wait in _sides(case))
     said = ("disagree", *(["barrier"] if barrier else []), *(["tie"] if vote.tie else []), change)
-    figures = {"few": ", ".join(waits[:-1]), "most": waits[-1], "group": named(group), "dumps": DUMPS}
+    figures = {"few": waits[:-1], "most": waits[-1], "group": named(group), "dumps": DUMPS}
     counts = " against ".join(str(len(side)) for side in vote.sides)
     majority, minority, *_ = map(called, _sides(case))
     return worded(_TEXTS, said=said, vote=vote, counts=counts, majority=majority, minority=minority, **figures)
@@ -125,7 +124,7 @@ def confirmed(case: WatchdogDecided, cause: str, facts: Facts) -> Finding:
         case WatchdogGap():
             position, places = case.call.seq, _where(case.call)
             last = case.group.counters[case.behind[0]]
-            progress = f"rank {case.behind[0]}: last enqueued {last.enqueued}, last completed {last.completed}"
+            progress = _TEXTS.phrase("progress", rank=case.behind[0], last=last)
             evidence = [EvidenceItem("log", last.fact.file, progress, last.fact.line), _line(case.call)]
         case WatchdogDrift():
             position, places = case.call.seq, _where(case.call)
@@ -160,7 +159,7 @@ def figures(case: WatchdogGap) -> dict[str, Any]:
 def named(group: GroupLog) -> str:
     """Return `group default_pg`."""
     if group.name == UNNAMED:
-        return "the default group, as far as the lines tell"
+        return str(_TEXTS.phrase("default_group"))
     return f"group {group.desc or group.name}"
 
 
@@ -172,8 +171,7 @@ def called(wait: Wait) -> str:
 
 def _line(wait: Wait) -> EvidenceItem:
     numel = f", NumelIn={wait.numel}" if wait.numel is not None else ""
-    detail = f"rank {wait.rank}: timed out in SeqNum={wait.seq}, OpType={wait.op}{numel}"
-    return EvidenceItem("log", wait.fact.file, detail, wait.fact.line)
+    return EvidenceItem("log", wait.fact.file, _TEXTS.phrase("line", wait=wait, numel=numel), wait.fact.line)
 
 
 def _where(wait: Wait) -> tuple[Where, ...]:

@@ -1,14 +1,14 @@
 """An all_to_all in which a rank expects another number of rows of a peer than that peer sends."""
 
 from diagnostics.analysis.pairwise import Case, Pairs, pairs
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
-from diagnostics.contract.findings import EvidenceItem, Finding, Group, Where, ruled_out, undecided, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, Group, Where, worded
 from diagnostics.contract.formatting import file_name
 
 ID = "hang.all_to_all_splits"
 _SHOWN = 4
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 
 
 def decide(known: Pairs) -> list[Finding]:
@@ -17,8 +17,8 @@ def decide(known: Pairs) -> list[Finding]:
     if case is None:
         checked = sum(bool(record.splits) for records in known.records.values() for record in records)
         if len(known.records) > 1:
-            return [ruled_out(ID, "the splits of {count:,} recorded all_to_all calls fit each other", count=checked)]
-        return [undecided(ID, "Split sizes of all_to_all are not recorded.", _parts.RECORD)]
+            return [_TEXTS.ruled_out(count=checked)]
+        return [_TEXTS.undecided(missing=_parts.RECORD)]
     first, call = case.misfits[0], case.misfits[0].calls[1]
     said = "tie" if {first.sender, first.receiver} <= set(case.culprits) else "usual"
     at = f" ({file_name(call.file)}:{call.line})" if call.file else ""
@@ -50,11 +50,7 @@ def places(case: Case) -> tuple[Where, ...]:
 def seen(known: Pairs, case: Case, what: str) -> tuple[EvidenceItem, ...]:
     """Return the rings that show the misfits, with what they count."""
     return tuple(
-        EvidenceItem(
-            "flight",
-            known.files[m.receiver],
-            f"rank {m.receiver} expects {m.expected:,} {what} of rank {m.sender}, which sends {m.sent:,}",
-        )
+        EvidenceItem("flight", known.files[m.receiver], _TEXTS.phrase("seen", misfit=m, what=what))
         for m in case.misfits[:_SHOWN]
     )
 

@@ -5,7 +5,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.late import RanAhead
 from diagnostics.analysis.stall.missed_call import MissedCall
 from diagnostics.analysis.stall.watchdog import WatchdogGap
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _divergence, _parts, _stacks, _watchdog
 from diagnostics.causes.hang._divergence import Disagreement, Reading
 from diagnostics.causes.hang._more_calls import more_calls
@@ -13,7 +13,7 @@ from diagnostics.causes.hang._proviso import assuming
 from diagnostics.contract.findings import Finding, Remedy, Worded, worded
 
 ID = "hang.conditional_collective"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 _MISSED_CONFIDENCE, _MISSED_BY_MOST_CONFIDENCE = 0.85, 0.8
 """A call that a cycle of waits shows to be missed: on few ranks, or on as many or more as make it."""
 _AHEAD_CONFIDENCE, _AHEAD_UNRECORDED_CONFIDENCE = 0.55, 0.65
@@ -23,11 +23,7 @@ _MORE_CONFIDENCE, _MORE_BY_CHANCE_CONFIDENCE, _MORE_AGREEING_CONFIDENCE = 0.8, 0
 
 
 def _summary(facts: Disagreement) -> str:
-    if facts.kind == "added":
-        return facts.filled("Only {side} {side:calls|call} {first}; {rest} {rest:is|are} in {theirs}.")
-    return facts.filled(
-        "{side:^} left out {first} that {rest} {rest:waits|wait} in; {side:it is|they are} already in {mine}."
-    )
+    return facts.filled(_TEXTS, "added" if facts.kind == "added" else "left_out")
 
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
@@ -39,7 +35,7 @@ def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
     return remedies
 
 
-READING = Reading(ID, ("left_out", "added"), _summary, _remedies, not_this="No call was left out or added: {why}.")
+READING = Reading(_TEXTS, ("left_out", "added"), _summary, _remedies)
 
 
 def _more(case: MoreCalls) -> Worded:
@@ -79,7 +75,7 @@ def _missed(stall: Stall, case: MissedCall) -> Finding:
     job, here, there = stall.job, case.here, case.there
     waits = f"waits in {there.text}"
     where = (
-        *_parts.where(case.ranks[0], here, f"is already in {here.text}"),
+        *_parts.where(case.ranks[0], here, _divergence.TEXTS.phrase("already_in", call=here.text)),
         *_parts.where(case.peers[0], there, waits),
     )
     stuck = set(job.pending_ranks()) | job.waits.reaching(case.ranks) | set(case.ranks)
@@ -112,7 +108,7 @@ def _ahead(stall: Stall, case: RanAhead) -> Finding:
             said=("ahead", "unrecorded") if case.may_be_unrecorded else "ahead",
             case=case,
             last=case.last.cited() if case.last else "the start",
-            reach=f"call {case.call.text} at {case.call.place}" if case.call.site else f"reach {case.call.text}",
+            reach=_TEXTS.phrase("call_at" if case.call.site else "reach", call=case.call),
             count=len(case.ranks) + len(case.others),
         ),
         _AHEAD_UNRECORDED_CONFIDENCE if case.may_be_unrecorded else _AHEAD_CONFIDENCE,

@@ -2,16 +2,15 @@
 
 from diagnostics.analysis.stall.circular import GroupOrder
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._proviso import assuming
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Where, worded
-from diagnostics.contract.formatting import filled, ranks_spoken
+from diagnostics.contract.formatting import Phrase
 
 ID = "hang.group_order"
-_TEXTS, _LINK = texts_beside(__file__), table_beside(__file__)["link"]
+_TEXTS = Texts(__file__)
 _CONFIDENCE = 0.9
 """The cycle is proven; which order is the wrong one is a vote."""
 
@@ -25,9 +24,9 @@ def decide(stall: Stall) -> list[Finding]:
 def _finding(stall: Stall, case: GroupOrder) -> Finding:
     job, cycle = stall.job, case.cycle
     where: list[Where] = []
-    details = {}
+    details: dict[int, str | Phrase] = {}
     for side in case.sides:
-        does = f"waits for {ranks_spoken(side.waited_for)} in {side.call.text} of group {side.operation.key.label}"
+        does = _TEXTS.phrase("does", side=side)
         speaker = next((rank for rank in side.ranks if rank in case.culprits), side.ranks[0])
         where += _parts.where(speaker, side.call, does)
         details[side.ranks[0]] = does
@@ -38,7 +37,7 @@ def _finding(stall: Stall, case: GroupOrder) -> Finding:
         _TEXTS,
         said=("cycle", "other_order" if len(case.culprits) < len(cycle.ranks) else "either_order"),
         cycle=cycle,
-        links="; ".join(filled(_LINK, {"side": side}) for side in case.sides),
+        links=[_TEXTS.phrase("link", side=side) for side in case.sides],
         places=" and ".join(dict.fromkeys(f"{place.file}:{place.line}" for place in where)) or "both calls",
     )
     ranks, places, first = case.culprits, tuple(where), min(cycle.operations)

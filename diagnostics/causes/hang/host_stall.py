@@ -5,38 +5,37 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.late import HostStall
 from diagnostics.analysis.stall.stack_evidence import HostOutside
 from diagnostics.analysis.stall.watchdog import WatchdogGap
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts, _stacks, _watchdog
 from diagnostics.causes.hang._host import doing, fix
 from diagnostics.causes.hang._proviso import assuming
 from diagnostics.causes.hang._unconfirmed import left_open, unconfirmed
 from diagnostics.contract.findings import EvidenceItem, Finding, Worded, worded
-from diagnostics.contract.formatting import ranks_spoken
 
 ID = "hang.host_stall"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 _SEEN_CONFIDENCE = 0.95
 """A stack shows what the host does."""
 _UNSEEN_CONFIDENCE = 0.6
 """Without a stack the rank may as well be gone, or in a call that gloo does not record."""
 _ONE_STACK_CONFIDENCE = 0.75
 """One stack, in a job of which something else shows that it hangs."""
-_MISSING = "stacks of the ranks at the stall: dtk watch -- torchrun ..., or py-spy dump"
+_MISSING = _TEXTS.phrase("stacks")
 
 
 def _late_host(case: HostStall) -> Worded:
     """Return what is known of ranks that never came, for the table beside this module."""
     call, at, label = case.call, case.standing, case.operation.key.label
-    missed = f"the other half of {call.text}" if call.p2p else f"{call.text} (#{call.seq} of group {call.key.label})"
-    since = f"before position {case.operation.seq} of group {label}" if case.operation.seq > 1 else "at start-up"
+    missed = _TEXTS.phrase("other_half" if call.p2p else "missed", call=call)
+    since = _TEXTS.phrase("before" if case.operation.seq > 1 else "at_start", seq=case.operation.seq, group=label)
     if case.last is not None:
-        since = f"after {case.last.cited()}"
+        since = _TEXTS.phrase("after", call=case.last)
     elif case.issued > 0:
-        since = f"after position {case.issued} of group {label}"
+        since = _TEXTS.phrase("after_position", seq=case.issued, group=label)
     said = ["seen" if at.frame or case.has_stack else "unseen"]
     if said == ["unseen"]:
         said += [name for name, holds in (("failed", case.failed), ("unrecorded", case.may_be_unrecorded)) if holds]
-    look = f"look at what {ranks_spoken(case.ranks)} did {since}"
+    look = _TEXTS.phrase("look", ranks=case.ranks, since=since)
     return worded(_TEXTS, said=said, case=case, missed=missed, doing=doing(at, explained=True), fix=fix(at, look))
 
 
@@ -49,7 +48,7 @@ def _host_outside(case: HostOutside) -> Worded:
         case=case,
         place=_stacks.described(place),
         op=place.op,
-        waited=f" for at least {case.blocked_s:.0f} s" if case.blocked_s >= STALL_S else "",
+        waited=_TEXTS.phrase("waited", case=case) if case.blocked_s >= STALL_S else "",
         doing=doing(first, explained=True),
         fix=fix(first),
     )
@@ -71,8 +70,7 @@ def decide(stall: Stall) -> list[Finding]:
 def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     if waits or not (behind := stall.job.behind()):
         return None
-    text = "{who:^} made fewer calls than {who:its|their} peers, and nothing shows whether the job had ended."
-    return left_open(ID, text, _MISSING, about=behind)
+    return left_open(ID, _TEXTS.phrase("behind", who=behind), _MISSING)
 
 
 def _finding(stall: Stall, case: HostStall) -> Finding:
@@ -112,7 +110,8 @@ def _outside(case: HostOutside) -> Finding:
     stacks = [
         EvidenceItem("stacks", case.files[rank], f"rank {rank}: {doing(at)}") for rank, at in case.standings.items()
     ]
-    waits = EvidenceItem(place.kind, place.file, f"rank {waiting}: stands in {_stacks.described(place)}", place.line)
+    stands_in = _TEXTS.phrase("stands_in", rank=waiting, place=_stacks.described(place))
+    waits = EvidenceItem(place.kind, place.file, stands_in, place.line)
     return Finding(
         cause=ID,
         status="confirmed",

@@ -1,13 +1,13 @@
 """All ranks of a group are in the same collective and none comes out of it."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import Finding, worded
 
 ID = "hang.network"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 _CONFIDENCE, _REPORTED_CONFIDENCE = 0.75, 0.9
 """All ranks agree; surer where the transport reported errors as well."""
 

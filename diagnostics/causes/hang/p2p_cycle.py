@@ -5,16 +5,15 @@ from typing import Any
 from diagnostics.analysis.stall.circular import PointToPoint
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.from_observations import UnrecordedTransfer
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import UNRECORDED, left_open, unconfirmed
-from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, worded
-from diagnostics.contract.formatting import file_name, filled
+from diagnostics.contract.formatting import Phrase, file_name
 from diagnostics.evidence.calls import Call
 
 ID = "hang.p2p_cycle"
-_TEXTS, _LINKS = texts_beside(__file__), table_beside(__file__)["links"]
+_TEXTS = Texts(__file__)
 _CYCLE_CONFIDENCE, _ONE_SIDED_CONFIDENCE = 0.95, 0.8
 """A cycle of sends and receives proves itself; where a peer is in another call, that call may be the wrong one."""
 _ALL_CONFIDENCE, _BESIDE_CONFIDENCE, _SOME_CONFIDENCE = 0.9, 0.85, 0.45
@@ -25,24 +24,22 @@ _SHOWN = 8
 
 def _figures(case: PointToPoint) -> dict[str, Any]:
     """Return what is known of sends and receives without their other halves, for the table beside this module."""
-    links = [
-        filled(_LINKS[call.p2p], {"rank": rank, "call": call, "at": _at(call)}) for rank, call in case.calls[:_SHOWN]
-    ]
-    links += [f"and {len(case.calls) - _SHOWN} more"] if len(case.calls) > _SHOWN else []
+    links = [_TEXTS.phrase(call.p2p, rank=rank, call=call, at=_at(call)) for rank, call in case.calls[:_SHOWN]]
+    links += [_TEXTS.phrase("more", more=len(case.calls) - _SHOWN)] if len(case.calls) > _SHOWN else []
     (rank, call), sites = case.calls[0], [call.place for _, call in case.calls if call.site]
     one_sided = "one_sided" if case.left_out is None else "left_out"
     said = "tags" if case.tags_differ else one_sided if case.elsewhere else "cycle"
     return {
         "said": said,
         "case": case,
-        "chain": "; ".join(links),
+        "chain": links,
         "places": " and ".join(dict.fromkeys(sites)) or "both calls",
         "at": _at(call).strip(" ()") or "these calls",
         "rest": [rank for rank, _ in case.elsewhere],
         "instead": case.elsewhere[0][1].cited() if case.elsewhere else "",
         "rank": rank,
         "call": call,
-        "half": f"send to rank {rank}" if call.p2p == "recv" else f"receive from rank {rank}",
+        "half": _TEXTS.phrase("half_send" if call.p2p == "recv" else "half_recv", rank=rank),
         "before": "".join(f" before {peer_call.cited()}" for peer_call in case.peers.values()),
         "place": call.place if call.site else "this call",
     }
@@ -63,23 +60,20 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     """Leave it open where gloo may have left out the send or receive that a rank waits in."""
     unseen = [rank for rank in sorted(stall.job.survey.ranks) if stall.job.may_be_unrecorded(rank)]
     if not waits and unseen:
-        text = "Every recorded call completed, but gloo records no send or recv: {who} may wait in one of these."
-        return left_open(ID, text, UNRECORDED, about=unseen)
+        return left_open(ID, _TEXTS.phrase("maybe", who=unseen), UNRECORDED)
     if not waits or not any(stall.job.may_be_unrecorded(rank) for rank in stall.unclear):
         return None
-    text = (
-        "{who:^} may wait in a send or recv, which gloo's recorder leaves out: nothing is pending there and no stack "
-        "was left."
-    )
-    return left_open(ID, text, UNRECORDED, about=stall.unclear)
+    return left_open(ID, _TEXTS.phrase("maybe_unclear", who=stall.unclear), UNRECORDED)
 
 
 def _finding(stall: Stall, case: PointToPoint) -> Finding:
     job, cycle = stall.job, case.cycle
     culprits = tuple(rank for rank, _ in case.calls) if case.left_out is None else case.left_out[:1]
     elsewhere = [(rank, call) for rank, call in case.elsewhere if rank in culprits] or case.elsewhere[:1]
+    waits: list[tuple[int, Call, str | Phrase]]
     waits = [(rank, call, f"waits in {call.text}") for rank, call in case.calls[:4]]
-    instead = [(rank, call, f"waits in {call.text} instead of the other half") for rank, call in elsewhere]
+    instead: list[tuple[int, Call, str | Phrase]]
+    instead = [(rank, call, _TEXTS.phrase("instead", call=call)) for rank, call in elsewhere]
     return _parts.confirmed(
         job,
         ID,

@@ -1,13 +1,13 @@
 """Stages of a pipeline that disagree about the number of micro-batches of a step, or the size of messages."""
 
 from diagnostics.analysis.pairwise import Pairs, pairs
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang.all_to_all_splits import places, seen
-from diagnostics.contract.findings import Finding, Group, ruled_out, undecided, worded
+from diagnostics.contract.findings import Finding, Group, worded
 
 ID = "hang.pipeline_mismatch"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 
 
 def decide(known: Pairs) -> list[Finding]:
@@ -15,15 +15,16 @@ def decide(known: Pairs) -> list[Finding]:
     layout, case = known.layout, known.messages()
     if case is None:
         if layout is not None and layout.degrees["pp"] == 1:
-            return [ruled_out(ID, "parallel.pp=1: there is no pipeline")]
+            return [_TEXTS.ruled_out("no_pipeline")]
         if layout is not None and len(known.records) > 1:
-            return [ruled_out(ID, "the messages of neighbouring stages fit each other")]
+            return [_TEXTS.ruled_out("fit")]
         if known.records and not any(record.is_p2p for records in known.records.values() for record in records):
-            return [ruled_out(ID, "no rank sent or received a message")]
-        return [undecided(ID, "Which ranks are stages of a pipeline is not recorded.", _parts.RECORD)]
+            return [_TEXTS.ruled_out("no_message")]
+        return [_TEXTS.undecided(missing=_parts.RECORD)]
     assert layout is not None
     first, what = case.misfits[0], "sizes" if case.shapes else "counts"
-    sender, receiver = (f"stage {layout.place(r)['pp']} (rank {r})" for r in (first.sender, first.receiver))
+    stages = [(layout.place(rank)["pp"], rank) for rank in (first.sender, first.receiver)]
+    sender, receiver = (_TEXTS.phrase("stage", stage=stage, rank=rank) for stage, rank in stages)
     said = f"{what}_tie" if len(case.culprits) > 1 else what
     return [
         Finding(

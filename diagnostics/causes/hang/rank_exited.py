@@ -4,28 +4,22 @@ Ranks that exit together after they have waited are not blamed: what they waited
 """
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import EXIT_CODE, Ended
-from diagnostics.contract.findings import Finding, Remedy, Text
+from diagnostics.contract.findings import Finding, Text
 
 ID = "hang.rank_exited"
+_TEXTS = Texts(__file__)
 
 
 def _text(finding: Finding, ended: Ended) -> Text:
     first, there = ended.first, ended.gave_up_at
     if first.only_exit_code:
         remedy = ended.remedy(finding, {"": EXIT_CODE})
-        return ended.text(finding, f"ended with {first.what} without a traceback", (remedy,))
-    change = "let all ranks decide together when to stop (all_reduce a stop flag)"
-    if there:
-        change += (
-            f"; if its work was done, rank {there.rank} calls one more at {there.file}:{there.line}: let all ranks "
-            "call it, or none"
-        )
-    remedy = Remedy("code", change, "a rank that ends by itself leaves the others in their next collective")
-    how = "ended in order with exit code 0" if first.in_order else f"ended: {first.what}"
-    return ended.text(finding, how, (remedy,))
+        return ended.text(finding, _endings.TEXTS.phrase("no_traceback", what=first.what), (remedy,))
+    remedy = _TEXTS.remedy("one_more" if there else "stop_together", there=there)
+    return ended.text(finding, _TEXTS.phrase("in_order" if first.in_order else "ended", what=first.what), (remedy,))
 
 
 def decide(stall: Stall) -> list[Finding]:

@@ -1,15 +1,17 @@
 """A rank was killed by a signal that no launcher sends, or its process vanished."""
 
+from msgspec.structs import replace
+
 from diagnostics.analysis.stall.endings import Missing
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings, _parts
 from diagnostics.causes.hang._endings import HOST_MEMORY, Ended, changes_beside
 from diagnostics.contract.findings import Finding, Text, worded
-from diagnostics.contract.formatting import filled, verb
 from diagnostics.evidence.endings import is_fault
 
 ID = "hang.rank_killed"
+_TEXTS = Texts(__file__)
 _ABORT_CONFIDENCE = 0.7
 """What C++ code aborts for may be the fault of a peer."""
 CHANGES = {"cgroup": HOST_MEMORY, "host_memory": HOST_MEMORY} | changes_beside(__file__)
@@ -17,19 +19,15 @@ CHANGES = {"cgroup": HOST_MEMORY, "host_memory": HOST_MEMORY} | changes_beside(_
 
 def _text(finding: Finding, ended: Ended) -> Text:
     first, ranks = ended.first, [end.rank for end in ended.case.endings]
-    how = f"{verb(ranks, 'was', 'were')} killed by {first.what}" if first.signal else f"vanished: {first.what}"
+    how = _TEXTS.phrase("killed" if first.signal else "vanished", who=ranks, what=first.what)
     detail = next((name for name in (first.detail, first.signal) if name in CHANGES and name), "")
     detail = detail or ("fault" if is_fault(first.signal) else "")
     return ended.text(finding, how, (ended.remedy(finding, CHANGES, detail),))
 
 
 def _aborted_text(finding: Finding, missing: Missing, what: str, world: int) -> Text:
-    summary = "{ranks:^} aborted ({what}); {waiting} {waiting:waits|wait}."
-    return Text(
-        summary=filled(summary, {"ranks": finding.ranks, "what": what, "waiting": missing.waiting}),
-        measured=f"{len(finding.ranks)} of {world} ranks left no dump",
-        remedies=(_endings.filled(CHANGES[""], what, ()),),
-    )
+    text = _TEXTS(finding, "aborted", what=what, waiting=missing.waiting, world=world)
+    return replace(text, remedies=(_endings.filled(CHANGES[""], what, ()),))
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -40,7 +38,7 @@ def decide(stall: Stall) -> list[Finding]:
         return [_endings.confirmed(stall, ID, case, _text, confidence)]
     if missing is None or missing.abort is None:
         return [_endings.unconfirmed(stall, ID, _endings.LAUNCHER_LOG, vanished=True, silent=True)]
-    waits = dict.fromkeys(missing.waiting[:2], "waits for a rank without a dump")
+    waits = dict.fromkeys(missing.waiting[:2], _TEXTS.phrase("waits"))
     facts = worded(_aborted_text, missing=missing, what=missing.abort.what, world=job.world())
     victims, evidence = tuple(rank for rank in missing.waiting if rank not in missing.ranks), [missing.abort.evidence]
     return [

@@ -1,12 +1,13 @@
 """A rank ran out of memory, on the host or on its device."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import HOST_MEMORY, Ended, changes_beside
-from diagnostics.contract.findings import Finding, Remedy, Text
+from diagnostics.contract.findings import Finding, Text
 
 ID = "hang.rank_oom"
+_TEXTS = Texts(__file__)
 _UNNAMED_DEVICE_CONFIDENCE = 0.45
 """A device's memory ran out in a process without a rank: that one rank differed from its peers is not shown, so it is a
 suspicion beside those about what takes the memory."""
@@ -16,8 +17,8 @@ CHANGES = {"cgroup": HOST_MEMORY, "host_memory": HOST_MEMORY} | changes_beside(_
 def _text(finding: Finding, ended: Ended) -> Text:
     remedies = [ended.remedy(finding, CHANGES, ended.first.detail)]
     if ended.is_dtk_run and ended.first.detail not in CHANGES.keys() - {""}:
-        remedies.insert(0, Remedy("override", "train.micro_batch_size=1", "activations shrink with the micro-batch"))
-    return ended.text(finding, f"ran out of memory: {ended.first.what}", tuple(remedies))
+        remedies.insert(0, _TEXTS.remedy("micro_batch"))
+    return ended.text(finding, _TEXTS.phrase("how", what=ended.first.what), tuple(remedies))
 
 
 def decide(stall: Stall) -> list[Finding]:

@@ -4,13 +4,12 @@ import re
 
 from diagnostics.analysis.stall.endings import line
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import EXIT_CODE, Change, Ended, changes_beside
 from diagnostics.causes.hang._unconfirmed import left_open
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Text
-from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence.endings import Ending
 
 ID = "hang.rank_raised"
@@ -20,19 +19,19 @@ _MODEL_CONFIDENCE = 0.9
 """DDP compares all ranks with rank 0, so that rank 0 differs is concluded from the others."""
 _WORKER = "/dtk/rank/worker.py"
 """In every traceback of a rank of dtk; what lies beside it is dtk's own."""
-TABLE = table_beside(__file__)
+TABLE, _TEXTS = table_beside(__file__), Texts(__file__)
 CHANGES = changes_beside(__file__)
 """What is known beyond the kind of the ending (`evidence.endings.Detail`, or `_raised_in_dtk`) -> how to fix it."""
 
 
 def _text(finding: Finding, ended: Ended) -> Text:
-    first, more = ended.first, ""
-    if ended.case.model == "rank 0":
-        names = ranks_spoken(end.rank for end in ended.case.endings)
-        more = f" All of {names} raised the same: it is the model of rank 0 that differs."
-    elif ended.case.model == "tie":
-        more = " With two ranks it is not known which one has the wrong model."
-    how = f"ended with {first.what} without a traceback" if first.only_exit_code else f"raised {first.what}"
+    first, more = ended.first, None
+    if ended.case.model:
+        row = "all_but_0" if ended.case.model == "rank 0" else "either"
+        more = _TEXTS.phrase(row, names=[end.rank for end in ended.case.endings])
+    how = _TEXTS.phrase("how", what=first.what)
+    if first.only_exit_code:
+        how = _endings.TEXTS.phrase("no_traceback", what=first.what)
     return ended.text(finding, how, (_endings.filled(_change(first), first.what, finding.where),), more)
 
 
@@ -43,7 +42,7 @@ def _change(end: Ending) -> Change:
     if change := CHANGES.get(end.detail or ("in_dtk" if _raised_in_dtk(end) else "")):
         return change
     said = f"{end.what}\n{end.message}"
-    matching = (entry for entry in TABLE["texts"] if end.type and re.search(entry["text"], said))
+    matching = (entry for entry in TABLE["by_text"] if end.type and re.search(entry["text"], said))
     entry = next(matching, TABLE["changes"]["default"])
     return entry["change"], entry["why"]
 
@@ -62,8 +61,8 @@ def decide(stall: Stall) -> list[Finding]:
     if case is None:
         own = {rank: end.what for rank, end in job.endings.items() if end.kind == "raised" and end.frames}
         if own and job.finished() and not job.evidence.doubt:
-            text = "{who:^} ended with {what}, and the run continued to its end."
-            return [left_open(ID, text, _endings.ERROR_FILES, about=own, what=next(iter(own.values())))]
+            text = _TEXTS.phrase("continued", who=own, what=next(iter(own.values())))
+            return [left_open(ID, text, _endings.ERROR_FILES)]
         return [_endings.unconfirmed(stall, ID, _endings.ERROR_FILES, vanished=True)]
     confidence = _endings.CONFIDENCE
     if case.model:

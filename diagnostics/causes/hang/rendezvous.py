@@ -4,16 +4,16 @@ from typing import Any
 
 from diagnostics.analysis.stall.blameless import Startup, lasted_s
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, worded
-from diagnostics.contract.formatting import counted, file_name
+from diagnostics.contract.formatting import counted
 from diagnostics.evidence.model import shortened
 from diagnostics.evidence.readers.start import own_frame
 
 ID = "hang.rendezvous"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 
 
 def _why(case: Startup, ranks: tuple[int, ...]) -> str:
@@ -26,7 +26,7 @@ def decide(stall: Stall) -> list[Finding]:
     if isinstance(case, Startup):
         return [_finding(case)]
     if case is None:
-        return [unconfirmed(stall, ID, "the log of every node's launcher")]
+        return [unconfirmed(stall, ID, _TEXTS.phrase("launcher_logs"))]
     victims = tuple(sorted({fact.rank for fact in case.facts if fact.rank is not None}))
     kinds = [fact.kind for fact in case.facts]
     said = next((kind for kind in ("port_in_use", "mesh_failed") if kind in kinds), "usual")
@@ -45,11 +45,11 @@ def _finding(case: Startup) -> Finding:
         facts = worded(_TEXTS, said=("absent", _why(case, others)), **figures)
         return Finding(cause=ID, status="undecided", facts=facts, confidence=0.0, victims=case.waiting)
     first = own_frame(case.starts[case.stuck[0]])
-    figures["place"] = f" at {file_name(first.file)}:{first.line} in {first.function}" if first else ""
+    figures["place"] = _TEXTS.phrase("place", frame=first) if first else ""
     figures["at"] = f"{first.file}:{first.line}: " if first else ""
     figures["count"] = len(case.waiting) + len(case.missing)
     facts = worded(_TEXTS, said=("stuck", *(("nor", _why(case, others)) if others else ())), **figures)
-    stands = "has not come to init_process_group"
+    stands = _TEXTS.phrase("stands")
     return Finding(
         cause=ID,
         status="confirmed",
@@ -61,13 +61,13 @@ def _finding(case: Startup) -> Finding:
             place
             for rank, does in (
                 *((rank, stands) for rank in case.stuck[:4]),
-                (case.waiting[0], "waits in init_process_group"),
+                (case.waiting[0], _TEXTS.phrase("waits")),
             )
             for place in _parts.where(rank, own_frame(case.starts[rank]), does)
         ),
         cost=Cost(round(case.waited_s, 1), "s blocked"),
         evidence=tuple(
-            EvidenceItem("log", fact.file, f"{fact.text} for {lasted_s(fact, 'since_s'):.0f} s")
+            EvidenceItem("log", fact.file, _TEXTS.phrase("seen", text=fact.text, lasted_s=lasted_s(fact, "since_s")))
             for fact in (case.starts[rank] for rank in (*case.stuck[:3], *case.waiting[:3]))
         ),
     )

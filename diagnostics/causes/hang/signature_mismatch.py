@@ -3,16 +3,16 @@
 from diagnostics.analysis.divergence.identity import differing_parts
 from diagnostics.analysis.stall.blameless import RootDiffers
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts, _watchdog
 from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
-from diagnostics.contract.findings import Finding, Remedy, ruled_out, worded
+from diagnostics.contract.findings import Finding, Remedy, worded
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.model import shortened
 
 ID = "hang.signature_mismatch"
-_TEXTS = texts_beside(__file__)
-_MISSING = "root and ReduceOp, which flight dumps leave out: dtk watch -- COMMAND records them"
+_TEXTS = Texts(__file__)
+_MISSING = _TEXTS.phrase("arguments")
 _SIZES_CONFIDENCE = 0.35
 """Gloo printed two sizes that do not fit; they may be those of different calls. Of 10 jobs whose ranks disagreed, gloo
 ended 5 so, and in one of the 5 the ranks brought different sizes to the same call."""
@@ -24,39 +24,22 @@ def _summary(facts: Disagreement) -> str:
     minority, majority = facts.divergence.minority, facts.divergence.majority
     if facts.divergence.payload is not None:
         sent, expected = facts.divergence.payload
-        return facts.filled(
-            "Rank {sender} sends {sent} bytes to rank {receiver} in {mine_at}; rank {receiver} expects {expected} "
-            "bytes of it in {theirs_at}.",
-            sent=sent, expected=expected, **_transfer(facts),
-        )  # fmt: skip
-    differing = differing_parts(minority.wire, majority.wire) if minority.text == majority.text else ()
-    hidden = f" What differs is the {' and the '.join(differing)}." if differing else ""
-    return facts.filled("{side:^} {side:calls|call} {mine} where {rest} {rest:has|have} {theirs}, at {at}.") + hidden
+        return facts.filled(_TEXTS, "sizes", sent=sent, expected=expected, **_transfer(facts))
+    parts = differing_parts(minority.wire, majority.wire) if minority.text == majority.text else ()
+    return facts.filled(_TEXTS, "hidden" if parts else "summary", parts=parts)
 
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
-    change = "use the same shape, dtype, root and ReduceOp on every rank at {mine_place}"
-    why = "a collective needs equal arguments on all ranks of its group"
-    if facts.divergence.payload is not None:
-        change = (
-            "let what rank {sender} sends at {mine_place} be as long as what rank {receiver} expects at {theirs_place}"
-        )
-        why = "both ends of a transfer need the same number of bytes: exchange the sizes before the data"
-    return (Remedy("code", facts.filled(change, **_transfer(facts)), why),)
+    row = "same_arguments" if facts.divergence.payload is None else "same_size"
+    places = {"mine": facts.divergence.minority.place, "theirs": facts.divergence.majority.place}
+    return (_TEXTS.remedy(row, **places, **_transfer(facts)),)
 
 
 def _transfer(facts: Disagreement) -> dict[str, object]:
     return {"sender": facts.divergence.minority_rank, "receiver": facts.divergence.majority_rank}
 
 
-READING = Reading(
-    ID,
-    ("other_arguments",),
-    _summary,
-    _remedies,
-    not_this="At {at} it is another call, not other arguments of the same call: {why}.",
-    not_this_either="The ranks issue different operations at {at}.",
-)
+READING = Reading(_TEXTS, ("other_arguments",), _summary, _remedies)
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -76,15 +59,14 @@ def decide(stall: Stall) -> list[Finding]:
 def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     if waits or stall.divergences:
         return None
-    summary = "All ranks issued the same calls and all completed; root and ReduceOp are not in these dumps."
-    return ruled_out(ID, summary, "0 of {count:,} calls differ", count=stall.job.survey.positions)
+    return _TEXTS.ruled_out(count=stall.job.survey.positions)
 
 
 def _root_differs(stall: Stall, case: RootDiffers) -> Finding:
     call = case.calls[case.waiting[0]]
     ranks = (case.deviating,) if case.deviating is not None else case.waiting
     both = (*ranks[:1], *[rank for rank in case.waiting if rank not in ranks][:1])
-    stuck = dict.fromkeys(case.waiting[:2], f"#{case.operation.seq} did not complete")
+    stuck = dict.fromkeys(case.waiting[:2], _TEXTS.phrase("incomplete", seq=case.operation.seq))
     return _parts.confirmed(
         stall.job,
         ID,

@@ -2,13 +2,12 @@
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.standing import standing
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import Cost, Finding, Group, worded
-from diagnostics.contract.formatting import ranks_spoken, sentence
 
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 _CONFIDENCE = 0.75
 """A size or a number format that differs between ranks, which the lines do not print, looks the same."""
 
@@ -24,7 +23,7 @@ def decide(stall: Stall) -> list[Finding]:
         Finding(
             cause="hang.startup",
             status="confirmed",
-            facts=worded(_TEXTS, who=sentence(ranks_spoken(wait.ranks)), count=len(wait.ranks), wait=wait),
+            facts=worded(_TEXTS, who=wait.ranks, count=len(wait.ranks), wait=wait),
             confidence=_CONFIDENCE,
             victims=wait.ranks,
             group=Group(wait.group, wait.ranks),

@@ -2,14 +2,14 @@
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.standing import standing
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import Finding, worded
-from diagnostics.contract.formatting import ranks_spoken, seconds_text
+from diagnostics.contract.formatting import ranks_spoken
 
 ID = "hang.timeout_budget"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 _SHARE = 0.8
 """Of the timeout that the work had taken: the others begin to wait a little before or after it begins."""
 _TIMEOUTS = ("watchdog_timeout", "store_key_timeout", "gloo_timeout", "monitored_barrier", "rendezvous_timeout")
@@ -35,12 +35,13 @@ def decide(stall: Stall) -> list[Finding]:
     fields, victims = work.fields, tuple(sorted(waiting - set(ranks)))
     text = worded(
         _TEXTS,
-        what=(str(fields["what"]).strip() or "A progress bar") + (f" on {ranks_spoken(ranks)}" if ranks else ""),
+        what=str(fields["what"]).strip() or _TEXTS.phrase("progress_bar"),
+        on=f" on {ranks_spoken(ranks)}" if ranks else "",
         done=fields["done"],
         total=fields["total"],
-        waits=f"{ranks_spoken(victims)} waited" if victims else "the other ranks waited",
-        took=seconds_text(round(took_s)),
-        timeout=seconds_text(round(timeout_s)),
+        waits=victims or _TEXTS.phrase("others"),
+        took=round(took_s),
+        timeout=round(timeout_s),
         took_s=took_s,
         timeout_s=timeout_s,
     )

@@ -2,16 +2,16 @@
 
 from diagnostics.analysis.stall.departure import EarlierStep, EndedInRound, MoreCalls, RoundUnknown
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.declared import declared, texts_beside
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _divergence, _parts, _stacks
 from diagnostics.causes.hang._divergence import Disagreement, Reading
+from diagnostics.causes.hang._endings import LAUNCHER_LOG
 from diagnostics.causes.hang._more_calls import exited_in_order, more_calls
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open
-from diagnostics.contract.findings import Finding, Remedy, ruled_out, worded
-from diagnostics.contract.formatting import counted
+from diagnostics.contract.findings import Finding, Remedy, worded
 
 ID = "hang.uneven_iterations"
-_TEXTS = texts_beside(__file__)
+_TEXTS = Texts(__file__)
 _MORE_CONFIDENCE = 0.7
 """Calls beyond those of ranks that ended, in lines that they had called before."""
 _STEP_CONFIDENCE = 0.9
@@ -23,20 +23,11 @@ _ROUND_CONFIDENCE, _ROUND_UNPLACED_CONFIDENCE = 0.85, 0.7
 def _summary(facts: Disagreement) -> str:
     divergence = facts.divergence
     if divergence.whole:
-        meets = "{mine} meets {theirs}"
-        if divergence.ended:
-            meets = "{mine} is the last call on one side, the other continues to {theirs}"
         run, expected = divergence.iterations or (0, 0)
-        counts = f" ({counted(run, 'iteration')} instead of {expected})" if run != expected else ""
+        counts = _TEXTS.phrase("counts", run=run, expected=expected) if run != expected else ""
         times = facts.kind.partition("_")[0]
-        return facts.filled(
-            f"{{side:^}} {{side:goes|go}} through the loop {times} times than {{rest}}{counts}: {meets}."
-        )
-    if facts.kind == "fewer_iterations":
-        return facts.filled("{side:^} left the loop that {rest} {rest:is|are} still in: {mine} meets {theirs} at {at}.")
-    return facts.filled(
-        "{side:^} {side:continues|continue} with {mine} where {rest} {rest:is|are} in {theirs}, at {at}."
-    )
+        return facts.filled(_TEXTS, "whole_ended" if divergence.ended else "whole", times=times, counts=counts)
+    return facts.filled(_TEXTS, "fewer" if facts.kind == "fewer_iterations" else "runs_on")
 
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
@@ -51,13 +42,7 @@ def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
     return tuple(remedies)
 
 
-READING = Reading(
-    ID,
-    ("fewer_iterations", "more_iterations"),
-    _summary,
-    _remedies,
-    not_this="No rank ran fewer or more iterations: {why}.",
-)
+READING = Reading(_TEXTS, ("fewer_iterations", "more_iterations"), _summary, _remedies)
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -81,7 +66,7 @@ def _ended(stall: Stall) -> list[Finding]:
         return [Finding(cause=ID, status="undecided", facts=facts, confidence=0.0, victims=exited.victims)]
     evidence = tuple(end.evidence for end in exited.endings[:6])
     if isinstance(left, EarlierStep):
-        figures["waits"] = f" and waits in {left.peer_call.cited()}" if left.peer_call else ""
+        figures["waits"] = _TEXTS.phrase("peer_waits", call=left.peer_call) if left.peer_call else ""
         return [
             _parts.confirmed(
                 job,
@@ -118,18 +103,13 @@ def _ended(stall: Stall) -> list[Finding]:
 def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     job, ended = stall.job, stall.departure
     if waits and not stall.confirmed and (unknown := job.without_ending()):
-        return ending_unknown(ID, "the launcher's log, which names exit codes and signals", unknown)
+        return ending_unknown(ID, LAUNCHER_LOG, unknown)
     if isinstance(ended, EndedInRound) and ended.over:
-        summary = (
-            "Rank {rank} ended in the middle of an iteration: after {over} of the {size} calls that its peers repeat."
-        )
-        measured = "{over} of {size} calls of the last iteration"
-        return ruled_out(ID, summary, measured, rank=ended.ranks[0], over=ended.over, size=ended.size)
+        return _TEXTS.ruled_out(rank=ended.ranks[0], over=ended.over, size=ended.size)
     behind = job.behind()
     if waits or stall.divergences or not behind:
         return None
-    text = "{who:^} made fewer calls than {who:its|their} peers, and nothing shows whether the job had ended."
-    return left_open(ID, text, _parts.RECORD, about=behind)
+    return left_open(ID, _TEXTS.phrase("behind", who=behind), _parts.RECORD)
 
 
 CAUSE = declared(__file__, explain, decide)

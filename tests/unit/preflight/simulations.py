@@ -52,7 +52,7 @@ def _one(job: dict[str, Any]) -> dict[str, Any]:
                 "cause": one.cause,
                 "ranks": one.ranks,
                 "where": [(place.file, place.line) for place in one.where],
-                "does": [place.does for place in one.where],
+                "does": [str(place.does) for place in one.where],
                 "summary": text_of(one).summary,
             }
             for one in (() if report is None else report.root_causes)

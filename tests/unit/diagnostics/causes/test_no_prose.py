@@ -9,7 +9,7 @@ import pytest
 from diagnostics import causes
 
 ROOT = Path(causes.__file__).parent
-FAMILIES = ("checkpoint", "hardware", "memory", "network", "numeric", "overlap", "storage")
+FAMILIES = ("checkpoint", "hang", "hardware", "memory", "network", "numeric", "overlap", "storage")
 WORDS = 4
 """Words from which a text counts as prose; names, keys and units have fewer."""
 

@@ -17,7 +17,7 @@ def test_the_device_that_completes_nothing_is_blamed(tmp_path: Path) -> None:
     )
     assert "completed 1 of 8 enqueued, its peers completed 8" in found.measured
     assert "Xid and ECC errors on the device of rank 2" in found.remedies[0].change
-    assert found.where[0].rank == 2 and found.where[0].does.endswith("which does not complete")
+    assert found.where[0].rank == 2 and str(found.where[0].does).endswith("which does not complete")
 
 
 def test_two_devices_are_in_the_plural(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from diagnostics.causes.hang._host import _FIX, doing, fix
+from diagnostics.causes.hang._host import _TABLE, doing, fix
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.stacks.activity import Doing, Standing
 
@@ -16,9 +16,9 @@ UNTOLD = {"collective", "user code", "unknown"}
 @pytest.mark.parametrize("what", get_args(Doing))
 def test_every_activity_has_a_fix_at_its_line(what: Doing) -> None:
     at = Standing(what, "waiting for a queue", LINE)
-    assert (what in _FIX) == (what not in UNTOLD)
+    assert (what in _TABLE) == (what not in UNTOLD)
     assert fix(at, "look there").endswith(" (/job/src/loader.py:7)")
-    assert fix(Standing(what, "x", None), "look there") == _FIX.get(what, "look there")
+    assert fix(Standing(what, "x", None), "look there") == _TABLE.get(what, "look there")
 
 
 def test_a_place_is_named_without_its_folders() -> None:
