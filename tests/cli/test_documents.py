@@ -110,7 +110,7 @@ def typed_on(page: Path) -> list[str]:
     lines = [
         line.strip().removeprefix("$ ") for block in blocks for line in re.sub(r"\\\n\s*", " ", block).splitlines()
     ]
-    lines = [re.split(r" {2,}#| {3,}| [|>] | && ", line)[0].replace("python -m dtk.run", "dtk run") for line in lines]
+    lines = [re.split(r" +# | {3,}| [|>] | && ", line)[0].replace("python -m dtk.run", "dtk run") for line in lines]
     return [line for line in lines if line.startswith("dtk ") and "..." not in line and "<" not in line]
 
 

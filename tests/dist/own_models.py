@@ -84,7 +84,7 @@ def exported(context: Context, changes: dict[str, Any], folder: str) -> list[str
     recorder = Recorder(configuration, paths, context.rank, 0, 0, context.world_size, 0, context.device)
     loop = assemble(configuration, context, paths, recorder, StopRequest())
     loop.run()
-    export(configuration, loop.parts.model, paths, context)
+    export(configuration, loop.parts.model, paths, context, loop.parts.strategy)
     if context.rank:
         return []
     fresh = Own()
