@@ -34,7 +34,9 @@ def place(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
 def mark_injected(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings; in a run with an injected fault, the confirmed ones carry its name."""
     name = evidence.run.injected if evidence.run is not None else ""
-    return [replace(one, injected=name) if one.status == "confirmed" and name else one for one in findings]
+    return [
+        replace(finding, injected=name) if finding.status == "confirmed" and name else finding for finding in findings
+    ]
 
 
 def _open(finding: Finding) -> bool:

@@ -79,5 +79,8 @@ def named(evidence: Evidence, findings: Collection[Finding]) -> list[Finding]:
     mesh = layout(evidence)
     if mesh is None or mesh.world_size in (mesh.degrees[name] for name in ("dp_shard", "dp_replicate")):
         return list(findings)  # Data parallelism alone: there is one group.
-    groups = [(one, one.group, mesh.name(one.group.ranks) if one.group else "") for one in findings]
-    return [replace(one, group=replace(group, desc=name)) if name and group else one for one, group, name in groups]
+    groups = [(finding, finding.group, mesh.name(finding.group.ranks) if finding.group else "") for finding in findings]
+    return [
+        replace(finding, group=replace(group, desc=name)) if name and group else finding
+        for finding, group, name in groups
+    ]

@@ -140,7 +140,7 @@ def non_finite_to_the_end(log: Printed) -> NonFinite | None:
     """Return the steps whose gradient norm or loss is not finite until the log ends; those that last before others."""
     if (series := log.series) is None:
         return None
-    found = []
+    jumps = []
     for name, values, bit in (("loss", series.loss, 1), ("grad_norm", series.norm, 2)):
         rows = zip(values, series.printed, strict=True)
         run = _trailing([bool(bits & bit) and not math.isfinite(value) for value, bits in rows])
@@ -149,8 +149,8 @@ def non_finite_to_the_end(log: Printed) -> NonFinite | None:
         # Told not to be skipped; NaN = not told.
         applied = bit == 2 and run >= _HIDDEN and not any(series.skipped[-_HIDDEN:])
         if run:
-            found.append(NonFinite(name, series.lines[-run], run, run >= LEAST_AFTER // 2 or hidden or applied))
-    return max(found, key=lambda case: case.lasting, default=None)
+            jumps.append(NonFinite(name, series.lines[-run], run, run >= LEAST_AFTER // 2 or hidden or applied))
+    return max(jumps, key=lambda case: case.lasting, default=None)
 
 
 def jump(log: Printed) -> Jump | None:

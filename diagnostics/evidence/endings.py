@@ -185,10 +185,10 @@ def kind_of_exception(type_: str, message: str, frames: tuple[Frame, ...] = ()) 
         name == "RuntimeError" and _TEXT["socket_text"].fullmatch(text.strip())
     )
     may_be = name in _C10D_ERRORS or (inside and from_c)
-    said = f"{name}: {text}"
-    if not certain and not (may_be and _TEXT["speaks_of_a_peer"].search(said)):
+    named_text = f"{name}: {text}"
+    if not certain and not (may_be and _TEXT["speaks_of_a_peer"].search(named_text)):
         return "raised"
-    return "timed_out" if _TEXT["timed_out"].search(said) and not _TEXT["closed"].search(text) else "lost_peer"
+    return "timed_out" if _TEXT["timed_out"].search(named_text) and not _TEXT["closed"].search(text) else "lost_peer"
 
 
 def is_victim(kind: str) -> bool:

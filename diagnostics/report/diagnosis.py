@@ -130,10 +130,10 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
         rows.append(doc.Field("maybe", f"{_named(report, suspicion)}: {text_of(suspicion).summary}", "warn"))
     unsure = report.root_causes and report.root_causes[0].confidence < _HIGH
     if unsure or (report.outcome == "undecided" and report.waiting is None and not report.suspicions):
-        asked = next(iter((*report.root_causes, *suspicions)), None) or spoken_of(report)
-        own = text_of(asked).missing if asked is not None else ""
-        if asked in suspicions and not own:  # What is advised against a cause is also what shows it.
-            own = next((remedy.change for remedy in text_of(asked).remedies), "")
+        most_likely = next(iter((*report.root_causes, *suspicions)), None) or spoken_of(report)
+        own = text_of(most_likely).missing if most_likely is not None else ""
+        if most_likely in suspicions and not own:  # What is advised against a cause is also what shows it.
+            own = next((remedy.change for remedy in text_of(most_likely).remedies), "")
         account = None if report.root_causes else account_of(report.measures)
         own = account_asks(account) if account is not None and account.unaccounted else own
         if own:
@@ -169,8 +169,8 @@ def _about(report: Report) -> tuple[doc.Block, ...]:
     counts = f"{ranks}; {count(report)['confirmed']} confirmed; {_counts(report)}"
     source = doc.Paragraph((doc.Span(report.source, "code"), doc.Span(counts, "soft")))
     waiting = (doc.Fields(tuple(standing.rows(report))),) if report.waiting else ()
-    said = f"{report.standing[:1].upper()}{report.standing[1:]}." if report.healthy and report.standing else ""
-    below = doc.Paragraph(said) if said and account_of(report.measures) is None else None
+    verdict = f"{report.standing[:1].upper()}{report.standing[1:]}." if report.healthy and report.standing else ""
+    below = doc.Paragraph(verdict) if verdict and account_of(report.measures) is None else None
     return doc.present(source, figures(report), below, waiting, map(doc.Paragraph, report.notes))
 
 

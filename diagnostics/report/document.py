@@ -348,13 +348,13 @@ class Document(Struct, frozen=True):
 
 def present(*blocks: Block | Iterable[Block] | None) -> tuple[Block, ...]:
     """Return the blocks without those that are None; iterables of blocks are taken apart."""
-    kept: list[Block] = []
+    shown: list[Block] = []
     for block in blocks:
         if isinstance(block, Iterable):
-            kept += block
+            shown += block
         elif block is not None:
-            kept.append(block)
-    return tuple(kept)
+            shown.append(block)
+    return tuple(shown)
 
 
 def remark(text: str) -> Paragraph:

@@ -32,7 +32,8 @@ def as_json(report: Report) -> dict[str, Any]:
         "cut_sets": report.cut_sets,
         "measures": report.measures | waiting,
         "coverage": [
-            {name: value for name, value in structs.asdict(one).items() if name != "absent"} for one in report.coverage
+            {name: value for name, value in structs.asdict(kind).items() if name != "absent"}
+            for kind in report.coverage
         ],
     }
     return cast(dict[str, Any], plain(values))

@@ -113,11 +113,11 @@ def run_measures(run: RunEvidence | None) -> dict[str, object]:
     if run is None:
         return {}
     figures, hardware = as_mapping(run.summary.get("figures")), as_mapping(run.manifest.get("hardware"))
-    known: dict[str, object] = {name: value for name in _OF_RUN if (value := number(figures.get(name))) is not None}
+    recorded: dict[str, object] = {name: value for name in _OF_RUN if (value := number(figures.get(name))) is not None}
     gpus = hardware.get("gpus")
     capacity = number(as_mapping(gpus[0]).get("memory_bytes")) if isinstance(gpus, list) and gpus else None
-    known |= {"device_memory_bytes": capacity} if capacity else {}
-    return {**known, "speed_unit": str(run.summary.get("speed_unit", "token"))[:20]} if known else {}
+    recorded |= {"device_memory_bytes": capacity} if capacity else {}
+    return {**recorded, "speed_unit": str(run.summary.get("speed_unit", "token"))[:20]} if recorded else {}
 
 
 def run_text(run: RunEvidence) -> str:
@@ -132,10 +132,10 @@ def run_text(run: RunEvidence) -> str:
 def processes_text(evidence: Evidence) -> str:
     """Return whether the ranks of a running job moved while they were observed; empty where nobody looked."""
     observed = sorted(observations(evidence).items())
-    gone = tuple(rank for rank, seen in observed if seen.gone)
+    ended = tuple(rank for rank, seen in observed if seen.gone)
     moved = tuple(rank for rank, seen in observed if not (seen.gone or seen.stopped or seen.blocked_s))
-    clauses = [f"{ranks_spoken(gone)} {verb(gone, 'has', 'have')} no process any more"] if gone else []
-    clauses.append(f"{ranks_spoken(moved) if moved else 'no rank'} moved or worked between the looks")
+    clauses = [f"{ranks_spoken(ended)} no longer {verb(ended, 'has', 'have')} a process"] if ended else []
+    clauses.append(f"{ranks_spoken(moved) if moved else 'no rank'} made progress between the observations")
     return "; ".join(clauses) if observed else ""
 
 

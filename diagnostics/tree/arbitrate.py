@@ -32,7 +32,7 @@ class Verdict(Struct, frozen=True):
 
 def arbitrate(trees: Sequence[Tree], findings: Sequence[Finding]) -> Verdict:
     """Root causes among the confirmed findings, by the rules of all trees."""
-    sure = [n for n, one in enumerate(findings) if one.status == "confirmed" and one.confidence >= SURE]
+    sure = [n for n, finding in enumerate(findings) if finding.status == "confirmed" and finding.confidence >= SURE]
     relations = _Relations([rule for tree in trees for rule in tree.rules])
     edges = {a: {b for b in sure if a != b and relations.hold(findings[a], findings[b])} for a in sure}
     reach = {a: _reachable(a, edges) for a in sure}

@@ -66,8 +66,8 @@ def rights(problem: str) -> str:
     if not any(word in problem.lower() for word in ("permission", "eperm", "not permitted")):
         return problem
     scope = _SCOPE.read_text().strip() if _SCOPE.exists() else "0"
-    held = Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0]
-    if int(held, 16) & _MAY_PTRACE:
+    capabilities = Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0]
+    if int(capabilities, 16) & _MAY_PTRACE:
         return "the system does not allow even root to trace processes. Run dtk attach on the host of this container"
     if Path("/.dockerenv").exists() or os.geteuid() == 0 or "kubepods" in Path("/proc/self/cgroup").read_text():
         give = "docker run --cap-add=SYS_PTRACE; Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]"

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         progress.end()
     limits = check_limits(comparison, folders[0], arguments.fail_if) if arguments.fail_if else []
-    report_forms.hand_over(arguments, comparison, lambda found: {**as_json(found), "limits": limits}, document)
+    report_forms.hand_over(arguments, comparison, lambda compared: {**as_json(compared), "limits": limits}, document)
     if limits and not arguments.json:
         output.put("\n" + "".join(f"{limit_text(limit)}\n" for limit in limits))
     if arguments.html and not (arguments.json or arguments.markdown):

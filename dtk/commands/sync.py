@@ -80,8 +80,8 @@ def _tracker(paths: RunPaths, arguments: argparse.Namespace, group: str | None =
         raise DtkError("the run has no tracker", fix="name one: --tracker wandb")
     typed = {key: getattr(arguments, key) for key in ("project", "entity", "group") if getattr(arguments, key)}
     typed |= {"mode": "offline"} if arguments.offline else {}
-    kept = stored if stored.get("name") == name else {}
-    section = {**kept, **(typed if name == "wandb" else {}), "name": name}
+    stored_keys = stored if stored.get("name") == name else {}
+    section = {**stored_keys, **(typed if name == "wandb" else {}), "name": name}
     if name == "wandb" and group is not None:
         section["group"] = section.get("group") or group
     chosen = section_from_plain(KINDS["tracker"][1][name], section, "tracker")
@@ -103,8 +103,8 @@ def _hand_over(paths: RunPaths, arguments: argparse.Namespace, group: str | None
         fix = "metrics.jsonl is as it was: try again, or allow more by --timeout-s"
         raise DtkError(f"{chosen.name} did not take the run {paths.root.name}", late, fix)
     logs = offline_logs(paths.root)[-1:] if chosen.name == "wandb" else []
-    kept = "".join(f"\nto send it: wandb sync {log}" for log in logs)
-    output.put(f"{paths.root.name}: {count:,} records uploaded to {chosen.name}{kept}\n")
+    upload_later = "".join(f"\nto send it: wandb sync {log}" for log in logs)
+    output.put(f"{paths.root.name}: {count:,} records uploaded to {chosen.name}{upload_later}\n")
     return chosen
 
 

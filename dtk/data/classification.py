@@ -88,13 +88,13 @@ def split_by_class(labels: np.ndarray, hashes: np.ndarray, fraction: float) -> t
     order = np.lexsort((np.arange(len(labels)), hashes, labels))
     sorted_labels, sorted_hashes = labels[order], hashes[order]
     starts = np.flatnonzero(np.r_[True, sorted_labels[1:] != sorted_labels[:-1]])
-    held = np.zeros(len(labels), dtype=bool)
+    is_held_out = np.zeros(len(labels), dtype=bool)
     for start, end in zip(starts, np.r_[starts[1:], len(labels)], strict=True):
         cut = start + (max(1, round((end - start) * fraction)) if fraction and end - start > 1 else 0)
         while cut > start and cut < end and sorted_hashes[cut] == sorted_hashes[cut - 1]:
             cut -= 1
-        held[order[start:cut]] = True
-    return np.flatnonzero(~held), np.flatnonzero(held)
+        is_held_out[order[start:cut]] = True
+    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
 class _Source(NamedTuple):

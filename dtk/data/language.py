@@ -20,18 +20,18 @@ class LanguageDataset(Dataset):
 
     def __init__(self, config: DataConfig, tokens: Tokens) -> None:
         length, total = config.sequence_length, len(tokens.ids)
-        held = held_out((total - 2) // length, config.validation_fraction)
-        boundary = total - (held * length + 1) if held else total
+        held_out_samples = held_out((total - 2) // length, config.validation_fraction)
+        boundary = total - (held_out_samples * length + 1) if held_out_samples else total
         count = (boundary - 1) // length
         if count < 1:
             what = f"{tokens.about['source']} has {total} tokens"
-            needed = (length + 1) * (2 if held else 1)
+            needed = (length + 1) * (2 if held_out_samples else 1)
             why = f"data.sequence_length={length} needs at least {needed}, for training and validation"
             raise DtkError(what, why, "use a shorter data.sequence_length or more data")
-        self.train_size, self.validation_size = count, held
+        self.train_size, self.validation_size = count, held_out_samples
         self.vocab_size, self.fixed_targets = tokens.vocab_size, length
         self._train_rows = _windows(tokens.ids[:boundary], length, count)
-        self._validation_rows = _windows(tokens.ids[boundary:], length, held)
+        self._validation_rows = _windows(tokens.ids[boundary:], length, held_out_samples)
         self._about = {"name": config.name, **tokens.about, "vocab_size": tokens.vocab_size}
 
     def train(self, ids: np.ndarray) -> Batch:

@@ -40,8 +40,8 @@ def synthetic_dataset(config: SyntheticData) -> SyntheticDataset:
     Raises:
         DtkError: no vocabulary, or no sample left for training.
     """
-    held = held_out(config.samples, config.validation_fraction)
-    if config.vocab_size < 1 or config.samples - held < 1:
+    held_out_samples = held_out(config.samples, config.validation_fraction)
+    if config.vocab_size < 1 or config.samples - held_out_samples < 1:
         what = f"data.samples={config.samples} and data.vocab_size={config.vocab_size} leave nothing to train on"
         raise DtkError(what, fix="raise them")
-    return SyntheticDataset(config, held)
+    return SyntheticDataset(config, held_out_samples)

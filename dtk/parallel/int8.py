@@ -17,9 +17,9 @@ def quantize(blocks: Tensor) -> Tensor:
     back without a finite one.
     """
     packed = blocks.new_empty(len(blocks), BLOCK_BYTES, dtype=torch.uint8)
-    for some, into in zip(torch.split(blocks, BLOCKS_AT_ONCE), torch.split(packed, BLOCKS_AT_ONCE), strict=True):
-        scale = some.abs().amax(1, keepdim=True) / 127
-        into[:, :BLOCK].view(torch.int8).copy_((some / scale.clamp_min(torch.finfo(torch.float32).tiny)).round_())
+    for chunk, into in zip(torch.split(blocks, BLOCKS_AT_ONCE), torch.split(packed, BLOCKS_AT_ONCE), strict=True):
+        scale = chunk.abs().amax(1, keepdim=True) / 127
+        into[:, :BLOCK].view(torch.int8).copy_((chunk / scale.clamp_min(torch.finfo(torch.float32).tiny)).round_())
         into[:, BLOCK:].view(torch.float32).copy_(scale)
     return packed
 
@@ -56,8 +56,8 @@ class Blocks:
     def unpack(self, packed: Tensor, flat: Tensor) -> None:
         """Write what `quantize` gave of `split` into [rows, elements], a part of the rows at a time."""
         rows = rows_at_once(self.count)
-        for some, into in zip(torch.split(packed, rows * self.count), torch.split(flat, rows), strict=True):
-            self.join(dequantize(some), into)
+        for chunk, into in zip(torch.split(packed, rows * self.count), torch.split(flat, rows), strict=True):
+            self.join(dequantize(chunk), into)
 
     def total(self, packed: Tensor) -> Tensor:
         """Return float32 [blocks * 256], the sum over the rows of what `quantize` gave of `split`."""

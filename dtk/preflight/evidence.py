@@ -147,12 +147,12 @@ class History:
                 continue
             peer = entry.peer if entry.p2p else entry.wire.root
             state = "started" if number == standing.pending else "issued" if number in incomplete else "finished"
-            told: list[Any] = [number + 1, group, seqs[entry.group], bool(entry.p2p), entry.op, entry.user_op]
-            told += [entry.dtype, entry.sizes, "[]", sum(map(prod, shapes)), -1]
-            told += [None if peer is None else group.ranks[peer], "", entry.tag]
-            told += [_rows(entry, len(group.ranks), shapes), 0, at.file, at.line, at.function, entry.region]
-            told += [entry.step, state, number * TICK_S, True]
-            calls.append(RingRecord(*told))
+            row: list[Any] = [number + 1, group, seqs[entry.group], bool(entry.p2p), entry.op, entry.user_op]
+            row += [entry.dtype, entry.sizes, "[]", sum(map(prod, shapes)), -1]
+            row += [None if peer is None else group.ranks[peer], "", entry.tag]
+            row += [_rows(entry, len(group.ranks), shapes), 0, at.file, at.line, at.function, entry.region]
+            row += [entry.step, state, number * TICK_S, True]
+            calls.append(RingRecord(*row))
         return RingDump(self.rank, 0, 0, 0, "", groups, tuple(calls), True, 0)
 
 

@@ -252,9 +252,9 @@ def conclude(tracker: OwnTracker, paths: RunPaths, exit_code: int, uploads: bool
         tracker.alert(f"run {status.state}", f"{paths.root.name}: {reason}")
     for name, table in made.tables(paths).items():
         tracker.table(name, *table)
-    if failed and (found := made.diagnosis(paths)) is not None:
-        tracker.table("diagnosis", *found[0])
-        tracker.artifact("diagnosis", "report", found[1])
+    if failed and (diagnosis := made.diagnosis(paths)) is not None:
+        tracker.table("diagnosis", *diagnosis[0])
+        tracker.artifact("diagnosis", "report", diagnosis[1])
     if uploads and (files := made.last_checkpoint(paths)):
         tracker.artifact("checkpoint", "model", files)
 

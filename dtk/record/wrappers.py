@@ -103,8 +103,8 @@ def _check_op(op: Any) -> None:
 
 def _init_p2p_op(self: Any, op: Any, *args: Any, **kwargs: Any) -> None:
     """As torch's, which tells sends from receives by identity: `op` must be the one that the module holds now."""
-    held = next((pair[1] for pair in (_originals["isend"], _originals["irecv"]) if op is pair[0]), op)
-    _originals["P2POp.__init__"][0](self, held, *args, **kwargs)
+    current_op = next((pair[1] for pair in (_originals["isend"], _originals["irecv"]) if op is pair[0]), op)
+    _originals["P2POp.__init__"][0](self, current_op, *args, **kwargs)
 
 
 def _wait(work: Any, *args: Any, **kwargs: Any) -> Any:

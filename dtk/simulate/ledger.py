@@ -166,11 +166,11 @@ def highest(events: list[Event], begin: int, category: Callable[[int], str], par
         category: of an entry.
         part: the part of the step that a place belongs to.
     """
-    held, peaks = 0, dict[Part, tuple[int, int]]()
+    held_bytes, peaks = 0, dict[Part, tuple[int, int]]()
     for number, (_, change, place) in enumerate(events):
-        held += change
-        if number >= begin and held > peaks.get(key := part(place), (-1, 0))[0]:
-            peaks[key] = held, number
+        held_bytes += change
+        if number >= begin and held_bytes > peaks.get(key := part(place), (-1, 0))[0]:
+            peaks[key] = held_bytes, number
     parts: dict[int, list[Part]] = {}
     for key, (_, number) in peaks.items():
         parts.setdefault(number, []).append(key)

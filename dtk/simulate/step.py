@@ -146,8 +146,8 @@ class _Run:
             self.ledger.host_numbers = False
             self.parts = parts
             with torch.no_grad(), self.ledger.pause():
-                held = [*parts.model.parameters(), *parts.model.buffers()]
-                self.ledger.mark([local(tensor) for tensor in held], "parameters")
+                tensors = [*parts.model.parameters(), *parts.model.buffers()]
+                self.ledger.mark([local(tensor) for tensor in tensors], "parameters")
             if not self.config.task._target_ and context.mesh.pp == 1:
                 parts.model.register_forward_hook(lambda model, _, output: check_answer(self.named, model, output))
             blocks = blocks_of(parts.model)

@@ -164,8 +164,8 @@ class Checkpoints:
             partial.rename(self.paths.checkpoint(step))
             self.failure = ""
             self.recorder.event("checkpoint_end", step=step)
-            kept = None if self.keep_step is None else self.paths.checkpoint(self.keep_step)
-            for old in (path for path in complete_checkpoints(self.paths)[: -self.config.keep] if path != kept):
+            kept_folder = None if self.keep_step is None else self.paths.checkpoint(self.keep_step)
+            for old in (path for path in complete_checkpoints(self.paths)[: -self.config.keep] if path != kept_folder):
                 # Never half there under its own name. One that cannot be removed stays, and costs the new one nothing.
                 with suppress(OSError):
                     shutil.rmtree(old.rename(_hidden(old)), ignore_errors=True)

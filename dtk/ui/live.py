@@ -49,16 +49,16 @@ def curves(metrics: Path) -> dict[str, list[tuple[float, float]]]:
     Args:
         metrics: metrics.jsonl; a file that is absent or damaged has no curves.
     """
-    found: dict[str, dict[float, float]] = {}
+    curves_by_name: dict[str, dict[float, float]] = {}
     rows = list(logged_steps(_tail(metrics)))
     starts = first_steps((attempt, step) for attempt, step, _ in rows)
     for attempt, step, record in rows:
         if not made_again(attempt, step, starts):
             for name, value in record.items():
                 if name != "step" and (figure := number(value)) is not None:
-                    found.setdefault(name, {})[step] = figure
+                    curves_by_name.setdefault(name, {})[step] = figure
     thinned = {}
-    for name, values in found.items():
+    for name, values in curves_by_name.items():
         points = sorted(values.items())
         stride = -(-len(points) // MOST_POINTS)
         thinned[name] = points[(len(points) - 1) % stride :: stride]  # The newest is always one of them.
@@ -132,13 +132,13 @@ def step_parts(paths: RunPaths) -> Breakdown | None:
 
 def tags(runs: Iterable[Run]) -> dict[str, set[str]]:
     """Return tag -> ids of the runs that have it, the most frequent first."""
-    found: dict[str, set[str]] = {}
+    runs_by_tag: dict[str, set[str]] = {}
     for run in runs:
         with suppress(OSError):
             path = f"{run.path}/manifest.json"
             for tag in _tags(path, os.stat(path).st_mtime_ns):  # noqa: PTH116 - for ten thousand runs
-                found.setdefault(tag, set()).add(run.id)
-    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
+                runs_by_tag.setdefault(tag, set()).add(run.id)
+    return dict(sorted(runs_by_tag.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
 @lru_cache(maxsize=20_000)
@@ -154,10 +154,10 @@ def sweeps(folder: Path) -> dict[str, set[str]]:
     Args:
         folder: of the runs; `sweeps/<id>/runs.jsonl` in it says which runs a sweep has opened.
     """
-    found: dict[str, set[str]] = {}
+    runs_by_sweep: dict[str, set[str]] = {}
     with suppress(OSError):
         for path in sorted((folder / "sweeps").iterdir(), reverse=True)[:MOST_MARKS]:
             with suppress(OSError, ValueError):
                 events = objects(lines_of(path / "runs.jsonl", Limits()))
-                found[path.name] = {Path(str(event["run"])).name for event in events if "run" in event}
-    return {name: runs for name, runs in found.items() if runs}
+                runs_by_sweep[path.name] = {Path(str(event["run"])).name for event in events if "run" in event}
+    return {name: runs for name, runs in runs_by_sweep.items() if runs}

@@ -104,12 +104,12 @@ def runs_page(folder: Path, query: Mapping[str, str]) -> doc.Document:
     ]
     marks = [doc.Paragraph((f"{kind}s: ", *_filters(kind, of, chosen))) for kind, of in marked.items() if of]
     rows = tuple(_row(run) for run in runs[PAGE_ROWS * (number - 1) : PAGE_ROWS * number])
-    kept = {**chosen, **{name: query.get(name) for name in ("sort", "reverse")}}
+    query_now = {**chosen, **{name: query.get(name) for name in ("sort", "reverse")}}
     turns = [
         piece
         for name, to in (("newer", number - 1), ("older", number + 1))
         if 1 <= to <= pages
-        for piece in (link(name, "/", **kept, page=to), "  ")
+        for piece in (link(name, "/", **query_now, page=to), "  ")
     ]
     empty = "no run matches" if every else f"no runs yet; make one: {command('run', 'experiment=smoke')}"
     table = doc.Table(COLUMNS, rows, names=2) if rows else doc.Paragraph(empty)

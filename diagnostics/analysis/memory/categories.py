@@ -161,8 +161,8 @@ def sweep(curve: Curve, before_bytes: int, states: States | None, logits_bytes: 
         if end_us < inf:
             ends.append((end_us, 0, ((last, -size),)))
     at = itemgetter(0, 1)
-    held = pairwise(curve.reserved)
-    reserved: list[_Move] = [(time_us, 2, ((AT[RESERVED], new - old),)) for (_, old), (time_us, new) in held]
+    reserved_steps = pairwise(curve.reserved)
+    reserved: list[_Move] = [(time_us, 2, ((AT[RESERVED], new - old),)) for (_, old), (time_us, new) in reserved_steps]
     moves = (sorted(ends, key=at), _released(curve, before_bytes, states), sorted(outlived, key=at), reserved)
     for time_us, _, changes in merge(*moves, starts, key=at):
         stack.move(time_us, changes)

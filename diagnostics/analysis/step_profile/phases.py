@@ -46,10 +46,10 @@ class Step(Struct):
             return "", 0
         if self.optimizer_ns is not None and host_ns >= self.optimizer_ns:
             return "optimizer", len(self.backwards) - 1
-        for n, one in enumerate(self.backwards):
-            if host_ns < one.host[0]:
+        for n, backward in enumerate(self.backwards):
+            if host_ns < backward.host[0]:
                 return ("backward" if thread in self.autograd else "forward"), n
-            if host_ns <= one.host[1]:
+            if host_ns <= backward.host[1]:
                 return "backward", n
         return "after", len(self.backwards) - 1
 

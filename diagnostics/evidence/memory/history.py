@@ -171,8 +171,8 @@ def _times(events: Sequence[Event]) -> tuple[list[int], bool]:
 
 def _pair(events: Sequence[Event]) -> _Paired:
     paired = _Paired()
-    asked = any(event.get("action") == "free_requested" for event in events)
-    release = "free_requested" if asked else "free_completed"  # recording may leave out either
+    has_requests = any(event.get("action") == "free_requested" for event in events)
+    release = "free_requested" if has_requests else "free_completed"  # recording may leave out either
     for n, event in enumerate(events):
         action, address, size = event.get("action"), event.get("addr"), values.size(event.get("size"))
         if not isinstance(address, int) or not size:

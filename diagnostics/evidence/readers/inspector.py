@@ -44,7 +44,7 @@ class InspectorFile(Handle, frozen=True):
         largest = _communicators(objects(lines_of(self.path, self.limits)), most)
         if not largest:
             raise ValueError("no collective of NCCL Inspector in it")
-        return sorted(largest.values(), key=lambda one: (-one.size, one.id))
+        return sorted(largest.values(), key=lambda record: (-record.size, record.id))
 
 
 def _communicators(records: Iterable[dict[str, Any]], left: int) -> dict[str, Communicator]:

@@ -97,15 +97,15 @@ def _snapshot(value: dict[str, Any]) -> Snapshot:
     if not isinstance(value.get("segments"), list):
         raise ValueError("not an allocator snapshot: it has no list of segments")
     devices: dict[int, DeviceMemory] = {}
-    held: dict[int, dict[Frame | None, list[int]]] = {}
+    sizes_by_site: dict[int, dict[Frame | None, list[int]]] = {}
     blocks: dict[int, _Blocks] = {}
     for segment in _dicts(value["segments"]):
         number = values.size(segment.get("device")) or 0
         device = devices.setdefault(number, DeviceMemory(number))
-        _segment(segment, device, held.setdefault(number, {}), blocks.setdefault(number, {}))
+        _segment(segment, device, sizes_by_site.setdefault(number, {}), blocks.setdefault(number, {}))
     for number, device in devices.items():
         device.peak_bytes = device.allocated_bytes
-        holders = [Holder(site, size, count) for site, (size, count) in held[number].items()]
+        holders = [Holder(site, size, count) for site, (size, count) in sizes_by_site[number].items()]
         device.holders = sorted(holders, key=lambda holder: (-holder.size_bytes, str(holder.site)))[:MAX_HOLDERS]
     ran_out: list[OutOfMemory] = []
     traces, marks = value.get("device_traces"), _annotations(value.get("external_annotations"))
@@ -126,7 +126,7 @@ def _snapshot(value: dict[str, Any]) -> Snapshot:
 
 
 def _segment(
-    segment: Mapping[str, Any], device: DeviceMemory, held: dict[Frame | None, list[int]], blocks: _Blocks
+    segment: Mapping[str, Any], device: DeviceMemory, size_by_site: dict[Frame | None, list[int]], blocks: _Blocks
 ) -> None:
     device.segments += 1
     device.reserved_bytes += values.size(segment.get("total_size")) or 0
@@ -139,7 +139,7 @@ def _segment(
             first = history[0] if isinstance(history, list) and history else None
             frames = block.get("frames") or (first.get("frames") if isinstance(first, dict) else None)
             device.allocated_bytes += size
-            entry = held.setdefault(site_of(frames), [0, 0])
+            entry = size_by_site.setdefault(site_of(frames), [0, 0])
             entry[0] += size
             entry[1] += 1
             place = block.get("address")

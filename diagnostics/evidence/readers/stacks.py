@@ -51,10 +51,10 @@ def read(path: Path, file: str, rank: int | None, limits: Limits) -> list[Stacks
     data = whole(path, limits)
     if data.lstrip().startswith(b"["):
         spied = msgspec.json.decode(data, type=list[_SpyThread])[: dumps.MAX_THREADS]
-        frames = [tuple(Frame(f.filename, f.line, f.name) for f in one.frames[: dumps.MAX_FRAMES]) for one in spied]
+        frames = [tuple(Frame(f.filename, f.line, f.name) for f in each.frames[: dumps.MAX_FRAMES]) for each in spied]
         if not spied:
             raise ValueError("no stack in it")
-        named = [Thread(one.thread_name or "", own) for one, own in zip(spied, frames, strict=True)]
+        named = [Thread(thread.thread_name or "", own) for thread, own in zip(spied, frames, strict=True)]
         return [Stacks(rank, file, dumps.with_main(named))]
     stacks: list[Stacks] = []
     parts = _RANK.split(data.decode("utf-8", "replace"))  # Ranks and what follows them; first what precedes any.

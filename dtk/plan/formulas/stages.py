@@ -49,8 +49,8 @@ def stage_shape(shape: ModelShape, blocks: range) -> ModelShape:
 def unknown_dimensions(config: Config) -> str:
     """Return the degrees that no formula covers, as typed, and a model of experts; empty where formulas know all."""
     experts = [f"model={config.model.name}"] if isinstance(config.model, MoEConfig) else []
-    known = ("parallel.pp=", "parallel.tp=", "parallel.cp=")
-    return " ".join(experts + [typed for typed in config.parallel.cut if not typed.startswith(known)])
+    covered = ("parallel.pp=", "parallel.tp=", "parallel.cp=")
+    return " ".join(experts + [typed for typed in config.parallel.cut if not typed.startswith(covered)])
 
 
 def on_mesh(config: Config, world_size: int) -> Config:

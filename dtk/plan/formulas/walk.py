@@ -132,12 +132,12 @@ class Step:
                 holding.after_backward(i // self.blocks_per_unit)
             self._skip(i, self.blocks.at + self.blocks.period)
         tape.backward(holding.gradient)
-        held = [each for each in (received and loss.buffer, received, self.received and self.received.buffer) if each]
+        live = [each for each in (received and loss.buffer, received, self.received and self.received.buffer) if each]
         if split:
-            self.returned = tuple(held)
+            self.returned = tuple(live)
         else:
             holding.after_backward(ROOT)
-            drop(*held)
+            drop(*live)
         return tape.gradients.pop(self.received) if self.received is not None else None
 
     def weights(self) -> None:

@@ -36,7 +36,7 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
         raise DtkError("train.micro_batch_size=0 is not settled", fix="give it a number")
     chosen, layers = depths(config), getattr(config.model, "layers", 0)
     ranks = [_observed(at_depth(config, depth), world_size, local_size) for depth in chosen]
-    observed = [max(each, key=lambda rank: max(sum(held.values()) for held in rank.parts.values())) for each in ranks]
+    observed = [max(each, key=lambda rank: max(sum(part.values()) for part in rank.parts.values())) for each in ranks]
     busiest = [max(each, key=lambda rank: sum(call.size_bytes for call in rank.calls)) for each in ranks]
     rounds, whole = config.batch_plan(world_size).accumulation_steps, whole_dimension(config, world_size)
     calls = [totals(each.calls, whole, each.micro_batches, rounds) for each in busiest]
@@ -70,13 +70,13 @@ def _memory(config: Config, rank: int, parts: dict[Part, dict[str, int]]) -> Mem
     paged = ("optimizer states",) if strategy.pages(config.launcher.device) else ()
     offloaded = _HOST if strategy.offloads_parameters else paged
     filed = {*offloaded} & {"parameters", "optimizer states"} if strategy.offload_to == "nvme" else set[str]()
-    file_bytes = max(sum(held.get(name, 0) for name in filed) for held in parts.values())
+    file_bytes = max(sum(sizes.get(name, 0) for name in filed) for sizes in parts.values())
     by_region: dict[str, int] = {}
     host_bytes = peak_bytes = -1
     peak: Part = ("", "")
-    for part, held in parts.items():
-        size = sum(size for name, size in held.items() if name not in offloaded)
-        host_bytes = max(host_bytes, sum(held.values()) - size - sum(held.get(name, 0) for name in filed))
+    for part, sizes in parts.items():
+        size = sum(size for name, size in sizes.items() if name not in offloaded)
+        host_bytes = max(host_bytes, sum(sizes.values()) - size - sum(sizes.get(name, 0) for name in filed))
         by_region[part[0]] = max(by_region.get(part[0], 0), size)
         if size > peak_bytes:
             peak, peak_bytes = part, size

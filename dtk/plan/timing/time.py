@@ -250,16 +250,16 @@ class _Job:
         fsdp_micro_batch(walk, sharded, last=True, gathers=not once or rounds == 1)
         return self._update(walk, part, padded_elements(part.layout.shapes, sharded.shards) // sharded.shards)
 
-    def _update(self, walk: Walk, part: _Part, held: int) -> float:
+    def _update(self, walk: Walk, part: _Part, gradients: int) -> float:
         """Walk what follows the last backward: sums of gradients over other dimensions, clipping, the update."""
         config, hardware = self.config, self.hardware
         if config.model.architecture != "custom":
             for call in sums_of_gradients(config, self.mesh, part.blocks):
                 walk.compute(0.0, after_s=walk.communicate(call.op, call.group, call.size_bytes))
-        norm_s, scale_s = clip_seconds(config, held, hardware)
+        norm_s, scale_s = clip_seconds(config, gradients, hardware)
         summed = config.strategy.summed(self.mesh) if self._clips(part) else ()
         groups = [name for name in summed if self.mesh.size(name) > 1]
-        return update(walk, norm_s, scale_s, optimizer_seconds(config, held, hardware), groups)
+        return update(walk, norm_s, scale_s, optimizer_seconds(config, gradients, hardware), groups)
 
 
 def _gradients_s(part: _Part) -> list[float]:

@@ -158,11 +158,11 @@ def optimizer_seconds(config: Config, owned: int, hardware: Hardware) -> float:
     return streams * 4 * owned / hardware.memory_rate
 
 
-def clip_seconds(config: Config, held: int, hardware: Hardware) -> tuple[float, float]:
-    """Norm and scaling of `held` float32 gradients: one read, then a read and a write."""
+def clip_seconds(config: Config, gradients: int, hardware: Hardware) -> tuple[float, float]:
+    """Norm and scaling of `gradients` float32 gradients: one read, then a read and a write."""
     if config.train.clip_norm is None and config.precision.initial_loss_scale is None:
         return 0.0, 0.0
-    return 4 * held / hardware.memory_rate, 8 * held / hardware.memory_rate
+    return 4 * gradients / hardware.memory_rate, 8 * gradients / hardware.memory_rate
 
 
 def count(shapes: Sequence[Shape]) -> int:

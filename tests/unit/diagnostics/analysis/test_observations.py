@@ -69,6 +69,8 @@ def test_a_summary_for_a_report_without_a_cause() -> None:
         process(2, Moment(0, "S"), Moment(10, "")),
     ]
     text = processes_text(Evidence(Path(), Limits(), facts=facts))
-    assert text == "rank 2 has no process any more; rank 1 moved or worked between the looks"
-    assert processes_text(Evidence(Path(), Limits(), facts=facts[:1])) == "no rank moved or worked between the looks"
+    assert text == "rank 2 no longer has a process; rank 1 made progress between the observations"
+    assert (
+        processes_text(Evidence(Path(), Limits(), facts=facts[:1])) == "no rank made progress between the observations"
+    )
     assert processes_text(Evidence(Path(), Limits())) == "" and observations(Evidence(Path(), Limits())) == {}

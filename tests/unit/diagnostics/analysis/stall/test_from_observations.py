@@ -199,5 +199,5 @@ def test_what_is_said_without_a_cause() -> None:
     gone = rank(0, (), looks=(), last=Moment(NOW_S))
     facts = [one for _, facts in (gone, *waiting(1), rank(2, WAIT, switches=9)) for one in facts]
     said = processes_text(Evidence(Path("nowhere"), Limits(), facts=facts))
-    assert said == "rank 0 has no process any more; rank 2 moved or worked between the looks"
+    assert said == "rank 0 no longer has a process; rank 2 made progress between the observations"
     assert processes_text(Evidence(Path("nowhere"), Limits())) == ""
