@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from diagnostics.evidence.limits import Limits, blocks
+from diagnostics.evidence.limits import Limits, lines_of
 from diagnostics.runs.records import first_steps, made_again
 from dtk.compare.model import Window
 
@@ -42,26 +42,17 @@ def read(path: Path, limits: Limits, *, grows: bool) -> Metrics:
     if path.is_symlink() or not path.is_file():
         return Metrics(problem="not a regular file")
     windows: list[tuple[Window, bool]] = []
-    broken, torn, rest = 0, False, b""
+    broken, torn = 0, False
     try:
-        for block in blocks(path, limits):
-            *texts, rest = (rest + block).split(b"\n")
-            if len(rest) > limits.event_bytes:
-                return Metrics(problem="a line without end")
-            for text in filter(bytes.strip, texts):
-                line = _line(text)
-                if line is not None:
-                    windows.append((line, torn))
-                torn = line is None
-                broken += torn
+        for text in filter(bytes.strip, lines_of(path, limits)):
+            line = _line(text)
+            if line is not None:
+                windows.append((line, torn))
+            torn = line is None
+            broken += torn
     except (OSError, ValueError) as problem:
         return Metrics(problem=str(problem)[:200])
-    if rest.strip():
-        line = _line(rest)
-        if line is not None:
-            windows.append((line, torn))
-        elif not grows:
-            broken += 1
+    broken -= torn and grows
     if broken and not windows:
         return Metrics(problem="no line of it can be read")
     return Metrics(_windows(windows), broken, absent=not windows)

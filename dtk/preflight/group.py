@@ -3,14 +3,12 @@
 All ways lead through a process group: Python's functions, functional collectives, DTensor, DDP's reducer in C++.
 """
 
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dtk.preflight.frames import user_call
 from dtk.preflight.issuing import ANY_RANK, IssuingGroup, Share, Sizes, current
 from dtk.simulate.mirror import flat, listed
 
@@ -38,9 +36,7 @@ class RecordingGroup(IssuingGroup):
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:  # noqa: D102
         tensors = listed(tensors)
         share = self._share("root", tensors, tensors, root=opts.rootRank)
-        if opts.rootRank != self.rank() and user_call(sys._getframe(1)):
-            for tensor in tensors:  # Sizes of objects: never written on the ranks that receive them.
-                tensor.zero_()
+        super().broadcast(tensors, opts)
         return self._issue("broadcast", tensors, share=share, amount=_nbytes(tensors), root=opts.rootRank)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102

@@ -42,9 +42,8 @@ class Activity:
 
     def _read_run_s(self) -> float:
         """Time in which the main thread ran or, on a machine with too few cores, waited for one; 0 if not known."""
-        with suppress(OSError, ValueError):
-            on_core_ns, waiting_ns = (self._task / "schedstat").read_text(encoding="utf-8").split()[:2]
-            return (int(on_core_ns) + int(waiting_ns)) / 1e9
+        if (scheduled := scheduled_s(os.getpid())) is not None:
+            return sum(scheduled)
         with suppress(OSError, ValueError, IndexError):
             fields = (self._task / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -56,6 +55,17 @@ class Activity:
             lines = (self._task / "io").read_text(encoding="utf-8").splitlines()[:2]
             return sum(int(line.split()[1]) for line in lines)
         return 0
+
+
+def scheduled_s(pid: int) -> tuple[float, float] | None:
+    """Return for how long a process's main thread ran, and waited for a core; None where the kernel does not tell.
+
+    Source: Documentation/scheduler/sched-stats.rst of Linux (/proc/<pid>/schedstat).
+    """
+    with suppress(OSError, ValueError):
+        on_core_ns, waiting_ns = Path(f"/proc/{pid}/schedstat").read_text(encoding="utf-8").split()[:2]
+        return int(on_core_ns) / 1e9, int(waiting_ns) / 1e9
+    return None
 
 
 def _stack() -> list[tuple[CodeType, int]]:

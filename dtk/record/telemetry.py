@@ -15,6 +15,7 @@ import psutil
 import torch
 
 from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths, read_heartbeat
+from dtk.record.activity import scheduled_s
 from dtk.record.guard import guarded
 from dtk.record.jsonl import JsonLines
 from dtk.record.nvml import Device, find_device, open_nvml
@@ -94,7 +95,8 @@ class Host:
         memory, network = psutil.virtual_memory(), psutil.net_io_counters()
         busy, (resident, waiting, own) = psutil.cpu_percent(), self._ranks()
         sample: dict[str, Any] = {"cpu_percent": busy, "rank_rss_bytes": resident, "ranks_in_disk_wait": waiting}
-        sample["rank_core_wait_s"] = {str(rank): core_wait_s(process.pid) for rank, process in self._processes.items()}
+        scheduled = {str(rank): scheduled_s(process.pid) for rank, process in self._processes.items()}
+        sample["rank_core_wait_s"] = {rank: times and round(times[1], 3) for rank, times in scheduled.items()}
         sample |= {"memory_used_bytes": memory.total - memory.available, "memory_total_bytes": memory.total}
         sample |= cpu_figures()
         stolen = getattr(psutil.cpu_times_percent(), "steal", None)
@@ -129,16 +131,6 @@ class Host:
         # In percent since the last sample; not known until every rank was sampled twice.
         is_complete = set(self._heartbeats) <= before & self._timed
         return resident, waiting, used / (psutil.cpu_count() or 1) if is_complete else None
-
-
-def core_wait_s(pid: int) -> float | None:
-    """Return for how long a process's main thread was ready to run and waited for a core; None where it is not told.
-
-    Source: Documentation/scheduler/sched-stats.rst of Linux (/proc/<pid>/schedstat).
-    """
-    with suppress(OSError, ValueError, IndexError):
-        return round(int(Path(f"/proc/{pid}/schedstat").read_text(encoding="utf-8").split()[1]) / 1e9, 3)
-    return None
 
 
 def cpu_figures(root: Path = ROOT, own: Path = OWN) -> dict[str, float]:

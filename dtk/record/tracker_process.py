@@ -214,12 +214,9 @@ def answers(url: str) -> bool:
     return answered.wait(PROBE_S)
 
 
-def follow(lines: TextIO) -> None:
+def follow(settings: dict[str, Any], lines: TextIO) -> None:
     """Serve one run until the pipe ends."""
-    global FINISH_S
-    settings = json.loads(lines.readline())
     uploads = settings.get("checkpoints") == "last"
-    FINISH_S = UPLOAD_S if uploads else FINISH_S
     tracker, paths = tracker_of(settings), RunPaths(Path(settings["folder"]))
     tracker.begin(settings["run_id"], paths.root, settings["config"])
     exit_code = 1  # Of a run that ends without a word.
@@ -259,12 +256,12 @@ def conclude(tracker: OwnTracker, paths: RunPaths, exit_code: int, uploads: bool
         tracker.artifact("checkpoint", "model", files)
 
 
-def end_after(rank: int) -> None:
-    """End this process and what it started when the rank has been gone for FINISH_S, whatever a server does."""
+def end_after(rank: int, limit_s: float) -> None:
+    """End this process and what it started when the rank has been gone for so long, whatever a server does."""
     while os.getppid() == rank:
         time.sleep(POLL_S)
-    time.sleep(FINISH_S)
-    say(f"tracker: not finished {FINISH_S:g} s after the run; terminated")
+    time.sleep(limit_s)
+    say(f"tracker: not finished {limit_s:g} s after the run; terminated")
     if os.getpgrp() == os.getpid():  # Its own session, as dtk starts it.
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
@@ -273,9 +270,11 @@ def end_after(rank: int) -> None:
 def main() -> int:
     """Run the tracker; a failure is one line on standard error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=end_after, args=(os.getppid(),), daemon=True).start()
     try:
-        follow(sys.stdin)
+        settings = json.loads(sys.stdin.readline())
+        limit_s = UPLOAD_S if settings.get("checkpoints") == "last" else FINISH_S
+        threading.Thread(target=end_after, args=(os.getppid(), limit_s), daemon=True).start()
+        follow(settings, sys.stdin)
     except Exception as error:
         say(f"tracker: {type(error).__name__}: {error}")
         return 1

@@ -19,6 +19,8 @@ _Group: Any = dist.ProcessGroup
 """Without its types: torch declares several signatures per collective, of which it uses one."""
 
 
+_BETWEEN = ("torch.", "dtk.record.", "dtk.preflight.")
+"""Modules that a call passes through on its way here."""
 Heard = Callable[[str, "MirrorGroup", list[Tensor]], None]
 """Operation in the field's words, group, full buffers: output of an all_gather, input of a reduce_scatter."""
 
@@ -85,7 +87,7 @@ class MirrorGroup(_Group):  # type: ignore[misc]
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         """Keep this rank's values as those of the root; zero the tensors of objects that another rank would send."""
         frame: Any = sys._getframe(1) if opts.rootRank != self.rank() else None
-        while frame is not None and frame.f_globals.get("__name__", "").startswith(("torch.", "dtk.record.")):
+        while frame is not None and frame.f_globals.get("__name__", "").startswith(_BETWEEN):
             if frame.f_code.co_name == "broadcast_object_list":  # Sizes are never written on ranks that receive them.
                 for tensor in listed(tensors):
                     _zero(tensor)

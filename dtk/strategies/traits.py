@@ -38,6 +38,8 @@ class Traits:
     """Mesh dimensions that it implements; it refuses a mesh with others."""
     always_grouped: tuple[str, ...] = ()
     """Mesh dimensions over which it communicates even where they have one rank."""
+    flattened: bool = False
+    """Whether states are cut into equal parts of one flat tensor, not parameter by parameter."""
     keeps_gradients: bool = False
     """Whether the memory of gradients is held from step to step."""
     keeps_gathered: bool = False

@@ -28,7 +28,7 @@ CUDA_BLOCK_BYTES = 512
 def settled_holding(config: Config, shape: ModelShape, mesh: Mesh, ledger: Ledger, walked: int) -> Holding:
     """Return the model states of the strategy: those of all of `shape`, with units for the walked blocks only."""
     place = config, shape, mesh, ledger, config.launcher.device == "cuda"
-    holding: Holding = (FlatParts if config.strategy.traits.library == "deepspeed" else Replicated)(*place)
+    holding: Holding = (FlatParts if config.strategy.traits.flattened else Replicated)(*place)
     if in_units(config):
         units = shard_units(shape.block, walked, config.strategy.blocks_per_unit)
         holding = Sharded(*place, shards=mesh.dp_shard, units=units)

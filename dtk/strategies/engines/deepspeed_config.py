@@ -37,6 +37,7 @@ class DeepSpeedConfig(StrategyConfig):
     traits = Traits(
         collectives=("all_reduce", "all_gather"),
         library="deepspeed",
+        flattened=True,
         in_backward_conflict="DeepSpeed updates the parameters in a step of its own",
         compared=False,
     )

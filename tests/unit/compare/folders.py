@@ -12,6 +12,7 @@ from diagnostics.contract.artifacts import RunPaths, State, Status, write_json
 from diagnostics.report import html, markdown, terminal
 from dtk.compare.model import Cell, Check, Comparison
 from dtk.compare.report import document
+from tests.traits import recorded_traits
 
 CONFIG: dict[str, Any] = {
     "model": {"name": "gpt2_tiny", "architecture": "gpt", "width": 128},
@@ -88,7 +89,8 @@ def make_run(
     tokens = config["train"]["global_batch_size"] * config["data"]["sequence_length"]
     paths.config.write_text(yaml.safe_dump(config))
     paths.overrides.write_text("[]\n")
-    write_json(paths.manifest, _manifest(name, world_size, {**DATA, **(data or {})}, minute, gpu))
+    about = _manifest(name, world_size, {**DATA, **(data or {})}, minute, gpu)
+    write_json(paths.manifest, {**about, **recorded_traits(config["strategy"]["name"])})
     write_json(paths.status, Status(state=state, reason=reason, step=len(times), started="2026-11-21T20:00:00+00:00"))
     if parity != {}:
         write_json(paths.parity, {**PARITY, **(parity or {})})

@@ -213,7 +213,7 @@ def test_a_folder_without_a_log_is_not_offered_for_upload(tmp_path):
 def test_a_hung_tracker_ends_after_its_rank_with_what_it_started(tmp_path):
     hung = (
         "import subprocess, sys, time; from pathlib import Path; import dtk.record.tracker_process as t\n"
-        "def hang(lines):\n"
+        "def hang(settings, lines):\n"
         "    service = subprocess.Popen(['sleep', '1000'])\n"
         f"    Path({str(tmp_path / 'pids')!r}).write_text(f'{{t.os.getpid()}} {{service.pid}}')\n"
         "    time.sleep(1000)\n"
@@ -222,7 +222,8 @@ def test_a_hung_tracker_ends_after_its_rank_with_what_it_started(tmp_path):
     )
     rank = (
         "import subprocess, sys, time; from pathlib import Path\n"
-        f"subprocess.Popen([sys.executable, '-c', {hung!r}], start_new_session=True, stdin=subprocess.PIPE)\n"
+        f"tracker = subprocess.Popen([sys.executable, '-c', {hung!r}], start_new_session=True, stdin=subprocess.PIPE)\n"
+        "tracker.stdin.write(b'{}\\n'); tracker.stdin.flush()\n"
         f"while not Path({str(tmp_path / 'pids')!r}).is_file(): time.sleep(0.05)\n"
     )
     subprocess.run([sys.executable, "-c", rank], check=True, timeout=30)
