@@ -3,6 +3,7 @@
 The odds of a cause are its share among known hangs times the ratio of each clue that the log shows (naive Bayes).
 """
 
+import re
 from collections.abc import Collection, Sequence
 from math import inf
 
@@ -21,6 +22,8 @@ _WARM = 20
 """Calls that completed in a group whose start-up is certainly over."""
 _LOST = 0.15
 """Share of a device's memory, reserved and unused or held outside PyTorch, that is more than usual."""
+_SCALAR_MET = re.compile(r"\D*(?:\d{3,} vs \d{1,2}|\d{1,2} vs \d{3,})\b")
+"""Bytes of a metric, a flag or a barrier against those of a gradient or of an activation."""
 _ROOTED = frozenset({"broadcast", "reduce", "scatter", "gather"})  # All ranks of which name one rank.
 _OVERRUN = 3
 """Times its timeout that a call waited where not even the watchdog's thread could run."""
@@ -116,11 +119,15 @@ def _of_ranks(standing: Standing) -> dict[str, object]:
     missing = (longest.members or 0) - len(longest.ranks)
     elsewhere, wordless = standing.elsewhere, standing.wordless
     is_partial = missing > 0 and not (standing.others or standing.apart or elsewhere or wordless)
+    call = (longest.seq, longest.op, longest.group)
+    alike = [wait for wait in standing.waits if (wait.seq, wait.op, wait.group) == call]
+    two_sizes = next(((longest, wait) for wait in alike if wait.numel != longest.numel), None)
     low, *_, high = standing.apart or (longest, longest)
     completed = (high.seq or 0) - 1
     is_fewer = low.enqueued is not None and low.enqueued < completed
     return {
         "came_late": absent,
+        "two_sizes": longest.numel and two_sizes,
         "partly": is_partial and missing,
         "did_not_come": standing.behind,
         "elsewhere": elsewhere,
@@ -150,6 +157,7 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
         "remote_error": "ncclRemoteError" if is_remote else is_closed and "a connection was closed",
         "inside_node": standing.inside_node,
         "sizes": standing.sizes,
+        "scalar_met": _SCALAR_MET.match(standing.sizes) and standing.sizes,
         "differ": standing.differ,
         "lost": standing.lost and waits_for_nothing and shortened(standing.lost, 80),
         "absent": () if is_id else absent,

@@ -13,6 +13,8 @@ _MOST = 0.1
 WAITING_ON_CPU = 0.3
 """On CPU ranks share the cores with each other and with gloo's threads, so they are late by chance: healthy runs of two
 ranks on two cores wait for up to 16 % of a step at a load of 9, and less than twice that says nothing."""
+_EXPOSED_ON_CPU = 0.5
+"""Transfer is work there, but a step of which it takes more than half is bound by it."""
 _PAUSES_ON_CPU = 0.2
 """The same runs spend up to 8 % of a step in stretches of a millisecond and more without an operation."""
 
@@ -58,7 +60,7 @@ class Account(Struct, frozen=True):
         if self.on_device:
             return max(self.exposed, self.copies, self.idle) > _MOST
         waiting = self.exposed if self.waiting is None else self.waiting
-        return waiting > WAITING_ON_CPU or self.pauses > _PAUSES_ON_CPU
+        return waiting > WAITING_ON_CPU or self.exposed > _EXPOSED_ON_CPU or self.pauses > _PAUSES_ON_CPU
 
 
 def account(profiles: Sequence[RankProfile], world_size: int | None) -> Account | None:

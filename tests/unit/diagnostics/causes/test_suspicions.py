@@ -42,6 +42,8 @@ def stands(*waits: Waiting, **more: object) -> Standing:
         (stands(results=frozenset({"ncclRemoteError"}), failure="ncclRemoteError"), "hang.rank_raised", 0.2),
         (stands(results=frozenset({"ncclSystemError"}), failure="ncclSystemError"), "hang.network", 0.3),
         (stands(results=frozenset({"ncclSystemError"}), inside_node="a loopback address"), "env.wrong_interface", 0.6),
+        (stands(WAIT, replace(WAIT, ranks=(3,), numel=999)), "hang.signature_mismatch", 0.3),
+        (stands(sizes="340 vs 4. Received data size"), "hang.conditional_collective", 0.4),
         (stands(differ="around rank 39, as NCCL says"), "hang.conditional_collective", 0.25),
         (stands(absent=(4, 5)), "hang.timeout_budget", 0.2),
         (
@@ -107,7 +109,8 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(WAIT, replace(WAIT, ranks=(1,), seq=4998, enqueued=5000)),
         stands(results=frozenset({"ncclSystemError", "ncclRemoteError"}), inside_node="loopback", lost="closed"),
         stands(absent=(4,)),
-        stands(sizes="48 vs 32"),
+        stands(sizes="4096 vs 8"),
+        stands(WAIT, replace(WAIT, ranks=(3,), numel=999)),
         stands(differ="rank 0 called OpType=BROADCAST"),
         stands(WAIT, work=SAVES),
         stands(WAIT, work=ENDS),

@@ -34,9 +34,10 @@ def test_some_ranks_do_not_speak_for_the_others() -> None:
 
 
 def test_on_cpu_transfer_is_work_and_only_waiting_and_stops_are_lost() -> None:
-    on_cpu = replace(GOOD, on_device=False, exposed=0.6, idle=0.3)
+    on_cpu = replace(GOOD, on_device=False, exposed=0.48, idle=0.3)
     assert not replace(on_cpu, waiting=0.2, pauses=0.1).unaccounted
     assert replace(on_cpu, waiting=0.4).unaccounted
+    assert replace(on_cpu, exposed=0.52, waiting=0.0).unaccounted, "transfer takes more than half of the step"
     assert replace(on_cpu, pauses=0.3).unaccounted
     assert replace(on_cpu, no_device_events=True).unaccounted
 
