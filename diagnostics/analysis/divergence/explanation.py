@@ -363,9 +363,13 @@ def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
         if behind and not before:
             return Explanation("drop" if drop else "insert", "behind", (expected, got), (term,))
         # Of two calls in one loop the one in a branch is the one that it does not make in every round.
-        occasional = loop_exit.in_branch(got) and not loop_exit.in_branch(expected)
-        terms = (term, position("any call")) if occasional else (term,)
-        return Explanation("insert", "within", (got,), terms)
+        ours, theirs = loop_exit.in_branch(expected, got), loop_exit.in_branch(got, expected)
+        terms = (term, position("any call")) if ours != theirs else (term,)
+        return (
+            Explanation("drop", "within", (expected,), terms)
+            if ours and not theirs
+            else Explanation("insert", "within", (got,), terms)
+        )
     return None
 
 

@@ -19,6 +19,7 @@ SAME_MOMENT_S = 0.05
 hold, on a busy machine: half within 0.08 ms, 90 % within 0.15 ms, 99 % within 3.6 ms."""
 MAX_GROUPS = 64  # A convention: groups whose histories are read again. The earliest divergence is what counts.
 _TIE_CONFIDENCE = 0.8  # A convention: the calls differ for certain, which side deviates is open.
+_LINES_CONFIDENCE = 0.7  # A convention: the lines tell what differs, but the groups of the two calls are not known.
 UNCLEAR_CONFIDENCE = 0.45  # Of each of two kinds that explain the same calls: a suspicion, no root cause.
 CallsOf = Callable[[int, GroupKey], list[Call]]  # One rank's calls in one group, oldest first.
 
@@ -74,6 +75,8 @@ class Divergence(Struct, frozen=True):
     """Whether the minority's call is its last one: it makes none where the majority's stands."""
     iterations: tuple[int, int] | None = None
     """How many the minority and the majority run, where whole programs tell it."""
+    groups_known: bool = True
+    """Whether it is known that both calls are of one group, and not only where ranks stand."""
     payload: tuple[int, int] | None = None
     """Bytes that `minority_rank` sends and `majority_rank` expects, in calls that fit each other otherwise."""
 
@@ -107,7 +110,8 @@ class Divergence(Struct, frozen=True):
         """How sure the kind and the culprits are."""
         if self.explanation.alternatives:
             return UNCLEAR_CONFIDENCE
-        return min(self.explanation.confidence, _TIE_CONFIDENCE) if self.tie else self.explanation.confidence
+        limits = [_TIE_CONFIDENCE] * self.tie + [_LINES_CONFIDENCE] * (not self.groups_known)
+        return min(self.explanation.confidence, *limits, 1.0)
 
 
 def count_votes(key: GroupKey, position: int, issued: Mapping[Any, Iterable[int]], members: Iterable[int]) -> Vote:

@@ -92,9 +92,11 @@ def _parting(one: Call, other: Call) -> tuple[str, int, int] | None:
     return left.file, left.line, right.line
 
 
-def in_branch(call: Call) -> bool:
-    """Whether the program's text has the call in a branch within its innermost loop or function."""
-    return call.site is not None and source_text.conditional(call.site, call.created_s)
+def in_branch(call: Call, other: Call) -> bool:
+    """Whether the program's text has a branch on the call's way from where the paths of the two part."""
+    path = call.stack[::-1]
+    own = path[len(shared_path([path, other.stack[::-1]])) :]
+    return any(source_text.conditional(frame, call.created_s) for frame in own)
 
 
 def by_text(call: Call, body: Sequence[Call]) -> Term | None:

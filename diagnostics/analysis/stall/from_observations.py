@@ -6,21 +6,18 @@ from itertools import filterfalse
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.divergence.find import Divergence, between, count_votes
+from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.single_calls import by_lines
 from diagnostics.analysis.job_state import STALL_S, JobState
 from diagnostics.analysis.observations import Observation, observations
-from diagnostics.analysis.stall.stack_evidence import HostOutside, InCollective, collective_of
-from diagnostics.evidence.calls import Call, Described, GroupKey, Wire, is_library, operation
-from diagnostics.evidence.flight_entries import DEFAULT_GROUP
+from diagnostics.analysis.stall.stack_evidence import HostOutside, InCollective, collective_of, compared
+from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Frame, Stacks, Thread
 from diagnostics.evidence.stacks import activity, blocking_calls
 from diagnostics.evidence.stacks import dumps as stacks
 from diagnostics.evidence.stacks.activity import Standing
 
 _COMMUNICATES = re.compile(r"\b(?:c10d|gloo)::|\bnccl[A-Z]")  # In the names of C++ functions.
-_KEY = GroupKey("stacks", "0", DEFAULT_GROUP)
-_UNKNOWN = 0  # Position of a call of which no recorder counted the ones before.
 
 
 def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOutside | Divergence | None:
@@ -33,7 +30,7 @@ def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOu
         return None
     blocked_s = min(observed[rank].blocked_s for rank in inside)
     if not outside:
-        return _compare(job, observed, inside, dumps) if blocked_s >= STALL_S else None
+        return _compare(job, observed, inside) if blocked_s >= STALL_S else None
     idle = all(observed[rank].stopped or observed[rank].idle_s >= STALL_S for rank in outside)
     idle &= all(observed[rank].fixed_s >= STALL_S for rank in inside)
     if 2 * len(outside) > len(observed) or not (idle or blocked_s >= STALL_S):
@@ -55,7 +52,8 @@ def _inside(observed: Observation, dump: Stacks | None) -> InCollective | None:
         place = next(filter(None, map(_communicates, dump.threads)), None)
     if place is None and at.doing == "device" and at.frame is not None:
         place = "the wait for its device", at.frame
-    return InCollective(*place, "stacks", dump.file) if place is not None else None
+    users = tuple(filter(stacks.is_users, main.frames))
+    return InCollective(*place, "stacks", dump.file, None, users, dump.time_s) if place is not None else None
 
 
 def _communicates(thread: Thread) -> tuple[str, Frame] | None:
@@ -84,28 +82,12 @@ def _does(dump: Stacks | None, observed: Observation) -> Standing:
     return replace(at, words=f"blocked in the kernel ({observed.last.wchan})", aside="") if observed.last.wchan else at
 
 
-def _compare(
-    job: JobState, observed: dict[int, Observation], inside: dict[int, InCollective], dumps: dict[int, Stacks]
-) -> Divergence | None:
+def _compare(job: JobState, observed: dict[int, Observation], inside: dict[int, InCollective]) -> Divergence | None:
     """Compare the calls that all ranks wait in; those of sub-groups cannot be, as their members are not known."""
     groups = {observed[rank].call.get("group") for rank in inside}
-    if len(inside) < job.world() or "other" in groups or any(rank not in dumps for rank in inside):
+    if "other" in groups:
         return None
-    sides: dict[tuple[str, Frame | None], list[int]] = {}
-    for rank, place in inside.items():
-        sides.setdefault((place.op, place.site), []).append(rank)
-    if len(sides) < 2:
-        return None
-    numbers = {rank: number for number, ranks in enumerate(sides.values()) for rank in ranks}
-
-    def calls(rank: int, _: GroupKey) -> list[Call]:
-        """As a recorder would have them; nothing tells their sizes, so those of two lines count as different."""
-        main, op = stacks.main_thread(dumps[rank]), inside[rank].op
-        stack = tuple(filter(stacks.is_users, main.frames if main else ()))
-        described = Described(Wire(operation(op), (numbers[rank],), ()), op)
-        return [Call(_KEY, _UNKNOWN, described, False, dumps[rank].time_s, stack=stack)]
-
-    divergence = between(count_votes(_KEY, _UNKNOWN, sides, range(job.world())), calls)
+    divergence = compared(inside, job.world())
     if divergence is None or not divergence.culprits:
         return None
     counters = [observed[rank].counters for rank in (divergence.majority_rank, divergence.minority_rank)]

@@ -6,11 +6,16 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from diagnostics.analysis.divergence.evidence_terms import OCCASIONAL
+from diagnostics.analysis.divergence.find import Divergence, between, count_votes
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.late import taken_s
-from diagnostics.evidence.calls import is_library
-from diagnostics.evidence.model import Frame
+from diagnostics.contract.findings import SURE
+from diagnostics.evidence.calls import Call, Described, GroupKey, Wire, is_library, operation
+from diagnostics.evidence.flight_entries import DEFAULT_GROUP
+from diagnostics.evidence.model import Frame, Stacks
 from diagnostics.evidence.stacks import activity
 from diagnostics.evidence.stacks import dumps as stacks
 from diagnostics.evidence.stacks.activity import Standing
@@ -18,6 +23,10 @@ from diagnostics.evidence.stacks.activity import Standing
 _C10D = "distributed_c10d.py"
 _WITHIN = {"_engine_run_backward": "backward", "_distributed_broadcast_coalesced": "broadcast of DDP's buffers"}
 """Functions of torch that communicate in C++, where the error by which a rank gave up came from."""
+_KEY = GroupKey("stacks", "0", DEFAULT_GROUP)
+_UNKNOWN = 0  # Position of a call of which no recorder counted the ones before.
+_BY_TEXT = frozenset({"source behind", "source leaves", "source branches"})
+"""Terms that rest on the program's text, each of which tells what two lines mean that differ."""
 
 
 class InCollective(Struct, frozen=True):
@@ -30,6 +39,10 @@ class InCollective(Struct, frozen=True):
     """Of the file that shows it: `stacks`, `log`, `error`."""
     file: str
     line: int | None = None
+    stack: tuple[Frame, ...] = ()
+    """The user's frames, innermost first."""
+    time_s: float | None = None
+    """When it stood there, at the latest (s since 1970); None = not known."""
 
 
 class DifferentCollectives(Struct, frozen=True):
@@ -60,20 +73,27 @@ class HostOutside(Struct, frozen=True):
         return tuple(self.standings)
 
 
-def by_stacks(job: JobState, explained: Collection[int]) -> DifferentCollectives | HostOutside | None:
-    """Compare where the ranks stand; None where dumps hold calls or where ranks are gone."""
+def by_stacks(job: JobState, explained: Collection[int]) -> Divergence | DifferentCollectives | HostOutside | None:
+    """Compare where the ranks stand; None where dumps hold calls or where ranks are gone.
+
+    Two lines differ for a reason that only the program's text tells. It has to be older than the stack, and the rank to
+    have waited there until its timeout: whose connection was closed may have come there afterwards.
+    """
     ahead = _one_call_ahead(job)
     if (job.any_calls() and not ahead) or any(end.gone for end in job.endings.values()):
         return None
     inside: dict[int, InCollective] = {}  # What its stack, or the error by which it gave up on a peer, stands in.
     for rank, end in job.endings.items():
         if end.victim and (collective := collective_of(end.frames)):
-            inside[rank] = InCollective(*collective, end.record.kind, end.record.file, end.record.line)
+            time_s = None if end.connection_closed else _written_s(job, end.record.file)
+            users = tuple(filter(stacks.is_users, end.frames))
+            inside[rank] = InCollective(*collective, end.record.kind, end.record.file, end.record.line, users, time_s)
     latest = job.latest_stacks()
     for rank, dump in latest.items():
         frames = thread.frames if rank not in inside and (thread := stacks.main_thread(dump)) is not None else ()
         if (collective := collective_of(frames, _WITHIN if rank in ahead else {})) is not None:
-            inside[rank] = InCollective(*collective, "stacks", dump.file)
+            users = tuple(filter(stacks.is_users, frames))
+            inside[rank] = InCollective(*collective, "stacks", dump.file, None, users, taken_s(job, dump))
     inside = dict(sorted(inside.items()))
     if ahead and ahead != set(inside):
         return None
@@ -87,9 +107,44 @@ def by_stacks(job: JobState, explained: Collection[int]) -> DifferentCollectives
             return None
         return HostOutside(standings, {rank: outside[rank].file for rank in standings}, inside)
     if len(ranks_at) == 2 and not outside and not set(inside) & set(explained):
+        divergence = compared(inside, job.world())
+        if divergence is not None and divergence.culprits and _told_by_text(divergence):
+            return replace(divergence, groups_known=False)
         few, many = sorted(ranks_at.values(), key=lambda ranks: (len(ranks), ranks))
         return DifferentCollectives(tuple(few), tuple(many), inside)
     return None
+
+
+def compared(inside: Mapping[int, InCollective], world: int) -> Divergence | None:
+    """Compare the calls that all ranks of a job stand in, as a recorder would have them; None where one is not known.
+
+    Nothing tells their sizes, so calls from two lines count as different.
+    """
+    sides: dict[tuple[str, Frame | None], list[int]] = {}
+    for rank, place in inside.items():
+        sides.setdefault((place.op, place.site), []).append(rank)
+    if len(inside) < world or len(sides) < 2 or not all(place.stack for place in inside.values()):
+        return None
+    numbers = {rank: number for number, ranks in enumerate(sides.values()) for rank in ranks}
+
+    def calls(rank: int, _: GroupKey) -> list[Call]:
+        place = inside[rank]
+        described = Described(Wire(operation(place.op), (numbers[rank],), ()), place.op)
+        return [Call(_KEY, _UNKNOWN, described, False, place.time_s, stack=place.stack)]
+
+    return between(count_votes(_KEY, _UNKNOWN, sides, range(world)), calls)
+
+
+def _told_by_text(divergence: Divergence) -> bool:
+    """Whether the program's text tells why the lines differ, so that no order of the calls has to be guessed."""
+    names = {term.name for term in divergence.explanation.terms}
+    is_told = bool(names & _BY_TEXT) or names >= OCCASIONAL
+    return is_told and divergence.confidence >= SURE
+
+
+def _written_s(job: JobState, file: str) -> float | None:
+    """When a file was last written (s since 1970)."""
+    return taken_s(job, Stacks(None, file, ()))
 
 
 def _one_call_ahead(job: JobState) -> set[int]:

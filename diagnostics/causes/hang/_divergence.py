@@ -1,6 +1,6 @@
 """The two sides of a divergence in words: what the five causes of ranks that disagree about collectives share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.divergence.evidence_terms import Term
 from diagnostics.analysis.divergence.explanation import Kind
 from diagnostics.analysis.divergence.find import Divergence
+from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
@@ -246,7 +247,6 @@ def _because(term: Term) -> str:
 
 def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading, payload_text: str) -> Finding:
     job, vote, run = stall.job, divergence.vote, stall.job.evidence.run
-    stacks = job.latest_stacks()
     victims = set(job.survey.members(vote.key)) | set(vote.present) | job.waits.reaching(vote.present)
     details = {
         divergence.minority_rank: f"#{divergence.minority.seq} is {divergence.minority.text}",
@@ -268,21 +268,29 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading,
         confidence=divergence.confidence,
         ranks=divergence.culprits,
         victims=tuple(sorted(victims - set(divergence.culprits))),
-        group=_parts.group(job.survey, vote.key),
+        group=_parts.group(job.survey, vote.key) if divergence.groups_known else None,
         position=None if payload_text else divergence.position or None,
         step=divergence.minority.step or divergence.majority.step,
         where=_both_sides(facts),
         cost=job.cost(),
         evidence=(
             *_parts.dumps(job.survey, details),
-            *(
-                EvidenceItem("stacks", stacks[rank].file, text)
-                for rank, text in details.items()
-                if not divergence.position and rank in stacks
-            ),
+            *(() if divergence.position else _stands(job, divergence)),
             *_parts.lines(mismatch_facts(job.evidence)[:2] if printed else []),
         ),
     )
+
+
+def _stands(job: JobState, divergence: Divergence) -> Iterator[EvidenceItem]:
+    """Yield what shows where ranks stand of which no recorder has calls: a stack, or the error of a timeout."""
+    stacks = job.latest_stacks()
+    sides = {divergence.minority_rank: divergence.minority, divergence.majority_rank: divergence.majority}
+    for rank, call in sides.items():
+        text = f"rank {rank}: {call.cited(position=False)}"
+        if rank in stacks:
+            yield EvidenceItem("stacks", stacks[rank].file, text)
+        elif rank in job.endings:
+            yield replace(job.endings[rank].record, detail=text)
 
 
 def _both_sides(facts: Disagreement) -> tuple[Where, ...]:

@@ -1,0 +1,89 @@
+"""Ranks that gave up in two different calls: where the program lies here, its text tells why the lines differ."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from diagnostics.contract.findings import text_of
+from diagnostics.diagnose import diagnose
+from diagnostics.report.model import Report
+
+TIMED_OUT = "RuntimeError: [/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 12000ms for recv operation"
+CLOSED = "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:2466"
+PROGRAM = """\
+def save(step):
+    dist.barrier()
+
+for step in range(20):
+    dist.all_reduce(a)
+    if step % 5 == 0:
+        save(step)
+    if rank == 0:
+        dist.broadcast(b, 0)
+    else:
+        dist.reduce(b, 0)
+    dist.all_gather(c, a)
+dist.barrier()
+"""
+LINES = {"all_reduce": 5, "save": 7, "broadcast": 9, "reduce": 11, "all_gather": 12, "barrier": 13}
+
+
+def traceback(rank: int, program: Path, call: str, error: str) -> str:
+    """As torch prints it for a rank that gave up in a call of the program."""
+    frames = [(program, LINES[call], "<module>")]
+    frames += [(program, 2, "save")] if call == "save" else []
+    function = "barrier" if call == "save" else call
+    frames += [(Path("/opt/site-packages/torch/distributed/distributed_c10d.py"), 5356, function)]
+    lines = ["Traceback (most recent call last):"]
+    lines += [f'  File "{file}", line {line}, in {name}' for file, line, name in frames]
+    return "".join(f"[rank{rank}]: {line}\n" for line in [*lines, error])
+
+
+def of(folder: Path, calls: list[str], errors: list[str], age_s: float = 10.0) -> Report:
+    """Diagnose a log of ranks that gave up in these calls of a program that is older than it."""
+    program, log = folder / "train.py", folder / "logs" / "job.log"
+    log.parent.mkdir()
+    program.write_text(PROGRAM)
+    log.write_text(
+        "".join(
+            traceback(rank, program, call, error) for rank, (call, error) in enumerate(zip(calls, errors, strict=True))
+        )
+    )
+    written_s = log.stat().st_mtime
+    os.utime(program, (written_s - age_s, written_s - age_s))
+    return diagnose(log)
+
+
+@pytest.mark.parametrize(
+    ("calls", "cause", "ranks"),
+    [
+        (["all_reduce", "barrier", "all_reduce"], "hang.uneven_iterations", (1,)),
+        (["barrier", "all_reduce", "barrier"], "hang.uneven_iterations", (1,)),
+        (["save", "all_reduce", "all_reduce"], "hang.conditional_collective", (0,)),
+        (["save", "all_reduce", "save"], "hang.conditional_collective", (1,)),
+        (["broadcast", "reduce", "reduce"], "hang.collective_mismatch", (0,)),
+    ],
+)
+def test_the_text_tells_why_two_lines_differ(
+    tmp_path: Path, calls: list[str], cause: str, ranks: tuple[int, ...]
+) -> None:
+    report = of(tmp_path, calls, [TIMED_OUT] * 3)
+    (root,) = report.root_causes
+    assert (root.cause, root.ranks, root.group) == (cause, ranks, None)
+    assert 0.5 <= root.confidence <= 0.7, "nothing shows that both calls are of one group"
+    assert {item.file for item in root.evidence} == {"job.log"} and "train.py" in text_of(root).summary
+
+
+@pytest.mark.parametrize(
+    ("calls", "errors", "age_s"),
+    [
+        (["all_reduce", "barrier", "all_reduce"], [TIMED_OUT] * 3, -60.0),  # The text is younger than the log.
+        (["all_reduce", "barrier", "all_reduce"], [TIMED_OUT, CLOSED, TIMED_OUT], 10.0),  # It may have come later.
+        (["all_reduce", "all_gather", "all_reduce"], [TIMED_OUT] * 3, 10.0),  # Either side may be a round ahead.
+        (["all_reduce", "barrier", "save"], [TIMED_OUT] * 3, 10.0),
+    ],
+)
+def test_two_lines_alone_leave_it_open(tmp_path: Path, calls: list[str], errors: list[str], age_s: float) -> None:
+    report = of(tmp_path, calls, errors, age_s)
+    assert report.outcome != "healthy" and not report.root_causes
