@@ -11,7 +11,7 @@ from diagnostics.analysis.memory.out_of_memory import RanOut
 from diagnostics.analysis.standing import SCALAR, TRANSPORT, Standing, Waiting
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Suspicion
-from diagnostics.contract.formatting import bytes_text, filled
+from diagnostics.contract.formatting import filled
 from diagnostics.evidence.model import shortened
 
 MOST = 3
@@ -65,7 +65,7 @@ def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...
     reserved, outside, allocated = record.reserved_bytes or 0, record.outside_bytes or 0, record.allocated_bytes
     unused = (record.unused_bytes or 0) / reserved if reserved else 0.0
     shown = {"steps": steps, "unused": unused >= _LOST, "outside": outside > _LOST * (record.total_bytes or outside)}
-    tensors = f"{bytes_text(allocated)} are in tensors" if allocated else "the request did not fit"
+    tensors = filled(TABLE["texts"]["tensors" if allocated else "no_fit"], {"allocated": allocated})
     figures = {"tensors": tensors, "steps": steps, "unused": unused, "outside": outside}
     rows = {cause: row | (row["where"] if shown[row["if"]] else {}) for cause, row in TABLE["memory"].items()}
     whole = sum(row["share"] for row in rows.values())
@@ -154,7 +154,7 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
         "transport": reported and not is_closed and not standing.refused,
         "refused": standing.refused,
         "system_error": "ncclSystemError" in standing.results,
-        "remote_error": "ncclRemoteError" if is_remote else is_closed and "a connection was closed",
+        "remote_error": "ncclRemoteError" if is_remote else is_closed and TABLE["texts"]["closed"],
         "inside_node": standing.inside_node,
         "sizes": standing.sizes,
         "scalar_met": _SCALAR_MET.match(standing.sizes) and standing.sizes,

@@ -5,13 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided, worded
-from diagnostics.contract.formatting import bytes_text, counted, ranks_spoken, sentence
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
+from diagnostics.contract.formatting import bytes_text, filled
+
+_TEXTS = Texts(__file__)
+_STDERR = _TEXTS.phrase("stderr")
 
 _SHOWN = 8
 """Lines that a finding cites."""
@@ -30,11 +34,6 @@ class _Line(Struct, frozen=True):
     case: _Case
     fields: dict[str, str]
     """Groups of the case's pattern; a group that ends in `_bytes` as `9.19 MiB`."""
-
-
-def in_logs(count: int) -> str:
-    """Return `2 lines in logs`."""
-    return f"{counted(count, 'line')} in logs"
 
 
 def failure_cause(file: str) -> Cause[JobEnvironment]:
@@ -63,10 +62,9 @@ def failure_cause(file: str) -> Cause[JobEnvironment]:
     def decide(job: JobEnvironment) -> list[Finding]:
         found, elsewhere = list(lines(job)), table.get("elsewhere", "")
         if not found and job.spoken and not elsewhere:
-            return [ruled_out(id, "No log and no exception says so.", "0 lines in logs")]
+            return [_TEXTS.ruled_out("none", id)]
         if not found:
-            why = "No line says so." if job.spoken else "There is neither a log nor an error file."
-            return [undecided(id, why, elsewhere or "the ranks' stderr")]
+            return [_TEXTS.undecided(["unsaid" if job.spoken else "no_log", "ask"], id, elsewhere=elsewhere or _STDERR)]
         stated = {int(number) for line in found for name in table.get("ranks", ()) if (number := line.fields.get(name))}
         ranks = tuple(sorted(stated or {line.rank for line in found if line.rank is not None}))
         items = tuple(line.item for line in found[:_SHOWN])
@@ -78,14 +76,10 @@ def failure_cause(file: str) -> Cause[JobEnvironment]:
 
 
 def _text(finding: Finding, first: _Line, count: int) -> Text:
-    case, ranks = first.case, ranks_spoken(finding.ranks)
-    who = sentence(ranks) if finding.ranks else "A process"
-    summary = case["summary"].format_map({**first.fields, "who": who, "ranks": ranks})
-    return Text(
-        summary=summary,
-        measured=in_logs(count),
-        remedies=(Remedy("code" if "kind" in case else "environment", case["change"], case["why"]),),
-    )
+    case, who = first.case, finding.ranks or _TEXTS.phrase("process")
+    summary = filled(case["summary"], {**first.fields, "who": _TEXTS.phrase("who", who=who), "ranks": finding.ranks})
+    fix = Remedy("code" if "kind" in case else "environment", case["change"], case["why"])
+    return replace(_TEXTS(finding, "confirmed", summary=summary, count=count), remedies=(fix,))
 
 
 CAUSE_OF = failure_cause

@@ -5,21 +5,22 @@ import shlex
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.analysis.environment.job import JobEnvironment, RankLint, job_environment
 from diagnostics.analysis.environment.recorded import ALL, CONFIGURATION, Recorded
 from diagnostics.analysis.environment.situation import Severity
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.lint_texts import lint_text
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
 from diagnostics.contract.formatting import ranks_spoken
 
 CONFIDENCE: dict[Severity, float] = {"error": 0.95, "warning": 0.7, "note": 0.4}
 """A note is never a root cause (that begins at 0.5)."""
 _NAMED = 3
 """Variables that a summary names; the rest are counted."""
-_MISSING = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET (dtk's runs record the environment by themselves)"
+_TEXTS = Texts(__file__)
 
 
 class Setting(Struct, frozen=True):
@@ -64,12 +65,11 @@ class Settings(Struct, frozen=True):
     def text(self, finding: Finding) -> Text:
         """Put them into words."""
         parts = [str(setting) for setting in self.settings[:_NAMED]]
-        more = f" And {len(self.settings) - _NAMED} more." if len(self.settings) > _NAMED else ""
-        return Text(
-            summary=". ".join(parts).replace("?.", "?") + ("" if parts[-1].endswith("?") else ".") + more,
-            measured=f"{len(self.settings)} of {self.count} variables",
-            remedies=tuple(setting.remedy() for setting in self.settings),
-        )
+        summary = ". ".join(parts).replace("?.", "?") + ("" if parts[-1].endswith("?") else ".")
+        more = len(self.settings) - _NAMED
+        said, all_settings = ["settings", *(["more"] if more > 0 else [])], len(self.settings)
+        text = _TEXTS(finding, said, shown=summary, more=more, settings=all_settings, count=self.count)
+        return replace(text, remedies=tuple(setting.remedy() for setting in self.settings))
 
 
 def lint_cause(
@@ -86,15 +86,14 @@ def lint_cause(
         file: `__file__` of its module.
         nccl_only: it matters only where NCCL moves the data.
         names: it is about names, which a log does not tell: NCCL repeats only those that it knows.
-        lacking: the fact of the machine without which it cannot be ruled out; empty = nothing lacks.
+        lacking: the row of `_lint.yaml` for the fact of the machine without which it cannot be ruled out; empty = none.
         from_logs: what libraries said themselves.
     """
 
     def decide(job: JobEnvironment) -> Iterator[Finding]:
         record = job.recorded
         if nccl_only and record.backend == "gloo":
-            summary = "The ranks communicate through gloo, which these settings of NCCL do not concern."
-            yield ruled_out(cause.id, summary, "backend gloo")
+            yield _TEXTS.ruled_out("gloo", cause.id)
             return
         logged = from_logs(job)
         if logged is not None:
@@ -103,13 +102,10 @@ def lint_cause(
             yield _confirmed(cause.id, lints, record)
         elif logged is None:
             is_recorded = record.complete or (record.count > 0 and not names)
-            what = lacking(record) or ("" if is_recorded else "record of the environment variables")
-            if what:
-                yield undecided(cause.id, "There is no {what}.", _MISSING, what=what)
+            if what := lacking(record) or ("" if is_recorded else "environment"):
+                yield _TEXTS.undecided("open", cause.id, what=_TEXTS.phrase(what))
             else:
-                summary = "None of the {count} recorded variables is at fault."
-                summary = summary if record.count else "No variable of this kind is set."
-                yield ruled_out(cause.id, summary, "0 of {count} variables", count=record.count)
+                yield _TEXTS.ruled_out("none" if record.count else "no_variable", cause.id, count=record.count)
 
     cause = declared(file, job_environment, lambda job: tuple(decide(job)))
     return cause

@@ -9,8 +9,8 @@ def _lacking(record: Recorded) -> str:
     if not set_anywhere(record, "NCCL_IB_DISABLE", "NCCL_NET"):
         return ""
     if record.nnodes is None:
-        return "record of how many nodes the job had"
-    return "list of the node's RDMA devices" if record.nnodes > 1 and "infiniband" not in record.hardware else ""
+        return "nodes"
+    return "rdma" if record.nnodes > 1 and "infiniband" not in record.hardware else ""
 
 
 CAUSE = lint_cause(__file__, nccl_only=True, lacking=_lacking)

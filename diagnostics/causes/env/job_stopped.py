@@ -3,14 +3,14 @@
 from msgspec.structs import replace
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided, worded
+from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.evidence.endings import is_victim, kind_of_exception, signal_name
 from diagnostics.evidence.model import LogFact
 
 ID = "env.job_stopped"
-_TABLE = table_beside(__file__)["reasons"]
+_TEXTS, _REASONS = Texts(__file__), table_beside(__file__)["reasons"]
 _AFTER_TROUBLE = frozenset({
     "watchdog_timeout", "watchdog_status", "monitor_stuck", "gloo_timeout", "gloo_closed", "gloo_reset", "cuda_oom",
     "monitored_barrier", "desync_report", "cuda_error", "cpu_oom", "kernel_oom", "xid", "dist_backend_error",
@@ -26,27 +26,20 @@ def _reason(fact: LogFact) -> str:
     return str(signal or fact.fields.get("why"))
 
 
-def _words(finding: Finding, reason: str) -> Text:
-    entry = _TABLE[reason]
-    return Text(summary=entry["summary"], measured=reason, remedies=(Remedy("code", entry["change"], entry["why"]),))
-
-
 def _open(reason: str, item: EvidenceItem) -> Finding:
     """Leave it open: it is known that somebody stopped the job, and not why."""
-    return replace(undecided(ID, _TABLE[reason]["summary"], _TABLE[reason]["change"]), evidence=(item,))
+    said = {name: _REASONS[reason][name] for name in ("summary", "change")}
+    return replace(_TEXTS.undecided("by_whom", **said), evidence=(item,))
 
 
 def decide(job: JobEnvironment) -> list[Finding]:
     """Decide from what the launcher or Slurm says, unless the job had failed before or was interrupted by hand."""
-    stops = [fact for fact in job.log if fact.kind == "job_stopped" and _reason(fact) in _TABLE]
+    stops = [fact for fact in job.log if fact.kind == "job_stopped" and _reason(fact) in _REASONS]
     if not stops and job.lost:
-        return [_open("LOST", EvidenceItem("status", "status.json", "it says running, and its process is gone"))]
+        return [_open("LOST", EvidenceItem("status", "status.json", _TEXTS.phrase("lost")))]
     if not stops:
-        summary = "No launcher and no scheduler says that it stopped the job."
-        if job.spoken:
-            return [ruled_out(ID, summary, "0 lines in logs")]
-        return [undecided(ID, "There is no log.", "the launcher's log")]
-    stop = max(stops, key=lambda fact: _TABLE[_reason(fact)]["confidence"])
+        return [_TEXTS.ruled_out() if job.spoken else _TEXTS.undecided()]
+    stop = max(stops, key=lambda fact: _REASONS[_reason(fact)]["confidence"])
     first = {fact.file: fact.line for fact in reversed(stops)}
     before = [
         fact.line for fact in job.log if fact.kind in _AFTER_TROUBLE and fact.line < first.get(fact.file, 1 << 60)
@@ -60,12 +53,11 @@ def decide(job: JobEnvironment) -> list[Finding]:
     ]
     reason, item = _reason(stop), EvidenceItem("log", stop.file, stop.text[:200], stop.line)
     if before:
-        after = "The job was stopped ({reason}) after it had failed."
-        return [replace(undecided(ID, after, "the lines before it", reason=reason), evidence=(item,))]
-    if not _TABLE[reason]["confidence"]:
+        return [replace(_TEXTS.undecided("after_failure", reason=reason), evidence=(item,))]
+    if not _REASONS[reason]["confidence"]:
         return [_open(reason, item)]
-    confidence = _TABLE[reason]["confidence"]
-    facts = worded(_words, reason=reason)
+    confidence = _REASONS[reason]["confidence"]
+    facts = _TEXTS.facts(reason=reason, **_REASONS[reason])
     return [Finding(cause=ID, status="confirmed", facts=facts, confidence=confidence, evidence=(item,))]
 
 

@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.analysis.environment.catalogue import Version, version
 from diagnostics.analysis.environment.recorded import recorded
-from diagnostics.causes.declared import declared
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import read_table
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Sentence, Text, Worded, worded
-from diagnostics.contract.formatting import counted
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
+from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.model import Evidence
 
 ID = "env.known_bug"
+_TEXTS = Texts(__file__)
 _NAMES = {"nccl": "NCCL", "torch": "torch", "driver": "the driver", "kernel": "Linux"}
 _HANG = frozenset({"watchdog_timeout", "watchdog_status", "gloo_timeout", "monitor_stuck", "desync_report"})
 _VERSION = re.compile(r"\d+(?:\.\d+){1,3}")
@@ -126,18 +128,18 @@ def _versions(evidence: Evidence) -> Iterator[tuple[str, Version]]:
             yield component, tuple(int(part) for part in match.group().split("."))
 
 
-def described(bug: KnownBug, version: Version | None) -> str:
+def described(bug: KnownBug, version: Version | None) -> Phrase:
     """Return `NCCL 2.29.2: collectives hang ... (pytorch/pytorch#174338)`."""
     number = f" {'.'.join(map(str, version))}" if version and not bug.text else ""
-    return f"{_NAMES[bug.component]}{number}: {bug.what} ({bug.source})"
+    return _TEXTS.phrase("bug", name=_NAMES[bug.component], number=number, bug=bug)
 
 
 def _words(finding: Finding, bugs: tuple[KnownBug, ...], versions: dict[str, Version]) -> Text:
-    bugs_text = "; ".join(described(bug, versions.get(bug.component)) for bug in bugs[:2])
+    shown = [described(bug, versions.get(bug.component)) for bug in bugs[:2]]
     if finding.status == "undecided":
-        return Text(summary=f"A known fault may be behind it: {bugs_text}.", missing=f"try {bugs[0].fix}")
-    remedies = tuple(Remedy("environment", bug.fix, bug.source) for bug in bugs)
-    return Text(summary=f"A known fault: {bugs_text}.", measured=counted(len(bugs), "fault"), remedies=remedies)
+        return _TEXTS(finding, "possible", bugs=shown, fix=bugs[0].fix)
+    fixes = tuple(Remedy("environment", bug.fix, bug.source) for bug in bugs)
+    return replace(_TEXTS(finding, "struck", bugs=shown, count=len(bugs)), remedies=fixes)
 
 
 def decide(case: Seen) -> list[Finding]:
@@ -149,13 +151,8 @@ def decide(case: Seen) -> list[Finding]:
     if case.possible:
         facts = worded(_words, bugs=case.possible, versions=case.versions)
         return [Finding(cause=ID, status="undecided", facts=facts, confidence=0.0)]
-    named = ", ".join(
-        f"{_NAMES.get(name, name)} {'.'.join(map(str, version))}" for name, version in case.versions.items()
-    )
-    text = "{named}: no fault in the table fits" if named else "No version is among the evidence."
-    missing = "NCCL_DEBUG=VERSION, python -m torch.utils.collect_env"
-    status = Worded(Sentence(text, missing), {"named": named})
-    return [Finding(cause=ID, status="ruled_out" if named else "undecided", facts=status, confidence=0.0)]
+    named = [f"{_NAMES.get(name, name)} {'.'.join(map(str, version))}" for name, version in case.versions.items()]
+    return [_TEXTS.ruled_out(named=named) if named else _TEXTS.undecided()]
 
 
 CAUSE = declared(__file__, seen, decide)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from diagnostics.analysis.environment.addresses import network_inside
 from diagnostics.analysis.environment.job import JobEnvironment
 from diagnostics.analysis.environment.recorded import Recorded, interfaces
-from diagnostics.causes.env._failures import in_logs
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.env._lint import lint_cause, set_anywhere
-from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
+from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.evidence.model import LogFact
 
 _SHOWN = 8
@@ -25,16 +24,7 @@ _CONNECTED = frozenset({"watchdog_timeout", "watchdog_status", "nccl_peer_closed
 _LOOPBACK = re.compile(r"remote=\[127\..*\bsize=(?P<ranks>\d{1,7}), local=\[127\.")
 """What gloo writes of a connection on which both ends gave the address that every node has for itself."""
 _ON_A_NODE = 8  # Ranks that a node mostly has at most; the loopback address is right within one.
-
-_SUMMARIES = table_beside(__file__)["summaries"]
-
-
-def _words(finding: Finding, why: str, name: str, nnodes: int | None, lines: int) -> Text:
-    reach = "link" if why == "link_local" else "node"
-    change = "NCCL_SOCKET_IFNAME==<interface between the nodes> GLOO_SOCKET_IFNAME=<the same>"
-    remedy = Remedy("environment", change, "both take the interface that the other nodes can reach")
-    summary = _SUMMARIES[why].format(name=name, nnodes=nnodes, network=network_inside(reach, name))
-    return Text(summary=summary, measured=in_logs(lines), remedies=(remedy,))
+_TEXTS = Texts(__file__)
 
 
 def _from_logs(job: JobEnvironment) -> Finding | None:
@@ -42,10 +32,11 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
     nnodes = job.recorded.nnodes
 
     def finding(why: str, name: object, facts: Sequence[LogFact], confidence: float) -> Finding:
+        network = network_inside("link" if why == "link_local" else "node", str(name))
         return Finding(
             cause="env.wrong_interface",
             status="confirmed",
-            facts=worded(_words, why=why, name=str(name), nnodes=nnodes, lines=len(facts)),
+            facts=_TEXTS.facts([why, "lines"], name=str(name), network=network, nnodes=nnodes, lines=len(facts)),
             confidence=confidence,
             ranks=tuple(sorted({fact.rank for fact in facts if fact.rank is not None})),
             evidence=tuple(EvidenceItem("log", fact.file, fact.text[:200], fact.line) for fact in facts[:_SHOWN]),
@@ -85,7 +76,7 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
 def _lacking(record: Recorded) -> str:
     """Return the fact of the machine without which it cannot be ruled out."""
     named = set_anywhere(record, "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-    return "list of the node's network interfaces" if named and "interfaces" not in record.hardware else ""
+    return "interfaces" if named and "interfaces" not in record.hardware else ""
 
 
 CAUSE = lint_cause(__file__, lacking=_lacking, from_logs=_from_logs)
