@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, groupby
 
 from diagnostics.causes.families import family
-from diagnostics.contract.formatting import bytes_text, seconds_text
+from diagnostics.contract.formatting import bytes_text, numbers_text, seconds_text
 from diagnostics.report import document as doc
 from diagnostics.report import measures
 from diagnostics.report.measures import Call, MemoryStack, RankMemory, share_text
@@ -42,7 +42,7 @@ _ABOVE = 1.04
 
 
 def timeline(report: Report) -> doc.Only | None:
-    """Return a row for each rank and a column for each position; what differs from the majority is marked."""
+    """Return a row for each history of calls and a column for each position; what most ranks did not call is marked."""
     position = next((root.position for root in report.root_causes if root.position is not None), None)
     culprits = _culprits(report, "hang")
     lines = measures.timeline(report.measures)
@@ -55,18 +55,22 @@ def timeline(report: Report) -> doc.Only | None:
         counts = Counter(filter(None, (_compared(calls.get(at), at == position) for calls in cells.values())))
         (best, count), *_ = counts.most_common(1) or [((), 0)]
         majority[at] = best if 2 * count > counts.total() else ()
-    rows = [
-        (
-            doc.Cell(f"{rank}{' *' if rank in culprits else ''}"),
+    alike: dict[tuple[doc.Cell, ...], list[int]] = {}
+    for rank, calls in cells.items():
+        row = (
+            doc.Cell(" *" if rank in culprits else ""),
             *(_call(calls.get(at), majority[at], at == position) for at in positions),
         )
-        for rank, calls in cells.items()
-    ]
+        alike.setdefault(row, []).append(rank)
+    rows = [(doc.Cell(f"{numbers_text(ranks)}{marked.text}"), *calls) for (marked, *calls), ranks in alike.items()]
     focus = positions.index(position) + 1 if position in positions else None
-    header = ("rank", *map(str, positions))
+    header = ("ranks", *map(str, positions))
     legend = (
         "Green: completed. Yellow: issued, not completed. Grey: issued, completion not recorded. "
         "Red: not what most ranks issued. Dashed: not issued, or not recorded. * to blame."
+    )
+    legend += (
+        f" {len(cells)} of {report.world_size:,} ranks are drawn." if len(cells) < (report.world_size or 0) else ""
     )
     blocks = (doc.remark(legend), doc.Table(header, tuple(rows), len(header), "dense", focus))
     title = f"Last collectives of group {lines.group}" if lines.group else "Last collectives"

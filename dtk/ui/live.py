@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,7 +22,7 @@ TAIL_BYTES = 8 << 20
 """Of metrics.jsonl, from its end: 20,000 records at some 400 bytes each, read in a tenth of a second."""
 MOST_POINTS = 400  # Of a curve: a screen has no more room.
 MOST_RANKS = 16_384
-RINGS = 64  # Ranks whose rings are read for each look: half a megabyte each.
+RINGS = 64  # Ranks whose rings are read for each look, those that are furthest behind: half a megabyte each.
 MOST_MARKS = 24  # Shown as filters; further ones can be typed into the address.
 _LONGEST = 60  # Characters of a tag.
 _RANK = re.compile(r"rank_([0-9]{5,8})\.json")
@@ -95,10 +95,11 @@ def ranks(paths: RunPaths, now_s: float) -> list[RankNow]:
         beat = read_heartbeat(path)
         if beat is None or (time_s := number(beat.time_s)) is None:
             continue
-        call = _call(paths, rank, now_s) if len(seen) <= RINGS and beat.region != "end" else ""
-        region = str(beat.region or "")
-        present.append(RankNow(rank, whole_number(beat.step), region, max(0.0, now_s - time_s), call))
-    return present
+        quiet_s = max(0.0, now_s - time_s)
+        present.append(RankNow(rank, whole_number(beat.step), str(beat.region or ""), quiet_s))
+    behind = sorted(present, key=lambda rank: (rank.step or 0, -rank.quiet_s))[:RINGS]
+    calls = {rank.rank: _call(paths, rank.rank, now_s) for rank in behind if rank.region != "end"}
+    return [replace(rank, call=calls[rank.rank]) if calls.get(rank.rank) else rank for rank in present]
 
 
 def _call(paths: RunPaths, rank: int, now_s: float) -> str:

@@ -262,9 +262,11 @@ def _ranks(present: Sequence[RankNow], *, live: bool) -> doc.Section | None:
         return "bad" if rank.quiet_s >= QUIET_S else "warn" if (rank.step or 0) < newest else "good"
 
     def words(rank: RankNow) -> str:
-        return f"rank {rank.rank}, step {rank.step}, in {rank.region or 'no region'}, heartbeat {age(rank.quiet_s)} ago"
+        inside = f", inside {rank.call}" if rank.call else ""
+        where = f"step {rank.step}, in {rank.region or 'no region'}{inside}"
+        return f"rank {rank.rank}, {where}, heartbeat {age(rank.quiet_s)} ago"
 
-    if len(present) <= DENSE_RANKS:
+    def table(of: Sequence[RankNow]) -> doc.Table:
         rows = tuple(
             (
                 f"{rank.rank}",
@@ -273,11 +275,12 @@ def _ranks(present: Sequence[RankNow], *, live: bool) -> doc.Section | None:
                 doc.Cell(f"{age(rank.quiet_s)} ago", tone=tone(rank)),
                 rank.call or "-",
             )
-            for rank in present
+            for rank in of
         )
-        return doc.Section(
-            "Ranks", (doc.Table(("rank", "step", "region", "heartbeat", "inside"), rows, names=5),), id="ranks"
-        )
+        return doc.Table(("rank", "step", "region", "heartbeat", "inside"), rows, names=5)
+
+    if len(present) <= DENSE_RANKS:
+        return doc.Section("Ranks", (table(present),), id="ranks")
     lines = []
     for place, members in groupby(present, key=lambda rank: rank.rank // CELLS):
         here = {rank.rank % CELLS: rank for rank in members}
@@ -288,7 +291,9 @@ def _ranks(present: Sequence[RankNow], *, live: bool) -> doc.Section | None:
         span = " to ".join(f"{step:,}" for step in sorted({steps[0], steps[-1]}))
         lines.append((str(place * CELLS), cells, f"step {span}"))
     note = f"Each cell is a rank. Red: no heartbeat for {QUIET_S:.0f} s; yellow: a step behind; empty: no heartbeat."
-    return doc.Section("Ranks", (doc.remark(note), doc.Tracks("Ranks", tuple(lines), CELLS)))
+    late = [rank for rank in present if live and tone(rank) != "good"][:CELLS]
+    drawing = doc.Tracks("Ranks", tuple(lines), CELLS)
+    return doc.Section("Ranks", doc.present(table(late) if late else None, doc.remark(note), drawing), id="ranks")
 
 
 def _planned(paths: RunPaths, figures: Mapping[str, Any]) -> doc.Section | None:

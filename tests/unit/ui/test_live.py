@@ -120,3 +120,18 @@ def test_traces_are_unread_until_a_report_is_newer(tmp_path: Path) -> None:
     (run.root / "report" / "report.json").write_text("{}")
     os.utime(trace, ns=(1, 1))
     assert live.unread_ns(run) == 0
+
+
+def test_of_many_ranks_the_rings_of_those_furthest_behind_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = made(tmp_path, "one", "running")
+    for rank in range(live.RINGS + 20):
+        beat(run, rank, 8 if rank == 79 else 9, "backward", 60 if rank == 78 else 0)
+    read: list[int] = []
+    monkeypatch.setattr(live, "_call", lambda _, rank, __: read.append(rank) or f"call of {rank}")
+    present = live.ranks(RunPaths(run), time.time())
+    assert read[:2] == [79, 78] and len(read) == live.RINGS
+    assert [rank.call for rank in present[78:80]] == ["call of 78", "call of 79"] and [r.rank for r in present] == [
+        *range(84)
+    ]

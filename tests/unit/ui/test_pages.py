@@ -8,7 +8,7 @@ from diagnostics.contract.artifacts import Failure, write_json
 from diagnostics.report import document as doc
 from diagnostics.report.html import render
 from dtk.errors import DtkError
-from dtk.ui import pages
+from dtk.ui import live, pages
 from tests.unit.compare.folders import measures
 from tests.unit.plan.samples import plan
 from tests.unit.ui.folders import beat, made
@@ -112,6 +112,17 @@ def test_a_thousand_ranks_are_cells(folder: Path) -> None:
     behind = cells.rows[1][1][9]
     assert behind.hint.startswith("rank 41, step 4, in backward") and behind.colour == "h3"
     assert [end for _, _, end in cells.rows[:2]] == ["step 5", "step 4 to 5"]
+
+
+def test_of_a_thousand_live_ranks_those_behind_are_named_with_what_they_are_inside(folder: Path) -> None:
+    run = made(folder, "h", "queued")
+    for rank in range(100):
+        beat(run, rank, 8 if rank == 41 else 9, "data" if rank == 41 else "backward", 60 if rank == 70 else 0)
+    section = pages._ranks(live.ranks(pages.RunPaths(run), pages.time.time()), live=True)
+    assert section is not None
+    table, _, cells = section.blocks
+    assert isinstance(table, doc.Table) and isinstance(cells, doc.Tracks)
+    assert [row[:3] for row in table.rows] == [("41", "8", "data"), ("70", "9", "backward")]
 
 
 def test_what_was_planned_stands_beside_what_was_measured(folder: Path) -> None:
