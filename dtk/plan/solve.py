@@ -2,7 +2,7 @@
 
 import dataclasses
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dtk.config.compose import Composed
@@ -44,7 +44,7 @@ def max_batch(job: Composed, here: Machine) -> Largest:
         train = dataclasses.replace(config.train, micro_batch_size=micro, global_batch_size=samples)
         return dataclasses.replace(config, train=train)
 
-    micro = largest(lambda micro: _excess(sized(micro), here), LARGEST_BATCH)
+    micro = largest(range(1, LARGEST_BATCH + 1), lambda micro: _excess(sized(micro), here) <= 0)
     best = sized(micro or 1)
     overrides = tuple(f"train.{key}={getattr(best.train, key)}" for key in ("micro_batch_size", "global_batch_size"))
     return Largest("micro-batch", overrides, predict(best, ranks, here) if micro else None)
@@ -70,18 +70,29 @@ def check_solvable(config: Config, here: Machine, option: str) -> None:
         raise DtkError(f"--search does not know {unknown}", "no formula does", "drop it, or plan it without --search")
 
 
-def largest(excess: Callable[[int], int], limit: int) -> int:
-    """Return the largest number from 1 to `limit` that fits; 0 when 1 does not.
+def largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:
+    """Return the largest size that fits, if all smaller ones do; None when not even the smallest does.
 
     Args:
-        excess: bytes over what there is, growing; 0 or less fits.
-        limit: nothing larger is tried.
+        sizes: ascending, at least one.
+        fits: asked at most once for each size, and never for one above the first that did not fit.
     """
-    above = 1
-    while above <= limit and excess(above) <= 0:
-        above *= 2
-    low, high = above // 2, min(above, limit + 1)
-    return low + bisect_right(range(low + 1, high), 0, key=excess)
+    below, above = -1, len(sizes)
+    at = 0
+    while at < len(sizes):
+        if not fits(sizes[at]):
+            above = at
+            break
+        below = at
+        # The largest up to twice this one, or the next where divisors lie further apart.
+        at = max(bisect_right(sizes, 2 * sizes[at]) - 1, at + 1)
+    while above - below > 1 and below >= 0:
+        middle = (below + above) // 2
+        if fits(sizes[middle]):
+            below = middle
+        else:
+            above = middle
+    return None if below < 0 else sizes[below]
 
 
 def _largest_model(config: Config, here: Machine, what: str) -> Largest:
@@ -104,7 +115,8 @@ def _largest_model(config: Config, here: Machine, what: str) -> Largest:
     def grown(n: int) -> Config:
         return dataclasses.replace(config, model=dataclasses.replace(model, **sizes(n)))
 
-    number = largest(lambda n: _excess(grown(n), here), DEEPEST if what == "deeper" else WIDEST)
+    numbers = range(1, (DEEPEST if what == "deeper" else WIDEST) + 1)
+    number = largest(numbers, lambda n: _excess(grown(n), here) <= 0)
     overrides = tuple(f"model.{name}={value}" for name, value in sizes(number or 1).items())
     return Largest(what, overrides, predict(grown(number), ranks, here) if number else None)
 

@@ -1,8 +1,8 @@
 """`dtk tune micro_batch_size`: the largest that fits, then which of those that fit is fastest."""
 
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from dtk.plan.solve import largest
 from dtk.tune.candidates import MICRO_BATCH_SIZE, Candidate
 from dtk.tune.model import NO_GAIN, Row, row_of
 from dtk.tune.probe import Trials
@@ -37,31 +37,6 @@ def find_largest(trials: Trials, sizes: Sequence[int]) -> int | None:
         return largest(sizes, fits)
     except TimeUpError:
         return max(fitting(trials), default=None)
-
-
-def largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    """Return the largest size that fits, if all smaller ones do; None when not even the smallest does.
-
-    Args:
-        sizes: ascending, at least one.
-        fits: asked at most once for each size, and never for one above the first that did not fit.
-    """
-    below, above = -1, len(sizes)
-    at = 0
-    while at < len(sizes):
-        if not fits(sizes[at]):
-            above = at
-            break
-        below = at
-        # The largest up to twice this one, or the next where divisors lie further apart.
-        at = max(bisect_right(sizes, 2 * sizes[at]) - 1, at + 1)
-    while above - below > 1 and below >= 0:
-        middle = (below + above) // 2
-        if fits(sizes[middle]):
-            below = middle
-        else:
-            above = middle
-    return None if below < 0 else sizes[below]
 
 
 def fitting(trials: Trials) -> list[int]:

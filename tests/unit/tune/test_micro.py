@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dtk.plan.solve import largest
 from dtk.tune import micro
-from dtk.tune.micro import largest
 from dtk.tune.probe import Probe, Trials
 from tests.unit.tune.probes import OOM, probe, sizes
 
