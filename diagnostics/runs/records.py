@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,18 @@ def logged_steps(lines: Iterable[bytes]) -> Iterator[tuple[int, int, dict[str, A
 def made_again(attempt: int, step: int, starts: dict[int, int]) -> bool:
     """Return whether a later attempt went back to this step or before it: then the records of that attempt count."""
     return any(later > attempt and first <= step for later, first in starts.items())
+
+
+def latest_records(lines: Callable[[], Iterable[bytes]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (step, record) of metrics.jsonl; of a step that several attempts made only that of the latest.
+
+    Args:
+        lines: of the file, from its beginning at each call: they are read twice.
+    """
+    starts = first_steps((attempt, step) for attempt, step, _ in logged_steps(lines()))
+    for attempt, step, record in logged_steps(lines()):
+        if not made_again(attempt, step, starts):
+            yield step, record
 
 
 def last_metrics(path: str, problems: list[str]) -> dict[str, Any]:

@@ -111,13 +111,11 @@ def _hand_over(paths: RunPaths, arguments: argparse.Namespace, group: str | None
 def _records(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the metrics in order of steps; of a step that several attempts made those of the latest."""
     from diagnostics.evidence.limits import Limits, lines_of
-    from diagnostics.runs.records import first_steps, logged_steps, made_again
+    from diagnostics.runs.records import latest_records
 
     with _readable(path):
-        starts = first_steps((attempt, step) for attempt, step, _ in logged_steps(lines_of(path, Limits())))
-        for attempt, step, record in logged_steps(lines_of(path, Limits())):
-            if not made_again(attempt, step, starts):
-                yield record
+        for _, record in latest_records(lambda: lines_of(path, Limits())):
+            yield record
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from diagnostics.evidence.readers.ring import call_of
 from diagnostics.evidence.ring.format import parse
 from diagnostics.report.measures import Breakdown, breakdown
 from diagnostics.runs.find import Run
-from diagnostics.runs.records import first_steps, logged_steps, made_again, mapping, number, objects, whole_number
+from diagnostics.runs.records import latest_records, mapping, number, objects, whole_number
 
 TAIL_BYTES = 8 << 20
 """Of metrics.jsonl, from its end: 20,000 records at some 400 bytes each, read in a tenth of a second."""
@@ -50,13 +50,11 @@ def curves(metrics: Path) -> dict[str, list[tuple[float, float]]]:
         metrics: metrics.jsonl; a file that is absent or damaged has no curves.
     """
     curves_by_name: dict[str, dict[float, float]] = {}
-    rows = list(logged_steps(_tail(metrics)))
-    starts = first_steps((attempt, step) for attempt, step, _ in rows)
-    for attempt, step, record in rows:
-        if not made_again(attempt, step, starts):
-            for name, value in record.items():
-                if name != "step" and (figure := number(value)) is not None:
-                    curves_by_name.setdefault(name, {})[step] = figure
+    lines = _tail(metrics)
+    for step, record in latest_records(lambda: lines):
+        for name, value in record.items():
+            if name != "step" and (figure := number(value)) is not None:
+                curves_by_name.setdefault(name, {})[step] = figure
     thinned = {}
     for name, values in curves_by_name.items():
         points = sorted(values.items())

@@ -23,19 +23,19 @@ class Variable(Struct, frozen=True):
     """One variable that is read today."""
 
     name: str
-    type: str
+    type: str = "int"
     """`int`, `level`, `interface`, ...: how the value is parsed; the types are in `values.PARSERS`."""
-    since: Version | None
+    since: Version | None = None
     """First public NCCL release with the name; None for torch and gloo."""
-    default: str | int | None
+    default: str | int | None = None
     """`auto`: chosen at run time; None: unset."""
-    values: tuple[Any, ...]
+    values: tuple[Any, ...] = ()
     """What is allowed; empty = not a short list."""
-    low: int | None
-    high: int | None
-    deprecated: Version | None
+    low: int | None = None
+    high: int | None = None
+    deprecated: Version | None = None
     """Release from which another name is preferred; this one is still read."""
-    use: str
+    use: str = ""
     """The preferred name."""
 
 
@@ -108,18 +108,9 @@ def catalogue() -> Catalogue:
 
 def _variable(name: str, entry: dict[str, Any]) -> Variable:
     low, high = entry.get("range", (None, None))
-    since, deprecated = entry.get("since"), entry.get("deprecated")
-    return Variable(
-        name=name,
-        type=entry.get("type", "int"),
-        since=version(since) if since else None,
-        default=entry.get("default"),
-        values=tuple(entry.get("values", ())),
-        low=low,
-        high=high,
-        deprecated=version(deprecated) if deprecated else None,
-        use=entry.get("use", ""),
-    )
+    releases: dict[str, Any] = {key: version(entry[key]) for key in ("since", "deprecated") if key in entry}
+    as_it_is: dict[str, Any] = {key: entry[key] for key in ("type", "default", "use") if key in entry}
+    return Variable(name, values=tuple(entry.get("values", ())), low=low, high=high, **as_it_is, **releases)
 
 
 def _older(variables: dict[str, dict[str, Any]], key: str) -> dict[str, str]:
