@@ -28,7 +28,7 @@ def rounding_bytes(blocks: int, ranks: int, gathers: bool) -> int:
         gathers: whether a rank sends its shard; else it sends a part to each rank and adds up what it gets.
     """
     wide, own, all_of_them = 4 * BLOCK, blocks if gathers else ranks * blocks, ranks * blocks
-    rounded = own * (wide + BLOCK_BYTES) + min(own, BLOCKS_AT_ONCE) * (wide + 4)
+    rounded = own * (wide + BLOCK_BYTES) + min(own, BLOCKS_AT_ONCE) * (wide + 8)
     together = min(ranks, rows_at_once(blocks))
     sums = 0 if gathers else blocks * wide * (1 if together == ranks else 2)
     return max(rounded, (own + all_of_them) * BLOCK_BYTES + together * blocks * (wide + 4) + sums)

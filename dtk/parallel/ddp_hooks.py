@@ -14,8 +14,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.futures import Future
 
 from dtk.parallel.collectives import all_gather_single
-from dtk.parallel.compression import BLOCK, kept
-from dtk.parallel.int8 import Blocks, dequantize, quantize
+from dtk.parallel.compression import kept
+from dtk.parallel.int8 import Blocks, dequantize, leave_rounding, quantize, total
 from dtk.parallel.regions import communication
 
 POWERSGD_START = 2
@@ -158,12 +158,14 @@ class Int8(Compressed):
         blocks = layout.split(flat)
         packed = quantize(blocks)
         if errors:
-            blocks -= dequantize(packed)
+            leave_rounding(blocks, packed)
             torch._foreach_copy_(errors, layout.inside(blocks.view(-1)))
+        del blocks  # What is held at once sets the peak: `rounding_bytes`.
         received = torch.empty_like(packed)
         with communication("all_to_all", packed.nbytes, "dp"):
             dist.all_to_all_single(received, packed, group=self.group)
-        mean = dequantize(received).view(self.ranks, -1, BLOCK).sum(0) / self.ranks
+        mean = total(received, self.ranks).div_(self.ranks)
+        del received
         with communication("all_gather", packed.nbytes, "dp"):
             all_gather_single(packed, quantize(mean), group=self.group)
         layout.join(dequantize(packed), flat)

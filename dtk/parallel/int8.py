@@ -30,6 +30,19 @@ def dequantize(packed: Tensor) -> Tensor:
     return packed[:, :BLOCK].view(torch.int8).float().mul_(packed[:, BLOCK:].contiguous().view(torch.float32))
 
 
+def leave_rounding(blocks: Tensor, packed: Tensor) -> None:
+    """Subtract what `quantize` gave of the blocks from them."""
+    for some, sent in zip(torch.split(blocks, BLOCKS_AT_ONCE), torch.split(packed, BLOCKS_AT_ONCE), strict=True):
+        some -= dequantize(sent)
+
+
+def total(packed: Tensor, rows: int) -> Tensor:
+    """Return float32 [blocks / rows, 256], the sum over so many equal parts of what `quantize` gave."""
+    count = len(packed) // rows
+    parts = torch.split(packed, rows_at_once(count) * count)
+    return reduce(Tensor.add_, (dequantize(some).view(-1, count, BLOCK).sum(0) for some in parts))
+
+
 class Blocks:
     """Where the elements of some parameters, one after the other in a flat tensor, lie in blocks that each fills alone.
 
@@ -58,11 +71,6 @@ class Blocks:
         rows = rows_at_once(self.count)
         for chunk, into in zip(torch.split(packed, rows * self.count), torch.split(flat, rows), strict=True):
             self.join(dequantize(chunk), into)
-
-    def total(self, packed: Tensor) -> Tensor:
-        """Return float32 [blocks * 256], the sum over the rows of what `quantize` gave of `split`."""
-        parts = torch.split(packed, rows_at_once(self.count) * self.count)
-        return reduce(Tensor.add_, (dequantize(some).view(-1, self.count * BLOCK).sum(0) for some in parts))
 
     def inside(self, blocks: Tensor) -> list[Tensor]:
         """Return the elements of each parameter, views of [..., blocks * 256]."""

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dtk.parallel.collectives import all_gather_single
-from dtk.parallel.int8 import Blocks, quantize
+from dtk.parallel.int8 import Blocks, quantize, total
 from dtk.parallel.marked_comm import MarkedAllGather, MarkedReduceScatter
 from dtk.parallel.regions import communication
 
@@ -62,7 +62,7 @@ class QuantizedReduceScatter(MarkedReduceScatter):
         received = torch.empty_like(sent)
         with communication("all_to_all", sent.nbytes, self.dimension):
             dist.all_to_all_single(received, sent, group=group)
-        total = self.blocks.total(received)
+        summed = total(received, ranks)
         if op == dist.ReduceOp.AVG:
-            total /= ranks
-        self.blocks.join(total, output_tensor.view(1, -1))
+            summed /= ranks
+        self.blocks.join(summed, output_tensor.view(1, -1))

@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from dtk.errors import DtkError
-from dtk.parallel.compression import BLOCK, BLOCK_BYTES, int8_blocks, topk_bytes
+from dtk.parallel.compression import BLOCK, BLOCK_BYTES, int8_blocks, rounding_bytes, topk_bytes
 from dtk.parallel.mesh import COMPOUND, ORDER, Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.base import Strategy, materialise
@@ -96,8 +96,7 @@ class DDPConfig(StrategyConfig):
         """Return DDP's buckets, then the bitmap of used parameters, one int32 each, where it searches for unused."""
         ready = list(reversed(shapes))
         buckets = gradient_buckets(self.bucket_cap_mb, shapes)
-        calls = (bucket_calls(self, [ready[i] for i in bucket], ranks) for bucket in buckets)
-        reduced = [Reduction(tuple(bucket), tuple(of)) for bucket, of in zip(buckets, calls, strict=True)]
+        reduced = [bucket_reduction(self, bucket, [ready[i] for i in bucket], ranks) for bucket in buckets]
         searches = self.find_unused_parameters and not self.static_graph
         return [*reduced, *([Reduction((), (("all_reduce", 4 * len(shapes)),))] if searches else [])]
 
@@ -251,15 +250,22 @@ def ddp_collectives(config: DDPConfig, shapes: Sequence[Shape], ranks: int) -> l
     return [*(Collective(op, "dp", len(of), sum(of)) for op, of in sizes.items()), *others]
 
 
-def bucket_calls(config: DDPConfig, shapes: Sequence[Shape], ranks: int) -> list[tuple[str, int]]:
-    """Return operation and bytes of the full buffer of each call that reduces a bucket, in their order."""
+def bucket_reduction(config: DDPConfig, members: Sequence[int], shapes: Sequence[Shape], ranks: int) -> Reduction:
+    """Return what reduces a bucket of parameters of these shapes: the calls in their order, and copies beside it."""
     kind, elements = config.communication_hook, [prod(shape) for shape in shapes]
-    if kind == "int8":
-        packed = BLOCK_BYTES * int8_blocks(elements, ranks)
-        return [("all_to_all", packed), ("all_gather", packed)]
-    if kind == "topk":
-        return [("all_gather", topk_bytes(elements, config.topk_ratio, ranks))]
-    if kind == "powersgd":
+    calls, beside = [("all_reduce", (4 if kind == "none" else 2) * sum(elements))], 0
+    if kind in ("fp16", "bf16"):
+        beside = 2 * sum(elements)
+    elif kind == "int8":
+        blocks = int8_blocks(elements, ranks)
+        calls = [("all_to_all", BLOCK_BYTES * blocks), ("all_gather", BLOCK_BYTES * blocks)]
+        beside = rounding_bytes(blocks // ranks, ranks, gathers=False)
+    elif kind == "topk":
+        gathered = topk_bytes(elements, config.topk_ratio, ranks)
+        calls = [("all_gather", gathered)]
+        # Absolute values of a parameter, or all that is gathered, with a rank's own values and indices in 8 bytes.
+        beside = max(4 * max(elements), gathered + 36 * gathered // (8 * ranks))
+    elif kind == "powersgd":
         # Tensors too small to compress, then the factors P and Q (Vogels et al. 2019, alg. 1); the library reduces all
         # three even when one is empty.
         matrices = [(shape[0], prod(shape[1:])) for shape in shapes if len(shape) > 1]
@@ -267,8 +273,10 @@ def bucket_calls(config: DDPConfig, shapes: Sequence[Shape], ranks: int) -> list
         factors = [(n, m, r) for n, m, r in ranked if (n + m) * r * MIN_COMPRESSION_RATE < n * m]
         whole = sum(elements) - sum(n * m for n, m, _ in factors)
         sent = whole, sum(n * r for n, _, r in factors), sum(m * r for _, m, r in factors)
-        return [("all_reduce", 4 * count) for count in sent]
-    return [("all_reduce", (4 if kind == "none" else 2) * sum(elements))]
+        calls = [("all_reduce", 4 * count) for count in sent]
+        # The errors, the gradients before compression and the new errors.
+        beside = 4 * (sum(sent) + (3 * sum(elements) if config.error_feedback else 0))
+    return Reduction(tuple(members), tuple(calls), beside)
 
 
 def gradient_buckets(bucket_cap_mb: float, shapes: Sequence[Shape]) -> list[list[int]]:

@@ -75,6 +75,8 @@ class Reduction(NamedTuple):
     """Its parameters, counted from the last that the model defines: in the order in which backward reaches them."""
     calls: tuple[tuple[str, int], ...]
     """Operation and bytes of the full buffer of each call that reduces it."""
+    beside_bytes: int = 0
+    """What a hook that compresses holds beside the bucket at the most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,6 @@ def _assumptions(config: Config) -> Iterator[str]:
         yield "train.compile=true: counted as without, what compiled blocks keep is not known"
     if strategy.traits.least_cuda_devices > 1:
         yield f"strategy={strategy.name}: counted as one device with the whole micro-batch"
-    if (hook := getattr(strategy, "communication_hook", "none")) != "none":
-        yield f"strategy.communication_hook={hook}: copies and factors are not counted"
     if strategy.traits.library:
         kept = "states are exact but for padding, buffers are the library's defaults, not held against runs"
         yield f"strategy={strategy.name}: {kept}"

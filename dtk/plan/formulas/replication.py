@@ -44,6 +44,8 @@ class Replicated(Holding):
     """Every rank has all parameters and gradients (Li et al. 2020, "PyTorch Distributed", section 3)."""
 
     gradients: dict[str, Buffer] = field(default_factory=dict)
+    buckets: list[tuple[set[str], int]] = field(default_factory=list)
+    """Names of the gradients that are still to come, and what its hook then holds beside the bucket."""
 
     def settle(self) -> None:
         """Parameters, DDP's buckets (as large as all gradients, never freed), optimizer state."""
@@ -55,6 +57,9 @@ class Replicated(Holding):
             self.ledger.change("gradients" if self._views else "buckets", MASTER_BYTES * elements)
             if strategy.remembers_error:
                 self.ledger.change("buckets", MASTER_BYTES * elements)  # Errors of compression.
+            if strategy.communication_hook != "none":
+                ready, reductions = self.shape.names[::-1], strategy.reductions(self.shape.shapes, self.mesh.dp_size)
+                self.buckets = [({ready[i] for i in each.members}, each.beside_bytes) for each in reductions]
         if strategy.traits.deals_out_parameters:
             # Rajbhandari et al. 2020 cut evenly, Psi / N; torch deals out whole parameters.
             owned = owned_elements(self.shape.shapes, self.mesh.dp_size)
@@ -72,6 +77,10 @@ class Replicated(Holding):
         if before is not None:
             gradient.drop()
             gradient = before
+        for waiting, beside_bytes in self.buckets if self.last else ():
+            if name in waiting:
+                waiting.remove(name)
+                self.ledger.allocate("temporaries", 0 if waiting else beside_bytes).drop()
         if self.config.optimizer.in_backward or (self._views and self.last):
             gradient.drop()
         else:

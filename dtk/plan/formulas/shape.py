@@ -45,6 +45,12 @@ class ModelShape:
         return [shape for _, shape in self.before] + block * self.layers + [shape for _, shape in self.after]
 
     @property
+    def names(self) -> list[str]:
+        """Of every parameter, in the same order."""
+        blocks = [f"blocks.{i}.{name}" for i in range(self.layers) for name, _ in self.block]
+        return [name for name, _ in self.before] + blocks + [name for name, _ in self.after]
+
+    @property
     def declared(self) -> ModelShapes:
         """As strategies declare with them."""
         block = [shape for _, shape in self.block]

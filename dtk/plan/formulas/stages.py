@@ -110,9 +110,10 @@ def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = F
     pipeline = config.parallel.pipeline(count) if config.parallel.pp > 1 else Pipeline("1f1b", 1, count)
     # What a split backward keeps is freed by its other half, so that no block stands for others.
     whole = whole or SCHEDULES[pipeline.schedule].splits
+    compresses = getattr(config.strategy, "communication_hook", "none") != "none"  # At the end of any block.
     walked = dataclasses.replace(pipeline, micro_batches=count if whole else micro_batches(pipeline))
     mesh = states_mesh(config, world_size)
-    rank = _Rank(config, mesh, rank_stages(config, place), whole, walked.micro_batches)
+    rank = _Rank(config, mesh, rank_stages(config, place), whole or compresses, walked.micro_batches)
     # Token ids and targets, int64, of all micro-batches: every rank of a pipeline has them.
     samples = config.train.micro_batch_size * count
     rank.ledger.allocate("activations", 2 * 8 * config.data.sequence_length // config.parallel.cp * samples)

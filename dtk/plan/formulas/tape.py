@@ -161,8 +161,8 @@ class Tape:
         return of_parameters
 
     def _hand_over(self, of_parameters: Sequence[tuple[str, Buffer]], listener: GradientListener) -> None:
-        """Give each gradient of a parameter, when it is the sum over all its uses, to the listener."""
-        for name, gradient in of_parameters:
+        """Give each gradient of a parameter, when it is the sum over all its uses, to the listener, a bias first."""
+        for name, gradient in reversed(of_parameters):
             self.uses[name] -= 1
             if (before := self.pending.pop(name, None)) is not None:
                 total = self.ledger.allocate("gradients", gradient.size_bytes)

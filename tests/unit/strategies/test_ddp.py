@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dtk.config.schema import PrecisionConfig
 from dtk.errors import DtkError
 from dtk.parallel.mesh import Mesh
-from dtk.strategies.ddp import DDPConfig, bucket_calls, ddp_collectives, gradient_buckets
+from dtk.strategies.ddp import DDPConfig, bucket_reduction, ddp_collectives, gradient_buckets
 from dtk.strategies.declared import Collective, ModelShapes
 from dtk.strategies.single import SingleConfig
 from dtk.strategies.zero1 import Zero1Config
@@ -50,7 +50,7 @@ MATRIX, VECTOR, SMALL = (64, 256), (64,), (8, 8)
     ids=lambda value: getattr(value, "communication_hook", ""),
 )
 def test_what_a_bucket_sends(section: DDPConfig, expected: list[tuple[str, int]]) -> None:
-    assert bucket_calls(section, [MATRIX, VECTOR, SMALL], 2) == expected
+    assert bucket_reduction(section, [0, 1, 2], [MATRIX, VECTOR, SMALL], 2).calls == tuple(expected)
 
 
 def test_a_search_for_unused_parameters_costs_a_bitmap() -> None:
