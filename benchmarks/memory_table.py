@@ -48,10 +48,9 @@ class States(Callback):
         """Count every memory once, however many tensors see it."""
         if step != STEPS:
             return
-        gc.collect()
+        gc.unfreeze()  # A run freezes what it has set up, and frozen objects are not listed.
         tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
-        for tensor in [*tensors]:
-            tensors += [each for each in (tensor.grad if tensor.is_leaf else None,) if each is not None]
+        tensors += [each.grad for each in tensors if each.is_leaf and each.grad is not None]
         local = [each.to_local() if hasattr(each, "to_local") else each for each in tensors]
         held = {
             each.untyped_storage().data_ptr(): each.untyped_storage().nbytes()
@@ -79,15 +78,10 @@ def main() -> None:
     """Print a row for each strategy and precision."""
     model = sys.argv[1] if len(sys.argv) > 1 else "gpt2_tiny"
     table = {training.name: training for training in TRAININGS}
-    print(
-        "| strategy | precision | row of the table | stage | table, bytes per parameter | measured |\n|---|---|---|---|---|---|"
-    )
+    print("| strategy | precision | row of the table | stage | table | measured |\n" + "|---" * 6 + "|")
     for strategy, precision, row, stage in ROWS:
-        planned = table[row].rank_bytes(1, stage, RANKS)
-        print(
-            f"| {strategy} | {precision} | {row} | {stage} | {planned:g} | {measured(strategy, precision, model):.2f} |",
-            flush=True,
-        )
+        planned, found = table[row].rank_bytes(1, stage, RANKS), measured(strategy, precision, model)
+        print(f"| {strategy} | {precision} | {row} | {stage} | {planned:g} | {found:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

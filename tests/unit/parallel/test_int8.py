@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dtk.parallel import compression, int8
 from dtk.parallel.compression import BLOCK, BLOCK_BYTES
-from dtk.parallel.int8 import Blocks, dequantize, quantize
+from dtk.parallel.int8 import Blocks, dequantize, leave_rounding, quantize, total
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-3, 1.0, 1e30])
@@ -31,15 +31,18 @@ def test_few_blocks_at_once_give_what_all_give(monkeypatch):
     sizes, rows = [700, 3, 256], 5
     flat, layout = torch.randn(rows, sum(sizes), generator=torch.Generator().manual_seed(1)), Blocks(sizes)
     whole = quantize(layout.split(flat))
-    back, total = torch.empty_like(flat), layout.total(whole)
+    back, summed = torch.empty_like(flat), total(whole, rows)
     for at_once in (2**16, 1, 2 * layout.count + 1):
         for module in (int8, compression):
             monkeypatch.setattr(module, "BLOCKS_AT_ONCE", at_once)
         assert torch.equal(quantize(layout.split(flat)), whole)
         layout.unpack(whole, back)
         assert torch.equal(layout.split(back), dequantize(whole))
-        assert torch.allclose(layout.total(whole), total, atol=1e-5)
-    assert torch.allclose(total, dequantize(whole).view(rows, -1).sum(0), atol=1e-5)
+        assert torch.allclose(total(whole, rows), summed, atol=1e-5)
+        left = layout.split(flat)
+        leave_rounding(left, whole)
+        assert torch.equal(left, layout.split(flat) - dequantize(whole))
+    assert torch.allclose(summed, dequantize(whole).view(rows, -1, BLOCK).sum(0), atol=1e-5)
 
 
 @given(st.lists(st.integers(1, 700), min_size=1, max_size=5), st.integers(1, 4), st.integers(1, 3))
