@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.files import open_regular, read_json
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import typed
@@ -129,7 +130,7 @@ def comparison(trials: Sequence[Trial]) -> "Document | None":
     """Compare the runs that came to an end, including failed ones: that one needs too much memory is a result.
 
     Returns:
-        what `dtk compare` shows; None where fewer than two points finished.
+        what `dtk compare` shows; None where fewer than two points finished, or a folder cannot be compared.
     """
     if len({trial.point for trial in trials if trial.state == "finished"}) < 2:
         return None
@@ -137,4 +138,8 @@ def comparison(trials: Sequence[Trial]) -> "Document | None":
     from dtk.compare.compare import compare
     from dtk.compare.report import document
 
-    return document(compare(runs))
+    try:
+        return document(compare(runs))
+    except DiagnosticsError as error:  # One damaged folder must not hide the summary and how to continue.
+        say(f"not compared: {error}")
+        return None

@@ -1,0 +1,45 @@
+"""dtk as a library: what is returned and what is raised. Runs: tests/cli/test_experiment.py."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from diagnostics.contract.errors import DiagnosticsError
+from diagnostics.runs.find import read_details
+from dtk import experiment
+from dtk.errors import DtkError
+
+
+def result(folder: Path, lines: str) -> experiment.RunResult:
+    (folder / "status.json").write_text(json.dumps({"schema_version": 1, "state": "finished"}))
+    (folder / "summary.json").write_text(json.dumps({"figures": {"loss": 2.5}}))
+    (folder / "metrics.jsonl").write_text(lines)
+    return experiment.RunResult(folder, 0, read_details(folder))
+
+
+def test_a_result_reads_what_the_run_left(tmp_path: Path) -> None:
+    made = result(tmp_path, '{"step": 1, "loss": 3.0}\n{"step": 2, "loss": 2.5}\n{"step": 3, "lo')
+    assert made.state == "finished"
+    assert [row["loss"] for row in made.metrics()] == [3.0, 2.5], "a line that was torn says nothing"
+    (tmp_path / "metrics.jsonl").unlink()
+    assert [*made.metrics()] == []
+
+
+def test_compose_returns_types_and_says_what_to_type_instead() -> None:
+    made = experiment.compose("strategy=ddp", "model=gpt2_tiny", "train.steps=7")
+    assert (made.config.strategy.name, made.config.train.steps) == ("ddp", 7)
+    assert made.plain["train"]["steps"] == 7
+    with pytest.raises(DtkError, match="did you mean"):
+        experiment.compose("train.stepz=7")
+
+
+def test_a_job_that_is_submitted_elsewhere_is_not_waited_for() -> None:
+    with pytest.raises(DtkError, match="this launcher submits it") as error:
+        experiment.run("launcher=slurm", "launcher.nodes=2", "model=gpt2_tiny", "train.global_batch_size=64")
+    assert "use dtk run" in str(error.value)
+
+
+def test_a_path_without_evidence_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DiagnosticsError):
+        experiment.diagnose(tmp_path / "absent")
