@@ -156,10 +156,13 @@ class Standing(Struct, frozen=True):
 
     @property
     def elsewhere(self) -> tuple[int, ...]:
-        """Ranks that wait at another of the user's lines than most do; empty where no line or no majority is known."""
-        placed = [wait for wait in self.waits if wait.site]
-        few = sum(len(wait.ranks) for wait in placed[1:])
-        return tuple(rank for wait in placed[1:] for rank in wait.ranks) if few < len(self.longest.ranks) else ()
+        """Ranks that wait in another call of the user's than most do; empty where no line or no majority is known."""
+        return self.parted if len(self.parted) < len(self.longest.ranks) else ()
+
+    @property
+    def parted(self) -> tuple[int, ...]:
+        """Ranks that wait in another call of the user's than those of the longest wait, be they as many or more."""
+        return tuple(rank for wait in [wait for wait in self.waits if wait.site][1:] for rank in wait.ranks)
 
     @property
     def apart(self) -> tuple[Waiting, ...]:

@@ -24,7 +24,10 @@ _LOST = 0.15
 """Share of a device's memory, reserved and unused or held outside PyTorch, that is more than usual."""
 _SCALAR_MET = re.compile(r"\D*(?:\d{3,} vs \d{1,2}|\d{1,2} vs \d{3,})\b")
 """Bytes of a metric, a flag or a barrier against those of a gradient or of an activation."""
-_ROOTED = frozenset({"broadcast", "reduce", "scatter", "gather"})  # All ranks of which name one rank.
+_ROOTED = frozenset(
+    {"broadcast", "reduce", "scatter", "gather", "broadcast_object_list", "gather_object", "scatter_object_list"}
+)
+"""Operations of which all ranks name one rank."""
 _OVERRUN = 3
 """Times its timeout that a call waited where not even the watchdog's thread could run."""
 TABLE = table_beside(__file__)
@@ -95,8 +98,9 @@ def _of_call(wait: Waiting) -> dict[str, object]:
     seq, numel = wait.seq or 0, wait.numel or 0
     done = wait.completed if wait.completed is not None else seq - 1
     ahead = (wait.enqueued or 0) - seq
-    is_scalar, rooted = wait.numel is not None and numel <= SCALAR, wait.op in _ROOTED and wait.whole_group
+    is_scalar = wait.numel is not None and numel <= SCALAR
     seems_whole = wait.members is None and 1 < len(wait.ranks) == wait.ranks[-1] + 1
+    rooted = wait.op in _ROOTED and (wait.whole_group or (seems_whole and wait.site))
     return {
         "first": wait.first,
         "warm": done >= _WARM and done,
@@ -117,7 +121,7 @@ def _of_ranks(standing: Standing) -> dict[str, object]:
     late = standing.absent if "nccl_id_timeout" in standing.kinds else ()
     absent = (standing.silent or standing.behind) if longest.first else late
     missing = (longest.members or 0) - len(longest.ranks)
-    elsewhere, wordless = standing.elsewhere, standing.wordless
+    elsewhere, wordless = standing.parted, standing.wordless
     is_partial = missing > 0 and not (standing.others or standing.apart or elsewhere or wordless)
     call = (longest.seq, longest.op, longest.group)
     alike = [wait for wait in standing.waits if (wait.seq, wait.op, wait.group) == call]

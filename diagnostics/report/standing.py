@@ -20,7 +20,7 @@ def headline(standing: Standing) -> str:
         first, *rest = (
             f"{_who(wait)} {verb(wait.ranks or (0,), 'waits', 'wait')} in {_call(wait)}" for wait in standing.waits
         )
-        while_others = f", {rest[0]}" if rest and standing.elsewhere else ""
+        while_others = f", {rest[0]}" if rest and standing.parted else ""
         return f"{first}{while_others}; no cause is confirmed"
     kinds, absent, transport = standing.kinds, standing.absent, standing.kinds & TRANSPORT
     other = standing.others[0] if standing.others and "watchdog_status" in kinds else None

@@ -3,6 +3,8 @@
 Ranks that exit together after they have waited are not blamed: what they waited for came first.
 """
 
+from msgspec.structs import replace
+
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings
@@ -11,6 +13,9 @@ from diagnostics.contract.findings import Finding, Text
 
 ID = "hang.rank_exited"
 _TEXTS = Texts(__file__)
+_EITHER = 0.6
+"""Where as many ranks ended in order as still wait, or more, and nothing shows the calls before: they left early, or
+the others call one more, so that nobody is blamed."""
 
 
 def _text(finding: Finding, ended: Ended) -> Text:
@@ -27,6 +32,10 @@ def decide(stall: Stall) -> list[Finding]:
     case = _endings.first_to_end(stall, "exited")
     if case is None:
         return [_endings.unconfirmed(stall, ID, _endings.LAUNCHER_LOG, vanished=True)]
+    is_half = 2 * len(case.culprits) >= stall.job.world() > 1
+    if case.first.in_order and is_half and case.gave_up is not None and case.last is None:
+        found = _endings.confirmed(stall, ID, case, _text, _EITHER)
+        return [replace(found, ranks=())]
     confidence = _endings.CONFIDENCE if case.culprits else _endings.UNNAMED_CONFIDENCE
     return [_endings.confirmed(stall, ID, case, _text, confidence)]
 

@@ -51,7 +51,17 @@ def stands(*waits: Waiting, **more: object) -> Standing:
             "hang.conditional_collective",
             0.3,
         ),
+        (
+            stands(replace(PLACED, ranks=(0,)), replace(PLACED, op="all_gather", ranks=(1,))),
+            "hang.conditional_collective",
+            0.3,
+        ),
         (stands(PLACED, wordless=(3,)), "hang.host_stall", 0.5),
+        (
+            stands(replace(PLACED, op="broadcast_object_list", ranks=(0, 1), members=None)),
+            "hang.signature_mismatch",
+            0.4,
+        ),
         (stands(replace(PLACED, op="broadcast", ranks=(0, 1, 2, 3))), "hang.signature_mismatch", 0.4),
         (stands(WAIT, replace(WAIT, ranks=(1,), seq=4000, enqueued=4000)), "hang.uneven_iterations", 0.3),
         (stands(WAIT, replace(WAIT, ranks=(1,), seq=4998, enqueued=5000)), "hang.collective_mismatch", 0.2),

@@ -82,6 +82,7 @@ OWN = [
     ("RuntimeError", "[enforce fail at /x/third_party/gloo/gloo/alltoallv.cc:138] inLengthPerRank[myRank] == outLengthPerRank[myRank].", C10D),
     ("DistBackendError", "NCCL error in: ../ProcessGroupNCCL.cpp:1691, invalid usage, NCCL version 2.20.5\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 0 and rank 1 both on CUDA device 100000", C10D),
     ("DistNetworkError", "The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use", STORE),
+    ("RuntimeError", "ProcessGroupGloo::allgather: invalid tensor size at index 0 (expected (6), got (4))", C10D),
     ("RuntimeError", "[enforce fail at ../gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find address for: eth7", STORE),
     ("RuntimeError", "[1]: params[0] in this process with sizes [7, 8] appears not to match sizes of the same param in process 0.", C10D),
     ("RuntimeError", "DDP expects same model across all ranks, but Rank 1 has 51 params, while rank 0 has inconsistent 0 params.", C10D),

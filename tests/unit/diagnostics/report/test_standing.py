@@ -126,7 +126,7 @@ def test_ranks_that_gave_up_at_different_lines_are_told_with_them(tmp_path: Path
     waits = "ranks 1-3 wait in all_reduce at train.py:12, rank 0 waits in barrier at train.py:30"
     assert shown[0] == f"UNDECIDED: {waits}; no cause is confirmed"
     maybe = [line for line in shown if line.startswith("maybe")]
-    assert all(", rank 0: rank 0 gave up at another line than the others" in line for line in maybe) and maybe
+    assert all(", rank 0: rank 0 gave up in another call than the others" in line for line in maybe) and maybe
     assert not any(line.startswith("silent") for line in shown)
 
 

@@ -202,7 +202,7 @@ def test_a_rank_that_torchrun_neither_saw_fail_nor_had_to_stop_had_ended(tmp_pat
     assert one.evidence[0].file == "torchrun.log" and one.measured == "1 of 3 ranks"
     # The last one is only known to have been there by its folder of logs.
     more = confirmed(evidence(tmp_path, errors=errors, facts=facts, launched=frozenset(range(4))))
-    assert more == [("rank_exited", (1, 3))]
+    assert more == [("rank_exited", ())], "two left and two call one more: either may be wrong"
     # Older versions leave out what they stopped.
     assert not confirmed(evidence(tmp_path, errors=errors, facts=[*facts, stopped(103)]))
     raised = RankError(2, "2/stderr.log", 1, "ValueError", "bad batch", (Frame("/job/a.py", 7, "load"),))
