@@ -15,7 +15,7 @@ from diagnostics.causes.registry import Registry, collect
 from diagnostics.causes.suspicions import of_memory, suspicions
 from diagnostics.contract.causes import AnyCause
 from diagnostics.contract.errors import DiagnosticsError
-from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Stated, Status, ruled_out, text_of
+from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Stated, Status, text_of
 from diagnostics.evidence.budget import budget, failure
 from diagnostics.evidence.coverage import unused
 from diagnostics.evidence.limits import Limits, reading
@@ -152,7 +152,8 @@ def decide(
             evidence.problems.append(Problem("cause", cause.id, why))
             decided = [Finding(cause=cause.id, status="undecided", facts=Stated(f"{why[:1].upper()}{why[1:]}"))]
         if finished and cause.outcome in _ENDED and all(finding.status == "undecided" for finding in decided):
-            decided = [ruled_out(cause.id, "The run finished.", "finished")]
+            facts_of_end = Stated("The run finished.", "finished")
+            decided = [Finding(cause=cause.id, status="ruled_out", facts=facts_of_end)]
         findings += decided
     for detector in registry.detectors:
         tell(f"deciding: {detector.name}")

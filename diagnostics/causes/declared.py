@@ -94,9 +94,6 @@ class Texts:
         return Finding(cause=cause or self.cause, status="undecided", facts=facts, confidence=0.0)
 
 
-texts_beside = Texts
-
-
 def _id(file: str) -> str:
     return f"{Path(file).parent.name}.{Path(file).stem}"
 

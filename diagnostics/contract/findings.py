@@ -6,7 +6,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from diagnostics.contract.formatting import Phrase, filled
+from diagnostics.contract.formatting import Phrase
 
 _P = ParamSpec("_P")
 Status = Literal["confirmed", "ruled_out", "undecided"]
@@ -98,24 +98,6 @@ class Facts(Protocol):
         ...
 
 
-class Sentence(Struct, frozen=True):
-    """How the figures are said that rule a cause out or leave it open: the words of `worded`, without a function."""
-
-    sentence: str
-    """`{name}` stands for a figure, formatted as Python's format strings do: `{share:.0%} of the step`."""
-    missing: str = ""
-    """Undecided only: what would record it."""
-    summary: str = ""
-    """Where the sentence alone says too little."""
-
-    def __call__(self, finding: "Finding", /, **figures: Any) -> Text:
-        """Put the figures into the sentence."""
-        shown = filled(self.sentence, figures)
-        if finding.status == "undecided":
-            return Text(summary=shown, missing=self.missing)
-        return Text(summary=filled(self.summary, figures) or shown, measured=shown)
-
-
 class Worded(Struct, frozen=True):
     """Figures of a finding, and the function that puts them into words: made by `worded`."""
 
@@ -156,32 +138,6 @@ class Finding(Struct, frozen=True, kw_only=True):
     """Both sides of a mismatch; the blamed rank first."""
     cost: Cost | None = None
     evidence: tuple[EvidenceItem, ...] = ()
-
-
-def ruled_out(cause: str, summary: str, measured: str = "", /, **figures: object) -> Finding:
-    """Return that it is not this cause.
-
-    Args:
-        cause: its id.
-        summary: why not; `{name}` stands for a figure, as in `Sentence`.
-        measured: the value that says so; default: the summary.
-        figures: named in both.
-    """
-    return Finding(
-        cause=cause, status="ruled_out", facts=Worded(Sentence(measured or summary, summary=summary), figures)
-    )
-
-
-def undecided(cause: str, sentence: str, missing: str, /, **figures: object) -> Finding:
-    """Return that the evidence does not decide this cause.
-
-    Args:
-        cause: its id.
-        sentence: what the evidence does not tell; `{name}` stands for a figure, as in `Sentence`.
-        missing: what would record it.
-        figures: named in the sentence.
-    """
-    return Finding(cause=cause, status="undecided", facts=Worded(Sentence(sentence, missing), figures), confidence=0.0)
 
 
 def text_of(finding: Finding) -> Text:

@@ -11,10 +11,8 @@ from diagnostics.analysis.memory.gathers import Gather, Traffic
 from diagnostics.analysis.memory.model_size import ModelSize
 from diagnostics.analysis.memory.out_of_memory import RanOut, ran_out
 from diagnostics.analysis.memory.units import Whole
-from diagnostics.contract.findings import EvidenceItem, Where
-from diagnostics.contract.formatting import bytes_text
 from diagnostics.evidence.calls import SIMULATED, CallFile
-from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.evidence.model import Evidence, Frame, Problem
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.readers.snapshot import Snapshot, SnapshotFile
@@ -154,9 +152,10 @@ class JobMemory(Struct):
         """Peak of tensors on this rank's device: by its curve, the allocator's own figure, the snapshot."""
         devices = rank.snapshot.devices.values() if rank.snapshot else ()
         in_steps = (step.peak_allocated_bytes or 0 for step in rank.steps)
-        return max(self._curve_peak(rank), *in_steps, *(device.peak_bytes for device in devices), 0) or None
+        return max(self.curve_peak(rank), *in_steps, *(device.peak_bytes for device in devices), 0) or None
 
-    def _curve_peak(self, rank: RankMemory) -> int:
+    def curve_peak(self, rank: RankMemory) -> int:
+        """Return the recorded peak of a rank, in bytes, with what was allocated before the window."""
         if rank.curve is None:
             return 0
         before = 0 if rank.curve.baseline_bytes is not None else self.before_window(rank) or 0
@@ -166,16 +165,10 @@ class JobMemory(Struct):
         """Peak of the rank with the highest."""
         return max((self.peak_bytes(rank) or 0 for rank in self.ranks.values()), default=0) or None
 
-    def peak_items(self) -> tuple[EvidenceItem, ...]:
-        """Where the highest recorded peak stood, as a line of evidence."""
-        rank = max(self.ranks.values(), key=self._curve_peak, default=None)
-        if rank is None or rank.curve is None:
-            return ()
-        curve = rank.curve
-        step = f" in step {curve.peak_step}" if curve.peak_step is not None else ""
-        region = f", {curve.peak_region}" if curve.peak_region not in ("step", "outside") else ""
-        detail = f"peak of rank {rank.rank}: {bytes_text(self._curve_peak(rank))}{step}{region}"
-        return (EvidenceItem("trace", rank.trace_file, detail),)
+    def highest(self) -> RankMemory | None:
+        """Return the rank with the highest recorded peak."""
+        rank = max(self.ranks.values(), key=self.curve_peak, default=None)
+        return rank if rank is not None and rank.curve is not None else None
 
     def least_bytes(self) -> int:
         """All sharded units together have at least so many bytes; 0 = not known."""
@@ -186,11 +179,10 @@ class JobMemory(Struct):
         world = self.size.world_size
         return tuple(range(world)) if world and group_size == world else tuple(sorted(set(seen)))
 
-    def ran_out_at(self, ranks: Iterable[int]) -> tuple[Where, ...]:
-        """Lines in which these ranks ran out of memory, by their tracebacks; at most 8."""
+    def ran_out_at(self, ranks: Iterable[int]) -> list[tuple[int | None, Frame]]:
+        """Ranks and lines in which they ran out of memory, by their tracebacks; at most 8."""
         records = [record for record in self.ran_out if record.site is not None and record.rank in set(ranks)]
-        sites = [(record.rank, record.site) for record in records if record.site is not None]
-        return tuple(Where(rank, at.file, at.line, at.function, "ran out of memory") for rank, at in sites[:8])
+        return [(record.rank, record.site) for record in records if record.site is not None][:8]
 
     def capacity(self) -> Capacity | None:
         """Return what a rank may use: its GPU, by message or telemetry; on a CPU its share of the node's memory."""

@@ -16,7 +16,7 @@ from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait
 from diagnostics.analysis.standing import SCALAR
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
-from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Where, Worded, worded
+from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Where, Worded
 from diagnostics.contract.formatting import counted
 
 _TEXTS = Texts(__file__)
@@ -88,7 +88,7 @@ def _disagree(case: WatchdogMismatch, change: str) -> Worded:
     figures = {"few": waits[:-1], "most": waits[-1], "group": named(group), "dumps": DUMPS}
     counts = " against ".join(str(len(side)) for side in vote.sides)
     majority, minority, *_ = map(called, _sides(case))
-    return worded(_TEXTS, said=said, vote=vote, counts=counts, majority=majority, minority=minority, **figures)
+    return _TEXTS.facts(said, vote=vote, counts=counts, majority=majority, minority=minority, **figures)
 
 
 def _drifted(case: WatchdogDrift | WatchdogSites) -> Worded:
@@ -96,10 +96,10 @@ def _drifted(case: WatchdogDrift | WatchdogSites) -> Worded:
     others = [rank for rank in case.members if rank not in case.culprits]
     if isinstance(case, WatchdogSites):
         here, there = (case.sites[side[0]] for side in (case.culprits, others))
-        return worded(_TEXTS, said=("sites", "diverged"), case=case, others=others, here=here, there=there, dumps=DUMPS)
+        return _TEXTS.facts(("sites", "diverged"), case=case, others=others, here=here, there=there, dumps=DUMPS)
     said, call = ("drift", "fewer" if case.fewer else "another", "diverged"), case.call
     group, named_call = named(case.group), called(call)
-    return worded(_TEXTS, said=said, case=case, others=others, group=group, named_call=named_call, dumps=DUMPS)
+    return _TEXTS.facts(said, case=case, others=others, group=group, named_call=named_call, dumps=DUMPS)
 
 
 def _unclear(group: GroupLog) -> Worded:
@@ -109,7 +109,7 @@ def _unclear(group: GroupLog) -> Worded:
     said = "same_call" if len({(wait.name, wait.numel) for wait in waits}) == 1 else "maybe_other_calls"
     said = "mixed" if group.mixed else "other_position" if first.seq != last.seq else said
     figures = {"first": first, "last": last, "call": called(first), "group": named(group), "dumps": DUMPS}
-    return worded(_TEXTS, said=said, waiting=group.waits, **figures)
+    return _TEXTS.facts(said, waiting=group.waits, **figures)
 
 
 def confirmed(case: WatchdogDecided, cause: str, facts: Facts) -> Finding:

@@ -3,7 +3,7 @@
 from diagnostics.analysis.pairwise import Case, Pairs, pairs
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
-from diagnostics.contract.findings import EvidenceItem, Finding, Group, Where, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, Group, Where
 from diagnostics.contract.formatting import file_name
 
 ID = "hang.all_to_all_splits"
@@ -26,7 +26,7 @@ def decide(known: Pairs) -> list[Finding]:
         Finding(
             cause=ID,
             status="confirmed",
-            facts=worded(_TEXTS, said=said, case=case, first=first, call=call, at=at),
+            facts=_TEXTS.facts(said, case=case, first=first, call=call, at=at),
             confidence=0.97,
             ranks=case.culprits,
             victims=case.victims,

@@ -10,7 +10,7 @@ from diagnostics.causes.hang import _divergence, _parts, _stacks, _watchdog
 from diagnostics.causes.hang._divergence import Disagreement, Reading
 from diagnostics.causes.hang._more_calls import more_calls
 from diagnostics.causes.hang._proviso import assuming
-from diagnostics.contract.findings import Finding, Remedy, Worded, worded
+from diagnostics.contract.findings import Finding, Remedy, Worded
 
 ID = "hang.conditional_collective"
 _TEXTS = Texts(__file__)
@@ -49,7 +49,7 @@ def _more(case: MoreCalls) -> Worded:
     others = f" and {more - 1} more" if more > 1 else ""
     fix = _divergence.call_unconditionally(first.text, first.place)
     them = "it" if more == 1 else "them"
-    return worded(_TEXTS, said=said, case=case, first=first, others=others, more=more, them=them, fix=fix)
+    return _TEXTS.facts(said, case=case, first=first, others=others, more=more, them=them, fix=fix)
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -60,7 +60,7 @@ def decide(stall: Stall) -> list[Finding]:
     case = stall.watchdog
     findings = [*_watchdog.fewer_calls(stall, ID), *_stacks.findings(stall, ID)]
     if isinstance(case, WatchdogGap) and case.few_wait:
-        findings.append(_watchdog.confirmed(case, ID, worded(_TEXTS, **_watchdog.figures(case))))
+        findings.append(_watchdog.confirmed(case, ID, _TEXTS.facts(**_watchdog.figures(case))))
     calls = [_missed(stall, wait) for wait in stall.circular if isinstance(wait, MissedCall)]
     calls += [_ahead(stall, stall.ahead)] if stall.ahead is not None else []
     findings += [assuming(stall.job, finding) for finding in calls]
@@ -83,9 +83,8 @@ def _missed(stall: Stall, case: MissedCall) -> Finding:
     return _parts.confirmed(
         job,
         ID,
-        worded(
-            _TEXTS,
-            said=("missed",) if few else ("missed", "tie" if case.majority == 0 else "few"),
+        _TEXTS.facts(
+            ("missed",) if few else ("missed", "tie" if case.majority == 0 else "few"),
             case=case,
             fix=_divergence.call_everywhere(there.text, there.place),
         ),
@@ -103,9 +102,8 @@ def _ahead(stall: Stall, case: RanAhead) -> Finding:
     return _parts.confirmed(
         stall.job,
         ID,
-        worded(
-            _TEXTS,
-            said=("ahead", "unrecorded") if case.may_be_unrecorded else "ahead",
+        _TEXTS.facts(
+            ("ahead", "unrecorded") if case.may_be_unrecorded else "ahead",
             case=case,
             last=case.last.cited() if case.last else "the start",
             reach=_TEXTS.phrase("call_at" if case.call.site else "reach", call=case.call),

@@ -6,7 +6,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._proviso import assuming
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import Finding, Where, worded
+from diagnostics.contract.findings import Finding, Where
 from diagnostics.contract.formatting import Phrase
 
 ID = "hang.group_order"
@@ -33,9 +33,8 @@ def _finding(stall: Stall, case: GroupOrder) -> Finding:
     order = {rank: place for place, rank in enumerate(case.culprits)}
     where.sort(key=lambda place: order.get(place.rank or 0, len(order)))
     victims = tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(case.culprits)))
-    facts = worded(
-        _TEXTS,
-        said=("cycle", "other_order" if len(case.culprits) < len(cycle.ranks) else "either_order"),
+    facts = _TEXTS.facts(
+        ("cycle", "other_order" if len(case.culprits) < len(cycle.ranks) else "either_order"),
         cycle=cycle,
         links=[_TEXTS.phrase("link", side=side) for side in case.sides],
         places=" and ".join(dict.fromkeys(f"{place.file}:{place.line}" for place in where)) or "both calls",

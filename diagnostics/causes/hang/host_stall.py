@@ -10,7 +10,7 @@ from diagnostics.causes.hang import _parts, _stacks, _watchdog
 from diagnostics.causes.hang._host import doing, fix
 from diagnostics.causes.hang._proviso import assuming
 from diagnostics.causes.hang._unconfirmed import left_open, unconfirmed
-from diagnostics.contract.findings import EvidenceItem, Finding, Worded, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, Worded
 
 ID = "hang.host_stall"
 _TEXTS = Texts(__file__)
@@ -36,15 +36,14 @@ def _late_host(case: HostStall) -> Worded:
     if said == ["unseen"]:
         said += [name for name, holds in (("failed", case.failed), ("unrecorded", case.may_be_unrecorded)) if holds]
     look = _TEXTS.phrase("look", ranks=case.ranks, since=since)
-    return worded(_TEXTS, said=said, case=case, missed=missed, doing=doing(at, explained=True), fix=fix(at, look))
+    return _TEXTS.facts(said, case=case, missed=missed, doing=doing(at, explained=True), fix=fix(at, look))
 
 
 def _host_outside(case: HostOutside) -> Worded:
     """Return what stacks show of ranks outside a collective, for the table beside this module."""
     first, place = case.standings[case.ranks[0]], next(iter(case.inside.values()))
-    return worded(
-        _TEXTS,
-        said=("outside", "working") if case.working else "outside",
+    return _TEXTS.facts(
+        ("outside", "working") if case.working else "outside",
         case=case,
         place=_stacks.described(place),
         op=place.op,
@@ -58,7 +57,7 @@ def decide(stall: Stall) -> list[Finding]:
     """Decide from the roots of the wait-for graph that have nothing pending, their stacks, and watchdogs' lines."""
     findings, case = list[Finding](), stall.watchdog
     if isinstance(case, WatchdogGap) and not case.few_wait:
-        facts = worded(_TEXTS, **_watchdog.figures(case))
+        facts = _TEXTS.facts(**_watchdog.figures(case))
         findings.append(_watchdog.confirmed(case, ID, facts))
     if isinstance(stall.stacks, HostOutside):
         findings.append(_outside(stall.stacks))

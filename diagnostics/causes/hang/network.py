@@ -4,7 +4,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import Finding, worded
+from diagnostics.contract.findings import Finding
 
 ID = "hang.network"
 _TEXTS = Texts(__file__)
@@ -18,7 +18,7 @@ def decide(stall: Stall) -> list[Finding]:
         _parts.confirmed(
             stall.job,
             ID,
-            worded(_TEXTS, said="first" if case.first else "usual", ranks=len(case.ranks), call=case.call.cited()),
+            _TEXTS.facts("first" if case.first else "usual", ranks=len(case.ranks), call=case.call.cited()),
             _REPORTED_CONFIDENCE if case.transport else _CONFIDENCE,
             at=case.operation,
             seen=dict.fromkeys(case.ranks[:2], f"waits in {case.call.text}"),

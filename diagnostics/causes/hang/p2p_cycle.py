@@ -8,7 +8,7 @@ from diagnostics.analysis.stall.from_observations import UnrecordedTransfer
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import UNRECORDED, left_open, unconfirmed
-from diagnostics.contract.findings import EvidenceItem, Finding, worded
+from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import Phrase, file_name
 from diagnostics.evidence.calls import Call
 
@@ -77,7 +77,7 @@ def _finding(stall: Stall, case: PointToPoint) -> Finding:
     return _parts.confirmed(
         job,
         ID,
-        worded(_TEXTS, **_figures(case)),
+        _TEXTS.facts(**_figures(case)),
         _ONE_SIDED_CONFIDENCE if elsewhere else _CYCLE_CONFIDENCE,
         seen={rank: f"waits in {call.text}" for rank, call in case.calls},
         ranks=culprits,
@@ -98,9 +98,8 @@ def _unrecorded(stall: Stall, case: UnrecordedTransfer) -> Finding:
     return _parts.confirmed(
         stall.job,
         ID,
-        worded(
-            _TEXTS,
-            said="beside" if case.waiting else "all" if case.world_known else "all_logged",
+        _TEXTS.facts(
+            "beside" if case.waiting else "all" if case.world_known else "all_logged",
             case=case,
             place=f" ({file_name(first.file)}:{first.line})" if first else "",
             at=f"{first.file}:{first.line}" if first else "these calls",

@@ -4,7 +4,7 @@ from diagnostics.analysis.pairwise import Pairs, pairs
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang.all_to_all_splits import places, seen
-from diagnostics.contract.findings import Finding, Group, worded
+from diagnostics.contract.findings import Finding, Group
 
 ID = "hang.pipeline_mismatch"
 _TEXTS = Texts(__file__)
@@ -30,7 +30,7 @@ def decide(known: Pairs) -> list[Finding]:
         Finding(
             cause=ID,
             status="confirmed",
-            facts=worded(_TEXTS, said=said, first=first, sender=sender, receiver=receiver),
+            facts=_TEXTS.facts(said, first=first, sender=sender, receiver=receiver),
             confidence=0.95,
             ranks=case.culprits,
             victims=case.victims,

@@ -7,7 +7,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, worded
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.model import shortened
 from diagnostics.evidence.readers.start import own_frame
@@ -33,7 +33,7 @@ def decide(stall: Stall) -> list[Finding]:
     counts = [fact.fields for fact in case.facts if fact.kind == "store_barrier"]
     said = "too_many" if any(fields["joined"] > fields["size"] for fields in counts) else said
     message, count = shortened(case.facts[0].text.strip().rstrip("."), 200), counted(len(kinds), "message")
-    facts, lines = worded(_TEXTS, said=said, message=message, count=count), _parts.lines(case.facts[:4])
+    facts, lines = _TEXTS.facts(said, message=message, count=count), _parts.lines(case.facts[:4])
     return [_parts.confirmed(job, ID, facts, 0.85, evidence=lines, victims=victims)]
 
 
@@ -42,13 +42,13 @@ def _finding(case: Startup) -> Finding:
     unknown = [rank for rank in others if rank not in case.starts]
     figures: dict[str, Any] = {"case": case, "others": others, "unknown": unknown}
     if not case.stuck:
-        facts = worded(_TEXTS, said=("absent", _why(case, others)), **figures)
+        facts = _TEXTS.facts(("absent", _why(case, others)), **figures)
         return Finding(cause=ID, status="undecided", facts=facts, confidence=0.0, victims=case.waiting)
     first = own_frame(case.starts[case.stuck[0]])
     figures["place"] = _TEXTS.phrase("place", frame=first) if first else ""
     figures["at"] = f"{first.file}:{first.line}: " if first else ""
     figures["count"] = len(case.waiting) + len(case.missing)
-    facts = worded(_TEXTS, said=("stuck", *(("nor", _why(case, others)) if others else ())), **figures)
+    facts = _TEXTS.facts(("stuck", *(("nor", _why(case, others)) if others else ())), **figures)
     stands = _TEXTS.phrase("stands")
     return Finding(
         cause=ID,

@@ -6,7 +6,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts, _watchdog
 from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
-from diagnostics.contract.findings import Finding, Remedy, worded
+from diagnostics.contract.findings import Finding, Remedy
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.model import shortened
 
@@ -47,7 +47,7 @@ def decide(stall: Stall) -> list[Finding]:
     case, findings = stall.sizes, list[Finding]()
     if case is not None and case.divergence is None:
         count, text = counted(len(case.facts), "message"), shortened(case.facts[0].text.strip(), 200)
-        facts = worded(_TEXTS, printed=text, count=count, missing=_parts.RECORD)
+        facts = _TEXTS.facts(printed=text, count=count, missing=_parts.RECORD)
         printed = _parts.lines(case.facts[:4])
         sizes = _parts.confirmed(stall.job, ID, facts, _SIZES_CONFIDENCE, evidence=printed, victims=case.victims)
         findings.append(sizes)
@@ -70,9 +70,8 @@ def _root_differs(stall: Stall, case: RootDiffers) -> Finding:
     return _parts.confirmed(
         stall.job,
         ID,
-        worded(
-            _TEXTS,
-            said=("root", "root_unknown" if case.deviating is None else "root_known"),
+        _TEXTS.facts(
+            ("root", "root_unknown" if case.deviating is None else "root_known"),
             case=case,
             call=call,
             side="source" if call.wire.op in {"broadcast", "scatter"} else "destination",

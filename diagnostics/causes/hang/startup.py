@@ -5,7 +5,7 @@ from diagnostics.analysis.standing import standing
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import Cost, Finding, Group, worded
+from diagnostics.contract.findings import Cost, Finding, Group
 
 _TEXTS = Texts(__file__)
 _CONFIDENCE = 0.75
@@ -23,7 +23,7 @@ def decide(stall: Stall) -> list[Finding]:
         Finding(
             cause="hang.startup",
             status="confirmed",
-            facts=worded(_TEXTS, who=wait.ranks, count=len(wait.ranks), wait=wait),
+            facts=_TEXTS.facts(who=wait.ranks, count=len(wait.ranks), wait=wait),
             confidence=_CONFIDENCE,
             victims=wait.ranks,
             group=Group(wait.group, wait.ranks),

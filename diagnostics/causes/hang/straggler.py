@@ -4,7 +4,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import left_open, unconfirmed
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Where, worded
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Where
 from diagnostics.contract.formatting import ranks_spoken
 
 ID = "hang.straggler"
@@ -34,7 +34,7 @@ def decide(stall: Stall) -> list[Finding]:
         _parts.confirmed(
             job,
             ID,
-            worded(_TEXTS, said=said, case=case, reached=reached, when=when, others=ranks_spoken(others)),
+            _TEXTS.facts(said, case=case, reached=reached, when=when, others=ranks_spoken(others)),
             _CHANCE_CONFIDENCE if by_chance else _CONFIDENCE,
             seen={case.rank: _TEXTS.phrase("late", when=when)},
             ranks=(case.rank,),

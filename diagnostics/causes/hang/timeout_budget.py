@@ -5,7 +5,7 @@ from diagnostics.analysis.standing import standing
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import Finding, worded
+from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import ranks_spoken
 
 ID = "hang.timeout_budget"
@@ -33,8 +33,7 @@ def decide(stall: Stall) -> list[Finding]:
     others = [rank for rank in range(stall.job.world()) if rank not in waiting]
     ranks = (work.rank,) if work.rank is not None else (0,) if 0 in others and waiting else ()
     fields, victims = work.fields, tuple(sorted(waiting - set(ranks)))
-    text = worded(
-        _TEXTS,
+    text = _TEXTS.facts(
         what=str(fields["what"]).strip() or _TEXTS.phrase("progress_bar"),
         on=f" on {ranks_spoken(ranks)}" if ranks else "",
         done=fields["done"],

@@ -8,7 +8,7 @@ from diagnostics.causes.hang._divergence import Disagreement, Reading
 from diagnostics.causes.hang._endings import LAUNCHER_LOG
 from diagnostics.causes.hang._more_calls import exited_in_order, more_calls
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open
-from diagnostics.contract.findings import Finding, Remedy, worded
+from diagnostics.contract.findings import Finding, Remedy
 
 ID = "hang.uneven_iterations"
 _TEXTS = Texts(__file__)
@@ -59,10 +59,10 @@ def _ended(stall: Stall) -> list[Finding]:
     figures: dict[str, object] = {"left": left, "who": ranks, "agree": _divergence.EQUALLY_OFTEN}
     if isinstance(left, MoreCalls):
         figures["extra"] = left.extra[0]
-        facts = worded(_TEXTS, said="another_round", **figures)
+        facts = _TEXTS.facts("another_round", **figures)
         return [more_calls(stall, left, ID, facts, _MORE_CONFIDENCE)] if left.kind == "another round" else []
     if isinstance(left, RoundUnknown):
-        facts = worded(_TEXTS, said="no_dump" if left.no_dump else "no_rounds", **figures)
+        facts = _TEXTS.facts("no_dump" if left.no_dump else "no_rounds", **figures)
         return [Finding(cause=ID, status="undecided", facts=facts, confidence=0.0, victims=exited.victims)]
     evidence = tuple(end.evidence for end in exited.endings[:6])
     if isinstance(left, EarlierStep):
@@ -71,7 +71,7 @@ def _ended(stall: Stall) -> list[Finding]:
             _parts.confirmed(
                 job,
                 ID,
-                worded(_TEXTS, said="earlier_step", **figures),
+                _TEXTS.facts("earlier_step", **figures),
                 _STEP_CONFIDENCE,
                 evidence=evidence,
                 seen={left.peer: f"in step {left.peer_step}"},
@@ -89,7 +89,7 @@ def _ended(stall: Stall) -> list[Finding]:
         _parts.confirmed(
             job,
             ID,
-            worded(_TEXTS, said="between_rounds", **figures),
+            _TEXTS.facts("between_rounds", **figures),
             _ROUND_CONFIDENCE if placed else _ROUND_UNPLACED_CONFIDENCE,
             evidence=evidence,
             seen={left.peer: waits},

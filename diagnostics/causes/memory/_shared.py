@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory, Prediction
 from diagnostics.causes.declared import Texts
-from diagnostics.contract.findings import Cost, Facts, Finding, Where
+from diagnostics.contract.findings import Cost, EvidenceItem, Facts, Finding, Where
 from diagnostics.contract.formatting import Phrase, bytes_text, ranks_spoken
 from diagnostics.evidence.model import Frame
 
@@ -44,7 +44,21 @@ def confirmed(
 ) -> list[Finding]:
     """Return the finding that it is so; without a line of its own it gets those in which its ranks ran out."""
     finding = Finding(cause=cause, status="confirmed", facts=facts, ranks=tuple(ranks), **more)
-    return [replace(finding, where=finding.where or job.ran_out_at(finding.ranks), cost=Cost(cost_bytes, "bytes"))]
+    there = [
+        place for rank, at in job.ran_out_at(finding.ranks) for place in where(at, False, rank, TEXTS.phrase("out"))
+    ]
+    return [replace(finding, where=finding.where or tuple(there), cost=Cost(cost_bytes, "bytes"))]
+
+
+def peak_items(job: JobMemory) -> tuple[EvidenceItem, ...]:
+    """Return where the highest recorded peak was, as a line of evidence."""
+    rank = job.highest()
+    if rank is None or rank.curve is None:
+        return ()
+    step = "" if rank.curve.peak_step is None else f" in step {rank.curve.peak_step}"
+    region = f", {rank.curve.peak_region}" if rank.curve.peak_region not in ("step", "outside") else ""
+    detail = TEXTS.phrase("peak", rank=rank.rank, peak=job.curve_peak(rank), step=step, region=region)
+    return (EvidenceItem("trace", rank.trace_file, detail),)
 
 
 def call_site(call: Gather, ranks: tuple[int, ...]) -> tuple[Where, ...]:

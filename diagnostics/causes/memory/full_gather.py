@@ -95,7 +95,7 @@ def decide(job: JobMemory) -> list[Finding]:
             step=call.step,
             where=shared.call_site(call, ranks),
             cost_bytes=saved,
-            evidence=(item, *job.peak_items()),
+            evidence=(item, *shared.peak_items(job)),
         )
     if largest is not None and whole:
         return _part(largest, whole)

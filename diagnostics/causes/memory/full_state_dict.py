@@ -52,7 +52,7 @@ def decide(job: JobMemory) -> list[Finding]:
         return shared.confirmed(
             ID,
             job,
-            worded(_TEXTS, who=who, function=saving[0].saving, messages=counted(len(saving[:4]), "message")),
+            _TEXTS.facts(who=who, function=saving[0].saving, messages=counted(len(saving[:4]), "message")),
             confidence=0.85,
             ranks=ranks,
             cost_bytes=max(record.requested_bytes or 0 for record in saving),
@@ -94,7 +94,7 @@ def decide(job: JobMemory) -> list[Finding]:
             step=call.step,
             where=shared.call_site(call, ranks),
             cost_bytes=alive,
-            evidence=(item, *job.peak_items()),
+            evidence=(item, *shared.peak_items(job)),
         )
     if job.size.shards == 1:
         return shared.unsharded(ID, job)

@@ -46,8 +46,7 @@ def decide(job: JobMemory) -> list[Finding]:
         return shared.confirmed(
             ID,
             job,
-            worded(
-                _TEXTS,
+            _TEXTS.facts(
                 placing=record.placing,
                 held=Bytes(record.allocated_bytes or 0),
                 size=Bytes(record.total_bytes or 0),

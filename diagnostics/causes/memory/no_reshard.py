@@ -148,7 +148,7 @@ def _kept(job: JobMemory, kept: Kept, unit_bytes: int, seen: Iterable[int], item
         confidence=0.95 if job.is_dtk or job.out_of_memory else 0.75,
         ranks=job.ranks_of(seen, job.size.world_size or 0),
         cost_bytes=saved,
-        evidence=(item, *job.peak_items()),
+        evidence=(item, *shared.peak_items(job)),
     )
 
 

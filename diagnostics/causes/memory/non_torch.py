@@ -4,7 +4,7 @@ from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import Finding, worded
+from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import Bytes
 
 ID = "memory.non_torch"
@@ -33,9 +33,8 @@ def decide(job: JobMemory) -> list[Finding]:
         return shared.confirmed(
             ID,
             job,
-            worded(
-                _TEXTS,
-                said=holder,
+            _TEXTS.facts(
+                holder,
                 where=shared.rank_names([record.rank]) if record.rank is not None else "the device",
                 outside=Bytes(outside),
                 total=Bytes(total),

@@ -85,7 +85,7 @@ def decide(job: JobMemory) -> list[Finding]:
             step=call.step,
             where=shared.call_site(call, ranks),
             cost_bytes=cost,
-            evidence=(item, *job.peak_items()),
+            evidence=(item, *shared.peak_items(job)),
         )
     if worst is not None:
         return [_TEXTS.ruled_out(size=Bytes(worst.call.full_bytes))]

@@ -25,7 +25,8 @@ texts:
     measured: "{count:.1f}"
     remedies:
       - {kind: code, change: "buy {count} more", why: none is left}
-  seen: 'there are {toys: and }'
+  seen: 'there are {toys}'
+  several: 'there are {toys: and }'
   bear: 'a bear with {legs} legs'
   none: All here.
   open: {summary: Nobody looked., missing: a look}
@@ -66,8 +67,8 @@ def test_texts_are_filled_in_with_figures(module: str) -> None:
 
 def test_a_phrase_is_a_row_and_its_figures_until_it_is_shown(module: str) -> None:
     texts = Texts(module)
-    phrase = texts.phrase("seen", toys=[texts.phrase("bear", legs=4), "a car"])
-    assert (phrase.row, str(phrase)) == ("seen", "there are a bear with 4 legs and a car")
+    phrase = texts.phrase("several", toys=[texts.phrase("bear", legs=4), "a car"])
+    assert (phrase.row, str(phrase)) == ("several", "there are a bear with 4 legs and a car")
     shown = plain(EvidenceItem("log", "toys.log", phrase, 3))
     assert shown == {"kind": "log", "file": "toys.log", "detail": str(phrase), "line": 3}
 
@@ -80,3 +81,10 @@ def test_a_row_rules_a_cause_out_or_leaves_it_open(module: str) -> None:
     here, there = texts.undecided(), texts.undecided("open", "toys.other")
     assert (here.status, here.confidence, there.cause) == ("undecided", 0.0, "toys.other")
     assert (text_of(here).summary, text_of(here).missing) == ("Nobody looked.", "a look")
+
+
+def test_what_a_figure_holds_is_not_read_as_a_sentence(module: str) -> None:
+    texts = Texts(module)
+    named = texts.ruled_out("seen", toys="{other:>99999999}")
+    assert text_of(named).summary == "there are {other:>99999999}"
+    assert str(texts.phrase("bear", legs=texts.phrase("none"))) == "a bear with All here. legs"

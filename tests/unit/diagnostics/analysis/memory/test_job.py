@@ -65,8 +65,8 @@ def test_lines_are_those_of_the_named_ranks():
     found.ran_out = [
         RanOut(rank, "cuda", ITEM, site=Frame("/home/me/train.py", 10 + rank, "main")) for rank in range(4)
     ]
-    assert [(place.rank, place.line) for place in found.ran_out_at((1, 3))] == [(1, 11), (3, 13)]
-    assert found.ran_out_at(()) == ()
+    assert [(rank, at.line) for rank, at in found.ran_out_at((1, 3))] == [(1, 11), (3, 13)]
+    assert found.ran_out_at(()) == []
 
 
 @pytest.mark.parametrize(
