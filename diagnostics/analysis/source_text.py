@@ -76,11 +76,12 @@ def called(file: str, inside: Iterable[Frame], function: str, before_s: float | 
     return places.pop() if len(places) == 1 and "no loop" not in places else "unknown"
 
 
-def conditional(frame: Frame, before_s: float | None) -> bool:
-    """Whether a line stands in a branch within its innermost loop or function."""
+def conditional(frame: Frame, before_s: float | None, beside: int = 0) -> bool:
+    """Whether a line stands in a branch within its innermost loop or function, without the line `beside`."""
     tree = _tree(frame.file, before_s)
     around = _innermost(tree, (*_FUNCTIONS, *_LOOPS), [frame.line]) or tree if tree is not None else None
-    return around is not None and _innermost(around, (ast.If, ast.ExceptHandler), [frame.line]) is not None
+    branch = _innermost(around, (ast.If, ast.ExceptHandler), [frame.line]) if around is not None else None
+    return branch is not None and not _spans(branch, beside)
 
 
 def loop_variables(file: str, lines: Iterable[int], before_s: float | None) -> tuple[list[str], bool]:

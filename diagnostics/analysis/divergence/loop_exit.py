@@ -94,9 +94,13 @@ def _parting(one: Call, other: Call) -> tuple[str, int, int] | None:
 
 def in_branch(call: Call, other: Call) -> bool:
     """Whether the program's text has a branch on the call's way from where the paths of the two part."""
-    path = call.stack[::-1]
-    own = path[len(shared_path([path, other.stack[::-1]])) :]
-    return any(source_text.conditional(frame, call.created_s) for frame in own)
+    path, others = call.stack[::-1], other.stack[::-1]
+    level = len(shared_path([path, others]))
+    there = others[level] if level < len(others) else None
+    return any(
+        source_text.conditional(frame, call.created_s, there.line if there and frame.file == there.file else 0)
+        for frame in path[level:]
+    )
 
 
 def by_text(call: Call, body: Sequence[Call]) -> Term | None:

@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.divergence.evidence_terms import OCCASIONAL
+from diagnostics.analysis.divergence.evidence_terms import CERTAIN_BEHIND, OCCASIONAL
 from diagnostics.analysis.divergence.find import Divergence, between, count_votes
+from diagnostics.analysis.divergence.loop_exit import in_branch
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.late import taken_s
 from diagnostics.contract.findings import SURE
@@ -25,8 +26,6 @@ _WITHIN = {"_engine_run_backward": "backward", "_distributed_broadcast_coalesced
 """Functions of torch that communicate in C++, where the error by which a rank gave up came from."""
 _KEY = GroupKey("stacks", "0", DEFAULT_GROUP)
 _UNKNOWN = 0  # Position of a call of which no recorder counted the ones before.
-_BY_TEXT = frozenset({"source behind", "source leaves", "source branches"})
-"""Terms that rest on the program's text, each of which tells what two lines mean that differ."""
 
 
 class InCollective(Struct, frozen=True):
@@ -136,9 +135,15 @@ def compared(inside: Mapping[int, InCollective], world: int) -> Divergence | Non
 
 
 def _told_by_text(divergence: Divergence) -> bool:
-    """Whether the program's text tells why the lines differ, so that no order of the calls has to be guessed."""
-    names = {term.name for term in divergence.explanation.terms}
-    is_told = bool(names & _BY_TEXT) or names >= OCCASIONAL
+    """Whether the program's text tells why the lines differ, so that no order of the calls has to be guessed.
+
+    Who is behind the loop tells it only if each call is made on the way: calls in a branch may have met others of the
+    peers for a while, so that the ranks have parted long before.
+    """
+    names, calls = {term.name for term in divergence.explanation.terms}, (divergence.majority, divergence.minority)
+    is_told = "source branches" in names or names >= OCCASIONAL
+    if names & CERTAIN_BEHIND:
+        is_told = not (in_branch(*calls) or in_branch(*calls[::-1]))
     return is_told and divergence.confidence >= SURE
 
 

@@ -82,6 +82,7 @@ def test_the_text_tells_why_two_lines_differ(
         (["all_reduce", "barrier", "all_reduce"], [TIMED_OUT, CLOSED, TIMED_OUT], 10.0),  # It may have come later.
         (["all_reduce", "all_gather", "all_reduce"], [TIMED_OUT] * 3, 10.0),  # Either side may be a round ahead.
         (["all_reduce", "barrier", "save"], [TIMED_OUT] * 3, 10.0),
+        (["save", "barrier", "barrier"], [TIMED_OUT] * 3, 10.0),  # Its call may have met others of its peers before.
     ],
 )
 def test_two_lines_alone_leave_it_open(tmp_path: Path, calls: list[str], errors: list[str], age_s: float) -> None:
