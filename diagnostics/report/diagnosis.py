@@ -1,6 +1,7 @@
 """Builds the document of a diagnosis: the answer in the first five lines of a terminal, everything on the page."""
 
 from collections.abc import Callable, Sequence
+from urllib.parse import quote
 
 from diagnostics.causes.registry import built_in
 from diagnostics.contract.findings import EvidenceItem, Finding, Where, text_of
@@ -46,13 +47,14 @@ _DRAWN: dict[str, Callable[[Report], doc.Block | None]] = {
 }
 
 
-def document(report: Report, *, brief: bool = False, page: str = "") -> doc.Document:
+def document(report: Report, *, brief: bool = False, page: str = "", files: str = "") -> doc.Document:
     """Return the document of a diagnosis.
 
     Args:
         report: what was found.
         brief: only what the first screen of a terminal shows.
         page: path of the page to name at the end of the terminal's text.
+        files: folder that was diagnosed, relative to the page, for links to the evidence; empty = no links.
     """
     tone = _TONES.get(report.outcome, "bad")
     heading = headline(report)
@@ -66,7 +68,7 @@ def document(report: Report, *, brief: bool = False, page: str = "") -> doc.Docu
         answer=(doc.Span(f"{OUTCOMES[report.outcome]}: ", tone), doc.Span(heading, "strong")),
         lead=(doc.Only(("terminal",), _first_screen(report, brief)), doc.Only(PAGES, _about(report))),
         blocks=(
-            *(() if brief else _sections(report)),
+            *(() if brief else _sections(report, files)),
             doc.Only(("terminal",), (doc.Fields(tuple(end)),) if end else ()),
         ),
         footer="Made by dtk diagnose. Costs are ceilings, not promises; what costs less than 2 % of a step is not "
@@ -174,7 +176,7 @@ def _about(report: Report) -> tuple[doc.Block, ...]:
     return doc.present(source, figures(report), below, waiting, map(doc.Paragraph, report.notes))
 
 
-def _sections(report: Report) -> tuple[doc.Block, ...]:
+def _sections(report: Report, files: str) -> tuple[doc.Block, ...]:
     kinds, (near, others) = families(report), undecided(report)
     drawn = {kind: drawing(report) for kind, drawing in _DRAWN.items()}
     followed = tuple(
@@ -185,7 +187,7 @@ def _sections(report: Report) -> tuple[doc.Block, ...]:
     )
     lacks = tuple(f"{what} (for {', '.join(ids)})" for what, ids in [*missing(near), *missing(others)])
     record = doc.Section("Undecided, and what would record what is missing", (doc.Items(lacks),)) if lacks else None
-    causes = [_cause(report, root, number) for number, root in enumerate(report.root_causes)]
+    causes = [_cause(report, root, number, files) for number, root in enumerate(report.root_causes)]
     return doc.present(
         [doc.Only(PAGES, tuple(causes[:1])), *causes[1:]],
         [block for kind, block in drawn.items() if block and kind in kinds],
@@ -198,13 +200,17 @@ def _sections(report: Report) -> tuple[doc.Block, ...]:
     )
 
 
-def _cause(report: Report, root: Finding, number: int) -> doc.Section:
+def _cause(report: Report, root: Finding, number: int, files: str) -> doc.Section:
     text, cost, places = text_of(root), wording.cost(root.cost), wording.sides(root)
     blame, confidence = wording.blame(root), f"{root.confidence:.0%}"
     rows = {"ranks": blame, "cost": cost, "measured": text.measured, "confidence": confidence}
     more = len(places) - SIDES_SHOWN
     fixes = [doc.Fix(remedy.change, remedy.why, remedy.saves, remedy.kind) for remedy in text.remedies]
-    seen = [(doc.Span(_source(e), "code"), f" {e.detail} ", doc.Span(f"({e.kind})", "soft")) for e in root.evidence]
+    links = [f"{files}/{quote(e.file)}" if files and e.file else "" for e in root.evidence]
+    seen = [
+        (doc.Span(_source(e), "code", href=link), f" {e.detail} ", doc.Span(f"({e.kind})", "soft"))
+        for e, link in zip(root.evidence, links, strict=True)
+    ]
     title = report.title(root.cause) if number else "What happened"
     return doc.Section(
         (f"{title} ", doc.Span(root.cause, "code")),

@@ -17,7 +17,7 @@ def write_beside_run(report: Report, run_folder: Path) -> tuple[str, str]:
     folder = run_folder / "report"
     if folder.is_symlink():  # Somebody else's folder may lead the report over files of the reader.
         return "", f"the report was not written into the run folder: {folder} is a link"
-    built = document(report)
+    built = document(report, files="..")
     forms = {"json": jsonform.dumps(report), "md": markdown.render(built), "html": html.render(built)}
     try:
         folder.mkdir(exist_ok=True)

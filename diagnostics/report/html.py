@@ -74,7 +74,8 @@ def _inline(text: doc.Text) -> Markup:
     parts: list[str] = []
     for span in doc.spans(text):
         if span.tone == "code":
-            parts.append(el("code", span.text) if span.text else "")
+            shown = el("code", span.text) if span.text else Markup("")
+            parts.append(el("a", shown, href=span.href) if shown and span.href else shown)
         elif span.href:
             parts.append(el("a", span.text, href=span.href, class_=span.tone or None))
         else:

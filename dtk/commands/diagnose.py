@@ -1,9 +1,11 @@
 """`dtk diagnose`: where the report goes, exit code. Loads torch never, and nothing but argparse for `--help`."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from diagnostics.contract.invocation import command, typed
 from diagnostics.evidence.limits import MOST_DEPTH, Limits
@@ -63,7 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
         from diagnostics.report import html
         from diagnostics.report.diagnosis import document
 
-        output.write(arguments.html, html.render(document(report)))
+        files = quote(os.path.relpath(path, arguments.html.parent)) if path.is_dir() else ""
+        output.write(arguments.html, html.render(document(report, files=files)))
         page = str(arguments.html)
     text = _rendered(report, arguments, page)
     if arguments.output:

@@ -14,6 +14,7 @@ def test_three_forms_are_written_and_the_page_is_named(tmp_path: Path) -> None:
     page, problem = write_beside_run(full(), tmp_path)
     assert (Path(page), problem) == (tmp_path / "report" / "report.html", "")
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["report.html", "report.json", "report.md"]
+    assert 'href="../flight/rank_00001.pickle"' in (tmp_path / "report" / "report.html").read_text()
     assert json.loads((tmp_path / "report" / "report.json").read_text())["schema"] == "dtk.report/1"
 
 

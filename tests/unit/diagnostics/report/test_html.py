@@ -7,6 +7,9 @@ from html.parser import HTMLParser
 
 import pytest
 
+from diagnostics.contract.findings import EvidenceItem
+from diagnostics.report import html
+from diagnostics.report.diagnosis import document
 from tests.unit.diagnostics.report.samples import HOSTILE, finding, full, report, stacked
 from tests.unit.diagnostics.report.samples import as_page as render
 
@@ -169,3 +172,11 @@ def test_each_rank_has_its_colour_in_the_memory_curve(world, legend):
     assert text.count("<circle") == world
     assert "rank 0: peak 2.79 GiB: logits 1.86 GiB" in text
     assert ("</svg>rank 1*: peak 2.79 GiB" in text) == legend
+
+
+def test_evidence_leads_to_its_file_from_where_the_page_lies() -> None:
+    item = EvidenceItem("trace", "traces/rank 0#.json", "seen", 3)
+    made = report(finding("hang.collective_mismatch", ranks=(1,), evidence=(item,)))
+    assert "<a href" not in render(made).partition('id="cause-0"')[2]
+    page = html.render(document(made, files=".."))
+    assert '<a href="../traces/rank%200%23.json"><code>traces/rank 0#.json:3</code></a>' in page
