@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diagnostics.analysis.processes import usable_cores
 from diagnostics.contract.formatting import counted
 from dtk.config.limits import check_numbers
 from dtk.config.schema import Config, LauncherConfig, RemoteLauncher
@@ -129,11 +130,6 @@ def host_memory(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/
         used = int((group / "memory.current").read_text(encoding="utf-8"))
         whole, free = min(whole, limit), min(free, max(0, limit - used))
     return whole, free
-
-
-def usable_cores() -> int:
-    """Return how many CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def own_threads() -> int | None:

@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from diagnostics.analysis.processes import usable_cores
 from dtk.config.compose import Composed
-from dtk.config.placement import is_remote, ranks_per_node, usable_cores
+from dtk.config.placement import is_remote, ranks_per_node
 from dtk.config.schema import Config
 from dtk.errors import DtkError
 from dtk.plan.job import planned_job

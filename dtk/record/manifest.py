@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.analysis.processes import usable_cores
 from diagnostics.contract.artifacts import SCHEMA_VERSION
 from diagnostics.contract.secrets import is_secret, masked
 from diagnostics.runs.find import made_by_dtk
 from diagnostics.runs.processes import process_start
-from dtk.config.placement import usable_cores
 from dtk.record.nvml import all_devices, open_nvml, text_of
 from dtk.record.run_folder import now
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import chain
 
 from diagnostics.analysis.histories.one_rank import Digest, digest
-from diagnostics.analysis.processes import cores, spread
+from diagnostics.analysis.processes import spread, usable_cores
 from diagnostics.evidence.budget import budget, disk_bytes
 from diagnostics.evidence.calls import CallFile
 from diagnostics.evidence.readers.flight import FlightFile
@@ -37,7 +37,7 @@ def digests(
         for file in on_disk:
             with suppress(OSError):
                 size += file.path.stat().st_size
-        workers = min(cores(), MAX_WORKERS, size // WORTH_BYTES + 1)
+        workers = min(usable_cores(), MAX_WORKERS, size // WORTH_BYTES + 1)
     jobs: list[_Job] = [(rank, files[rank], attempt) for rank in sorted(files)]  # type: ignore[misc]
     yield from spread(_digest, jobs, workers)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from diagnostics.analysis.processes import cores, spread
+from diagnostics.analysis.processes import spread, usable_cores
 from diagnostics.analysis.step_profile.account import account
 from diagnostics.analysis.step_profile.attainable import attainable_percent
 from diagnostics.analysis.step_profile.breakdown import Breakdown
@@ -307,7 +307,7 @@ def _workers(files: list[TraceFile | NsysFile]) -> int:
     for file in files:
         with suppress(OSError):
             total_bytes += file.path.stat().st_size * (_GZIP_RATIO if file.path.suffix == ".gz" else 1)
-    return cores() if total_bytes >= _LARGE_BYTES else 1
+    return usable_cores() if total_bytes >= _LARGE_BYTES else 1
 
 
 def read_one(file: TraceFile | NsysFile) -> list[RankProfile] | str:

@@ -2,8 +2,9 @@ import socket
 
 import pytest
 
+from diagnostics.analysis.processes import usable_cores
 from dtk.config import placement as rules
-from dtk.config.placement import check_port, host_memory, place, usable_cores
+from dtk.config.placement import check_port, host_memory, place
 from dtk.config.schema import LauncherConfig, LocalLauncher
 from dtk.errors import DtkError
 from dtk.strategies.ddp import DDPConfig
