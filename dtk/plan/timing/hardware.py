@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
+from diagnostics.contract.files import replacing
 from dtk.config.folders import HARDWARE, search_path
 from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
@@ -158,9 +159,8 @@ def store_hardware(hardware: Hardware, path: Path) -> None:
     head = f"# {hardware.name}: written by dtk.\n# Use: dtk plan hardware={hardware.name}\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_text(head + yaml.safe_dump(plain, sort_keys=False), encoding="utf-8")
-        partial.replace(path)
+        with replacing(path) as aside:
+            aside.write_text(head + yaml.safe_dump(plain, sort_keys=False), encoding="utf-8")
     except OSError as error:
         raise DtkError(f"{path} cannot be written", str(error), "set XDG_DATA_HOME to a writable folder") from error
 
