@@ -4,8 +4,9 @@ A dtk run compares them bit by bit every `record.replica_hash_every` steps; this
 """
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
 
+from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from diagnostics.analysis.metrics_series import Figures, read
@@ -21,6 +22,21 @@ MAX_SHOWN = 8
 """Ranks that are listed, and events that are shown as evidence."""
 
 
+class Difference(Struct, frozen=True):
+    """One comparison of a run in which ranks differed, as a rank wrote it down."""
+
+    step: int
+    ranks: tuple[int, ...]
+    """Those that differ from most others."""
+    group: tuple[int, ...]
+    dimension: str | None = None
+    """`tp` where the ranks are those of a tensor-parallel group."""
+    parameter: str | None = None
+    parameters_affected: int | None = None
+    parameters_seen: int | None = None
+    tie: bool = False
+
+
 def _words(finding: Finding, is_tie: bool, equal_step: int | None, parameter: str, affected: int, seen: int) -> Text:
     """Say which ranks drifted apart when, and what to look for; at `equal_step` they were equal for the last time."""
     row = "not_later" if equal_step is None else "between"
@@ -31,14 +47,14 @@ def _words(finding: Finding, is_tie: bool, equal_step: int | None, parameter: st
 
 def decide(figures: Figures) -> list[Finding]:
     """Read what the run found when it compared the replicas of data parallelism."""
-    return compared(figures, ID, _words, lambda event: event.get("dimension") != "tp", _without)
+    return compared(figures, ID, _words, lambda difference: difference.dimension != "tp", _without)
 
 
 def compared(
     figures: Figures,
     cause: str,
     words: Callable[..., Text],
-    of: Callable[[dict[str, Any]], bool],
+    of: Callable[[Difference], bool],
     without: Callable[[Evidence, RunEvidence], Finding | None],
 ) -> list[Finding]:
     """Return what the run found when it compared ranks that should hold the same.
@@ -53,12 +69,7 @@ def compared(
     evidence, run = figures.evidence, figures.evidence.run
     if run is None:
         return [_TEXTS.undecided("open", cause)]
-    drifted = [
-        (rank, event)
-        for rank, event in _events(run, "replica_divergence")
-        if isinstance(event.get("step"), int) and _are_ranks(event.get("ranks")) and _are_ranks(event.get("group"))
-        if of(event)
-    ]  # A damaged file may hold others.
+    drifted = [(rank, difference) for rank, difference in _differences(run) if of(difference)]
     if drifted:
         return [replace(_drifted(evidence, run, drifted, words), cause=cause)]
     if (nothing := without(evidence, run)) is not None:
@@ -78,44 +89,46 @@ def _without(evidence: Evidence, run: RunEvidence) -> Finding | None:
     return None
 
 
-def _events(run: RunEvidence, name: str) -> list[tuple[int, dict[str, Any]]]:
-    return [
-        (rank, event) for rank, events in sorted(run.events.items()) for event in events if event.get("name") == name
-    ]
+def _differences(run: RunEvidence) -> list[tuple[int, Difference]]:
+    """Return what each rank wrote down; a damaged file may hold what is none."""
+    found = []
+    for rank, events in sorted(run.events.items()):
+        for event in events:
+            if event.get("name") == "replica_divergence":
+                with suppress(ValidationError):
+                    found.append((rank, convert(event, Difference)))
+    return found
 
 
 def _equal_steps(run: RunEvidence) -> list[int]:
-    return [event["step"] for _, event in _events(run, "replicas_equal") if isinstance(event.get("step"), int)]
-
-
-def _are_ranks(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(rank, int) for rank in value)
+    events = (event for of_rank in run.events.values() for event in of_rank if event.get("name") == "replicas_equal")
+    return [event["step"] for event in events if isinstance(event.get("step"), int)]
 
 
 def _drifted(
-    evidence: Evidence, run: RunEvidence, drifted: list[tuple[int, dict[str, Any]]], words: Callable[..., Text]
+    evidence: Evidence, run: RunEvidence, drifted: list[tuple[int, Difference]], words: Callable[..., Text]
 ) -> Finding:
-    step = min(event["step"] for _, event in drifted)
-    first = [(rank, event) for rank, event in drifted if event["step"] == step]
-    minority = tuple(sorted({rank for _, event in first for rank in event["ranks"]}))
-    group = tuple(sorted({rank for _, event in first for rank in event["group"]}))
-    named = next((event for rank, event in first if rank in minority and event.get("parameter")), {})
+    step = min(difference.step for _, difference in drifted)
+    first = [(rank, difference) for rank, difference in drifted if difference.step == step]
+    minority = tuple(sorted({rank for _, difference in first for rank in difference.ranks}))
+    group = tuple(sorted({rank for _, difference in first for rank in difference.group}))
+    named = next((seen for rank, seen in first if rank in minority and seen.parameter), first[0][1])
     last = run.status.step if run.status else None
     items = []
-    for rank, event in first[:MAX_SHOWN]:
+    for rank, difference in first[:MAX_SHOWN]:
         file = evidence.relative(RunPaths(run.root).events(rank))
-        row = "seen_parameter" if event.get("parameter") else "seen"
-        items.append(EvidenceItem("events", file, _TEXTS.phrase(row, step=step, event=event)))
+        row = "seen_parameter" if difference.parameter else "seen"
+        items.append(EvidenceItem("events", file, _TEXTS.phrase(row, step=step, event=difference)))
     return Finding(
         cause=ID,
         status="confirmed",
         facts=worded(
             words,
-            is_tie=any(event.get("tie") for _, event in first),
+            is_tie=any(difference.tie for _, difference in first),
             equal_step=max((equal for equal in _equal_steps(run) if equal < step), default=None),
-            parameter=named.get("parameter", ""),
-            affected=named.get("parameters_affected", 0),
-            seen=named.get("parameters_seen", 0),
+            parameter=named.parameter or "",
+            affected=named.parameters_affected or 0,
+            seen=named.parameters_seen or 0,
         ),
         confidence=0.97,
         ranks=minority,

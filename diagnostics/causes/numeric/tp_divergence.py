@@ -32,7 +32,7 @@ def _without(evidence: Evidence, run: RunEvidence) -> Finding | None:
 
 def decide(figures: Figures) -> list[Finding]:
     """Read what the run found when it compared the ranks of each tensor-parallel group."""
-    return compared(figures, ID, _words, lambda event: event.get("dimension") == "tp", _without)
+    return compared(figures, ID, _words, lambda difference: difference.dimension == "tp", _without)
 
 
 CAUSE = declared(__file__, read, decide)
