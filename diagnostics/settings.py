@@ -34,9 +34,7 @@ def place(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
 def mark_injected(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings; in a run with an injected fault, the confirmed ones carry its name."""
     name = evidence.run.injected if evidence.run is not None else ""
-    return [
-        replace(finding, injected=name) if finding.status == "confirmed" and name else finding for finding in findings
-    ]
+    return [replace(each, injected=name) if each.status == "confirmed" and name else each for each in findings]
 
 
 def _open(finding: Finding) -> bool:

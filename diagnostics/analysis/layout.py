@@ -79,8 +79,5 @@ def named(evidence: Evidence, findings: Collection[Finding]) -> list[Finding]:
     mesh = layout(evidence)
     if mesh is None or mesh.world_size in (mesh.degrees[name] for name in ("dp_shard", "dp_replicate")):
         return list(findings)  # Data parallelism alone: there is one group.
-    groups = [(finding, finding.group, mesh.name(finding.group.ranks) if finding.group else "") for finding in findings]
-    return [
-        replace(finding, group=replace(group, desc=name)) if name and group else finding
-        for finding, group, name in groups
-    ]
+    groups = [(each, each.group, mesh.name(each.group.ranks) if each.group else "") for each in findings]
+    return [replace(each, group=replace(group, desc=name)) if name and group else each for each, group, name in groups]

@@ -32,8 +32,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "cut_sets": report.cut_sets,
         "measures": report.measures | waiting,
         "coverage": [
-            {name: value for name, value in structs.asdict(kind).items() if name != "absent"}
-            for kind in report.coverage
+            {key: value for key, value in structs.asdict(kind).items() if key != "absent"} for kind in report.coverage
         ],
     }
     return cast(dict[str, Any], plain(values))

@@ -76,7 +76,7 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
     job, first, at = stall.job, case.ranks[0], case.standing
     waits = f"waits in {case.call.text}"
     if at.frame is not None:
-        place = _parts.where(first, at.frame, f"stands there, {at.words}")
+        place = _parts.where(first, at.frame, f"is there, {at.words}")
     else:
         place = _parts.where(first, case.last, f"last called {case.last.text}" if case.last else None)
     stack = EvidenceItem("stacks", case.stack_file, f"rank {first}: {doing(at)}")
@@ -103,9 +103,7 @@ def _outside(case: HostOutside) -> Finding:
     waiting, place = next(iter(case.inside.items()))
     unsure = case.working or not place.site
     seen = _SEEN_CONFIDENCE if case.blocked_s >= STALL_S else _ONE_STACK_CONFIDENCE
-    stands = [
-        _parts.where(rank, at.frame, f"stands there, {at.words}") for rank, at in list(case.standings.items())[:4]
-    ]
+    stands = [_parts.where(rank, at.frame, f"is there, {at.words}") for rank, at in list(case.standings.items())[:4]]
     stacks = [
         EvidenceItem("stacks", case.files[rank], f"rank {rank}: {doing(at)}") for rank, at in case.standings.items()
     ]
