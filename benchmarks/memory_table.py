@@ -1,6 +1,6 @@
 """Bytes of model states per parameter, measured in whole runs, beside the table of `dtk plan --memory-table`. Markdown.
 
-    python benchmarks/memory_table.py
+    python benchmarks/memory_table.py [MODEL [FIRST_ROW]]
 
 Runs of 2 ranks on the CPU with AdamW. Before the update of the last step, when a backward has freed its activations, a
 rank counts the memory of every tensor of floating numbers that is alive: weights, gradients, master weights, moments,
@@ -67,10 +67,14 @@ def measured(strategy: str, precision: str, model: str) -> float:
         job += ["data=synthetic", f"train.steps={STEPS}", "checkpoint=off", "train.evaluate_every=-1", "record=light"]
         job += ["launcher.device=cpu", "launcher.threads=1", f"runs_folder={folder}/runs", "data.sequence_length=16"]
         job += [f"callbacks=[{{_target_: memory_table.States, arguments: {{folder: {folder}}}}}]"]
+        if strategy.startswith("deepspeed"):  # Its default buffers are thousands of times such a model.
+            sizes = dict.fromkeys(("reduce_bucket_size", "stage3_prefetch_bucket_size"), 65536)
+            Path(folder, "ds.json").write_text(json.dumps({"zero_optimization": sizes}))
+            job.append(f"strategy.config={folder}/ds.json")
         command = [sys.executable, "-m", "dtk.run", *job, "allow_targets=[memory_table.*]"]
         subprocess.run(command, cwd=Path(__file__).parent, check=True, capture_output=True, timeout=600)
-        (manifest,) = Path(folder, "runs").glob("*/summary.json")
-        parameters = json.loads(manifest.read_text())["figures"]["parameters"]
+        (summary,) = Path(folder, "runs").glob("*/summary.json")
+        parameters = json.loads(summary.read_text())["figures"]["parameters"]
         return sum(json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS)) / parameters / RANKS
 
 
@@ -79,7 +83,7 @@ def main() -> None:
     model = sys.argv[1] if len(sys.argv) > 1 else "gpt2_tiny"
     table = {training.name: training for training in TRAININGS}
     print("| strategy | precision | row of the table | stage | table | measured |\n" + "|---" * 6 + "|")
-    for strategy, precision, row, stage in ROWS:
+    for strategy, precision, row, stage in ROWS if len(sys.argv) < 3 else ROWS[int(sys.argv[2]) :]:
         planned, found = table[row].rank_bytes(1, stage, RANKS), measured(strategy, precision, model)
         print(f"| {strategy} | {precision} | {row} | {stage} | {planned:g} | {found:.2f} |", flush=True)
 

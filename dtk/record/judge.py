@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,13 +28,16 @@ class Judge:
         self.peers = [Peer() for _ in range(world_size)]
         self._keys = [f"rank/{rank}" for rank in range(world_size)]
 
-    def read(self, store: Store, elapsed_s: float, silent_s: float) -> None:
+    def read(
+        self, store: Store, elapsed_s: float, silent_s: float, computes: Callable[[int, float], bool] = lambda *_: False
+    ) -> None:
         """Take in what the ranks published.
 
         Args:
             store: where they did.
             elapsed_s: since the last reading.
             silent_s: for how long rank 0 is known to have been silent, on another rank's first reading.
+            computes: whether a rank that has been silent for so long is seen to work all the same.
         """
         heard = [bool(peer.raw) for peer in self.peers]
         present = [rank for rank, key in enumerate(self._keys) if all(heard) or store.check([key])]
@@ -42,7 +46,7 @@ class Judge:
             raw = answers.get(rank, b"")
             before_s = silent_s if rank == 0 and not any(heard) else 0.0
             if raw == peer.raw:
-                peer.silent_s += before_s or elapsed_s
+                peer.silent_s = 0.0 if computes(rank, peer.silent_s) else peer.silent_s + (before_s or elapsed_s)
                 continue
             peer.silent_s = before_s
             peer.raw = raw

@@ -24,7 +24,7 @@ from diagnostics.contract.artifacts import ENDED_BY_WATCH, RunPaths, Verdict, re
 from diagnostics.evidence.ring.format import parse
 from dtk.config.schema import WatchConfig
 from dtk.parallel.regions import current
-from dtk.record.activity import Activity, where_main_thread_is
+from dtk.record.activity import BUSY, Activity, scheduled_s, where_main_thread_is
 from dtk.record.collectives import CollectiveLog
 from dtk.record.desync import Called, called_at, desync, left_at, place_of, stall
 from dtk.record.frames import PLUMBING
@@ -71,6 +71,8 @@ class Watch:
         self._still: dict[str, int] = {}
         self._judge = Judge(self.world_size)
         self._beat = b""
+        self._ran: dict[int, tuple[float, float]] = {}
+        """Of silent ranks: when they were looked at, and for how long they had run until then."""
         self._beat_age_s = 0.0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -130,7 +132,8 @@ class Watch:
         if store.check(["verdict"]):
             self._end(store, json.loads(store.get("verdict")))
         elif self._is_judge(store, elapsed_s):
-            self._judge.read(store, elapsed_s * self._judge_every(), self._beat_age_s if self.rank else 0.0)
+            before_s = self._beat_age_s if self.rank else 0.0
+            self._judge.read(store, elapsed_s * self._judge_every(), before_s, self._computes)
             finding = self._judge.find(self._limit_s(stepping=True), self._limit_s(stepping=False))
             if finding is not None:
                 store.compare_set("verdict", "", json.dumps({**finding, "judge": self.rank}))
@@ -166,9 +169,28 @@ class Watch:
                 store.set("judge", str(self._ticks))
             return due
         beat = store.get("judge") if store.check(["judge"]) else b""
-        self._beat_age_s = 0.0 if beat != self._beat else self._beat_age_s + elapsed_s
+        alive = beat != self._beat or self._computes(0, self._beat_age_s)
+        self._beat_age_s = 0.0 if alive else self._beat_age_s + elapsed_s
         self._beat = beat
         return self._beat_age_s > self._limit_s(stepping=True) + 2 * (self.rank - 1)
+
+    def _computes(self, rank: int, silent_s: float) -> bool:
+        """Whether the main thread of a silent rank takes a core: native code that holds Python's lock silences a watch.
+
+        Only of a rank of this host, and of a job on the CPU: a thread that waits for a CUDA device may spin.
+        """
+        pid = self._pid(rank) if silent_s >= SILENT_S and self.device_type == "cpu" else None
+        if pid is None or (scheduled := scheduled_s(pid)) is None:
+            return False
+        now = time.monotonic(), sum(scheduled)
+        before, self._ran[rank] = self._ran.get(rank, now), now
+        return now[1] - before[1] > BUSY * (now[0] - before[0])
+
+    def _pid(self, rank: int) -> int | None:
+        """Return the process of a rank, if it is one of this host."""
+        beat = read_heartbeat(self.paths.heartbeat(rank))
+        here = beat is not None and (beat.attempt, beat.host) == (self.attempt, socket.gethostname())
+        return beat.pid if beat is not None and here else None
 
     def _limit_s(self, stepping: bool) -> float:
         config = self.config
@@ -225,10 +247,9 @@ class Watch:
         store.set("concluded", json.dumps(asdict(verdict)))
         for rank in silent:
             # A stopped process of this host ignores the launcher's SIGTERM.
-            beat = read_heartbeat(self.paths.heartbeat(rank))
-            if beat is not None and (beat.attempt, beat.host) == (self.attempt, socket.gethostname()):
+            if (pid := self._pid(rank)) is not None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(beat.pid, signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
 
     def _keep(self, verdict: Verdict) -> None:
         """Every node has it, also where each writes to a folder of its own."""

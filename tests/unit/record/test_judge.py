@@ -1,15 +1,20 @@
 """What ranks publish of their calls: packed and read back as it was, and the first difference is found."""
 
 import json
+import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
+from diagnostics.contract.artifacts import RunPaths
 from dtk.config.schema import WatchConfig
 from dtk.record.desync import first_difference
+from dtk.record.heartbeat import HeartbeatFile
 from dtk.record.judge import Judge, pack, unpack
+from dtk.record.watch import Watch
 
 HASHES = st.lists(st.integers(0, 2**64 - 1), max_size=64)
 CALLS = st.lists(st.sampled_from("abc"), min_size=1, max_size=20)
@@ -69,3 +74,41 @@ def test_a_quarter_of_an_hour_of_one_ranks_work_is_no_stall(stepping: bool) -> N
         if judge.find(limits.stall_timeout_s, limits.first_step_timeout_s) is not None:
             found.append(second)
     assert found[0] == 900 + (limits.stall_timeout_s if stepping else limits.first_step_timeout_s)
+
+
+def test_a_rank_whose_watch_is_silent_while_it_computes_is_no_stall() -> None:
+    """Native code that holds Python's lock: the thread that reports cannot run."""
+    store, judge = HashStore(), Judge(2)
+    told = {"tick": 1, "idle_s": 0.0, "stepping": True, "leaving": "", "sound": True, "groups": {}}
+    for rank in range(2):
+        store.set(f"rank/{rank}", json.dumps(told))
+    working = True
+    judge.read(store, 1.0, 0.0)
+    for _ in range(900):
+        judge.read(store, 1.0, 0.0, lambda rank, silent_s: working and rank == 1 and silent_s >= 3.0)
+        assert judge.find(limit_s=120.0, first_limit_s=600.0) is None
+    working = False
+    for _ in range(121):
+        judge.read(store, 1.0, 0.0, lambda rank, silent_s: working)
+    found = judge.find(limit_s=120.0, first_limit_s=600.0)
+    assert found is not None and found["kind"] == "stall"
+
+
+def test_only_a_process_of_this_host_that_takes_a_core_computes(tmp_path: Path) -> None:
+    watch, paths = Watch.__new__(Watch), RunPaths(tmp_path)
+    watch.paths, watch.attempt, watch.device_type, watch._ran = paths, 0, "cpu", {}
+    beat = HeartbeatFile(paths.heartbeat(1), 0)
+    beat.start()
+    try:
+        assert not watch._computes(1, 5.0)  # Nothing to compare with yet.
+        end_s = time.process_time() + 0.2
+        while time.process_time() < end_s:
+            pass
+        assert not watch._computes(1, 1.0) and watch._computes(1, 5.0)
+        time.sleep(1.0)
+        assert not watch._computes(1, 5.0)
+        assert not watch._computes(0, 5.0)
+        watch.device_type = "cuda"
+        assert not watch._computes(1, 5.0)
+    finally:
+        beat.close("end")
