@@ -161,8 +161,9 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
 
 def _counts(report: Report) -> str:
     near, others = undecided(report)
-    texts = [f"{count(report)['ruled_out']} causes ruled out", f"{len(near)} of this kind undecided" if near else ""]
-    return "; ".join(filter(None, [*texts, others_text(others)]))
+    kinds = [f"{len(near)} of this kind"] * bool(near) + [f"{len(others)} of other kinds"] * bool(others)
+    undecided_text = f"{' and '.join(kinds)} could not be decided" if kinds else ""
+    return "; ".join(filter(None, [f"{count(report)['ruled_out']} causes ruled out", undecided_text]))
 
 
 def _about(report: Report) -> tuple[doc.Block, ...]:

@@ -56,7 +56,8 @@ def example() -> Report:
         ),
     )
     trees = built_in()
-    ruled_out, undecided = (int(number) for number in re.findall(r"(\d+) causes (?:ruled out|of )", printed()))
+    counts = re.findall(r"(\d+) (?:causes ruled out|of other kinds)", printed())
+    ruled_out, undecided = map(int, counts)
     others = sorted(set(all_leaves(trees)) - {found.cause})
     hang, memory = ([cause for cause in others if cause.startswith(family)] for family in ("hang.", "memory."))
     out = [*hang, *memory][:ruled_out]

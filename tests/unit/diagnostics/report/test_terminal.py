@@ -115,7 +115,7 @@ def test_what_is_undecided_of_other_kinds_of_trouble_is_one_folded_line() -> Non
     slow, memory = unlike("overlap.skew", "a trace"), unlike("memory.leak", "a snapshot")
     made = report(mismatch(), slow, memory, unlike("overlap.sync_point", "a trace"))
     (rest,) = lines_of(made, "rest")
-    assert rest.endswith(" causes ruled out; 3 causes of memory and speed could not be decided")
+    assert rest.endswith(" causes ruled out; 3 of other kinds could not be decided")
     assert lines_of(made, "needed") == [], "neither is about a hang, and the cause is sure"
     whole = render(made, columns=None, colour=False, verbose=True)
     assert "a trace (for overlap.skew, overlap.sync_point)" in whole and "a snapshot (for memory.leak)" in whole
@@ -126,7 +126,7 @@ def test_advice_is_about_the_trouble_that_was_found() -> None:
     doubtful = report(replace(mismatch(), confidence=0.6), *open_ones)
     assert lines_of(doubtful, "needed") == ["the launcher's log (for hang.rank_killed)"]
     (rest,) = lines_of(doubtful, "rest")
-    assert "; 1 of this kind undecided; 1 cause of speed could not be decided" in rest
+    assert "; 1 of this kind and 1 of other kinds could not be decided" in rest
     sure = report(mismatch(), *open_ones)
     assert lines_of(sure, "needed") == []
 
