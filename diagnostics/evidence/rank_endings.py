@@ -127,8 +127,9 @@ def settle_exit_codes(endings: dict[int, Ending], others: bool) -> dict[int, End
 def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list[int]) -> dict[int, Ending]:
     """Add what a log shows without a rank, where no rank is known to have failed by itself.
 
-    That is the only exception; without one, the last line of an exception about memory, or a kill of the kernel. An
-    exception about a lost peer counts where nothing else is known: it shows that another rank failed before.
+    That is the only exception; without one, or where it is about a lost peer, the last line of an exception about
+    memory, or a kill of the kernel. An exception about a lost peer counts where nothing else is known: it shows that
+    another rank failed before.
 
     Args:
         evidence: with all errors.
@@ -143,7 +144,7 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     bare = [] if memory_kills(evidence) else homeless
     unnamed = [ends.of_error(error, rank) for error in [error for error in homeless if error.type] or bare]
     own = [ending for ending in unnamed if ending.by_itself]
-    if not unnamed:
+    if not own:
         died = [fact for fact in evidence.facts if fact.kind == "worker_died"]  # As Ray notices it.
         workers = (Ending(rank, "killed", str(fact.fields["detail"]), ends.line_item(fact)) for fact in died)
         own = [*_of_memory(evidence, rank), *workers][:1]

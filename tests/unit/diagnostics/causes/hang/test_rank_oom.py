@@ -56,3 +56,12 @@ def test_nccl_s_own_warning_tells_that_the_device_was_full(tmp_path: Path) -> No
     (tmp_path / "job.log").write_text(closed + full)
     (root,) = diagnose(tmp_path).root_causes
     assert root.cause == "hang.rank_oom" and "leave NCCL room" in text_of(root).remedies[0].change
+
+
+def test_the_warning_is_the_reason_of_an_error_that_names_none(tmp_path: Path) -> None:
+    full = "n1:4:5 [3] enqueue.cc:1085 NCCL WARN Cuda failure 'out of memory'\n"
+    (tmp_path / "job.log").write_text(full + "RuntimeError: NCCL Error 1: unhandled cuda error\n")
+    (root,) = diagnose(tmp_path).root_causes
+    assert root.cause == "hang.rank_oom"
+    (tmp_path / "job.log").write_text(full + "Traceback (most recent call last):\nKeyError: 'label'\n")
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["hang.rank_raised"]
