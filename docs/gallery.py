@@ -37,7 +37,7 @@ def render() -> str:
             report = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True).stdout
             # Paths without the folder of the repository; in two columns the second one stays where it is.
             report = re.sub(
-                rf"{re.escape(ROOT)}(\S+ in \S+(?: {(2,)})?)", lambda m: m[1] + GAP * m[1].endswith("  "), report
+                rf"{re.escape(ROOT)}(\S+ in \S+(?: {{2,}})?)", lambda m: m[1] + GAP * m[1].endswith("  "), report
             )
             report = report.replace(ROOT, "").replace(sys.executable + " -m dtk", "dtk")
             text += f"\n## {title}\n`dtk run fault={fault}`\n```\n{report.rstrip()}\n```\n"
