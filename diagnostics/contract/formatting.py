@@ -99,6 +99,9 @@ class Phrase(Struct, frozen=True):
     def __str__(self) -> str:
         return filled(self.text, self.figures)
 
+    def __hash__(self) -> int:
+        return hash(str(self))  # Figures may be lists.
+
 
 class _Filler(Formatter):
     """Fills texts in; see `filled`."""

@@ -249,8 +249,8 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading,
     job, vote, run = stall.job, divergence.vote, stall.job.evidence.run
     victims = set(job.survey.members(vote.key)) | set(vote.present) | job.waits.reaching(vote.present)
     details = {
-        divergence.minority_rank: f"#{divergence.minority.seq} is {divergence.minority.text}",
-        divergence.majority_rank: f"#{divergence.majority.seq} is {divergence.majority.text}",
+        divergence.minority_rank: _parts.says("call_is", call=divergence.minority),
+        divergence.majority_rank: _parts.says("call_is", call=divergence.majority),
     }
     printed = divergence.kind in {"other_arguments", "other_operation"} or bool(payload_text)
     facts = Disagreement(
@@ -286,7 +286,7 @@ def _stands(job: JobState, divergence: Divergence) -> Iterator[EvidenceItem]:
     stacks = job.latest_stacks()
     sides = {divergence.minority_rank: divergence.minority, divergence.majority_rank: divergence.majority}
     for rank, call in sides.items():
-        text = f"rank {rank}: {call.cited(position=False)}"
+        text = _parts.says("of_rank", rank=rank, what=call.cited(position=False))
         if rank in stacks:
             yield EvidenceItem("stacks", stacks[rank].file, text)
         elif rank in job.endings:
@@ -299,7 +299,7 @@ def _both_sides(facts: Disagreement) -> tuple[Where, ...]:
     minority, majority = divergence.minority, divergence.majority
     if facts.kind not in {"left_out", "fewer_iterations", "gradients_not_ready"}:
         return (*_parts.where(divergence.minority_rank, minority), *_parts.where(divergence.majority_rank, majority))
-    there = _parts.where(divergence.majority_rank, majority, f"waits in {majority.text}")
+    there = _parts.where(divergence.majority_rank, majority, _parts.says("waits_in", what=majority.text))
     does = TEXTS.phrase("ends_after" if divergence.ended else "already_in", call=minority.text)
     return (
         *_parts.where(divergence.minority_rank, minority, does),

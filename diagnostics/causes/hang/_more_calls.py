@@ -22,7 +22,7 @@ def more_calls(stall: Stall, case: MoreCalls, cause: str, facts: Facts, confiden
         facts,
         confidence,
         at=first,
-        seen={case.ranks[0]: f"#{first.seq} is {first.text}", case.ended[0]: last},
+        seen={case.ranks[0]: _parts.says("call_is", call=first), case.ended[0]: last},
         evidence=[end.evidence for end in (exited.endings[:6] if exited else ())],
         ranks=case.ranks,
         victims=case.ended,

@@ -16,8 +16,9 @@ from diagnostics.evidence.model import Frame, LogFact
 
 _FILES_SHOWN = 6
 """Dumps that a finding cites."""
-TEXTS = Texts(__file__)
-RECORD = TEXTS.phrase("record")
+says = Texts(__file__).phrase
+"""Says what a rank does, or what its record shows, by a row of the YAML file beside."""
+RECORD = says("record")
 """What records the calls of all ranks."""
 
 
@@ -39,9 +40,10 @@ def dumps(survey: Survey, details: Mapping[int, str | Phrase]) -> tuple[Evidence
     """Return the dumps of these ranks, with what each one shows."""
     records = [(rank, survey.ranks.get(rank)) for rank in sorted(details)[:_FILES_SHOWN]]
     return tuple(
-        EvidenceItem("log" if record.recorders == {PRINTED} else "flight", file, f"rank {rank}: {details[rank]}")
+        EvidenceItem(kind, file, says("of_rank", rank=rank, what=details[rank]))
         for rank, record in records
         if record
+        for kind in ["log" if record.recorders == {PRINTED} else "flight"]
         for file in record.files[:1]
     )
 
@@ -84,10 +86,10 @@ def last_places(last: LastSeen | None) -> tuple[Where, ...]:
     if last is None or last.call.site is None:
         return ()
     region = f" (region {last.call.region})" if last.call.region else ""
-    does = f"was in {last.call.text}{region}" if last.inside else f"last called {last.call.text}{region}"
+    does = says("was_in" if last.inside else "last_called", what=f"{last.call.text}{region}")
     peer: tuple[Where, ...] = ()
     if last.peer_call is not None:
-        peer = where(last.peer, last.peer_call, f"waits in {last.peer_call.text}")
+        peer = where(last.peer, last.peer_call, says("waits_in", what=last.peer_call.text))
     return (*where(last.rank, last.call, does), *peer)
 
 

@@ -73,7 +73,7 @@ def decide(stall: Stall) -> list[Finding]:
 
 def _missed(stall: Stall, case: MissedCall) -> Finding:
     job, here, there = stall.job, case.here, case.there
-    waits = f"waits in {there.text}"
+    waits = _parts.says("waits_in", what=there.text)
     where = (
         *_parts.where(case.ranks[0], here, _divergence.TEXTS.phrase("already_in", call=here.text)),
         *_parts.where(case.peers[0], there, waits),
@@ -90,7 +90,7 @@ def _missed(stall: Stall, case: MissedCall) -> Finding:
         ),
         _MISSED_CONFIDENCE if few else _MISSED_BY_MOST_CONFIDENCE,
         at=there,
-        seen={case.ranks[0]: f"waits in {here.text}", case.peers[0]: waits},
+        seen={case.ranks[0]: _parts.says("waits_in", what=here.text), case.peers[0]: waits},
         ranks=case.culprits,
         victims=tuple(sorted(stuck - set(case.culprits))),
         where=tuple(sorted(where, key=lambda place: place.rank not in case.culprits)),
@@ -98,7 +98,7 @@ def _missed(stall: Stall, case: MissedCall) -> Finding:
 
 
 def _ahead(stall: Stall, case: RanAhead) -> Finding:
-    last = _parts.where(case.others[0], case.last, f"last called {case.last.text}") if case.last else ()
+    last = _parts.where(case.others[0], case.last, _parts.says("last_called", what=case.last.text)) if case.last else ()
     return _parts.confirmed(
         stall.job,
         ID,
@@ -111,7 +111,10 @@ def _ahead(stall: Stall, case: RanAhead) -> Finding:
         ),
         _AHEAD_UNRECORDED_CONFIDENCE if case.may_be_unrecorded else _AHEAD_CONFIDENCE,
         at=case.operation,
-        seen={case.ranks[0]: f"waits in {case.call.text}", case.others[0]: "nothing pending"},
+        seen={
+            case.ranks[0]: _parts.says("waits_in", what=case.call.text),
+            case.others[0]: _parts.says("nothing_pending"),
+        },
         ranks=case.ranks,
         victims=case.others,
         where=(*_parts.where(case.ranks[0], case.call), *last),

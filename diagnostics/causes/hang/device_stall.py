@@ -22,7 +22,7 @@ def decide(stall: Stall) -> list[Finding]:
     details: dict[int, str | Phrase] = dict.fromkeys(case.ranks, _TEXTS.phrase("enqueued"))
     if not case.peers:
         details = {case.ranks[0]: counts}
-    details |= dict.fromkeys(case.peers[:1], f"completed #{case.operation.seq}")
+    details |= dict.fromkeys(case.peers[:1], _parts.says("completed", seq=case.operation.seq))
     where = _parts.where(case.ranks[0], case.call, _TEXTS.phrase("does", call=case.call.text))
     said = ("usual", "others_wait") if case.waiting else "usual"
     facts, victims = _TEXTS.facts(said, case=case, counts=counts), case.waiting

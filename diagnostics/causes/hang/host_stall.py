@@ -74,12 +74,12 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
 
 def _finding(stall: Stall, case: HostStall) -> Finding:
     job, first, at = stall.job, case.ranks[0], case.standing
-    waits = f"waits in {case.call.text}"
+    waits = _parts.says("waits_in", what=case.call.text)
     if at.frame is not None:
-        place = _parts.where(first, at.frame, f"is there, {at.words}")
+        place = _parts.where(first, at.frame, _parts.says("is_there", what=at.words))
     else:
-        place = _parts.where(first, case.last, f"last called {case.last.text}" if case.last else None)
-    stack = EvidenceItem("stacks", case.stack_file, f"rank {first}: {doing(at)}")
+        place = _parts.where(first, case.last, _parts.says("last_called", what=case.last.text) if case.last else None)
+    stack = EvidenceItem("stacks", case.stack_file, _parts.says("of_rank", rank=first, what=doing(at)))
     return Finding(
         cause=ID,
         status="confirmed",
@@ -94,7 +94,10 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
         cost=job.cost(),
         evidence=(
             *((stack,) if case.stack_file else ()),
-            *_parts.dumps(job.survey, {**dict.fromkeys(case.ranks, "nothing pending"), case.waiting[0]: waits}),
+            *_parts.dumps(
+                job.survey,
+                {**dict.fromkeys(case.ranks, _parts.says("nothing_pending")), case.waiting[0]: waits},
+            ),
         ),
     )
 
@@ -103,9 +106,13 @@ def _outside(case: HostOutside) -> Finding:
     waiting, place = next(iter(case.inside.items()))
     unsure = case.working or not place.site
     seen = _SEEN_CONFIDENCE if case.blocked_s >= STALL_S else _ONE_STACK_CONFIDENCE
-    stands = [_parts.where(rank, at.frame, f"is there, {at.words}") for rank, at in list(case.standings.items())[:4]]
+    stands = [
+        _parts.where(rank, at.frame, _parts.says("is_there", what=at.words))
+        for rank, at in list(case.standings.items())[:4]
+    ]
     stacks = [
-        EvidenceItem("stacks", case.files[rank], f"rank {rank}: {doing(at)}") for rank, at in case.standings.items()
+        EvidenceItem("stacks", case.files[rank], _parts.says("of_rank", rank=rank, what=doing(at)))
+        for rank, at in case.standings.items()
     ]
     stands_in = _TEXTS.phrase("stands_in", rank=waiting, place=_stacks.described(place))
     waits = EvidenceItem(place.kind, place.file, stands_in, place.line)
@@ -118,7 +125,7 @@ def _outside(case: HostOutside) -> Finding:
         victims=tuple(case.inside),
         where=(
             *(each for places in stands for each in places),
-            *_parts.where(waiting, place.site, f"waits in {place.op}"),
+            *_parts.where(waiting, place.site, _parts.says("waits_in", what=place.op)),
         ),
         evidence=(*stacks, waits)[:6],
     )

@@ -21,7 +21,7 @@ def decide(stall: Stall) -> list[Finding]:
             _TEXTS.facts("first" if case.first else "usual", ranks=len(case.ranks), call=case.call.cited()),
             _REPORTED_CONFIDENCE if case.transport else _CONFIDENCE,
             at=case.operation,
-            seen=dict.fromkeys(case.ranks[:2], f"waits in {case.call.text}"),
+            seen=dict.fromkeys(case.ranks[:2], _parts.says("waits_in", what=case.call.text)),
             evidence=_parts.lines(case.transport[:3]),
             victims=case.ranks,
             where=_parts.where(case.ranks[0], case.call),

@@ -71,7 +71,7 @@ def _finding(stall: Stall, case: PointToPoint) -> Finding:
     culprits = tuple(rank for rank, _ in case.calls) if case.left_out is None else case.left_out[:1]
     elsewhere = [(rank, call) for rank, call in case.elsewhere if rank in culprits] or case.elsewhere[:1]
     waits: list[tuple[int, Call, str | Phrase]]
-    waits = [(rank, call, f"waits in {call.text}") for rank, call in case.calls[:4]]
+    waits = [(rank, call, _parts.says("waits_in", what=call.text)) for rank, call in case.calls[:4]]
     instead: list[tuple[int, Call, str | Phrase]]
     instead = [(rank, call, _TEXTS.phrase("instead", call=call)) for rank, call in elsewhere]
     return _parts.confirmed(
@@ -79,7 +79,7 @@ def _finding(stall: Stall, case: PointToPoint) -> Finding:
         ID,
         _TEXTS.facts(**_figures(case)),
         _ONE_SIDED_CONFIDENCE if elsewhere else _CYCLE_CONFIDENCE,
-        seen={rank: f"waits in {call.text}" for rank, call in case.calls},
+        seen={rank: _parts.says("waits_in", what=call.text) for rank, call in case.calls},
         ranks=culprits,
         victims=tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(culprits))),
         group=_parts.group(job.survey, case.calls[0][1].key),
@@ -93,7 +93,7 @@ def _finding(stall: Stall, case: PointToPoint) -> Finding:
 
 def _unrecorded(stall: Stall, case: UnrecordedTransfer) -> Finding:
     confidence = _BESIDE_CONFIDENCE if case.waiting else _ALL_CONFIDENCE
-    waits, ranks = f"waits in {case.direction}", list(case.ranks.items())
+    waits, ranks = _parts.says("waits_in", what=case.direction), list(case.ranks.items())
     first = next((rank.site for rank in case.ranks.values() if rank.site is not None), None)
     return _parts.confirmed(
         stall.job,
@@ -107,7 +107,10 @@ def _unrecorded(stall: Stall, case: UnrecordedTransfer) -> Finding:
             count=len(case.ranks) + len(case.waiting),
         ),
         confidence if case.world_known else _SOME_CONFIDENCE,
-        evidence=[EvidenceItem(seen.kind, seen.file, f"rank {rank}: {waits}") for rank, seen in ranks[:6]],
+        evidence=[
+            EvidenceItem(seen.kind, seen.file, _parts.says("of_rank", rank=rank, what=waits))
+            for rank, seen in ranks[:6]
+        ],
         ranks=tuple(case.ranks),
         victims=case.waiting,
         where=tuple(place for rank, seen in ranks[:4] for place in _parts.where(rank, seen.site, waits)),

@@ -79,7 +79,7 @@ def _root_differs(stall: Stall, case: RootDiffers) -> Finding:
         ),
         _ROOT_CONFIDENCE if case.deviating is not None else _ROOT_TIE_CONFIDENCE,
         at=case.operation,
-        seen={**stuck, case.complete[0]: f"#{case.operation.seq} completed"},
+        seen={**stuck, case.complete[0]: _parts.says("completed", seq=case.operation.seq)},
         ranks=ranks,
         victims=tuple(rank for rank in case.members if rank not in ranks),
         where=tuple(place for rank in both for place in _parts.where(rank, case.calls[rank])),

@@ -74,7 +74,7 @@ def _ended(stall: Stall) -> list[Finding]:
                 _TEXTS.facts("earlier_step", **figures),
                 _STEP_CONFIDENCE,
                 evidence=evidence,
-                seen={left.peer: f"in step {left.peer_step}"},
+                seen={left.peer: _parts.says("in_step", step=left.peer_step)},
                 ranks=ranks,
                 victims=left.peers,
                 step=left.step,
@@ -83,8 +83,11 @@ def _ended(stall: Stall) -> list[Finding]:
         ]
     if left.over:
         return []
-    placed, waits = left.last.site is not None and left.size > 1, f"waits in {left.pending.text}"
-    last = _parts.where(ranks[0], left.last, f"last called {left.last.text}")
+    placed, waits = (
+        left.last.site is not None and left.size > 1,
+        _parts.says("waits_in", what=left.pending.text),
+    )
+    last = _parts.where(ranks[0], left.last, _parts.says("last_called", what=left.last.text))
     return [
         _parts.confirmed(
             job,

@@ -68,6 +68,7 @@ def test_texts_are_filled_in_with_figures(module: str) -> None:
 def test_a_phrase_is_a_row_and_its_figures_until_it_is_shown(module: str) -> None:
     texts = Texts(module)
     phrase = texts.phrase("several", toys=[texts.phrase("bear", legs=4), "a car"])
+    assert len({phrase, texts.phrase("several", toys=[texts.phrase("bear", legs=4), "a car"])}) == 1
     assert (phrase.row, str(phrase)) == ("several", "there are a bear with 4 legs and a car")
     shown = plain(EvidenceItem("log", "toys.log", phrase, 3))
     assert shown == {"kind": "log", "file": "toys.log", "detail": str(phrase), "line": 3}
