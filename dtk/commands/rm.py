@@ -29,9 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
         DtkError: a run that is not there or may not be removed, or nobody to ask.
     """
     if bool(arguments.runs) == selects(arguments):
-        examples = f"{command('rm', 'last')}; {command('rm', '--failed')}"
         what = "runs and options that select runs are both given" if arguments.runs else "no run is given"
-        raise DtkError(what, fix=examples)
+        raise DtkError(what, fix=f"{command('rm', 'last')}; {command('rm', '--failed')}")
     asks = not arguments.yes and not arguments.dry_run
     runs, refused = (_named(arguments), []) if arguments.runs else _fitting(arguments)
     if asks and (sys.stdin is None or not sys.stdin.isatty()):

@@ -77,9 +77,7 @@ def _stopped(outputs: Sequence[ChildOutput], backend: str, hosts: Sequence[str])
     absent = [rank for rank in bad if not outputs[rank].records]
     dead = [rank for rank in bad if not outputs[rank].late and "error" not in (outputs[rank].records or [{}])[-1]]
     culprits = dead or absent or bad
-    why = outputs[culprits[0]].problem
-    if absent and not dead:
-        why = f"never joined: {why}"
+    why = f"{'never joined: ' if absent and not dead else ''}{outputs[culprits[0]].problem}"
     text = f"{_listed(culprits, hosts)} of {len(outputs)} on {backend}: {why}"
     waiting = [rank for rank in bad if rank not in culprits]
     begun = [[str(r["begin"]) for r in outputs[rank].records if "begin" in r] for rank in waiting or bad]

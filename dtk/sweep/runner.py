@@ -110,17 +110,16 @@ class Runner:
 
     def _start(self, point: Point, before: Trial | None) -> Resumed:
         """From its last checkpoint if it was interrupted and has one, else from the beginning."""
-        anew = point.thaw(self.sweep.about.id)
-        if before is None or before.run is None or before.state not in ("preempted", "running"):
-            return anew
-        if not complete_checkpoints(RunPaths(before.run)):
-            return anew
-        config = dataclasses.replace(anew.composed.config, resume=str(before.run))
+        fresh = point.thaw(self.sweep.about.id)
+        run = before.run if before is not None and before.state in ("preempted", "running") else None
+        if run is None or not complete_checkpoints(RunPaths(run)):
+            return fresh
+        config = dataclasses.replace(fresh.composed.config, resume=str(run))
         try:
-            return resume(Composed(config, anew.composed.plain, []), self.config_dir)
+            return resume(Composed(config, fresh.composed.plain, []), self.config_dir)
         except DtkError as error:
-            say(f"{typed(before.run)} cannot be continued ({error}); starting the point again")
-            return anew
+            say(f"{typed(run)} cannot be continued ({error}); starting the point again")
+            return fresh
 
     def _headline(self, point: Point, repeat: int) -> None:
         repeats = self.sweep.about.repeats

@@ -78,9 +78,8 @@ def say_ending(sweep: Sweep, code: int, again: str, total: int, metric: dict[str
             say(f"  {names.get(trial.point, '')}{repeat}: {what}{f': {trial.reason}' if trial.reason else ''}{where}")
     if total > len(last):
         say(f"  {counted(total - len(last), 'run')} not started")
-    queued = [trial for trial in last if trial.state == "queued"]
-    if queued:
-        say(f"  {counted(len(queued), 'run')} submitted; compare them when they are done")
+    if queued := sum(trial.state == "queued" for trial in last):
+        say(f"  {counted(queued, 'run')} submitted; compare them when they are done")
     if metric:
         _rank(sweep, metric)
     if sweep.about.method in COMPARED and (compared := comparison(last)) is not None:
