@@ -69,6 +69,7 @@ def measured(strategy: str, precision: str, model: str) -> float:
         job += [f"callbacks=[{{_target_: memory_table.States, arguments: {{folder: {folder}}}}}]"]
         if strategy.startswith("deepspeed"):  # Its default buffers are thousands of times such a model.
             sizes = dict.fromkeys(("reduce_bucket_size", "stage3_prefetch_bucket_size"), 65536)
+            sizes["stage3_param_persistence_threshold"] = 0  # Below it, as all of these are, parameters stay whole.
             Path(folder, "ds.json").write_text(json.dumps({"zero_optimization": sizes}))
             job.append(f"strategy.config={folder}/ds.json")
         command = [sys.executable, "-m", "dtk.run", *job, "allow_targets=[memory_table.*]"]

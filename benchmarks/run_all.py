@@ -25,6 +25,7 @@ PARTS = [
     ["memory_cases.py"],
     ["plan_accuracy.py"],
     ["tiers.py", "--limit-mb", "640"],
+    ["memory_table.py"],
     ["plan_time.py"],
     ["preflight_speed.py"],
     ["amplifiers.py"],
