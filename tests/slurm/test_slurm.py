@@ -1,11 +1,13 @@
-"""`dtk run launcher=slurm` on a real Slurm of two nodes: submitted, requeued, signalled, cancelled, refused."""
+"""`dtk run launcher=slurm` on a real Slurm of two nodes: submitted, requeued, signalled, cancelled, refused, a node lost."""
 
+import json
 import re
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.cli.command import TINY, metrics, only_run, run, status
@@ -116,3 +118,18 @@ def test_what_slurm_refuses_leaves_nothing_behind(slurm, tmp_path):
     assert "Slurm refuses the job" in done.stderr and "partition" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not list((tmp_path / "runs").iterdir())
+
+
+def test_a_node_that_is_lost_ends_the_job(slurm, tmp_path):
+    """Its daemon and all processes of the job on it are gone in one moment; the other node says so and ends."""
+    _, folder = submit(tmp_path / "runs", slurm, "train.steps=100000")
+    wait_until(lambda: "step 5/" in log(folder))
+    lost = psutil.Process(json.loads((folder / "heartbeat" / "rank_00001.json").read_text())["pid"])
+    daemon = int((Path(slurm["SLURM_CONF"]).parent / "slurmd_nb.pid").read_text())
+    step = next(parent for parent in lost.parents() if parent.name() == "slurmstepd")
+    for process in [step, *step.children(recursive=True), psutil.Process(daemon)]:
+        process.kill()
+    wait_until(lambda: status(folder)["state"] not in ("running", "queued"))
+    ended = status(folder)
+    assert ended["state"] == "failed"
+    assert ended["failure"]["rank"] == 1 and ended["failure"]["victims"] == [0]
