@@ -1,4 +1,4 @@
-"""`dtk run launcher=slurm` on a real Slurm of two nodes: submitted, requeued, signalled, cancelled, refused, node lost."""
+"""`dtk run launcher=slurm` on a real Slurm of two nodes: submit, requeue, signal, cancel, refusal, a lost node."""
 
 import json
 import re
