@@ -1,7 +1,7 @@
 """Whether the time of a step is accounted for: a job is called healthy only when its traces say so. No causes."""
 
 from collections.abc import Callable, Sequence
-from statistics import median
+from statistics import median, median_high
 
 from msgspec import Struct
 
@@ -13,8 +13,9 @@ _MOST = 0.1
 WAITING_ON_CPU = 0.3
 """On CPU ranks share the cores with each other and with gloo's threads, so they are late by chance: healthy runs of two
 ranks on two cores wait for up to 16 % of a step at a load of 9, and less than twice that says nothing."""
-_EXPOSED_ON_CPU = 0.5
-"""Transfer is work there, but a step of which it takes more than half is bound by it."""
+_LOST_ON_CPU = 0.5
+"""Transfer is work there, but a step of which it and stretches without an operation take more than half is bound by
+them."""
 _PAUSES_ON_CPU = 0.2
 """The same runs spend up to 8 % of a step in stretches of a millisecond and more without an operation."""
 
@@ -60,7 +61,8 @@ class Account(Struct, frozen=True):
         if self.on_device:
             return max(self.exposed, self.copies, self.idle) > _MOST
         waiting = self.exposed if self.waiting is None else self.waiting
-        return waiting > WAITING_ON_CPU or self.exposed > _EXPOSED_ON_CPU or self.pauses > _PAUSES_ON_CPU
+        computes_little = self.exposed + self.pauses > _LOST_ON_CPU
+        return waiting > WAITING_ON_CPU or computes_little or self.pauses > _PAUSES_ON_CPU
 
 
 def account(profiles: Sequence[RankProfile], world_size: int | None) -> Account | None:
@@ -91,7 +93,7 @@ def account(profiles: Sequence[RankProfile], world_size: int | None) -> Account 
     overlaps = [window.overlapped / window.communication for window in windows if window.communication]
     return Account(
         overlap=median(overlaps) if overlaps else None,
-        exposed=median(share(lambda profile: profile.window.exposed)),
+        exposed=(median if on_device else median_high)(share(lambda profile: profile.window.exposed)),
         copies=median(share(lambda profile: profile.window.memory)),
         idle=median(share(idle)),
         traced=len(profiles),
@@ -99,7 +101,7 @@ def account(profiles: Sequence[RankProfile], world_size: int | None) -> Account 
         on_device=on_device,
         no_device_events=not on_device
         and any(p.backend == "nccl" or (p.devices and p.backend != "gloo") for p in profiles),
-        waiting=None if on_device or not matched else median(share(waiting)),
+        waiting=None if on_device or not matched else median_high(share(waiting)),
         pauses=0.0 if on_device else min(share(pauses)),
         devices=max(1, *(len(profile.busy_devices) for profile in profiles)),
         seen_ms=round(max(window.wall for window in windows) / 1e6, 3),
