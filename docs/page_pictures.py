@@ -28,7 +28,7 @@ dist.init_process_group("gloo")
 for step in range(50):
     log_metrics(step, torch.ones(1))
 """
-SWEEP = "strategy=ddp,zero1,fsdp train.micro_batch_size=2,4 model=gpt2_tiny train.steps=12 checkpoint=off record=full"
+SWEEP = "strategy=ddp,zero1,fsdp model=gpt2_tiny train.steps=12 checkpoint=off record=full"
 
 
 def dtk(folder: Path, *words: str) -> None:

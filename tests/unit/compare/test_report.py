@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from diagnostics.report import document as doc
+from dtk.compare import report as report_module
 from dtk.compare.compare import compare
 from dtk.compare.report import headline, runs_text
 from tests.unit.compare.folders import FSDP, as_page, make_run
@@ -24,3 +26,9 @@ def test_runs_without_steps_are_shown_and_not_compared(tmp_path: Path) -> None:
     half = make_run(tmp_path, "c", times_s=[0.1] * 6, state="hung")
     assert [one.outcome for one in compare([half, tmp_path / "b"]).variants] == ["hung", ""]
     assert headline(compare([died, half])) == "no run has steps to compare"
+
+
+def test_steps_below_a_plot_are_whole_and_stand_where_they_are() -> None:
+    curve = doc.Curve("ddp", tuple((float(step), 5.0 - step / 10) for step in range(1, 13)))
+    ticks = report_module._plot([curve], "Training loss", "step", str).x.ticks
+    assert ticks == (2.0, 5.0, 8.0, 10.0), "not 2.5 under the text `step 2`"
