@@ -5,8 +5,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from string import Formatter
 from typing import Any
 
-from msgspec import Struct
-
 from diagnostics.contract.secrets import masked_text
 
 RUNS_SHOWN = 12  # Runs of ranks (`0-7`) that are written out.
@@ -88,16 +86,22 @@ def verb(ranks: Iterable[int], singular: str, plural: str) -> str:
     return singular if len(set(ranks)) == 1 else plural
 
 
-class Phrase(Struct, frozen=True):
-    """A part of a sentence as data: a row of a table of texts, and the figures that fill it in when it is shown."""
+class Phrase:
+    """A part of a sentence as data: a row of a table of texts, and the figures that fill it in when it is shown.
 
-    row: str
-    """Its name in the table."""
-    text: str
-    figures: Mapping[str, Any]
+    No struct: what writes a command's help takes this module, and nothing beside the standard library.
+    """
+
+    def __init__(self, row: str, text: str, figures: Mapping[str, Any]) -> None:
+        self.row = row
+        self.text = text
+        self.figures = figures
 
     def __str__(self) -> str:
         return filled(self.text, self.figures)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Phrase) and vars(self) == vars(other)
 
     def __hash__(self) -> int:
         return hash(str(self))  # Figures may be lists.
