@@ -172,6 +172,7 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
         return Explanation("drop", "backward", (expected,), terms)
     return (
         _accumulation(expected, got, before)
+        or _made_alone(majority, got, before)
         or _predicted(expected, got, before)
         or _program_order(expected, got, before)
         or _what_meets(expected, got, "same operation" if expected.wire.op == got.wire.op else "other operation")
@@ -263,6 +264,20 @@ def _accumulation(expected: Call, got: Call, before: list[Call]) -> Explanation 
         if at_line(call) == at_line(got):
             return Explanation("insert", "round", (got,), (support("same calls again in the step", back),))
     return None
+
+
+def _made_alone(majority: list[Call], got: Call, before: list[Call]) -> Explanation | None:
+    """Explain a call that the minority made before where the majority made calls that both make elsewhere.
+
+    Those fitted each other, so that nothing failed. Two branches of one condition are different: each rank makes the
+    call of its own one only.
+    """
+    places = {call.seq for call in before if at_line(call) == at_line(got)}
+    met = {at_line(call) for call in majority if call.seq in places}
+    shared = {at_line(call) for call in before}
+    if not met or got.site is None or not met <= shared or any(at_line(call) == at_line(got) for call in majority):
+        return None
+    return Explanation("insert", "within", (got,), (support("made alone", len(places)),))
 
 
 def _predicted(expected: Call, got: Call, before: list[Call]) -> Explanation | None:

@@ -85,6 +85,23 @@ def test_a_call_between_the_lines_of_the_loop_is_in_a_branch_of_it() -> None:
     assert explained([*past, inside], [*past, call(8, 20, size=20)], 8)[:2] == ("left_out", "within")
 
 
+def rounds(*firsts: int) -> list[Call]:
+    """Rounds of a broadcast from one of these lines and a reduction, as DDP with buffers makes them."""
+    pairs = [(call(2 * n + 1, line, "broadcast", 64), call(2 * n + 2, 90)) for n, line in enumerate(firsts)]
+    return [one for pair in pairs for one in pair]
+
+
+def test_a_call_that_took_the_place_of_its_peers_before_is_made_under_a_condition() -> None:
+    """DDP's forward outside the loop's line sends the buffers, and the next one within it does not."""
+    behind, evaluates = call(13, 99, "barrier", None), call(13, 29, "broadcast", 64)
+    majority = [*rounds(54, 54, 54, 54, 54, 54), behind]
+    minority = [*rounds(54, 54, 29, 54, 29, 54), evaluates]
+    assert explained(majority, minority, 13) == ("added", "within", ["made alone"])
+    # Two branches of one condition: each rank makes the call of its own one only, and this one a round more.
+    minority = [*rounds(29, 29, 29, 29, 29, 29), evaluates]
+    assert explained(majority, minority, 13)[:2] == ("more_iterations", "behind")
+
+
 def test_in_straight_code_who_stands_further_down_has_passed_the_earlier_line() -> None:
     majority = [call(1, 5, size=1), call(2, 10, "all_gather", 2)]
     minority = [call(1, 5, size=1), call(2, 40, "barrier", None)]
