@@ -34,8 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
     asks = not arguments.yes and not arguments.dry_run
     runs, refused = (_named(arguments), []) if arguments.runs else _fitting(arguments)
     if asks and (sys.stdin is None or not sys.stdin.isatty()):
-        why = "there is no terminal to ask for confirmation"
-        raise DtkError("nothing was removed", why, "add --yes, or --dry-run to list them")
+        raise DtkError(
+            "nothing was removed", "no terminal to ask for confirmation", "add --yes, or --dry-run to list them"
+        )
     for why in refused:
         print(f"kept: {clean(why)}", file=sys.stderr)
     if not runs:

@@ -122,9 +122,8 @@ class Runner:
             return fresh
 
     def _headline(self, point: Point, repeat: int) -> None:
-        repeats = self.sweep.about.repeats
+        repeats, of = self.sweep.about.repeats, "" if self.total is None else f"/{self.total}"
         again = f" (repeat {repeat + 1} of {repeats})" if repeats > 1 else ""
-        of = "" if self.total is None else f"/{self.total}"
         say(f"\n[{self._number}{of}] {point.name or 'as it is'}{again}")
 
 

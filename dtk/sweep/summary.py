@@ -102,7 +102,6 @@ def _rank(sweep: Sweep, metric: dict[str, Any]) -> None:
         trials = [trial for trial in last if trial.point == point.index]
         figures = []
         for recorded in (look(trial, {}) for trial in trials):
-            # The final value, else the last one logged.
             logged = [record[name] for record in recorded.history if name in record]
             values = (recorded.summary.get(name), *logged[-1:])
             figures += [float(value) for value in values if value is not None and value == value][:1]

@@ -68,7 +68,7 @@ def test_nobody_to_ask_is_one_line(runs: Path, capsys: Any, monkeypatch: pytest.
         monkeypatch.setattr(sys, "stdin", nothing)
         assert main(["rm", "bad"]) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith("dtk: nothing was removed: there is no terminal to ask for confirmation - add --yes")
+    assert captured.err.startswith("dtk: nothing was removed: no terminal to ask for confirmation - add --yes")
     assert (captured.err.count("\n"), captured.out, len(left(runs))) == (1, "", 3)
 
 

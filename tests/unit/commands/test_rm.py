@@ -44,7 +44,7 @@ def test_failed_runs_are_chosen_by_their_state(runs: Path, capsys: pytest.Captur
         (["rm"], "no run is given"),
         (["rm", "a1", "--failed"], "runs and options that select runs are both given"),
         (["rm", "zz", "--yes"], 'no run "zz"'),
-        (["rm", "a1"], "there is no terminal to ask for confirmation"),
+        (["rm", "a1"], "no terminal to ask for confirmation"),
     ],
 )
 def test_what_is_unclear_removes_nothing(
