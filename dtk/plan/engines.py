@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dtk.config.placement import is_remote, ranks_per_node
 from dtk.config.schema import Config
-from dtk.plan.formulas.stages import unknown_dimensions
 from dtk.plan.prediction import Engine, Prediction
 
 if TYPE_CHECKING:
@@ -41,8 +40,7 @@ class Difference:
 def machine(config: Config, hardware: "Hardware | None", choice: Choice = "auto") -> Machine:
     """Return the node that the ranks run on, sized by the hardware, else by the configuration, else by `NODE`.
 
-    The formulas know dtk's own dense architectures; what is the user's own, a model of experts, or one cut in a way
-    that they do not know, is simulated.
+    The formulas know dtk's own architectures; what is the user's own is simulated.
     """
     launcher = config.launcher
     if is_remote(launcher):
@@ -50,7 +48,7 @@ def machine(config: Config, hardware: "Hardware | None", choice: Choice = "auto"
     else:
         local_size = launcher.nproc if isinstance(launcher.nproc, int) else NODE
     own = any(getattr(section, "_target_", None) for section in (config.model, config.data, config.optimizer))
-    simulated = choice == "simulated" or ((own or unknown_dimensions(config)) and choice != "closed_form")
+    simulated = choice == "simulated" or (own and choice != "closed_form")
     engine: Engine = "simulated" if simulated else "closed_form"
     return Machine(hardware.devices_per_node if hardware is not None else local_size, hardware, engine)
 
@@ -79,9 +77,7 @@ def predict(
     if (hardware := here.hardware) is None:
         return made
     device: dict[str, Any] = {"hardware": hardware.name, "device_memory_bytes": hardware.memory_bytes}
-    if timed and (unknown := unknown_dimensions(config)):
-        device["notes"] = (*made.notes, f"The time of a step is not predicted with {unknown}.")
-    elif timed:
+    if timed:
         from dtk.plan.timing.time import step_time
 
         device["time"] = step_time(config, world_size, hardware)

@@ -14,7 +14,7 @@ from typing import Any
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
 from dtk.config.checks import check
 from dtk.config.compose import Composed
-from dtk.config.schema import Config
+from dtk.config.schema import Config, MoEConfig
 from dtk.errors import DtkError
 from dtk.parallel.batch_plan import BatchPlan
 from dtk.parallel.mesh import divisors
@@ -96,7 +96,9 @@ def search(job: Composed, here: Machine) -> Search:
 
 
 def _layouts(job: Composed, ranks: int, local_size: int) -> Iterator[tuple[Typed, Config]]:
-    """Yield what the rules of a run allow. `cp` and `ep` stay as they are; tp stays inside a node."""
+    """Yield what the rules of a run allow. `cp` stays as it is; tp stays inside a node."""
+    model = job.config.model
+    degrees = divisors(model.experts) if isinstance(model, MoEConfig) else [1]
     fixed = dict(text.lstrip("+~").partition("=")[::2] for text in job.overrides)
     names = [name for name, kind in CONFIG_TYPES.items() if kind.traits.compared and not kind.traits.one_process]
     if (chosen := fixed.pop("strategy", "")) in CONFIG_TYPES:  # Not a preset.
@@ -112,8 +114,8 @@ def _layouts(job: Composed, ranks: int, local_size: int) -> Iterator[tuple[Typed
                 continue
             micros = [n for n in BatchPlan(batch, 1, dp).micro_batch_sizes() if n <= _LARGEST_MICRO_BATCH]
             micros = [n for n in micros if pp == 1 or BatchPlan(batch, n, dp).accumulation_steps >= pp]
-            for name, micro, every in product(names if dp > 1 else names[:1], micros, (0, 1)):
-                typed: Typed = {"strategy": name, "parallel.tp": tp, "parallel.pp": pp}
+            for name, micro, every, ep in product(names if dp > 1 else names[:1], micros, (0, 1), degrees):
+                typed: Typed = {"strategy": name, "parallel.tp": tp, "parallel.pp": pp, "parallel.ep": ep}
                 typed |= {"train.micro_batch_size": micro, "train.activation_checkpoint_every": every}
                 if virtual > 1:
                     typed |= {"parallel.schedule": "interleaved_1f1b", "parallel.stages_per_rank": virtual}
@@ -143,7 +145,7 @@ def _with(config: Config, strategy: Any, typed: Typed) -> Config:
 
 def _overrides(typed: Typed) -> tuple[str, ...]:
     """Return what to type, without what is so anyway."""
-    plain = {"parallel.tp": 1, "parallel.pp": 1, "train.activation_checkpoint_every": 0}
+    plain = {"parallel.tp": 1, "parallel.pp": 1, "parallel.ep": 1, "train.activation_checkpoint_every": 0}
     return tuple(f"{key}={value}" for key, value in typed.items() if plain.get(key) != value)
 
 

@@ -10,7 +10,6 @@ from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import DtkError
 from dtk.plan.engines import Machine, on_device, predict
 from dtk.plan.formulas.closed_form import memory
-from dtk.plan.formulas.stages import unknown_dimensions
 from dtk.plan.job import ranks_of
 from dtk.plan.prediction import Prediction
 
@@ -66,8 +65,6 @@ def check_solvable(config: Config, here: Machine, option: str) -> None:
     if option != "--max-batch" and isinstance(config.model, CustomModelConfig):
         fix = "plan it once with each set of model.arguments, or of overrides"
         raise DtkError(f"{option} cannot change model={config.model.name}", "it is your own code", fix)
-    if option == "--search" and (unknown := unknown_dimensions(config)):
-        raise DtkError(f"--search does not know {unknown}", "no formula does", "drop it, or plan it without --search")
 
 
 def largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from dtk.config.schema import EncoderConfig, LlamaConfig
+from dtk.plan.formulas.holding import Holding
 from dtk.plan.formulas.ledger import Buffer
 from dtk.plan.formulas.shape import ROW, ModelShape
 from dtk.plan.formulas.tape import Tape, Value, drop
@@ -44,13 +45,16 @@ class Layers:
     """Ranks that divide each sequence, of which `sequence` is one's part."""
     context: str = "ring"
     """With cp: how their attention reaches the others' tokens, see `dtk.dimensions.cp`."""
+    holding: Holding | None = None
+    """Who keeps the parameters, where experts are kept by themselves."""
     shapes: dict[str, Shape] = field(init=False)
     """Of every parameter; those of blocks without their number."""
     cast_weights: dict[str, Buffer] = field(default_factory=dict)
     """Autocast's cache: 16-bit copies of weights, until its context ends."""
 
     def __post_init__(self) -> None:
-        self.shapes = dict((*self.shape.before, *self.shape.block, *self.shape.after))
+        shape = self.shape
+        self.shapes = dict((*shape.before, *shape.dense_block, *shape.block, *shape.experts, *shape.after))
 
     @property
     def tokens(self) -> int:
@@ -135,13 +139,10 @@ class Layers:
         """Add up what the ranks have of `x`, which is released."""
         if self.tp == 1:
             return x
-        if self.sequence_parallel:
-            work, size, graded = x.size_bytes if self.batch > 1 else 0, x.size_bytes // self.tp, [(x, x.size_bytes)]
-            out = self.tape.operation(size, graded, workspace_bytes=work, backward_workspace_bytes=work)
-        else:
-            out = self.tape.operation(x.size_bytes, [(x, 0)])
-        x.drop()
-        return out
+        if not self.sequence_parallel:
+            return self.tape.then(x, x.size_bytes, 0)
+        work = x.size_bytes if self.batch > 1 else 0
+        return self.tape.then(x, x.size_bytes // self.tp, workspace_bytes=work, backward_workspace_bytes=work)
 
     def row(self, x: Value, name: str) -> Value:
         """Return the sum over the ranks of the products of a row-cut layer, whose bias is added after it."""
@@ -150,10 +151,7 @@ class Layers:
         if self.tp == 1 or plain(f"{name}.bias") not in self.shapes:
             return y
         narrow = y.size_bytes if self.casts else 0
-        bias = [self.gradient(f"{name}.bias")]
-        out = self.tape.operation(self.stream_size, [(y, narrow)], parameters=bias)
-        y.drop()
-        return out
+        return self.tape.then(y, self.stream_size, narrow, parameters=[self.gradient(f"{name}.bias")])
 
     def linear(self, x: Value, name: str, features: int, rows: int, category: Category = "activations") -> Value:
         """Return the output of a matrix product, which keeps its input, or 16-bit copies of input and weight."""
@@ -208,8 +206,8 @@ class Layers:
         y = self.tape.operation(queries, heard, saves=[given], saves_output=True, kept_bytes=saved)
         work = 2 * queries
         home = self.tape.operation(queries, [(y, queries)], workspace_bytes=work, backward_workspace_bytes=work)
-        flat = self.tape.operation(queries, [(home, 0)])
-        drop(given, y, home)
+        flat = self.tape.then(home, queries, 0)
+        drop(given, y)
         return flat
 
     def _ring(self, inputs: tuple[Value, ...], queries: int, both: int, saved: int) -> Value:
@@ -249,10 +247,7 @@ class Layers:
         if not rate:
             return x
         elements = self.stream_tokens * self.shape.config.width
-        saved = elements if self.on_cuda else x.size_bytes
-        out = self.tape.operation(x.size_bytes, [(x, x.size_bytes)], kept_bytes=saved)
-        x.drop()
-        return out
+        return self.tape.then(x, x.size_bytes, kept_bytes=elements if self.on_cuda else x.size_bytes)
 
     def cross_entropy(self, logits: Value) -> Value:
         """In float32: at its peak the log-probabilities, their gradient and that of the logits exist at once.

@@ -19,7 +19,7 @@ def closed_form(config: Config, world_size: int, local_size: int = 8) -> Predict
         local_size: consecutive ranks of one node.
 
     Raises:
-        DtkError: `model.architecture=custom`, or a model that is cut over ranks.
+        DtkError: `model.architecture=custom`.
     """
     parameters, sent = model_shape(config.model).parameters, traffic(config, world_size, local_size)
     figures = {"memory": memory(config, world_size), "traffic": sent, "notes": tuple(_assumptions(config))}
@@ -30,7 +30,7 @@ def memory(config: Config, world_size: int, whole: bool = False) -> Memory:
     """Return the memory of the fullest rank alone; see `rank_memory`.
 
     Raises:
-        DtkError: `model.architecture=custom`, or a dimension that no formula knows.
+        DtkError: `model.architecture=custom`.
     """
     # Of a pipeline both ends and their neighbours: the other ranks are like these.
     ranks = config.parallel.pp
@@ -51,6 +51,8 @@ def _assumptions(config: Config) -> Iterator[str]:
     if (parallel := config.parallel).pp > 1:
         fullest = "the fullest of the ranks at both ends of the pipeline and their neighbours"
         yield f"parallel.schedule={parallel.schedule}: the memory is that of {fullest}"
+    if config.model.architecture == "moe":
+        yield "experts get equal numbers of tokens; a rank whose experts get more holds more, and others wait for it"
     if config.train.compile:
         yield "train.compile=true: counted as without, what compiled blocks keep is not known"
     if strategy.traits.least_cuda_devices > 1:

@@ -71,6 +71,10 @@ class Holding(ABC):
     def settle(self) -> None:
         """Take what lies there between steps, from the second step on."""
 
+    def unit(self, block: int, experts: bool = False) -> int:
+        """Return the unit of a block, or of its experts, where these are kept by themselves."""
+        return ROOT
+
     def piled(self) -> list[Buffer]:
         """Buffers that backward piles up, block after block, and that are freed together later."""
         return []
@@ -86,6 +90,9 @@ class Holding(ABC):
 
     def after_backward(self, unit: int) -> None:  # noqa: B027
         """After the backward of a unit's first block; ROOT: of the embeddings."""
+
+    def reduce(self) -> None:  # noqa: B027
+        """After the last half of a backward: reduce all gradients."""
 
     @abstractmethod
     def gradient(self, name: str, gradient: Buffer) -> None:

@@ -51,7 +51,7 @@ class Replicated(Holding):
         """Parameters, DDP's buckets (as large as all gradients, never freed), optimizer state."""
         strategy = self.config.strategy
         elements = self.shape.parameters
-        tensors = len(self.shape.root) + self.shape.layers * len(self.shape.block)
+        tensors = self.shape.total(len)
         self.ledger.change("parameters", MASTER_BYTES * elements)
         if self._reduces:
             self.ledger.change("gradients" if self._views else "buckets", MASTER_BYTES * elements)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,20 @@ class ModelShape:
     """Names are those inside the block."""
     after: Named
     """Final norm and head; a tied head is in `before`."""
+    dense: int = 0
+    """First blocks of a mixture of experts that have one network instead: each is a `dense_block`."""
+    dense_block: Named = ()
+    experts: Named = ()
+    """Of a block, those that a rank of `ep` has, which are kept by themselves; without `ep` they are in `block`."""
+
+    def total(self, count: Callable[[Named], int]) -> int:
+        """Return the sum of a figure over the root and all blocks, without `experts`."""
+        return count(self.root) + self.dense * count(self.dense_block) + (self.layers - self.dense) * count(self.block)
+
+    @property
+    def blocks(self) -> list[Named]:
+        """Each block in turn."""
+        return [self.dense_block] * self.dense + [self.block] * (self.layers - self.dense)
 
     @property
     def root(self) -> Named:
@@ -41,8 +57,7 @@ class ModelShape:
     @property
     def shapes(self) -> list[Shape]:
         """Every parameter in the order of `model.parameters()`."""
-        block = [shape for _, shape in self.block]
-        return [shape for _, shape in self.before] + block * self.layers + [shape for _, shape in self.after]
+        return [shape for part in (self.before, *self.blocks, self.after) for _, shape in part]
 
     @property
     def names(self) -> list[str]:
@@ -53,13 +68,14 @@ class ModelShape:
     @property
     def declared(self) -> ModelShapes:
         """As strategies declare with them."""
-        block = [shape for _, shape in self.block]
-        return ModelShapes(self.shapes, [block] * self.layers, [shape for _, shape in self.root])
+        blocks = [[shape for _, shape in block] for block in self.blocks]
+        experts = [[shape for _, shape in self.experts]] * (self.layers - self.dense if self.experts else 0)
+        return ModelShapes(self.shapes, blocks, [shape for _, shape in self.root], experts)
 
     @property
     def parameters(self) -> int:
         """Elements of all parameters."""
-        return elements(self.root) + self.layers * elements(self.block)
+        return self.total(elements) + (self.layers - self.dense) * elements(self.experts)
 
 
 def cut(shape: ModelShape, tp: int) -> ModelShape:
@@ -71,14 +87,14 @@ def cut(shape: ModelShape, tp: int) -> ModelShape:
         along = CUT_ALONG[_role(shape.config, name)].get(name.rpartition(".")[2])
         return whole if along is None else (*whole[:along], whole[along] // tp, *whole[along + 1 :])
 
-    whole = shape.before, shape.block, shape.after
-    before, block, after = (tuple((name, part(name, size)) for name, size in named) for named in whole)
-    return replace(shape, before=before, block=block, after=after)
+    parts = ("before", "block", "after", "dense_block")
+    whole: dict[str, Named] = {name: getattr(shape, name) for name in parts}
+    return replace(shape, **{key: tuple((name, part(name, size)) for name, size in whole[key]) for key in parts})  # type: ignore[arg-type]
 
 
 def partial(shape: ModelShape, shards: int) -> list[Shape]:
     """Shapes on this rank of the parameters of which each rank of `tp` has the gradient of its part of the sequence."""
-    names = [*shape.root, *shape.block * shape.layers]
+    names = chain(shape.root, *shape.blocks)
     return [
         (-(-size[0] // shards), *size[1:])
         for name, size in names
@@ -92,6 +108,8 @@ def _role(config: KnownConfig, name: str) -> Role:
         return "column"
     if layer in ROW:
         return "row"
+    if layer == "experts":
+        return "expert"
     if layer in _VOCABULARY:
         return "whole" if layer == "head" and isinstance(config, EncoderConfig) else "vocabulary"
     return "replicated"
@@ -102,14 +120,14 @@ def elements(named: Named) -> int:
     return sum(prod(shape) for _, shape in named)
 
 
-def model_shape(config: KnownConfig | CustomModelConfig) -> ModelShape:
-    """Return the shapes of the parameters of a model section.
+def model_shape(config: KnownConfig | CustomModelConfig, ep: int = 1) -> ModelShape:
+    """Return the shapes of the parameters of a model section, whose experts are divided over so many ranks.
 
     Raises:
         DtkError: a custom model, whose activations no formula knows.
     """
-    if isinstance(config, CustomModelConfig | MoEConfig):
-        why = "no formula knows what a model of your own, or a mixture of experts, keeps for backward"
+    if isinstance(config, CustomModelConfig):
+        why = "no formula knows what a model of your own keeps for backward"
         fix = "use the simulated engine, which runs the model itself under fake tensors"
         raise DtkError(f"the closed form does not know model={config.name}", why, fix)
     before: list[tuple[str, Shape]] = [("token_embedding.weight", (config.vocab_size, config.width))]
@@ -119,18 +137,27 @@ def model_shape(config: KnownConfig | CustomModelConfig) -> ModelShape:
             after.append(("head.weight", (config.vocab_size, config.width)))
         width, narrow = config.width, config.kv_heads * (config.width // config.heads)
         # `dtk.models.llama.LlamaBlock`: no biases, fewer heads for keys and values.
-        llama_block: Named = (
+        attention: Named = (
             ("attention_norm.weight", (width,)),
             ("attention.q.weight", (width, width)),
             ("attention.k.weight", (narrow, width)),
             ("attention.v.weight", (narrow, width)),
             ("attention.projection.weight", (width, width)),
             ("mlp_norm.weight", (width,)),
-            ("mlp.gate.weight", (config.ffn_width, width)),
-            ("mlp.up.weight", (config.ffn_width, width)),
-            ("mlp.down.weight", (width, config.ffn_width)),
         )
-        return ModelShape(config, config.layers, tuple(before), llama_block, tuple(after))
+        block = dense_block = attention + _swiglu("mlp", width, config.ffn_width)
+        if not isinstance(config, MoEConfig):
+            return ModelShape(config, config.layers, tuple(before), block, tuple(after))
+        # `dtk.models.moe.MixtureMLP`: the rows of each expert after those of the one before.
+        held, inner = config.experts // ep, config.expert_width
+        experts: Named = (
+            *(("mlp.experts." + name, (held * inner, width)) for name in ("gate", "up")),
+            ("mlp.experts.down", (held * width, inner)),
+        )
+        shared = _swiglu("mlp.shared", width, config.shared_experts * inner) if config.shared_experts else ()
+        block = (*attention, ("mlp.router.weight", (config.experts, width)), *(experts if ep == 1 else ()), *shared)
+        mixed = config.dense_layers, dense_block, experts if ep > 1 else ()
+        return ModelShape(config, config.layers, tuple(before), block, tuple(after), *mixed)
     before.append(("position_embedding.weight", (config.context_length, config.width)))
     width = config.width
     # `dtk.models.blocks.Block`: 12 width^2 + 13 width elements.
@@ -146,6 +173,12 @@ def model_shape(config: KnownConfig | CustomModelConfig) -> ModelShape:
     if isinstance(config, EncoderConfig):
         after += _with_bias("head", config.classes, width)
     return ModelShape(config, config.layers, tuple(before), block, tuple(after))
+
+
+def _swiglu(name: str, width: int, inner: int) -> Named:
+    """Name and shapes of `dtk.models.llama.LlamaMLP`."""
+    inward = tuple((f"{name}.{layer}.weight", (inner, width)) for layer in ("gate", "up"))
+    return (*inward, (f"{name}.down.weight", (width, inner)))
 
 
 def _with_bias(name: str, *weight: int) -> list[tuple[str, Shape]]:

@@ -1,13 +1,23 @@
 """What torch's fully_shard (FSDP2) holds of parameters, gradients and optimizer state at each moment of a step."""
 
 from dataclasses import dataclass, field
+from itertools import chain
 
 from dtk.parallel.compression import rounding_bytes
 from dtk.plan.formulas.holding import ROOT, Holding
 from dtk.plan.formulas.ledger import Buffer
-from dtk.plan.formulas.shape import Named, block_of
+from dtk.plan.formulas.shape import ModelShape, Named, block_of
 from dtk.plan.formulas.states import MASTER_BYTES, shard_elements
 from dtk.strategies.declared import ITEM_BYTES, Shape, padded_elements, reduced_item_bytes, shard_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is gathered together."""
+
+    parameters: Named
+    experts: bool = False
+    """Whether they are those of an `ep` rank, which others share than all else."""
 
 
 @dataclass(slots=True)
@@ -16,8 +26,8 @@ class Sharded(Holding):
 
     shards: int = 1
     """Ranks that share one copy of the parameters."""
-    units: list[Named] = field(default_factory=list)
-    """Parameters of each unit of blocks."""
+    units: list[Unit] = field(default_factory=list)
+    """All but the root, as forward ends them: the experts of a block before the block."""
     gathered: dict[int, Buffer] = field(default_factory=dict)
     arriving: dict[int, Buffer] = field(default_factory=dict)
     """Outputs of gathers that were not copied out yet."""
@@ -36,9 +46,11 @@ class Sharded(Holding):
 
     def settle(self) -> None:
         """Shards of parameters and optimizer state, on the device or, offloaded, on the host."""
-        root, block = _shapes(self.shape.root), _shapes(self.shape.block)
-        elements = shard_elements(root, self.shards) + self.shape.layers * shard_elements(block, self.shards)
-        tensors, strategy = len(root) + self.shape.layers * len(block), self.config.strategy
+        shape, strategy = self.shape, self.config.strategy
+        elements = shape.total(lambda named: shard_elements(_shapes(named), self.shards))
+        tensors, mixtures = shape.total(len), shape.layers - shape.dense
+        elements += mixtures * shard_elements(_shapes(shape.experts), self.mesh.expert_shard)
+        tensors += mixtures * len(shape.experts)
         before = self.ledger.in_use.copy()
         self.place_states(elements, tensors, lambda shape: shard_elements([shape], self.shards))
         if not strategy.offloads_parameters:
@@ -53,15 +65,24 @@ class Sharded(Holding):
         if strategy.offload_to == "host":
             self.host_bytes += elements * MASTER_BYTES
         else:
-            once, again = elements, self.shape.layers * shard_elements(block, self.shards)
+            once, again = elements, elements - shard_elements(_shapes(shape.root), self.shards)
             rounds = 1 if strategy.gathers_once else self.config.batch_plan(self.mesh.world_size).accumulation_steps
             gathered = once + again * (self.mesh.dp_secondary == 1 and strategy.reshard_after_forward)
             self.file_bytes += elements * MASTER_BYTES
             self.paged_bytes += MASTER_BYTES * (2 * elements + (rounds * gathered if self.shards > 1 else 0))
 
+    def unit(self, block: int, experts: bool = False) -> int:
+        """Return its place in `units`."""
+        size = self.config.strategy.blocks_per_unit
+        if not size and not experts:
+            return ROOT
+        end = block + 1 if experts else (block // size + 1) * size
+        mixtures = min(max(0, end - self.shape.dense), sum(each.experts for each in self.units))
+        return mixtures - experts + (block // size if size else 0)
+
     def piled(self) -> list[Buffer]:
         """Shards of gradients; where blocks are no units, the gradients that wait for the end of backward."""
-        waiting = [] if self.units else list(self.unsharded.get(ROOT, {}).values())
+        waiting = [] if self.config.strategy.blocks_per_unit else list(self.unsharded.get(ROOT, {}).values())
         return [*self.reduced, *waiting]
 
     def before_forward(self, unit: int) -> None:
@@ -108,10 +129,11 @@ class Sharded(Holding):
         for gradient in gradients.values():
             gradient.drop()
         gradients.clear()
-        shard = self.ledger.allocate("gradients", padded // self.shards * self._reduce_bytes)
+        own = padded // self._shards(unit)
+        shard = self.ledger.allocate("gradients", own * self._reduce_bytes)
         self._round(unit, gathers=False)
         if self._reduce_bytes != MASTER_BYTES:  # The master gradient is float32.
-            wide = self.ledger.allocate("gradients", padded // self.shards * MASTER_BYTES)
+            wide = self.ledger.allocate("gradients", own * MASTER_BYTES)
             shard.drop()
             shard = wide
         # Offloaded it is kept on the host; an update in backward frees it at once.
@@ -123,10 +145,15 @@ class Sharded(Holding):
             self.reducing.drop()
             self.reducing = None
 
+    def reduce(self) -> None:
+        """Reduce unit by unit, the last first."""
+        for unit in (*reversed(range(len(self.units))), ROOT):
+            self.after_backward(unit)
+
     def gradient(self, name: str, gradient: Buffer) -> None:
         """Keep it whole until its unit is reduced."""
-        block = block_of(name)
-        unit = ROOT if block is None or not self.units else block // self.config.strategy.blocks_per_unit
+        block, apart = block_of(name), bool(self.shape.experts) and ".experts." in name
+        unit = ROOT if block is None else self.unit(block, apart)
         gradients = self.unsharded.setdefault(unit, {})
         if name in gradients:
             gradient.drop()
@@ -156,20 +183,26 @@ class Sharded(Holding):
     def _unit(self, unit: int) -> list[Shape]:
         """Return the shapes of a unit's parameters."""
         if unit != ROOT:
-            return _shapes(self.units[unit])
-        return _shapes(self.shape.root) + ([] if self.units else _shapes(self.shape.block) * self.shape.layers)
+            return _shapes(self.units[unit].parameters)
+        alone = not self.config.strategy.blocks_per_unit
+        return _shapes(self.shape.root) + [size for block in self.shape.blocks * alone for size in _shapes(block)]
+
+    def _shards(self, unit: int) -> int:
+        """Return the ranks that share a unit."""
+        return self.mesh.expert_shard if unit != ROOT and self.units[unit].experts else self.shards
 
     def _padded(self, unit: int) -> int:
         """Elements of a unit as it is gathered and reduced."""
-        return padded_elements(self._unit(unit), self.shards)
+        return padded_elements(self._unit(unit), self._shards(unit))
 
     def _unshard(self, unit: int) -> None:
         """Start the gather; a no-op where it was started or is not needed."""
         if unit in self.gathered or unit in self.arriving:
             return
-        size = self._padded(unit) * self._compute_bytes if self.shards > 1 else 0
+        shards = self._shards(unit)
+        size = self._padded(unit) * self._compute_bytes if shards > 1 else 0
         casts, offloads = self._compute_bytes != MASTER_BYTES, self.config.strategy.offloads_parameters and self.on_cuda
-        sent = self.ledger.allocate("temporaries", size // self.shards if casts or offloads else 0)
+        sent = self.ledger.allocate("temporaries", size // shards if casts or offloads else 0)
         self.arriving[unit] = self.ledger.allocate("gathered parameters", size)
         if unit not in self.secondary:
             self._round(unit, gathers=True)
@@ -177,10 +210,10 @@ class Sharded(Holding):
 
     def _round(self, unit: int, gathers: bool) -> None:
         """Take what a gather or a reduction in int8 needs beside its buffers, and give it back."""
-        strategy = self.config.strategy
-        if self.shards > 1 and (strategy.quantized_weights if gathers else strategy.quantized_gradients):
-            blocks = shard_blocks(self._unit(unit), self.shards)
-            self.ledger.allocate("temporaries", rounding_bytes(blocks, self.shards, gathers)).drop()
+        strategy, shards = self.config.strategy, self._shards(unit)
+        if shards > 1 and (strategy.quantized_weights if gathers else strategy.quantized_gradients):
+            blocks = shard_blocks(self._unit(unit), shards)
+            self.ledger.allocate("temporaries", rounding_bytes(blocks, shards, gathers)).drop()
 
     def _wait(self, unit: int, forward: bool) -> None:
         """Copy a finished gather out into the parameters."""
@@ -220,8 +253,12 @@ def _shapes(named: Named) -> list[Shape]:
     return [shape for _, shape in named]
 
 
-def shard_units(block: Named, layers: int, blocks_per_unit: int) -> list[Named]:
-    """Parameters of each unit of consecutive blocks; none when the whole model is one unit."""
-    if not blocks_per_unit:
-        return []
-    return [block * (min(first + blocks_per_unit, layers) - first) for first in range(0, layers, blocks_per_unit)]
+def shard_units(shape: ModelShape, walked: int, blocks_per_unit: int) -> list[Unit]:
+    """Return the units of so many blocks; without `blocks_per_unit` only experts are units beside the whole model."""
+    units, blocks = list[Unit](), shape.blocks[:walked]
+    for i in range(walked):
+        if shape.experts and i >= shape.dense:
+            units.append(Unit(shape.experts, experts=True))
+        if blocks_per_unit and ((i + 1) % blocks_per_unit == 0 or i == walked - 1):
+            units.append(Unit(tuple(chain(*blocks[i // blocks_per_unit * blocks_per_unit : i + 1]))))
+    return units

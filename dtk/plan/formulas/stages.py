@@ -4,9 +4,8 @@ import dataclasses
 from collections import deque
 from math import prod
 
-from dtk.config.schema import Config, MoEConfig
+from dtk.config.schema import Config
 from dtk.dimensions import inside
-from dtk.errors import DtkError
 from dtk.parallel.mesh import Mesh
 from dtk.parallel.pipeline import OUTSTANDING, RECEIVES, SCHEDULES, SENDS, Order, Pipeline
 from dtk.plan.formulas.flat_parts import FlatParts
@@ -30,7 +29,7 @@ def settled_holding(config: Config, shape: ModelShape, mesh: Mesh, ledger: Ledge
     place = config, shape, mesh, ledger, config.launcher.device == "cuda"
     holding: Holding = (FlatParts if config.strategy.traits.flattened else Replicated)(*place)
     if in_units(config):
-        units = shard_units(shape.block, walked, config.strategy.blocks_per_unit)
+        units = shard_units(shape, walked, config.strategy.blocks_per_unit)
         holding = Sharded(*place, shards=mesh.dp_shard, units=units)
     holding.settle()
     return holding
@@ -43,25 +42,19 @@ def stage_shape(shape: ModelShape, blocks: range) -> ModelShape:
     before = dict(shape.before if first else ())
     if last and not first and "head.weight" not in after:
         after = {"token_embedding.weight": dict(shape.before)["token_embedding.weight"], **after}
-    return dataclasses.replace(shape, layers=len(blocks), before=tuple(before.items()), after=tuple(after.items()))
+    dense = max(0, min(blocks.stop, shape.dense) - blocks.start)
+    ends = {"before": tuple(before.items()), "after": tuple(after.items())}
+    return dataclasses.replace(shape, layers=len(blocks), dense=dense, **ends)  # type: ignore[arg-type]
 
 
-def unknown_dimensions(config: Config) -> str:
-    """Return the degrees that no formula covers, as typed, and a model of experts; empty where formulas know all."""
-    experts = [f"model={config.model.name}"] if isinstance(config.model, MoEConfig) else []
-    covered = ("parallel.pp=", "parallel.tp=", "parallel.cp=")
-    return " ".join(experts + [typed for typed in config.parallel.cut if not typed.startswith(covered)])
+def stage_part(config: Config, blocks: range) -> ModelShape:
+    """Return what a rank has of the stage with these blocks."""
+    whole = model_shape(config.model, config.parallel.ep)
+    return cut(stage_shape(whole, blocks), config.parallel.tp)
 
 
 def on_mesh(config: Config, world_size: int) -> Config:
-    """Return the configuration with the section that keeps states on this mesh.
-
-    Raises:
-        DtkError: a dimension that no formula knows.
-    """
-    if unknown := unknown_dimensions(config):
-        why = "its formulas are those of dense models"
-        raise DtkError(f"the closed form does not know {unknown}", why, "use --engine simulated")
+    """Return the configuration with the section that keeps states on this mesh."""
     return dataclasses.replace(config, strategy=config.strategy.on(config.mesh(world_size)))
 
 
@@ -103,7 +96,7 @@ def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = F
         whole: walk through every block and every micro-batch, which gives the same.
 
     Raises:
-        DtkError: `model.architecture=custom`, or a dimension that no formula knows.
+        DtkError: `model.architecture=custom`.
     """
     config = on_mesh(config, world_size)
     count = config.batch_plan(world_size).accumulation_steps
@@ -137,8 +130,10 @@ class _Rank:
         self.walks: dict[int, Stretch] = {}
         self.holdings: dict[int, Holding] = {}
         for number, blocks in stages.items():
-            walk = Stretch(len(blocks), 1) if whole else stretch(len(blocks), unit, every, ahead)
-            part = cut(stage_shape(model_shape(config.model), blocks), config.parallel.tp)
+            part = stage_part(config, blocks)
+            walk = stretch(len(blocks), unit, every, ahead)
+            if whole or part.dense:  # Whose first blocks are unlike the others.
+                walk = Stretch(len(blocks), 1)
             self.walks[number] = walk
             self.holdings[number] = settled_holding(config, part, mesh, ledger, walk.walked)
         self.left = dict.fromkeys(stages, count)  # Backwards to come.
@@ -197,19 +192,19 @@ def least_bytes(config: Config, world_size: int) -> int:
     config = on_mesh(config, world_size)
     ledger = Ledger(CUDA_BLOCK_BYTES if config.launcher.device == "cuda" else 1)
     stages = rank_stages(config, 0)
-    shape, parallel = model_shape(config.model), config.parallel
+    parallel = config.parallel
     count = config.batch_plan(world_size).accumulation_steps
     pipeline = parallel.pipeline(count)
     held = dataclasses.replace(pipeline, micro_batches=micro_batches(pipeline)).held(0) if parallel.pp > 1 else 1
     for blocks in stages.values():
-        part = cut(stage_shape(shape, blocks), parallel.tp)
-        holding = settled_holding(config, part, states_mesh(config, world_size), ledger, 0)
+        part = stage_part(config, blocks)
+        holding = settled_holding(config, part, states_mesh(config, world_size), ledger, part.dense + 1)
         if isinstance(holding, Sharded):
             ledger.change("gradients", holding.whole_bytes(accumulated=count > held))
     step = Step(holding, Stretch(1, 1))
     states = ledger.total_bytes
     step.model.tape.recording = not config.train.activation_checkpoint_every
-    step.model.block(Value(None, step.model.stream_size), "blocks.0.")
+    step.model.block(Value(None, step.model.stream_size), f"blocks.{part.dense}.")
     step.model.end_autocast()
     return states + held * len(stages[0]) * (ledger.total_bytes - states)
 
@@ -229,8 +224,7 @@ def stage_declarations(config: Config, world_size: int, place: int) -> list[Coll
 
 def stage_states(config: Config, mesh: Mesh, place: int) -> list[Collective]:
     """Return what the strategy sends of the states of a rank's stages; of `on_mesh` and `states_mesh`."""
-    shape = model_shape(config.model)
-    parts = (cut(stage_shape(shape, blocks), mesh.tp) for blocks in rank_stages(config, place).values())
+    parts = (stage_part(config, blocks) for blocks in rank_stages(config, place).values())
     count = config.batch_plan(mesh.world_size).accumulation_steps
     return [call for part in parts for call in config.strategy.declare(part.declared, mesh, config.precision, count)]
 
@@ -241,8 +235,7 @@ def sums_of_gradients(config: Config, mesh: Mesh, blocks: range) -> list[Collect
     Gradients of which each rank of `tp` has those of its part of the sequence, and, at both ends of a pipeline, of the
     token table that they share.
     """
-    shape = model_shape(config.model)
-    part = cut(stage_shape(shape, blocks), mesh.tp)
+    shape, part = model_shape(config.model), stage_part(config, blocks)
     sums = []
     if mesh.tp > 1 and config.parallel.sequence_parallel:
         elements = sum(map(prod, partial(part, mesh.dp_shard)))

@@ -10,6 +10,7 @@ twice gets one gradient, when the last of its uses is done.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from dtk.plan.formulas.ledger import Buffer, Ledger
 from dtk.plan.prediction import Category
@@ -60,6 +61,12 @@ class Node:
     """Name and gradient bytes."""
     workspace_bytes: int
     narrow_bytes: int
+    more: tuple[Value, ...] = ()
+    """Results beside `out`."""
+    parts: bool = False
+    """Whether it uses parts of its parameters, whose gradients are joined when the last of them is there."""
+    passed: Callable[[], object] | None = None
+    """Called before it is undone."""
 
 
 @dataclass(slots=True)
@@ -71,7 +78,7 @@ class Tape:
     """Off while a checkpointed block runs: nothing is saved."""
     nodes: list[Node] = field(default_factory=list)
     gradients: dict[Value, Buffer] = field(default_factory=dict)
-    pending: dict[str, Buffer] = field(default_factory=dict)
+    pending: dict[str, list[Buffer]] = field(default_factory=dict)
     """Gradients of parameters that have another use still to come."""
     uses: dict[str, int] = field(default_factory=dict)
     halves: list[tuple[Node, list[Buffer]]] | None = None
@@ -89,6 +96,8 @@ class Tape:
         backward_workspace_bytes: int = 0,
         narrow_bytes: int = 0,
         category: Category = "activations",
+        parts: bool = False,
+        passed: Callable[[], object] | None = None,
     ) -> Value:
         """Run one operation; the caller holds the result.
 
@@ -103,6 +112,8 @@ class Tape:
             backward_workspace_bytes: needed while its backward runs.
             narrow_bytes: gradients of the parameters in the type they are computed in, widened when that is over.
             category: of the result.
+            parts: whether of the parameters it uses parts, whose gradients are joined.
+            passed: called when backward arrives.
         """
         buffer = self.ledger.allocate(category, out_bytes) if out_bytes else None
         if buffer is None and inputs[0][0].buffer is not None:
@@ -118,8 +129,23 @@ class Tape:
             saved.append(self.ledger.allocate("activations", kept_bytes))
         for name, _ in parameters:
             self.uses[name] = self.uses.get(name, 0) + 1
-        self.nodes.append(Node(out, tuple(inputs), saved, tuple(parameters), backward_workspace_bytes, narrow_bytes))
+        sizes = backward_workspace_bytes, narrow_bytes
+        self.nodes.append(Node(out, tuple(inputs), saved, tuple(parameters), *sizes, (), parts, passed))
         return out
+
+    def then(self, value: Value, out_bytes: int, gradient_bytes: int | None = None, **others: Any) -> Value:
+        """Run an operation on one value, whose gradient is by default as large as it, and release it."""
+        gradient = value.size_bytes if gradient_bytes is None else gradient_bytes
+        out = self.operation(out_bytes, [(value, gradient)], **others)
+        value.drop()
+        return out
+
+    def split(self, whole: Value, parts: int) -> list[Value]:
+        """Return equal parts of a value as views; backward joins their gradients in a new tensor."""
+        views = [Value(whole.held().buffer, whole.size_bytes // parts) for _ in range(parts)]
+        if self.recording:
+            self.nodes.append(Node(views[0], ((whole, whole.size_bytes),), [], (), 0, 0, tuple(views[1:])))
+        return views
 
     def backward(self, listener: GradientListener, down_to: int = 0) -> None:
         """Walk back to the node of that number; gradients that flow on stay."""
@@ -128,27 +154,30 @@ class Tape:
 
     def _step_back(self, node: Node, listener: GradientListener) -> None:
         """Undo one operation. Sums of gradients are new tensors: a transposed one is not added to."""
-        incoming = self.gradients.pop(node.out)
+        if node.passed is not None:
+            node.passed()
+        incoming, *more = (self.gradients.pop(each) for each in (node.out, *node.more))
         workspace = self.ledger.allocate("temporaries", node.workspace_bytes)
         produced = [
             incoming.hold() if size == 0 else self.ledger.allocate(value.category, size) for value, size in node.inputs
         ]
         of_parameters: list[tuple[str, Buffer]] = []
         if self.halves is None:
-            of_parameters = self._of_parameters(node, [workspace, *node.saved, incoming])
+            of_parameters = self._of_parameters(node, [workspace, *node.saved, incoming, *more])
         else:
-            drop(workspace, *(() if node.parameters else (incoming,)))
+            drop(workspace, *(() if node.parameters else (incoming, *more)))
             self.halves.append((node, [*node.saved, incoming] if node.parameters else node.saved))
         for (value, _), buffer in zip(node.inputs, produced):
             self.seed(value, buffer)
-        self._hand_over(of_parameters, listener)
+        self._hand_over(of_parameters, node.parts, listener)
 
     def weights(self, listener: GradientListener) -> None:
         """Compute the gradients of parameters that backward left; what no parameter needs is freed at the end."""
         halves, self.halves = self.halves or [], None
-        for node, kept in halves:
-            if node.parameters:
-                self._hand_over(self._of_parameters(node, kept), listener)
+        names = [*dict.fromkeys(name for node, _ in halves for name, _ in node.parameters)]
+        used = [(names.index(node.parameters[0][0]), node, kept) for node, kept in halves if node.parameters]
+        for _, node, kept in sorted(used, key=lambda each: each[0]):  # Parameter by parameter.
+            self._hand_over(self._of_parameters(node, kept), node.parts, listener)
         drop(*(buffer for node, kept in halves if not node.parameters for buffer in kept))
 
     def _of_parameters(self, node: Node, passed: list[Buffer]) -> list[tuple[str, Buffer]]:
@@ -160,18 +189,20 @@ class Tape:
         drop(narrow, *(() if node.narrow_bytes else passed))
         return of_parameters
 
-    def _hand_over(self, of_parameters: Sequence[tuple[str, Buffer]], listener: GradientListener) -> None:
+    def _hand_over(self, of_parameters: Sequence[tuple[str, Buffer]], parts: bool, listener: GradientListener) -> None:
         """Give each gradient of a parameter, when it is the sum over all its uses, to the listener, a bias first."""
         for name, gradient in reversed(of_parameters):
             self.uses[name] -= 1
-            if (before := self.pending.pop(name, None)) is not None:
-                total = self.ledger.allocate("gradients", gradient.size_bytes)
-                drop(before, gradient)
-                gradient = total
+            found = [*self.pending.pop(name, ()), gradient]
+            if len(found) > 1 and not (parts and self.uses[name]):
+                size = sum(each.size_bytes for each in found) if parts else gradient.size_bytes
+                total = self.ledger.allocate("gradients", size)
+                drop(*found)
+                found = [total]
             if self.uses[name]:
-                self.pending[name] = gradient
+                self.pending[name] = found
             else:
-                listener(name, gradient)
+                listener(name, *found)
 
     def seed(self, value: Value, gradient: Buffer) -> None:
         """Add to the gradient of a value; of the last one something outside the tape computes it."""

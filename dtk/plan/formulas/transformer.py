@@ -1,8 +1,14 @@
 """dtk's own transformers as operations on a tape: follows the code of `dtk.models` line by line."""
 
-from dtk.config.schema import EncoderConfig, GPTConfig, LlamaConfig
-from dtk.plan.formulas.activations import FLOAT_BYTES, Layers
+from math import ceil, prod
+
+from dtk.config.schema import EncoderConfig, GPTConfig, LlamaConfig, MoEConfig
+from dtk.plan.formulas.activations import FLOAT_BYTES, Layers, plain
 from dtk.plan.formulas.tape import Value, drop
+
+INDEX_BYTES = 8  # int64.
+GROUPS = 8
+"""Experts that are walked one by one; of more, so many equal groups are, which overstates what only one needs."""
 
 
 class Model(Layers):
@@ -16,16 +22,14 @@ class Model(Layers):
         # Cut, the ids in the rank's part of the table are kept, and which are not, whose rows become zeros.
         x = self.tape.operation(whole, [], parameters=table, kept_bytes=8 * self.tokens if self.tp > 1 else 0)
         if self.tp > 1:
-            embedded, x = x, self.tape.operation(whole, [(x, whole)], kept_bytes=self.tokens)
-            embedded.drop()
+            x = self.tape.then(x, whole, kept_bytes=self.tokens)
         x = self.leave(x)
         if isinstance(self.shape.config, LlamaConfig):
             return x
         position = self.gradient("position_embedding.weight")
         # The gradient is summed over the batch, then padded with zeros to the whole table.
         rows = size // self.batch
-        y = self.tape.operation(size, [(x, 0)], parameters=[position], backward_workspace_bytes=rows)
-        x.drop()
+        y = self.tape.then(x, size, 0, parameters=[position], backward_workspace_bytes=rows)
         return self.dropout(y, self.shape.config.dropout)
 
     def block(self, x: Value, prefix: str) -> Value:
@@ -46,8 +50,7 @@ class Model(Layers):
                 part.drop()
             pooled = self.batch * config.width * self.stream_bytes
             weighted = self.tokens * config.width * self.stream_bytes
-            pool = self.tape.operation(pooled, [(normed, weighted)], workspace_bytes=weighted)
-            normed.drop()
+            pool = self.tape.then(normed, pooled, weighted, workspace_bytes=weighted)
             logits = self.linear(pool, "head", config.classes, self.batch, "logits")
             pool.drop()
             return logits
@@ -72,8 +75,7 @@ class Model(Layers):
         whole = self.enter(normed)
         up = self.linear(whole, prefix + "mlp.up", 4 * config.width // self.tp, self.tokens)
         whole.drop()
-        active = self.tape.operation(4 * wide, [(up, 4 * wide)], saves=[up])
-        up.drop()
+        active = self.tape.then(up, 4 * wide, saves=[up])
         down = self.row(active, prefix + "mlp.down")
         active.drop()
         out = self.dropout(down, config.dropout)
@@ -91,16 +93,11 @@ class Model(Layers):
         drop(normed, y, *(() if self.on_cuda else (flat,)))
         middle = self.add(x, out)
         normed = self.norm(middle, prefix + "mlp_norm")
-        inner = self.tokens * config.ffn_width * self.compute_bytes // self.tp
-        whole = self.enter(normed)
-        gate = self.linear(whole, prefix + "mlp.gate", config.ffn_width // self.tp, self.tokens)
-        active = self.tape.operation(inner, [(gate, inner)], saves=[gate])
-        gate.drop()
-        up = self.linear(whole, prefix + "mlp.up", config.ffn_width // self.tp, self.tokens)
-        product = self.tape.operation(inner, [(active, inner), (up, inner)], saves=[active, up])
-        drop(active, up)
-        out = self.row(product, prefix + "mlp.down")
-        drop(product, whole, normed)
+        if isinstance(config, MoEConfig) and int(prefix.split(".")[1]) >= self.shape.dense:
+            out = self.mixture(normed, prefix, config)
+        else:
+            out = self.swiglu(normed, prefix + "mlp", config.ffn_width)
+        normed.drop()
         result = self.add(middle, out)
         middle.drop()
         return result
@@ -121,3 +118,102 @@ class Model(Layers):
         y = self.attention((*turned, raw[2]), tuple(sizes), 0.0)
         drop(*turned, raw[2], whole)
         return y
+
+    def swiglu(self, normed: Value, name: str, width: int) -> Value:
+        """Run a network of that inner width."""
+        inner = self.tokens * width * self.compute_bytes // self.tp
+        whole = self.enter(normed)
+        gate = self.linear(whole, name + ".gate", width // self.tp, self.tokens)
+        active = self.tape.then(gate, inner, saves=[gate])
+        up = self.linear(whole, name + ".up", width // self.tp, self.tokens)
+        product = self.tape.operation(inner, [(active, inner), (up, inner)], saves=[active, up])
+        drop(active, up)
+        out = self.row(product, name + ".down")
+        drop(product, whole)
+        return out
+
+    def mixture(self, normed: Value, prefix: str, config: MoEConfig) -> Value:
+        """Route the rank's tokens to experts, evenly."""
+        tape, tokens, item = self.tape, self.stream_tokens, self.compute_bytes
+        rows, scores = tokens * config.experts_per_token, FLOAT_BYTES * tokens * config.experts
+        wide, chosen, index = FLOAT_BYTES * tokens * config.width, FLOAT_BYTES * rows, INDEX_BYTES * rows
+        x = normed.held() if normed.size_bytes == wide else tape.operation(wide, [(normed, normed.size_bytes)])
+        logits = tape.then(x, scores, saves=[x], parameters=[self.gradient(prefix + "mlp.router.weight")])
+        chances = tape.operation(scores, [(logits, scores)], saves_output=True)
+        weights = tape.operation(chosen, [(chances, scores)], kept_bytes=index)
+        if config.experts_per_token > 1:
+            weights = tape.then(weights, chosen, saves=[weights], kept_bytes=FLOAT_BYTES * tokens)
+        size, sent = tokens * config.width * item, rows * config.width * item
+        x = tape.operation(size, [(normed, normed.size_bytes)]) if self.casts else normed.held()
+        tape.ledger.allocate("temporaries", index * (config.experts + 2)).drop()  # One-hot, and what sorting needs.
+        slots = rows
+        if config.capacity_factor is not None:  # Slots that stay empty hold a row of zeros.
+            slots = config.experts * ceil(config.capacity_factor * rows / config.experts)
+            x = tape.then(x, size)
+        leaving = tape.then(x, slots * config.width * item, kept_bytes=INDEX_BYTES * slots)
+        made = self._answered(leaving, slots, prefix, config)
+        leaving.drop()
+        if config.capacity_factor is not None:
+            made = tape.then(made, sent, kept_bytes=index)
+        made = tape.then(made, sent, kept_bytes=index)
+        narrow = 0 if item == FLOAT_BYTES else rows * item
+        weighted = [(made, sent), (weights, chosen)]
+        product = tape.operation(sent, weighted, [made, weights], narrow, backward_workspace_bytes=sent)
+        out = tape.operation(size, [(product, 0)])
+        drop(product, made, weights)
+        if config.shared_experts:
+            shared = self.swiglu(normed, prefix + "mlp.shared", config.shared_experts * config.expert_width)
+            out, routed = tape.operation(self.stream_size, [(out, 0), (shared, 0)]), out
+            drop(routed, shared)
+        # The losses of balance and of the router's logits: their gradients come first in backward.
+        tape.ledger.allocate("temporaries", index * config.experts).drop()
+        losses = [(out, 0), (logits, scores), (chances, scores)]
+        judged = tape.operation(0, losses, [logits], 2 * FLOAT_BYTES * tokens)
+        drop(out, logits, chances)
+        return judged
+
+    def _answered(self, leaving: Value, rows: int, prefix: str, config: MoEConfig) -> Value:
+        """Return what experts make of rows, which travel to the ranks that hold these experts, and back."""
+        tape, size, held = self.tape, leaving.size_bytes, self.holding
+        if held is None or not self.shape.experts:
+            return self._experts(leaving, rows, prefix, config)
+        unit = held.unit(int(prefix.split(".")[1]), experts=True)
+        arrived = tape.operation(size, [(leaving, size)])
+        by_expert = tape.operation(size, [(arrived, size)])
+        held.before_forward(unit)
+        entered = tape.operation(
+            0, [(by_expert, 0)], passed=lambda: held.after_backward(unit) if tape.halves is None else None
+        )
+        made = self._experts(entered, rows, prefix, config)
+        drop(by_expert, entered)
+        left = tape.operation(0, [(made, 0)], passed=lambda: held.before_backward(unit))
+        held.after_forward(unit)
+        home = tape.then(tape.then(left, size), size)
+        drop(made, arrived)
+        return home
+
+    def _experts(self, x: Value, rows: int, prefix: str, config: MoEConfig) -> Value:
+        """Run the experts of this rank one after another, at most `GROUPS` of them apart."""
+        tape, width, name = self.tape, config.width, prefix + "mlp.experts."
+        held = prod(self.shapes[plain(name + "gate")]) // (width * config.expert_width)
+        groups = min(held, GROUPS)
+        inner, item = rows * config.expert_width * self.compute_bytes // groups, x.size_bytes // groups
+        parts, made = tape.split(x, groups), []
+
+        def linear(given: Value, layer: str, out_bytes: int) -> Value:
+            whole, size = self.gradient(name + layer)
+            cast = size // groups // self.stream_bytes * self.compute_bytes if self.casts else 0
+            own, inward = [(whole, size // groups)], [(given, given.size_bytes)]
+            return tape.operation(out_bytes, inward, [given], cast, own, parts=True)
+
+        for part in parts:
+            gate = linear(part, "gate", inner)
+            active = tape.then(gate, inner, saves=[gate])
+            up = linear(part, "up", inner)
+            product = tape.operation(inner, [(active, inner), (up, inner)], [active, up])
+            drop(active, up)
+            made.append(linear(product, "down", item))
+            product.drop()
+        out = tape.operation(x.size_bytes, [(each, 0) for each in made])
+        drop(*made, *parts)
+        return out

@@ -55,6 +55,7 @@ class Step:
             config.parallel.loss_parallel,
             config.parallel.cp,
             config.parallel.context,
+            holding,
         )
 
     def forward(self, received: Buffer | None = None) -> Value:
@@ -73,7 +74,7 @@ class Step:
         for i in range(self.blocks.walked):
             self._skip(i, self.blocks.at - self.blocks.period)
             if self._first_of_unit(i):
-                holding.before_forward(i // self.blocks_per_unit)
+                holding.before_forward(holding.unit(i))
             mark = len(model.tape.nodes)
             model.tape.recording = not self._recomputes(i)
             out = model.block(x, f"blocks.{i}.")
@@ -82,7 +83,7 @@ class Step:
             if not self._recomputes(i):
                 x.drop()
             if self._last_of_unit(i):
-                holding.after_forward(i // self.blocks_per_unit)
+                holding.after_forward(holding.unit(i))
             x = out
         self.head = len(model.tape.nodes)
         if not self.last:
@@ -117,7 +118,7 @@ class Step:
         tape.backward(holding.gradient, self.head)
         for i in reversed(range(self.blocks.walked)):
             if self._last_of_unit(i):
-                holding.before_backward(i // self.blocks_per_unit)
+                holding.before_backward(holding.unit(i))
             x, out, mark = self.passed.pop()
             if self._recomputes(i):  # The block runs once more, from its input (Chen et al. 2016).
                 gradient = tape.gradients.pop(out)
@@ -129,7 +130,7 @@ class Step:
             if self._recomputes(i):
                 x.drop()
             if self._first_of_unit(i) and not split:
-                holding.after_backward(i // self.blocks_per_unit)
+                holding.after_backward(holding.unit(i))
             self._skip(i, self.blocks.at + self.blocks.period)
         tape.backward(holding.gradient)
         live = [each for each in (received and loss.buffer, received, self.received and self.received.buffer) if each]
@@ -145,9 +146,7 @@ class Step:
         self.model.tape.weights(self.holding.gradient)
         drop(*self.returned)
         if self.holding.last:
-            units = range(-(-self.blocks.walked // self.blocks_per_unit)) if self.blocks_per_unit else ()
-            for unit in (*reversed(units), ROOT):
-                self.holding.after_backward(unit)
+            self.holding.reduce()
 
     def _skip(self, block: int, measured_from: int) -> None:
         """At the place of the blocks that are left out: take what they would, as the period before it did."""

@@ -120,6 +120,12 @@ class Unit:
     reduce_bytes: float
     shard_bytes: float
     """Of the reduced gradients that a rank keeps."""
+    group: str = "dp_shard"
+    """Ranks that gather and reduce it."""
+    again_group: str = "dp_shard"
+    """Ranks that gather for backward."""
+    averaged_over: str = ""
+    """Ranks that average reduced shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +138,6 @@ class Sharded:
     reshard: bool
     """Whether units are gathered again for backward; the root unit never is."""
     prefetch_depth: int
-    shards: int
-    replicated: bool
-    """Whether reduced shards are averaged over dp_replicate."""
-    again_group: str = "dp_shard"
-    """Ranks that gather for backward."""
     reduce_op: str = "reduce_scatter"
 
 
@@ -149,19 +150,19 @@ def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool, gathers: bool = Tru
     scattered_s = averaged_s = 0.0
 
     def gather(unit: Unit) -> float:
-        return walk.communicate("all_gather", "dp_shard", unit.gather_bytes)
+        return walk.communicate("all_gather", unit.group, unit.gather_bytes)
 
     def gather_again(unit: Unit) -> float:
-        return walk.communicate("all_gather", model.again_group, unit.again_bytes)
+        return walk.communicate("all_gather", unit.again_group, unit.again_bytes)
 
     def reduce(unit: Unit) -> None:
         """FSDP2 keeps one input buffer: compute waits for the reduction before."""
         nonlocal scattered_s, averaged_s
         walk.compute(0.0, after_s=scattered_s)
         begin_s = max(walk.now_s, averaged_s)
-        scattered_s = walk.communicate(model.reduce_op, "dp_shard", unit.reduce_bytes, begin_s)
-        if model.replicated:
-            averaged_s = walk.communicate("all_reduce", "dp_replicate", unit.shard_bytes, scattered_s)
+        scattered_s = walk.communicate(model.reduce_op, unit.group, unit.reduce_bytes, begin_s)
+        if unit.averaged_over:
+            averaged_s = walk.communicate("all_reduce", unit.averaged_over, unit.shard_bytes, scattered_s)
 
     def ready_s(units: Sequence[Unit], i: int, done_s: list[float], gather: Callable[[Unit], float]) -> float:
         """When a unit is gathered; those ahead of it are asked for before."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from dtk.config.schema import Config
+from dtk.config.schema import Config, MoEConfig
 from dtk.dimensions import inside
-from dtk.parallel.mesh import ORDER, SECONDARY, Mesh
+from dtk.parallel.mesh import EXPERTS, ORDER, SECONDARY, Mesh
 from dtk.parallel.pipeline import Action, Pipeline
 from dtk.parallel.pipeline import walk as walk_pipeline
 from dtk.plan.formulas.replication import owned_elements
@@ -162,10 +162,12 @@ class _Job:
         """Return the seconds of a stage with what its layers wait for: all of it, as each result is needed at once."""
         if blocks.stop != len(self.layout.blocks):
             seconds = dataclasses.replace(seconds, head_forward=0.0, head_backward=0.0)
-        if self.job_mesh.tp * self.job_mesh.cp == 1:
+        if self.job_mesh.tp * self.job_mesh.cp * self.job_mesh.ep == 1:
             return seconds
-        three = dataclasses.replace(self.config, model=dataclasses.replace(self.config.model, layers=3))
-        block_s, again_s = (self.waits_s(three, range(1, 2), every) for every in (0, 1))
+        model, middle = self.config.model, range(blocks.start + 1, blocks.stop + 1)
+        more = {"dense_layers": model.dense_layers + 1} if isinstance(model, MoEConfig) else {}
+        inner = dataclasses.replace(self.config, model=dataclasses.replace(model, layers=model.layers + 2, **more))
+        block_s, again_s = (self.waits_s(inner, middle, every) / len(blocks) for every in (0, 1))
         ends_s = self.waits_s(self.config, blocks, 0) - len(blocks) * block_s
         return dataclasses.replace(
             seconds,
@@ -248,7 +250,9 @@ class _Job:
         middle = rounds - 1 - once
         walk.repeat(middle, lambda each: fsdp_micro_batch(each, sharded, last=False, gathers=not once))
         fsdp_micro_batch(walk, sharded, last=True, gathers=not once or rounds == 1)
-        return self._update(walk, part, padded_elements(part.layout.shapes, sharded.shards) // sharded.shards)
+        parts: list[tuple[Sequence[Shape], int]] = [(part.layout.shapes, self.mesh.dp_shard)]
+        parts += [(part.layout.experts, self.mesh.expert_shard)] * sum(i >= part.layout.dense for i in part.blocks)
+        return self._update(walk, part, sum(padded_elements(shapes, n) // n for shapes, n in parts))
 
     def _update(self, walk: Walk, part: _Part, gradients: int) -> float:
         """Walk what follows the last backward: sums of gradients over other dimensions, clipping, the update."""
@@ -284,31 +288,44 @@ def _gradients_s(part: _Part) -> list[float]:
 
 def _sharded(config: Config, mesh: Mesh, part: _Part) -> Sharded:
     """Return the units of fully_shard with what each computes, gathers and reduces."""
-    strategy, precision, model, shards = config.strategy, config.precision, part.layout, mesh.dp_shard
+    strategy, precision, model = config.strategy, config.precision, part.layout
     compute = ITEM_BYTES["float32" if strategy.autocasts else precision.compute_dtype]
     reduce = ITEM_BYTES["float32"] if strategy.autocasts else reduced_item_bytes(precision)
+    secondary, replicated = mesh.dp_secondary > 1, "dp_replicate" in strategy.grouped(mesh) and mesh.dp_replicate > 1
 
-    def unit(forward_s: float, backward_s: float, shapes: Sequence[Shape]) -> Unit:
+    def unit(times_s: tuple[float, float], shapes: Sequence[Shape], experts: bool = False) -> Unit:
+        shards = mesh.expert_shard if experts else mesh.dp_shard
         gathered = wire_bytes(shapes, shards, compute, strategy.quantized_weights)
-        again = wire_bytes(shapes, shards, compute, strategy.quantized_weights and mesh.dp_secondary == 1)
+        again = wire_bytes(shapes, shards, compute, strategy.quantized_weights and not secondary)
         reduced = wire_bytes(shapes, shards, reduce, strategy.quantized_gradients)
-        return Unit(forward_s, backward_s, gathered, again, reduced, padded_elements(shapes, shards) / shards * reduce)
+        groups = "dp_shard", SECONDARY if secondary else "dp_shard", "dp_replicate" if replicated else ""
+        if experts:
+            groups = "expert_shard", "expert_shard", "expert_replicate"
+        kept = padded_elements(shapes, shards) / shards * reduce
+        return Unit(*times_s, gathered, again, reduced, kept, *groups)
 
     size, layers = strategy.blocks_per_unit, len(model.blocks)
     root = [*model.before, *model.after, *(shape for block in model.blocks for shape in block if not size)]
     units = []
-    for first in range(0, layers, size) if size else ():
-        numbers = range(first, min(first + size, layers))
-        shapes = [shape for i in numbers for shape in model.blocks[i]]
-        backward_s = sum(map(part.block_backward, numbers))
-        units.append(unit(len(numbers) * part.seconds.block_forward, backward_s, shapes))
+    for first in range(0, layers, step := size or max(1, layers)):
+        numbers = range(first, min(first + step, layers))
+        times_s = len(numbers) * part.seconds.block_forward, sum(map(part.block_backward, numbers))
+        mixtures = sum(part.blocks[i] >= model.dense for i in numbers) if model.experts else 0
+        inside = model.expert_share * mixtures / len(numbers)
+        if size:
+            shapes = [shape for i in numbers for shape in model.blocks[i]]
+            units.append(unit((times_s[0] * (1 - inside), times_s[1] * (1 - inside)), shapes))
+        part_s = (times_s[0] * inside / max(1, mixtures), times_s[1] * inside / max(1, mixtures))
+        units += [unit(part_s, model.experts, experts=True)] * mixtures
     rest_s = part.forward_s - sum(each.forward_s for each in units)
     rest_back_s = part.backward_s - sum(each.backward_s for each in units)
-    replicated = "dp_replicate" in strategy.grouped(mesh) and mesh.dp_replicate > 1
-    around, reshard = unit(rest_s, rest_back_s, root), bool(strategy.reshard_after_forward)
     return Sharded(
-        *(tuple(units), around, reshard, strategy.prefetch_depth, shards, replicated),
-        again_group=SECONDARY if mesh.dp_secondary > 1 else "dp_shard",
+        *(
+            tuple(units),
+            unit((rest_s, rest_back_s), root),
+            bool(strategy.reshard_after_forward),
+            strategy.prefetch_depth,
+        ),
         reduce_op="all_to_all" if strategy.quantized_gradients else "reduce_scatter",
     )
 
@@ -323,7 +340,7 @@ def _price(states: Mesh, mesh: Mesh, hardware: Hardware) -> Price:
     """
     links, local_size = (hardware.intra_node, hardware.inter_node), hardware.devices_per_node
     placed, pairs = dict[str, Group](), dict[str, Group]()
-    for name in (*ORDER, "dp", SECONDARY):
+    for name in (*ORDER, "dp", SECONDARY, *EXPERTS):
         size, stride = ((each := mesh if name == "cp" else states).size(name), each.stride(name))
         placed[name] = Group(size, min(size, max(1, local_size // stride)), *links)
     for name in NEIGHBOURS:
@@ -390,5 +407,7 @@ def _assumptions(config: Config, hardware: Hardware) -> Iterator[str]:
         yield f"What strategy={strategy.name} communicates is not in the time: its schedule is not known."
     if config.model.architecture == "custom":
         yield "Of a model of your own only FLOPs are counted, not what its other kernels move."
+    if getattr(config.model, "dense_layers", 0):
+        yield "Blocks without experts are taken to last as long as the mean of all blocks."
     if config.train.compile:
         yield "torch.compile is not modelled: kernels are counted one by one."

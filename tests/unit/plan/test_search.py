@@ -58,9 +58,16 @@ def test_the_ranks_of_cp_are_no_data_parallel_ones() -> None:
         assert "cp" in {each.group for each in layout.prediction.time.transfers}
 
 
-def test_a_search_needs_a_device_and_a_model_that_formulas_know() -> None:
+def test_a_search_needs_a_device() -> None:
     with pytest.raises(DtkError, match="--search needs a device"):
         make(Request(overrides=tuple(JOB), search=True))
-    with pytest.raises(DtkError, match=r"--search does not know model=moe_tiny"):
-        experts = ("model=moe_tiny", "data=synthetic", "data.vocab_size=512", "launcher.world_size=4")
-        make(Request(overrides=(*experts, "hardware=a100_40"), search=True))
+
+
+def test_a_search_divides_experts_too() -> None:
+    job = ["model=moe_tiny", "data=synthetic", "data.vocab_size=512", "strategy=fsdp", "launcher.world_size=4"]
+    report = make(Request(overrides=(*job, "train.global_batch_size=8", "hardware=a100_40"), search=True))
+    assert report.search is not None
+    degrees = {text for each in report.search.fitting for text in each.overrides if text.startswith("parallel.ep=")}
+    assert degrees & {"parallel.ep=2", "parallel.ep=4"}
+    divided = [each for each in report.search.fitting if "parallel.ep=2" in each.overrides]
+    assert all("ep" in {call.group for call in each.prediction.traffic} for each in divided)

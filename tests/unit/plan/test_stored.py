@@ -41,7 +41,8 @@ def test_a_planted_setting_is_not_planned() -> None:
 
 
 def test_a_job_that_no_formula_knows_has_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    job = planned_job(["model=moe_tiny", "data=synthetic", "data.vocab_size=512", "strategy=fsdp"])
+    own = ["model=custom", "model._target_=tests.dist.own_models.Own", "allow_targets=[tests.dist.own_models.Own]"]
+    job = planned_job([*own, "data=synthetic", "strategy=fsdp"])
     assert planned(job, 2, 8, "cpu") is None
     keep_plan(RunPaths(tmp_path), job, 2, 8, "cpu")
     assert not RunPaths(tmp_path).plan.exists() and not capsys.readouterr().err

@@ -9,7 +9,9 @@ import pytest
 
 from dtk.config.schema import CustomModelConfig, SGDConfig
 from dtk.errors import DtkError
-from dtk.plan.formulas.closed_form import closed_form
+from dtk.plan.formulas.closed_form import closed_form, memory
+from dtk.plan.job import planned_job
+from dtk.plan.simulated.engine import simulate
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.single import SingleConfig
@@ -131,3 +133,38 @@ def test_a_trillion_parameters_on_4096_ranks_take_little_work_and_no_torch():
     most_calls, torch_imported = json.loads(done.stdout)
     assert most_calls < 80_000
     assert not torch_imported
+
+
+EXPERTS = [
+    "model=moe_tiny",
+    "data=synthetic",
+    "data.vocab_size=512",
+    "data.sequence_length=64",
+    "launcher.device=cpu",
+    *("train.global_batch_size=8", "train.micro_batch_size=2"),
+]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "overrides"),
+    [
+        (2, ["strategy=moe", "model.capacity_factor=1.25"]),
+        (2, ["strategy=moe", "model.dense_layers=1", "model.shared_experts=1", "train.activation_checkpoint_every=2"]),
+        (2, ["strategy=ddp", "parallel.ep=2", "precision=bf16"]),
+        (4, ["strategy=fsdp", "parallel.ep=2", "strategy.blocks_per_unit=2"]),
+        (2, ["strategy=moe", "model.experts=32", "model.experts_per_token=4"]),
+        (2, ["strategy=ddp", "parallel.pp=2", "parallel.schedule=zero_bubble"]),
+    ],
+)
+def test_the_peak_and_the_calls_are_those_of_the_simulated_step(ranks: int, overrides: list[str]) -> None:
+    config = planned_job([*EXPERTS, *overrides], None, ranks).config
+    ours, theirs = closed_form(config, ranks), simulate(config, ranks)
+    assert ours.memory.peak_bytes == pytest.approx(theirs.memory.peak_bytes, rel=0.01)
+    calls = [{(one.op, one.group, one.count, one.size_bytes) for one in each.traffic} for each in (ours, theirs)]
+    assert calls[0] == calls[1] and ours.parameters == theirs.parameters
+
+
+@pytest.mark.parametrize("overrides", [[], ["strategy.blocks_per_unit=2"], ["train.activation_checkpoint_every=1"]])
+def test_blocks_that_are_left_out_are_like_their_neighbours(overrides: list[str]) -> None:
+    config = planned_job([*EXPERTS, "strategy=moe", "model.layers=24", *overrides], None, 4).config
+    assert memory(config, 4) == memory(config, 4, whole=True)

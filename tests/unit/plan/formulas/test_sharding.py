@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from dtk.config.schema import AdamWConfig
+from dtk.config.schema import AdamWConfig, MoEConfig
+from dtk.parallel.mesh import Mesh
 from dtk.plan.formulas.holding import ROOT
 from dtk.plan.formulas.ledger import Ledger
 from dtk.plan.formulas.shape import elements, model_shape
@@ -23,7 +24,7 @@ BLOCK = elements(SHAPE.block)
 def held(unit_size: int = 1, precision: str = "float32", optimizer: Any = None, **strategy: Any) -> Sharded:
     section = FSDPConfig(blocks_per_unit=unit_size, **strategy)
     config = job(RANKS, section, precision=precision, optimizer=optimizer)
-    units = shard_units(SHAPE.block, TINY.layers, unit_size)
+    units = shard_units(SHAPE, TINY.layers, unit_size)
     made = Sharded(config, SHAPE, config.mesh(RANKS), Ledger(), False, shards=RANKS, units=units)
     made.settle()
     return made
@@ -141,6 +142,20 @@ def test_an_update_in_backward_or_on_the_host_keeps_no_shard() -> None:
 
 
 def test_units_of_blocks() -> None:
-    block = model_shape(gpt(layers=5)).block
-    assert shard_units(block, 5, 0) == []
-    assert [len(unit) // len(block) for unit in shard_units(block, 5, 2)] == [2, 2, 1]
+    shape = model_shape(gpt(layers=5))
+    assert shard_units(shape, 5, 0) == []
+    assert [len(unit.parameters) // len(shape.block) for unit in shard_units(shape, 5, 2)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3])
+@pytest.mark.parametrize("dense", [0, 1])
+def test_experts_are_units_before_the_block_that_they_are_of(size: int, dense: int) -> None:
+    config = MoEConfig(name="moe", layers=5, dense_layers=dense)
+    shape, section = model_shape(config, ep=2), FSDPConfig(blocks_per_unit=size)
+    units = shard_units(shape, 5, size)
+    made = Sharded(job(RANKS, section, config), shape, Mesh(dp_shard=4, ep=2), Ledger(), False, shards=4, units=units)
+    apart = [made.unit(i, experts=True) for i in range(dense, 5)]
+    assert apart == [i for i, unit in enumerate(units) if unit.experts]
+    for i in range(5) if size else ():
+        assert not units[made.unit(i)].experts and (i < dense or made.unit(i) > made.unit(i, experts=True))
+    assert len(units) == 5 - dense + (-(-5 // size) if size else 0)

@@ -16,7 +16,6 @@ from dtk.plan.formulas.stages import (
     stage_declarations,
     stage_shape,
     sums_of_gradients,
-    unknown_dimensions,
 )
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
@@ -105,11 +104,6 @@ def test_the_number_of_a_rank_along_pp() -> None:
     assert [rank_memory(config, 8, place).rank for place in range(4)] == [0, 2, 4, 6]
     dealt = rank_memory(piped(Zero1Config(), 8, cp=2), 8).rank
     assert dealt == rank_memory(piped(Zero1Config(), 8), 8).rank, "whole parameters are dealt out over cp too"
-
-
-def test_what_formulas_know() -> None:
-    assert unknown_dimensions(piped(DDPConfig(), 4, pp=2, tp=2)) == ""
-    assert unknown_dimensions(piped(DDPConfig(), 4, cp=2)) == ""
 
 
 def test_zero_bubble_holds_more_than_1f1b_until_its_weight_gradients() -> None:

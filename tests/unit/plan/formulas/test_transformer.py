@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from dtk.config.schema import MoEConfig
 from dtk.plan.formulas.ledger import Ledger
 from dtk.plan.formulas.shape import cut, model_shape
 from dtk.plan.formulas.tape import Tape
@@ -18,6 +19,7 @@ MODELS = {
     "llama": dataclasses.replace(LLAMA, layers=1),
     "tied": dataclasses.replace(LLAMA, layers=1, tie_weights=True),
     "encoder": dataclasses.replace(ENCODER, layers=1),
+    "moe": MoEConfig(name="moe", layers=1, width=64, ffn_width=96, expert_width=32, shared_experts=1),
 }
 
 

@@ -62,8 +62,9 @@ def test_ddp_reduces_in_the_last_micro_batch_only() -> None:
 
 
 def model(reshard: bool = True, depth: int = 1, replicated: bool = False, units: int = 2) -> Sharded:
-    unit = Unit(forward_s=5, backward_s=10, gather_bytes=4, again_bytes=4, reduce_bytes=6, shard_bytes=3)
-    return Sharded((unit,) * units, Unit(1, 2, 1, 1, 2, 1), reshard, depth, shards=2, replicated=replicated)
+    over = "dp_replicate" if replicated else ""
+    unit = Unit(5, 10, gather_bytes=4, again_bytes=4, reduce_bytes=6, shard_bytes=3, averaged_over=over)
+    return Sharded((unit,) * units, Unit(1, 2, 1, 1, 2, 1, averaged_over=over), reshard, depth)
 
 
 def test_fsdp_gathers_ahead_and_reduces_behind() -> None:
@@ -114,7 +115,7 @@ def test_deeper_prefetch_helps_where_gathers_are_uneven() -> None:
     ends = []
     for depth in (1, 2):
         done = walk()
-        fsdp_micro_batch(done, Sharded(units, Unit(0, 0, 0, 0, 0, 0), False, depth, 2, False), last=False)
+        fsdp_micro_batch(done, Sharded(units, Unit(0, 0, 0, 0, 0, 0), False, depth), last=False)
         ends.append(done.end_s)
     # Depth 1: the third gather is issued when the second unit starts, 6-18, compute 18-23.
     # Depth 2: it is issued at 0 behind the small ones, 2-14, compute 14-19.
@@ -152,7 +153,7 @@ some_units = st.lists(st.builds(Unit, *[seconds] * 6), max_size=6)
 def test_exposed_is_part_of_the_communication(
     units: list[Unit], root: Unit, reshard: bool, depth: int, replicated: bool, blocking: bool, rounds: int
 ) -> None:
-    sharded = Sharded(tuple(units), root, reshard, depth, 4, replicated)
+    sharded = Sharded(tuple(units), root, reshard, depth)
     done, plain = walk(blocking), walk(blocking)
     done.repeat(rounds, lambda once: fsdp_micro_batch(once, sharded, last=False))
     for _ in range(rounds):
