@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from dtk.plan.formulas.memory_table import TRAININGS
+from dtk.plan.formulas.holding import TRAININGS
 from dtk.train.callbacks import Callback
 
 RANKS = 2

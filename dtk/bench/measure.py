@@ -9,8 +9,7 @@ from statistics import median
 from typing import Any
 
 from diagnostics.contract.formatting import counted
-from dtk.bench.model import BenchReport, Gain, Result, Side
-from dtk.bench.spec import Spec, key_of
+from dtk.bench.model import BenchReport, Gain, Result, Side, Spec, key_of
 from dtk.bench.team import GRACE_S, POLL_S, Team
 from dtk.compare.statistics import estimate, ratio
 from dtk.launch.children import Children, culprit

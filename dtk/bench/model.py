@@ -1,9 +1,10 @@
 """What `dtk bench comm` found, as values, and its JSON. Measures nothing."""
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from msgspec import to_builtins
+import msgspec
 
 from dtk.bench.bandwidth import DEFINITIONS, OPERATIONS, algorithm_bandwidth, bus_bandwidth
 from dtk.compare.statistics import METHOD, Estimate
@@ -103,15 +104,52 @@ def as_json(report: BenchReport) -> dict[str, Any]:
     results = []
     for result in report.results:
         rates = {"algbw_gb_per_s": result.algbw(), "busbw_gb_per_s": result.busbw(report.world_size)}
-        results.append({**to_builtins(result), **{name: rate.as_json() for name, rate in rates.items()}})
+        results.append({**msgspec.to_builtins(result), **{name: rate.as_json() for name, rate in rates.items()}})
     return {
         "schema": SCHEMA,
-        **to_builtins(report),
+        **msgspec.to_builtins(report),
         "redop": "sum",
         "in_place": {name: operation.in_place for name, operation in OPERATIONS.items()},
         "definitions": {**DEFINITIONS, "interval": METHOD},
         "results": results,
-        "gains": [{**to_builtins(gain), "verdict": gain.verdict} for gain in report.gains],
+        "gains": [{**msgspec.to_builtins(gain), "verdict": gain.verdict} for gain in report.gains],
         "failure": report.failure or None,
         "seconds": round(report.seconds, 3),
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """One launch."""
+
+    operations: tuple[str, ...]
+    sizes_bytes: tuple[int, ...]
+    """Ascending, as asked for; what is sent is `Operation.fitted`."""
+    dtype: str
+    device: str
+    backend: str
+    passes: int
+    """Times that everything is measured, after the one that warms up and verifies."""
+    warm_up: int
+    """Calls before a size is timed."""
+    calls: int
+    """Calls back to back that make one figure, at most."""
+    seconds: float
+    """Budget of measuring; sizes that do not fit into it are left out."""
+    timeout_s: float
+    """Longest wait in a collective."""
+    verify: bool
+
+    def dumps(self) -> str:
+        """Return it as one line."""
+        return json.dumps(asdict(self))
+
+
+def loads(text: str) -> Spec:
+    """Read a launch that `Spec.dumps` wrote."""
+    return msgspec.json.decode(text, type=Spec)
+
+
+def key_of(operation: str, size_bytes: int) -> str:
+    """Name of one cell of the table in the lines that ranks write."""
+    return f"{operation} {size_bytes}"

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from diagnostics.contract.formatting import bytes_text
 from dtk.bench.bandwidth import OPERATIONS
-from dtk.bench.spec import Spec, key_of, loads
+from dtk.bench.model import Spec, key_of, loads
 from dtk.orphan import run_child, tell
 from dtk.parallel.context import Context, join, meet
 from dtk.parallel.verified import Buffers, make, timed_s, wrong_elements

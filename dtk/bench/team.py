@@ -13,8 +13,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore
 
-from dtk.bench.model import AS_IS, Side
-from dtk.bench.spec import Spec
+from dtk.bench.model import AS_IS, Side, Spec
 from dtk.config.compose import compose
 from dtk.config.placement import Placement, place
 from dtk.errors import DtkError

@@ -85,9 +85,8 @@ def _chosen(arguments: argparse.Namespace) -> "Chosen":
 
 def _measure(arguments: argparse.Namespace, chosen: "Chosen", team: "Team") -> int:
     from dtk.bench.measure import STOPPED, measure
-    from dtk.bench.model import as_json
+    from dtk.bench.model import Spec, as_json
     from dtk.bench.report import document
-    from dtk.bench.spec import Spec
 
     device = chosen.placement.device
     least, most = size_of(arguments.min_size), size_of(arguments.max_size or MOST[device])

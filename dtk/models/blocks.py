@@ -7,7 +7,7 @@ from dtk.config.schema import EncoderConfig, GPTConfig
 from dtk.models import layers
 from dtk.models.initial import Initial, transformer_initial
 from dtk.models.layers import Column, Cuttable, LayerNorm, Row, SelfAttention
-from dtk.models.rows import PARTS
+from dtk.parallel.placement import Piece
 
 
 class Attention(SelfAttention):
@@ -90,3 +90,37 @@ class Transformer(Cuttable):
     def initial(self, name: str) -> Initial:
         """Return how the parameter of this qualified name starts."""
         return transformer_initial(name, self.layers)
+
+
+PARTS = 3
+"""Queries, keys and values."""
+
+
+def by_head(logical: Tensor, heads: int) -> Tensor:
+    """Return the rows as they are stored, from logical ones."""
+    return logical.reshape(PARTS, heads, -1, *logical.shape[1:]).transpose(0, 1).flatten(0, 2)
+
+
+def by_part(stored: Tensor, heads: int) -> Tensor:
+    """Return logical rows from stored ones."""
+    return stored.reshape(heads, PARTS, -1, *stored.shape[1:]).transpose(0, 1).flatten(0, 2)
+
+
+def runs(piece: Piece, rows: int, heads: int | None) -> list[tuple[int, int, int]]:
+    """(first row in the piece, first logical row, number) of rows that follow each other in both, in logical order.
+
+    Args:
+        piece: what a rank holds of the parameter.
+        rows: of the whole parameter.
+        heads: of a fused projection; None = rows are stored as they are.
+    """
+    first, count = piece.offset[0], piece.size[0]
+    if heads is None:
+        return [(0, first, count)]
+    width = rows // (PARTS * heads)
+    parts = []
+    for block in range(first // width, -(-(first + count) // width) if count else 0):
+        head, part = divmod(block, PARTS)
+        begin, end = max(first, block * width), min(first + count, (block + 1) * width)
+        parts.append((begin - first, (part * heads + head) * width + begin - block * width, end - begin))
+    return sorted(parts, key=lambda run: run[1])

@@ -1,13 +1,5 @@
 """Training FLOPs per token of a transformer: the numerator of MFU."""
 
-from dtk.config.schema import MoEConfig
-
-
-def idle_parameters(config: MoEConfig) -> int:
-    """Return the parameters of the experts that a token does not pass through."""
-    idle = (config.layers - config.dense_layers) * (config.experts - config.experts_per_token)
-    return idle * 3 * config.width * config.expert_width
-
 
 def training_flops_per_token(parameters: int, layers: int, width: int, sequence_length: int) -> int:
     """Return the FLOPs of forward and backward for one token, by PaLM's formula 6N + 12LHQT.

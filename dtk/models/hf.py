@@ -17,10 +17,10 @@ from torch import Tensor
 from diagnostics.contract.files import table_beside
 from dtk.config.schema import GPTConfig
 from dtk.errors import DtkError
+from dtk.models.blocks import by_head, by_part
 from dtk.models.build import ModelConfig
 from dtk.models.gpt import GPT
 from dtk.models.initial import fused_heads
-from dtk.models.rows import by_head, by_part
 from dtk.models.safetensors_file import write_safetensors
 from dtk.parallel.placement import local_piece
 

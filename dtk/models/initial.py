@@ -20,7 +20,7 @@ class Initial:
 
 
 def fused_heads(model: object, name: str) -> int | None:
-    """Return heads by which the rows of a model's parameter are fused (see `dtk.models.rows`); None = they are not."""
+    """Return heads by which the rows of a parameter are fused (see `dtk.models.blocks`); None = they are not."""
     heads: int | None = getattr(model, "fused_heads", None)
     return heads if name.endswith(_FUSED) else None
 

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dtk.models.blocks import runs
 from dtk.models.initial import Initial, fused_heads
-from dtk.models.rows import runs
 from dtk.parallel.placement import local_piece
 
 BLOCK = 2**20
@@ -34,7 +34,7 @@ def initialize(parameter: Tensor, name: str, initial: Initial, seed: int, heads:
         name: fully qualified, the same under every strategy: it selects the random stream.
         initial: what the values shall be.
         seed: of the run.
-        heads: whose rows are fused by head (`dtk.models.rows`); None = rows are stored in their logical order.
+        heads: whose rows are fused by head (`dtk.models.blocks`); None = rows are stored in their logical order.
 
     Raises:
         ValueError: a DTensor that is placed in another way.

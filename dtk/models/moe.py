@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dtk.config.schema import MoEConfig
-from dtk.models.flops import idle_parameters, training_flops_per_token
+from dtk.models.flops import training_flops_per_token
 from dtk.models.layers import Cuttable, Role, held
 from dtk.models.llama import Llama, LlamaBlock, LlamaMLP
 from dtk.parallel.collectives import Axis, copy, exchange_counts, exchange_rows, reduce
@@ -214,5 +214,5 @@ class MoE(Llama):
         """Training FLOPs per token (see `training_flops_per_token`), of the experts that a token passes through."""
         config = self.config
         assert isinstance(config, MoEConfig)
-        unused = training_flops_per_token(idle_parameters(config), 0, config.width, 0)
+        unused = training_flops_per_token(config.idle_parameters, 0, config.width, 0)
         return super().flops_per_token(sequence_length) - unused

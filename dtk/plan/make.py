@@ -12,12 +12,11 @@ from dtk.console.progress import Busy
 from dtk.errors import DtkError
 from dtk.plan.compare import compare
 from dtk.plan.engines import Choice, Machine, differences, machine, predict
-from dtk.plan.formulas.memory_table import TRAININGS
+from dtk.plan.formulas.holding import TRAININGS
 from dtk.plan.job import planned_job, ranks_of
 from dtk.plan.report.model import Check, PlanReport
-from dtk.plan.scaling import USUAL, parse_world_sizes, scaling
 from dtk.plan.search import search
-from dtk.plan.solve import check_solvable, max_batch, max_model
+from dtk.plan.solve import USUAL, check_solvable, max_batch, max_model, parse_world_sizes, scaling
 
 _HARDWARE = "hardware="
 _SLOW = (

@@ -14,7 +14,7 @@ from typing import Any
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
 from dtk.config.checks import check
 from dtk.config.compose import Composed
-from dtk.config.schema import Config, MoEConfig
+from dtk.config.schema import Config
 from dtk.errors import DtkError
 from dtk.parallel.batch_plan import BatchPlan
 from dtk.parallel.mesh import divisors
@@ -97,8 +97,7 @@ def search(job: Composed, here: Machine) -> Search:
 
 def _layouts(job: Composed, ranks: int, local_size: int) -> Iterator[tuple[Typed, Config]]:
     """Yield what the rules of a run allow. `cp` stays as it is; tp stays inside a node."""
-    model = job.config.model
-    degrees = divisors(model.experts) if isinstance(model, MoEConfig) else [1]
+    degrees = divisors(getattr(job.config.model, "experts", 1))
     fixed = dict(text.lstrip("+~").partition("=")[::2] for text in job.overrides)
     names = [name for name, kind in CONFIG_TYPES.items() if kind.traits.compared and not kind.traits.one_process]
     if (chosen := fixed.pop("strategy", "")) in CONFIG_TYPES:  # Not a preset.

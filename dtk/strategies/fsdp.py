@@ -193,8 +193,12 @@ class FSDP(Strategy):
 
     def _replace_collectives(self, modules: Iterable[FSDPModule], dimension: str) -> None:
         """Replace what gathers and reduces over a mesh dimension by what marks or rounds it, where that is wanted."""
-        from dtk.parallel.marked_comm import MarkedAllGather, MarkedReduceScatter
-        from dtk.parallel.quantized_comm import QuantizedAllGather, QuantizedReduceScatter
+        from dtk.parallel.marked_comm import (
+            MarkedAllGather,
+            MarkedReduceScatter,
+            QuantizedAllGather,
+            QuantizedReduceScatter,
+        )
         from dtk.parallel.regions import observed
 
         config, secondary = self.config, self.mesh.dp_secondary if self.mesh.dp_secondary > 1 else 0

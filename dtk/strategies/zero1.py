@@ -70,7 +70,7 @@ class Zero1(DDP):
 
     def build_optimizer(self, groups: list[dict[str, Any]], build: BuildOptimizer) -> Optimizer:
         """Build an optimizer that keeps state only for this rank's share of the parameters."""
-        from dtk.parallel.zero_optimizer import MarkedZeRO
+        from dtk.parallel.marked_comm import MarkedZeRO
 
         return MarkedZeRO(groups, optimizer_class=build, parameters_as_bucket_view=True)  # type: ignore[arg-type]
 

@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from diagnostics.contract.artifacts import RunPaths
 from dtk.config.strict import from_plain
-from dtk.parallel import collectives, quantized_comm
+from dtk.parallel import collectives, marked_comm
 from dtk.parallel.context import Context
 from dtk.parallel.regions import Region, observe
 from dtk.parallel.stop import StopRequest
@@ -154,7 +154,7 @@ def allocations(roots: list[Any]) -> tuple[list[tuple[int, int, int, bool]], lis
 def measure_all(context: Context, cases: dict[str, dict[str, Any]], folder: str) -> dict[str, Any]:
     """`cases`: name -> resolved configuration."""
     # Each of the modules that hold one, FSDP2's calls included, which look it up in `dist`.
-    for module in (collectives, quantized_comm, dist):
+    for module in (collectives, marked_comm, dist):
         for name in RELEASED:
             if hasattr(module, name):
                 setattr(module, name, released(getattr(module, name)))

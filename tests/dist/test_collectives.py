@@ -5,7 +5,7 @@ from collections import defaultdict
 import pytest
 
 from dtk.config.schema import PrecisionConfig
-from dtk.plan.formulas.memory_table import FULL
+from dtk.plan.formulas.holding import FULL
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.hsdp import HSDPConfig

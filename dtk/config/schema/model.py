@@ -51,6 +51,12 @@ class MoEConfig(LlamaConfig):
     balance_loss: float = 0.01
     z_loss: float = 0.001
 
+    @property
+    def idle_parameters(self) -> int:
+        """Those of the experts that a token does not pass through."""
+        blocks, idle = self.layers - self.dense_layers, self.experts - self.experts_per_token
+        return blocks * idle * 3 * self.width * self.expert_width
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderConfig:

@@ -10,9 +10,8 @@ from math import prod
 
 from dtk.config.schema import EncoderConfig, LlamaConfig
 from dtk.plan.formulas.holding import Holding
-from dtk.plan.formulas.ledger import Buffer
 from dtk.plan.formulas.shape import ROW, ModelShape
-from dtk.plan.formulas.tape import Tape, Value, drop
+from dtk.plan.formulas.tape import Buffer, Tape, Value, drop
 from dtk.plan.prediction import Category
 from dtk.strategies.declared import Shape
 

@@ -1,15 +1,25 @@
-"""What a strategy holds of parameters, gradients and optimizer state at each moment of a step: the base."""
+"""What a strategy holds of parameters, gradients and optimizer state at each moment of a step: the base.
+
+Sources: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 3;
+Zhao et al. 2023, "PyTorch FSDP", section 3.2. Padding and imbalance are those of torch's own code.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
-from dtk.config.schema import Config
+from dtk.config.schema import AdamWConfig, Config, SGDConfig
 from dtk.parallel.mesh import Mesh
-from dtk.plan.formulas.ledger import Buffer, Ledger
 from dtk.plan.formulas.shape import ModelShape
-from dtk.plan.formulas.states import WINDOWS, optimizer_bytes, update_bytes, windows
+from dtk.plan.formulas.tape import Buffer, Ledger
 from dtk.strategies.declared import Shape
+
+MASTER_BYTES = 4
+"""Parameters and optimizer state are float32 under every precision."""
+
+WINDOWS = 3
+"""Parameters whose states `dtk.parallel.tiers` has in memory: one on its way in, one in use, one on its way out."""
 
 ROOT = -1
 """The unit of what belongs to no block."""
@@ -101,3 +111,77 @@ class Holding(ABC):
     @abstractmethod
     def update(self) -> None:
         """Run the optimizer's step and zero_grad."""
+
+
+def windows(sizes: Sequence[int]) -> int:
+    """Return the most that so many consecutive parameters hold, of sizes in the order of the update."""
+    return max((sum(sizes[i : i + WINDOWS]) for i in range(len(sizes))), default=0)
+
+
+def shard_elements(shapes: Sequence[Shape], shards: int) -> int:
+    """Elements on the first, and fullest, of the ranks that share parameters: ceil(d0 / shards) rows of each.
+
+    FSDP2 cuts dim 0 as torch.chunk does and pads every rank's part to the first one's (Zhao et al. 2023 pad a
+    flattened unit instead, where at most shards - 1 elements are lost).
+    """
+    return sum(-(-shape[0] // shards) * prod(shape[1:]) for shape in shapes)
+
+
+def optimizer_bytes(config: AdamWConfig | SGDConfig, elements: int, tensors: int) -> int:
+    """Optimizer state of so many elements in so many tensors.
+
+    AdamW (Loshchilov & Hutter 2019) keeps two moments per element and a step counter per tensor; SGD one momentum.
+    """
+    if isinstance(config, AdamWConfig):
+        return 2 * MASTER_BYTES * elements + MASTER_BYTES * tensors
+    return MASTER_BYTES * elements if config.momentum else 0
+
+
+def update_bytes(config: AdamWConfig | SGDConfig, elements: int, largest: int, on_cuda: bool) -> int:
+    """Temporaries of the update: none in a fused kernel, one per parameter with foreach, else those of the largest."""
+    if isinstance(config, AdamWConfig):
+        if config.fused is not False:
+            return 0
+        return MASTER_BYTES * (elements if on_cuda else 2 * largest)
+    if not config.weight_decay and not config.nesterov:
+        return 0
+    return MASTER_BYTES * (elements if on_cuda else largest)
+
+
+STAGES = (0, 1, 2, 3)
+"""Of ZeRO: 0 shards nothing, 1 the optimizer state, 2 gradients too, 3 weights too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Bytes per parameter."""
+
+    name: str
+    weights: int
+    """What forward computes with."""
+    gradients: int
+    master: int
+    """Float32 copy of the weights, which the optimizer updates."""
+    momentum: int
+    variance: int
+
+    @property
+    def per_parameter(self) -> int:
+        """All of them."""
+        return self.weights + self.gradients + self.optimizer
+
+    @property
+    def optimizer(self) -> int:
+        """K of the ZeRO paper: what stage 1 shards."""
+        return self.master + self.momentum + self.variance
+
+    def rank_bytes(self, parameters: int, stage: int, ranks: int) -> float:
+        """Bytes on one of `ranks` ranks, for so many parameters, cut evenly."""
+        parts = (self.weights, 3), (self.gradients, 2), (self.optimizer, 1)
+        return parameters * sum(size / (ranks if stage >= first else 1) for size, first in parts)
+
+
+FULL = Training("fp32", 4, 4, 0, 4, 4)
+"""Also what dtk keeps under every precision: float32 weights are their own master, copies of 16 bits are not kept."""
+_MIXED = Training("fp16 mixed", 2, 2, 4, 4, 4), Training("bf16 mixed", 2, 2, 4, 4, 4)
+TRAININGS = (FULL, *_MIXED, Training("pure bf16", 2, 2, 0, 2, 2))

@@ -4,10 +4,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from dtk.parallel.compression import rounding_bytes
-from dtk.plan.formulas.holding import ROOT, Holding
-from dtk.plan.formulas.ledger import Buffer
+from dtk.plan.formulas.holding import MASTER_BYTES, ROOT, Holding, shard_elements
 from dtk.plan.formulas.shape import ModelShape, Named, block_of
-from dtk.plan.formulas.states import MASTER_BYTES, shard_elements
+from dtk.plan.formulas.tape import Buffer
 from dtk.strategies.declared import ITEM_BYTES, Shape, padded_elements, reduced_item_bytes, shard_blocks
 
 

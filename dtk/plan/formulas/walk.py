@@ -1,17 +1,36 @@
-"""One optimizer step, moment by moment, in the order of `dtk.train.loop`: a model on a tape, what a strategy holds."""
+"""One optimizer step, moment by moment, in the order of `dtk.train.loop`: a model on a tape, what a strategy holds.
+
+Blocks repeat with a period; once the walk has settled, each period adds the same to what is held. Memory at one
+moment of the period is then a straight line over the periods, whose highest point lies at its first or its last one,
+and both are walked.
+"""
 
 import dataclasses
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 
 from dtk.config.schema import Config
+from dtk.parallel.pipeline import Pipeline
 from dtk.plan.formulas.holding import ROOT, Holding
-from dtk.plan.formulas.ledger import Buffer
-from dtk.plan.formulas.stretch import Stretch
-from dtk.plan.formulas.tape import Tape, Value, drop
+from dtk.plan.formulas.tape import Buffer, Tape, Value, drop
 from dtk.plan.formulas.transformer import Model
 from dtk.plan.prediction import Category
 from dtk.strategies.declared import ITEM_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Blocks to walk, with a place in their middle where so many periods of blocks are left out."""
+
+    walked: int
+    """Blocks."""
+    period: int
+    """Blocks after which everything repeats."""
+    at: int = -1
+    """Block before which the others are left out; -1 = none are."""
+    skipped: int = 0
+    """Periods that are left out there."""
 
 
 @dataclass(slots=True)
@@ -187,3 +206,33 @@ def in_units(config: Config) -> bool:
 def stream_item_bytes(config: Config) -> int:
     """Bytes per element of the residual stream: FSDP's policy casts whole units, autocast leaves it in float32."""
     return ITEM_BYTES["float32" if getattr(config.strategy, "autocasts", True) else config.precision.compute_dtype]
+
+
+def stretch(layers: int, unit: int, recompute_every: int, ahead: int) -> Stretch:
+    """Return the shortest walk over the blocks that gives the same figures as a walk over all of them.
+
+    Args:
+        layers: blocks of the model.
+        unit: blocks that are gathered together; 0 = blocks are no units.
+        recompute_every: every k-th block is recomputed; 0 = none.
+        ahead: units that are gathered ahead at most.
+    """
+    period = math.lcm(max(1, unit), max(1, recompute_every))
+    # As many periods as a unit is gathered ahead, two more to settle, one to measure; the same on the way back.
+    side = -(-ahead * unit // period) + 3
+    skipped = layers // period - 2 * side
+    if skipped < 1:
+        return Stretch(layers, period)
+    return Stretch(layers - skipped * period, period, side * period, skipped)
+
+
+def micro_batches(pipeline: Pipeline) -> int:
+    """Return how many to walk: the first makes the gradients, the last reduces them, and those between are alike.
+
+    One rank needs a third one for that; in 1f1b all places of the pipeline are full besides, in interleaved_1f1b three
+    rounds are walked. gpipe holds them all.
+    """
+    count, ranks = pipeline.micro_batches, pipeline.ranks
+    if pipeline.schedule == "1f1b":
+        return min(count, ranks + 2)
+    return min(count, 3 * ranks) if pipeline.schedule == "interleaved_1f1b" and count % ranks == 0 else count

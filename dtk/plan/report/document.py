@@ -8,12 +8,11 @@ from diagnostics.report import document as doc
 from dtk.parallel.batch_plan import BatchPlan
 from dtk.plan.compare import Comparison
 from dtk.plan.formatting import count_text, flops_text, percent_text, rate_text
-from dtk.plan.formulas.memory_table import STAGES
+from dtk.plan.formulas.holding import STAGES
 from dtk.plan.prediction import Category, Prediction, Time
 from dtk.plan.report.model import Check, PlanReport
-from dtk.plan.scaling import Point
 from dtk.plan.search import Search
-from dtk.plan.solve import Largest
+from dtk.plan.solve import Largest, Point
 
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 """In the order in which they are shown: what stays, then what comes and goes."""

@@ -5,11 +5,10 @@ from typing import Any
 
 from dtk.plan.compare import Comparison, Row
 from dtk.plan.engines import Difference
-from dtk.plan.formulas.memory_table import STAGES, Training
+from dtk.plan.formulas.holding import STAGES, Training
 from dtk.plan.prediction import Prediction
-from dtk.plan.scaling import Point
 from dtk.plan.search import FittingLayout, Search
-from dtk.plan.solve import Largest
+from dtk.plan.solve import Largest, Point
 
 SCHEMA = "dtk.plan.report/1"
 

@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 
 from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import DtkError
-from dtk.plan.formulas.traffic import lines
+from dtk.plan.formulas.closed_form import lines
 from dtk.plan.prediction import Category, Memory, Prediction
 from dtk.simulate.step import MICRO_BATCHES, OWN_GRADIENTS, Call, Observed, simulate_step
 

@@ -12,9 +12,9 @@ from dtk.dimensions import inside
 from dtk.parallel.mesh import EXPERTS, ORDER, SECONDARY, Mesh
 from dtk.parallel.pipeline import Action, Pipeline
 from dtk.parallel.pipeline import walk as walk_pipeline
+from dtk.plan.formulas.closed_form import link
 from dtk.plan.formulas.replication import owned_elements
 from dtk.plan.formulas.stages import message_bytes, messages, on_mesh, stage_states, states_mesh, sums_of_gradients
-from dtk.plan.formulas.traffic import link
 from dtk.plan.prediction import Time, Transfer
 from dtk.plan.timing.alpha_beta import Cost, Group, collective
 from dtk.plan.timing.hardware import Hardware
@@ -309,14 +309,11 @@ def _sharded(config: Config, mesh: Mesh, part: _Part) -> Sharded:
     units = []
     for first in range(0, layers, step := size or max(1, layers)):
         numbers = range(first, min(first + step, layers))
-        times_s = len(numbers) * part.seconds.block_forward, sum(map(part.block_backward, numbers))
-        mixtures = sum(part.blocks[i] >= model.dense for i in numbers) if model.experts else 0
-        inside = model.expert_share * mixtures / len(numbers)
+        # Experts compute with their block.
+        units += [unit((0.0, 0.0), model.experts, True)] * sum(part.blocks[i] >= model.dense for i in numbers)
         if size:
-            shapes = [shape for i in numbers for shape in model.blocks[i]]
-            units.append(unit((times_s[0] * (1 - inside), times_s[1] * (1 - inside)), shapes))
-        part_s = (times_s[0] * inside / max(1, mixtures), times_s[1] * inside / max(1, mixtures))
-        units += [unit(part_s, model.experts, experts=True)] * mixtures
+            times_s = len(numbers) * part.seconds.block_forward, sum(map(part.block_backward, numbers))
+            units.append(unit(times_s, [shape for i in numbers for shape in model.blocks[i]]))
     rest_s = part.forward_s - sum(each.forward_s for each in units)
     rest_back_s = part.backward_s - sum(each.backward_s for each in units)
     return Sharded(

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from dtk.config.schema import Config, CustomModelConfig, EncoderConfig, LlamaConfig, MoEConfig, SGDConfig
-from dtk.models.flops import idle_parameters, training_flops_per_token
+from dtk.models.flops import training_flops_per_token
 from dtk.plan.formulas.shape import cut, elements, model_shape
 from dtk.plan.timing.hardware import Hardware
 from dtk.strategies.declared import ITEM_BYTES, Shape
@@ -30,10 +30,8 @@ class Layout:
     """Training FLOPs per token of everything else: the output projection."""
     experts: tuple[Shape, ...] = ()
     """Of a block, those that a rank of `ep` has, in none of `blocks`."""
-    dense: int = 0
-    """First blocks, without experts."""
-    expert_share: float = 0.0
-    """Of the FLOPs of a block that has experts, what these compute."""
+    dense: int = 1 << 30
+    """First blocks, of which no rank of `ep` has experts."""
 
     @property
     def shapes(self) -> list[Shape]:
@@ -77,17 +75,13 @@ def layout(config: Config) -> Layout:
     if not isinstance(model, EncoderConfig):
         root = dict(whole.root)
         multiplied += prod(root.get("head.weight", root["token_embedding.weight"]))
-    idle = idle_parameters(model) if isinstance(model, MoEConfig) else 0
-    inside = whole.parameters - elements(whole.root) - idle
+    inside = whole.parameters - elements(whole.root) - getattr(model, "idle_parameters", 0)
     block_flops = training_flops_per_token(inside, whole.layers, model.width, length) / whole.layers
     rest_flops = training_flops_per_token(multiplied, 0, model.width, length)
     kinds = shape.before, shape.dense_block, shape.block, shape.after, shape.experts
     before, dense_block, block, after, experts = (tuple(size for _, size in part) for part in kinds)
     blocks = (dense_block,) * shape.dense + (block,) * (shape.layers - shape.dense)
-    share = 0.0
-    if isinstance(model, MoEConfig):
-        share = 18.0 * model.experts_per_token * model.width * model.expert_width / block_flops
-    return Layout(before, blocks, after, block_flops, rest_flops, experts, shape.dense, min(1.0, share))
+    return Layout(before, blocks, after, block_flops, rest_flops, experts, shape.dense if experts else 1 << 30)
 
 
 def _custom_layout(config: Config) -> Layout:
@@ -159,8 +153,8 @@ def _streamed_elements(config: Config) -> float:
     inner: float = 12.0 * model.width + 5.0 * model.ffn_width if llama else (2.0 + 2 * 4) * model.width
     if isinstance(model, MoEConfig):
         # Each token's rows are picked, put back, weighted and summed: 8 h, and with `ep` put by expert and back: 4 h.
-        row = (12.0 if parallel.ep > 1 else 8.0) * model.width + 5.0 * model.expert_width
-        mixed = model.experts_per_token * row + 5.0 * model.shared_experts * model.expert_width
+        rows = model.experts_per_token * (12.0 if parallel.ep > 1 else 8.0) * model.width
+        mixed = rows + 5.0 * (model.experts_per_token + model.shared_experts) * model.expert_width
         inner += (1 - model.dense_layers / model.layers) * (mixed - 5.0 * model.ffn_width)
     return stream + inner / parallel.tp
 

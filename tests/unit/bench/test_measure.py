@@ -9,8 +9,7 @@ import pytest
 
 from dtk.bench.measure import Launch, measure
 from dtk.bench.measure import _report as report_of
-from dtk.bench.model import Side, as_json
-from dtk.bench.spec import Spec, loads
+from dtk.bench.model import Side, Spec, as_json, loads
 from dtk.launch.children import Children, Failed, culprit
 from tests.unit.bench.lines import LINES
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtk.bench.bandwidth import OPERATIONS
-from dtk.bench.spec import Spec, key_of, loads
+from dtk.bench.model import Spec, key_of, loads
 
 SPECS = st.builds(
     Spec,

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from dtk.config.schema import EncoderConfig, GPTConfig
-from dtk.models.blocks import MLP, Attention, Block, Transformer
-from dtk.models.rows import by_part
+from dtk.models.blocks import MLP, Attention, Block, Transformer, by_part
 
 WIDTH, HEADS, LENGTH = 16, 4, 6
 

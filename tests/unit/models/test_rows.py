@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from dtk.config.schema import GPTConfig
+from dtk.models.blocks import by_head, by_part, runs
 from dtk.models.gpt import GPT
 from dtk.models.initial import Initial
 from dtk.models.initialize import initialize, initialize_model
-from dtk.models.rows import by_head, by_part, runs
 from dtk.parallel.placement import Piece
 
 HEADS, WIDTH = 4, 24

@@ -15,7 +15,7 @@ from torch.optim import SGD, AdamW, Muon
 
 from dtk.errors import DtkError
 from dtk.parallel.tiers import AHEAD, DROP, Swap, Tier, state_fields
-from dtk.plan.formulas.states import WINDOWS
+from dtk.plan.formulas.holding import WINDOWS
 
 CPU = torch.device("cpu")
 SHAPES = [(33, 7), (5,), (64, 64), (1,), (17, 3), (0, 4)]

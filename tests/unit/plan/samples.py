@@ -7,8 +7,7 @@ from dtk.plan.compare import VARIANTS, Comparison, Row
 from dtk.plan.engines import Difference
 from dtk.plan.prediction import Memory, Prediction, Time, Traffic
 from dtk.plan.report.model import Check, PlanReport
-from dtk.plan.scaling import Point
-from dtk.plan.solve import Largest
+from dtk.plan.solve import Largest, Point
 
 GIB = 1 << 30
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&[bold]\x1b[31m\u202e"

@@ -4,9 +4,9 @@ import pytest
 
 from dtk.config.compose import compose
 from dtk.plan.formulas.closed_form import closed_form
+from dtk.plan.formulas.holding import shard_elements
 from dtk.plan.formulas.replication import owned_elements
 from dtk.plan.formulas.shape import model_shape
-from dtk.plan.formulas.states import shard_elements
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.zero1 import Zero1Config
 from dtk.strategies.zero3 import Zero3Config

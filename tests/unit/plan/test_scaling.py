@@ -5,7 +5,7 @@ import pytest
 from dtk.errors import DtkError
 from dtk.plan.engines import Machine
 from dtk.plan.job import planned_job
-from dtk.plan.scaling import at_world_size, parse_world_sizes, scaling
+from dtk.plan.solve import at_world_size, parse_world_sizes, scaling
 
 JOB = ["model=gpt2_tiny", "data=synthetic", "data.sequence_length=64", "launcher.world_size=4"]
 

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from dtk.plan.formulas.activations import FLOAT_BYTES, PER_TARGET_BYTES, Layers, plain
-from dtk.plan.formulas.ledger import Ledger
 from dtk.plan.formulas.shape import cut, model_shape
-from dtk.plan.formulas.tape import Tape, Value
+from dtk.plan.formulas.tape import Ledger, Tape, Value
 from tests.unit.plan.closed_form_jobs import LLAMA, gpt
 
 TOKENS, WIDTH, VOCABULARY, HEADS = 8, 16, 64, 4

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtk.plan.formulas.ledger import Ledger
+from dtk.plan.formulas.tape import Ledger
 
 
 def test_a_buffer_is_freed_by_its_last_holder() -> None:

@@ -5,7 +5,7 @@ import torch
 
 from dtk.config.schema import GPTConfig
 from dtk.models.build import build_model
-from dtk.plan.formulas.memory_table import STAGES, TRAININGS
+from dtk.plan.formulas.holding import STAGES, TRAININGS
 from tests.unit.plan.published import model_states_bytes
 
 DTYPES = {

@@ -3,9 +3,9 @@
 from typing import Any
 
 from dtk.config.schema import AdamWConfig, SGDConfig
-from dtk.plan.formulas.ledger import Ledger
 from dtk.plan.formulas.replication import Replicated, owned_elements
 from dtk.plan.formulas.shape import model_shape
+from dtk.plan.formulas.tape import Ledger
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.single import SingleConfig
 from dtk.strategies.zero1 import Zero1Config

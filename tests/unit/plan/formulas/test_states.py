@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtk.config.schema import AdamWConfig, SGDConfig
-from dtk.plan.formulas.states import WINDOWS, optimizer_bytes, shard_elements, update_bytes, windows
+from dtk.plan.formulas.holding import WINDOWS, optimizer_bytes, shard_elements, update_bytes, windows
 
 
 @given(st.lists(st.integers(0, 1000), max_size=12))

@@ -1,7 +1,6 @@
 """What autograd keeps and frees, on graphs of a few operations: sizes and moments worked by hand."""
 
-from dtk.plan.formulas.ledger import Buffer, Ledger
-from dtk.plan.formulas.tape import Tape, Value
+from dtk.plan.formulas.tape import Buffer, Ledger, Tape, Value
 
 
 def tape() -> Tape:

@@ -2,9 +2,8 @@
 
 import pytest
 
-from dtk.plan.formulas.closed_form import closed_form
+from dtk.plan.formulas.closed_form import closed_form, link, ring_bytes
 from dtk.plan.formulas.shape import model_shape
-from dtk.plan.formulas.traffic import link, ring_bytes
 from dtk.strategies.ddp import FIRST_BUCKET_BYTES, DDPConfig, gradient_buckets
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.hsdp import HSDPConfig

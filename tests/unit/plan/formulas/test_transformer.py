@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from dtk.config.schema import MoEConfig
-from dtk.plan.formulas.ledger import Ledger
 from dtk.plan.formulas.shape import cut, model_shape
-from dtk.plan.formulas.tape import Tape
+from dtk.plan.formulas.tape import Ledger, Tape
 from dtk.plan.formulas.transformer import Model
 from tests.unit.plan.closed_form_jobs import ENCODER, LLAMA, TINY
 
