@@ -22,7 +22,7 @@ from dtk.parallel.regions import observe, region
 from dtk.parallel.stop import StopRequest
 from dtk.preflight.simulated_rank import SimulatedRank
 from dtk.record.recorder import Recorder
-from dtk.simulate.group import simulated_group
+from dtk.simulate.mirror import simulated_group
 from dtk.simulate.step_position import Places
 from dtk.strategies.registry import one_device
 from dtk.train import assemble, loop, setup

@@ -30,7 +30,7 @@ from dtk.preflight.group import RecordingGroup
 from dtk.preflight.issuing import made_group
 from dtk.preflight.simulated_rank import SimulatedRank
 from dtk.record import frames as record_frames
-from dtk.simulate.group import stand_in
+from dtk.simulate.mirror import stand_in
 
 _PLUMBING = tuple(str(Path(__file__).parents[1] / part) for part in ("preflight", "simulate"))
 """Frames of these are not the user's call site either."""

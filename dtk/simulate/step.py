@@ -30,9 +30,8 @@ from dtk.parallel.ddp_hooks import POWERSGD_START
 from dtk.parallel.stop import StopRequest
 from dtk.record.recorder import Recorder
 from dtk.simulate.data_dependence import check_answer, check_gradients, explained
-from dtk.simulate.group import simulated_group
 from dtk.simulate.ledger import Held, Ledger, highest
-from dtk.simulate.mirror import MirrorGroup
+from dtk.simulate.mirror import MirrorGroup, simulated_group
 from dtk.simulate.step_position import Places
 from dtk.simulate.torch_internals import Reducer, check_torch, propagation_ignored, undisturbed
 from dtk.strategies.base import local, owned_state

@@ -101,9 +101,6 @@ class Holding(ABC):
     def after_backward(self, unit: int) -> None:  # noqa: B027
         """After the backward of a unit's first block; ROOT: of the embeddings."""
 
-    def reduce(self) -> None:  # noqa: B027
-        """After the last half of a backward: reduce all gradients."""
-
     @abstractmethod
     def gradient(self, name: str, gradient: Buffer) -> None:
         """Take over the whole gradient of one parameter, of one micro-batch."""

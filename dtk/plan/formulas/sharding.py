@@ -144,11 +144,6 @@ class Sharded(Holding):
             self.reducing.drop()
             self.reducing = None
 
-    def reduce(self) -> None:
-        """Reduce unit by unit, the last first."""
-        for unit in (*reversed(range(len(self.units))), ROOT):
-            self.after_backward(unit)
-
     def gradient(self, name: str, gradient: Buffer) -> None:
         """Keep it whole until its unit is reduced."""
         block, apart = block_of(name), bool(self.shape.experts) and ".experts." in name

@@ -165,7 +165,8 @@ class Step:
         self.model.tape.weights(self.holding.gradient)
         drop(*self.returned)
         if self.holding.last:
-            self.holding.reduce()
+            for unit in (*reversed(range(len(getattr(self.holding, "units", ())))), ROOT):
+                self.holding.after_backward(unit)
 
     def _skip(self, block: int, measured_from: int) -> None:
         """At the place of the blocks that are left out: take what they would, as the period before it did."""

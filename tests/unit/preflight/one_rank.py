@@ -11,7 +11,7 @@ from dtk.preflight.calls import Entry
 from dtk.preflight.exchange import Exchange
 from dtk.preflight.group import RecordingGroup
 from dtk.preflight.simulated_rank import SimulatedRank
-from dtk.simulate.group import stand_in
+from dtk.simulate.mirror import stand_in
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from dtk.errors import DtkError
-from dtk.simulate.group import simulated_group
+from dtk.simulate.mirror import simulated_group
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

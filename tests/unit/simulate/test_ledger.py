@@ -9,8 +9,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-from dtk.simulate.group import simulated_group
 from dtk.simulate.ledger import Event, Ledger, highest
+from dtk.simulate.mirror import simulated_group
 from dtk.simulate.torch_internals import propagation_ignored
 
 MIB = 2**20
