@@ -19,8 +19,7 @@ from dtk.record.recorder import Recorder
 from dtk.train.callbacks import Training, build_callbacks
 from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.loop import Loop
-from dtk.train.measures import Measures
-from dtk.train.progress import Progress
+from dtk.train.progress import Measures, Progress
 from dtk.train.schedule import Schedule
 from dtk.train.setup import Parts, set_up
 

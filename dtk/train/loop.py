@@ -33,9 +33,8 @@ from dtk.record.recorder import Recorder
 from dtk.train.callbacks import Callbacks
 from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.evaluation import evaluate
-from dtk.train.measures import Measures
 from dtk.train.optimizer import clip_factor, set_learning_rate
-from dtk.train.progress import Progress, say
+from dtk.train.progress import Measures, Progress, say
 from dtk.train.runner import seed_random
 from dtk.train.schedule import Schedule, learning_rate
 from dtk.train.setup import Parts

@@ -54,8 +54,8 @@ class MoEConfig(LlamaConfig):
     @property
     def idle_parameters(self) -> int:
         """Those of the experts that a token does not pass through."""
-        blocks, idle = self.layers - self.dense_layers, self.experts - self.experts_per_token
-        return blocks * idle * 3 * self.width * self.expert_width
+        idle = (self.layers - self.dense_layers) * (self.experts - self.experts_per_token)
+        return idle * 3 * self.width * self.expert_width
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from dtk.train.measures import Measures
+from dtk.train.progress import Measures
 
 
 def measures(peak: float | None = None) -> Measures:
