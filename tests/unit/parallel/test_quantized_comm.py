@@ -3,9 +3,9 @@
 import pytest
 import torch
 import torch.distributed as dist
-from dtk.parallel.quantized_comm import QuantizedAllGather, QuantizedReduceScatter
 
 from dtk.parallel import regions
+from dtk.parallel.marked_comm import QuantizedAllGather, QuantizedReduceScatter
 from tests.unit.rank_threads import on_ranks
 
 SIZES = [300, 5, 64]

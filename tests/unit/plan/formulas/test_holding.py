@@ -3,14 +3,13 @@
 from typing import Any
 
 import pytest
-from dtk.plan.formulas.ledger import Buffer, Ledger
-from dtk.plan.formulas.states import optimizer_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dtk.config.schema import AdamWConfig, SGDConfig
-from dtk.plan.formulas.holding import Holding
+from dtk.plan.formulas.holding import Holding, optimizer_bytes
 from dtk.plan.formulas.shape import model_shape
+from dtk.plan.formulas.tape import Buffer, Ledger
 from dtk.strategies.fsdp import FSDPConfig
 from tests.unit.plan.closed_form_jobs import TINY, job
 
