@@ -2,18 +2,21 @@
 
 import sys
 from collections.abc import Sequence
+from types import CodeType, FrameType
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
+from diagnostics.evidence.calls import USER_CALLS
 from dtk.preflight import simulated_rank
 from dtk.preflight.calls import NEW_GROUP
 from dtk.preflight.exchange import How, Key, Offer, dtypes_of, packed
-from dtk.preflight.frames import stack_of, user_call
 from dtk.preflight.simulated_rank import Expected, Issued, SimulatedRank
+from dtk.record import frames as record_frames
 from dtk.record.collectives import reduce_name
-from dtk.record.signatures import KINDS, Call, Kind
+from dtk.record.signatures import KINDS, OBJECTS, Call, Kind
 from dtk.simulate.mirror import MirrorGroup
 
 _NEW_GROUP = Kind(NEW_GROUP, NEW_GROUP, Call)
@@ -131,3 +134,36 @@ def made_group(ranks: Sequence[int], desc: str) -> None:
 def _brief(sizes: Sequence[int]) -> tuple[int, ...]:
     """Equal numbers as one."""
     return tuple(sizes[:1]) if len(set(sizes)) == 1 else tuple(sizes)
+
+
+outermost: CodeType | None = None
+"""What called the rank's own code."""
+_USER_CALLS = {*OBJECTS, "monitored_barrier"}
+_plumbing: dict[CodeType, bool] = {}
+_TORCH = torch.__path__[0]
+
+
+def stack_of(frame: FrameType | None) -> str:
+    """Return the user's frames, innermost first, and those of torch that name the call or its backward pass."""
+    sites = []
+    while frame is not None and frame.f_code is not outermost:
+        code = frame.f_code
+        hidden = _plumbing.get(code)
+        if hidden is None:
+            file, name = code.co_filename, code.co_name
+            telling = file.startswith(_TORCH) and (name == "backward" or name in USER_CALLS)
+            hidden = _plumbing[code] = not telling and file.startswith((*record_frames.PLUMBING, "<"))
+        if not hidden:
+            sites.append(f"{code.co_filename}:{frame.f_lineno}\t{code.co_qualname}")
+        frame = frame.f_back
+    return "\n".join(sites)
+
+
+def user_call(frame: FrameType | None) -> str:
+    """Return the object collective that this call is a part of; empty for any other call."""
+    name = ""
+    while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
+        if frame.f_code.co_name in _USER_CALLS and frame.f_code.co_filename == c10d.__file__:
+            name = frame.f_code.co_name
+        frame = frame.f_back
+    return name

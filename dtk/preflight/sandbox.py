@@ -23,7 +23,7 @@ from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.model import Frame, RankError
 from dtk.errors import DtkError
 from dtk.parallel.regions import failed_in
-from dtk.preflight import frames, simulated_rank
+from dtk.preflight import issuing, simulated_rank
 from dtk.preflight.calls import End, Record
 from dtk.preflight.exchange import Exchange
 from dtk.preflight.group import RecordingGroup
@@ -67,7 +67,7 @@ def simulate_rank(
     Raises:
         DtkError: the job cannot be simulated at all.
     """
-    frames.outermost = _play.__code__
+    issuing.outermost = _play.__code__
     simulated = simulated_rank.current = SimulatedRank(exchange, world_size, steps)
     torch.set_num_threads(1)
     _install(simulated)

@@ -52,7 +52,7 @@ def _assumptions(config: Config) -> Iterator[str]:
         fullest = "the fullest of the ranks at both ends of the pipeline and their neighbours"
         yield f"parallel.schedule={parallel.schedule}: the memory is that of {fullest}"
     if config.model.architecture == "moe":
-        yield "experts get equal numbers of tokens; a rank whose experts get more holds more, and others wait for it"
+        yield "experts get equal numbers of tokens: a rank whose experts get more holds more; blocks last their mean"
     if config.train.compile:
         yield "train.compile=true: counted as without, what compiled blocks keep is not known"
     if strategy.traits.least_cuda_devices > 1:

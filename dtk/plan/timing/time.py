@@ -404,7 +404,5 @@ def _assumptions(config: Config, hardware: Hardware) -> Iterator[str]:
         yield f"What strategy={strategy.name} communicates is not in the time: its schedule is not known."
     if config.model.architecture == "custom":
         yield "Of a model of your own only FLOPs are counted, not what its other kernels move."
-    if getattr(config.model, "dense_layers", 0):
-        yield "Blocks without experts are taken to last as long as the mean of all blocks."
     if config.train.compile:
         yield "torch.compile is not modelled: kernels are counted one by one."

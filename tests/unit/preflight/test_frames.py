@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from dtk.preflight import frames
+from dtk.preflight import issuing as frames
 from tests.unit.preflight.one_rank import issued, recorded
 
 
