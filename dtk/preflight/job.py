@@ -26,8 +26,8 @@ from dtk.simulate.mirror import simulated_group
 from dtk.simulate.step_position import Places
 from dtk.strategies.registry import one_device
 from dtk.train import assemble, loop, setup
+from dtk.train.assemble import summarise
 from dtk.train.checkpoint import Checkpoints, LoopState
-from dtk.train.summary import summarise
 
 SAMPLES = 1 << 20
 """Of the data that stands in for the job's own: never the end of it."""

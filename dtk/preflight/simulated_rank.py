@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
+from dtk.preflight.calls import Tape
 from dtk.preflight.exchange import Exchange, Key, Offer, dtypes_of, fill, packed
-from dtk.preflight.tape import Tape
 from dtk.record.collectives import CollectiveLog
 
 

@@ -22,11 +22,10 @@ from dtk.rank.job import ATTEMPT, BACKEND, CONFIG, DEVICE, Job
 from dtk.record.failure import write_failure
 from dtk.record.recorder import Recorder
 from dtk.record.run_folder import close
-from dtk.train.assemble import assemble
+from dtk.train.assemble import assemble, begun, summarise
 from dtk.train.export import export
 from dtk.train.loop import Loop
 from dtk.train.progress import say
-from dtk.train.summary import begun, summarise
 
 
 def work(

@@ -12,9 +12,8 @@ from dtk.parallel.regions import observe
 from dtk.parallel.stop import StopRequest
 from dtk.record.recorder import Recorder
 from dtk.strategies.registry import CONFIG_TYPES
-from dtk.train.assemble import assemble
+from dtk.train.assemble import assemble, begun
 from dtk.train.export import export
-from dtk.train.summary import begun
 from tests.dist.collectives_ranks import Listener, WireTap, summed
 from tests.dist.ranks import placed
 from tests.dist.training_ranks import config

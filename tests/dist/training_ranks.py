@@ -14,9 +14,8 @@ from dtk.parallel.stop import StopRequest
 from dtk.record.memory import peak_memory_bytes
 from dtk.record.recorder import Recorder
 from dtk.strategies.single import SingleConfig
-from dtk.train.assemble import assemble
+from dtk.train.assemble import assemble, begun
 from dtk.train.setup import set_up
-from dtk.train.summary import begun
 from tests.dist.ranks import placed
 
 

@@ -40,7 +40,7 @@ TRUTH: dict[str, Truth] = {
         (1,),
         "hung",
         ci=True,
-        seen=("dtk/train/summary.py", "list_over_ranks(loop.context"),
+        seen=("dtk/train/assemble.py", "list_over_ranks(loop.context"),
     ),
     "swallowed_exception": Truth(("hang.rank_raised",), (2,), "hung"),
     "exception": Truth(("hang.rank_raised",), (1,), "failed", ci=True),

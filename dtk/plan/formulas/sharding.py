@@ -45,11 +45,10 @@ class Sharded(Holding):
 
     def settle(self) -> None:
         """Shards of parameters and optimizer state, on the device or, offloaded, on the host."""
-        shape, strategy = self.shape, self.config.strategy
+        shape, strategy, mixtures = self.shape, self.config.strategy, self.shape.layers - self.shape.dense
         elements = shape.total(lambda named: shard_elements(_shapes(named), self.shards))
-        tensors, mixtures = shape.total(len), shape.layers - shape.dense
         elements += mixtures * shard_elements(_shapes(shape.experts), self.mesh.expert_shard)
-        tensors += mixtures * len(shape.experts)
+        tensors = shape.total(len) + mixtures * len(shape.experts)
         before = self.ledger.in_use.copy()
         self.place_states(elements, tensors, lambda shape: shard_elements([shape], self.shards))
         if not strategy.offloads_parameters:

@@ -177,8 +177,7 @@ class Model(Layers):
         tape, size, held = self.tape, leaving.size_bytes, self.holding
         if held is None or not self.shape.experts:
             return self._experts(leaving, rows, prefix, config)
-        unit = held.unit(int(prefix.split(".")[1]), experts=True)
-        arrived = tape.operation(size, [(leaving, size)])
+        unit, arrived = held.unit(int(prefix.split(".")[1]), experts=True), tape.operation(size, [(leaving, size)])
         by_expert = tape.operation(size, [(arrived, size)])
         held.before_forward(unit)
         entered = tape.operation(

@@ -2,9 +2,9 @@
 
 import torch
 
+from dtk.preflight.calls import Tape
 from dtk.preflight.exchange import Exchange, Offer, to_bytes
 from dtk.preflight.simulated_rank import Expected, Issued, SimulatedRank
-from dtk.preflight.tape import Tape
 
 
 def offer(key: tuple[object, ...], value: torch.Tensor) -> Offer:

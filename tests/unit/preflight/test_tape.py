@@ -2,8 +2,7 @@
 
 from diagnostics.evidence.calls import Wire
 from diagnostics.evidence.ring.format import ANY_PEER, NO_PEER
-from dtk.preflight.calls import NEW_GROUP
-from dtk.preflight.tape import Tape
+from dtk.preflight.calls import NEW_GROUP, Tape
 
 
 def begin(tape: Tape, op: str, *, root: int = NO_PEER, amount: int = 8, p2p: bool = False, splits: str = "") -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dtk.train.summary import begun, summarise
+from dtk.train.assemble import begun, summarise
 from tests.unit.train.conftest import Build, config
 
 
