@@ -97,12 +97,12 @@ PARTS = 3
 
 
 def by_head(logical: Tensor, heads: int) -> Tensor:
-    """Return the rows as they are stored, from logical ones."""
+    """Return rows as they are stored, [heads, (query, key, value), head_width], from logical ones."""
     return logical.reshape(PARTS, heads, -1, *logical.shape[1:]).transpose(0, 1).flatten(0, 2)
 
 
 def by_part(stored: Tensor, heads: int) -> Tensor:
-    """Return logical rows from stored ones."""
+    """Return logical rows, [queries | keys | values] of [heads, head_width] each, from stored ones."""
     return stored.reshape(heads, PARTS, -1, *stored.shape[1:]).transpose(0, 1).flatten(0, 2)
 
 
