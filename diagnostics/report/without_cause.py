@@ -69,7 +69,8 @@ def unheard_text(run: RunEvidence) -> str:
     """Return why a run that says that it is running may have ended."""
     silent_s = run.silent_s(time())
     last = "no rank has left a heartbeat" if silent_s is None else f"its last heartbeat is {seconds_text(silent_s)} old"
-    return f"status.json says that the run is running, but {last}, and its processes are on another machine"
+    where = "its processes exist (dtk attach shows where)" if run.seen else "its processes are on another machine"
+    return f"status.json says that the run is running, but {last}, and {where}"
 
 
 def calls_text(hang: Mapping[str, Any]) -> str:

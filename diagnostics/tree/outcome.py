@@ -18,8 +18,8 @@ from diagnostics.tree.arbitrate import Verdict
 
 TROUBLE: frozenset[str] = frozenset(table_beside(__file__)["trouble"])
 """Kinds of log lines that a job in good health does not write."""
-_SILENT_S = 600.0
-"""Ranks write a heartbeat at every step and region. No collective waits for longer by default: torch's NCCL timeout."""
+_SILENT_S = 120.0
+"""Ranks write a heartbeat at every step and region. A convention: one that takes longer is possible, but not shown."""
 
 
 def outcome(
@@ -103,12 +103,12 @@ def in_trouble(evidence: Evidence) -> bool:
 
 
 def is_unheard(evidence: Evidence) -> bool:
-    """Whether a run that says that it is running was neither seen nor heard of lately, so that it may have ended."""
+    """Whether a run that says that it is running was not heard of lately, so that it may have ended or hang."""
     run = evidence.run
-    if run is None or run.state != "running" or run.seen:
+    if run is None or run.state != "running":
         return False
     silent_s = run.silent_s(time())
-    return silent_s is None or silent_s >= _SILENT_S
+    return not run.seen if silent_s is None else silent_s >= _SILENT_S
 
 
 def account_of(measures: Mapping[str, Any]) -> Account | None:

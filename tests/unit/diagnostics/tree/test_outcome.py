@@ -96,6 +96,8 @@ def test_a_run_elsewhere_that_is_silent_may_have_ended() -> None:
     assert not is_unheard(running) and of(evidence=running) == "healthy"
     beat.time_s -= 3600
     assert is_unheard(running) and of(evidence=running) == "undecided"
+    running.run.seen = True
+    assert is_unheard(running) and of(evidence=running) == "undecided", "its processes exist, and may all wait"
 
 
 def test_trouble_is_what_a_healthy_job_does_not_leave() -> None:
