@@ -125,7 +125,7 @@ def _of_ranks(standing: Standing) -> dict[str, object]:
     is_partial = missing > 0 and not (standing.others or standing.apart or elsewhere or wordless)
     call = (longest.seq, longest.op, longest.group)
     alike = [wait for wait in standing.waits if (wait.seq, wait.op, wait.group) == call]
-    two_sizes = next(((longest, wait) for wait in alike if wait.numel != longest.numel), None)
+    two_sizes = next(((longest, wait) for wait in alike if wait.numel not in (None, longest.numel)), None)
     low, *_, high = standing.apart or (longest, longest)
     completed = (high.seq or 0) - 1
     is_fewer = low.enqueued is not None and low.enqueued < completed

@@ -118,7 +118,7 @@ WRONG = {
     "no time": (["--rank-timeout-s", "0"], "--rank-timeout-s"),
     "time that is no number": (["--rank-timeout-s", "nan"], "--rank-timeout-s"),
     "zero steps": (["--steps", "0"], "--steps 0 is for scripts"),
-    "arguments without a script": (["--", "x"], "belongs to a script"),
+    "arguments without a script": (["--", "x"], "belong to a script"),
     "a mesh that does not fit": (["strategy=hsdp", "strategy.dp_shard=3", "launcher.world_size=8"], "dp_shard"),
     "what if of a script": (["--script", str(SCRIPT), "--world-size", "2", "--what-if"], "needs a job of dtk"),
 }

@@ -130,3 +130,8 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(replace(PLACED, op="broadcast", ranks=(0, 1, 2, 3))),
     ]
     assert {name for standing in everything for name in clues(standing)} == set(TABLE["clues"])
+
+
+def test_a_size_that_no_line_tells_is_no_second_size() -> None:
+    assert "two_sizes" not in clues(stands(WAIT, replace(WAIT, ranks=(3,), numel=None)))
+    assert "two_sizes" in clues(stands(WAIT, replace(WAIT, ranks=(3,), numel=999)))
