@@ -160,10 +160,10 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
 
 
 def _counts(report: Report) -> str:
-    near, others = undecided(report)
-    kinds = [f"{len(near)} of this kind"] * bool(near) + [f"{len(others)} of other kinds"] * bool(others)
-    undecided_text = f"{' and '.join(kinds)} could not be decided" if kinds else ""
-    return "; ".join(filter(None, [f"{count(report)['ruled_out']} causes ruled out", undecided_text]))
+    near, others = map(len, undecided(report))
+    kinds = [f"{near} of this kind"] * bool(near) + [f"{others} of other kinds"] * bool(others)
+    left = " and ".join(kinds) if report.root_causes else str(near + others)
+    return f"{count(report)['ruled_out']} causes ruled out" + (f"; {left} could not be decided" if kinds else "")
 
 
 def _about(report: Report) -> tuple[doc.Block, ...]:
