@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 from typing import Any, ClassVar
 
 import hydra
@@ -19,6 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from dtk.errors import DtkError
+
+_LOCK = RLock()  # Hydra's state is that of the process, so one thread composes at a time.
 
 
 class UserFolders(SearchPathPlugin):
@@ -115,15 +118,17 @@ def _ready(folders: Sequence[Path]) -> Iterator[None]:
     *own, primary = folders
     # 1.3 warns when version_base is left out, 1.4 when it is given.
     version: dict[str, Any] = {"version_base": "1.3"} if hydra.__version__.startswith("1.3") else {}
-    GlobalHydra.instance().clear()
-    UserFolders.folders = own
+    _LOCK.acquire()
     try:
+        GlobalHydra.instance().clear()
+        UserFolders.folders = own
         with hydra.initialize_config_dir(str(primary), job_name="dtk", **version):
             yield
     except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError) as error:
         raise _translate(error) from error
     finally:
         UserFolders.folders = ()
+        _LOCK.release()
 
 
 def _translate(error: BaseException) -> DtkError:

@@ -84,7 +84,7 @@ def by_stacks(job: JobState, explained: Collection[int]) -> Divergence | Differe
     inside: dict[int, InCollective] = {}  # What its stack, or the error by which it gave up on a peer, stands in.
     for rank, end in job.endings.items():
         if end.victim and (collective := collective_of(end.frames)):
-            time_s = None if end.connection_closed else _written_s(job, end.record.file)
+            time_s = None if end.connection_closed else taken_s(job, Stacks(None, end.record.file, ()))
             users = tuple(filter(stacks.is_users, end.frames))
             inside[rank] = InCollective(*collective, end.record.kind, end.record.file, end.record.line, users, time_s)
     latest = job.latest_stacks()
@@ -145,11 +145,6 @@ def _told_by_text(divergence: Divergence) -> bool:
     if names & CERTAIN_BEHIND:
         is_told = not (in_branch(*calls) or in_branch(*calls[::-1]))
     return is_told and divergence.confidence >= SURE
-
-
-def _written_s(job: JobState, file: str) -> float | None:
-    """When a file was last written (s since 1970)."""
-    return taken_s(job, Stacks(None, file, ()))
 
 
 def _one_call_ahead(job: JobState) -> set[int]:

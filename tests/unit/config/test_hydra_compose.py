@@ -1,9 +1,11 @@
 """Hydra's errors as one line, and the files that it merges in their order."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from dtk.config.compose import compose
 from dtk.config.folders import conf_folder
 from dtk.config.hydra_compose import UserFolders, compose_plain, merged
 from dtk.errors import DtkError
@@ -55,3 +57,9 @@ def test_the_files_in_the_order_of_merging_with_what_chose_them() -> None:
     assert sources.typed_choices == {"strategy": "strategy=ddp"}
     assert [override.key_or_group for override in sources.values] == ["train.steps"]
     assert not any(file.config.startswith("hydra") for file in sources.files)
+
+
+def test_threads_compose_one_at_a_time() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        composed = pool.map(lambda step: compose(["model=gpt2_tiny", f"train.steps={step}"]), range(1, 9))
+        assert [one.config.train.steps for one in composed] == [*range(1, 9)]
