@@ -29,8 +29,13 @@ def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOu
     if not inside or any(rank.gone for rank in observed.values()):
         return None
     blocked_s = min(observed[rank].blocked_s for rank in inside)
-    if not outside:
-        return _compare(job, observed, inside) if blocked_s >= STALL_S else None
+    if not outside:  # Calls of sub-groups cannot be compared, as their members are not known.
+        groups = {observed[rank].call.get("group") for rank in inside}
+        divergence = compared(inside, job.world()) if blocked_s >= STALL_S and "other" not in groups else None
+        if divergence is None or not divergence.culprits:
+            return None
+        counters = [observed[rank].counters for rank in (divergence.majority_rank, divergence.minority_rank)]
+        return by_lines(divergence, *counters, default_group=groups == {"default"})
     idle = all(observed[rank].stopped or observed[rank].idle_s >= STALL_S for rank in outside)
     idle &= all(observed[rank].fixed_s >= STALL_S for rank in inside)
     if 2 * len(outside) > len(observed) or not (idle or blocked_s >= STALL_S):
@@ -80,18 +85,6 @@ def _does(dump: Stacks | None, observed: Observation) -> Standing:
     if (blocked := blocking_calls.kernel(observed.last.wchan)) is not None:
         return Standing(*blocked, at.frame)
     return replace(at, words=f"blocked in the kernel ({observed.last.wchan})", aside="") if observed.last.wchan else at
-
-
-def _compare(job: JobState, observed: dict[int, Observation], inside: dict[int, InCollective]) -> Divergence | None:
-    """Compare the calls that all ranks wait in; those of sub-groups cannot be, as their members are not known."""
-    groups = {observed[rank].call.get("group") for rank in inside}
-    if "other" in groups:
-        return None
-    divergence = compared(inside, job.world())
-    if divergence is None or not divergence.culprits:
-        return None
-    counters = [observed[rank].counters for rank in (divergence.majority_rank, divergence.minority_rank)]
-    return by_lines(divergence, *counters, default_group=groups == {"default"})
 
 
 _FUNCTIONS = {"recv": "recv", "send": "send", "irecv": "recv", "isend": "send", "batch_isend_irecv": "batch"}

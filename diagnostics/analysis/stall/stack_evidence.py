@@ -97,9 +97,7 @@ def by_stacks(job: JobState, explained: Collection[int]) -> Divergence | Differe
     if ahead and ahead != set(inside):
         return None
     outside = {rank: dump for rank, dump in latest.items() if rank not in inside and rank not in explained}
-    ranks_at: defaultdict[tuple[str, Frame | None], list[int]] = defaultdict(list)
-    for rank, place in inside.items():
-        ranks_at[place.op, place.site].append(rank)
+    ranks_at = _ranks_at(inside)
     if len(ranks_at) == 1 and outside and job.stands_still():
         standings = {rank: activity.doing(dump, taken_s(job, dump)) for rank, dump in sorted(outside.items())}
         if any(at.doing in {"unknown", "collective", "user code"} for at in standings.values()):
@@ -119,9 +117,7 @@ def compared(inside: Mapping[int, InCollective], world: int) -> Divergence | Non
 
     Nothing tells their sizes, so calls from two lines count as different.
     """
-    sides: dict[tuple[str, Frame | None], list[int]] = {}
-    for rank, place in inside.items():
-        sides.setdefault((place.op, place.site), []).append(rank)
+    sides = _ranks_at(inside)
     if len(inside) < world or len(sides) < 2 or not all(place.stack for place in inside.values()):
         return None
     numbers = {rank: number for number, ranks in enumerate(sides.values()) for rank in ranks}
@@ -132,6 +128,14 @@ def compared(inside: Mapping[int, InCollective], world: int) -> Divergence | Non
         return [Call(_KEY, _UNKNOWN, described, False, place.time_s, stack=place.stack)]
 
     return between(count_votes(_KEY, _UNKNOWN, sides, range(world)), calls)
+
+
+def _ranks_at(inside: Mapping[int, InCollective]) -> dict[tuple[str, Frame | None], list[int]]:
+    """Return the ranks in each operation and line."""
+    ranks_at: defaultdict[tuple[str, Frame | None], list[int]] = defaultdict(list)
+    for rank, place in inside.items():
+        ranks_at[place.op, place.site].append(rank)
+    return ranks_at
 
 
 def _told_by_text(divergence: Divergence) -> bool:

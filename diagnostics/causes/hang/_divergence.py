@@ -45,6 +45,11 @@ class Reading(Struct, frozen=True):
         return self.texts.cause
 
 
+def _at(divergence: Divergence) -> str:
+    group = f" of group {divergence.key.label}" if divergence.key.label else ""
+    return f"position {divergence.position}{group}" if divergence.position else str(TEXTS.phrase("lines"))
+
+
 class Disagreement(Struct, frozen=True):
     """The facts of a finding: a divergence, seen as one of the kinds that explain it."""
 
@@ -81,10 +86,7 @@ class Disagreement(Struct, frozen=True):
     @property
     def at(self) -> str:
         """`position 3 of group default_pg`; a position of 0 is not known."""
-        group = self.divergence.key.label
-        if not self.divergence.position:
-            return str(TEXTS.phrase("looks"))
-        return f"position {self.divergence.position}" + (f" of group {group}" if group else "")
+        return _at(self.divergence)
 
     def filled(self, texts: Texts, row: str, **more: object) -> str:
         """Fill the two sides into a phrase.
@@ -230,7 +232,7 @@ def _contradicted(stall: Stall, reading: Reading) -> Finding | None:
         return None
     divergence = stall.divergences[0]
     minority, majority = divergence.minority, divergence.majority
-    at = TEXTS.phrase("position" if minority.seq else "lines", seq=minority.seq, group=divergence.key.label)
+    at = _at(divergence)
     same = majority.wire.op == minority.wire.op
     row = "not_this" if same or "not_this_either" not in reading.texts else "not_this_either"
     reason = reading.texts.phrase(row, why=_because(divergence.explanation.terms[0]), at=at, op=majority.wire.op)
