@@ -9,6 +9,7 @@ import argparse
 import gc
 import json
 import os
+import resource
 import shutil
 import sys
 import tempfile
@@ -26,6 +27,8 @@ from tests.fuzz.records import RENDERERS, drawn, edited, explained, write
 
 RENDERED = 16
 """One input of so many has its report rendered, which takes longer than the diagnosis."""
+MOST_MEMORY_BYTES = 6 << 30
+"""Of address space: an input that takes more ends in a MemoryError here, and not the whole machine."""
 SAVED_EVERY = 500
 """Inputs between two writes of the record."""
 
@@ -62,6 +65,7 @@ def main() -> int:
     if Path("/dev/shm").is_dir():
         tempfile.tempdir = "/dev/shm"  # Each input is a folder, made and removed.
     remember()
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
     if chosen.only is not None:
         print(one(chosen.seed, chosen.only, Path(f"fuzz-{chosen.seed}-{chosen.only}")) or "nothing escaped")
         return 0

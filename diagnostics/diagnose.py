@@ -23,6 +23,7 @@ from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.readers import watch
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.ring import RingFile
+from diagnostics.evidence.values import MOST_RANKS
 from diagnostics.report.coverage import coverage
 from diagnostics.report.model import Decided, Report
 from diagnostics.report.notes import notes
@@ -95,8 +96,8 @@ def conclude(
     # The same order whatever the order of files and detectors.
     ordered = sorted(every, key=lambda f: (_ORDER[f.status], f.cause, f.ranks, f.position or 0, text_of(f).summary))
     verdict = arbitrate(trees, ordered)
-    named = (rank + 1 for finding in ordered if finding.group for rank in finding.group.ranks)
-    world_size = max([evidence.world_size or 0, *named])
+    named = (rank for finding in ordered if finding.group for rank in finding.group.ranks)
+    world_size = max([evidence.world_size or 0, *(rank + 1 for rank in named if rank < MOST_RANKS)])
     decided = tuple(Decided(finding, verdict.explained.get(n, ())) for n, finding in enumerate(ordered))
     happened = outcome(evidence, verdict, ordered, measures)
     open_log = not (verdict.roots or happened == "healthy" or any(map(evidence.handles, (FlightFile, RingFile))))

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from diagnostics.contract.findings import Finding
 from diagnostics.evidence.model import Evidence
-from diagnostics.evidence.ring.format import MOST_RANKS
-from diagnostics.evidence.values import integer
+from diagnostics.evidence.values import MOST_RANKS, integer
 
 ORDER = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Dimensions whose sizes multiply to world_size, outermost first (`dtk.parallel.mesh`)."""

@@ -17,7 +17,7 @@ from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.calls import operation
 from diagnostics.evidence.endings import kind_of_exception
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
-from diagnostics.evidence.ring.format import MOST_RANKS
+from diagnostics.evidence.values import MOST_RANKS
 
 TRANSPORT = frozenset({"nccl_ib_error", "nccl_ib_async", "nccl_peer_closed", "nccl_connect", "link_down"})
 _OPENS = TRANSPORT | {

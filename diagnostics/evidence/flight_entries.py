@@ -10,8 +10,8 @@ from math import prod
 from typing import Any
 
 from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, dtype, operation, text_of
-from diagnostics.evidence.ring.format import MAX_MEMBERS, MOST_RANKS
-from diagnostics.evidence.values import integer
+from diagnostics.evidence.ring.format import MAX_MEMBERS
+from diagnostics.evidence.values import MOST_RANKS, integer
 
 DEFAULT_GROUP = "default_pg"
 _P2P = re.compile(r"(?:^|:)(send|recv)\s+(\d+|\?)\s*(?:->|<-)\s*(\d+|\?)", re.ASCII)

@@ -11,9 +11,8 @@ from msgspec.structs import replace
 
 from diagnostics.contract.strategy_traits import UNKNOWN, StrategyTraits, strategy_traits
 from diagnostics.evidence.model import Evidence, RunEvidence
-from diagnostics.evidence.ring.format import MOST_RANKS
 from diagnostics.evidence.trace.events import DTYPE_BYTES
-from diagnostics.evidence.values import MOST_BYTES, integer
+from diagnostics.evidence.values import MOST_BYTES, MOST_RANKS, integer
 
 FROM_UNITS = "the sum of its gathered units"
 """`ModelSize.source` where nothing but the units tells the size."""

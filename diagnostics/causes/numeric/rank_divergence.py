@@ -15,6 +15,7 @@ from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Text, worded
 from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.evidence.model import Evidence, RunEvidence
+from diagnostics.evidence.values import Rank
 
 ID = "numeric.rank_divergence"
 _TEXTS = Texts(__file__)
@@ -26,9 +27,9 @@ class Difference(Struct, frozen=True):
     """One comparison of a run in which ranks differed, as a rank wrote it down."""
 
     step: int
-    ranks: tuple[int, ...]
+    ranks: tuple[Rank, ...]
     """Those that differ from most others."""
-    group: tuple[int, ...]
+    group: tuple[Rank, ...]
     dimension: str | None = None
     """`tp` where the ranks are those of a tensor-parallel group."""
     parameter: str | None = None

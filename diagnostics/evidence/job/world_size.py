@@ -7,8 +7,7 @@ from msgspec import Struct, field
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.model import Evidence, Problem
-from diagnostics.evidence.ring.format import MOST_RANKS
-from diagnostics.evidence.values import integer
+from diagnostics.evidence.values import MOST_RANKS, integer
 
 ALL_RANKS = -1
 """Key of `Evidence.environment` for variables of the whole job."""

@@ -9,8 +9,7 @@ from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.model import Frame, LogFact
 from diagnostics.evidence.reader import Contents, Reader
-from diagnostics.evidence.ring.format import MOST_RANKS
-from diagnostics.evidence.values import Time
+from diagnostics.evidence.values import MOST_RANKS, Rank, Time
 
 KIND = "start"
 MAX_FRAMES = 64
@@ -18,7 +17,7 @@ _TEXTS = {"started": "on its way", "meets": "in init_process_group", "met": "in 
 
 
 class _Start(msgspec.Struct):
-    rank: Annotated[int, msgspec.Meta(ge=0)]
+    rank: Rank
     world_size: Annotated[int, msgspec.Meta(le=MOST_RANKS)]
     state: Literal["started", "meets", "met"]
     since_s: Time

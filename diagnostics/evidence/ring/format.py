@@ -6,8 +6,8 @@ import struct
 
 from msgspec import Struct
 
-MOST_RANKS = 2**18
-"""A larger number in a file is no number of ranks: the largest training jobs have some 100,000."""
+from diagnostics.evidence.values import MOST_RANKS
+
 MAX_MEMBERS = 1 << 22
 """Of all groups of one rank together, each time that a group names them; with more it is no job's file."""
 _RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?:/(\d{1,7}))?", re.ASCII)

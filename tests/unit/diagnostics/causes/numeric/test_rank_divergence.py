@@ -79,6 +79,7 @@ def test_a_strategy_is_known_by_its_recorded_traits(tmp_path, over, status):
 
 def test_odd_events_are_passed_over(tmp_path):
     damaged = [drift("x", [0], [0]), drift(1, "0", None), drift(1, ["a"], [0]), drift(1, [0], [0, 1], [[]], ["p"])]
+    damaged += [drift(1, [0], [0, 2**32 - 1]), drift(1, [-1], [0, 1])]  # No ranks of any job.
     damaged += [{**drift(1, [0], [0, 1], parameter="w"), "parameters_affected": [[1]]}]
     events = {0: [{"name": "replica_divergence"}, *damaged], 1: []}
     assert decide(run(tmp_path, events)).status == "undecided"

@@ -9,7 +9,7 @@ from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.job.world_size import ALL_RANKS, Claims, environment, settle
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, RunEvidence
-from diagnostics.evidence.ring.format import MOST_RANKS
+from diagnostics.evidence.values import MOST_RANKS
 
 
 def fact(kind, rank=None, file="train.log", **fields):

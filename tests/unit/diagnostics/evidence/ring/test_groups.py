@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnostics.evidence.ring.format import MOST_RANKS, format_ranks, group_key, parse_ranks
+from diagnostics.evidence.ring.format import format_ranks, group_key, parse_ranks
+from diagnostics.evidence.values import MOST_RANKS
 
 
 @given(st.lists(st.integers(0, MOST_RANKS - 1), min_size=1, max_size=40, unique=True).map(sorted))
