@@ -36,8 +36,8 @@ def headline(report: Report) -> str:
         return standing.headline(report.waiting)
     if report.suspicions:
         return "a device ran out of memory; the cause is not certain"
-    if any(is_suspicion(decided.finding) for decided in report.findings):
-        return "something went wrong; there is a suspicion, but no cause is sure"
+    if suspected := sum(is_suspicion(decided.finding) for decided in report.findings):
+        return f"no cause is certain; {'one is' if suspected == 1 else f'{suspected} are'} suspected"
     if report.standing:
         return report.standing
     if (open_one := spoken_of(report)) is not None:

@@ -48,7 +48,7 @@ def test_a_suspicion_is_confirmed_but_not_sure() -> None:
     likely, sure = finding("memory.leak", confidence=0.4), finding("memory.leak", confidence=0.5)
     assert is_suspicion(likely) and not is_suspicion(sure)
     assert not is_suspicion(open_cause("memory.leak").finding)
-    assert "there is a suspicion" in headline(replace(report(likely), outcome="undecided"))
+    assert "one is suspected" in headline(replace(report(likely), outcome="undecided"))
 
 
 def test_findings_are_counted_by_status() -> None:
