@@ -35,8 +35,8 @@ HOOKS = {
     "fp16": ["strategy.communication_hook=fp16"],
     "bf16": ["strategy.communication_hook=bf16"],
     "int8": ["strategy.communication_hook=int8"],
-    "topk, 10 %": ["strategy.communication_hook=topk", "strategy.topk_ratio=0.1"],
-    "topk, 1 %": ["strategy.communication_hook=topk"],
+    "topk, 10%": ["strategy.communication_hook=topk", "strategy.topk_ratio=0.1"],
+    "topk, 1%": ["strategy.communication_hook=topk"],
     "powersgd, rank 4": ["strategy.communication_hook=powersgd"],
 }
 JOB = [

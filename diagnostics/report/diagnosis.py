@@ -71,7 +71,7 @@ def document(report: Report, *, brief: bool = False, page: str = "", files: str 
             *(() if brief else _sections(report, files)),
             doc.Only(("terminal",), (doc.Fields(tuple(end)),) if end else ()),
         ),
-        footer="Made by dtk diagnose. Costs are ceilings, not promises; what costs less than 2 % of a step is not "
+        footer="Made by dtk diagnose. Costs are ceilings, not promises; what costs less than 2% of a step is not "
         "reported. The same as data: report.json beside this page, or dtk diagnose PATH --json.",
         interactive=True,
     )

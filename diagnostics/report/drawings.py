@@ -108,7 +108,7 @@ def overlap(report: Report) -> doc.Section | None:
         parts = compute + exposed + (record.idle_ms or 0.0)
         wall = parts if record.wall_ms is None else max(record.wall_ms, parts)
         values = (compute - overlapped, overlapped, exposed, wall - compute - exposed)
-        end = f"{wall:.1f} ms" + ("" if record.overlap_percent is None else f", {record.overlap_percent:.0f} %")
+        end = f"{wall:.1f} ms" + ("" if record.overlap_percent is None else f", {record.overlap_percent:.0f}%")
         name = f"rank {rank}{'*' if rank in culprits else ''}"
         bars.append(doc.Bar(name, values, tuple(f"{value:.2f} ms" for value in values), end))
     shares = measures.lost_shares(report.measures)
@@ -233,7 +233,7 @@ def _over_time(stacks: Mapping[int, MemoryStack], culprits: Collection[int]) -> 
 
 
 def _described(stack: MemoryStack) -> str:
-    """Return `Peak of tensors: 14.8 GiB at 1.24 s, in step 3, backward: activations (62 %), ...`."""
+    """Return `Peak of tensors: 14.8 GiB at 1.24 s, in step 3, backward: activations (62%), ...`."""
     peak, place = stack.peak, stack.peak.place
     place = f", {'' if place.startswith('at ') else 'in '}{place}" if place else ""
     parts = ", ".join(f"{name}{share_text(size, peak.bytes)}" for name, size in peak.largest)

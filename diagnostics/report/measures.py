@@ -365,8 +365,8 @@ def overlap_window(measures: Mapping[str, Any]) -> str:
 
 
 def share_text(part_bytes: float, whole_bytes: float) -> str:
-    """Return ` (22 %)`; empty without a whole."""
-    return f" ({min(part_bytes / whole_bytes, 1.0):.0%})".replace("%", " %") if whole_bytes > 0 else ""
+    """Return ` (22%)`; empty without a whole."""
+    return f" ({min(part_bytes / whole_bytes, 1.0):.0%})" if whole_bytes > 0 else ""
 
 
 def _largest(sizes: Mapping[str, float]) -> list[tuple[str, float]]:

@@ -178,5 +178,5 @@ def _notes(world_size: int, sides: Sequence[Side]) -> list[str]:
     if len(sides) == 2:
         if sides[0].effective == sides[1].effective:
             notes.append("both presets set the same variables here: every difference is noise")
-        notes.append("at 95 %, about 1 of 20 comparisons without a real difference shows as faster or slower")
+        notes.append("at 95%, about 1 of 20 comparisons without a real difference shows as faster or slower")
     return notes

@@ -8,13 +8,13 @@ from dtk.compare.statistics import Estimate
 
 
 def value_text(value: float, unit: str) -> str:
-    """Return one figure with its unit: `3,413 tokens/s`, `301 ms`, `369 MiB`, `41.2 %`, `12.3 J`."""
+    """Return one figure with its unit: `3,413 tokens/s`, `301 ms`, `369 MiB`, `41.2%`, `12.3 J`."""
     if unit == "bytes":
         return bytes_text(value)
     if unit == "s":
         return seconds_text(value)
     if unit == "fraction":
-        return f"{100 * value:.1f} %"
+        return f"{value:.1%}"
     return f"{number_text(value)} {unit}"
 
 
@@ -55,11 +55,6 @@ def _short(value: float) -> str:
     if not math.isfinite(value) or value > 1e6:
         return "over 1,000,000"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 10 else f"{value:.2f}"
-
-
-def percent_text(share: float, digits: int = 0) -> str:
-    """Return `61 %`; a share of 1."""
-    return f"{100 * share:.{digits}f} %"
 
 
 def joined(parts: Sequence[str]) -> str:

@@ -29,7 +29,7 @@ def parse_limit(text: str) -> tuple[str, float]:
 
 
 def check_limits(comparison: Comparison, baseline: Path, limits: Sequence[str]) -> list[dict[str, Any]]:
-    """Hold the runs against the baseline. A limit fails when the whole 95 % interval of the ratio lies above it.
+    """Hold the runs against the baseline. A limit fails when the whole 95% interval of the ratio lies above it.
 
     Args:
         comparison: of the baseline and the runs.
@@ -72,8 +72,8 @@ def _estimate(runs: Sequence[RunRecord], key: str, repeats: int, comparison: Com
 
 
 def limit_text(result: dict[str, Any]) -> str:
-    """Return one line: `FAIL slower=2%: 1.08 times the baseline (95 % interval 1.05 to 1.11)`."""
+    """Return one line: `FAIL slower=2%: 1.08 times the baseline (95% interval 1.05 to 1.11)`."""
     word = "FAIL" if result["failed"] else "ok" if result["decided"] else "undecided"
-    interval = "" if result["low"] is None else f" (95 % interval {result['low']:.3f} to {result['high']:.3f})"
+    interval = "" if result["low"] is None else f" (95% interval {result['low']:.3f} to {result['high']:.3f})"
     more = "" if result["decided"] else ": more steps, or three repeats of each, would decide it"
     return f"{word:<9} {result['limit']}: {result['ratio']:.3f} times the baseline{interval}{more}"

@@ -46,7 +46,7 @@ class Disturbance(Struct, frozen=True):
     what: str
     """The same text for every run: `other processes used the CPU`."""
     how: str
-    """How much in this run: `34 % on average`."""
+    """How much in this run: `34% on average`."""
 
 
 class Traffic(Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from diagnostics.runs.records import as_mapping
-from dtk.compare.formatting import joined, percent_text
+from dtk.compare.formatting import joined
 from dtk.compare.model import Check, RunRecord, Variant
 
 TOLERANCE = {"float32": 1e-3, "tf32": 5e-3, "bfloat16": 2e-2, "float16": 2e-2}
@@ -239,16 +239,16 @@ def _losses(runs: Sequence[tuple[str, RunRecord]], reference: RunRecord, toleran
         if gap.share > allowed * gap.factor:
             apart.append(
                 f"{label}: {gap.loss:.4f} against {gap.reference:.4f} at step {gap.step} "
-                f"({percent_text(gap.share, 2)} apart, allowed: {percent_text(allowed * gap.factor, 2)})"
+                f"({gap.share:.2%} apart, allowed: {allowed * gap.factor:.2%})"
             )
     if apart:
         return Check(key, title, "differs", "; ".join(dict.fromkeys(apart)))
     if not common:
         return Check(key, title, "unknown", f"only {reference.name} has figures")
     counts = " to ".join(f"{count:,}" for count in sorted({min(common), max(common)}))
-    detail = f"at most {percent_text(worst, 3)} apart over {counts} steps that both logged"
+    detail = f"at most {worst:.3%} apart over {counts} steps that both logged"
     if math.isfinite(allowed):
-        return Check(key, title, "same", f"{detail}; allowed: {percent_text(allowed, 2)}")
+        return Check(key, title, "same", f"{detail}; allowed: {allowed:.2%}")
     hooks = joined(sorted({hook_of(run) for _, run in runs} - ROUNDING_HOOKS.keys()))
     why = f"communication_hook={hooks} drops part of the gradients, so no tolerance for rounding applies"
     return Check(key, title, "unknown", f"{detail}; {why}: --loss-tolerance sets one")

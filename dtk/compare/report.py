@@ -9,7 +9,6 @@ from diagnostics.runs.records import as_mapping
 from dtk.compare.formatting import (
     interval_text,
     number_text,
-    percent_text,
     range_text,
     ratio_text,
     times_text,
@@ -128,7 +127,7 @@ def _bars(title: str, figure: Figure | None, colours: dict[str, int]) -> doc.Onl
         end = text if cell.ratio is None else f"{text} ({times_text(cell.ratio.median)})"
         colour = colours.get(cell.variant, doc.COLOURS - 2)
         bars.append(doc.Bar(cell.variant, (value.median,), (hint,), end, interval, colour))
-    lines = " Lines: 95 % interval." if any(bar.interval for bar in bars) else ""
+    lines = " Lines: 95% interval." if any(bar.interval for bar in bars) else ""
     note = f"{figure.definition[:1].upper()}{figure.definition[1:]}.{lines}"
     return doc.on_page(doc.Section(title, (doc.remark(note), doc.Bars(figure.title, tuple(bars)))))
 
@@ -197,7 +196,7 @@ def _scaling(points: Sequence[Scaled]) -> doc.Section:
     note = "Efficiency: tokens/s of a rank over those with the fewest ranks. Weak: global batch grows with the ranks."
     rows: list[tuple[str, ...]] = [("variant", "scaling", "ranks", "tokens/s", "efficiency")]
     for point in points:
-        figures = (f"{point.world_size:,}", f"{point.tokens_per_s:,.0f}", percent_text(point.efficiency))
+        figures = (f"{point.world_size:,}", f"{point.tokens_per_s:,.0f}", f"{point.efficiency:.0%}")
         rows.append((point.series, point.kind, *figures))
     drawing = _plot(curves, "Tokens per second over numbers of ranks", "ranks", number_text, log=True)
     return doc.Section("Scaling over numbers of ranks", (doc.on_page(doc.remark(note), drawing), doc.table(rows, 2)))
@@ -225,7 +224,7 @@ def runs_text(variant: Variant) -> str:
 
 def _figures(figures: Sequence[Figure]) -> doc.Section:
     """Return every figure of every variant: median, interval over repeats, ratio to the first."""
-    rows: list[tuple[str, ...]] = [("figure", "variant", "median", "95 % interval", "ratio to the first")]
+    rows: list[tuple[str, ...]] = [("figure", "variant", "median", "95% interval", "ratio to the first")]
     for figure in figures:
         for n, cell in enumerate(figure.cells):
             shown = "" if cell.estimate is None else interval_text(cell.estimate, figure.unit)

@@ -9,13 +9,13 @@ from msgspec import Struct
 LEVEL = 0.95  # Of every interval.
 FEWEST = 3  # Values for an interval; of two it would span orders of magnitude.
 FREE_OF_ASSUMPTIONS = 6
-"""Values from which on order statistics alone hold the median with `LEVEL`: 1 - 2 / 2**6 = 96.9 %."""
+"""Values from which on order statistics alone hold the median with `LEVEL`: 1 - 2 / 2**6 = 96.9%."""
 _STUDENT = {2: 4.303, 3: 3.182, 4: 2.776}
-"""97.5 % points of Student's t by degrees of freedom (any table of the t distribution)."""
+"""97.5% points of Student's t by degrees of freedom (any table of the t distribution)."""
 _MEDIAN = 1.2533
 """Standard error of a median over that of a mean, sqrt(pi / 2), for a normal distribution and many values."""
 METHOD = (
-    "median with 95 % interval: from 6 values on the order statistics that hold it (no assumption on the "
+    "median with 95% interval: from 6 values on the order statistics that hold it (no assumption on the "
     "distribution), of 3 to 5 Student's t on logarithms, widened by sqrt(pi / 2), of fewer none"
 )
 

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from diagnostics.analysis.node_health import SLOWED
 from diagnostics.evidence.limits import Limits, lines_of
 from diagnostics.runs.records import number, objects
-from dtk.compare.formatting import percent_text
 from dtk.compare.model import Disturbance, RunRecord
 
 CAPPED = "software_power_cap"  # At the power limit: usual under full load, but it explains lower clocks.
@@ -70,10 +69,10 @@ def _throttled(name: str, device: list[dict[str, Any]]) -> list[Disturbance]:
     shares = {reason: counts[reason] / len(samples) for reason in (*sorted(SLOWED), CAPPED)}
     slowed = [r for r in sorted(SLOWED) if shares[r] >= SLOWED_SHARE]
     if slowed:
-        reasons = ", ".join(f"{reason} in {percent_text(shares[reason])} of the samples" for reason in slowed)
+        reasons = ", ".join(f"{reason} in {shares[reason]:.0%} of the samples" for reason in slowed)
         return [Disturbance("a device was throttled", f"{name}: {reasons}")]
     if shares[CAPPED] >= CAPPED_SHARE:
-        share = percent_text(shares[CAPPED])
+        share = f"{shares[CAPPED]:.0%}"
         return [Disturbance("a device ran at its power limit", f"{name} in {share} of the samples")]
     return []
 
@@ -83,10 +82,10 @@ def _host(samples: list[dict[str, Any]], node: str) -> list[Disturbance]:
     disturbances = []
     others, busy = _numbers(hosts, "others_cpu_percent"), _numbers(hosts, "cpu_percent")
     if others and fmean(others) >= OTHERS_PERCENT and fmean(busy) >= BUSY_PERCENT:
-        disturbances.append(Disturbance("other processes used the CPU", f"{fmean(others):.0f} % of it{node}"))
+        disturbances.append(Disturbance("other processes used the CPU", f"{fmean(others):.0f}% of it{node}"))
     stolen = _numbers(hosts, "stolen_cpu_percent")
     if stolen and fmean(stolen) >= STOLEN_PERCENT:
-        disturbances.append(Disturbance("the hypervisor gave the CPU to others", f"{fmean(stolen):.0f} % of it{node}"))
+        disturbances.append(Disturbance("the hypervisor gave the CPU to others", f"{fmean(stolen):.0f}% of it{node}"))
     for key, what in (("network_errors", "network errors"), ("network_drops", "dropped packets")):
         counts = _numbers(hosts, key)
         if len(counts) > 1 and counts[-1] > counts[0]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
 from dtk.compare.figures import baselines, batch_text
-from dtk.compare.formatting import bounds_text, joined, percent_text, times_text
+from dtk.compare.formatting import bounds_text, joined, times_text
 from dtk.compare.model import Figure, RunRecord, Variant, medians
 from dtk.compare.statistics import Estimate
 
@@ -92,7 +92,7 @@ def _large(run: RunRecord) -> dict[tuple[str, int, int], str]:
 
 
 def _exposed(variant: Variant, first: Variant, figures: Sequence[Figure]) -> str:
-    """`61 % of its communication is exposed, 12 ms a step (ddp: 3 ms)`"""
+    """`61% of its communication is exposed, 12 ms a step (ddp: 3 ms)`"""
     exposed_s = medians(figures, "exposed_s")
     mine, theirs = exposed_s.get(variant.label), exposed_s.get(first.label)
     parts = [run.breakdown for run in variant.compared if run.breakdown is not None]
@@ -106,7 +106,7 @@ def _exposed(variant: Variant, first: Variant, figures: Sequence[Figure]) -> str
     waits = [part.waiting_ms for part in parts if part.waiting_ms is not None]
     waiting = sum(waits) / len(waits) / 1e3 if waits else 0.0
     late = f", {seconds_text(waiting)} of it waiting for late ranks" if waiting > 0.25 * mine > 0 else ""
-    return f"{percent_text(share)} of its communication is exposed, {seconds_text(mine)} a step{beside}{late}"
+    return f"{share:.0%} of its communication is exposed, {seconds_text(mine)} a step{beside}{late}"
 
 
 def _time(run: RunRecord, other: RunRecord) -> str:

@@ -7,8 +7,8 @@ def rate_text(tokens_per_s: float) -> str:
 
 
 def percent_text(part: float) -> str:
-    """`43.1 %`, `19,792 %`."""
-    return f"{100 * part:.1f} %" if part < 10 else f"{100 * part:,.0f} %"
+    """`43.1%`, `19,792%`."""
+    return f"{part:.1%}" if part < 10 else f"{part:,.0%}"
 
 
 def flops_text(flops: float) -> str:

@@ -200,7 +200,7 @@ def _in_turns(trials: Trials, candidates: Sequence[Candidate], request: Request,
         verdict = f"too few repeats for an interval: use --repeats {FEWEST}"
     else:
         verdict = f"nothing could be compared with {present.override}"
-    several = f"{len(rows) - 1} candidates: each interval is a 95 % one, so confirm a narrow gain by running it again"
+    several = f"{len(rows) - 1} candidates: each interval is a 95% one, so confirm a narrow gain by running it again"
     take, notes = None if best is None else best.candidate, (several,) if len(rows) > 2 else ()
     return _made(request, job, rows=rows, reference=present, take=take, verdict=verdict, notes=notes)
 

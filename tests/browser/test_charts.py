@@ -9,7 +9,7 @@ from diagnostics.report import html
 from diagnostics.report.document import Axis, Bar, Bars, Curve, Document, Dot, Mark, Plot, Section
 
 NAME = "a_strategy_with_a_name_that_has_no_end batch=16 w8"
-ENDS = "1,821.9 ms, 53 % (1.31x, 1.28 to 1.34)"
+ENDS = "1,821.9 ms, 53% (1.31x, 1.28 to 1.34)"
 HALO = 4
 """Pixels around a text in which its background is repeated; boxes include them."""
 PARTS = ("compute", "communication")

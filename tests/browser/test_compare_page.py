@@ -63,7 +63,7 @@ def test_everything_is_there_and_nothing_is_wrong(visit: Any, found: Comparison)
         "Training loss",
         "Where a step goes",
         "Scaling over numbers of ranks",
-        "95 % interval",
+        "95% interval",
         "out of memory",
     ):
         assert told in text, told

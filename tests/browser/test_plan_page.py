@@ -13,7 +13,7 @@ def test_everything_is_there_and_nothing_is_wrong(visit: Any) -> None:
     for told in (
         "FITS",
         "gpt2_xl (1.56 B parameters) under fsdp on 8 ranks",
-        "4 GiB (16.7 %) to spare",
+        "4 GiB (16.7%) to spare",
         "device 24 GiB",
         "across nodes",
         "they disagree",

@@ -47,7 +47,7 @@ FSDP = {
 
 @pytest.mark.timeout(240)
 def test_int8_weights_and_gradients_of_fsdp_train_alike_over_200_steps(tmp_path):
-    """The tolerance is relative, of the mean of the last 20 losses; measured: 0.1 %."""
+    """The tolerance is relative, of the mean of the last 20 losses; measured: 0.1%."""
     task = {**TASK, "optimizer": config().optimizer, "train": replace(TASK["train"], steps=200)}
     cases = {name: {**task, "strategy": strategy} for name, strategy in FSDP.items()}
     ranks = run_ranks("tests.dist.training_ranks:train_as_recorded", 2, cases, str(tmp_path))

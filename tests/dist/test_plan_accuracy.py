@@ -1,4 +1,4 @@
-"""The simulated engine against real ranks: the tensors' peak within 2 %, and the very collectives that are recorded."""
+"""The simulated engine against real ranks: the tensors' peak within 2%, and the very collectives that are recorded."""
 
 import pytest
 
@@ -110,7 +110,7 @@ LAYOUTS = {
 
 @pytest.mark.timeout(240)
 def test_the_closed_form_of_every_rank_of_a_model_that_is_cut(tmp_path):
-    """Peaks within 1 %, and the very calls that are recorded, with six micro-batches in flight over two stages."""
+    """Peaks within 1%, and the very calls that are recorded, with six micro-batches in flight over two stages."""
     batch = ["data=synthetic", "data.sequence_length=128", "train.global_batch_size=12"]
     common = [*COMMON[1:], *batch, "train.micro_batch_size=2"]
     jobs = {name: planned_job([*overrides, *common], None, RANKS) for name, overrides in LAYOUTS.items()}

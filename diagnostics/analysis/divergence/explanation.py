@@ -108,7 +108,7 @@ _ROUNDS_OF_ONE_CALL = 2
 _REDUCTIONS = {"all_reduce", "reduce", "reduce_scatter"}
 _LONGEST_SEARCH = 256
 """Positions before the first misfit among which an earlier edit is looked for. Of 10,000 random programs
-(`benchmarks/divergence_programs.py`) the edit lies before the misfit in 1.9 %, by at most 82 positions."""
+(`benchmarks/divergence_programs.py`) the edit lies before the misfit in 1.9%, by at most 82 positions."""
 
 
 class Explanation(Struct, frozen=True):

@@ -16,7 +16,7 @@ from diagnostics.evidence.calls import Call, GroupKey
 
 SAME_MOMENT_S = 0.05
 """Two recorders note the same call within that time. Measured on 1,311 calls that both gloo's recorder and dtk's ring
-hold, on a busy machine: half within 0.08 ms, 90 % within 0.15 ms, 99 % within 3.6 ms."""
+hold, on a busy machine: half within 0.08 ms, 90% within 0.15 ms, 99% within 3.6 ms."""
 MAX_GROUPS = 64  # A convention: groups whose histories are read again. The earliest divergence is what counts.
 _TIE_CONFIDENCE = 0.8  # A convention: the calls differ for certain, which side deviates is open.
 _LINES_CONFIDENCE = 0.7  # A convention: the lines tell what differs, but the groups of the two calls are not known.

@@ -12,12 +12,12 @@ _MOST = 0.1
 """Share of the step in exposed communication, in copies or idle that a healthy job may leave without a reason."""
 WAITING_ON_CPU = 0.3
 """On CPU ranks share the cores with each other and with gloo's threads, so they are late by chance: healthy runs of two
-ranks on two cores wait for up to 16 % of a step at a load of 9, and less than twice that says nothing."""
+ranks on two cores wait for up to 16% of a step at a load of 9, and less than twice that says nothing."""
 _LOST_ON_CPU = 0.5
 """Transfer is work there, but a step of which it and stretches without an operation take more than half is bound by
 them."""
 _PAUSES_ON_CPU = 0.2
-"""The same runs spend up to 8 % of a step in stretches of a millisecond and more without an operation."""
+"""The same runs spend up to 8% of a step in stretches of a millisecond and more without an operation."""
 
 LEAST_MS = 1.0
 """A shorter window shows a few kernels and no step."""

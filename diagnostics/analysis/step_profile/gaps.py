@@ -28,7 +28,7 @@ _NEARBY = 64
 _PAUSES = 5  # A convention: the longest that the report lists.
 _PAUSE_SHARE = 0.7
 """When so many gaps hold that share of a step's time without launches, they are pauses: of 12 real traces with much
-such time, 6 had 73 to 100 % of it in five gaps, and none of those was limited by its launches."""
+such time, 6 had 73 to 100% of it in five gaps, and none of those was limited by its launches."""
 PAUSE_NS = 1_000_000
 """No pause that nothing names is shorter: launches take 5 to 100 us."""
 

@@ -72,7 +72,7 @@ def find_instrument(profiles: Sequence[RankProfile], environment: Mapping[int, M
 
 
 SHARE = 0.02
-"""Of the step: what costs less is not worth a finding (overlapping runs of one configuration differ by 1 to 2 %)."""
+"""Of the step: what costs less is not worth a finding (overlapping runs of one configuration differ by 1 to 2%)."""
 MS = 1e6
 """ns"""
 Unusable = Literal["", "no_trace", "unreadable", "instrumented"]

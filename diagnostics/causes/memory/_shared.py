@@ -16,7 +16,7 @@ ALMOST_ALL = 0.9
 """Of all parameters: from here on a gather is the whole model; a root unit with the embeddings alone is less."""
 SOME_MORE = 1.3
 """Of all parameters: padding makes a gather of the whole model up to so much larger (dim-0 sharding of GPT-2, 1024
-ranks: +12 to +17 %)."""
+ranks: +12 to +17%)."""
 LEAST_SHARE = 0.02
 """Of the peak: what costs less is not reported."""
 UNITS_IN_USE = 2
@@ -86,16 +86,11 @@ def spot(site: Frame | None, at_head: bool) -> str:
     return f" in {name}" if site.function == "<module>" else f" in {site.function} ({name}:{site.line})"
 
 
-def percent(part: float) -> str:
-    """`22 %`"""
-    return f"{part:.0%}".replace("%", " %")
-
-
 def share(part_bytes: float, peak_bytes: int | None) -> Phrase | str:
-    """` (22 % of the peak of 15.1 MiB)`; empty without a peak."""
+    """` (22% of the peak of 15.1 MiB)`; empty without a peak."""
     if not peak_bytes:
         return ""
-    return TEXTS.phrase("share", part=percent(min(part_bytes / peak_bytes, 9.99)), peak=peak_bytes)
+    return TEXTS.phrase("share", part=f"{min(part_bytes / peak_bytes, 9.99):.0%}", peak=peak_bytes)
 
 
 def of_peak(saved_bytes: float, peak_bytes: int | None) -> str:

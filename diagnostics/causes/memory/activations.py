@@ -39,8 +39,8 @@ class Activations(Struct, frozen=True):
 
     @property
     def measured(self) -> Phrase:
-        """`activations 6 GiB = 75 % of the peak of 8 GiB`"""
-        return _TEXTS.phrase("measured", facts=self, part=shared.percent(self.activation_bytes / self.peak_bytes))
+        """`activations 6 GiB = 75% of the peak of 8 GiB`"""
+        return _TEXTS.phrase("measured", facts=self, part=f"{self.activation_bytes / self.peak_bytes:.0%}")
 
     def text(self, finding: Finding) -> Text:
         """Say how much they are and how to keep fewer."""

@@ -15,7 +15,7 @@ from diagnostics.contract.findings import EvidenceItem, Finding, Text, Where
 ID = "memory.fragmentation"
 _TEXTS = Texts(__file__)
 LEAST_UNUSED = 0.3
-"""Of what is reserved. Published cases: 34 % where fragmentation was the cause (torchtune 1185), 28 % where the model
+"""Of what is reserved. Published cases: 34% where fragmentation was the cause (torchtune 1185), 28% where the model
 could not fit in any case (trl 3436)."""
 LEAST_BYTES = 256 << 20
 """Unused without a failed request: less costs nothing but retries."""

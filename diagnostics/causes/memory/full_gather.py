@@ -39,7 +39,7 @@ def _words(
         finding,
         said,
         at=shared.spot(call.site, call.at_head),
-        part=shared.percent(call.full_bytes / whole_bytes),
+        part=f"{call.full_bytes / whole_bytes:.0%}",
         gathered=Bytes(call.full_bytes),
         sharded="sharded " if by_units else "",
         share=shared.share(call.full_bytes, peak_bytes),
@@ -56,7 +56,7 @@ def _part(call: Gather, whole_bytes: int, is_least: bool = False) -> list[Findin
         said.append("large_root")
     said.append("of_least" if is_least else "of_whole")
     gathered, whole = Bytes(call.full_bytes), Bytes(whole_bytes)
-    return [_TEXTS.ruled_out(said, gathered=gathered, part=shared.percent(part), whole=whole)]
+    return [_TEXTS.ruled_out(said, gathered=gathered, part=f"{part:.0%}", whole=whole)]
 
 
 def decide(job: JobMemory) -> list[Finding]:

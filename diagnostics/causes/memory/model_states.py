@@ -12,7 +12,7 @@ from diagnostics.contract.formatting import Bytes
 ID = "memory.model_states"
 _TEXTS = Texts(__file__)
 TOO_MUCH = 0.9
-"""Of the device: model states beyond this leave no room for a step (an estimate over 80 % of the device is where
+"""Of the device: model states beyond this leave no room for a step (an estimate over 80% of the device is where
 arXiv 2411.06465 stops promising that a job fits)."""
 
 

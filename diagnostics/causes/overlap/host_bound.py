@@ -7,7 +7,7 @@ from diagnostics.causes.overlap._idle import idle, judged_idle
 from diagnostics.contract.findings import Finding
 
 _HOST_SHARE = 0.15
-"""Of the step: below it a device that waits for launches is not limited by its host (healthy eager jobs reach 10 %)."""
+"""Of the step: below it a device that waits for launches is not limited by its host (healthy eager jobs reach 10%)."""
 _TEXTS = Texts(__file__)
 
 

@@ -114,7 +114,7 @@ def _memory(plan: Prediction, used: Sequence[Category]) -> doc.Section:
     whole, most = memory.peak_bytes or 1, max((size for _, size in parts), default=1)
     rows: list[tuple[str | doc.Span, ...]] = []
     for name, size in parts:
-        share = f"{100 * size / whole:.0f} %" if size / whole >= 0.005 else "< 1 %"
+        share = f"{size / whole:.0%}" if size / whole >= 0.005 else "< 1%"
         rows.append((name, bytes_text(size), share, doc.Span("#" * max(1, round(_BAR * size / most)), "code")))
     rows.append((doc.Span("total", "strong"), doc.Span(bytes_text(memory.peak_bytes), "strong"), "-", ""))
     others = [f"{name} {bytes_text(size)}" for name, size in memory.by_region_bytes.items() if name != memory.region]

@@ -16,7 +16,7 @@ from dtk.compare.statistics import Estimate
         (3413.2, "tokens/s", "3,413 tokens/s"),
         (0.301, "s", "301 ms"),
         (369 << 20, "bytes", "369 MiB"),
-        (0.412, "fraction", "41.2 %"),
+        (0.412, "fraction", "41.2%"),
         (12.34, "J", "12.3 J"),
         (0.00123, "J", "0.00123 J"),
     ],
@@ -31,7 +31,7 @@ def test_a_value_has_its_unit(value: float, unit: str, text: str) -> None:
         (3300.0, 3500.0, "tokens/s", "3,300 to 3,500 tokens/s"),
         (1.2, 1.4, "s", "1.2 to 1.4 s"),
         (0.9, 1.4, "s", "900 ms to 1.4 s"),
-        (0.4, 0.5, "fraction", "40.0 to 50.0 %"),
+        (0.4, 0.5, "fraction", "40.0% to 50.0%"),
     ],
 )
 def test_a_range_names_its_unit_once_unless_it_changes(low: float, high: float, unit: str, text: str) -> None:
@@ -61,7 +61,6 @@ def test_names_are_joined_as_in_a_sentence() -> None:
         "a and b",
         "a, b and c",
     ]
-    assert formatting.percent_text(0.6149) == "61 %" and formatting.percent_text(0.0615, 1) == "6.2 %"
 
 
 @given(st.floats(1e-9, 1e12), st.sampled_from(["bytes", "s", "fraction", "tokens/s", "J"]))

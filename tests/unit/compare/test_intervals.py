@@ -12,7 +12,7 @@ from dtk.compare.statistics import estimate, ratio
 
 @pytest.mark.parametrize("count", [3, 4, 5, 6, 7, 9, 15])
 def test_an_interval_of_95_percent_holds_the_truth_as_often(count: int) -> None:
-    """Over 1,500 samples the share that holds it is 95 % or more, less twice its own standard error."""
+    """Over 1,500 samples the share that holds it is 95% or more, less twice its own standard error."""
     held = 0
     for seed in range(1500):
         draw = random.Random(seed * 1000 + count)

@@ -34,7 +34,7 @@ def test_a_limit_is_a_kind_and_a_percentage():
 def test_a_run_that_is_clearly_slower_fails(tmp_path):
     found = checked(tmp_path, "slower=2%", times(0.12))
     assert found["failed"] and found["ratio"] == pytest.approx(1.2) and 1.02 < found["low"] < 1.2 < found["high"]
-    assert limit_text(found).startswith("FAIL      slower=2%: 1.200 times the baseline (95 % interval 1.")
+    assert limit_text(found).startswith("FAIL      slower=2%: 1.200 times the baseline (95% interval 1.")
 
 
 def test_what_noise_explains_is_undecided_and_does_not_fail(tmp_path):

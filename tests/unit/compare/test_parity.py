@@ -43,7 +43,7 @@ def test_the_same_work_under_two_strategies_is_comparable(tmp_path: Path) -> Non
         ("optimizer", {"change": {"optimizer": {"name": "sgd", "lr": 0.1}}}, "name=sgd"),
         ("schedule", {"change": {"train.steps": 13}}, "train.steps=13"),
         ("fault", {"change": {"fault": {"name": "straggler"}}}, "straggler"),
-        ("losses", {"loss": losses(12, 1.01)}, "1.00 % apart"),
+        ("losses", {"loss": losses(12, 1.01)}, "1.00% apart"),
         ("losses", {"loss": [5.4, float("nan"), *losses(12)[2:]]}, "not finite at step 2"),
     ],
 )
@@ -149,7 +149,7 @@ def hooked(tmp_path: Path, name: str, hook: str, **more: Any) -> Path:
 
 @pytest.mark.parametrize("hook", ["topk", "powersgd", "of_a_newer_dtk"])
 def test_a_hook_that_drops_gradients_has_no_tolerance_and_its_difference_is_shown(tmp_path: Path, hook: str) -> None:
-    """2 ranks beside 4, or another bucket: losses that are 30 % apart decide nothing, and none are called the same."""
+    """2 ranks beside 4, or another bucket: losses that are 30% apart decide nothing, and none are called the same."""
     runs = [
         hooked(tmp_path, "a", hook, strategy={"bucket_cap_mb": 25}),
         hooked(tmp_path, "b", hook, strategy={"bucket_cap_mb": 1}, loss=losses(12, 1.3)),
@@ -157,11 +157,11 @@ def test_a_hook_that_drops_gradients_has_no_tolerance_and_its_difference_is_show
     found = compare(runs)
     losses_check = check(found, "losses")
     assert losses_check.status == "unknown" and found.fair
-    assert losses_check.detail.startswith("at most 30.000 % apart over 12 steps that both logged; ")
+    assert losses_check.detail.startswith("at most 30.000% apart over 12 steps that both logged; ")
     assert f"communication_hook={hook} drops part of the gradients" in losses_check.detail
-    assert any(note.startswith("not checked: losses (at most 30.000 % apart") for note in found.notes)
+    assert any(note.startswith("not checked: losses (at most 30.000% apart") for note in found.notes)
     strict = check(compare(runs, Options(loss_tolerance=0.02)), "losses")
-    assert strict.status == "differs" and "allowed: 2.00 %" in strict.detail
+    assert strict.status == "differs" and "allowed: 2.00%" in strict.detail
     loose = check(compare(runs, Options(loss_tolerance=0.5)), "losses")
     assert loose.status == "same"
 
@@ -191,4 +191,4 @@ def test_a_difference_over_a_stretch_is_told_as_it_is(tmp_path: Path) -> None:
         make_run(tmp_path, "b", change={**change, "seed": 2}, loss=drifted, times_s=[0.1] * 40),
     ]
     detail = check(compare(runs), "losses").detail
-    assert "5.0200 against 5.0000 at step 40 (0.40 % apart, allowed: 0.25 %)" in detail
+    assert "5.0200 against 5.0000 at step 40 (0.40% apart, allowed: 0.25%)" in detail

@@ -44,7 +44,7 @@ def test_a_drift_that_hits_both_alike_cancels(pairs: list[tuple[float, float]], 
 
 @pytest.mark.parametrize("count", [3, 5, FREE_OF_ASSUMPTIONS, 9])
 def test_it_holds_the_truth_about_as_often_as_it_says(count: int) -> None:
-    """2,000 draws from a log-normal distribution around 1; three standard errors of that share are 1.5 %."""
+    """2,000 draws from a log-normal distribution around 1; three standard errors of that share are 1.5%."""
     draw = random.Random(count)
     held = sum(estimate([draw.lognormvariate(0, 0.1) for _ in range(count)]).holds(1.0) for _ in range(2000))
     assert held / 2000 > LEVEL - 0.02

@@ -21,7 +21,7 @@ def test_energy_throttling_and_clocks_come_from_the_telemetry(tmp_path: Path) ->
     # Two devices of 300 W for a step of 0.1 s.
     assert median(found, "energy_j", "ddp") == pytest.approx(60.0)
     notes = " ".join(found.notes)
-    assert "a device was throttled in 1 run: ddp GPU 0: hardware_thermal in 100 % of the samples" in notes
+    assert "a device was throttled in 1 run: ddp GPU 0: hardware_thermal in 100% of the samples" in notes
     assert "did not run at the same clocks" in notes
 
 
@@ -30,7 +30,7 @@ def test_neighbours_on_a_busy_cpu_are_told_and_those_on_an_idle_one_not(tmp_path
     telemetry(runs[0], *[{"gpu": None, "host": {"cpu_percent": 99.0, "others_cpu_percent": 34.0}}] * 3)
     telemetry(runs[1], *[{"gpu": None, "host": {"cpu_percent": 50.0, "others_cpu_percent": 34.0}}] * 3)
     told = [note for note in compare(runs).notes if note.startswith("disturbed")]
-    assert told == ["disturbed: other processes used the CPU in 1 run: ddp 34 % of it (a)"]
+    assert told == ["disturbed: other processes used the CPU in 1 run: ddp 34% of it (a)"]
 
 
 def test_nothing_is_said_of_samples_outside_the_measured_steps(tmp_path: Path) -> None:

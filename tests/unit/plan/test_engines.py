@@ -28,7 +28,7 @@ def predictions(model, strategy, *overrides):
 
 
 def agree(ours, theirs):
-    """Within 1 % of the peak in every category, and of itself in every region."""
+    """Within 1% of the peak in every category, and of itself in every region."""
     assert differences(ours, theirs) == ()
     peak = theirs.memory.peak_bytes
     one, other = ours.memory.at_peak_bytes, theirs.memory.at_peak_bytes

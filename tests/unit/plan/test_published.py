@@ -152,7 +152,7 @@ def test_float32_states_are_what_the_engine_leaves_after_backward(stage):
     strategy = {0: DDPConfig(), 1: Zero1Config(), 3: Zero3Config()}[stage]
     prediction = closed_form(job(4, strategy, gpt()), 4)
     after_backward = prediction.memory.by_region_bytes["optimizer"] / (4 * prediction.parameters)
-    # ZeRO-1's fullest rank has the embedding: 31 % of the state instead of 25 %.
+    # ZeRO-1's fullest rank has the embedding: 31% of the state instead of 25%.
     imbalance = 2 * (38_597_376 / prediction.parameters - 1 / 4) if stage == 1 else 0
     assert after_backward == pytest.approx(float32_states(stage, 4) + imbalance, abs=1e-4)
 

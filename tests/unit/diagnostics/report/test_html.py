@@ -116,7 +116,7 @@ def test_memory_over_time_is_drawn_for_each_rank_the_highest_first():
     assert text.index("rank 2: peak 6.38 GiB") < text.index("rank 1: peak 6.12 GiB") < text.index("rank 0: peak 5.88")
     for told in (
         "Peak of tensors: 6.38 GiB at 1.9 s, in step 7, /home/me/project/train.py, at /home/me/project/train.py:88 in",
-        "activations (82 %), parameters (16 %), not attributed (2 %)",
+        "activations (82%), parameters (16%), not attributed (2%)",
         "A request of 3 GiB failed at 9.5 s. The device has 8 GiB.",
         "Parameters are computed from the size of the model",
         "1.9 s (peak)",

@@ -107,12 +107,10 @@ def test_a_stack_tells_what_is_in_tensors_and_notes_what_is_computed() -> None:
 
 def test_the_rows_of_a_table_name_the_largest_categories_first() -> None:
     one = RankMemory(peak_bytes=4096.0, categories={"small": 1024.0, "large": 3072.0, "none": 0.0})
-    assert measures.memory_rows({3: one})[1] == ("3", "4 KiB", "-", "large 3 KiB (75 %), small 1 KiB (25 %)")
+    assert measures.memory_rows({3: one})[1] == ("3", "4 KiB", "-", "large 3 KiB (75%), small 1 KiB (25%)")
 
 
-@pytest.mark.parametrize(
-    ("part", "whole", "text"), [(1, 4, " (25 %)"), (9, 4, " (100 %)"), (1, 0, ""), (0, 5, " (0 %)")]
-)
+@pytest.mark.parametrize(("part", "whole", "text"), [(1, 4, " (25%)"), (9, 4, " (100%)"), (1, 0, ""), (0, 5, " (0%)")])
 def test_a_share_is_at_most_the_whole(part: float, whole: float, text: str) -> None:
     assert measures.share_text(part, whole) == text
 

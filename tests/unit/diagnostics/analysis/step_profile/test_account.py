@@ -126,7 +126,7 @@ def test_real_traces_are_healthy_only_when_they_earn_it(name: str, outcome: str,
 
 
 def test_a_slow_job_shows_where_the_rest_of_the_time_goes() -> None:
-    """One rank of eight: the confirmed cause costs 4 % of a step, and 19 % are exposed."""
+    """One rank of eight: the confirmed cause costs 4% of a step, and 19% are exposed."""
     report = diagnose(shared_data("traces/hta_diff_control_a100"))
     assert report.outcome == "slow"
     assert any("exposed communication 19%" in note and "1 of 8 ranks traced" in note for note in report.notes)

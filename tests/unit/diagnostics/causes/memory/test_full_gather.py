@@ -22,7 +22,7 @@ def test_the_users_call_is_named_and_costs_itself():
     assert (found.ranks, found.cost.value) == ((0, 1), 100 * MIB)
     assert [(place.rank, place.line) for place in found.where] == [(0, 58)]
     text = text_of(found)
-    assert "The code at train.py:58 gathers 100 % of all parameters in one all_gather of 100 MiB" in text.summary
+    assert "The code at train.py:58 gathers 100% of all parameters in one all_gather of 100 MiB" in text.summary
     assert "do not gather all parameters at train.py:58" in text.remedies[0].change
 
 
