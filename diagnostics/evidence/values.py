@@ -13,6 +13,8 @@ Rank = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
 Size = Annotated[int, msgspec.Meta(ge=0, lt=MOST_BYTES)]
 Time = Annotated[float, msgspec.Meta(ge=0, lt=1e11)]
 """Seconds since 1970."""
+Number = Annotated[float, msgspec.Meta(ge=-1e21, le=1e21)]
+"""Finite, and no larger than anything that is measured."""
 
 
 def integer(value: object, low: int = -(1 << 62), end: int = 1 << 62) -> int | None:

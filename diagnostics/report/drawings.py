@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, groupby
 
+from diagnostics.analysis.memory.over_time import MemoryStack
 from diagnostics.causes.families import family
 from diagnostics.contract.formatting import bytes_text, numbers_text, seconds_text
 from diagnostics.report import document as doc
 from diagnostics.report import measures
-from diagnostics.report.measures import Call, MemoryStack, RankMemory, share_text
+from diagnostics.report.measures import Call, RankMemory, memory_notes, share_text
 from diagnostics.report.model import Report
 
 _DONE = frozenset({"completed", "retired", "done"})
@@ -222,7 +223,7 @@ def _over_time(stacks: Mapping[int, MemoryStack], culprits: Collection[int]) -> 
             doc.present(
                 doc.Paragraph(_described(stack)),
                 _areas(rank, stack),
-                (doc.remark(f"{note[:1].upper()}{note[1:]}.") for note in stack.notes),
+                (doc.remark(f"{note[:1].upper()}{note[1:]}.") for note in memory_notes(stack)),
                 doc.Fold(f"Figures of rank {rank}", _moments(stack)),
             ),
             is_open=n == 0,

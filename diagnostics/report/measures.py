@@ -9,17 +9,16 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from diagnostics.analysis.memory.over_time import MemoryStack, largest
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import bytes_text, counted, seconds_text
-from diagnostics.evidence.model import Frame
+from diagnostics.contract.formatting import bytes_text, counted
 from diagnostics.evidence.readers.timeline import thinned
+from diagnostics.evidence.values import Number
 
 RANKS_DRAWN = 64
 """Ranks drawn at most, those to blame first; report.json has all."""
 POINTS_DRAWN = 400
 """Of a curve: a page is about twice as many pixels wide."""
-Number = Annotated[float, msgspec.Meta(ge=-1e21, le=1e21)]
-"""Finite, and no larger than anything that is measured."""
 _Measured = TypeVar("_Measured")
 _PARTS = ("wall_ms", "compute_ms", "communication_ms", "overlapped_ms", "exposed_ms", "memory_ms", "idle_ms")
 _NOTES: dict[str, str] = table_beside(__file__)["notes"]
@@ -42,84 +41,6 @@ class Timeline(msgspec.Struct):
     group: str = ""
 
 
-class Peak(msgspec.Struct):
-    """The moment at which a rank used most."""
-
-    time: Number
-    bytes: Annotated[float, msgspec.Meta(gt=0, le=1e21)]
-    kinds: dict[str, Number] = {}
-    """Bytes of each; what is in no tensor is not among them."""
-    step: int | None = None
-    region: str | None = None
-    where: Frame | None = None
-
-    @property
-    def largest(self) -> list[tuple[str, float]]:
-        """The kinds, the largest first."""
-        return _largest(self.kinds)
-
-    @property
-    def place(self) -> str:
-        """`step 3, backward, at train.py:88 in loss_of`; empty when nothing was recorded of it."""
-        parts = ["" if self.step is None else f"step {self.step}", self.region or ""]
-        parts += [f"at {self.where.file}:{self.where.line} in {self.where.function}"] if self.where else []
-        return ", ".join(filter(None, parts))
-
-
-class Request(msgspec.Struct):
-    """A request for memory."""
-
-    time: Number
-    bytes: Number
-
-
-class MemoryStack(msgspec.Struct):
-    """What the memory of one rank consisted of over time."""
-
-    kinds: Annotated[list[str], msgspec.Meta(min_length=1)]
-    """From the bottom to the top."""
-    rows: Annotated[list[list[Number]], msgspec.Meta(min_length=2)]
-    """Time and bytes of each kind, ascending."""
-    peak: Peak
-    of: str = ""
-    """What was measured: `tensors`, `the process (resident set)`, ..."""
-    file: str = ""
-    unit: str = "s"
-    """`event`: times are numbers of events."""
-    steps: list[tuple[Number, int]] = []
-    """(time, step) where steps begin."""
-    computed: list[str] = []
-    capacity_bytes: Number | None = None
-    failed: Request | None = None
-    """That could not be met."""
-    peak_elsewhere_bytes: Number | None = None
-    notes: list[str] = []
-
-    def __post_init__(self) -> None:
-        """Refuse rows that do not fit the kinds; add the notes that follow from other fields."""
-        if any(len(row) != len(self.kinds) + 1 for row in self.rows):
-            raise ValueError("each row has a time and a size for each kind")
-        self.notes = [_NOTES.get(note, note) for note in self.notes]
-        if self.computed:
-            self.notes.append(f"{' and '.join(self.computed)} are computed from the size of the model, not measured")
-        if self.peak_elsewhere_bytes:
-            highest = bytes_text(self.peak_elsewhere_bytes)
-            self.notes.append(f"the highest peak of the whole run, {highest}, is outside of what is drawn")
-
-    @property
-    def unused(self) -> set[str]:
-        """Those of the kinds that are in no tensor."""
-        return set(self.kinds) - set(self.peak.kinds)
-
-    def in_tensors(self, row: Sequence[float]) -> float:
-        """Return the bytes of a row without those that are in no tensor."""
-        return sum(size for name, size in zip(self.kinds, row[1:], strict=True) if name in self.peak.kinds)
-
-    def time_text(self, time: float) -> str:
-        """Return `18.3 ms`, or `event 12`."""
-        return f"event {time:,.0f}" if self.unit == "event" else seconds_text(time)
-
-
 class RankMemory(msgspec.Struct):
     """Memory of one rank."""
 
@@ -140,7 +61,7 @@ class RankMemory(msgspec.Struct):
     @property
     def at_peak(self) -> list[tuple[str, float]]:
         """The categories, the largest first; without them what the peak of `over_time` consists of."""
-        return _largest(self.categories) or (self.over_time.peak.largest if self.over_time is not None else [])
+        return largest(self.categories) or (self.over_time.peak.largest if self.over_time is not None else [])
 
 
 class Planned(msgspec.Struct):
@@ -197,7 +118,6 @@ class Breakdown(msgspec.Struct, frozen=True):
     idle_ms: float
     waiting_ms: float | None
     """Part of the exposed time in which ranks waited for a late one; None when it cannot be told."""
-    exposed_by_group: Mapping[str, float] = {}
 
 
 class RunFigures(msgspec.Struct):
@@ -271,6 +191,17 @@ def memory_rows(ranks: Mapping[int, RankMemory]) -> list[tuple[str, ...]]:
     return [("rank", "peak", "where", "at the peak"), *rows]
 
 
+def memory_notes(stack: MemoryStack) -> list[str]:
+    """Return what limits the figures, in words."""
+    notes = [_NOTES.get(note, note) for note in stack.notes]
+    if stack.computed:
+        notes.append(f"{' and '.join(stack.computed)} are computed from the size of the model, not measured")
+    if stack.peak_elsewhere_bytes:
+        highest = bytes_text(stack.peak_elsewhere_bytes)
+        notes.append(f"the highest peak of the whole run, {highest}, is outside of what is drawn")
+    return notes
+
+
 def plan_lines(measures: Mapping[str, Any], *, everything: bool = True) -> list[str]:
     """Return how the peak differs from what was planned; with `everything` also why it cannot be compared."""
     try:
@@ -310,14 +241,9 @@ def breakdown(measures: Mapping[str, Any]) -> Breakdown | None:
         return fmean(float(record.get(key) or 0.0) / count for record, count in zip(records, counts, strict=True))
 
     waiting = all(record.get("waiting_exposed_ms") is not None for record in records)
-    groups: dict[str, float] = {}
-    for record, count in zip(records, counts, strict=True):
-        for name, part in (record.get("groups") or {}).items():
-            groups[name] = groups.get(name, 0.0) + float(part.get("exposed_ms") or 0.0) / count / len(records)
     return Breakdown(
         **{key: mean(key) for key in _PARTS},
         waiting_ms=mean("waiting_exposed_ms") if waiting else None,
-        exposed_by_group=groups,
     )
 
 
@@ -367,11 +293,6 @@ def overlap_window(measures: Mapping[str, Any]) -> str:
 def share_text(part_bytes: float, whole_bytes: float) -> str:
     """Return ` (22%)`; empty without a whole."""
     return f" ({min(part_bytes / whole_bytes, 1.0):.0%})" if whole_bytes > 0 else ""
-
-
-def _largest(sizes: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return names and sizes, the largest first, without what is empty."""
-    return sorted(((name, size) for name, size in sizes.items() if size), key=lambda pair: (-pair[1], pair[0]))
 
 
 def _part(measures: Mapping[str, Any], *names: str) -> Mapping[Any, Any]:

@@ -3,14 +3,14 @@
 from itertools import islice
 from typing import Any
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.curve import without_backend
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.job import read as read_job
-from diagnostics.analysis.memory.over_time import PROCESS, OverTime, of_samples, over_time
-from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, total
+from diagnostics.analysis.memory.over_time import PROCESS, MemoryStack, of_samples, over_time
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.values import MOST_BYTES
 
@@ -60,7 +60,7 @@ def _rank(job: JobMemory, rank: RankMemory, stacked: bool) -> dict[str, Any]:
     if stack := over_time(job, rank):
         record = _curve(stack)
         if stacked:
-            record["over_time"] = _stack(job, rank, stack)
+            record["over_time"] = _over_time(job, rank, stack)
     if curve is not None:
         record["peak_step"], record["peak_region"] = curve.peak_step, curve.peak_region
     peak = categories.peak(job, rank)
@@ -72,38 +72,18 @@ def _rank(job: JobMemory, rank: RankMemory, stacked: bool) -> dict[str, Any]:
     return record
 
 
-def _curve(stack: OverTime) -> dict[str, Any]:
-    return {"curve": [[round(row[0], 6), total(row)] for row in stack.rows], "curve_of": stack.of}
+def _curve(stack: MemoryStack) -> dict[str, Any]:
+    return {"curve": [[row[0], stack.in_tensors(row)] for row in stack.rows], "curve_of": stack.of}
 
 
-def _stack(job: JobMemory, rank: RankMemory, stack: OverTime) -> dict[str, Any]:
-    """Only the kinds that are there, in their order."""
-    used = [name for name in KINDS if any(row[1][AT[name]] for row in stack.rows)]
-    peak_bytes = total(stack.peak)
+def _over_time(job: JobMemory, rank: RankMemory, stack: MemoryStack) -> dict[str, Any]:
+    """With what limits it."""
     elsewhere = job.peak_bytes(rank) or 0
-    where = stack.site
-    return {
-        "of": stack.of,
-        "from": stack.kind,
-        "file": stack.file,
-        "unit": "s" if stack.has_times else "event",
-        "kinds": used,
-        "rows": [[round(row[0], 6), *(row[1][AT[name]] for name in used)] for row in stack.rows],
-        "peak": {
-            "time": round(stack.peak[0], 6),
-            "bytes": peak_bytes,
-            "kinds": {name: stack.peak[1][AT[name]] for name in used if name != RESERVED},
-            "step": stack.step,
-            "region": stack.region or None,
-            "where": {"file": where.file, "line": where.line, "function": where.function} if where else None,
-        },
-        "steps": [[round(time_s, 6), step] for time_s, step in stack.steps],
-        "computed": list(stack.computed),
-        "capacity_bytes": None if stack.of == PROCESS else _capacity(job, rank),
-        "failed": None if stack.failed is None else {"time": round(stack.failed[0], 6), "bytes": stack.failed[1]},
-        "peak_elsewhere_bytes": elsewhere if stack.of != PROCESS and elsewhere > _MISSED * peak_bytes else None,
-        "notes": stack.notes,
-    }
+    if stack.of != PROCESS:
+        stack.capacity_bytes = _capacity(job, rank)
+        stack.peak_elsewhere_bytes = elsewhere if elsewhere > _MISSED * stack.peak.bytes else None
+    made: dict[str, Any] = to_builtins(stack)
+    return made
 
 
 def _capacity(job: JobMemory, rank: RankMemory) -> int | None:
@@ -123,8 +103,8 @@ def _sampled(job: JobMemory) -> dict[str, Any]:
     samples = {rank: of_samples(rss, "") for node in job.nodes.values() for rank, rss in node.rank_rss.items()}
     stacks = dict(islice(((rank, stack) for rank, stack in samples.items() if stack is not None), MAX_RANKS))
     records = {str(rank): _curve(stacks[rank]) for rank in sorted(stacks)}
-    for rank in sorted(stacks, key=lambda rank: (-total(stacks[rank].peak), rank))[:MAX_STACKED]:
-        records[str(rank)]["over_time"] = _stack(job, RankMemory(-1), stacks[rank])
+    for rank in sorted(stacks, key=lambda rank: (-stacks[rank].peak.bytes, rank))[:MAX_STACKED]:
+        records[str(rank)]["over_time"] = _over_time(job, RankMemory(-1), stacks[rank])
     return records
 
 

@@ -1,15 +1,18 @@
 """What one rank's memory consisted of over time: by its trace, a snapshot, else totals that nobody can attribute."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct
 
 from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
-from diagnostics.evidence.memory.levels import AT, KINDS, MAX_ROWS, UNKNOWN, Row, highest, total
+from diagnostics.contract.formatting import seconds_text
+from diagnostics.evidence.memory.levels import AT, KINDS, MAX_ROWS, RESERVED, UNKNOWN, Row, highest, total
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.readers.snapshot import DeviceMemory
 from diagnostics.evidence.readers.timeline import thinned
+from diagnostics.evidence.values import Number
 
 TENSORS, WINDOW, PROCESS = "tensors", "tensors allocated in the profiled window", "the process (resident set)"
 MAX_STEPS = 400  # A convention: marks that a drawing has room for.
@@ -18,44 +21,103 @@ NOWHERE = frozenset({"step", "outside", ""})
 """Regions that say nothing."""
 
 
-class OverTime(Struct):
-    """One rank. Times are seconds from the first row; rows: `diagnostics.evidence.memory.levels`."""
+class Peak(Struct):
+    """The moment at which a rank used most."""
 
-    of: str
-    kind: str
-    """Of the evidence: `trace`, `snapshot`, `timeline`, `telemetry`."""
-    file: str
-    rows: list[Row]
-    peak: Row
-    has_times: bool = True
-    """Otherwise the times are numbers of events."""
+    time: Number
+    bytes: Annotated[float, Meta(gt=0, le=1e21)]
+    kinds: dict[str, Number] = {}
+    """Bytes of each; what is in no tensor is not among them."""
     step: int | None = None
-    region: str = ""
-    site: Frame | None = None
-    steps: list[tuple[float, int]] = field(default_factory=list)
-    """(seconds, step) where steps begin."""
-    computed: tuple[str, ...] = ()
+    region: str | None = None
+    where: Frame | None = None
+
+    @property
+    def largest(self) -> list[tuple[str, float]]:
+        """The kinds, the largest first."""
+        return largest(self.kinds)
+
+    @property
+    def place(self) -> str:
+        """`step 3, backward, at train.py:88 in loss_of`; empty when nothing was recorded of it."""
+        parts = ["" if self.step is None else f"step {self.step}", self.region or ""]
+        parts += [f"at {self.where.file}:{self.where.line} in {self.where.function}"] if self.where else []
+        return ", ".join(filter(None, parts))
+
+
+class Request(Struct):
+    """A request for memory."""
+
+    time: Number
+    bytes: Number
+
+
+class MemoryStack(Struct, rename={"source": "from"}):
+    """What the memory of one rank consisted of over time, as `report.measures` has it."""
+
+    kinds: Annotated[list[str], Meta(min_length=1)]
+    """From the bottom to the top: those that are there."""
+    rows: Annotated[list[list[Number]], Meta(min_length=2)]
+    """Time (s from the first row) and bytes of each kind, ascending."""
+    peak: Peak
+    of: str = ""
+    """What was measured: `tensors`, `the process (resident set)`, ..."""
+    source: str = ""
+    """Kind of the evidence: `trace`, `snapshot`, `timeline`, `telemetry`."""
+    file: str = ""
+    unit: str = "s"
+    """`event`: times are numbers of events."""
+    steps: list[tuple[Number, int]] = []
+    """(time, step) where steps begin."""
+    computed: list[str] = []
     """Kinds that rest on the size of the model rather than on recorded allocations."""
-    failed: tuple[float, int] | None = None
-    """(when, bytes) of a request that could not be met."""
-    notes: list[str] = field(default_factory=list)
+    capacity_bytes: Number | None = None
+    failed: Request | None = None
+    """That could not be met."""
+    peak_elsewhere_bytes: Number | None = None
+    notes: list[str] = []
     """What limits the figures, by the names in `report/measures.yaml`."""
 
+    def __post_init__(self) -> None:
+        """Refuse rows that do not fit the kinds."""
+        if any(len(row) != len(self.kinds) + 1 for row in self.rows):
+            raise ValueError("each row has a time and a size for each kind")
 
-def over_time(job: JobMemory, rank: RankMemory) -> OverTime | None:
+    @property
+    def unused(self) -> set[str]:
+        """Those of the kinds that are in no tensor."""
+        return set(self.kinds) - set(self.peak.kinds)
+
+    def in_tensors(self, row: Sequence[float]) -> float:
+        """Return the bytes of a row without those that are in no tensor."""
+        return sum(size for name, size in zip(self.kinds, row[1:], strict=True) if name in self.peak.kinds)
+
+    def time_text(self, time: float) -> str:
+        """Return `18.3 ms`, or `event 12`."""
+        return f"event {time:,.0f}" if self.unit == "event" else seconds_text(time)
+
+
+def largest(sizes: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return names and sizes, the largest first, without what is empty."""
+    return sorted(((name, size) for name, size in sizes.items() if size), key=lambda pair: (-pair[1], pair[0]))
+
+
+def over_time(job: JobMemory, rank: RankMemory) -> MemoryStack | None:
     """Of trace and snapshot the one that saw more bytes; else totals."""
     candidates = filter(None, (_of_trace(job, rank), _of_snapshot(rank)))
-    return max(candidates, key=lambda stack: total(stack.peak), default=None) or _of_timeline(rank)
+    return max(candidates, key=lambda stack: stack.peak.bytes, default=None) or _of_timeline(rank)
 
 
-def of_samples(samples: Sequence[tuple[float, int]], file: str) -> OverTime | None:
+def of_samples(samples: Sequence[tuple[float, int]], file: str) -> MemoryStack | None:
     """Of a process by telemetry: (seconds, resident bytes)."""
     rows = [(time_s - samples[0][0], _unknown(size, 0)) for time_s, size in thinned(samples, MAX_ROWS)]
     peak = highest(rows)
-    return None if peak is None else OverTime(PROCESS, "telemetry", file, rows, peak, notes=["whole_process"])
+    if peak is None:
+        return None
+    return _stacked(rows, peak, of=PROCESS, source="telemetry", file=file, notes=["whole_process"])
 
 
-def _of_trace(job: JobMemory, rank: RankMemory) -> OverTime | None:
+def _of_trace(job: JobMemory, rank: RankMemory) -> MemoryStack | None:
     curve = rank.curve
     if curve is None:
         return None
@@ -65,38 +127,43 @@ def _of_trace(job: JobMemory, rank: RankMemory) -> OverTime | None:
     peak = highest([row for row in rows if row[0] == at_s]) or highest(rows)
     if peak is None:
         return None
-    result = OverTime(TENSORS if before is not None else WINDOW, "trace", rank.trace_file, rows, peak)
-    result.step, result.site = curve.peak_step, curve.peak_site
-    result.region = "" if curve.peak_region in NOWHERE else curve.peak_region
-    starts = ((span.start_us - curve.start_us, number) for number, span in curve.steps[:MAX_STEPS])
-    result.steps = [(max(0.0, start_us / 1e6), number) for start_us, number in starts]
     computed = [name for name in categories.shared_out(before or 0, states) if name != categories.UNKNOWN]
-    result.computed = tuple(dict.fromkeys(categories.KIND_OF[name] for name in computed))
-    if before is None:
-        result.notes.append("not_before")
-    if curve.is_cut:
-        result.notes.append("cut")
-    return result
+    return _stacked(
+        rows,
+        peak,
+        (curve.peak_step, None if curve.peak_region in NOWHERE else curve.peak_region, curve.peak_site),
+        of=TENSORS if before is not None else WINDOW,
+        source="trace",
+        file=rank.trace_file,
+        steps=[(max(0.0, (at.start_us - curve.start_us) / 1e6), number) for number, at in curve.steps[:MAX_STEPS]],
+        computed=list(dict.fromkeys(categories.KIND_OF[name] for name in computed)),
+        notes=["not_before"] * (before is None) + ["cut"] * curve.is_cut,
+    )
 
 
-def _of_snapshot(rank: RankMemory) -> OverTime | None:
+def _of_snapshot(rank: RankMemory) -> MemoryStack | None:
     devices = list(rank.snapshot.devices.values()) if rank.snapshot else []
     recorded = (device for device in devices if device.history is not None)
-    largest: DeviceMemory | None = max(recorded, key=lambda device: device.peak_bytes, default=None)
-    history = largest.history if largest is not None else None
-    if largest is None or history is None or history.peak is None:
+    fullest: DeviceMemory | None = max(recorded, key=lambda device: device.peak_bytes, default=None)
+    history = fullest.history if fullest is not None else None
+    if fullest is None or history is None or history.peak is None:
         return None
-    result = OverTime(TENSORS, "snapshot", rank.snapshot_file, history.rows, history.peak, history.has_times)
-    result.step, result.region, result.site = history.peak_step, history.peak_region, largest.peak_site
-    result.failed, result.steps = history.failed, history.steps
-    if result.peak[1][AT[UNKNOWN]] > _MUCH * total(result.peak):
-        result.notes.append("stackless")
-    if not history.has_times:
-        result.notes.append("no_times")
-    return result
+    is_stackless = history.peak[1][AT[UNKNOWN]] > _MUCH * total(history.peak)
+    return _stacked(
+        history.rows,
+        history.peak,
+        (history.peak_step, history.peak_region or None, fullest.peak_site),
+        of=TENSORS,
+        source="snapshot",
+        file=rank.snapshot_file,
+        unit="s" if history.has_times else "event",
+        steps=history.steps,
+        failed=None if history.failed is None else Request(round(history.failed[0], 6), history.failed[1]),
+        notes=["stackless"] * is_stackless + ["no_times"] * (not history.has_times),
+    )
 
 
-def _of_timeline(rank: RankMemory) -> OverTime | None:
+def _of_timeline(rank: RankMemory) -> MemoryStack | None:
     steps = rank.steps
     if not steps:
         return None
@@ -110,10 +177,27 @@ def _of_timeline(rank: RankMemory) -> OverTime | None:
     peak = highest(rows)
     if peak is None:
         return None
-    result = OverTime(TENSORS if exact else PROCESS, "timeline", rank.timeline_file, rows, peak)
-    result.step, result.steps = times[rows.index(peak)][1], times
-    result.notes.append("only_totals" if exact else "whole_process")
-    return result
+    of, note = (TENSORS, "only_totals") if exact else (PROCESS, "whole_process")
+    told = {"of": of, "source": "timeline", "file": rank.timeline_file, "steps": times, "notes": [note]}
+    return _stacked(rows, peak, (times[rows.index(peak)][1], None, None), **told)
+
+
+def _stacked(
+    rows: Sequence[Row], peak: Row, place: tuple[int | None, str | None, Frame | None] = (None, None, None), **told: Any
+) -> MemoryStack:
+    """Return rows of all `KINDS` with those that are there, in their order.
+
+    Args:
+        rows: ascending.
+        peak: one of them.
+        place: step, region and line of the peak.
+        told: fields of the stack.
+    """
+    used = [name for name in KINDS if any(row[1][AT[name]] for row in rows)]
+    kinds: dict[str, float] = {name: peak[1][AT[name]] for name in used if name != RESERVED}
+    told["steps"] = [(round(time_s, 6), step) for time_s, step in told.get("steps", ())]
+    shown: list[list[float]] = [[round(time_s, 6), *(sizes[AT[name]] for name in used)] for time_s, sizes in rows]
+    return MemoryStack(used, shown, Peak(round(peak[0], 6), total(peak), kinds, *place), **told)
 
 
 def _unknown(size: int, reserved: int) -> tuple[int, ...]:

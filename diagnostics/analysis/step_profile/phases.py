@@ -51,7 +51,7 @@ class Step(Struct):
                 return ("backward" if thread in self.autograd else "forward"), n
             if host_ns <= backward.host[1]:
                 return "backward", n
-        return "after", len(self.backwards) - 1
+        return ("backward" if thread in self.autograd else "after"), len(self.backwards) - 1
 
 
 def find_steps(trace: Trace, work: Work) -> list[Step]:

@@ -1,7 +1,7 @@
 """A device that stands idle: for how long and for which reason, on which ranks, and what the host did meanwhile."""
 
 from collections import Counter
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from msgspec import Struct
@@ -22,7 +22,7 @@ class Idle(Struct, frozen=True):
 
     reason: Reason
     ms: float
-    """A step, of the typical rank or of those that stand out: the median over steps, so one hiccup does not count."""
+    """A step, of the typical rank or of those that stand out; one hiccup does not count."""
     ranks: tuple[int, ...]
     """All, or those that stand out."""
     within: str
@@ -36,8 +36,7 @@ class Idle(Struct, frozen=True):
 def idle(view: Overview, reason: Reason) -> Idle:
     """Add up the idle time for one reason."""
     by_rank = {
-        profile.rank: median([step.gaps.get(reason, 0) / MS for step in profile.steps] or [0.0])
-        for profile in view.profiles
+        profile.rank: _a_step([step.gaps.get(reason, 0) / MS for step in profile.steps]) for profile in view.profiles
     }
     ms, worst, ranks = median(by_rank.values()), max(by_rank.values()), view.ranks
     if len(by_rank) > 1 and worst > _OUTLIER * ms and view.worth(worst - ms):
@@ -49,6 +48,13 @@ def idle(view: Overview, reason: Reason) -> Idle:
         time[gap.detail, gap.work] += gap.length
     within, work = max(time, key=lambda key: (time[key], key)) if time else ("", "")
     return Idle(reason, ms, ranks, within, work, len(gaps), max((gap.length for gap in gaps), default=0) / MS)
+
+
+def _a_step(amounts: list[float]) -> float:
+    """Return the mean where it recurs, as of a loader that stalls every fifth step, and without one hiccup else."""
+    ordered = sorted(amounts) or [0.0]
+    recurs = len(ordered) == 1 or 2 * ordered[-2] >= ordered[-1]
+    return fmean(ordered) if recurs else median(ordered)
 
 
 def judged_idle(

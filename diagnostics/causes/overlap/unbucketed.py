@@ -1,4 +1,4 @@
-"""Gradients are reduced one by one after backward, so no compute runs beside them."""
+"""Gradients are reduced after backward, one by one or in a few flat buffers, so no compute runs beside them."""
 
 from collections import Counter
 
@@ -20,14 +20,17 @@ def decide(view: Overview) -> Finding:
     """Decide it by the reductions between backward and optimizer."""
     steps = view.reductions
     count = round(steps.typical(lambda step: len(step.after)))
-    if count < MANY or count < round(steps.typical(lambda step: len(step.last()))):
+    inside = round(steps.typical(lambda step: len(step.last())))
+    # A few beside reductions that backward issues may be of anything; with none of those they are the gradients'.
+    if count < (MANY if inside else 1) or count < inside:
         return _TEXTS.ruled_out(count=count)
     cost = steps.typical(lambda step: bucket_gain(view, step.after, step.backward))
     site, size = _site(view) if view.worth(cost) else None, total_bytes(steps.sample.after)
+    row = "usual" if count >= MANY else "few"
     shown = _TEXTS.phrase("shown_size" if size else "shown", count=count, size=size)
     line = f"{site.file}:{site.line}" if site else ""
     place, at = (f" ({line})", f" at {line}") if line else ("", "")
-    facts = shared.costly(view, cost, _TEXTS, count=count, place=place, at=at)
+    facts = shared.costly(view, cost, _TEXTS, row, count=count, place=place, at=at)
     return shared.judged(view, facts, shown, where=(site,) if site else ())
 
 

@@ -15,7 +15,6 @@ def test_a_step_is_the_mean_over_ranks_and_steps() -> None:
     assert found.compute_ms == pytest.approx(60.0)
     assert found.exposed_ms == pytest.approx(12.0)
     assert found.waiting_ms == pytest.approx(3.0)
-    assert found.exposed_by_group == pytest.approx({"dp": 12.0})
     assert found.wall_ms == pytest.approx(found.compute_ms + found.exposed_ms + found.idle_ms)
     for nothing in ({}, {"overlap": {}}, {"overlap": {"ranks": {}, "steps": 2}}, {"overlap": 7}):
         assert breakdown(nothing) is None

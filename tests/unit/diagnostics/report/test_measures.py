@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diagnostics.analysis.memory.over_time import MemoryStack, Peak
 from diagnostics.report import measures
-from diagnostics.report.measures import RANKS_DRAWN, MemoryStack, Peak, RankMemory
+from diagnostics.report.measures import RANKS_DRAWN, RankMemory, memory_notes
 
 NAMES = st.sampled_from(["ranks", "peak", "0", "window"])
 JSON = st.recursive(
@@ -97,7 +98,7 @@ def test_a_stack_tells_what_is_in_tensors_and_notes_what_is_computed() -> None:
     stack = MemoryStack(["a", "b"], [[0.0, 1.0, 2.0], [1.0, 3.0, 1.0]], Peak(1.0, 3.0, {"a": 3.0}), computed=["a", "b"],
                         peak_elsewhere_bytes=2048.0, unit="event")  # fmt: skip
     assert stack.unused == {"b"} and stack.in_tensors([0.0, 1.0, 2.0]) == 1.0
-    assert stack.notes == [
+    assert memory_notes(stack) == [
         "a and b are computed from the size of the model, not measured",
         "the highest peak of the whole run, 2 KiB, is outside of what is drawn",
     ]

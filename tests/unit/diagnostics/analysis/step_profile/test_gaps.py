@@ -49,6 +49,14 @@ def test_what_the_host_does_meanwhile_is_the_reason(
     assert bool(gap.detail) == (reason != "host")
 
 
+def test_a_launch_under_way_as_the_device_runs_dry_is_late(tmp_path: Path) -> None:
+    sim = Simulator(ranks=1, launch_us=10.0)
+    for _ in range(50):
+        sim.kernel(6.0)  # Shorter than the time from its launch to its start.
+    found, _ = gaps(tmp_path, sim)
+    assert len(found) == 49 and {gap.reason for gap in found} == {"host"}
+
+
 def test_a_wait_for_the_device_that_ended_in_the_stretch(tmp_path: Path) -> None:
     sim = Simulator(ranks=1)
     sim.kernel(3000.0)

@@ -30,6 +30,10 @@ def test_the_typical_rank_and_its_median_step_count() -> None:
     assert (found.ms, found.ranks) == (5.0, (0, 1, 2)), "one hiccup of a step does not count"
 
 
+def test_what_recurs_in_some_steps_counts_with_its_mean() -> None:
+    assert idle(view(rank(0, [30.0, 0.0, 0.0, 30.0, 0.0])), "pause").ms == 12.0, "a loader that stalls now and then"
+
+
 def test_a_rank_that_stands_out_is_named_alone() -> None:
     found = idle(view(rank(0, [1.0]), rank(1, [1.0]), rank(2, [40.0], gap(40.0, "save", work="checkpoint"))), "pause")
     assert (found.ms, found.ranks, found.within, found.work) == (40.0, (2,), "save", "checkpoint")
