@@ -35,8 +35,7 @@ def variants(runs: Sequence[RunRecord], warmup_steps: int) -> list[Variant]:
     """
     groups: dict[tuple[Any, ...], list[RunRecord]] = {}
     for run in runs:
-        settings = tuple(sorted((key, repr(value)) for key, value in flat(run.config).items()))
-        groups.setdefault((settings, run.world_size, machine(run)), []).append(run)
+        groups.setdefault((_settings(run), run.world_size, machine(run)), []).append(run)
     members = list(groups.values())
     return [
         Variant(label, group, sorted((r for r in group if compares(r, warmup_steps)), key=lambda run: run.started))
@@ -99,7 +98,8 @@ def _labels(runs: Sequence[RunRecord]) -> list[str]:
 def _label(values: Mapping[str, Any], keys: Sequence[str]) -> str:
     parts = [str(values.get("strategy.name", "run"))]
     for key in keys:
-        if key == "strategy.name" or key not in values:
+        # engine=native is what nobody types, and wrong beside a strategy that another library runs.
+        if key == "strategy.name" or key not in values or (key, values[key]) == ("engine", "native"):
             continue
         section = next((prefix for prefix in _SHORT if key.startswith(prefix)), "")
         name = _SPOKEN.get(key) or (key.removesuffix(".name") if key.endswith(".name") else key.removeprefix(section))
@@ -119,7 +119,7 @@ def scaling(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[Scal
         series: dict[tuple[Any, ...], list[Variant]] = {}
         for variant in variants:
             if variant.label in speeds:
-                series.setdefault((_without_batch(variant), batch(variant)), []).append(variant)
+                series.setdefault((_settings(variant.any, _FOLLOWS), batch(variant)), []).append(variant)
         for members in series.values():
             if len({member.any.world_size for member in members}) == len(members) > 1:
                 members.sort(key=lambda member: member.any.world_size)
@@ -135,13 +135,12 @@ def scaling(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[Scal
 def grows_with_ranks(variants: Sequence[Variant]) -> bool:
     """Whether the variants are one series whose global batch grows as the ranks do: weak scaling."""
     sizes, batches = {v.any.world_size for v in variants}, {v.any.batch[0] for v in variants}
-    series = {(_without_batch(variant), _per_rank(variant)) for variant in variants}
+    series = {(_settings(variant.any, _FOLLOWS), _per_rank(variant)) for variant in variants}
     return len(series) == 1 and len(sizes) == len(batches) == len(variants) > 1
 
 
-def _without_batch(variant: Variant) -> tuple[Any, ...]:
-    values = flat(variant.any.config)
-    return tuple(sorted((key, repr(value)) for key, value in values.items() if key not in _FOLLOWS))
+def _settings(run: RunRecord, but: Sequence[str] = ()) -> tuple[Any, ...]:
+    return tuple(sorted((key, repr(value)) for key, value in flat(run.config).items() if key not in but))
 
 
 def _per_rank(variant: Variant) -> float:

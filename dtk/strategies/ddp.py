@@ -239,15 +239,11 @@ class DDP(Strategy):
 
 def ddp_collectives(config: DDPConfig, shapes: Sequence[Shape], ranks: int) -> list[Collective]:
     """Declare what reduces the gradient buckets, whatever the accumulation. Arguments are those of `reductions`."""
-    sizes: dict[str, list[int]] = {}
-    others = []
+    sizes: dict[tuple[str, bool], list[int]] = {}  # Of gradients, and of the bitmap, which has no members.
     for reduction in config.reductions(shapes, ranks):
         for op, size in reduction.calls:
-            if reduction.members:
-                sizes.setdefault(op, []).append(size)
-            else:
-                others.append(Collective(op, "dp", 1, size))
-    return [*(Collective(op, "dp", len(of), sum(of)) for op, of in sizes.items()), *others]
+            sizes.setdefault((op, bool(reduction.members)), []).append(size)
+    return [Collective(op, "dp", len(of), sum(of)) for (op, _), of in sizes.items()]
 
 
 def bucket_reduction(config: DDPConfig, members: Sequence[int], shapes: Sequence[Shape], ranks: int) -> Reduction:

@@ -9,7 +9,6 @@ from math import inf, prod
 from dtk.plan.formulas.holding import MASTER_BYTES, ROOT, Holding
 from dtk.plan.formulas.tape import Buffer
 from dtk.strategies.declared import ITEM_BYTES, Shape
-from dtk.strategies.engines.deepspeed_config import REDUCE_BUCKET
 
 
 def owned_elements(shapes: Sequence[Shape], world_size: int) -> list[int]:
@@ -146,7 +145,7 @@ class FlatParts(Replicated):
     def gradient(self, name: str, gradient: Buffer) -> None:
         """Keep it until the update under stage 1, else put it into the bucket and keep this rank's part."""
         if self.bucket is None:
-            most = self.config.strategy.tuned("reduce_bucket_size", REDUCE_BUCKET)
+            most = self.config.strategy.tuned("reduce_bucket_size")
             elements = most if self.on_cuda else min(most, self.shape.parameters)
             self.bucket = self.ledger.allocate("buckets", self._item_bytes * elements)
         if self.config.strategy.stage == 1:

@@ -6,6 +6,7 @@ Torch-free and without DeepSpeed: a plan, a refusal and the manifest need neithe
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from math import prod
 from typing import Any, NamedTuple, Self
 
@@ -17,8 +18,6 @@ from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, reduced_item_bytes
 from dtk.strategies.traits import StrategyConfig, Traits
 
-REDUCE_BUCKET, PREFETCH_BUCKET, PERSISTENT = 500_000_000, 50_000_000, 100_000
-"""DeepSpeed's defaults, in elements."""
 AUTO = "auto"
 """Value of a key that whoever reads the file fills in."""
 
@@ -86,13 +85,17 @@ class DeepSpeedConfig(StrategyConfig):
             world_size: ranks of the job.
 
         Raises:
-            DtkError: the file cannot be read, has an unknown key, or contradicts the configuration.
+            DtkError: the file cannot be read, has an unknown key or section, or contradicts the configuration.
         """
         ours, table = dict(self._ours(job, world_size)), table_beside(__file__)
+        for key in table["tuned"]:
+            self.tuned(key)
         made: dict[str, Any] = {}
         notes: list[str] = []
         for path, value in self._file().items():
-            first, _, rest = path.partition(".")
+            first = path.partition(".")[0]
+            if value == {} and any(key.startswith(f"{path}.") for key in (*ours, *table["kept"])):
+                continue  # A known section without a key.
             if first in table["replaced"]:
                 notes.append(f"{first} is replaced by {table['replaced'][first]}")
             elif path in ours:
@@ -103,8 +106,8 @@ class DeepSpeedConfig(StrategyConfig):
                     what = f"{path}={_text(value)} in strategy.config={self.config} contradicts {setting.typed}"
                     why = f"which makes it {_text(setting.value)}"
                     raise DtkError(what, why, "make both alike: change the file or the override")
-            elif not _is_kept(table["kept"].get(first, ()), rest):
-                what = f"strategy.config={self.config}: dtk knows no key {path}"
+            elif value == {} or not any(fnmatchcase(path, key) for key in table["kept"]):
+                what = f"strategy.config={self.config}: dtk knows no {'section' if value == {} else 'key'} {path}"
                 raise DtkError(what, "DeepSpeed ignores most keys that it does not know", "correct it or remove it")
             elif value != AUTO:
                 _put(made, path, value)
@@ -123,7 +126,7 @@ class DeepSpeedConfig(StrategyConfig):
             raise DtkError(f"strategy.config={self.config} cannot be read", str(error), "name a JSON file") from error
         if not isinstance(content, dict):
             raise DtkError(f"strategy.config={self.config} holds no JSON object", fix="name a ds_config.json")
-        return {path: value for path, value in flat(content).items() if value != {}}  # Not sections without a key.
+        return flat(content)
 
     def _ours(self, job: Any, world_size: int) -> Iterator[tuple[str, Setting]]:
         """Yield what dtk sets, by the dotted path of DeepSpeed's key."""
@@ -155,10 +158,19 @@ class DeepSpeedConfig(StrategyConfig):
                 value = getattr(optimizer, key)
                 yield f"optimizer.params.{key}", Setting(f"optimizer.{key}={_text(value)}", value)
 
-    def tuned(self, key: str, default: int) -> int:
-        """Return a number of `zero_optimization` in the user's file, else DeepSpeed's default."""
+    def tuned(self, key: str) -> int:
+        """Return a number of elements in `zero_optimization` of the user's file, else DeepSpeed's default.
+
+        Raises:
+            DtkError: it is no such number.
+        """
         value = self._file().get(f"zero_optimization.{key}", AUTO)
-        return default if value == AUTO else int(value)
+        if value == AUTO:
+            return int(table_beside(__file__)["tuned"][key])
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
+            what = f"zero_optimization.{key}={_text(value)} in strategy.config={self.config} is no number of elements"
+            raise DtkError(what, fix='write a number, or "auto"')
+        return int(value)
 
     def declare(
         self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
@@ -172,13 +184,13 @@ class DeepSpeedConfig(StrategyConfig):
             return []
         item, reduced, ranks = ITEM_BYTES[precision.compute_dtype], reduced_item_bytes(precision), mesh.dp_size
         sizes = [prod(shape) for shape in shapes.parameters]
-        buckets = len(_packed(sizes[::-1], self.tuned("reduce_bucket_size", REDUCE_BUCKET)))
+        buckets = len(_packed(sizes[::-1], self.tuned("reduce_bucket_size")))
         if self.stage == 3:
             padded = [-(-size // ranks) * ranks for size in sizes]
-            largest = self.tuned("stage3_param_persistence_threshold", PERSISTENT)
+            largest = self.tuned("stage3_param_persistence_threshold")
             stay = [whole for size, whole in zip(sizes, padded, strict=True) if size <= largest]
             come = [whole for size, whole in zip(sizes, padded, strict=True) if size > largest]
-            gathers = len(_packed(come[1:], self.tuned("stage3_prefetch_bucket_size", PREFETCH_BUCKET))) + bool(come)
+            gathers = len(_packed(come[1:], self.tuned("stage3_prefetch_bucket_size"))) + bool(come)
             steps = accumulation_steps
             return [
                 Collective("all_gather", "dp", len(stay) + steps * gathers, item * (sum(stay) + steps * sum(come))),
@@ -207,13 +219,6 @@ def _packed(sizes: Sequence[int], most: int) -> list[list[int]]:
             buckets.append([])
         buckets[-1].append(size)
     return buckets
-
-
-def _is_kept(names: Any, rest: str) -> bool:
-    """Whether the table hands on a key: () = it is not there, None = a plain value, `any` or names of a section."""
-    if names is None or not rest:
-        return names is None and not rest
-    return names == "any" or rest.partition(".")[0] in names
 
 
 def _put(into: dict[str, Any], path: str, value: Any) -> None:

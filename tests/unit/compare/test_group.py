@@ -45,6 +45,12 @@ def test_keys_of_a_strategy_do_not_tell_it_from_another_strategy(tmp_path: Path)
     assert labels(tmp_path, {}, {"change": {"strategy": {"name": "fsdp", "blocks_per_unit": 1}}}) == ["ddp", "fsdp"]
 
 
+def test_only_another_engine_is_said(tmp_path: Path) -> None:
+    own, other = {"change": {"engine": "native"}}, {"change": {"engine": "accelerate"}}
+    library = {"change": {"engine": "native", "strategy": {"name": "deepspeed_zero3"}}}
+    assert labels(tmp_path, own, other, library) == ["ddp", "ddp engine=accelerate", "deepspeed_zero3"]
+
+
 def test_a_long_value_is_cut_and_equal_names_are_numbered(tmp_path: Path) -> None:
     long = "x" * 60
     names = labels(tmp_path, *({"change": {"strategy.bucket_cap_mb": f"{long}{n}"}} for n in range(2)))

@@ -87,6 +87,15 @@ def test_a_file_that_agrees_is_taken(config: Config, tmp_path: Path) -> None:
         ({"zero_optimization": {"stage": 2, "bucket": 3}}, ("no key zero_optimization.bucket",)),
         ({"zero_optimization": 2}, ("no key zero_optimization",)),
         ({"steps_per_print": {"every": 2}}, ("no key steps_per_print.every",)),
+        ({"bogus": {}}, ("no section bogus",)),
+        ({"steps_per_print": {}}, ("no section steps_per_print",)),
+        ({"zero_optimization": {"bogus": {}}}, ("no section zero_optimization.bogus",)),
+        ({"zero_optimization": {"offload_optimizer": "cpu"}}, ("no key zero_optimization.offload_optimizer",)),
+        ({"train_batch_size": {}}, ("train_batch_size={}", "train.global_batch_size=8")),
+        *(
+            ({"zero_optimization": {"reduce_bucket_size": wrong}}, ("reduce_bucket_size=", "no number of elements"))
+            for wrong in ("many", None, -1, True, [1], 1e400)
+        ),
         ("[1]", ("no JSON object",)),
         ("{", ("cannot be read",)),
     ],
@@ -96,6 +105,12 @@ def test_contradictions_and_unknown_keys_are_one_line(
 ) -> None:
     said = refusal(job(config, tmp_path, content))
     assert all(part in said for part in parts), said
+
+
+def test_empty_sections_that_are_known_say_nothing(config: Config, tmp_path: Path) -> None:
+    empty = {"zero_optimization": {"offload_param": {}}, "bf16": {}, "aio": {}, "optimizer": {"params": {}}}
+    taken = job(config, tmp_path, empty)
+    assert taken.strategy.settings(taken, 2) == config.strategy.settings(config, 2)
 
 
 def test_a_file_that_is_not_there_is_one_line(config: Config, tmp_path: Path) -> None:
