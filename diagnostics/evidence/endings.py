@@ -28,13 +28,12 @@ Kind = Literal[
 """
 Detail = Literal[
     "", "cgroup", "host_memory", "nccl_memory", "data_loader_worker", "data_loader_sigkill", "split_sizes",
-    "model_differs", "device_error", "host_allocation",
+    "model_differs", "host_allocation",
 ]  # fmt: skip
 """What is known beyond the kind.
 
 - `cgroup`: the kernel killed it for its job's memory limit; `host_memory`: because memory ran out on the host
 - `host_allocation`: an allocation on the host failed
-- `device_error`: a kernel of its own failed on the device, as torch's watchdog saw
 - `nccl_memory`: NCCL found no memory on the device
 - `data_loader_worker`: a worker process of its data loader died; `data_loader_sigkill`: by SIGKILL
 - `split_sizes`: gloo refused the split sizes of all_to_all that this rank gave
@@ -309,12 +308,12 @@ def of_error(error: RankError, rank: int) -> Ending:
 
 
 def of_fact(fact: LogFact, rank: int) -> Ending | None:
-    """Return the ending that one line of a log describes: out of memory, or a device error that the watchdog saw."""
+    """Return the ending that one line of a log describes: out of memory, or a kernel that failed."""
     error = str(fact.fields.get("error")) if fact.kind == "cuda_error" else ""
     out_of_memory, item = "out of memory" in error, line_item(fact)
-    if error and not out_of_memory and "watchdog" in fact.fields and "shutting down" not in error:
-        what = f"CUDA error: {shortened(error, 200)}"
-        return Ending(rank, "raised", what, item, type="CUDA error", detail="device_error")
+    if error and not out_of_memory and "ends" in fact.fields and "shutting down" not in error:
+        what = f"{'memory access' if 'fault by' in error else 'CUDA error:'} {shortened(error, 200)}"
+        return Ending(rank, "raised", what, item, type="CUDA error")
     if not out_of_memory and fact.kind not in _OOM_FACTS:
         return None
     detail: Detail = "nccl_memory" if "nccl" in fact.fields else ""

@@ -82,7 +82,7 @@ def _signs(evidence: Evidence, measures: Mapping[str, object]) -> set[Sign]:
     shown: dict[Sign, bool] = {
         "failed": state == "failed",
         "raised": bool(evidence.errors),
-        "refused": "port_in_use" in kinds,
+        "refused": not kinds.isdisjoint(("port_in_use", "port_refused")),
         "unreduced": "unreduced" in endings or "ddp_unused" in kinds,
         "fitted": waiting == 0 and process.KIND not in kinds and not in_trouble(evidence),
         "ran_out": state == "oom" or bool(kinds & {"cuda_oom", "cpu_oom"}),

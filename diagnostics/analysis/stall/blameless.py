@@ -15,8 +15,15 @@ from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers.start import KIND
 
 _TIMEOUTS = {"rendezvous_timeout", "store_timeout", "store_key_timeout"}
-_STARTUP = _TIMEOUTS | {"missing_variable", "interface_missing", "port_in_use", "mesh_failed", "store_barrier"}
-_RENDEZVOUS = frozenset({"next_rendezvous", "_rendezvous", "_initialize_workers"})
+_STARTUP = _TIMEOUTS | {
+    "missing_variable",
+    "interface_missing",
+    "port_in_use",
+    "port_refused",
+    "mesh_failed",
+    "store_barrier",
+}
+_RENDEZVOUS = frozenset({"next_rendezvous", "_rendezvous", "_initialize_workers", "get_all", "synchronize"})
 """Functions of torch's elastic agent in which nodes meet."""
 _TRANSPORT = {"nccl_ib_error", "nccl_ib_async", "nccl_connect", "nccl_socket_error"}
 

@@ -29,7 +29,7 @@ def decide(stall: Stall) -> list[Finding]:
         return [unconfirmed(stall, ID, _TEXTS.phrase("launcher_logs"))]
     victims = tuple(sorted({fact.rank for fact in case.facts if fact.rank is not None}))
     kinds = [fact.kind for fact in case.facts]
-    said = next((kind for kind in ("port_in_use", "mesh_failed") if kind in kinds), "usual")
+    said = next((kind for kind in ("port_in_use", "port_refused", "mesh_failed") if kind in kinds), "usual")
     counts = [fact.fields for fact in case.facts if fact.kind == "store_barrier"]
     said = "too_many" if any(fields["joined"] > fields["size"] for fields in counts) else said
     message, count = shortened(case.facts[0].text.strip().rstrip("."), 200), counted(len(kinds), "message")

@@ -27,11 +27,13 @@ def fatal_error(text: str, rank: int | None, file: str, line: int) -> RankError 
 
 
 def ended_child(message: str, file: str, line: int) -> RankError | None:
-    """Return how a process ended that a launcher started, of which the launcher's exception names no rank."""
+    """Return how a process ended that a launcher started; few exceptions of launchers name its rank."""
     if (match := _TEXT["child"].search(message)) is None:
         return None
-    what = f"killed by {match[2]}" if match[2] else f"exit code {match[1]}"
-    return RankError(None, file, line, "", what, signal=match[2], exit_code=int(match[1]) if match[1] else None)
+    signal, code = match["signal"], int(match["code"]) if match["code"] else None
+    rank = next((int(number) for number in match.group("process", "number") if number), None)
+    what = f"killed by {signal}" if signal else f"exit code {code}"
+    return RankError(rank, file, line, "", what, signal=signal, exit_code=code)
 
 
 def by_launcher(frames: Iterable[Frame]) -> bool:

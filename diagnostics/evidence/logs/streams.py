@@ -189,10 +189,9 @@ class Streams(Struct):
             outer = raised.frames[-1] if raised.frames else Frame("", 0, "<module>")
             if raised.aside or (outer.function in _THREADS and outer.file.endswith("threading.py")):
                 self._fact("side_error", rank, stream.number, raised)
-            elif LAUNCHER_TYPE.match(raised.type):
-                continue
-            elif by_launcher(raised.frames) or DRIVER_TYPE.match(raised.type):
-                self._fact("launcher_error", None, stream.number, raised)
+            elif by_launcher(raised.frames) or DRIVER_TYPE.match(raised.type) or LAUNCHER_TYPE.match(raised.type):
+                if not LAUNCHER_TYPE.match(raised.type):
+                    self._fact("launcher_error", None, stream.number, raised)
                 if (ended := ended_child(raised.message, self.read.file, stream.number)) is not None:
                     self._error(ended)
             else:

@@ -119,3 +119,9 @@ def test_words_in_a_log_without_the_head_of_a_warning(tmp_path, prefix, text, ca
     assert [one.cause for one in report.root_causes] == [cause]
     assert report.root_causes[0].ranks == (ranks or ((1,) if prefix else ()))
     assert len({(item.file, item.line) for item in report.root_causes[0].evidence}) == 1
+
+
+@pytest.mark.parametrize("how", ["unable to allocate shared memory(shm) for", "unable to write to"])
+def test_shm_of_tensors_that_processes_share(how):
+    message = f"{how} file </torch_1031_2122143_117>: Resource temporarily unavailable (11)"
+    assert "--shm-size" in text_of(decide(job(errors=[error(2, message)]))[SHM]).remedies[0].change

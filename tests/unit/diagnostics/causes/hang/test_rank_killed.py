@@ -46,3 +46,17 @@ def test_a_rank_that_left_no_dump_may_have_been_killed(tmp_path: Path) -> None:
 def test_ranks_that_exited_by_themselves_were_not_killed(tmp_path: Path) -> None:
     found, roots = of(tmp_path, "srun: error: node1: task 1: Exited with exit code 3\n")
     assert (found.status, roots) == ("ruled_out", ["hang.rank_exited"])
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"), [("signal SIGKILL", "hang.rank_killed"), ("exit code 3", "hang.rank_exited")]
+)
+def test_a_process_that_spawn_started(tmp_path: Path, how: str, cause: str) -> None:
+    (tmp_path / "train.log").write_text(
+        "Traceback (most recent call last):\n"
+        '  File "train.py", line 4, in <module>\n    mp.spawn(main, nprocs=4)\n'
+        '  File "/x/torch/multiprocessing/spawn.py", line 140, in join\n    raise ProcessExitedException(\n'
+        f"torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with {how}\n"
+    )
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks) == (cause, (2,))

@@ -54,3 +54,33 @@ def test_only_lost_connections_do_not_show_which_rank_raised(tmp_path: Path) -> 
 def test_a_rank_that_was_killed_did_not_raise(tmp_path: Path) -> None:
     found, roots = of(tmp_path, "srun: error: node1: task 1: Killed\n" + traceback(0, LOST))
     assert (found.status, roots) == ("ruled_out", ["hang.rank_killed"])
+
+
+ASSERTION = (
+    "/pytorch/aten/src/ATen/native/cuda/IndexKernel.cu:93: operator(): block: [14,0,0], thread: [{n},0,0] Assertion "
+    '`-sizes[i] <= index && index < sizes[i] && "index out of bounds"` failed.\n'
+)
+WATCHDOG = (
+    "[rank1]:[E606 15:20:10.3 ProcessGroupNCCL.cpp:1595] [PG ID 4 PG GUID 10 Rank 1] Process group watchdog thread "
+    "terminated with exception: CUDA error: device-side assert triggered\n"
+)
+FAULT = (
+    "Memory access fault by GPU node-4 (Agent handle: 0x8a1f) on address 0x14a8. Reason: Page not present.\n"
+    "srun: error: node12: task 0: Aborted\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "ranks", "change"),
+    [
+        ("".join(ASSERTION.format(n=n) for n in range(9)), (), "an index out of range"),
+        (ASSERTION.format(n=1) + WATCHDOG, (1,), "an index out of range"),
+        ("iter 10: loss 3.2\n" + FAULT, (), "AMD_SERIALIZE_KERNEL"),
+    ],
+)
+def test_a_kernel_that_failed_without_an_exception(
+    tmp_path: Path, log: str, ranks: tuple[int, ...], change: str
+) -> None:
+    raised, roots = of(tmp_path, log)
+    assert roots[0] == "hang.rank_raised" and raised.ranks == ranks
+    assert change in text_of(raised).remedies[0].change

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.report.model import Report
@@ -84,3 +86,32 @@ def test_ranks_that_wait_for_others_may_still_meet_unless_too_many_have_come(tmp
     assert not said(tmp_path, text.format(3)).root_causes
     (root,) = said(tmp_path, text.format(8) * 3).root_causes
     assert root.cause == "hang.rendezvous"
+
+
+GLOO = "RuntimeError: [/x/gloo/transport/tcp/{place}: {why}\n"
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("pair.cc:799] connect [172.31.71.170]:13195", "Connection refused"),
+        ("socket.cc:142] rv != -1. -1 vs -1. connect", "Network is unreachable"),
+    ],
+)
+def test_a_connection_that_gloo_could_not_make(tmp_path: Path, place: str, why: str) -> None:
+    (root,) = said(tmp_path, GLOO.format(place=place, why=why)).root_causes
+    assert root.cause == "hang.rendezvous" and "GLOO_SOCKET_IFNAME" in text_of(root).remedies[0].change
+
+
+BIND = "The server socket has failed to bind to [::]:98 (errno: 13 - Permission denied)."
+OF_LAUNCHER = 'Traceback (most recent call last):\n  File "/x/torch/distributed/run.py", line 794, in main\n'
+
+
+@pytest.mark.parametrize(("before", "cause"), [("", "hang.rank_raised"), (OF_LAUNCHER, "hang.rendezvous")])
+def test_a_port_of_the_administrator(tmp_path: Path, before: str, cause: str) -> None:
+    report = said(
+        tmp_path, f"{before}torch.distributed.DistNetworkError: The server socket has failed to listen. {BIND}\n"
+    )
+    (root,) = report.root_causes
+    assert (root.cause, report.outcome) == (cause, "crashed")
+    assert "between 1024 and 65535" in text_of(root).remedies[0].change
