@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec
 
+from msgspec import convert
+
 from diagnostics.contract.files import read_json, replacing
 from diagnostics.contract.secrets import masked
 
@@ -162,9 +164,8 @@ class Verdict:
 def read_verdict(path: Path) -> Verdict | None:
     """Read watch.json; None when there is none to be read."""
     try:
-        value = read_json(path)
-        return Verdict(**{key: value[key] for key in Verdict.__dataclass_fields__ if key in value})
-    except (OSError, ValueError, TypeError):
+        return convert(read_json(path), Verdict)
+    except (OSError, ValueError):
         return None
 
 
@@ -205,12 +206,9 @@ def as_status(value: Any, path: Path | str) -> Status:
     """Return the status that a JSON value holds. See `read_status`."""
     if not isinstance(value, dict) or "state" not in value:
         raise ValueError(f"{path} is not a status record")
-    if value.get("schema_version", 0) > SCHEMA_VERSION:
-        raise NewerSchemaError(f"{path} was written by a newer dtk (schema {value['schema_version']})")
-    failure = value.pop("failure", None)
-    fields_of = {key: value[key] for key in Status.__dataclass_fields__ if key in value}
-    fields = {key: failure[key] for key in Failure.__dataclass_fields__ if key in failure} if failure else {}
-    return Status(**fields_of, failure=Failure(**fields) if failure else None)
+    if isinstance(version := value.get("schema_version", 0), int) and version > SCHEMA_VERSION:
+        raise NewerSchemaError(f"{path} was written by a newer dtk (schema {version})")
+    return convert(value, Status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +232,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
         try:
             value = read_json(path)
             if value["beat"] == value["beat_end"]:
-                return Heartbeat(**{key: value[key] for key in Heartbeat.__dataclass_fields__})
+                return convert(value, Heartbeat)
         except OSError:
             return None
         except (ValueError, KeyError, TypeError):
