@@ -182,18 +182,20 @@ def _flat(ranges: list[_Range]) -> list[_Range]:
 def _on_cpu(trace: Trace) -> Work:
     work = Work()
     marks, ops = trace.marks, trace.ops
-    lanes = {marks.lane[i] for i in trace.mark_messages}
     issues = _issues(trace)
     for i in sorted(trace.mark_messages, key=lambda i: (marks.start[i], marks.end[i])):
         message, name = trace.mark_messages[i], trace.names[marks.name[i]]
         call = Call(marks.start[i], marks.end[i], message, name, marks.lane[i], why="annotation")
         _match_issue(call, issues)
         work.calls.append(call)
-    wanted = [not names.TEXT["issue"].match(name) and name != "record_param_comms" for name in trace.names]
+    collective = [bool(names.TEXT["collective"].match(name)) for name in trace.names]
+    wanted = [not is_one and name != "record_param_comms" for is_one, name in zip(collective, trace.names)]
     issued: dict[int, list[int]] = {}
     for start, index, lane in sorted(zip(ops.start, ops.name, ops.lane)):
-        if names.TEXT["issue"].match(trace.names[index]):
+        if collective[index]:
             issued.setdefault(lane, []).append(start)
+    # The backend's own threads; spans of send and recv stand on the thread that issued them, until it waits for them.
+    lanes = {marks.lane[i] for i in trace.mark_messages} - issued.keys()
     top: dict[int, tuple[int, int]] = {}
     for start, end, index, lane in sorted(zip(ops.start, ops.end, ops.name, ops.lane), key=lambda o: (o[0], -o[1])):
         if lane in lanes or not wanted[index]:
@@ -201,7 +203,7 @@ def _on_cpu(trace: Trace) -> Work:
         last, waits = top.get(lane), issued.get(lane, ())
         at = bisect_left(waits, start)
         if at < len(waits) and waits[at] < end:
-            continue  # An autograd function around a collective, which it waits for: what is inside counts.
+            continue  # An autograd function around a collective or a wait for one: what is inside counts.
         if last is None or start >= last[1]:  # outermost operations only
             top[lane] = (start, end)
             work.compute.append((start, end, lane, start, lane))

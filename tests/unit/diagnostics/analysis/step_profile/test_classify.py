@@ -122,3 +122,30 @@ def test_gloo_reduces_and_scatters_by_an_all_reduce_of_the_whole() -> None:
 def test_what_was_issued_after_the_end_is_another_call() -> None:
     (one,) = cpu(("c10d::allreduce_", 99), ran=(("all_reduce", 8, 10, 30),))
     assert one.issued == -1
+
+
+def compute(*ops: tuple[str, int, int], spans: tuple[tuple[str, int, int, int], ...]) -> list[tuple[int, int]]:
+    """Compute of a run on CPU: operations of the host (name, start, end), gloo's spans (name, start, end, lane)."""
+    trace = Trace("t", lanes=[Lane(500, 11), Lane(500, 12)])
+    for name, start, end in ops:
+        trace.names.append(name)
+        trace.ops.add(start, end, len(trace.names) - 1, 0)
+    for name, start, end, lane in spans:
+        trace.names.append(name)
+        trace.mark_messages[len(trace.marks)] = Message(name.removeprefix("gloo:"), 8, "float")
+        trace.marks.add(start, end, len(trace.names) - 1, lane)
+    return [row[:2] for row in classify(trace).compute]
+
+
+def test_waiting_for_a_functional_collective_is_no_compute() -> None:
+    """As DTensor does within the operation that reads the result."""
+    ops = (
+        ("_c10d_functional::all_reduce", 0, 10), ("c10d::allreduce_", 2, 8),
+        ("Redistribute", 20, 95), ("_c10d_functional::wait_tensor", 20, 80), ("aten::add", 82, 90),
+    )  # fmt: skip
+    assert compute(*ops, spans=(("gloo:all_reduce", 10, 80, 1),)) == [(82, 90)]
+
+
+def test_compute_beside_a_send_that_stands_on_its_own_thread_counts() -> None:
+    ops = (("c10d::send", 0, 1), ("aten::linear", 5, 30), ("c10d::recv_", 40, 41))
+    assert compute(*ops, spans=(("gloo:send", 1, 35, 0), ("gloo:recv", 41, 60, 0))) == [(5, 30)]
