@@ -26,6 +26,7 @@ PARTS = [
     ["plan_accuracy.py"],
     ["tiers.py", "--limit-mb", "640"],
     ["memory_table.py"],
+    ["compression.py"],
     ["plan_time.py"],
     ["preflight_speed.py"],
     ["amplifiers.py"],

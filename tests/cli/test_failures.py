@@ -1,11 +1,17 @@
 """Ranks that really fail: the parent names the first one, with its step, region and log, within seconds."""
 
 import time
+from importlib.util import find_spec
 
 import pytest
 
 from diagnostics.contract.artifacts import RunPaths, read_heartbeat
-from tests.cli.command import FAULTY, only_run, run, start, status
+from tests.cli.command import FAULTY, metrics, only_run, run, start, status
+
+
+def needs(package):
+    return pytest.mark.skipif(find_spec(package) is None, reason=f"the package {package} is not installed")
+
 
 FAULTS = {
     "raise": ("ValueError: bad batch (faulty.py:", "failed"),
@@ -15,18 +21,23 @@ FAULTS = {
     "out_of_memory": ("can't allocate memory", "oom"),
 }
 CASES = [
-    ("raise", "ddp"),
-    ("SIGKILL", "ddp"),
-    ("out_of_memory", "fsdp"),
-    *(pytest.param(name, "fsdp", marks=pytest.mark.extended) for name in ("raise", "SIGKILL", "SIGSEGV", "exit")),
+    # dtk's own strategies end so in tests/faults: `exception` and `sigkill`.
+    pytest.param("raise", "ddp", "accelerate", marks=needs("accelerate")),
+    pytest.param("SIGKILL", "deepspeed_zero2", "native", marks=needs("deepspeed")),
+    ("out_of_memory", "fsdp", "native"),
+    *(
+        pytest.param(name, strategy, "native", marks=pytest.mark.extended)
+        for name, strategy in (("raise", "ddp"), *((kind, "fsdp") for kind in ("raise", "SIGKILL", "SIGSEGV", "exit")))
+    ),
 ]
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("fault", "strategy"), CASES)
-def test_the_first_failing_rank_is_named(fault, strategy, tmp_path):
+@pytest.mark.parametrize(("fault", "strategy", "engine"), CASES)
+def test_the_first_failing_rank_is_named(fault, strategy, engine, tmp_path):
     reason, state = FAULTS[fault]
-    process = run(tmp_path, *FAULTY, f"+model.arguments.fault={fault}", f"strategy={strategy}")
+    chosen = [f"+model.arguments.fault={fault}", f"strategy={strategy}", f"engine={engine}"]
+    process = run(tmp_path, *FAULTY, *chosen)
     assert process.returncode == 1, process.stderr
     assert "Traceback" not in process.stdout + process.stderr
     folder = only_run(tmp_path)
@@ -57,26 +68,39 @@ def test_named_within_ten_seconds(tmp_path):
 
 @pytest.mark.timeout(180)
 def test_restart_from_the_last_checkpoint(tmp_path):
+    """With states in a file too: the rank that is killed leaves none, and the steps made again come out the same."""
+    swap = tmp_path / "swap"
+    swap.mkdir()
     process = run(
-        tmp_path,
+        tmp_path / "runs",
         *FAULTY,
         "+model.arguments.fault=SIGKILL",
         "+model.arguments.forward=8",
+        "strategy=fsdp",
+        "strategy.offload=parameters",
+        "strategy.offload_to=nvme",
+        f"strategy.offload_folder={swap}",
         "launcher.max_restarts=1",
         "checkpoint=default",
         "checkpoint.every=5",
         "checkpoint.asynchronous=false",
         "train.steps=12",
+        "train.log_every=1",
         timeout_s=150,
     )
     assert process.returncode == 0, process.stdout + process.stderr
-    folder = only_run(tmp_path)
+    folder = only_run(tmp_path / "runs")
     record = status(folder)
     assert (record["state"], record["step"]) == ("finished", 12)
     assert "resumed from step_00000005" in process.stdout
     before, _, _ = process.stdout.partition("restarting: attempt 1")
     assert before.splitlines()[-1].startswith("attempt 0 failed: rank "), process.stdout
     assert (folder / "logs" / "attempt_1" / "rank_00001" / "stdout.log").is_file()
+    assert not list(swap.iterdir())
+    records = [record for record in metrics(folder) if "loss" in record]
+    first, second = ({r["step"]: r["loss"] for r in records if r["attempt"] == attempt} for attempt in (0, 1))
+    assert min(second) == 6 and (again := sorted(first.keys() & second.keys()))
+    assert [first[step] for step in again] == [second[step] for step in again]
 
 
 @pytest.mark.timeout(120)

@@ -29,6 +29,22 @@ def test_cause_ranks_and_line(fault, fault_folder):
         assert any(w["file"].endswith(file) and w["line"] == line for w in first["where"]), first["where"]
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("fault", "package", "overrides"),
+    [
+        ("rank0_state_dict", "accelerate", ("strategy=fsdp", "engine=accelerate")),
+        ("extra_collective", "deepspeed", ("strategy=deepspeed_zero3",)),
+    ],
+)
+def test_another_engine_is_diagnosed_alike(fault, package, overrides, fault_folder):
+    pytest.importorskip(package)
+    _, report = diagnose(run_fault(fault_folder / package, fault, *overrides))
+    first, (file, line) = report["root_causes"][0], place(fault)
+    assert (first["cause"], tuple(first["ranks"])) == (TRUTH[fault].causes[0], TRUTH[fault].ranks), first["summary"]
+    assert any(w["file"].endswith(file) and w["line"] == line for w in first["where"]), first["where"]
+
+
 def test_without_a_fault_it_is_healthy(fault_folder):
     run = run_fault(fault_folder, "none", "experiment=smoke", "strategy=ddp", "checkpoint=off")
     code, report = diagnose(run)
