@@ -201,8 +201,8 @@ def run_detector(detector: Detector, evidence: Evidence) -> Detection:
             detection = detector.detect(evidence)
             if not isinstance(detection, Detection):
                 raise TypeError("it returned no Detection")
-            if not all(isinstance(finding, Finding) for finding in detection.findings):
-                raise TypeError("it returned no findings")
+            if not all(isinstance(finding, Finding) and finding.cause for finding in detection.findings):
+                raise TypeError("it returned what is no finding of a cause")
             for finding in detection.findings:
                 _say(finding)
     except Exception as error:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from diagnostics.contract.causes import Cause, Example, ExplainedBy, F
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Remedy, Text, Worded
@@ -12,8 +14,8 @@ from diagnostics.contract.formatting import Phrase, filled
 _GROUPS: dict[str, list[str]] = table_beside(__file__)
 
 
-def declared(file: str, facts: Callable[[Any], F], decide: Callable[[F], Sequence[Finding]]) -> Cause[F]:
-    """Return the cause of a module. Its id is `family.name`, as the path has it.
+def declared(file: str, facts: Callable[[Any], F], decide: Callable[[F], Finding | Iterable[Finding]]) -> Cause[F]:
+    """Return the cause of a module. Its id is `family.name`, as the path has it; every finding is given it here.
 
     The YAML file beside the module holds under `cause` the other fields of `Cause`. `explained_by` may name groups of
     `declared.yaml`; the text of `example` may stand under `example` at the end of the file.
@@ -21,8 +23,14 @@ def declared(file: str, facts: Callable[[Any], F], decide: Callable[[F], Sequenc
     Args:
         file: `__file__` of the module.
         facts: builds what it is decided from.
-        decide: decides it.
+        decide: decides it, by one finding or several.
     """
+
+    def findings(built: F) -> list[Finding]:
+        decided = decide(built)
+        return [replace(each, cause=id) for each in ([decided] if isinstance(decided, Finding) else decided)]
+
+    id = f"{Path(file).parent.name}.{Path(file).stem}"
     table = table_beside(file)
     row, rules, example = dict(table["cause"]), [], None
     for rule in row.pop("explained_by", ()):
@@ -30,7 +38,7 @@ def declared(file: str, facts: Callable[[Any], F], decide: Callable[[F], Sequenc
     if shown := row.pop("example", None):
         text = shown.get("text") or table["example"]
         example = Example(shown["kind"], text, tuple(shown.get("ranks", ())), shown.get("outcome"))
-    return Cause(id=_id(file), facts=facts, decide=decide, example=example, explained_by=tuple(rules), **row)
+    return Cause(id=id, facts=facts, decide=findings, example=example, explained_by=tuple(rules), **row)
 
 
 class Texts:
@@ -44,7 +52,6 @@ class Texts:
     """
 
     def __init__(self, file: str) -> None:
-        self.cause = _id(file)
         self._rows: dict[str, Any] = table_beside(file)["texts"]
 
     def __call__(self, finding: Finding, /, said: str | Sequence[str] = "usual", **figures: object) -> Text:
@@ -84,18 +91,13 @@ class Texts:
         written: dict[str, Any] = {name: filled(text, figures) for name, text in fix.items()}
         return Remedy(**written)
 
-    def ruled_out(self, said: str | Sequence[str] = "none", cause: str = "", /, **figures: object) -> Finding:
+    def ruled_out(self, said: str | Sequence[str] = "none", /, **figures: object) -> Finding:
         """Return that it is not this cause; the value that says so is `measured`, else the summary."""
-        return Finding(cause=cause or self.cause, status="ruled_out", facts=self.facts(said, **figures))
+        return Finding(status="ruled_out", facts=self.facts(said, **figures))
 
-    def undecided(self, said: str | Sequence[str] = "open", cause: str = "", /, **figures: object) -> Finding:
+    def undecided(self, said: str | Sequence[str] = "open", /, **figures: object) -> Finding:
         """Return that the evidence does not decide this cause; the row names under `missing` what would record it."""
-        facts = self.facts(said, **figures)
-        return Finding(cause=cause or self.cause, status="undecided", facts=facts, confidence=0.0)
-
-
-def _id(file: str) -> str:
-    return f"{Path(file).parent.name}.{Path(file).stem}"
+        return Finding(status="undecided", facts=self.facts(said, **figures), confidence=0.0)
 
 
 def _names(entries: Iterable[str]) -> Iterator[str]:

@@ -119,7 +119,8 @@ def worded(words: "Callable[Concatenate[Finding, _P], Text]", /, *args: _P.args,
 class Finding(Struct, frozen=True, kw_only=True):
     """One decided cause (ids: docs/causes.md)."""
 
-    cause: str
+    cause: str = ""
+    """Given by the declaration of a cause; a user's own detector gives it itself."""
     status: Status
     facts: Facts
     """What was measured or seen, of which `text_of` makes the sentences."""

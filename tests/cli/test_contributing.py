@@ -149,11 +149,11 @@ def _errors(evidence: Evidence) -> list[RankError]:
     return [error for error in evidence.errors if error.type == "ToyError"]
 
 
-def decide(errors: list[RankError]) -> list[Finding]:
+def decide(errors: list[RankError]) -> Finding:
     """Decide it by the exceptions."""
     ranks = tuple(sorted(error.rank for error in errors if error.rank is not None))
     status = "confirmed" if ranks else "ruled_out"
-    return [Finding(cause=CAUSE.id, status=status, facts=OutOfToys(len(ranks)), ranks=ranks)]
+    return Finding(status=status, facts=OutOfToys(len(ranks)), ranks=ranks)
 
 
 CAUSE = declared(__file__, _errors, decide)
@@ -174,16 +174,16 @@ example: |
   [rank1]: ToyError: none is left
 """
 TOY_CAUSE_TEST = """
-from diagnostics.causes.env.out_of_toys import CAUSE, decide
+from diagnostics.causes.env.out_of_toys import decide
 from diagnostics.evidence.model import RankError
 
 
 def test_an_error_of_toys_is_of_its_rank():
-    assert decide([RankError(2, "train.log", 1, "ToyError", "none is left")])[0].ranks == (2,)
+    assert decide([RankError(2, "train.log", 1, "ToyError", "none is left")]).ranks == (2,)
 
 
 def test_no_error_rules_it_out():
-    assert decide([])[0].status == "ruled_out"
+    assert decide([]).status == "ruled_out"
 """
 
 

@@ -5,17 +5,16 @@ from diagnostics.analysis.printed_steps import PrintedSteps, printed_steps
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import EvidenceItem, Finding
 
-ID = "checkpoint.lost_state"
 _TEXTS = Texts(__file__)
 _AT_START = 0.9
 """Of the first loss of the run: there a model stands that learnt nothing."""
 
 
-def decide(job: PrintedSteps) -> list[Finding]:
+def decide(job: PrintedSteps) -> Finding:
     """Decide from steps that continue, in the same log or in another, where an earlier course has them too."""
     case = worse_after_resume(job)
     if case is None:
-        return [_TEXTS.undecided()]
+        return _TEXTS.undecided()
     one, resumed, before, after = case
     items = (
         EvidenceItem("log", one.file, _TEXTS.phrase("before", loss=before), one.rows[-1][3]),
@@ -24,7 +23,7 @@ def decide(job: PrintedSteps) -> list[Finding]:
     said = "weights" if after >= _AT_START * one.rows[0][1] else "rest"
     facts = _TEXTS.facts(said, before=before, after=after)
     step = int(resumed.rows[0][0])
-    return [Finding(cause=ID, status="confirmed", facts=facts, confidence=0.75, step=step, evidence=items)]
+    return Finding(status="confirmed", facts=facts, confidence=0.75, step=step, evidence=items)
 
 
 CAUSE = declared(__file__, printed_steps, decide)

@@ -8,7 +8,6 @@ from diagnostics.contract.findings import EvidenceItem, Finding, Text, Where, wo
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Evidence, shortened
 
-ID = "checkpoint.mismatch"
 _TEXTS = Texts(__file__)
 _PRINTED = (
     re.compile(r"Error\(s\) in loading state_dict for (?P<what>\w+)"),
@@ -54,13 +53,13 @@ def _words(
     )
 
 
-def decide(evidence: Evidence) -> list[Finding]:
+def decide(evidence: Evidence) -> Finding:
     """Decide from what the loaders of torch, DeepSpeed and Megatron raise. What the program caught does not count."""
     errors = [error for error in evidence.errors if _loader_text(error.message)]
     caught = any(fact.kind == "handled_error" and _loader_text(fact.fields["message"]) for fact in evidence.facts)
     keys = [fact for fact in evidence.facts if fact.kind == "checkpoint_key" and not caught]
     if not errors and not keys:
-        return [_TEXTS.undecided()]
+        return _TEXTS.undecided()
     message = errors[0].message if errors else ""
     lists = {match["which"]: _NAME.findall(match["keys"]) for match in _KEYS.finditer(message)}
     missing, unexpected = lists.get("Missing", []), lists.get("Unexpected", [])
@@ -71,24 +70,21 @@ def decide(evidence: Evidence) -> list[Finding]:
     ]
     items += [EvidenceItem("log", fact.file, fact.text, fact.line) for fact in keys[:4]]
     ranks = {error.rank for error in errors} | {fact.rank for fact in keys}
-    return [
-        Finding(
-            cause=ID,
-            status="confirmed",
-            facts=worded(
-                _words,
-                error=_loader_text(message) or keys[0].text,
-                missing=len(missing),
-                unexpected=len(unexpected),
-                prefix=_prefix(missing, unexpected),
-                sizes=sizes,
-            ),
-            confidence=0.95,
-            ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
-            where=(Where(errors[0].rank, own.file, own.line, own.function, _TEXTS.phrase("does")),) if own else (),
-            evidence=tuple(items),
-        )
-    ]
+    return Finding(
+        status="confirmed",
+        facts=worded(
+            _words,
+            error=_loader_text(message) or keys[0].text,
+            missing=len(missing),
+            unexpected=len(unexpected),
+            prefix=_prefix(missing, unexpected),
+            sizes=sizes,
+        ),
+        confidence=0.95,
+        ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
+        where=(Where(errors[0].rank, own.file, own.line, own.function, _TEXTS.phrase("does")),) if own else (),
+        evidence=tuple(items),
+    )
 
 
 def _loader_text(message: str) -> str:

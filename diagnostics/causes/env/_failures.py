@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -38,7 +37,7 @@ class _Line(Struct, frozen=True):
 
 def failure_cause(file: str) -> Cause[JobEnvironment]:
     """Return the cause whose texts stand in the table beside a module; `container_limits.yaml` says in which form."""
-    table, id = table_beside(file), f"env.{Path(file).stem}"
+    table = table_beside(file)
     cases = [(re.compile(case["pattern"]), case) for case in table["cases"]]
 
     def named(text: str, shown: str, rank: int | None, file: str, line: int) -> Iterator[_Line]:
@@ -59,18 +58,18 @@ def failure_cause(file: str) -> Cause[JobEnvironment]:
         for error in job.errors:
             yield from named(error.message, "", error.rank, error.file, error.line)
 
-    def decide(job: JobEnvironment) -> list[Finding]:
+    def decide(job: JobEnvironment) -> Finding:
         found, elsewhere = list(lines(job)), table.get("elsewhere", "")
         if not found and job.spoken and not elsewhere:
-            return [_TEXTS.ruled_out("none", id)]
+            return _TEXTS.ruled_out()
         if not found:
-            return [_TEXTS.undecided(["unsaid" if job.spoken else "no_log", "ask"], id, elsewhere=elsewhere or _STDERR)]
+            return _TEXTS.undecided(["unsaid" if job.spoken else "no_log", "ask"], elsewhere=elsewhere or _STDERR)
         stated = {int(number) for line in found for name in table.get("ranks", ()) if (number := line.fields.get(name))}
         ranks = tuple(sorted(stated or {line.rank for line in found if line.rank is not None}))
         items = tuple(line.item for line in found[:_SHOWN])
         facts = worded(_text, first=found[0], count=len(found))
         sure = max(float(line.case.get("confidence", _CONFIDENCE)) for line in found)
-        return [Finding(cause=id, status="confirmed", facts=facts, confidence=sure, ranks=ranks, evidence=items)]
+        return Finding(status="confirmed", facts=facts, confidence=sure, ranks=ranks, evidence=items)
 
     return declared(file, job_environment, decide)
 

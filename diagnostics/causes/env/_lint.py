@@ -93,21 +93,21 @@ def lint_cause(
     def decide(job: JobEnvironment) -> Iterator[Finding]:
         record = job.recorded
         if nccl_only and record.backend == "gloo":
-            yield _TEXTS.ruled_out("gloo", cause.id)
+            yield _TEXTS.ruled_out("gloo")
             return
         logged = from_logs(job)
         if logged is not None:
             yield logged
         if lints := [seen for seen in job.lints if lint_text(seen.lint).cause == cause.id]:
-            yield _confirmed(cause.id, lints, record)
+            yield _confirmed(lints, record)
         elif logged is None:
             is_recorded = record.complete or (record.count > 0 and not names)
             if what := lacking(record) or ("" if is_recorded else "environment"):
-                yield _TEXTS.undecided("open", cause.id, what=_TEXTS.phrase(what))
+                yield _TEXTS.undecided(what=_TEXTS.phrase(what))
             else:
-                yield _TEXTS.ruled_out("none" if record.count else "no_variable", cause.id, count=record.count)
+                yield _TEXTS.ruled_out("none" if record.count else "no_variable", count=record.count)
 
-    cause = declared(file, job_environment, lambda job: tuple(decide(job)))
+    cause = declared(file, job_environment, decide)
     return cause
 
 
@@ -116,7 +116,7 @@ def set_anywhere(record: Recorded, *names: str) -> bool:
     return any(record.variables.get(ALL, {}).get(name) for name in names)
 
 
-def _confirmed(cause: str, lints: list[RankLint], record: Recorded) -> Finding:
+def _confirmed(lints: list[RankLint], record: Recorded) -> Finding:
     """Return one finding for all variables with this cause."""
 
     def order(seen: RankLint) -> tuple[float, str, str]:
@@ -131,7 +131,6 @@ def _confirmed(cause: str, lints: list[RankLint], record: Recorded) -> Finding:
         items.append(EvidenceItem("environment", source.file, f"{name}={value}", source.line))
     everywhere = any(not seen.ranks for seen in ordered)
     return Finding(
-        cause=cause,
         status="confirmed",
         facts=Settings(tuple(settings), record.count),
         confidence=max(CONFIDENCE[seen.lint.severity] for seen in ordered),

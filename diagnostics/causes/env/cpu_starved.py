@@ -5,7 +5,6 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import Phrase
 
-ID = "env.cpu_starved"
 _TEXTS = Texts(__file__)
 _PERIODS = 100
 """Of the scheduler, of 100 ms as a rule."""
@@ -29,30 +28,25 @@ def _shows(node: NodeHealth, reason: str) -> Phrase:
     return _TEXTS.phrase(f"{reason}.what", node=node, quota=node.quota_cores or 0.0, share=share, ranks=len(node.ranks))
 
 
-def decide(nodes: tuple[NodeHealth, ...]) -> list[Finding]:
+def decide(nodes: tuple[NodeHealth, ...]) -> Finding:
     """Decide from the counters of the cgroup, the affinity and the stolen time of each node."""
     starved = [(node, reason) for node in nodes if (reason := _reason(node))]
     if starved:
-        return [
-            Finding(
-                cause=ID,
-                status="confirmed",
-                facts=_TEXTS.facts(
-                    [starved[0][1], "ranks" if any(node.ranks for node, _ in starved) else "job"],
-                    what=_shows(*starved[0]),
-                ),
-                confidence=0.85,
-                ranks=tuple(sorted({rank for node, _ in starved for rank in node.ranks})),
-                evidence=tuple(
-                    EvidenceItem("telemetry", node.file, _shows(node, reason)) for node, reason in starved[:8]
-                ),
-            )
-        ]
+        return Finding(
+            status="confirmed",
+            facts=_TEXTS.facts(
+                [starved[0][1], "ranks" if any(node.ranks for node, _ in starved) else "job"],
+                what=_shows(*starved[0]),
+            ),
+            confidence=0.85,
+            ranks=tuple(sorted({rank for node, _ in starved for rank in node.ranks})),
+            evidence=tuple(EvidenceItem("telemetry", node.file, _shows(node, reason)) for node, reason in starved[:8]),
+        )
     known = [node for node in nodes if node.usable_cores]
     if known:
         cores = min(node.quota_cores or node.usable_cores or 0 for node in known)
-        return [_TEXTS.ruled_out(cores=cores)]
-    return [_TEXTS.undecided()]
+        return _TEXTS.ruled_out(cores=cores)
+    return _TEXTS.undecided()
 
 
 CAUSE = declared(__file__, node_health, decide)

@@ -9,31 +9,26 @@ _SHOWN = 8
 """Crashes that a finding cites."""
 
 
-def decide(job: JobEnvironment) -> list[Finding]:
+def decide(job: JobEnvironment) -> Finding:
     """Decide it by the variable and the ranks that died by SIGSEGV."""
-    cause, variables = CAUSE.id, job.recorded.variables.values()
+    variables = job.recorded.variables.values()
     detail = any(rank.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL" for rank in variables)
     crashed = [error for error in job.errors if error.signal == "SIGSEGV" or error.exit_code == -11]
     if not detail and not any(variables):
-        return [_TEXTS.undecided()]
+        return _TEXTS.undecided()
     if not detail:
-        return [_TEXTS.ruled_out("other_level")]
+        return _TEXTS.ruled_out("other_level")
     if not crashed:
-        return [_TEXTS.ruled_out("no_crash")]
+        return _TEXTS.ruled_out("no_crash")
     frames = [frame for error in crashed for frame in error.frames]
     in_ddp = any(frame.function == "_ddp_init_helper" or "distributed.py" in frame.file for frame in frames)
-    return [
-        Finding(
-            cause=cause,
-            status="confirmed",
-            facts=_TEXTS.facts(count=len(crashed), where=_TEXTS.phrase("in_ddp" if in_ddp else "detail")),
-            confidence=0.9 if in_ddp else 0.6,
-            ranks=tuple(sorted({error.rank for error in crashed if error.rank is not None})),
-            evidence=tuple(
-                EvidenceItem("error", error.file, "SIGSEGV", error.line or None) for error in crashed[:_SHOWN]
-            ),
-        )
-    ]
+    return Finding(
+        status="confirmed",
+        facts=_TEXTS.facts(count=len(crashed), where=_TEXTS.phrase("in_ddp" if in_ddp else "detail")),
+        confidence=0.9 if in_ddp else 0.6,
+        ranks=tuple(sorted({error.rank for error in crashed if error.rank is not None})),
+        evidence=tuple(EvidenceItem("error", error.file, "SIGSEGV", error.line or None) for error in crashed[:_SHOWN]),
+    )
 
 
 CAUSE = declared(__file__, job_environment, decide)

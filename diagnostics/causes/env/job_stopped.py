@@ -9,7 +9,6 @@ from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.evidence.endings import is_victim, kind_of_exception, signal_name
 from diagnostics.evidence.model import LogFact
 
-ID = "env.job_stopped"
 _TEXTS, _REASONS = Texts(__file__), table_beside(__file__)["reasons"]
 _AFTER_TROUBLE = frozenset({
     "watchdog_timeout", "watchdog_status", "monitor_stuck", "gloo_timeout", "gloo_closed", "gloo_reset", "cuda_oom",
@@ -32,13 +31,13 @@ def _open(reason: str, item: EvidenceItem) -> Finding:
     return replace(_TEXTS.undecided("by_whom", **said), evidence=(item,))
 
 
-def decide(job: JobEnvironment) -> list[Finding]:
+def decide(job: JobEnvironment) -> Finding:
     """Decide from what the launcher or Slurm says, unless the job had failed before or was interrupted by hand."""
     stops = [fact for fact in job.log if fact.kind == "job_stopped" and _reason(fact) in _REASONS]
     if not stops and job.lost:
-        return [_open("LOST", EvidenceItem("status", "status.json", _TEXTS.phrase("lost")))]
+        return _open("LOST", EvidenceItem("status", "status.json", _TEXTS.phrase("lost")))
     if not stops:
-        return [_TEXTS.ruled_out() if job.spoken else _TEXTS.undecided()]
+        return _TEXTS.ruled_out() if job.spoken else _TEXTS.undecided()
     stop = max(stops, key=lambda fact: _REASONS[_reason(fact)]["confidence"])
     first = {fact.file: fact.line for fact in reversed(stops)}
     before = [
@@ -53,12 +52,12 @@ def decide(job: JobEnvironment) -> list[Finding]:
     ]
     reason, item = _reason(stop), EvidenceItem("log", stop.file, stop.text[:200], stop.line)
     if before:
-        return [replace(_TEXTS.undecided("after_failure", reason=reason), evidence=(item,))]
+        return replace(_TEXTS.undecided("after_failure", reason=reason), evidence=(item,))
     if not _REASONS[reason]["confidence"]:
-        return [_open(reason, item)]
+        return _open(reason, item)
     confidence = _REASONS[reason]["confidence"]
     facts = _TEXTS.facts(reason=reason, **_REASONS[reason])
-    return [Finding(cause=ID, status="confirmed", facts=facts, confidence=confidence, evidence=(item,))]
+    return Finding(status="confirmed", facts=facts, confidence=confidence, evidence=(item,))
 
 
 CAUSE = declared(__file__, job_environment, decide)

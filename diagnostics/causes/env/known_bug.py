@@ -17,7 +17,6 @@ from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, w
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.model import Evidence
 
-ID = "env.known_bug"
 _TEXTS = Texts(__file__)
 _NAMES = {"nccl": "NCCL", "torch": "torch", "driver": "the driver", "kernel": "Linux"}
 _HANG = frozenset({"watchdog_timeout", "watchdog_status", "gloo_timeout", "monitor_stuck", "desync_report"})
@@ -142,17 +141,17 @@ def _words(finding: Finding, bugs: tuple[KnownBug, ...], versions: dict[str, Ver
     return replace(_TEXTS(finding, "struck", bugs=shown, count=len(bugs)), remedies=fixes)
 
 
-def decide(case: Seen) -> list[Finding]:
+def decide(case: Seen) -> Finding:
     """Confirm a fault by its own text. One that only fits the versions is named, as other faults look the same."""
     if case.struck:
         facts = worded(_words, bugs=tuple(bug for bug, _ in case.struck), versions=case.versions)
         items = tuple(item for _, item in case.struck)
-        return [Finding(cause=ID, status="confirmed", facts=facts, confidence=0.85, evidence=items)]
+        return Finding(status="confirmed", facts=facts, confidence=0.85, evidence=items)
     if case.possible:
         facts = worded(_words, bugs=case.possible, versions=case.versions)
-        return [Finding(cause=ID, status="undecided", facts=facts, confidence=0.0)]
+        return Finding(status="undecided", facts=facts, confidence=0.0)
     named = [f"{_NAMES.get(name, name)} {'.'.join(map(str, version))}" for name, version in case.versions.items()]
-    return [_TEXTS.ruled_out(named=named) if named else _TEXTS.undecided()]
+    return _TEXTS.ruled_out(named=named) if named else _TEXTS.undecided()
 
 
 CAUSE = declared(__file__, seen, decide)

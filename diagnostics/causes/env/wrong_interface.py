@@ -34,7 +34,6 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
     def finding(why: str, name: object, facts: Sequence[LogFact], confidence: float) -> Finding:
         network = network_inside("link" if why == "link_local" else "node", str(name))
         return Finding(
-            cause="env.wrong_interface",
             status="confirmed",
             facts=_TEXTS.facts([why, "lines"], name=str(name), network=network, nnodes=nnodes, lines=len(facts)),
             confidence=confidence,

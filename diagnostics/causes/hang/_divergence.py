@@ -39,11 +39,6 @@ class Reading(Struct, frozen=True):
     summary: "Callable[[Disagreement], str]"
     remedies: "Callable[[Disagreement], tuple[Remedy, ...]]"
 
-    @property
-    def cause(self) -> str:
-        """Its id."""
-        return self.texts.cause
-
 
 def _at(divergence: Divergence) -> str:
     group = f" of group {divergence.key.label}" if divergence.key.label else ""
@@ -220,10 +215,10 @@ def decided(
         if answer := otherwise(stall, waits) or _contradicted(stall, reading):
             return answer
         count = stall.job.survey.positions
-        return TEXTS.ruled_out("agree", reading.cause, count=count) if waits else None
+        return TEXTS.ruled_out("agree", count=count) if waits else None
 
     findings = _parts.surest([*disagreements(stall, reading), *findings])
-    return findings or [unconfirmed(stall, reading.cause, missing, silent=silent, otherwise=contradicted)]
+    return findings or [unconfirmed(stall, missing, silent=silent, otherwise=contradicted)]
 
 
 def _contradicted(stall: Stall, reading: Reading) -> Finding | None:
@@ -237,7 +232,7 @@ def _contradicted(stall: Stall, reading: Reading) -> Finding | None:
     row = "not_this" if same or "not_this_either" not in reading.texts else "not_this_either"
     reason = reading.texts.phrase(row, why=_because(divergence.explanation.terms[0]), at=at, op=majority.wire.op)
     calls = {"mine": minority.cited(position=False), "theirs": majority.cited(position=False)}
-    return TEXTS.ruled_out("contradicted", reading.cause, reason=reason, at=at, **calls)
+    return TEXTS.ruled_out("contradicted", reason=reason, at=at, **calls)
 
 
 def _because(term: Term) -> str:
@@ -264,7 +259,6 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading,
         payload_text=payload_text,
     )
     return Finding(
-        cause=reading.cause,
         status="confirmed",
         facts=facts,
         confidence=divergence.confidence,

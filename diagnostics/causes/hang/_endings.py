@@ -88,7 +88,7 @@ def first_to_end(stall: Stall, kind: Kind) -> FirstEndings | None:
     return next((case for case in stall.endings if case.kind == kind), None)
 
 
-def confirmed(stall: Stall, cause: str, case: FirstEndings, words: Callable[..., Text], confidence: float) -> Finding:
+def confirmed(stall: Stall, case: FirstEndings, words: Callable[..., Text], confidence: float) -> Finding:
     """Return the finding about ranks that ended first."""
     job, last = stall.job, _parts.last_places(case.last)
     shown = tuple(place for end in case.endings[:4] for place in _place(end)) or last
@@ -98,7 +98,6 @@ def confirmed(stall: Stall, cause: str, case: FirstEndings, words: Callable[...,
     beside = gave_up_at and gave_up_at.rank not in {place.rank for place in shown}
     return _parts.confirmed(
         job,
-        cause,
         worded(words, ended=Ended(case, job.world(), job.is_dtk_run, gave_up_at)),
         confidence,
         evidence=[end.evidence for end in case.endings[:6]],
@@ -114,32 +113,32 @@ def _place(ending: Ending) -> tuple[Where, ...]:
     return _parts.where(ending.rank if ending.rank != UNNAMED else None, line(ending), ending.what)
 
 
-def unconfirmed(stall: Stall, cause: str, missing: Phrase, **may_be: bool) -> Finding:
+def unconfirmed(stall: Stall, kind: Kind, missing: Phrase, **may_be: bool) -> Finding:
     """Return why no rank is known to have ended in this way before the others.
 
     Args:
         stall: in which nothing confirms the cause.
-        cause: its id.
+        kind: of the ending that the cause is about.
         missing: what would decide it.
         may_be: as `undecidable` takes it.
     """
-    if answer := undecidable(stall, cause, missing, **may_be):
+    if answer := undecidable(stall, missing, **may_be):
         return answer
     job = stall.job
-    late = {rank: end.what for rank, end in job.after_stall.items() if end.kind == cause.removeprefix("hang.rank_")}
+    late = {rank: end.what for rank, end in job.after_stall.items() if end.kind == kind}
     if late:
-        return left_open(cause, TEXTS.phrase("late", who=late, what=next(iter(late.values()))), missing)
+        return left_open(TEXTS.phrase("late", who=late, what=next(iter(late.values()))), missing)
     if stall.unclear:
-        return left_open(cause, TEXTS.phrase("unclear", who=stall.unclear), missing)
+        return left_open(TEXTS.phrase("unclear", who=stall.unclear), missing)
     silent = sorted({*range(job.world())} - job.survey.ranks.keys() - job.endings.keys()) if job.pending_ranks() else []
     if silent:
-        return left_open(cause, TEXTS.phrase("silent", who=silent), missing)
+        return left_open(TEXTS.phrase("silent", who=silent), missing)
     if not stall.confirmed:
         if failed := [rank for rank, end in job.endings.items() if end.kind == "failed"]:
-            return left_open(cause, TEXTS.phrase("failed", who=failed), missing)
+            return left_open(TEXTS.phrase("failed", who=failed), missing)
         if unknown := job.without_ending():
-            return ending_unknown(cause, missing, unknown)
+            return ending_unknown(missing, unknown)
         if first_is_unknown(job.endings.values()):
             row = "unnamed_peer" if UNNAMED in job.endings else "only_peers"
-            return left_open(cause, TEXTS.phrase(row, who=sorted(job.endings)), missing)
-    return TEXTS.ruled_out("none", cause, world=max(job.world(), 1), count=len(job.endings))
+            return left_open(TEXTS.phrase(row, who=sorted(job.endings)), missing)
+    return TEXTS.ruled_out(world=max(job.world(), 1), count=len(job.endings))

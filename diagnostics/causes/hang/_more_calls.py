@@ -12,13 +12,12 @@ def exited_in_order(stall: Stall) -> FirstEndings | None:
     return next((case for case in stall.endings if all(end.in_order for end in case.endings)), None)
 
 
-def more_calls(stall: Stall, case: MoreCalls, cause: str, facts: Facts, confidence: float) -> Finding:
+def more_calls(stall: Stall, case: MoreCalls, facts: Facts, confidence: float) -> Finding:
     """Return the finding with the first additional call and the last one of the ranks that ended."""
     first, there, exited = case.extra[0], case.there, exited_in_order(stall)
     last = f"{'made' if case.agreeing else 'ended after'} {there.text} (#{there.seq})"
     return _parts.confirmed(
         stall.job,
-        cause,
         facts,
         confidence,
         at=first,

@@ -50,7 +50,6 @@ def dumps(survey: Survey, details: Mapping[int, str | Phrase]) -> tuple[Evidence
 
 def confirmed(
     job: JobState,
-    cause: str,
     facts: Facts,
     confidence: float,
     *,
@@ -63,7 +62,6 @@ def confirmed(
 
     Args:
         job: in which it was found.
-        cause: its id.
         facts: what it rests on.
         confidence: 0 to 1.
         at: call or operation of which it takes group and position.
@@ -73,7 +71,7 @@ def confirmed(
     """
     fields: dict[str, Any] = {"group": group(job.survey, at.key), "position": at.seq} if at else {}
     fields |= {"cost": job.cost(), "evidence": (*evidence, *dumps(job.survey, seen or {}))} | more
-    return Finding(cause=cause, status="confirmed", facts=facts, confidence=confidence, **fields)
+    return Finding(status="confirmed", facts=facts, confidence=confidence, **fields)
 
 
 def lines(facts: Sequence[LogFact]) -> tuple[EvidenceItem, ...]:

@@ -15,11 +15,11 @@ def described(place: InCollective) -> str:
     return (place.op or str(_TEXTS.phrase("no_stack"))) + at
 
 
-def findings(stall: Stall, cause: str) -> list[Finding]:
+def findings(stall: Stall) -> list[Finding]:
     """Return why this cause is open, where stacks show two collectives."""
     case = stall.stacks
     if not isinstance(case, DifferentCollectives):
         return []
     here, there = (described(case.inside[side[0]]) for side in (case.few, case.many))
     facts = _TEXTS.facts(few=case.few, many=case.many, here=here, there=there)
-    return [Finding(cause=cause, status="undecided", facts=facts, confidence=0.0, victims=tuple(sorted(case.inside)))]
+    return [Finding(status="undecided", facts=facts, confidence=0.0, victims=tuple(sorted(case.inside)))]

@@ -20,7 +20,6 @@ Otherwise = Callable[[Stall, bool], Finding | None]
 
 def unconfirmed(
     stall: Stall,
-    cause: str,
     missing: Phrase | str = RECORD,
     *,
     silent: bool = False,
@@ -31,62 +30,58 @@ def unconfirmed(
 
     Args:
         stall: in which nothing speaks for the cause.
-        cause: its id.
         missing: what would decide it.
         silent: whether a rank without a dump that all others wait for may have this cause.
         vanished: whether a rank whose connections broke may have it.
         otherwise: what the cause itself says, before what holds for all causes.
     """
     job, positions = stall.job, stall.job.survey.positions
-    if answer := undecidable(stall, cause, missing, silent=silent, vanished=vanished):
+    if answer := undecidable(stall, missing, silent=silent, vanished=vanished):
         return answer
     if not job.survey.ranks:
-        return left_open(cause, TEXTS.phrase("no_dump"), RECORD)
+        return left_open(TEXTS.phrase("no_dump"), RECORD)
     if not positions and not job.any_calls():
         text = TEXTS.phrase("no_collective", dumps=len(job.survey.ranks))
-        return left_open(cause, text, UNRECORDED if missing is RECORD else missing)
+        return left_open(text, UNRECORDED if missing is RECORD else missing)
     waiting = tuple(job.pending_ranks())
     if waiting and not job.stands_still():
         row = "young_lost" if job.state == "lost" else "young" if job.state else "young_unknown"
         later = "" if job.state == "lost" else TEXTS.phrase("later")
-        return left_open(cause, TEXTS.phrase(row, waited_s=job.waited_s()), later)
+        return left_open(TEXTS.phrase(row, waited_s=job.waited_s()), later)
     if answer := otherwise(stall, bool(waiting)):
         return answer
     if not waiting:
-        return TEXTS.ruled_out("completed", cause, dumps=len(job.survey.ranks), count=positions)
+        return TEXTS.ruled_out("completed", dumps=len(job.survey.ranks), count=positions)
     if stall.confirmed:
-        return TEXTS.ruled_out("explained", cause, count=len(waiting))
-    return left_open(cause, TEXTS.phrase("waits", who=waiting), missing, victims=waiting)
+        return TEXTS.ruled_out("explained", count=len(waiting))
+    return left_open(TEXTS.phrase("waits", who=waiting), missing, victims=waiting)
 
 
-def undecidable(
-    stall: Stall, cause: str, missing: Phrase | str, *, silent: bool = False, vanished: bool = False
-) -> Finding | None:
+def undecidable(stall: Stall, missing: Phrase | str, *, silent: bool = False, vanished: bool = False) -> Finding | None:
     """Return the answer where the evidence is of several jobs, the run finished, or nothing is known of a rank."""
     job, absent = stall.job, stall.missing
     if job.evidence.doubt:
-        return left_open(cause, job.evidence.doubt, TEXTS.phrase("one_job"))
+        return left_open(job.evidence.doubt, TEXTS.phrase("one_job"))
     if job.finished():
-        return TEXTS.ruled_out("finished", cause, count=job.survey.positions)
+        return TEXTS.ruled_out("finished", count=job.survey.positions)
     if absent is None:
         return None
     if absent.no_dump and absent.abort is None and silent:
-        return _silent(stall, cause, absent)
+        return _silent(stall, absent)
     if absent.no_dump or not vanished:
         return None
     figures = {"who": absent.ranks, "after": after(absent.last, absent.ranks), "waiting": absent.waiting}
-    return left_open(cause, TEXTS.phrase("vanished", **figures), missing, victims=absent.waiting, last=absent.last)
+    return left_open(TEXTS.phrase("vanished", **figures), missing, victims=absent.waiting, last=absent.last)
 
 
-def _silent(stall: Stall, cause: str, absent: Missing) -> Finding:
+def _silent(stall: Stall, absent: Missing) -> Finding:
     files = [problem.file for problem in stall.job.evidence.problems if problem.kind == "flight"]
     damaged = f" (damaged: {', '.join(files[:4])})" if files else ""
     text = TEXTS.phrase("silent", who=absent.waiting, absent=absent.ranks, damaged=damaged)
-    return left_open(cause, text, TEXTS.phrase("leftovers", absent=absent.ranks), victims=absent.waiting)
+    return left_open(text, TEXTS.phrase("leftovers", absent=absent.ranks), victims=absent.waiting)
 
 
 def left_open(
-    cause: str,
     text: Phrase | str,
     missing: Phrase | str,
     *,
@@ -96,16 +91,15 @@ def left_open(
     """Leave it open.
 
     Args:
-        cause: its id.
         text: the reason.
         missing: what decides it.
         victims: ranks that wait.
         last: where the first rank was seen last.
     """
-    finding = TEXTS.undecided("open", cause, text=text, missing=missing)
+    finding = TEXTS.undecided("open", text=text, missing=missing)
     return replace(finding, victims=victims, where=last_places(last))
 
 
-def ending_unknown(cause: str, missing: Phrase | str, ranks: Collection[int]) -> Finding:
+def ending_unknown(missing: Phrase | str, ranks: Collection[int]) -> Finding:
     """Leave it open, as it is not known how these ranks ended."""
-    return left_open(cause, TEXTS.phrase("ending_unknown", who=ranks), missing)
+    return left_open(TEXTS.phrase("ending_unknown", who=ranks), missing)

@@ -29,36 +29,36 @@ _BEHIND = 0.6
 DUMPS, ALL_RANKS_CALL = _TEXTS.phrase("dumps"), _TEXTS.phrase("all_ranks_call")
 
 
-def different_operations(stall: Stall, cause: str) -> list[Finding]:
+def different_operations(stall: Stall) -> list[Finding]:
     """Return what shows that ranks wait in other operations, or at other lines of the program."""
     case = stall.watchdog
     if isinstance(case, WatchdogMismatch) and _is_other_call(case):
-        return [confirmed(case, cause, _disagree(case, "other_call"))]
+        return [confirmed(case, _disagree(case, "other_call"))]
     if isinstance(case, WatchdogSites) or (isinstance(case, WatchdogDrift) and not case.fewer):
-        return [confirmed(case, cause, _drifted(case))]
-    return _left_open(stall, cause)
+        return [confirmed(case, _drifted(case))]
+    return _left_open(stall)
 
 
-def different_arguments(stall: Stall, cause: str) -> list[Finding]:
+def different_arguments(stall: Stall) -> list[Finding]:
     """Return what shows that ranks wait in one operation with other numbers of elements."""
     case = stall.watchdog
     if not isinstance(case, WatchdogMismatch) or _is_other_call(case):
-        return _left_open(stall, cause)
-    return [confirmed(case, cause, _disagree(case, "other_size"))]
+        return _left_open(stall)
+    return [confirmed(case, _disagree(case, "other_size"))]
 
 
-def fewer_calls(stall: Stall, cause: str) -> list[Finding]:
+def fewer_calls(stall: Stall) -> list[Finding]:
     """Return what shows that ranks made fewer calls than those that are ahead of them."""
     case = stall.watchdog
     if isinstance(case, WatchdogDrift) and case.fewer:
-        return [confirmed(case, cause, _drifted(case))]
-    return _left_open(stall, cause)
+        return [confirmed(case, _drifted(case))]
+    return _left_open(stall)
 
 
-def _left_open(stall: Stall, cause: str) -> list[Finding]:
+def _left_open(stall: Stall) -> list[Finding]:
     if not isinstance(stall.watchdog, WatchdogOpen):
         return []
-    return [Finding(cause=cause, status="undecided", facts=_unclear(stall.watchdog.group), confidence=0.0)]
+    return [Finding(status="undecided", facts=_unclear(stall.watchdog.group), confidence=0.0)]
 
 
 def _is_other_call(case: WatchdogMismatch) -> bool:
@@ -112,7 +112,7 @@ def _unclear(group: GroupLog) -> Worded:
     return _TEXTS.facts(said, waiting=group.waits, **figures)
 
 
-def confirmed(case: WatchdogDecided, cause: str, facts: Facts) -> Finding:
+def confirmed(case: WatchdogDecided, facts: Facts) -> Finding:
     """Return the finding, with the lines of the log that show it."""
     confidence, group, position = _BEHIND, None, None
     match case:
@@ -137,7 +137,6 @@ def confirmed(case: WatchdogDecided, cause: str, facts: Facts) -> Finding:
     if not isinstance(case, WatchdogSites) and case.group.name != UNNAMED:
         group = Group(case.group.name, case.members, case.group.desc)
     return Finding(
-        cause=cause,
         status="confirmed",
         facts=facts,
         confidence=confidence,

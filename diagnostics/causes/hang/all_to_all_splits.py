@@ -6,37 +6,33 @@ from diagnostics.causes.hang import _parts
 from diagnostics.contract.findings import EvidenceItem, Finding, Group, Where
 from diagnostics.contract.formatting import file_name
 
-ID = "hang.all_to_all_splits"
 _SHOWN = 4
 _TEXTS = Texts(__file__)
 
 
-def decide(known: Pairs) -> list[Finding]:
+def decide(known: Pairs) -> Finding:
     """Decide from the split sizes of every all_to_all that the rings hold."""
     case = known.splits()
     if case is None:
         checked = sum(bool(record.splits) for records in known.records.values() for record in records)
         if len(known.records) > 1:
-            return [_TEXTS.ruled_out(count=checked)]
-        return [_TEXTS.undecided(missing=_parts.RECORD)]
+            return _TEXTS.ruled_out(count=checked)
+        return _TEXTS.undecided(missing=_parts.RECORD)
     first, call = case.misfits[0], case.misfits[0].calls[1]
     said = "tie" if {first.sender, first.receiver} <= set(case.culprits) else "usual"
     at = f" ({file_name(call.file)}:{call.line})" if call.file else ""
-    return [
-        Finding(
-            cause=ID,
-            status="confirmed",
-            facts=_TEXTS.facts(said, case=case, first=first, call=call, at=at),
-            confidence=0.97,
-            ranks=case.culprits,
-            victims=case.victims,
-            group=Group(call.group.name, call.group.ranks, call.group.desc),
-            position=call.seq,
-            step=call.step,
-            where=places(case),
-            evidence=seen(known, case, "rows"),
-        )
-    ]
+    return Finding(
+        status="confirmed",
+        facts=_TEXTS.facts(said, case=case, first=first, call=call, at=at),
+        confidence=0.97,
+        ranks=case.culprits,
+        victims=case.victims,
+        group=Group(call.group.name, call.group.ranks, call.group.desc),
+        position=call.seq,
+        step=call.step,
+        where=places(case),
+        evidence=seen(known, case, "rows"),
+    )
 
 
 def places(case: Case) -> tuple[Where, ...]:

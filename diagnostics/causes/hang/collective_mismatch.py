@@ -24,7 +24,7 @@ READING = Reading(_TEXTS, ("other_operation",), _summary, _remedies)
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide it by the first call in which the ranks differ, else by what watchdogs printed and by stacks."""
-    findings = [*_watchdog.different_operations(stall, READING.cause), *_stacks.findings(stall, READING.cause)]
+    findings = [*_watchdog.different_operations(stall), *_stacks.findings(stall)]
     return decided(stall, READING, findings, silent=True)
 
 

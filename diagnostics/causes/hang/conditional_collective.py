@@ -12,7 +12,6 @@ from diagnostics.causes.hang._more_calls import more_calls
 from diagnostics.causes.hang._proviso import assuming
 from diagnostics.contract.findings import Finding, Remedy, Worded
 
-ID = "hang.conditional_collective"
 _TEXTS = Texts(__file__)
 _MISSED_CONFIDENCE, _MISSED_BY_MOST_CONFIDENCE = 0.85, 0.8
 """A call that a cycle of waits shows to be missed: on few ranks, or on as many or more as make it."""
@@ -58,16 +57,16 @@ def decide(stall: Stall) -> list[Finding]:
     Such a call is missed in a cycle of waits, is made by few ranks, or is made after others ended.
     """
     case = stall.watchdog
-    findings = [*_watchdog.fewer_calls(stall, ID), *_stacks.findings(stall, ID)]
+    findings = [*_watchdog.fewer_calls(stall), *_stacks.findings(stall)]
     if isinstance(case, WatchdogGap) and case.few_wait:
-        findings.append(_watchdog.confirmed(case, ID, _TEXTS.facts(**_watchdog.figures(case))))
+        findings.append(_watchdog.confirmed(case, _TEXTS.facts(**_watchdog.figures(case))))
     calls = [_missed(stall, wait) for wait in stall.circular if isinstance(wait, MissedCall)]
     calls += [_ahead(stall, stall.ahead)] if stall.ahead is not None else []
     findings += [assuming(stall.job, finding) for finding in calls]
     if isinstance(more := stall.departure, MoreCalls) and more.kind == "added":
         confidence = _MORE_BY_CHANCE_CONFIDENCE if more.by_chance else _MORE_CONFIDENCE
         confidence = _MORE_AGREEING_CONFIDENCE if more.agreeing else confidence
-        findings.append(more_calls(stall, more, ID, _more(more), confidence))
+        findings.append(more_calls(stall, more, _more(more), confidence))
     return _divergence.decided(stall, READING, findings, silent=True)
 
 
@@ -82,7 +81,6 @@ def _missed(stall: Stall, case: MissedCall) -> Finding:
     few = case.majority is None or case.majority > 0
     return _parts.confirmed(
         job,
-        ID,
         _TEXTS.facts(
             ("missed",) if few else ("missed", "tie" if case.majority == 0 else "few"),
             case=case,
@@ -101,7 +99,6 @@ def _ahead(stall: Stall, case: RanAhead) -> Finding:
     last = _parts.where(case.others[0], case.last, _parts.says("last_called", what=case.last.text)) if case.last else ()
     return _parts.confirmed(
         stall.job,
-        ID,
         _TEXTS.facts(
             ("ahead", "unrecorded") if case.may_be_unrecorded else "ahead",
             case=case,

@@ -7,17 +7,16 @@ from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import Phrase
 
-ID = "hang.device_stall"
 _TEXTS = Texts(__file__)
 _CONFIDENCE = 0.9
 """NCCL counts a collective as completed a moment after it is."""
 
 
-def decide(stall: Stall) -> list[Finding]:
+def decide(stall: Stall) -> Finding:
     """Decide from the completion counters of NCCL's dumps."""
     case, job = stall.device, stall.job
     if case is None:
-        return [unconfirmed(stall, ID, _TEXTS.phrase("counters"))]
+        return unconfirmed(stall, _TEXTS.phrase("counters"))
     counts = _TEXTS.phrase("counts", case=case)
     details: dict[int, str | Phrase] = dict.fromkeys(case.ranks, _TEXTS.phrase("enqueued"))
     if not case.peers:
@@ -26,11 +25,9 @@ def decide(stall: Stall) -> list[Finding]:
     where = _parts.where(case.ranks[0], case.call, _TEXTS.phrase("does", call=case.call.text))
     said = ("usual", "others_wait") if case.waiting else "usual"
     facts, victims = _TEXTS.facts(said, case=case, counts=counts), case.waiting
-    return [
-        _parts.confirmed(
-            job, ID, facts, _CONFIDENCE, at=case.operation, seen=details, ranks=case.ranks, victims=victims, where=where
-        )
-    ]
+    return _parts.confirmed(
+        job, facts, _CONFIDENCE, at=case.operation, seen=details, ranks=case.ranks, victims=victims, where=where
+    )
 
 
 CAUSE = declared(__file__, explain, decide)

@@ -9,7 +9,6 @@ from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import Finding, Where
 from diagnostics.contract.formatting import Phrase
 
-ID = "hang.group_order"
 _TEXTS = Texts(__file__)
 _CONFIDENCE = 0.9
 """The cycle is proven; which order is the wrong one is a vote."""
@@ -18,7 +17,7 @@ _CONFIDENCE = 0.9
 def decide(stall: Stall) -> list[Finding]:
     """Decide from the cycles of the wait-for graph that hold collectives of more than one group."""
     findings = [assuming(stall.job, _finding(stall, wait)) for wait in stall.circular if isinstance(wait, GroupOrder)]
-    return findings or [unconfirmed(stall, ID)]
+    return findings or [unconfirmed(stall)]
 
 
 def _finding(stall: Stall, case: GroupOrder) -> Finding:
@@ -40,9 +39,7 @@ def _finding(stall: Stall, case: GroupOrder) -> Finding:
         places=" and ".join(dict.fromkeys(f"{place.file}:{place.line}" for place in where)) or "both calls",
     )
     ranks, places, first = case.culprits, tuple(where), min(cycle.operations)
-    return _parts.confirmed(
-        job, ID, facts, _CONFIDENCE, at=first, seen=details, ranks=ranks, victims=victims, where=places
-    )
+    return _parts.confirmed(job, facts, _CONFIDENCE, at=first, seen=details, ranks=ranks, victims=victims, where=places)
 
 
 CAUSE = declared(__file__, explain, decide)

@@ -12,7 +12,6 @@ from diagnostics.causes.hang._proviso import assuming
 from diagnostics.causes.hang._unconfirmed import left_open, unconfirmed
 from diagnostics.contract.findings import EvidenceItem, Finding, Worded
 
-ID = "hang.host_stall"
 _TEXTS = Texts(__file__)
 _SEEN_CONFIDENCE = 0.95
 """A stack shows what the host does."""
@@ -58,18 +57,18 @@ def decide(stall: Stall) -> list[Finding]:
     findings, case = list[Finding](), stall.watchdog
     if isinstance(case, WatchdogGap) and not case.few_wait:
         facts = _TEXTS.facts(**_watchdog.figures(case))
-        findings.append(_watchdog.confirmed(case, ID, facts))
+        findings.append(_watchdog.confirmed(case, facts))
     if isinstance(stall.stacks, HostOutside):
         findings.append(_outside(stall.stacks))
     if stall.host is not None:
         findings.append(assuming(stall.job, _finding(stall, stall.host)))
-    return findings or [unconfirmed(stall, ID, _MISSING, silent=True, otherwise=_otherwise)]
+    return findings or [unconfirmed(stall, _MISSING, silent=True, otherwise=_otherwise)]
 
 
 def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     if waits or not (behind := stall.job.behind()):
         return None
-    return left_open(ID, _TEXTS.phrase("behind", who=behind), _MISSING)
+    return left_open(_TEXTS.phrase("behind", who=behind), _MISSING)
 
 
 def _finding(stall: Stall, case: HostStall) -> Finding:
@@ -81,7 +80,6 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
         place = _parts.where(first, case.last, _parts.says("last_called", what=case.last.text) if case.last else None)
     stack = EvidenceItem("stacks", case.stack_file, _parts.says("of_rank", rank=first, what=doing(at)))
     return Finding(
-        cause=ID,
         status="confirmed",
         facts=_late_host(case),
         confidence=_SEEN_CONFIDENCE if case.has_stack else _UNSEEN_CONFIDENCE,
@@ -117,7 +115,6 @@ def _outside(case: HostOutside) -> Finding:
     stands_in = _TEXTS.phrase("stands_in", rank=waiting, place=_stacks.described(place))
     waits = EvidenceItem(place.kind, place.file, stands_in, place.line)
     return Finding(
-        cause=ID,
         status="confirmed",
         facts=_host_outside(case),
         confidence=_UNSEEN_CONFIDENCE if unsure else seen,

@@ -6,7 +6,6 @@ from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import Finding
 
-ID = "hang.network"
 _TEXTS = Texts(__file__)
 _CONFIDENCE, _REPORTED_CONFIDENCE = 0.75, 0.9
 """All ranks agree; surer where the transport reported errors as well."""
@@ -17,7 +16,6 @@ def decide(stall: Stall) -> list[Finding]:
     findings = [
         _parts.confirmed(
             stall.job,
-            ID,
             _TEXTS.facts("first" if case.first else "usual", ranks=len(case.ranks), call=case.call.cited()),
             _REPORTED_CONFIDENCE if case.transport else _CONFIDENCE,
             at=case.operation,
@@ -28,7 +26,7 @@ def decide(stall: Stall) -> list[Finding]:
         )
         for case in stall.never_complete
     ]
-    return findings or [unconfirmed(stall, ID)]
+    return findings or [unconfirmed(stall)]
 
 
 CAUSE = declared(__file__, explain, decide)

@@ -12,7 +12,6 @@ from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import Phrase, file_name
 from diagnostics.evidence.calls import Call
 
-ID = "hang.p2p_cycle"
 _TEXTS = Texts(__file__)
 _CYCLE_CONFIDENCE, _ONE_SIDED_CONFIDENCE = 0.95, 0.8
 """A cycle of sends and receives proves itself; where a peer is in another call, that call may be the wrong one."""
@@ -53,17 +52,17 @@ def decide(stall: Stall) -> list[Finding]:
     """Decide from the cycles of the wait-for graph with sends and receives, else from stacks."""
     findings = [_finding(stall, wait) for wait in stall.circular if isinstance(wait, PointToPoint)]
     findings += [_unrecorded(stall, stall.transfer)] if stall.transfer is not None else []
-    return findings or [unconfirmed(stall, ID, UNRECORDED, otherwise=_otherwise)]
+    return findings or [unconfirmed(stall, UNRECORDED, otherwise=_otherwise)]
 
 
 def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     """Leave it open where gloo may have left out the send or receive that a rank waits in."""
     unseen = [rank for rank in sorted(stall.job.survey.ranks) if stall.job.may_be_unrecorded(rank)]
     if not waits and unseen:
-        return left_open(ID, _TEXTS.phrase("maybe", who=unseen), UNRECORDED)
+        return left_open(_TEXTS.phrase("maybe", who=unseen), UNRECORDED)
     if not waits or not any(stall.job.may_be_unrecorded(rank) for rank in stall.unclear):
         return None
-    return left_open(ID, _TEXTS.phrase("maybe_unclear", who=stall.unclear), UNRECORDED)
+    return left_open(_TEXTS.phrase("maybe_unclear", who=stall.unclear), UNRECORDED)
 
 
 def _finding(stall: Stall, case: PointToPoint) -> Finding:
@@ -76,7 +75,6 @@ def _finding(stall: Stall, case: PointToPoint) -> Finding:
     instead = [(rank, call, _TEXTS.phrase("instead", call=call)) for rank, call in elsewhere]
     return _parts.confirmed(
         job,
-        ID,
         _TEXTS.facts(**_figures(case)),
         _ONE_SIDED_CONFIDENCE if elsewhere else _CYCLE_CONFIDENCE,
         seen={rank: _parts.says("waits_in", what=call.text) for rank, call in case.calls},
@@ -97,7 +95,6 @@ def _unrecorded(stall: Stall, case: UnrecordedTransfer) -> Finding:
     first = next((rank.site for rank in case.ranks.values() if rank.site is not None), None)
     return _parts.confirmed(
         stall.job,
-        ID,
         _TEXTS.facts(
             "beside" if case.waiting else "all" if case.world_known else "all_logged",
             case=case,

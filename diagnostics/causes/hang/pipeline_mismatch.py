@@ -6,40 +6,36 @@ from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang.all_to_all_splits import places, seen
 from diagnostics.contract.findings import Finding, Group
 
-ID = "hang.pipeline_mismatch"
 _TEXTS = Texts(__file__)
 
 
-def decide(known: Pairs) -> list[Finding]:
+def decide(known: Pairs) -> Finding:
     """Decide from the messages of the last step that the rings of neighbouring stages hold."""
     layout, case = known.layout, known.messages()
     if case is None:
         if layout is not None and layout.degrees["pp"] == 1:
-            return [_TEXTS.ruled_out("no_pipeline")]
+            return _TEXTS.ruled_out("no_pipeline")
         if layout is not None and len(known.records) > 1:
-            return [_TEXTS.ruled_out("fit")]
+            return _TEXTS.ruled_out("fit")
         if known.records and not any(record.is_p2p for records in known.records.values() for record in records):
-            return [_TEXTS.ruled_out("no_message")]
-        return [_TEXTS.undecided(missing=_parts.RECORD)]
+            return _TEXTS.ruled_out("no_message")
+        return _TEXTS.undecided(missing=_parts.RECORD)
     assert layout is not None
     first, what = case.misfits[0], "sizes" if case.shapes else "counts"
     stages = [(layout.place(rank)["pp"], rank) for rank in (first.sender, first.receiver)]
     sender, receiver = (_TEXTS.phrase("stage", stage=stage, rank=rank) for stage, rank in stages)
     said = f"{what}_tie" if len(case.culprits) > 1 else what
-    return [
-        Finding(
-            cause=ID,
-            status="confirmed",
-            facts=_TEXTS.facts(said, first=first, sender=sender, receiver=receiver),
-            confidence=0.95,
-            ranks=case.culprits,
-            victims=case.victims,
-            group=Group("pp", case.group),
-            step=case.misfits[0].calls[1].step,
-            where=places(case),
-            evidence=seen(known, case, "elements" if case.shapes else "messages"),
-        )
-    ]
+    return Finding(
+        status="confirmed",
+        facts=_TEXTS.facts(said, first=first, sender=sender, receiver=receiver),
+        confidence=0.95,
+        ranks=case.culprits,
+        victims=case.victims,
+        group=Group("pp", case.group),
+        step=case.misfits[0].calls[1].step,
+        where=places(case),
+        evidence=seen(known, case, "elements" if case.shapes else "messages"),
+    )
 
 
 CAUSE = declared(__file__, pairs, decide)

@@ -11,7 +11,6 @@ from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import EXIT_CODE, Ended
 from diagnostics.contract.findings import Finding, Text
 
-ID = "hang.rank_exited"
 _TEXTS = Texts(__file__)
 _EITHER = 0.6
 """Where as many ranks ended in order as still wait, or more, and nothing shows the calls before: they left early, or
@@ -27,17 +26,17 @@ def _text(finding: Finding, ended: Ended) -> Text:
     return ended.text(finding, _TEXTS.phrase("in_order" if first.in_order else "ended", what=first.what), (remedy,))
 
 
-def decide(stall: Stall) -> list[Finding]:
+def decide(stall: Stall) -> Finding:
     """Decide it by the endings of the ranks."""
     case = _endings.first_to_end(stall, "exited")
     if case is None:
-        return [_endings.unconfirmed(stall, ID, _endings.LAUNCHER_LOG, vanished=True)]
+        return _endings.unconfirmed(stall, "exited", _endings.LAUNCHER_LOG, vanished=True)
     is_half = 2 * len(case.culprits) >= stall.job.world() > 1
     if case.first.in_order and is_half and case.gave_up is not None and case.last is None:
-        found = _endings.confirmed(stall, ID, case, _text, _EITHER)
-        return [replace(found, ranks=())]
+        found = _endings.confirmed(stall, case, _text, _EITHER)
+        return replace(found, ranks=())
     confidence = _endings.CONFIDENCE if case.culprits else _endings.UNNAMED_CONFIDENCE
-    return [_endings.confirmed(stall, ID, case, _text, confidence)]
+    return _endings.confirmed(stall, case, _text, confidence)
 
 
 CAUSE = declared(__file__, explain, decide)

@@ -10,7 +10,6 @@ from diagnostics.causes.hang._endings import HOST_MEMORY, Ended, changes_beside
 from diagnostics.contract.findings import Finding, Text, worded
 from diagnostics.evidence.endings import is_fault
 
-ID = "hang.rank_killed"
 _TEXTS = Texts(__file__)
 _ABORT_CONFIDENCE = 0.7
 """What C++ code aborts for may be the fault of a peer."""
@@ -30,22 +29,20 @@ def _aborted_text(finding: Finding, missing: Missing, what: str, world: int) -> 
     return replace(text, remedies=(_endings.filled(CHANGES[""], what, ()),))
 
 
-def decide(stall: Stall) -> list[Finding]:
+def decide(stall: Stall) -> Finding:
     """Decide it by the endings of the ranks, else by a rank without a dump of which something says that it aborted."""
     case, missing, job = _endings.first_to_end(stall, "killed"), stall.missing, stall.job
     if case is not None:
         confidence = _endings.CONFIDENCE if case.culprits else _endings.UNNAMED_CONFIDENCE
-        return [_endings.confirmed(stall, ID, case, _text, confidence)]
+        return _endings.confirmed(stall, case, _text, confidence)
     if missing is None or missing.abort is None:
-        return [_endings.unconfirmed(stall, ID, _endings.LAUNCHER_LOG, vanished=True, silent=True)]
+        return _endings.unconfirmed(stall, "killed", _endings.LAUNCHER_LOG, vanished=True, silent=True)
     waits = dict.fromkeys(missing.waiting[:2], _TEXTS.phrase("waits"))
     facts = worded(_aborted_text, missing=missing, what=missing.abort.what, world=job.world())
     victims, evidence = tuple(rank for rank in missing.waiting if rank not in missing.ranks), [missing.abort.evidence]
-    return [
-        _parts.confirmed(
-            job, ID, facts, _ABORT_CONFIDENCE, evidence=evidence, seen=waits, ranks=missing.ranks, victims=victims
-        )
-    ]
+    return _parts.confirmed(
+        job, facts, _ABORT_CONFIDENCE, evidence=evidence, seen=waits, ranks=missing.ranks, victims=victims
+    )
 
 
 CAUSE = declared(__file__, explain, decide)

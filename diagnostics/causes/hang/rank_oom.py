@@ -6,7 +6,6 @@ from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import HOST_MEMORY, Ended, changes_beside
 from diagnostics.contract.findings import Finding, Text
 
-ID = "hang.rank_oom"
 _TEXTS = Texts(__file__)
 _UNNAMED_DEVICE_CONFIDENCE = 0.45
 """A device's memory ran out in a process without a rank: that one rank differed from its peers is not shown, so it is a
@@ -21,16 +20,16 @@ def _text(finding: Finding, ended: Ended) -> Text:
     return ended.text(finding, _TEXTS.phrase("how", what=ended.first.what), tuple(remedies))
 
 
-def decide(stall: Stall) -> list[Finding]:
+def decide(stall: Stall) -> Finding:
     """Decide it by the endings of the ranks."""
     case = _endings.first_to_end(stall, "oom")
     if case is None:
-        return [_endings.unconfirmed(stall, ID, _endings.ERROR_FILES)]
+        return _endings.unconfirmed(stall, "oom", _endings.ERROR_FILES)
     confidence = _endings.CONFIDENCE
     if not case.culprits:
         on_device = case.first.signal is None and not case.first.detail
         confidence = _UNNAMED_DEVICE_CONFIDENCE if on_device else _endings.UNNAMED_CONFIDENCE
-    return [_endings.confirmed(stall, ID, case, _text, confidence)]
+    return _endings.confirmed(stall, case, _text, confidence)
 
 
 CAUSE = declared(__file__, explain, decide)

@@ -12,7 +12,6 @@ from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Text
 from diagnostics.evidence.endings import Ending
 
-ID = "hang.rank_raised"
 _CODE_1_CONFIDENCE = 0.7
 """An exit code of 1 without a traceback is mostly, not always, an exception of the rank's own."""
 _MODEL_CONFIDENCE = 0.9
@@ -55,15 +54,15 @@ def _raised_in_dtk(end: Ending) -> bool:
     return root is not None and inside
 
 
-def decide(stall: Stall) -> list[Finding]:
+def decide(stall: Stall) -> Finding:
     """Decide it by the endings of the ranks."""
     case, job = _endings.first_to_end(stall, "raised"), stall.job
     if case is None:
         own = {rank: end.what for rank, end in job.endings.items() if end.kind == "raised" and end.frames}
         if own and job.finished() and not job.evidence.doubt:
             text = _TEXTS.phrase("continued", who=own, what=next(iter(own.values())))
-            return [left_open(ID, text, _endings.ERROR_FILES)]
-        return [_endings.unconfirmed(stall, ID, _endings.ERROR_FILES, vanished=True)]
+            return left_open(text, _endings.ERROR_FILES)
+        return _endings.unconfirmed(stall, "raised", _endings.ERROR_FILES, vanished=True)
     confidence = _endings.CONFIDENCE
     if case.model:
         confidence = _MODEL_CONFIDENCE
@@ -71,7 +70,7 @@ def decide(stall: Stall) -> list[Finding]:
         confidence = _endings.UNNAMED_CONFIDENCE
     elif case.first.only_exit_code:
         confidence = _CODE_1_CONFIDENCE
-    return [_endings.confirmed(stall, ID, case, _text, confidence)]
+    return _endings.confirmed(stall, case, _text, confidence)
 
 
 CAUSE = declared(__file__, explain, decide)

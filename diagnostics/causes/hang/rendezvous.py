@@ -12,7 +12,6 @@ from diagnostics.contract.formatting import counted
 from diagnostics.evidence.model import shortened
 from diagnostics.evidence.readers.start import own_frame
 
-ID = "hang.rendezvous"
 _TEXTS = Texts(__file__)
 
 
@@ -20,13 +19,13 @@ def _why(case: Startup, ranks: tuple[int, ...]) -> str:
     return "nothing_left" if any(rank not in case.starts for rank in ranks) else "at_work"
 
 
-def decide(stall: Stall) -> list[Finding]:
+def decide(stall: Stall) -> Finding:
     """Decide from what `dtk watch` records during start-up, else from messages of the store and the rendezvous."""
     case, job = stall.startup, stall.job
     if isinstance(case, Startup):
-        return [_finding(case)]
+        return _finding(case)
     if case is None:
-        return [unconfirmed(stall, ID, _TEXTS.phrase("launcher_logs"))]
+        return unconfirmed(stall, _TEXTS.phrase("launcher_logs"))
     victims = tuple(sorted({fact.rank for fact in case.facts if fact.rank is not None}))
     kinds = [fact.kind for fact in case.facts]
     said = next((kind for kind in ("port_in_use", "port_refused", "mesh_failed") if kind in kinds), "usual")
@@ -34,7 +33,7 @@ def decide(stall: Stall) -> list[Finding]:
     said = "too_many" if any(fields["joined"] > fields["size"] for fields in counts) else said
     message, count = shortened(case.facts[0].text.strip().rstrip("."), 200), counted(len(kinds), "message")
     facts, lines = _TEXTS.facts(said, message=message, count=count), _parts.lines(case.facts[:4])
-    return [_parts.confirmed(job, ID, facts, 0.85, evidence=lines, victims=victims)]
+    return _parts.confirmed(job, facts, 0.85, evidence=lines, victims=victims)
 
 
 def _finding(case: Startup) -> Finding:
@@ -43,7 +42,7 @@ def _finding(case: Startup) -> Finding:
     figures: dict[str, Any] = {"case": case, "others": others, "unknown": unknown}
     if not case.stuck:
         facts = _TEXTS.facts(("absent", _why(case, others)), **figures)
-        return Finding(cause=ID, status="undecided", facts=facts, confidence=0.0, victims=case.waiting)
+        return Finding(status="undecided", facts=facts, confidence=0.0, victims=case.waiting)
     first = own_frame(case.starts[case.stuck[0]])
     figures["place"] = _TEXTS.phrase("place", frame=first) if first else ""
     figures["at"] = f"{first.file}:{first.line}: " if first else ""
@@ -51,7 +50,6 @@ def _finding(case: Startup) -> Finding:
     facts = _TEXTS.facts(("stuck", *(("nor", _why(case, others)) if others else ())), **figures)
     stands = _TEXTS.phrase("stands")
     return Finding(
-        cause=ID,
         status="confirmed",
         facts=facts,
         confidence=0.9,

@@ -10,7 +10,6 @@ from diagnostics.contract.findings import Finding, Remedy
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.model import shortened
 
-ID = "hang.signature_mismatch"
 _TEXTS = Texts(__file__)
 _MISSING = _TEXTS.phrase("arguments")
 _SIZES_CONFIDENCE = 0.35
@@ -49,9 +48,9 @@ def decide(stall: Stall) -> list[Finding]:
         count, text = counted(len(case.facts), "message"), shortened(case.facts[0].text.strip(), 200)
         facts = _TEXTS.facts(printed=text, count=count, missing=_parts.RECORD)
         printed = _parts.lines(case.facts[:4])
-        sizes = _parts.confirmed(stall.job, ID, facts, _SIZES_CONFIDENCE, evidence=printed, victims=case.victims)
+        sizes = _parts.confirmed(stall.job, facts, _SIZES_CONFIDENCE, evidence=printed, victims=case.victims)
         findings.append(sizes)
-    findings += _watchdog.different_arguments(stall, ID)
+    findings += _watchdog.different_arguments(stall)
     findings += [_root_differs(stall, root) for root in stall.roots_differ]
     return decided(stall, READING, findings, _MISSING, otherwise=_otherwise)
 
@@ -69,7 +68,6 @@ def _root_differs(stall: Stall, case: RootDiffers) -> Finding:
     stuck = dict.fromkeys(case.waiting[:2], _TEXTS.phrase("incomplete", seq=case.operation.seq))
     return _parts.confirmed(
         stall.job,
-        ID,
         _TEXTS.facts(
             ("root", "root_unknown" if case.deviating is None else "root_known"),
             case=case,

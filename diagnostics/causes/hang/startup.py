@@ -12,26 +12,23 @@ _CONFIDENCE = 0.75
 """A size or a number format that differs between ranks, which the lines do not print, looks the same."""
 
 
-def decide(stall: Stall) -> list[Finding]:
+def decide(stall: Stall) -> Finding:
     """Decide from the lines of the watchdogs of all ranks of a group."""
     seen = None if stall.job.finished() or stall.job.any_calls() else standing(stall.job.evidence)
     wait = next((wait for wait in seen.waits if wait.first and wait.whole_group), None) if seen else None
     if wait is None:
-        return [unconfirmed(stall, "hang.startup")]
+        return unconfirmed(stall)
     lines = [fact for fact in stall.job.evidence.facts if fact.kind == "watchdog_timeout" and fact.rank in wait.ranks]
-    return [
-        Finding(
-            cause="hang.startup",
-            status="confirmed",
-            facts=_TEXTS.facts(who=wait.ranks, count=len(wait.ranks), wait=wait),
-            confidence=_CONFIDENCE,
-            victims=wait.ranks,
-            group=Group(wait.group, wait.ranks),
-            position=wait.seq,
-            cost=Cost(wait.waited_s, "s blocked") if wait.waited_s else None,
-            evidence=_parts.lines(lines[:2]),
-        )
-    ]
+    return Finding(
+        status="confirmed",
+        facts=_TEXTS.facts(who=wait.ranks, count=len(wait.ranks), wait=wait),
+        confidence=_CONFIDENCE,
+        victims=wait.ranks,
+        group=Group(wait.group, wait.ranks),
+        position=wait.seq,
+        cost=Cost(wait.waited_s, "s blocked") if wait.waited_s else None,
+        evidence=_parts.lines(lines[:2]),
+    )
 
 
 CAUSE = declared(__file__, explain, decide)

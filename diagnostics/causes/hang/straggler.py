@@ -7,7 +7,6 @@ from diagnostics.causes.hang._unconfirmed import left_open, unconfirmed
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Where
 from diagnostics.contract.formatting import ranks_spoken
 
-ID = "hang.straggler"
 _TEXTS = Texts(__file__)
 _CONFIDENCE, _CHANCE_CONFIDENCE = 0.85, 0.4
 _BY_CHANCE = 0.5
@@ -15,11 +14,11 @@ _BY_CHANCE = 0.5
 _MISSING = _TEXTS.phrase("stacks")
 
 
-def decide(stall: Stall) -> list[Finding]:
+def decide(stall: Stall) -> Finding:
     """Decide from the times at which ranks reached the same positions."""
     case, job = stall.straggler, stall.job
     if case is None:
-        return [unconfirmed(stall, ID, _MISSING, otherwise=_otherwise)]
+        return unconfirmed(stall, _MISSING, otherwise=_otherwise)
     seen: tuple[Where, ...] = ()
     if case.seen_at is not None:
         frame, times, samples = case.seen_at
@@ -30,28 +29,25 @@ def decide(stall: Stall) -> list[Finding]:
     by_chance = case.core_wait_s >= _BY_CHANCE * case.lost_s
     when = _TEXTS.phrase("often" if case.times > 1 else "once", case=case)
     said = ("usual", "by_chance") if by_chance else "usual"
-    return [
-        _parts.confirmed(
-            job,
-            ID,
-            _TEXTS.facts(said, case=case, reached=reached, when=when, others=ranks_spoken(others)),
-            _CHANCE_CONFIDENCE if by_chance else _CONFIDENCE,
-            seen={case.rank: _TEXTS.phrase("late", when=when)},
-            ranks=(case.rank,),
-            victims=others,
-            group=_parts.group(job.survey, case.key),
-            position=case.position,
-            where=(*seen, *_parts.where(case.rank, case.call, "arrives late here")),
-            cost=Cost(round(case.lost_s, 2), "s blocked"),
-            evidence=tuple(EvidenceItem("inspector", file, _TEXTS.phrase("times")) for file in case.files),
-        )
-    ]
+    return _parts.confirmed(
+        job,
+        _TEXTS.facts(said, case=case, reached=reached, when=when, others=ranks_spoken(others)),
+        _CHANCE_CONFIDENCE if by_chance else _CONFIDENCE,
+        seen={case.rank: _TEXTS.phrase("late", when=when)},
+        ranks=(case.rank,),
+        victims=others,
+        group=_parts.group(job.survey, case.key),
+        position=case.position,
+        where=(*seen, *_parts.where(case.rank, case.call, "arrives late here")),
+        cost=Cost(round(case.lost_s, 2), "s blocked"),
+        evidence=tuple(EvidenceItem("inspector", file, _TEXTS.phrase("times")) for file in case.files),
+    )
 
 
 def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     if not waits or not stall.unclear:
         return None
-    return left_open(ID, _TEXTS.phrase("maybe", who=stall.unclear), _MISSING)
+    return left_open(_TEXTS.phrase("maybe", who=stall.unclear), _MISSING)
 
 
 CAUSE = declared(__file__, explain, decide)

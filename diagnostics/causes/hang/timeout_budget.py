@@ -8,14 +8,13 @@ from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import ranks_spoken
 
-ID = "hang.timeout_budget"
 _TEXTS = Texts(__file__)
 _SHARE = 0.8
 """Of the timeout that the work had taken: the others begin to wait a little before or after it begins."""
 _TIMEOUTS = ("watchdog_timeout", "store_key_timeout", "gloo_timeout", "monitored_barrier", "rendezvous_timeout")
 
 
-def decide(stall: Stall) -> list[Finding]:
+def decide(stall: Stall) -> Finding:
     """Decide from a progress bar of such work that was under way when the first timeout was reported."""
     facts = stall.job.evidence.facts
     work = next((fact for fact in facts if fact.kind == "host_progress"), None)
@@ -26,7 +25,7 @@ def decide(stall: Stall) -> list[Finding]:
         took_s = 60 * took_s + int(part or 0)
     timeout_s = min(limits_ms, default=float("inf")) / 1000
     if work is None or stall.job.finished() or took_s < _SHARE * timeout_s:
-        return [unconfirmed(stall, ID)]
+        return unconfirmed(stall)
     seen = standing(stall.job.evidence)
     waiting = {rank for wait in (seen.waits if seen else ()) for rank in wait.ranks}
     waiting |= {fact.rank for fact in timeouts if fact.rank is not None}
@@ -44,17 +43,14 @@ def decide(stall: Stall) -> list[Finding]:
         took_s=took_s,
         timeout_s=timeout_s,
     )
-    return [
-        Finding(
-            cause=ID,
-            status="confirmed",
-            facts=text,
-            confidence=0.85,
-            ranks=ranks,
-            victims=victims,
-            evidence=_parts.lines((work, *timeouts[:2])),
-        )
-    ]
+    return Finding(
+        status="confirmed",
+        facts=text,
+        confidence=0.85,
+        ranks=ranks,
+        victims=victims,
+        evidence=_parts.lines((work, *timeouts[:2])),
+    )
 
 
 CAUSE = declared(__file__, explain, decide)

@@ -10,7 +10,6 @@ from diagnostics.causes.hang._more_calls import exited_in_order, more_calls
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open
 from diagnostics.contract.findings import Finding, Remedy
 
-ID = "hang.uneven_iterations"
 _TEXTS = Texts(__file__)
 _MORE_CONFIDENCE = 0.7
 """Calls beyond those of ranks that ended, in lines that they had called before."""
@@ -47,7 +46,7 @@ READING = Reading(_TEXTS, ("fewer_iterations", "more_iterations"), _summary, _re
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide it by the first call in which the ranks differ, stacks, and ranks that ended in order before others."""
-    return _divergence.decided(stall, READING, [*_stacks.findings(stall, ID), *_ended(stall)], otherwise=_otherwise)
+    return _divergence.decided(stall, READING, [*_stacks.findings(stall), *_ended(stall)], otherwise=_otherwise)
 
 
 def _ended(stall: Stall) -> list[Finding]:
@@ -60,17 +59,16 @@ def _ended(stall: Stall) -> list[Finding]:
     if isinstance(left, MoreCalls):
         figures["extra"] = left.extra[0]
         facts = _TEXTS.facts("another_round", **figures)
-        return [more_calls(stall, left, ID, facts, _MORE_CONFIDENCE)] if left.kind == "another round" else []
+        return [more_calls(stall, left, facts, _MORE_CONFIDENCE)] if left.kind == "another round" else []
     if isinstance(left, RoundUnknown):
         facts = _TEXTS.facts("no_dump" if left.no_dump else "no_rounds", **figures)
-        return [Finding(cause=ID, status="undecided", facts=facts, confidence=0.0, victims=exited.victims)]
+        return [Finding(status="undecided", facts=facts, confidence=0.0, victims=exited.victims)]
     evidence = tuple(end.evidence for end in exited.endings[:6])
     if isinstance(left, EarlierStep):
         figures["waits"] = _TEXTS.phrase("peer_waits", call=left.peer_call) if left.peer_call else ""
         return [
             _parts.confirmed(
                 job,
-                ID,
                 _TEXTS.facts("earlier_step", **figures),
                 _STEP_CONFIDENCE,
                 evidence=evidence,
@@ -91,7 +89,6 @@ def _ended(stall: Stall) -> list[Finding]:
     return [
         _parts.confirmed(
             job,
-            ID,
             _TEXTS.facts("between_rounds", **figures),
             _ROUND_CONFIDENCE if placed else _ROUND_UNPLACED_CONFIDENCE,
             evidence=evidence,
@@ -106,13 +103,13 @@ def _ended(stall: Stall) -> list[Finding]:
 def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     job, ended = stall.job, stall.departure
     if waits and not stall.confirmed and (unknown := job.without_ending()):
-        return ending_unknown(ID, LAUNCHER_LOG, unknown)
+        return ending_unknown(LAUNCHER_LOG, unknown)
     if isinstance(ended, EndedInRound) and ended.over:
         return _TEXTS.ruled_out(rank=ended.ranks[0], over=ended.over, size=ended.size)
     behind = job.behind()
     if waits or stall.divergences or not behind:
         return None
-    return left_open(ID, _TEXTS.phrase("behind", who=behind), _parts.RECORD)
+    return left_open(_TEXTS.phrase("behind", who=behind), _parts.RECORD)
 
 
 CAUSE = declared(__file__, explain, decide)

@@ -10,7 +10,6 @@ from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
 from diagnostics.evidence.model import shortened
 
-ID = "hang.unused_parameters"
 _TEXTS = Texts(__file__)
 
 
@@ -47,7 +46,6 @@ def decide(stall: Stall) -> list[Finding]:
         findings.append(
             _parts.confirmed(
                 job,
-                ID,
                 worded(_ddp_text, case=case, is_dtk_run=job.is_dtk_run),
                 0.95,
                 evidence=_parts.lines(case.facts[:4]),

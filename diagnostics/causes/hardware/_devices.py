@@ -35,27 +35,24 @@ def device_cause(
         shown = _SHARED(finding, said, name=worst.name, rank=rank, clause=clause, measured=measured, more=len(bad) - 1)
         return replace(shown, remedies=(*own(finding, "fix").remedies, *shown.remedies))
 
-    def decide(nodes: tuple[NodeHealth, ...]) -> list[Finding]:
+    def decide(nodes: tuple[NodeHealth, ...]) -> Finding:
         devices = [device for node in nodes for device in node.devices if known(device)]
         bad = tuple(device for device in devices if badness(device) > 0)
         if not devices:
-            return [_SHARED.undecided("open", cause.id)]
+            return _SHARED.undecided()
         if not bad:
-            return [_SHARED.ruled_out("none", cause.id, count=len(devices))]
-        return [
-            Finding(
-                cause=cause.id,
-                status="confirmed",
-                facts=worded(text, bad=bad, devices=devices),
-                confidence=0.75 if any(device.is_one_look for device in bad) else 0.9,
-                ranks=tuple(sorted({device.rank for device in bad if device.rank is not None})),
-                evidence=tuple(
-                    EvidenceItem("telemetry", one.file, _SHARED.phrase("seen", name=one.name, measured=measured))
-                    for one in bad[:8]
-                    for _, measured in [words(one, ())]
-                ),
-            )
-        ]
+            return _SHARED.ruled_out(count=len(devices))
+        return Finding(
+            status="confirmed",
+            facts=worded(text, bad=bad, devices=devices),
+            confidence=0.75 if any(device.is_one_look for device in bad) else 0.9,
+            ranks=tuple(sorted({device.rank for device in bad if device.rank is not None})),
+            evidence=tuple(
+                EvidenceItem("telemetry", one.file, _SHARED.phrase("seen", name=one.name, measured=measured))
+                for one in bad[:8]
+                for _, measured in [words(one, ())]
+            ),
+        )
 
-    cause, own = declared(file, node_health, decide), Texts(file)
-    return cause
+    own = Texts(file)
+    return declared(file, node_health, decide)

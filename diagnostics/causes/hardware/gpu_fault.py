@@ -37,22 +37,19 @@ def _words(finding: Finding, events: tuple[Event, ...]) -> Text:
     return replace(text, missing=text.remedies[0].change) if after in HARMLESS else text
 
 
-def decide(faults: tuple[Event, ...]) -> list[Finding]:
+def decide(faults: tuple[Event, ...]) -> Finding:
     """Decide from the driver's Xid lines and from CUDA's errors."""
     failed = tuple(event for event in faults if event.after not in HARMLESS)
     events = failed or faults
     if not events:
-        return [_TEXTS.undecided()]
-    return [
-        Finding(
-            cause="hardware.gpu_fault",
-            status="confirmed" if failed else "undecided",
-            facts=worded(_words, events=events),
-            confidence=_CONFIDENCE if failed else 0.0,
-            ranks=tuple(sorted({event.rank for event in failed if event.rank is not None})),
-            evidence=tuple(EvidenceItem("log", event.file, event.text, event.line) for event in events[:_SHOWN]),
-        )
-    ]
+        return _TEXTS.undecided()
+    return Finding(
+        status="confirmed" if failed else "undecided",
+        facts=worded(_words, events=events),
+        confidence=_CONFIDENCE if failed else 0.0,
+        ranks=tuple(sorted({event.rank for event in failed if event.rank is not None})),
+        evidence=tuple(EvidenceItem("log", event.file, event.text, event.line) for event in events[:_SHOWN]),
+    )
 
 
 CAUSE = declared(__file__, gpu_faults, decide)

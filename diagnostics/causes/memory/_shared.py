@@ -24,30 +24,28 @@ UNITS_IN_USE = 2
 TEXTS = Texts(__file__)
 
 
-def absent(cause: str, said: str, **figures: object) -> list[Finding]:
+def absent(said: str, **figures: object) -> Finding:
     """Return that there is nothing of what the cause is about, by its row in `_shared.yaml`."""
-    return [TEXTS.ruled_out(said, cause, **figures)]
+    return TEXTS.ruled_out(said, **figures)
 
 
-def unsharded(cause: str, job: JobMemory) -> list[Finding]:
+def unsharded(job: JobMemory) -> Finding:
     """Return that the strategy shards nothing."""
-    return absent(cause, "unsharded", strategy=job.size.strategy)
+    return absent("unsharded", strategy=job.size.strategy)
 
 
-def not_recorded(cause: str, job: JobMemory, what: str, **figures: object) -> list[Finding]:
+def not_recorded(job: JobMemory, what: str, **figures: object) -> Finding:
     """Return that what it takes to decide a cause, by its name in `_shared.yaml`, is not among the evidence."""
-    return [TEXTS.undecided([what, f"{what}_of_dtk" if job.is_dtk else f"{what}_elsewhere"], cause, **figures)]
+    return TEXTS.undecided([what, f"{what}_of_dtk" if job.is_dtk else f"{what}_elsewhere"], **figures)
 
 
-def confirmed(
-    cause: str, job: JobMemory, facts: Facts, *, ranks: Iterable[int], cost_bytes: float, **more: Any
-) -> list[Finding]:
+def confirmed(job: JobMemory, facts: Facts, *, ranks: Iterable[int], cost_bytes: float, **more: Any) -> Finding:
     """Return the finding that it is so; without a line of its own it gets those in which its ranks ran out."""
-    finding = Finding(cause=cause, status="confirmed", facts=facts, ranks=tuple(ranks), **more)
+    finding = Finding(status="confirmed", facts=facts, ranks=tuple(ranks), **more)
     there = [
         place for rank, at in job.ran_out_at(finding.ranks) for place in where(at, False, rank, TEXTS.phrase("out"))
     ]
-    return [replace(finding, where=finding.where or tuple(there), cost=Cost(cost_bytes, "bytes"))]
+    return replace(finding, where=finding.where or tuple(there), cost=Cost(cost_bytes, "bytes"))
 
 
 def peak_items(job: JobMemory) -> tuple[EvidenceItem, ...]:

@@ -11,7 +11,6 @@ from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import EvidenceItem, Finding, Text
 from diagnostics.contract.formatting import Bytes, Phrase
 
-ID = "memory.activations"
 _TEXTS = Texts(__file__)
 TIGHT = 0.9
 """Of the device: a peak beyond this is as good as out of memory."""
@@ -59,11 +58,11 @@ class Activations(Struct, frozen=True):
         )
 
 
-def decide(job: JobMemory) -> list[Finding]:
+def decide(job: JobMemory) -> Finding:
     """Take the highest peak apart, where memory ran out or is about to."""
     peaks = [(rank, peak) for rank in job.ranks.values() if (peak := categories.peak(job, rank)) is not None]
     if not peaks:
-        return shared.not_recorded(ID, job, "allocations")
+        return shared.not_recorded(job, "allocations")
     rank, peak = max(peaks, key=lambda item: item[1].total_bytes)
     curve, run, capacity = rank.curve, job.evidence.run, job.capacity()
     logits = peak.categories.get(LOGITS, 0)
@@ -82,9 +81,8 @@ def decide(job: JobMemory) -> list[Finding]:
     tight = job.out_of_memory or (capacity is not None and peak.total_bytes >= TIGHT * capacity.size_bytes)
     if not tight or work < DOMINANT * peak.total_bytes:
         few = work < DOMINANT * peak.total_bytes
-        return [_TEXTS.ruled_out("few" if few else "fits", measured=facts.measured)]
+        return _TEXTS.ruled_out("few" if few else "fits", measured=facts.measured)
     return shared.confirmed(
-        ID,
         job,
         facts,
         confidence=0.85,

@@ -12,7 +12,6 @@ from diagnostics.causes.memory import _shared as shared
 from diagnostics.causes.memory._shared import where
 from diagnostics.contract.findings import EvidenceItem, Finding, Text, Where
 
-ID = "memory.fragmentation"
 _TEXTS = Texts(__file__)
 LEAST_UNUSED = 0.3
 """Of what is reserved. Published cases: 34% where fragmentation was the cause (torchtune 1185), 28% where the model
@@ -73,7 +72,7 @@ class Unused(Struct, frozen=True):
         )
 
 
-def decide(job: JobMemory) -> list[Finding]:
+def decide(job: JobMemory) -> Finding:
     """Compare what is reserved and unused with the request that failed."""
     records = [
         Unused(end.rank, end.unused_bytes, end.reserved_bytes, end.item, True, end.requested_bytes, limit)
@@ -83,13 +82,13 @@ def decide(job: JobMemory) -> list[Finding]:
     ]
     records += _of_recordings(job)
     if not records:
-        return shared.absent(ID, "on_cpu") if job.on_cpu else shared.not_recorded(ID, job, "allocator")
+        return shared.absent("on_cpu") if job.on_cpu else shared.not_recorded(job, "allocator")
     guilty = [record for record in records if record.is_cause]
     worst = max(guilty or records, key=lambda record: record.unused_bytes)
     if not guilty:
         fits = not worst.failed or worst.unused_bytes < LEAST_UNUSED * worst.reserved_bytes
         said = "none" if fits else "unknown_size" if worst.requested_bytes is None else "too_large"
-        return [_TEXTS.ruled_out(said, facts=worst)]
+        return _TEXTS.ruled_out(said, facts=worst)
     settings = [value for own in job.evidence.environment.values() for value in own.values()]
     is_expandable = any("expandable_segments:True" in value for value in settings)
     # The job's own messages show which variable its torch reads.
@@ -97,7 +96,6 @@ def decide(job: JobMemory) -> list[Finding]:
     named = [name for name in _VARIABLES if any(f"{name}=" in text for text in texts)]
     variable = named[0] if len(named) == 1 else ""
     return shared.confirmed(
-        ID,
         job,
         replace(worst, variable=variable, is_expandable=is_expandable),
         confidence=0.7,

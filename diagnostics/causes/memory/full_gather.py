@@ -10,7 +10,6 @@ from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
 from diagnostics.contract.formatting import Bytes
 
-ID = "memory.full_gather"
 _TEXTS = Texts(__file__)
 LEAST_UNWEIGHED_BYTES = 1 << 20
 """Smaller gathers are not reported where the peak is not known."""
@@ -48,7 +47,7 @@ def _words(
     )
 
 
-def _part(call: Gather, whole_bytes: int, is_least: bool = False) -> list[Finding]:
+def _part(call: Gather, whole_bytes: int, is_least: bool = False) -> Finding:
     """Rule it out by the largest gather of parameters, which are so many bytes, or (`is_least`) no fewer."""
     part = call.full_bytes / whole_bytes
     said = ["not_whole" if part < shared.ALMOST_ALL else "small"]
@@ -56,10 +55,10 @@ def _part(call: Gather, whole_bytes: int, is_least: bool = False) -> list[Findin
         said.append("large_root")
     said.append("of_least" if is_least else "of_whole")
     gathered, whole = Bytes(call.full_bytes), Bytes(whole_bytes)
-    return [_TEXTS.ruled_out(said, gathered=gathered, part=f"{part:.0%}", whole=whole)]
+    return _TEXTS.ruled_out(said, gathered=gathered, part=f"{part:.0%}", whole=whole)
 
 
-def decide(job: JobMemory) -> list[Finding]:
+def decide(job: JobMemory) -> Finding:
     """Compare the largest gather of parameters with the size of the whole model."""
     whole, peak = job.size.gather_bytes, job.peak()
     gathers = [(call, rank.rank) for rank in job.ranks.values() for call in _parameter_gathers(job, rank)]
@@ -77,7 +76,6 @@ def decide(job: JobMemory) -> list[Finding]:
             saved = max(0, (layers - shared.UNITS_IN_USE) * block)
         item = EvidenceItem(call.evidence, call.file, _TEXTS.phrase("seen", call=call))
         return shared.confirmed(
-            ID,
             job,
             worded(
                 _words,
@@ -100,16 +98,16 @@ def decide(job: JobMemory) -> list[Finding]:
     if largest is not None and whole:
         return _part(largest, whole)
     if job.size.shards == 1:
-        return shared.unsharded(ID, job)
+        return shared.unsharded(job)
     if largest is not None and largest.full_bytes < shared.ALMOST_ALL * job.least_bytes():
         return _part(largest, job.least_bytes(), is_least=True)
     traffic = [record for rank in job.ranks.values() for record in (rank.trace, rank.flight, rank.ring)]
     if any(record.gathers for record in traffic if record is not None):
         said = "one_unit" if largest is not None and largest.kind == "unit" else "no_size"
-        return [_TEXTS.undecided([said, "open"], size=Bytes(largest.full_bytes if largest is not None else 0))]
+        return _TEXTS.undecided([said, "open"], size=Bytes(largest.full_bytes if largest is not None else 0))
     if any(rank.trace or rank.flight for rank in job.ranks.values()):
-        return shared.absent(ID, "no_gather")
-    return shared.not_recorded(ID, job, "collectives")
+        return shared.absent("no_gather")
+    return shared.not_recorded(job, "collectives")
 
 
 def _parameter_gathers(job: JobMemory, rank: RankMemory) -> list[Gather]:

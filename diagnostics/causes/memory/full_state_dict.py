@@ -11,7 +11,6 @@ from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
 from diagnostics.contract.formatting import Bytes, counted, sentence
 
-ID = "memory.full_state_dict"
 _TEXTS = Texts(__file__)
 ALIVE = 0.5
 """Of all parameters, alive at one moment: a state dict that is written tensor by tensor holds one of them."""
@@ -44,13 +43,12 @@ def _words(
     )
 
 
-def decide(job: JobMemory) -> list[Finding]:
+def decide(job: JobMemory) -> Finding:
     """Add up what is gathered outside the steps, and what of it is alive at one moment; or see where memory ran out."""
     if saving := [record for record in job.ran_out if record.device == "cuda" and record.saving]:
         ranks = tuple(record.rank for record in saving if record.rank is not None)
         who = sentence(shared.rank_names(ranks)) if ranks else "A rank"
         return shared.confirmed(
-            ID,
             job,
             _TEXTS.facts(who=who, function=saving[0].saving, messages=counted(len(saving[:4]), "message")),
             confidence=0.85,
@@ -68,16 +66,15 @@ def decide(job: JobMemory) -> list[Finding]:
         if not whole or total < shared.ALMOST_ALL * whole or len(calls) < 2 * times:
             continue
         if rank.curve is None:
-            return shared.not_recorded(ID, job, "lifetimes")
+            return shared.not_recorded(job, "lifetimes")
         alive, calls = _alive_together(rank), calls[: len(calls) // times]
         if alive < ALIVE * whole:
-            return [_TEXTS.ruled_out(gathers=len(calls), alive=Bytes(alive), whole=Bytes(whole))]
+            return _TEXTS.ruled_out(gathers=len(calls), alive=Bytes(alive), whole=Bytes(whole))
         dumps = [call for rank in job.ranks.values() if rank.flight for call in _of_state_dict(rank.flight.gathers)]
         call = next((call for call in (*calls, *dumps) if call.site is not None), calls[0])
         ranks = job.ranks_of(job.ranks, calls[0].ranks)
         item = EvidenceItem(call.evidence, call.file, _TEXTS.phrase("seen", gathers=len(calls), total=total))
         return shared.confirmed(
-            ID,
             job,
             worded(
                 _words,
@@ -97,10 +94,10 @@ def decide(job: JobMemory) -> list[Finding]:
             evidence=(item, *shared.peak_items(job)),
         )
     if job.size.shards == 1:
-        return shared.unsharded(ID, job)
+        return shared.unsharded(job)
     if any(rank.trace or rank.flight for rank in job.ranks.values()):
-        return shared.absent(ID, "no_state_dict")
-    return shared.not_recorded(ID, job, "collectives")
+        return shared.absent("no_state_dict")
+    return shared.not_recorded(job, "collectives")
 
 
 def _of_state_dict(calls: Sequence[Gather]) -> list[Gather]:

@@ -7,7 +7,6 @@ from diagnostics.contract.findings import EvidenceItem, Finding, Where
 from diagnostics.evidence.endings import UNNAMED, Ending
 from diagnostics.evidence.rank_endings import memory_kills
 
-ID = "memory.host"
 _TEXTS = Texts(__file__)
 _HOST = ("cgroup", "host_memory", "host_allocation")
 """Details of endings that the host's memory is behind."""
@@ -19,7 +18,7 @@ def _said(end: Ending, worker: bool) -> list[str]:
     return ["worker" if worker else own, *(["raise_limit"] if end.detail == "cgroup" else []), "less"]
 
 
-def decide(stall: Stall) -> list[Finding]:
+def decide(stall: Stall) -> Finding:
     """Decide from how the ranks ended, and from what the kernel, Slurm and Kubernetes say about processes they killed.
 
     A worker of the data loader that SIGKILL ended counts beside such a line only: anybody may have sent that signal.
@@ -29,28 +28,25 @@ def decide(stall: Stall) -> list[Finding]:
     workers = [end for end in ends.values() if end.detail == "data_loader_sigkill"] if killed and not hosts else []
     guilty = hosts or workers
     if not guilty:
-        return [_TEXTS.undecided()]
+        return _TEXTS.undecided()
     case = next((case for case in stall.endings if any(end in guilty for end in case.endings)), None)
     ranks = tuple(sorted(end.rank for end in guilty if end.rank != UNNAMED))
     places = [(end.rank, frame) for end in guilty[:4] if (frame := line(end))]
     lines = [EvidenceItem("log", fact.file, fact.text, fact.line) for fact in killed[:4]]
-    return [
-        Finding(
-            cause=ID,
-            status="confirmed",
-            facts=_TEXTS.facts(
-                _said(guilty[0], bool(workers)),
-                who=ranks or _TEXTS.phrase("process"),
-                what=guilty[0].what.rstrip("."),
-            ),
-            confidence=0.9 if workers or UNNAMED in ends else 0.95,
-            ranks=ranks,
-            victims=tuple(rank for rank in case.victims if rank not in ranks) if case else (),
-            step=next((end.step for end in guilty if end.step is not None), None),
-            where=tuple(Where(rank if rank != UNNAMED else None, at.file, at.line, at.function) for rank, at in places),
-            evidence=tuple(dict.fromkeys((*(end.evidence for end in guilty[:4]), *lines))),
-        )
-    ]
+    return Finding(
+        status="confirmed",
+        facts=_TEXTS.facts(
+            _said(guilty[0], bool(workers)),
+            who=ranks or _TEXTS.phrase("process"),
+            what=guilty[0].what.rstrip("."),
+        ),
+        confidence=0.9 if workers or UNNAMED in ends else 0.95,
+        ranks=ranks,
+        victims=tuple(rank for rank in case.victims if rank not in ranks) if case else (),
+        step=next((end.step for end in guilty if end.step is not None), None),
+        where=tuple(Where(rank if rank != UNNAMED else None, at.file, at.line, at.function) for rank, at in places),
+        evidence=tuple(dict.fromkeys((*(end.evidence for end in guilty[:4]), *lines))),
+    )
 
 
 CAUSE = declared(__file__, explain, decide)

@@ -62,7 +62,6 @@ def slope(points: Sequence[tuple[int, int]]) -> float:
     return median(slopes) if slopes else 0.0
 
 
-ID = "memory.leak"
 _TEXTS = Texts(__file__)
 LEAST_BYTES = 64 << 10
 """A step that leaves less behind would need a million steps to fill a device."""
@@ -123,7 +122,7 @@ class Leftover(Struct, frozen=True):
         )
 
 
-def decide(job: JobMemory) -> list[Finding]:
+def decide(job: JobMemory) -> Finding:
     """Look for what every step of a window leaves behind at the same place, else for a rise that does not end."""
     all_ranks = list(job.ranks.values())
     leftovers = [
@@ -134,30 +133,29 @@ def decide(job: JobMemory) -> list[Finding]:
         return _confirmed(job, leftovers)
     if leftovers:
         ranks = shared.rank_names(leftover.rank for leftover in leftovers)
-        return [_TEXTS.undecided(["few", "four_steps" if job.is_dtk else "four_profiled"], who=ranks)]
+        return _TEXTS.undecided(["few", "four_steps" if job.is_dtk else "four_profiled"], who=ranks)
     windows = [len(rank.curve.steps) for rank in traced if rank.curve is not None]
     if any(count >= 2 for count in windows):
-        return [_TEXTS.ruled_out("freed", later=max(windows) - 1)]
+        return _TEXTS.ruled_out("freed", later=max(windows) - 1)
     series = [grown for rank in all_ranks if (grown := _series(rank)) is not None and grown[1].steps >= LONG]
     if series:
         grows = Bytes(max(0.0, *(grown.second_half for _, grown in series)))
-        return [_TEXTS.ruled_out("flat", grows=grows)]
+        return _TEXTS.ruled_out("flat", grows=grows)
     unmarked = [rank for rank in traced if rank.curve is not None and not rank.curve.steps]
     if unmarked:
         kept = _between_backwards(job, unmarked)
         size, ranks = Bytes(max(kept.values(), default=0)), shared.rank_names(kept)
-        return [_TEXTS.undecided(["between_backwards" if kept else "unmarked", "mark"], size=size, who=ranks)]
-    return shared.not_recorded(ID, job, "steps")
+        return _TEXTS.undecided(["between_backwards" if kept else "unmarked", "mark"], size=size, who=ranks)
+    return shared.not_recorded(job, "steps")
 
 
-def _confirmed(job: JobMemory, leftovers: list[Leftover]) -> list[Finding]:
+def _confirmed(job: JobMemory, leftovers: list[Leftover]) -> Finding:
     worst = max(leftovers, key=lambda leftover: (leftover.per_step_bytes, -leftover.rank))
     ranks = sorted(leftover.rank for leftover in leftovers)
     run = job.evidence.run
     steps = run.get("train.steps") if run is not None else None
     steps = steps if isinstance(steps, int) and steps > 0 else ASSUMED_STEPS
     return shared.confirmed(
-        ID,
         job,
         replace(worst, total_steps=steps),
         confidence=worst.confidence,

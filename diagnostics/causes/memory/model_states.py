@@ -9,7 +9,6 @@ from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
 from diagnostics.contract.formatting import Bytes
 
-ID = "memory.model_states"
 _TEXTS = Texts(__file__)
 TOO_MUCH = 0.9
 """Of the device: model states beyond this leave no room for a step (an estimate over 80% of the device is where
@@ -39,12 +38,11 @@ def _placing(job: JobMemory) -> RanOut | None:
     return None
 
 
-def decide(job: JobMemory) -> list[Finding]:
+def decide(job: JobMemory) -> Finding:
     """Compare the model states of one rank with what it may use."""
     states, capacity = job.size.states(), job.capacity()
     if states is None and (record := _placing(job)) is not None:
         return shared.confirmed(
-            ID,
             job,
             _TEXTS.facts(
                 placing=record.placing,
@@ -58,16 +56,15 @@ def decide(job: JobMemory) -> list[Finding]:
             evidence=(record.item,),
         )
     if states is None:
-        return shared.not_recorded(ID, job, "model")
+        return shared.not_recorded(job, "model")
     if capacity is None and job.out_of_memory:
-        return shared.not_recorded(ID, job, "capacity", total=Bytes(states.total))
+        return shared.not_recorded(job, "capacity", total=Bytes(states.total))
     if capacity is None or states.total < TOO_MUCH * capacity.size_bytes:
         size = Bytes(capacity.size_bytes) if capacity else None
         said = "fit" if size is not None else "fit_unknown"
-        return [_TEXTS.ruled_out(said, total=Bytes(states.total), size=size)]
+        return _TEXTS.ruled_out(said, total=Bytes(states.total), size=size)
     detail = _TEXTS.phrase("seen", states=states, capacity=capacity.size_bytes)
     return shared.confirmed(
-        ID,
         job,
         worded(_words, states=states, capacity_bytes=capacity.size_bytes, model=job.size, is_dtk=job.is_dtk),
         confidence=0.95,

@@ -7,13 +7,12 @@ from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import Bytes
 
-ID = "memory.non_torch"
 _TEXTS = Texts(__file__)
 LEAST_OUTSIDE = 0.15
 """Of the device; a CUDA context takes 0.3 to 0.6 GiB, a communicator of NCCL 0.5 to 0.7 GiB (4 x A100)."""
 
 
-def decide(job: JobMemory) -> list[Finding]:
+def decide(job: JobMemory) -> Finding:
     """Subtract what PyTorch holds from what is in use on the device."""
     messages = [
         (outside, total, record)
@@ -27,11 +26,10 @@ def decide(job: JobMemory) -> list[Finding]:
         if outside < max(LEAST_OUTSIDE * total, requested) or own_limit:
             return _little(outside)
         if record.in_use_bytes is None and (record.free_bytes or 0) >= requested > 0:
-            return [_TEXTS.undecided(free=Bytes(record.free_bytes or 0), size=Bytes(requested))]
+            return _TEXTS.undecided(free=Bytes(record.free_bytes or 0), size=Bytes(requested))
         holder = "unknown" if record.in_use_bytes is None and record.listed_bytes is None else "others"
         holder = holder if holder == "unknown" or 2 * record.other_bytes > outside else "own"
         return shared.confirmed(
-            ID,
             job,
             _TEXTS.facts(
                 holder,
@@ -46,16 +44,16 @@ def decide(job: JobMemory) -> list[Finding]:
             evidence=(record.item,),
         )
     if job.on_cpu:
-        return shared.absent(ID, "on_cpu")
+        return shared.absent("on_cpu")
     last = [rank.steps[-1].peak_reserved_bytes or 0 for rank in job.ranks.values() if rank.steps]
     used = [device.peak_bytes for node in job.nodes.values() for device in node.devices.values()]
     if not any(last) or not used:
-        return shared.not_recorded(ID, job, "device")
+        return shared.not_recorded(job, "device")
     return _little(max(0, max(used) - max(last)))
 
 
-def _little(outside_bytes: int) -> list[Finding]:
-    return [_TEXTS.ruled_out(size=Bytes(outside_bytes))]
+def _little(outside_bytes: int) -> Finding:
+    return _TEXTS.ruled_out(size=Bytes(outside_bytes))
 
 
 CAUSE = declared(__file__, read, decide)

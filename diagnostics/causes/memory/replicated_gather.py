@@ -13,7 +13,6 @@ from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
 from diagnostics.contract.formatting import Bytes
 from diagnostics.evidence.model import Frame
 
-ID = "memory.replicated_gather"
 _TEXTS = Texts(__file__)
 LEAST_SHARE = 0.05
 """Of the peak, for one call's output; a quarter of it for what each step adds to what is kept."""
@@ -60,7 +59,7 @@ def _words(
     )
 
 
-def decide(job: JobMemory) -> list[Finding]:
+def decide(job: JobMemory) -> Finding:
     """Weigh the gathers of the user's code by their outputs and by what of them is kept."""
     peak = job.peak() or job.size.parameter_bytes
     worst = max(_sites(job), key=lambda site: (site.retained_bytes, site.call.full_bytes), default=None)
@@ -70,7 +69,6 @@ def decide(job: JobMemory) -> list[Finding]:
         ranks = job.ranks_of(worst.ranks, call.ranks)
         item = EvidenceItem(call.evidence, call.file, _TEXTS.phrase("seen", calls=worst.calls, call=call))
         return shared.confirmed(
-            ID,
             job,
             worded(
                 _words,
@@ -88,12 +86,12 @@ def decide(job: JobMemory) -> list[Finding]:
             evidence=(item, *shared.peak_items(job)),
         )
     if worst is not None:
-        return [_TEXTS.ruled_out(size=Bytes(worst.call.full_bytes))]
+        return _TEXTS.ruled_out(size=Bytes(worst.call.full_bytes))
     flights = [rank.flight for rank in job.ranks.values() if rank.flight is not None]
     flights = [flight for flight in flights if all(call.kind != "unknown" for call in flight.gathers)]
     if flights or any(rank.ring or rank.trace for rank in job.ranks.values()):
-        return shared.absent(ID, "no_other_gather")
-    return shared.not_recorded(ID, job, "callers")
+        return shared.absent("no_other_gather")
+    return shared.not_recorded(job, "callers")
 
 
 def _sites(job: JobMemory) -> list[Site]:

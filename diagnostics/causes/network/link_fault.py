@@ -94,23 +94,20 @@ def _words(finding: Finding, faults: LinkFaults) -> Text:
     return _TEXTS(finding, said, parts=parts, common=faults.common, lines=lines)
 
 
-def decide(faults: LinkFaults) -> list[Finding]:
+def decide(faults: LinkFaults) -> Finding:
     """Decide from NCCL's InfiniBand errors and from what the network's driver says."""
     lines = (*faults.completions, *faults.ports, *faults.unreached)
     if not lines:
-        return [_TEXTS.undecided(["followed" if faults.followed else "down" if faults.down else "none", "open"])]
-    return [
-        Finding(
-            cause="network.link_fault",
-            status="confirmed",
-            facts=worded(_words, faults=faults),
-            confidence=_CONFIDENCE,
-            victims=tuple(sorted({fact.rank for fact in lines if fact.rank is not None})),
-            evidence=tuple(
-                EvidenceItem("log", fact.file, fact.text, fact.line) for fact in (*lines, *faults.down)[:_SHOWN]
-            ),
-        )
-    ]
+        return _TEXTS.undecided(["followed" if faults.followed else "down" if faults.down else "none", "open"])
+    return Finding(
+        status="confirmed",
+        facts=worded(_words, faults=faults),
+        confidence=_CONFIDENCE,
+        victims=tuple(sorted({fact.rank for fact in lines if fact.rank is not None})),
+        evidence=tuple(
+            EvidenceItem("log", fact.file, fact.text, fact.line) for fact in (*lines, *faults.down)[:_SHOWN]
+        ),
+    )
 
 
 CAUSE = declared(__file__, link_faults, decide)

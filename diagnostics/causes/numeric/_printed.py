@@ -7,9 +7,8 @@ from diagnostics.contract.findings import Finding
 _TEXTS = Texts(__file__)
 
 
-def not_to_the_end(cause: str, job: PrintedSteps) -> Finding:
+def not_to_the_end(name: str, job: PrintedSteps) -> Finding:
     """Return that the printed steps show nothing of a cause, by the row of its name; without such steps it is open."""
-    name = cause.partition(".")[2]
     if job.count:
-        return _TEXTS.ruled_out(name, cause, count=job.count)
-    return _TEXTS.undecided([name, "open"], cause, count=0)
+        return _TEXTS.ruled_out(name, count=job.count)
+    return _TEXTS.undecided([name, "open"], count=0)

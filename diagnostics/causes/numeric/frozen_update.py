@@ -9,7 +9,6 @@ from diagnostics.causes.numeric._printed import not_to_the_end
 from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import Phrase
 
-ID = "numeric.frozen_update"
 _TEXTS = Texts(__file__)
 _EXACT = 6
 """Characters of a loss, as `0.6931`: one that is printed with fewer digits repeats by itself."""
@@ -25,17 +24,17 @@ def _shows(course: Course) -> Phrase | None:
     return _TEXTS.phrase("same_loss", loss=same[0][1], steps=len(same)) if is_exact else None
 
 
-def decide(job: PrintedSteps) -> list[Finding]:
+def decide(job: PrintedSteps) -> Finding:
     """Decide from gradient norms of 0, a loss that stays the same to its last digit, or another run that learns."""
     ends = [parts[-1] for log in job.logs if (parts := courses(log))]
     case = next(((course, shows) for course in ends if (shows := _shows(course))), None)
     if case is None and (beside := frozen_beside(job)):
         case = beside, _TEXTS.phrase("beside")
     if case is None:
-        return [not_to_the_end(ID, job)]
+        return not_to_the_end("frozen_update", job)
     item = EvidenceItem("log", case[0].file, case[1], case[0].rows[-1][3])
     facts = _TEXTS.facts(shows=case[1])
-    return [Finding(cause=ID, status="confirmed", facts=facts, confidence=0.8, evidence=(item,))]
+    return Finding(status="confirmed", facts=facts, confidence=0.8, evidence=(item,))
 
 
 CAUSE = declared(__file__, printed_steps, decide)

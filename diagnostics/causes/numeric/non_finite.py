@@ -25,7 +25,6 @@ from diagnostics.contract.findings import (
 from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import Evidence, RankError, RunEvidence
 
-ID = "numeric.non_finite"
 _TEXTS = Texts(__file__)
 RISING = 1.5
 """Loss over its lowest value from which it counts as having risen before it broke."""
@@ -100,7 +99,7 @@ def _facts(said: str, settings: Settings, step: int | None = None, **figures: ob
     return _TEXTS.facts([said, *settings.said(), detect], step=step, half_rate=half, **figures)
 
 
-def decide(figures: Figures) -> list[Finding]:
+def decide(figures: Figures) -> Finding:
     """Decide by what tells most: own losses, gradients, anomaly detection, global figures, own checks, the log."""
     evidence, metrics, run = figures.evidence, figures.metrics, figures.evidence.run
     if run is not None:
@@ -131,12 +130,12 @@ def decide(figures: Figures) -> list[Finding]:
     if metrics is None and (finding := _by_log(evidence)):
         return finding
     if metrics is not None and metrics.records:
-        return [_TEXTS.ruled_out(count=metrics.records)]
-    return [_TEXTS.undecided("no_record" if run is not None else "open")]
+        return _TEXTS.ruled_out(count=metrics.records)
+    return _TEXTS.undecided("no_record" if run is not None else "open")
 
 
-def _confirmed(facts: Facts, confidence: float, **more: Any) -> list[Finding]:
-    return [Finding(cause=ID, status="confirmed", facts=facts, confidence=confidence, **more)]
+def _confirmed(facts: Facts, confidence: float, **more: Any) -> Finding:
+    return Finding(status="confirmed", facts=facts, confidence=confidence, **more)
 
 
 def _first_events(run: RunEvidence, figure: str) -> list[_Event]:
@@ -151,7 +150,7 @@ def _first_events(run: RunEvidence, figure: str) -> list[_Event]:
     return [event for event in first.values() if event.step == earliest]
 
 
-def _by_losses(figures: Figures, run: RunEvidence, first: list[_Event]) -> list[Finding]:
+def _by_losses(figures: Figures, run: RunEvidence, first: list[_Event]) -> Finding:
     """Blame the ranks whose own losses broke first, unless all did at once."""
     metrics, step, ranks = figures.metrics, first[0].step, tuple(event.rank for event in first)
     world = figures.evidence.world_size or len(run.events)
@@ -180,7 +179,7 @@ def _by_losses(figures: Figures, run: RunEvidence, first: list[_Event]) -> list[
     )
 
 
-def _by_gradient(figures: Figures, run: RunEvidence, first: list[_Event]) -> list[Finding]:
+def _by_gradient(figures: Figures, run: RunEvidence, first: list[_Event]) -> Finding:
     """Blame nobody: the reduced gradient is the same on all ranks."""
     named = [event.fields for event in first if event.fields.get("parameter")]
     logged = named or [event.fields for event in first if event.fields.get("parameters_seen")] or [{}]
@@ -197,7 +196,7 @@ def _by_gradient(figures: Figures, run: RunEvidence, first: list[_Event]) -> lis
     return _confirmed(facts, confidence=0.95, step=step, evidence=items, ranks=ranks, cost=cost)
 
 
-def _by_anomaly(raised: list[RankError]) -> list[Finding]:
+def _by_anomaly(raised: list[RankError]) -> Finding:
     """Blame the ranks on which anomaly detection stopped the backward pass."""
     error = raised[0]
     match = _ANOMALY.search(error.message)
@@ -210,13 +209,13 @@ def _by_anomaly(raised: list[RankError]) -> list[Finding]:
     return _confirmed(facts, confidence=0.95, step=error.step, evidence=_items(raised), ranks=ranks, where=where)
 
 
-def _by_log(evidence: Evidence) -> list[Finding]:
+def _by_log(evidence: Evidence) -> Finding | None:
     """Blame nobody: mostly one rank prints, and a loss that was reduced is NaN on all."""
     printed = [fact for fact in evidence.facts if fact.kind == "non_finite_loss"]
     if not printed:
         cases = [(log, case) for log in printed_steps(evidence).logs if (case := non_finite_to_the_end(log))]
         if not cases:
-            return []
+            return None
         log, case = max(cases, key=lambda pair: pair[1].lasting)
         place = _TEXTS.phrase("in_log", at=f"{log.file}:{case.line}")
         item = EvidenceItem("log", log.file, _TEXTS.phrase("onwards"), case.line)

@@ -5,20 +5,19 @@ from diagnostics.analysis.printed_steps import PrintedSteps, printed_steps
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import EvidenceItem, Finding
 
-ID = "numeric.normalisation"
 _TEXTS = Texts(__file__)
 
 
-def decide(job: PrintedSteps) -> list[Finding]:
+def decide(job: PrintedSteps) -> Finding:
     """Decide from two runs that print the same steps: one ratio at all of them, and a whole number."""
     case = next(multiples(job), None)
     if case is None:
-        return [_TEXTS.undecided()]
+        return _TEXTS.undecided()
     figure, factor, one, other = case
     items = tuple(EvidenceItem("log", run.file, f"{figure} {run.rows[0][1]:g}", run.rows[0][3]) for run in (one, other))
     name = "loss" if figure == "loss" else "gradient norm"
     facts = _TEXTS.facts(name=name, factor=factor, one=one.file, other=other.file)
-    return [Finding(cause=ID, status="confirmed", facts=facts, confidence=0.85, evidence=items)]
+    return Finding(status="confirmed", facts=facts, confidence=0.85, evidence=items)
 
 
 CAUSE = declared(__file__, printed_steps, decide)

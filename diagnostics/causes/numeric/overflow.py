@@ -9,7 +9,6 @@ from diagnostics.causes.numeric._printed import not_to_the_end
 from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.evidence.model import shortened
 
-ID = "numeric.overflow"
 _TEXTS = Texts(__file__)
 _GAVE_UP = re.compile(
     r"loss scale already at minimum|Minimum loss scale reached|[Ll]oss scale .{0,40}\b(?:below|under) .{0,20}minimum"
@@ -17,7 +16,7 @@ _GAVE_UP = re.compile(
 """DeepSpeed, fairseq, and what others say."""
 
 
-def decide(job: PrintedSteps) -> list[Finding]:
+def decide(job: PrintedSteps) -> Finding:
     """Decide from skipped steps that continue to the end of the log, and from the error with which trainers give up.
 
     A few skipped steps at the start are how a loss scale is found.
@@ -26,26 +25,23 @@ def decide(job: PrintedSteps) -> list[Finding]:
     error = gave_up[0] if gave_up else None
     case = next((case for log in job.logs if (case := skipped_to_the_end(log))), None)
     if case is None and error is None:
-        return [not_to_the_end(ID, job)]
+        return not_to_the_end("overflow", job)
     items = [EvidenceItem("log", case.file, _TEXTS.phrase("seen", count=case.count), case.line)] if case else []
     items += [EvidenceItem("error", error.file, shortened(error.message, 200), error.line or None)] if error else []
     said = [] if case is None else ["skipped" if math.isnan(case.scale) else "skipped_scale"]
     said += [] if error is None else ["gave_up"]
-    return [
-        Finding(
-            cause=ID,
-            status="confirmed",
-            facts=_TEXTS.facts(
-                [*said, "usual"],
-                count=case.count if case else 0,
-                scale=case.scale if case else 0.0,
-                error=shortened(error.message, 160) if error else "",
-            ),
-            confidence=0.95 if error is not None else 0.9,
-            victims=tuple(sorted({error.rank for error in gave_up if error.rank is not None})),
-            evidence=tuple(items),
-        )
-    ]
+    return Finding(
+        status="confirmed",
+        facts=_TEXTS.facts(
+            [*said, "usual"],
+            count=case.count if case else 0,
+            scale=case.scale if case else 0.0,
+            error=shortened(error.message, 160) if error else "",
+        ),
+        confidence=0.95 if error is not None else 0.9,
+        victims=tuple(sorted({error.rank for error in gave_up if error.rank is not None})),
+        evidence=tuple(items),
+    )
 
 
 CAUSE = declared(__file__, printed_steps, decide)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from msgspec import Struct, ValidationError, convert
-from msgspec.structs import replace
 
 from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.causes.declared import Texts, declared
@@ -17,7 +16,6 @@ from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.evidence.model import Evidence, RunEvidence
 from diagnostics.evidence.values import Rank
 
-ID = "numeric.rank_divergence"
 _TEXTS = Texts(__file__)
 MAX_SHOWN = 8
 """Ranks that are listed, and events that are shown as evidence."""
@@ -46,40 +44,38 @@ def _words(finding: Finding, is_tie: bool, equal_step: int | None, parameter: st
     return _TEXTS(finding, "tie" if is_tie else "usual", since=since, place=place)
 
 
-def decide(figures: Figures) -> list[Finding]:
+def decide(figures: Figures) -> Finding:
     """Read what the run found when it compared the replicas of data parallelism."""
-    return compared(figures, ID, _words, lambda difference: difference.dimension != "tp", _without)
+    return compared(figures, _words, lambda difference: difference.dimension != "tp", _without)
 
 
 def compared(
     figures: Figures,
-    cause: str,
     words: Callable[..., Text],
     of: Callable[[Difference], bool],
     without: Callable[[Evidence, RunEvidence], Finding | None],
-) -> list[Finding]:
+) -> Finding:
     """Return what the run found when it compared ranks that should hold the same.
 
     Args:
         figures: of the run.
-        cause: its id.
         words: of a confirmed finding, as `_words`.
         of: whether a difference that the run found is of this cause.
         without: says why there is nothing to compare; None = there is.
     """
     evidence, run = figures.evidence, figures.evidence.run
     if run is None:
-        return [_TEXTS.undecided("open", cause)]
+        return _TEXTS.undecided("open")
     drifted = [(rank, difference) for rank, difference in _differences(run) if of(difference)]
     if drifted:
-        return [replace(_drifted(evidence, run, drifted, words), cause=cause)]
+        return _drifted(evidence, run, drifted, words)
     if (nothing := without(evidence, run)) is not None:
-        return [nothing]
+        return nothing
     if equal := _equal_steps(run):
-        return [_TEXTS.ruled_out("equal", cause, last=max(equal), count=len(equal))]
+        return _TEXTS.ruled_out("equal", last=max(equal), count=len(equal))
     if run.get("record.level") == "off" or not run.get("record.replica_hash_every", 0):
-        return [_TEXTS.undecided("not_compared", cause)]
-    return [_TEXTS.undecided("too_early", cause)]
+        return _TEXTS.undecided("not_compared")
+    return _TEXTS.undecided("too_early")
 
 
 def _without(evidence: Evidence, run: RunEvidence) -> Finding | None:
@@ -121,7 +117,6 @@ def _drifted(
         row = "seen_parameter" if difference.parameter else "seen"
         items.append(EvidenceItem("events", file, _TEXTS.phrase(row, step=step, event=difference)))
     return Finding(
-        cause=ID,
         status="confirmed",
         facts=worded(
             words,

@@ -8,7 +8,6 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.numeric._printed import not_to_the_end
 from diagnostics.contract.findings import EvidenceItem, Finding
 
-ID = "numeric.spike"
 _TEXTS = Texts(__file__)
 _GRADIENT = 3.0
 """Ratio of the gradient norm after a jump to the one before by which the jump is the training's, not the data's."""
@@ -27,23 +26,20 @@ def _figures(case: Jump) -> dict[str, Any]:
     }
 
 
-def decide(job: PrintedSteps) -> list[Finding]:
+def decide(job: PrintedSteps) -> Finding:
     """Decide from the losses: a jump far above their noise that lasts, or a climb to far above the first ones."""
     case = next((case for find in (jump, climb) for log in job.logs if (case := find(log))), None)
     if case is None:
-        return [not_to_the_end(ID, job)]
+        return not_to_the_end("spike", job)
     by_gradient = case.norms is not None and case.norms[1] > _GRADIENT * case.norms[0]
-    return [
-        Finding(
-            cause=ID,
-            status="confirmed",
-            facts=_TEXTS.facts("usual" if case.at_once else "climb", **_figures(case)),
-            # Of a loss that never fell it is not known that training is to make it smaller (RL).
-            confidence=(0.9 if by_gradient else 0.75) if case.fell or job.known_task else _UNSURE,
-            step=None if math.isnan(case.step) or case.step < 1 else int(case.step),
-            evidence=(EvidenceItem("log", case.file, _TEXTS.phrase("seen", case=case), case.line),),
-        )
-    ]
+    return Finding(
+        status="confirmed",
+        facts=_TEXTS.facts("usual" if case.at_once else "climb", **_figures(case)),
+        # Of a loss that never fell it is not known that training is to make it smaller (RL).
+        confidence=(0.9 if by_gradient else 0.75) if case.fell or job.known_task else _UNSURE,
+        step=None if math.isnan(case.step) or case.step < 1 else int(case.step),
+        evidence=(EvidenceItem("log", case.file, _TEXTS.phrase("seen", case=case), case.line),),
+    )
 
 
 CAUSE = declared(__file__, printed_steps, decide)

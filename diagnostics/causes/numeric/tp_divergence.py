@@ -10,7 +10,6 @@ from diagnostics.causes.numeric.rank_divergence import compared
 from diagnostics.contract.findings import Finding, Text
 from diagnostics.evidence.model import Evidence, RunEvidence
 
-ID = "numeric.tp_divergence"
 _TEXTS = Texts(__file__)
 INPUTS = "inputs"
 """What the run calls the samples of a step among the parameters that it compares."""
@@ -30,9 +29,9 @@ def _without(evidence: Evidence, run: RunEvidence) -> Finding | None:
     return _TEXTS.ruled_out() if tp == 1 else None
 
 
-def decide(figures: Figures) -> list[Finding]:
+def decide(figures: Figures) -> Finding:
     """Read what the run found when it compared the ranks of each tensor-parallel group."""
-    return compared(figures, ID, _words, lambda difference: difference.dimension == "tp", _without)
+    return compared(figures, _words, lambda difference: difference.dimension == "tp", _without)
 
 
 CAUSE = declared(__file__, read, decide)

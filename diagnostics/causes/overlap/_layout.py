@@ -17,21 +17,20 @@ LEAST = 5
 """Logged steps from which on a median says something."""
 
 
-def nothing(figures: Figures, cause: str, degree: str, figure: str) -> Finding | None:
+def nothing(figures: Figures, degree: str, figure: str) -> Finding | None:
     """Return why the records of a run do not show a degree of parallelism at work; None = they do."""
     run, metrics = figures.evidence.run, figures.metrics
     if run is None:
-        return _TEXTS.undecided("no_record", cause)
+        return _TEXTS.undecided("no_record")
     if run.get(f"parallel.{degree}", 1) == 1:
-        return _TEXTS.ruled_out("degree_1", cause, degree=degree)
+        return _TEXTS.ruled_out("degree_1", degree=degree)
     if metrics is None or len(metrics.recent.get(figure, ())) < LEAST:
-        return _TEXTS.undecided("few_steps", cause, least=LEAST)
+        return _TEXTS.undecided("few_steps", least=LEAST)
     return None
 
 
 def slow(
     figures: Figures,
-    cause: str,
     words: Callable[..., Text],
     share: float,
     ranks: tuple[int, ...],
@@ -46,7 +45,6 @@ def slow(
     step_ms = 1e3 * (metrics.typical("step_time_s") or 0.0)
     ms = round(share * step_ms, 3)
     return Finding(
-        cause=cause,
         status="confirmed",
         facts=worded(words, cost=TEXTS.phrase("cost", ms=ms, step_ms=step_ms, unit="step"), **facts),
         confidence=confidence,

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from diagnostics.analysis.step_profile.overview import SHARE, Overview, overview
 from diagnostics.analysis.step_profile.profile import CallProfile
@@ -79,19 +78,18 @@ def step_cause(
     """Return a cause that `decide` decides where the traces can be used and no guard answers before it.
 
     Without a trace `untraced` may answer, by what logs say.
-    Findings get the cause's id here. Nothing is concluded from traces that an instrument spoilt, but the instrument.
+    Nothing is concluded from traces that an instrument spoilt, but the instrument.
     """
 
-    def decide_usable(view: Overview) -> Sequence[Finding]:
+    def decide_usable(view: Overview) -> Finding:
         if view.unusable and not (despite_instrument and view.unusable == "instrumented"):
             answer: Finding | None = untraced(view) if not view.profiles else None
             answer = answer or TEXTS.undecided(view.unusable)
         else:
             answer = next(filter(None, (guard(view) for guard in unless)), None)
-        return [replace(answer or decide(view), cause=cause.id)]
+        return answer or decide(view)
 
-    cause = declared(file, overview, decide_usable)
-    return cause
+    return declared(file, overview, decide_usable)
 
 
 def judged(
@@ -117,7 +115,7 @@ def judged(
         of_transfer: the cost is exposed transfer, which holds waiting as well while not all ranks were traced.
     """
     if not view.worth(facts.cost.ms):
-        return Finding(cause="", status="ruled_out", facts=facts)
+        return Finding(status="ruled_out", facts=facts)
     items = list(details)
     if of_transfer and not view.split:
         items.append(TEXTS.phrase("unsplit", why=unsplit(view)))
@@ -125,7 +123,6 @@ def judged(
     files = {profile.rank: profile.file for profile in view.profiles}
     file = files.get(ranks[0] if ranks else -1, view.profiles[0].file)
     return Finding(
-        cause="",
         status="confirmed",
         facts=facts,
         confidence=confidence,

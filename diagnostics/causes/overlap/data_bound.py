@@ -34,7 +34,6 @@ def printed(view: Overview) -> Finding | None:
             return _TEXTS.ruled_out("few_printed", **figures)
         line, _, waited_s = max(times, key=lambda row: row[2])
         return Finding(
-            cause=_TEXTS.cause,
             status="confirmed",
             facts=_TEXTS.facts("printed", **figures, most_s=waited_s),
             confidence=0.85,

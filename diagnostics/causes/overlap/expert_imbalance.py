@@ -6,7 +6,6 @@ from diagnostics.causes.overlap._layout import nothing, slow
 from diagnostics.contract.findings import Finding, Group
 from diagnostics.evidence.model import RunEvidence
 
-ID = "overlap.expert_imbalance"
 _TEXTS = Texts(__file__)
 _LOAD = 1.75
 """Times the mean. A router that has not trained yet loads a rank of two up to 1.6 times the mean (moe_tiny)."""
@@ -14,19 +13,19 @@ _WORTH = 0.02
 """Of the step."""
 
 
-def decide(figures: Figures) -> list[Finding]:
+def decide(figures: Figures) -> Finding:
     """Decide from the load of the busiest rank of the ep groups."""
-    if (finding := nothing(figures, ID, "ep", "expert_rank_load")) is not None:
-        return [finding]
+    if (finding := nothing(figures, "ep", "expert_rank_load")) is not None:
+        return finding
     run, metrics = figures.evidence.run, figures.metrics
     assert run is not None and metrics is not None
     load, ep = metrics.typical("expert_rank_load") or 1.0, int(run.number("parallel.ep", 1))
     share = _share(run) * (1 - 1 / load)
     if load < _LOAD or share < _WORTH:
-        return [_TEXTS.ruled_out(load=load)]
+        return _TEXTS.ruled_out(load=load)
     ranks = tuple(range(figures.evidence.world_size or 0))
     facts = {"load": load, "ep": ep, "raised": max(0.01, 10 * run.number("model.balance_loss", 0.0))}
-    return [slow(figures, ID, _TEXTS, share, ranks, Group("ep", ranks), f"expert_rank_load {load:.2f}", 0.85, **facts)]
+    return slow(figures, _TEXTS, share, ranks, Group("ep", ranks), f"expert_rank_load {load:.2f}", 0.85, **facts)
 
 
 def _share(run: RunEvidence) -> float:

@@ -39,7 +39,7 @@ def decide(view: Overview) -> Finding:
         return _TEXTS.ruled_out(share=share)
     facts = Spoilt(instrument.variable, instrument.value)
     item = EvidenceItem("environment" if instrument.variable else "trace", view.profiles[0].file, facts.seen())
-    return Finding(cause="", status="confirmed", facts=facts, confidence=0.9, ranks=instrument.ranks, evidence=(item,))
+    return Finding(status="confirmed", facts=facts, confidence=0.9, ranks=instrument.ranks, evidence=(item,))
 
 
 CAUSE = step_cause(__file__, decide, unless=(on_cpu("cpu_launch"),), despite_instrument=True)

@@ -9,7 +9,6 @@ from diagnostics.causes.overlap._layout import at_place, nothing, slow
 from diagnostics.contract.findings import Finding
 from diagnostics.evidence.model import RunEvidence
 
-ID = "overlap.pipeline_bubble"
 _TEXTS = Texts(__file__)
 ENOUGH = 4
 """Micro-batches per stage from which on the bubble counts as small (Huang et al. 2019, section 3: M >= 4 K)."""
@@ -19,10 +18,10 @@ _BEYOND = 0.1
 own. On a CPU the ranks share cores, and each waits while others compute (measured: up to 0.3)."""
 
 
-def decide(figures: Figures) -> list[Finding]:
+def decide(figures: Figures) -> Finding:
     """Decide from the measured share of the step in which ranks did not compute, and that of an ideal schedule."""
-    if (finding := nothing(figures, ID, "pp", "pipeline_bubble")) is not None:
-        return [finding]
+    if (finding := nothing(figures, "pp", "pipeline_bubble")) is not None:
+        return finding
     run, metrics = figures.evidence.run, figures.metrics
     assert run is not None and metrics is not None
     medians = [
@@ -38,10 +37,10 @@ def decide(figures: Figures) -> list[Finding]:
     if ideal > small / virtual + 1e-9 and min(bubble, ideal) > small / virtual:
         share = 1 - (1 - ideal) / (1 - small / virtual)
         shown = {**facts, "said": "usual", "change": _more(run, pp), "enough": ENOUGH}
-        return [slow(figures, ID, _TEXTS, share, ranks, first, f"bubble {bubble:.0%}", **shown)]
+        return slow(figures, _TEXTS, share, ranks, first, f"bubble {bubble:.0%}", **shown)
     if beyond > _BEYOND and run.get("launcher.device") == "cuda":
-        return [slow(figures, ID, _TEXTS, beyond, ranks, first, f"bubble {bubble:.0%}", 0.7, said="messages", **facts)]
-    return [_TEXTS.ruled_out(bubble=bubble, ideal=ideal)]
+        return slow(figures, _TEXTS, beyond, ranks, first, f"bubble {bubble:.0%}", 0.7, said="messages", **facts)
+    return _TEXTS.ruled_out(bubble=bubble, ideal=ideal)
 
 
 def _more(run: RunEvidence, pp: int) -> str:

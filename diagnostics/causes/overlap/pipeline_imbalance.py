@@ -8,7 +8,6 @@ from diagnostics.causes.overlap._layout import LEAST, at_place, nothing, slow
 from diagnostics.contract.findings import Finding
 from diagnostics.evidence.values import integer
 
-ID = "overlap.pipeline_imbalance"
 _TEXTS = Texts(__file__)
 _LONGER = 1.25
 """Times the mean: stages of equal work on two shared CPU cores differ by up to 1.15 (docs/strategies.md)."""
@@ -27,19 +26,19 @@ def _moved(blocks: list[int], place: int, times: float) -> list[int]:
     return moved
 
 
-def decide(figures: Figures) -> list[Finding]:
+def decide(figures: Figures) -> Finding:
     """Decide from how much longer the busiest place of the pipeline computes than the mean, step after step."""
-    if (finding := nothing(figures, ID, "pp", "pipeline_imbalance")) is not None:
-        return [finding]
+    if (finding := nothing(figures, "pp", "pipeline_imbalance")) is not None:
+        return finding
     run, metrics = figures.evidence.run, figures.metrics
     assert run is not None and metrics is not None
     times, pp = metrics.typical("pipeline_imbalance") or 1.0, max(1, int(run.number("parallel.pp", 1)))
     places = [place for place in metrics.recent.get("pipeline_busiest", ()) if 0 <= place < pp]
     if len(places) < LEAST:
-        return [_TEXTS.undecided(pp=pp)]
+        return _TEXTS.undecided(pp=pp)
     place = max(places, key=places.count)
     if times < _LONGER or places.count(place) < _ALWAYS * len(places):
-        return [_TEXTS.ruled_out(times=times)]
+        return _TEXTS.ruled_out(times=times)
     ranks, chosen = at_place(figures, int(place)), run.get("parallel.blocks_per_stage")
     layers = integer(run.get("model.layers"), 1, _MOST_BLOCKS)
     even = [layers // pp] * pp if layers and layers % pp == 0 else []
@@ -49,7 +48,7 @@ def decide(figures: Figures) -> list[Finding]:
     if len(blocks) == pp and sum(blocks) == layers and (moved := _moved(blocks, int(place), times)) != blocks:
         override = f"'parallel.blocks_per_stage={str(moved).replace(' ', '')}'"
     facts: dict[str, Any] = {"place": int(place), "pp": pp, "times": times, "is_dtk": True, "override": override}
-    return [slow(figures, ID, _TEXTS, share, *ranks, detail, **facts)]
+    return slow(figures, _TEXTS, share, *ranks, detail, **facts)
 
 
 CAUSE = declared(__file__, read, decide)

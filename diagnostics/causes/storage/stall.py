@@ -9,7 +9,6 @@ from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
 from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.stacks.activity import doing
 
-ID = "storage.stall"
 _TEXTS = Texts(__file__)
 _LEAST_S = 30.0
 """In the kernel's state D without an end. Network file systems answer within seconds also under load."""
@@ -56,25 +55,22 @@ def _words(finding: Finding, case: Waits) -> Text:
     )
 
 
-def decide(case: Waits) -> list[Finding]:
+def decide(case: Waits) -> Finding:
     """Decide from ranks that stay in state D, and from lines of the kernel about servers and disks."""
     if not (case.lines or case.ranks):
-        return [_TEXTS.undecided(["none" if case.looked else "unseen", "open"])]
+        return _TEXTS.undecided(["none" if case.looked else "unseen", "open"])
     items = [
         EvidenceItem("telemetry" if waited_s else "stacks", file, _TEXTS.phrase("seen", rank=rank))
         for rank, (waited_s, file) in case.ranks.items()
     ]
     items += [EvidenceItem("log", fact.file, fact.text, fact.line) for fact in case.lines[:4]]
-    return [
-        Finding(
-            cause=ID,
-            status="confirmed",
-            facts=worded(_words, case=case),
-            confidence=0.95 if case.lines and case.ranks else 0.85,
-            ranks=tuple(case.ranks),
-            evidence=tuple(items[:8]),
-        )
-    ]
+    return Finding(
+        status="confirmed",
+        facts=worded(_words, case=case),
+        confidence=0.95 if case.lines and case.ranks else 0.85,
+        ranks=tuple(case.ranks),
+        evidence=tuple(items[:8]),
+    )
 
 
 CAUSE = declared(__file__, waits, decide)

@@ -50,6 +50,14 @@ def test_the_path_gives_the_id_and_the_table_the_rest(module: str) -> None:
     assert (cause.example.kind, cause.example.text, cause.example.ranks) == ("log", "no toys\n", (1,))
 
 
+def test_every_finding_gets_the_id_of_its_cause(module: str) -> None:
+    texts = Texts(module)
+    alone = declared(module, lambda evidence: evidence, lambda facts: texts.ruled_out())
+    several = declared(module, lambda evidence: evidence, lambda facts: (texts.undecided() for _ in range(facts)))
+    assert [finding.cause for finding in alone.decide(None)] == ["toys.none_left"]
+    assert [finding.cause for finding in several.decide(2)] == ["toys.none_left"] * 2
+
+
 def test_a_group_stands_for_its_causes(module: str) -> None:
     (rule,) = declared(module, lambda evidence: evidence, lambda facts: []).explained_by
     assert rule.causes == ("hang.rank_raised", "hang.rank_oom", "hang.rank_killed", "toys.*")
@@ -77,10 +85,10 @@ def test_a_phrase_is_a_row_and_its_figures_until_it_is_shown(module: str) -> Non
 def test_a_row_rules_a_cause_out_or_leaves_it_open(module: str) -> None:
     texts = Texts(module)
     none, measured = texts.ruled_out(), texts.ruled_out("usual", count=0)
-    assert (none.cause, none.status, none.confidence) == ("toys.none_left", "ruled_out", 1.0)
+    assert (none.status, none.confidence) == ("ruled_out", 1.0)
     assert text_of(none).summary == text_of(none).measured == "All here." and text_of(measured).measured == "0.0"
-    here, there = texts.undecided(), texts.undecided("open", "toys.other")
-    assert (here.status, here.confidence, there.cause) == ("undecided", 0.0, "toys.other")
+    here = texts.undecided()
+    assert (here.status, here.confidence) == ("undecided", 0.0)
     assert (text_of(here).summary, text_of(here).missing) == ("Nobody looked.", "a look")
 
 

@@ -21,16 +21,16 @@ def with_peak(job: JobMemory, activations: int, rest: int) -> JobMemory:
 
 def test_activations_are_a_cause_only_when_memory_ran_out(tmp_path):
     full = with_peak(out_of_memory(tmp_path, paper("zero3", 64)), 30 * GIB, 6 * GIB)
-    (found,) = decide(full)
+    found = decide(full)
     assert (found.status, found.ranks, found.step) == ("confirmed", (3,), 5)
     text = text_of(found)
     assert "mlp" in text.summary
     assert text.remedies[0].change.startswith("checkpoint each block")
     assert found.cost.value == 30 * GIB
-    (few,) = decide(with_peak(full, 6 * GIB, 30 * GIB))
+    few = decide(with_peak(full, 6 * GIB, 30 * GIB))
     assert (few.status, text_of(few).summary) == ("ruled_out", "Activations are not most of the peak.")
     full.ran_out = []
-    (fits,) = decide(with_peak(full, 30 * GIB, 6 * GIB))
+    fits = decide(with_peak(full, 30 * GIB, 6 * GIB))
     assert (fits.status, text_of(fits).summary) == ("ruled_out", "Activations are most of a peak that fits.")
 
 
@@ -38,6 +38,6 @@ def test_logits_are_named_with_a_remedy_of_their_own(tmp_path):
     job = out_of_memory(tmp_path, paper("", 64))
     job.size = replace(job.size, logits_bytes=20 * GIB)
     full = with_peak(job, 20 * GIB, GIB)
-    text = text_of(decide(full)[0])
+    text = text_of(decide(full))
     assert "20 GiB of them logits" in text.summary
     assert "loss in chunks" in text.remedies[-1].change

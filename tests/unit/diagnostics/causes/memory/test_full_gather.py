@@ -12,13 +12,13 @@ from tests.unit.diagnostics.causes.memory.gathering import MIB, SITE, call, job,
     ("mib", "status"), [(100, "confirmed"), (91, "confirmed"), (89, "ruled_out"), (40, "ruled_out")]
 )
 def test_almost_all_parameters_count(mib, status):
-    (found,) = decide(job(sharded(), call("unit", mib)))
+    found = decide(job(sharded(), call("unit", mib)))
     assert found.status == status
     assert f"{mib} MiB" in text_of(found).measured
 
 
 def test_the_users_call_is_named_and_costs_itself():
-    (found,) = decide(job(sharded(), call("user", 100, site=SITE), call("unit", 10)))
+    found = decide(job(sharded(), call("user", 100, site=SITE), call("unit", 10)))
     assert (found.ranks, found.cost.value) == ((0, 1), 100 * MIB)
     assert [(place.rank, place.line) for place in found.where] == [(0, 58)]
     text = text_of(found)
@@ -27,34 +27,34 @@ def test_the_users_call_is_named_and_costs_itself():
 
 
 def test_a_call_larger_than_any_padding_is_another_thing():
-    assert decide(job(sharded(), call("user", 140, site=SITE)))[0].status == "undecided"
+    assert decide(job(sharded(), call("user", 140, site=SITE))).status == "undecided"
 
 
 @pytest.mark.parametrize(("run", "kind"), [(None, "code"), ({}, "override")])
 def test_wrapping_blocks_saves_all_but_two_of_them(run, kind):
-    (found,) = decide(job(sharded(), call("unit", 100), run=run))
+    found = decide(job(sharded(), call("unit", 100), run=run))
     remedy = text_of(found).remedies[0]
     assert remedy.kind == kind
     assert "wrapped only as a whole" in text_of(found).summary
 
 
 def test_a_large_root_unit_is_a_hint():
-    assert "root unit" in text_of(decide(job(sharded(), call("unit", 50)))[0]).summary
-    assert "root unit" not in text_of(decide(job(sharded(), call("unit", 50, unit="blocks.0")))[0]).summary
+    assert "root unit" in text_of(decide(job(sharded(), call("unit", 50)))).summary
+    assert "root unit" not in text_of(decide(job(sharded(), call("unit", 50, unit="blocks.0")))).summary
 
 
 def test_a_small_model_is_no_reason_for_concern():
     small = ModelSize(2, "fsdp", MIB // 2, MIB // 2, MIB, "summary.json", 2)
-    (found,) = decide(job(small, call("unit", 0, full_bytes=MIB // 2)))
+    found = decide(job(small, call("unit", 0, full_bytes=MIB // 2)))
     assert (found.status, text_of(found).summary) == ("ruled_out", "All parameters together are small.")
 
 
 def test_without_the_size_of_the_model_it_stays_open():
-    (found,) = decide(job(ModelSize(2, ""), call("unit", 100)))
+    found = decide(job(ModelSize(2, ""), call("unit", 100)))
     assert found.status == "undecided"
     assert "one unit that is used several times" in text_of(found).summary
     assert text_of(found).missing
-    (unsharded,) = decide(job(ModelSize(2, "ddp", shards=1)))
+    unsharded = decide(job(ModelSize(2, "ddp", shards=1)))
     assert (unsharded.status, text_of(unsharded).measured) == ("ruled_out", "strategy ddp shards no parameters")
-    (nothing,) = decide(job(ModelSize(2, "")))
+    nothing = decide(job(ModelSize(2, "")))
     assert (nothing.status, text_of(nothing).measured) == ("ruled_out", "no gather in what was recorded")

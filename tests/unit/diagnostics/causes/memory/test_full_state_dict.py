@@ -27,7 +27,7 @@ def decided(
     made = job(sharded(), *[call("library", 25, **more)] * count, run=run)
     for rank in made.ranks.values():
         rank.curve = curve(*spans) if spans else None
-    (found,) = decide(made)
+    found = decide(made)
     return found
 
 
@@ -78,7 +78,7 @@ def test_each_of_several_checkpoints_counts_for_itself() -> None:
     made = job(sharded(), *(call("library", 25, step=step) for step in (10, 20) for _ in range(4)))
     for rank in made.ranks.values():
         rank.curve = curve(*TOGETHER)
-    (found,) = decide(made)
+    found = decide(made)
     assert found.step == 10 and "4 gathers bring all parameters, " in text_of(found).summary
 
 
@@ -87,12 +87,12 @@ def test_a_dump_tells_the_line_that_the_trace_does_not() -> None:
     for rank in made.ranks.values():
         rank.curve = curve(*TOGETHER)
     made.ranks[1].flight = Traffic(gathers=[call("state_dict", 25, site=SITE)])
-    (found,) = decide(made)
+    found = decide(made)
     assert found.where[0].line == 58
 
 
 def test_a_strategy_that_shards_nothing_gathers_nothing() -> None:
-    (found,) = decide(job(ModelSize(2, "ddp", shards=1)))
+    found = decide(job(ModelSize(2, "ddp", shards=1)))
     assert (found.status, text_of(found).measured) == ("ruled_out", "strategy ddp shards no parameters")
 
 

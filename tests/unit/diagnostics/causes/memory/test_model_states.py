@@ -24,21 +24,21 @@ def out_of_memory(folder: Path, size: ModelSize) -> JobMemory:
 
 
 def test_states_that_do_not_fit_are_confirmed_with_what_sharding_saves(tmp_path):
-    (found,) = decide(out_of_memory(tmp_path, paper("ddp", 1)))
+    found = decide(out_of_memory(tmp_path, paper("ddp", 1)))
     assert found.status == "confirmed"
     assert found.ranks == tuple(range(64))
     text = text_of(found)
     assert "112 GiB" in text.summary
     assert text.remedies[0].saves == "110 GiB of 112 GiB"
-    assert decide(out_of_memory(tmp_path, paper("zero3", 64)))[0].status == "ruled_out"
+    assert decide(out_of_memory(tmp_path, paper("zero3", 64))).status == "ruled_out"
 
 
 def test_without_a_device_or_a_model_it_stays_open(tmp_path):
     job = out_of_memory(tmp_path, paper("ddp", 1))
     job.ran_out = [replace(record, total_bytes=None) for record in job.ran_out]
-    (found,) = decide(job)
+    found = decide(job)
     assert found.status == "undecided" and "112 GiB on each rank" in text_of(found).summary
-    (unknown,) = decide(out_of_memory(tmp_path, ModelSize(64, "")))
+    unknown = decide(out_of_memory(tmp_path, ModelSize(64, "")))
     assert unknown.status == "undecided"
     assert "optimizer" in text_of(unknown).missing
 

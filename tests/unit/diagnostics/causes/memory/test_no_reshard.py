@@ -16,30 +16,30 @@ def blocks(gathers: int, count: int = 4) -> dict[str, UnitUse]:
 
 @pytest.mark.parametrize(("gathers", "status"), [(2, "confirmed"), (3, "ruled_out"), (4, "ruled_out")])
 def test_units_that_are_gathered_once_a_step_are_kept(gathers, status):
-    (found,) = decide(job(sharded(), call("unit", 10), units=blocks(gathers)))
+    found = decide(job(sharded(), call("unit", 10), units=blocks(gathers)))
     assert found.status == status
 
 
 def test_the_cost_is_all_but_the_units_in_use():
-    (found,) = decide(job(sharded(), call("unit", 10), units=blocks(2)))
+    found = decide(job(sharded(), call("unit", 10), units=blocks(2)))
     assert (found.ranks, found.cost.value) == ((0, 1), 20 * MIB)
     text = text_of(found)
     assert text.summary.startswith("4 units are gathered once a step and kept from forward to backward: 40 MiB")
     assert "reshard_after_forward=True" in text.remedies[0].change
-    (of_dtk,) = decide(job(sharded(), call("unit", 10), units=blocks(2), run={}))
+    of_dtk = decide(job(sharded(), call("unit", 10), units=blocks(2), run={}))
     assert text_of(of_dtk).remedies[0].change == "strategy.reshard_after_forward=true"
     assert of_dtk.confidence > found.confidence
 
 
 def test_two_blocks_are_in_use_anyway():
-    (found,) = decide(job(sharded(), call("unit", 10), units=blocks(2, count=2)))
+    found = decide(job(sharded(), call("unit", 10), units=blocks(2, count=2)))
     assert found.status == "ruled_out"
     assert "costs little" in text_of(found).summary
 
 
 def test_the_last_block_alone_may_be_kept():
     units = blocks(4) | {"blocks.9": UnitUse(10 * MIB, 2, forwards=2, backwards=2)}
-    assert decide(job(sharded(), call("unit", 10), units=units))[0].status == "ruled_out"
+    assert decide(job(sharded(), call("unit", 10), units=units)).status == "ruled_out"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_the_last_block_alone_may_be_kept():
     ],
 )
 def test_what_keeps_nothing_is_ruled_out(size, said):
-    (found,) = decide(job(size))
+    found = decide(job(size))
     assert found.status == "ruled_out"
     assert said in text_of(found).summary
 
@@ -61,4 +61,4 @@ def test_without_traces_the_configuration_decides(declared, status):
     jobs = job(sharded(), run={"strategy": {"reshard_after_forward": declared}})
     for rank in jobs.ranks.values():
         rank.trace = None
-    assert decide(jobs)[0].status == status
+    assert decide(jobs).status == status

@@ -20,21 +20,21 @@ from tests.unit.diagnostics.causes.memory.gathering import MIB, SITE, call, job,
     ],
 )
 def test_what_counts_as_copies(more, status):
-    assert decide(job(sharded(), call(**{"kind": "user", "mib": 20, **more})))[0].status == status
+    assert decide(job(sharded(), call(**{"kind": "user", "mib": 20, **more}))).status == status
 
 
 def test_small_outputs_are_none():
-    (found,) = decide(job(sharded(), call("user", 4, is_list=True)))
+    found = decide(job(sharded(), call("user", 4, is_list=True)))
     assert (found.status, text_of(found).summary) == ("ruled_out", "No gather of the code is large.")
-    assert decide(job(ModelSize(2, ""), call("user", 63, is_list=True)))[0].status == "ruled_out"
-    assert decide(job(ModelSize(2, ""), call("user", 64, is_list=True)))[0].status == "confirmed"
+    assert decide(job(ModelSize(2, ""), call("user", 63, is_list=True))).status == "ruled_out"
+    assert decide(job(ModelSize(2, ""), call("user", 64, is_list=True))).status == "confirmed"
 
 
 def test_what_is_scattered_again_is_sequence_parallelism():
     jobs = job(sharded(), call("user", 20, is_list=True))
     for rank in jobs.ranks.values():
         rank.trace.scattered.add(20 * MIB)
-    assert decide(jobs)[0].status == "ruled_out"
+    assert decide(jobs).status == "ruled_out"
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_what_is_scattered_again_is_sequence_parallelism():
     ],
 )
 def test_remedies_fit_what_is_collected(more, change):
-    (found,) = decide(job(sharded(), call(**{"kind": "user", "mib": 20, "site": SITE, **more})))
+    found = decide(job(sharded(), call(**{"kind": "user", "mib": 20, "site": SITE, **more})))
     assert found.ranks == (0, 1)
     assert found.cost.value == 20 * MIB
     assert text_of(found).remedies[0].change.startswith(change)

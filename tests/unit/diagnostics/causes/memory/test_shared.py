@@ -23,7 +23,7 @@ class Job:
 @pytest.mark.parametrize("what", RECORDED)
 @pytest.mark.parametrize("is_dtk", [True, False])
 def test_what_is_not_recorded_is_named_with_what_would_record_it(what: str, is_dtk: bool) -> None:
-    (finding,) = shared.not_recorded("memory.leak", Job(is_dtk), what, total="5 GiB")  # type: ignore[arg-type]
+    finding = shared.not_recorded(Job(is_dtk), what, total="5 GiB")  # type: ignore[arg-type]
     text = text_of(finding)
     assert finding.status == "undecided" and text.summary.endswith(".") and "{" not in text.summary
     assert text.missing == ROWS[f"{what}_of_dtk" if is_dtk else f"{what}_elsewhere"]["missing"]
@@ -31,7 +31,7 @@ def test_what_is_not_recorded_is_named_with_what_would_record_it(what: str, is_d
 
 
 def test_what_is_absent_rules_a_cause_out() -> None:
-    (finding,) = shared.absent("memory.leak", "unsharded", strategy="ddp")
+    finding = shared.absent("unsharded", strategy="ddp")
     text = text_of(finding)
     assert (finding.status, text.summary, text.measured) == (
         "ruled_out", "Strategy ddp shards no parameters.", "strategy ddp shards no parameters"

@@ -65,7 +65,7 @@ def test_the_older_words_of_an_overflow() -> None:
 
 def test_without_printed_steps_a_cause_stays_open(tmp_path: Path) -> None:
     nothing = printed_steps(Evidence(tmp_path, Limits()))
-    finding = not_to_the_end("numeric.spike", nothing)
+    finding = not_to_the_end("spike", nothing)
     text = text_of(finding)
     assert (finding.status, text.summary, text.missing) == (
         "undecided",

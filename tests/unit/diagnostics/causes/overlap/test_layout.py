@@ -46,11 +46,11 @@ def test_a_share_of_the_step_is_its_cost_and_the_others_of_the_group_are_victims
     found = figures(tmp_path, {"pp": 4})
     words = lambda finding, cost, **facts: Text(f"{facts['why']}: {cost}")  # noqa: E731
     ranks, group = at_place(found, 2)
-    finding = slow(found, "overlap.pipeline_bubble", words, 0.25, ranks, group, "seen", why="it waits")
+    finding = slow(found, words, 0.25, ranks, group, "seen", why="it waits")
     assert finding.cost is not None and (finding.cost.value, finding.cost.unit) == (25.0, "ms per step")
     assert (finding.ranks, finding.victims) == ((2,), (0, 1, 3))
     assert finding.evidence[0].file == "metrics.jsonl"
     summary = text_of(finding).summary
     assert summary.startswith("it waits: ") and "25" in summary and "100" in summary
-    nothing = slow(found, "overlap.pipeline_bubble", words, 0.0, ranks, group, "seen", why="")
+    nothing = slow(found, words, 0.0, ranks, group, "seen", why="")
     assert nothing.cost is None
