@@ -193,6 +193,9 @@ def standing(evidence: Evidence) -> Standing | None:
     )
     world = evidence.world_size or max((wait.members or 0 for wait in waits if wait.group == "default_pg"), default=0)
     spoke = {fact.rank for fact in evidence.facts} | {error.rank for error in evidence.errors}
+    highest = max((rank for rank in spoke if rank is not None), default=-1)
+    # Where the size is not known, most of those up to the highest rank must have spoken: logs of one node have few.
+    world = world or (highest + 1 if 2 * len(spoke - {None}) > highest + 1 else 0)
     connects = [fact for fact in evidence.facts if fact.kind == "nccl_connect"]
     stuck = {fact.rank: fact.fields.get("stuck_s") for fact in evidence.facts if fact.kind == "monitor_stuck"}
     late = [set(fact.fields["ranks"]) for fact in evidence.facts if fact.kind in ("monitored_barrier", "missing_ranks")]

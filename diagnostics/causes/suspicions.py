@@ -12,6 +12,7 @@ from diagnostics.analysis.standing import SCALAR, TRANSPORT, Standing, Waiting
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Suspicion
 from diagnostics.contract.formatting import filled
+from diagnostics.evidence.calls import ROOTED
 from diagnostics.evidence.model import shortened
 
 MOST = 3
@@ -24,10 +25,7 @@ _LOST = 0.15
 """Share of a device's memory, reserved and unused or held outside PyTorch, that is more than usual."""
 _SCALAR_MET = re.compile(r"\D*(?:\d{3,} vs \d{1,2}|\d{1,2} vs \d{3,})\b")
 """Bytes of a metric, a flag or a barrier against those of a gradient or of an activation."""
-_ROOTED = frozenset(
-    {"broadcast", "reduce", "scatter", "gather", "broadcast_object_list", "gather_object", "scatter_object_list"}
-)
-"""Operations of which all ranks name one rank."""
+_OF_OBJECTS = re.compile(r"_object(_list)?$")
 _OVERRUN = 3
 """Times its timeout that a call waited where not even the watchdog's thread could run."""
 TABLE = table_beside(__file__)
@@ -100,7 +98,7 @@ def _of_call(wait: Waiting) -> dict[str, object]:
     ahead = (wait.enqueued or 0) - seq
     is_scalar = wait.numel is not None and numel <= SCALAR
     seems_whole = wait.members is None and 1 < len(wait.ranks) == wait.ranks[-1] + 1
-    rooted = wait.op in _ROOTED and (wait.whole_group or (seems_whole and wait.site))
+    rooted = _OF_OBJECTS.sub("", wait.op) in ROOTED and (wait.whole_group or (seems_whole and wait.site))
     return {
         "first": wait.first,
         "warm": done >= _WARM and done,

@@ -12,10 +12,10 @@ Relation = Literal["ranks", "victims", "group", "tie", "any"]
 culprits are victims of this one (`victims`), it concerns a group with a culprit of this one (`group`), it is a tie of
 ranks of which this one, no less sure, names some (`tie`, also between findings of one cause), always (`any`)."""
 
-Sign = Literal["failed", "raised", "refused", "unreduced", "fitted", "ran_out"]
+Sign = Literal["failed", "raised", "refused", "unreduced", "fitted", "ran_out", "alone"]
 """What the evidence shows of the job's end beside a cause: the launcher's status is `failed`; a rank `raised` an
 exception; the store was `refused` its port; DDP raised because gradients were `unreduced`; the job ended well although
-its calls differ, as they `fitted` each other by chance; memory `ran_out`."""
+its calls `fitted` by chance; memory `ran_out`; a launcher tells of an end and nothing of ranks that wait: `alone`."""
 
 F = TypeVar("F")
 GateKind = Literal["and", "or"]

@@ -28,13 +28,13 @@ Kind = Literal[
 """
 Detail = Literal[
     "", "cgroup", "host_memory", "nccl_memory", "data_loader_worker", "data_loader_sigkill", "split_sizes",
-    "model_differs", "host_allocation",
+    "model_differs", "host_allocation", "driver_memory",
 ]  # fmt: skip
 """What is known beyond the kind.
 
 - `cgroup`: the kernel killed it for its job's memory limit; `host_memory`: because memory ran out on the host
 - `host_allocation`: an allocation on the host failed
-- `nccl_memory`: NCCL found no memory on the device
+- `nccl_memory`: NCCL found no memory on the device; `driver_memory`: a call of CUDA outside torch's allocator did not
 - `data_loader_worker`: a worker process of its data loader died; `data_loader_sigkill`: by SIGKILL
 - `split_sizes`: gloo refused the split sizes of all_to_all that this rank gave
 - `model_differs`: DDP found other parameters on another rank
@@ -213,7 +213,8 @@ def _detail(type_: str, message: str, kind: Kind) -> Detail:
         if "running low on memory" in message:
             return "host_memory"
         host = type_ in ("MemoryError", "_ArrayMemoryError") or _TEXT["host_allocation"].search(message)
-        return "nccl_memory" if _TEXT["nccl_memory"].search(message) else "host_allocation" if host else ""
+        driver: Detail = "driver_memory" if _TEXT["driver_memory"].search(message) else ""
+        return "nccl_memory" if _TEXT["nccl_memory"].search(message) else "host_allocation" if host else driver
     if worker := _TEXT["data_loader_worker"].search(message):
         return "data_loader_sigkill" if worker["sigkill"] else "data_loader_worker"
     if "LengthPerRank" in message:
@@ -327,14 +328,13 @@ def line_item(fact: LogFact) -> EvidenceItem:
 
 SIGNAL_TEXTS: dict[str, str] = _TABLE["signals"]
 """How the C library names a signal, and with it srun and Python."""
-_SRUN_CODE = re.compile(r"Exited with exit code ([1-9]\d{0,2})\b")
 
 
 def of_srun(fact: LogFact) -> list[Ending]:
     """Return the endings that one line of srun describes (fact `srun_task`). Each of its tasks is a rank."""
     text = str(fact.fields.get("why", ""))
     item, ranks = line_item(fact), fact.fields.get("ranks", ())
-    if match := _SRUN_CODE.match(text):
+    if match := _TEXT["srun_code"].match(text):
         code = int(match[1])
         return [Ending(rank, kind_of_exit_code(code), "", item, exit_code=code) for rank in ranks]
     if text.startswith("Out Of Memory"):
@@ -381,12 +381,10 @@ def _first_line(error: RankError) -> str:
 
 # The last line of a traceback, where nothing else of the exception is known
 
-_EXCEPTION = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt)): ?(.*)", re.DOTALL)
-
 
 def exception_of_line(text: str) -> tuple[str, str]:
     """Return class and message of `KeyError: 'x'`; the class is empty where the line names none."""
-    match = _EXCEPTION.match(text.strip())
+    match = _TEXT["exception"].match(text.strip())
     return (match[1].rpartition(".")[2], match[2]) if match else ("", text.strip())
 
 

@@ -16,7 +16,7 @@ from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.readers import process, watch
 from diagnostics.tree.arbitrate import Verdict
 
-TROUBLE: frozenset[str] = frozenset(table_beside(__file__)["trouble"])
+TROUBLE, _ENDS, _WAITS = (frozenset[str](table_beside(__file__)[name]) for name in ("trouble", "ends", "waits"))
 """Kinds of log lines that a job in good health does not write."""
 _SILENT_S = 120.0
 """Ranks write a heartbeat at every step and region. A convention: one that takes longer is possible, but not shown."""
@@ -85,6 +85,7 @@ def _signs(evidence: Evidence, measures: Mapping[str, object]) -> set[Sign]:
         "refused": not kinds.isdisjoint(("port_in_use", "port_refused")),
         "unreduced": "unreduced" in endings or "ddp_unused" in kinds,
         "fitted": waiting == 0 and process.KIND not in kinds and not in_trouble(evidence),
+        "alone": not waiting and bool(kinds & _ENDS) and not kinds & _WAITS,
         "ran_out": state == "oom" or bool(kinds & {"cuda_oom", "cpu_oom"}),
     }
     return {sign for sign, is_shown in shown.items() if is_shown}

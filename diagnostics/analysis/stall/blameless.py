@@ -1,6 +1,6 @@
 """Collectives that every member issued and that do not complete, and a start-up that never completed."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from msgspec import Struct
 
@@ -10,21 +10,18 @@ from diagnostics.analysis.divergence.single_calls import outside_backward
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.job_state import STALL_S, JobState
 from diagnostics.analysis.wait_graph.graph import Operation
+from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.calls import ROOTED, Call
-from diagnostics.evidence.model import LogFact
+from diagnostics.evidence.endings import is_victim, kind_of_exception
+from diagnostics.evidence.model import Frame, LogFact
 from diagnostics.evidence.readers.start import KIND
 
-_TIMEOUTS = {"rendezvous_timeout", "store_timeout", "store_key_timeout"}
-_STARTUP = _TIMEOUTS | {
-    "missing_variable",
-    "interface_missing",
-    "port_in_use",
-    "port_refused",
-    "mesh_failed",
-    "store_barrier",
-}
-_RENDEZVOUS = frozenset({"next_rendezvous", "_rendezvous", "_initialize_workers", "get_all", "synchronize"})
-"""Functions of torch's elastic agent in which nodes meet."""
+_STARTUP = {
+    "rendezvous_timeout", "store_timeout", "store_key_timeout", "missing_variable", "interface_missing",
+    "port_in_use", "port_refused", "mesh_failed", "store_barrier",
+}  # fmt: skip
+_TEXT = patterns_beside(__file__)
+"""What each of them matches is said in the table."""
 _TRANSPORT = {"nccl_ib_error", "nccl_ib_async", "nccl_connect", "nccl_socket_error"}
 
 
@@ -129,6 +126,7 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
     hoped = [one for one in job.evidence.facts if "waits" in one.fields and one.fields["joined"] <= one.fields["size"]]
     of_start = (fact for fact in job.evidence.facts if fact.kind in _STARTUP or _is_of_rendezvous(fact))
     facts = tuple(fact for fact in of_start if (fact.file, fact.line) not in met and fact not in hoped)
+    facts = facts or tuple(_unmet(job))
     # Errors of the store or the network are what a failed start-up raises; any other traceback has a cause of its own.
     unrelated = [end for end in job.endings.values() if end.kind in {"raised", "oom", "killed"} and end.frames]
     if any(not any(part in end.type for part in ("Timeout", "Network", "Store")) for end in unrelated):
@@ -138,10 +136,20 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
 
 def _is_of_rendezvous(fact: LogFact) -> bool:
     """Whether the launcher failed before it had started any rank."""
-    return fact.kind == "launcher_error" and (
-        fact.fields["type"].startswith("Rendezvous")
-        or any(f.function in _RENDEZVOUS and "torch/distributed/elastic/" in f.file for f in fact.fields["frames"])
-    )
+    is_its_own = fact.kind == "launcher_error"
+    return is_its_own and (fact.fields["type"].startswith("Rendezvous") or _meets(fact.fields["frames"]))
+
+
+def _meets(frames: Iterable[Frame]) -> bool:
+    """Whether ranks or nodes were meeting where an exception was raised."""
+    return any(_TEXT["meet"].search(f"{frame.file} {frame.function}") for frame in frames)
+
+
+def _unmet(job: JobState) -> Iterator[LogFact]:
+    """Yield the connections that failed while ranks met, as the exceptions of some of them tell."""
+    for error in job.evidence.errors:
+        if _meets(error.frames) and is_victim(kind_of_exception(error.type, error.message, error.frames)):
+            yield LogFact("unmet", error.rank, error.file, error.line, f"{error.type}: {error.message}", {})
 
 
 def lasted_s(fact: LogFact, since: str) -> float:

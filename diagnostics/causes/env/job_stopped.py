@@ -9,13 +9,8 @@ from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.evidence.endings import is_victim, kind_of_exception, signal_name
 from diagnostics.evidence.model import LogFact
 
-_TEXTS, _REASONS = Texts(__file__), table_beside(__file__)["reasons"]
-_AFTER_TROUBLE = frozenset({
-    "watchdog_timeout", "watchdog_status", "monitor_stuck", "gloo_timeout", "gloo_closed", "gloo_reset", "cuda_oom",
-    "monitored_barrier", "desync_report", "cuda_error", "cpu_oom", "kernel_oom", "xid", "dist_backend_error",
-    "nccl_result", "nccl_ib_error", "store_timeout", "rendezvous_timeout", "torchrun_failed", "srun_task",
-})  # fmt: skip
-"""Kinds of lines after which a launcher or a user stops a job that has failed already."""
+_TEXTS, TABLE = Texts(__file__), table_beside(__file__)
+_REASONS, _AFTER_TROUBLE = TABLE["reasons"], frozenset(TABLE["after_trouble"])
 
 
 def _reason(fact: LogFact) -> str:

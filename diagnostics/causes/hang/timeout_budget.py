@@ -1,14 +1,17 @@
 """Work on few ranks takes longer than the timeout of the collective in which the others wait for them."""
 
+import re
+
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.standing import standing
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import ranks_spoken
 
-_TEXTS = Texts(__file__)
+_TEXTS, _LOADS = Texts(__file__), table_beside(__file__)["loads"]
 _SHARE = 0.8
 """Of the timeout that the work had taken: the others begin to wait a little before or after it begins."""
 _TIMEOUTS = ("watchdog_timeout", "store_key_timeout", "gloo_timeout", "monitored_barrier", "rendezvous_timeout")
@@ -29,10 +32,14 @@ def decide(stall: Stall) -> Finding:
     seen = standing(stall.job.evidence)
     waiting = {rank for wait in (seen.waits if seen else ()) for rank in wait.ranks}
     waiting |= {fact.rank for fact in timeouts if fact.rank is not None}
-    others = [rank for rank in range(stall.job.world()) if rank not in waiting]
-    ranks = (work.rank,) if work.rank is not None else (0,) if 0 in others and waiting else ()
+    others = tuple(rank for rank in range(stall.job.world()) if rank not in waiting) if waiting else ()
+    # Each rank loads its weights; what is done once for all of them rank 0 does.
+    loads = re.search(_LOADS, str(work.fields["what"])) is not None
+    alone = others if len(others) == 1 else (0,) if 0 in others and not loads else ()
+    ranks = (work.rank,) if work.rank is not None else alone
     fields, victims = work.fields, tuple(sorted(waiting - set(ranks)))
     text = _TEXTS.facts(
+        ["usual", "loads" if loads else "prepares", "budget"],
         what=str(fields["what"]).strip() or _TEXTS.phrase("progress_bar"),
         on=f" on {ranks_spoken(ranks)}" if ranks else "",
         done=fields["done"],

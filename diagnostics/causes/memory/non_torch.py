@@ -9,7 +9,8 @@ from diagnostics.contract.formatting import Bytes
 
 _TEXTS = Texts(__file__)
 LEAST_OUTSIDE = 0.15
-"""Of the device; a CUDA context takes 0.3 to 0.6 GiB, a communicator of NCCL 0.5 to 0.7 GiB (4 x A100)."""
+_LEAST_BYTES = 3 << 29
+"""Of the device, and at all; a CUDA context takes 0.3 to 0.6 GiB, a communicator of NCCL 0.5 to 0.7 GiB (4 x A100)."""
 
 
 def decide(job: JobMemory) -> Finding:
@@ -23,7 +24,7 @@ def decide(job: JobMemory) -> Finding:
         outside, total, record = max(messages, key=lambda message: message[0])
         requested = record.requested_bytes or 0
         own_limit = record.limit_bytes is not None and (record.free_bytes or 0) >= requested
-        if outside < max(LEAST_OUTSIDE * total, requested) or own_limit:
+        if outside < max(LEAST_OUTSIDE * total, requested, _LEAST_BYTES) or own_limit:
             return _little(outside)
         if record.in_use_bytes is None and (record.free_bytes or 0) >= requested > 0:
             return _TEXTS.undecided(free=Bytes(record.free_bytes or 0), size=Bytes(requested))

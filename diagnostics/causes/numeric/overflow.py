@@ -6,14 +6,11 @@ import re
 from diagnostics.analysis.printed_steps import PrintedSteps, printed_steps, skipped_to_the_end
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.numeric._printed import not_to_the_end
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.evidence.model import shortened
 
-_TEXTS = Texts(__file__)
-_GAVE_UP = re.compile(
-    r"loss scale already at minimum|Minimum loss scale reached|[Ll]oss scale .{0,40}\b(?:below|under) .{0,20}minimum"
-)
-"""DeepSpeed, fairseq, and what others say."""
+_TEXTS, _GAVE_UP = Texts(__file__), re.compile(table_beside(__file__)["gave_up"])
 
 
 def decide(job: PrintedSteps) -> Finding:

@@ -5,6 +5,7 @@ import re
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from diagnostics.contract.files import table_beside
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.launcher import DRIVER_TYPE, LAUNCHER_TYPE, by_launcher, ended_child, fatal_error
@@ -26,18 +27,14 @@ GOES_ON = 3
 prefixes, the peers of a rank that died tell one more step at most."""
 FOLLOWED = 64
 """Lines behind a traceback in which they are looked for."""
-_PROGRESS = re.compile(
-    r"\b(?:step|iter(?:ation)?|epoch|batch)\b\W{0,3}(\d{1,9}(?:\.\d{1,9})?)|\b(\d{1,9})/\d{1,9}\b.{0,40}(?:it/s|s/it)",
-    re.IGNORECASE,
-)
-ASIDE = (
-    "Exception in thread ", "Exception ignored in", "--- Logging error ---", "Exception in callback ",
-    "Task exception was never retrieved", "Error in atexit._run_exitfuncs",
-)  # fmt: skip
-"""How Python (threading, sys.unraisablehook, logging, asyncio, atexit) announces an exception that ends no process."""
+_TABLE = table_beside(__file__)
+_PROGRESS, _FINISHED = re.compile(_TABLE["progress"]), re.compile(_TABLE["finished"])
+ASIDE = tuple(_TABLE["aside"])
+"""How Python announces an exception that ends no process."""
+STRUCTURE = (*_TABLE["structure"], *ASIDE)
+"""Words of lines that say how a process ended or where it stands, beside those of `patterns.yaml`."""
 _THREADS = ("_bootstrap_inner", "_bootstrap")
 """Outermost frames of a side thread, in threading.py; those of the main thread begin in a module."""
-_FINISHED = re.compile(r"\b(?:training|run|job) (?:is )?(?:finished|complete[d]?|done)\b", re.IGNORECASE)
 
 
 class _Stream(Struct):

@@ -24,6 +24,9 @@ SPAWNED = _TEXT["spawned"]
 HEAD = _TEXT["head"]
 LONE = _TEXT["lone"]
 FRAME = _TEXT["frame"]
+_WORDLESS = frozenset(
+    {"Empty", "Full", "StopIteration"}
+)  # Of queues and iterators: what wraps them says what is wrong.
 _NO_PATH = " ❱╭╰│|+."
 """How lines of code, of variables and of frames that are left out begin."""
 _MAX_PATH = 4096
@@ -152,7 +155,7 @@ class Assembler(Struct):
             raised.frames = (*raised.frames, *self.first.frames)[:MAX_FRAMES]
             raised.remote = self.first.remote
             self.first = raised
-        elif self.handled and not _is_consequence(raised, self.first):
+        elif (self.handled and not _is_consequence(raised, self.first)) or self.first.type in _WORDLESS:
             self.first = raised
         else:
             self.message_open = False

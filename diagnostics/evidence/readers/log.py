@@ -16,7 +16,7 @@ from diagnostics.evidence.logs.launcher import ROW, FailureTable
 from diagnostics.evidence.logs.lines import Line, LineReader, has_utf16_mark, is_labelled, split
 from diagnostics.evidence.logs.patterns import TABLE, Pattern, decode
 from diagnostics.evidence.logs.steps import Steps
-from diagnostics.evidence.logs.streams import ASIDE, GOES_ON, MAX_ERRORS, TEXT, Streams
+from diagnostics.evidence.logs.streams import GOES_ON, MAX_ERRORS, STRUCTURE, TEXT, Streams
 from diagnostics.evidence.model import LogFact, RankError, shortened
 from diagnostics.evidence.reader import Contents, Reader, Source
 
@@ -71,18 +71,10 @@ _WAITED = frozenset({"watchdog_timeout", "store_key_timeout", "gloo_timeout", "m
 """Kinds of lines that say that a rank had waited for too long."""
 _MISSING = ("Missing ranks:", "Stalled ranks:")
 """Headings of Horovod's inspector of stalls."""
-_STRUCTURE = (
-    b"Traceback (most recent call last)", b"Error: ", b"Error:\n", b"Exception: ", b'  File "',
-    b"(most recent call first)",
-    b"Fatal Python error", b"  exitcode  :", b"  time      :", b" (local_rank: ", b" (active",
-    b" (idle", b"# stacks at ", b"Last error:",
-    b"Killed", b"core dumped", *(word.encode() for word in _MISSING),
-    b"terminated with the following error", HEAD.encode(), _RESTARTS.encode(),
-    *(word.encode() for word in ASIDE),
-)  # fmt: skip
 _FIRST_ONLY = {"non_finite_loss"}
 """Kinds that are told anew at each step once they began: the first line of each rank is kept, the others counted."""
-WORDS = tuple(dict.fromkeys((*(pattern.word for pattern in TABLE), *_STRUCTURE)))
+_OTHERS = (*STRUCTURE, *_MISSING, HEAD, _RESTARTS)
+WORDS = tuple(dict.fromkeys((*(pattern.word for pattern in TABLE), *(word.encode() for word in _OTHERS))))
 _WATCHDOG = "ProcessGroupNCCL"
 """Stands in every line of torch's watchdog that may be folded."""
 _BY_WORD: dict[str, list[Pattern]] = {}

@@ -157,3 +157,12 @@ def test_torchcomms_tells_that_a_call_timed_out_but_not_which(tmp_path: Path) ->
     assert [(wait.ranks, wait.op) for wait in found.waits] == [((0, 3), "")]
     text = f"[rank1]:{glog}[TC][rank=1][name=world] nccl hit async error on rank 1: unhandled system error\n"
     assert read(tmp_path, text).failure == "unhandled system error"
+
+
+@pytest.mark.parametrize(("ranks", "silent"), [(range(1, 8), (0,)), (range(8, 16), ()), ((368,), ())])
+def test_who_is_silent_where_no_line_tells_the_size(tmp_path: Path, ranks: range, silent: tuple[int, ...]) -> None:
+    line = "[E ProcessGroupNCCL.cpp:737] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=46, "
+    line += "OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802211 milliseconds before timing out.\n"
+    (tmp_path / "train.log").write_text("".join(map(line.format, ranks)))
+    found = standing(gather(tmp_path, Limits()))
+    assert found is not None and found.silent == silent

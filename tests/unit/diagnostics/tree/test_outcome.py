@@ -40,6 +40,9 @@ def of(*findings: Finding, evidence: Evidence, **measures: Any) -> str:
     [
         ("hang.rank_exited", {}, {}, "hung"),
         ("hang.rank_exited", {"state": "failed"}, {}, "crashed"),
+        ("hang.rank_exited", {"facts": [fact("srun_task")]}, {}, "crashed"),
+        ("hang.rank_exited", {"facts": [fact("srun_task"), fact("gloo_timeout")]}, {}, "hung"),
+        ("hang.rank_exited", {"facts": [fact("srun_task")]}, {"hang": {"ranks_waiting": 2}}, "hung"),
         ("hang.rendezvous", {"facts": [fact("port_in_use")]}, {}, "crashed"),
         ("hang.rendezvous", {"facts": [fact("ddp_unused")]}, {}, "hung"),
         ("hang.unused_parameters", {"facts": [fact("ddp_unused")]}, {}, "crashed"),

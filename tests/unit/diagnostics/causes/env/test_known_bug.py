@@ -39,3 +39,10 @@ def test_a_version_alone_is_named_and_confirms_nothing(tmp_path: Path, version: 
 def test_a_fault_that_shows_otherwise_is_not_named(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("NCCL version 2.29.2+cuda12.9\nCUDA error: invalid argument\n")
     assert not any("known fault" in note for note in diagnose(tmp_path).notes)
+
+
+@pytest.mark.parametrize(("name", "known"), [("nccl- ", True), ("nccl-\u040c ", True), ("nccl-glnlGK ", False)])
+def test_a_segment_of_shared_memory_that_nobody_made(tmp_path: Path, name: str, known: bool) -> None:
+    line = f"n:7:7 [7] misc/shmutils.cc:132 NCCL WARN Error while attaching to shared memory segment /dev/shm/{name}"
+    (tmp_path / "job.log").write_text(line + "(size 0), error: No such file or directory (2)\n")
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == (["env.known_bug"] if known else [])

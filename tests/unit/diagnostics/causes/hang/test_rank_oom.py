@@ -65,3 +65,12 @@ def test_the_warning_is_the_reason_of_an_error_that_names_none(tmp_path: Path) -
     assert root.cause == "hang.rank_oom"
     (tmp_path / "job.log").write_text(full + "Traceback (most recent call last):\nKeyError: 'label'\n")
     assert [root.cause for root in diagnose(tmp_path).root_causes] == ["hang.rank_raised"]
+
+
+def test_memory_that_a_call_of_cuda_did_not_find(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(
+        'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    dist.barrier()\n'
+        "RuntimeError: CUDA error: out of memory\n"
+    )
+    (root,) = diagnose(tmp_path).root_causes
+    assert root.cause == "hang.rank_oom" and "nvidia-smi on that node" in text_of(root).remedies[0].change

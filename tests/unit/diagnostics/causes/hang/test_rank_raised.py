@@ -84,3 +84,16 @@ def test_a_kernel_that_failed_without_an_exception(
     raised, roots = of(tmp_path, log)
     assert roots[0] == "hang.rank_raised" and raised.ranks == ranks
     assert change in text_of(raised).remedies[0].change
+
+
+def test_a_worker_of_the_data_loader_that_left_the_queue_empty(tmp_path: Path) -> None:
+    log = (
+        'Traceback (most recent call last):\n  File "/x/multiprocessing/queues.py", line 108, in get\n    raise Empty\n'
+        "_queue.Empty\n\nThe above exception was the direct cause of the following exception:\n\n"
+        'Traceback (most recent call last):\n  File "tools/train.py", line 150, in <module>\n    main(args)\n'
+        '  File "/x/torch/utils/data/dataloader.py", line 1003, in _try_get_data\n    raise RuntimeError(\n'
+        "RuntimeError: DataLoader worker (pid(s) 101, 47) exited unexpectedly\n"
+    )
+    text = text_of(of(tmp_path, log)[0])
+    assert "raised RuntimeError: DataLoader worker" in text.summary and "Empty" not in text.summary
+    assert "dmesg names it if memory ran out" in text.remedies[0].change

@@ -115,3 +115,32 @@ def test_a_port_of_the_administrator(tmp_path: Path, before: str, cause: str) ->
     (root,) = report.root_causes
     assert (root.cause, report.outcome) == (cause, "crashed")
     assert "between 1024 and 65535" in text_of(root).remedies[0].change
+
+
+INIT = (
+    'Traceback (most recent call last):\n  File "/job/train.py", line 31, in <module>\n    dist.init_process_group()\n'
+    '  File "/x/torch/distributed/rendezvous.py", line 95, in _tcp_rendezvous_handler\n    store = TCPStore()\n'
+)
+AGENT = (
+    'Traceback (most recent call last):\n  File "/x/torch/distributed/run.py", line 715, in run\n    elastic_launch(\n'
+    '  File "/x/torch/distributed/elastic/agent/server/api.py", line 613, in _assign_worker_ranks\n'
+    '  File "/x/torch/distributed/elastic/utils/store.py", line 31, in get_all\n    data = store.get(key)\n'
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        INIT + "RuntimeError: No route to host\n",
+        AGENT + "RuntimeError: Socket Timeout\n",
+        AGENT + "torch.distributed.DistStoreError: Socket Timeout\n",
+    ],
+)
+def test_a_connection_that_failed_while_ranks_met(tmp_path: Path, text: str) -> None:
+    assert [root.cause for root in said(tmp_path, text).root_causes] == ["hang.rendezvous"]
+
+
+def test_the_same_text_in_training_is_that_of_a_lost_peer(tmp_path: Path) -> None:
+    step = '[rank1]:   File "/x/torch/distributed/distributed_c10d.py", line 9, in all_reduce\n'
+    text = f"[rank1]: Traceback (most recent call last):\n{step}[rank1]: RuntimeError: Connection refused\n"
+    assert not said(tmp_path, text).root_causes

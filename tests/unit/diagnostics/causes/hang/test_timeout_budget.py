@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 
 BAR = (
@@ -65,3 +66,17 @@ def test_bars_of_other_work_than_a_data_set_s(tmp_path: Path, bar: str) -> None:
 def test_the_bar_of_the_steps_is_none_of_these(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("  2%|#   | 130/6200 [10:07<50:20,  4.98s/it]\n" + WAITS)
     assert not diagnose(tmp_path).root_causes
+
+
+@pytest.mark.parametrize(
+    ("bar", "ranks", "change"),
+    [
+        ("Loading checkpoint shards:  57%|#####  | 4/7 [09:40<07:29, 149.96s/it]\n", (), "from a disk of the node"),
+        (BAR.format(percent=89, took="10:00"), (0,), "prepare the data set"),
+    ],
+)
+def test_what_is_loaded_is_loaded_by_every_rank(tmp_path: Path, bar: str, ranks: tuple[int, ...], change: str) -> None:
+    (tmp_path / "train.log").write_text(bar + "".join(WAIT.format(rank=rank) for rank in (1, 3)))
+    (root,) = diagnose(tmp_path).root_causes
+    assert root.ranks == ranks and change in text_of(root).remedies[0].change
+    assert "raise the timeout" in text_of(root).remedies[1].change

@@ -67,3 +67,11 @@ def test_a_limit_that_the_process_set_itself_is_not_the_memory_of_others(tmp_pat
         "allocated memory 8.90 GiB is allocated by PyTorch, and 20.00 MiB is reserved by PyTorch but unallocated."
     )
     assert confirmed(findings(job_of(tmp_path, text))) == []
+
+
+def test_a_context_and_a_communicator_belong_to_every_job(tmp_path):
+    text = (
+        "CUDA out of memory. Tried to allocate 978.00 MiB (GPU 0; 4.00 GiB total capacity; 1.68 GiB already allocated; "
+    )
+    text += "0 bytes free; 2.72 GiB reserved in total by PyTorch)"
+    assert confirmed(findings(job_of(tmp_path, text, "RuntimeError"))) == ["fragmentation"]

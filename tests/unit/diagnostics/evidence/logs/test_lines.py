@@ -116,3 +116,8 @@ def test_utf16_and_marks_are_read_as_text(tmp_path):
     assert has_utf16_mark("x".encode("utf-16"))
     assert not has_utf16_mark("x".encode("utf-32"))
     assert not has_utf16_mark(b"x")
+
+
+def test_a_log_that_was_quoted():
+    assert parts("> [rank1]: Traceback (most recent call last):")[0] == "Traceback (most recent call last):"
+    assert parts(">   File a.py")[0] == "  File a.py"
