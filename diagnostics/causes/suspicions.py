@@ -118,8 +118,7 @@ def _of_ranks(standing: Standing) -> dict[str, object]:
     longest = standing.longest
     late = standing.absent if "nccl_id_timeout" in standing.kinds else ()
     absent = (standing.silent or standing.behind) if longest.first else late
-    missing = (longest.members or 0) - len(longest.ranks)
-    elsewhere, wordless = standing.parted, standing.wordless
+    missing, elsewhere, wordless = (longest.members or 0) - len(longest.ranks), standing.parted, standing.wordless
     is_partial = missing > 0 and not (standing.others or standing.apart or elsewhere or wordless)
     call = (longest.seq, longest.op, longest.group)
     alike = [wait for wait in standing.waits if (wait.seq, wait.op, wait.group) == call]
@@ -136,6 +135,7 @@ def _of_ranks(standing: Standing) -> dict[str, object]:
         "wordless": () if elsewhere else wordless,
         "side_thread": standing.broken,
         "apart": len(standing.apart) > 1 and not is_fewer and (low, high),
+        "far": len(standing.apart) > 1 and not is_fewer and max(0, (high.seq or 0) - (low.seq or 0) - 1),
         "fewer": len(standing.apart) > 1 and is_fewer and (low, high, completed),
     }
 

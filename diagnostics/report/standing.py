@@ -75,7 +75,7 @@ def _stands(standing: Standing) -> Iterator[Field]:
     if standing.silent:
         left = verb(standing.silent, "leaves", "leave")
         yield Field("silent", f"{ranks_spoken(standing.silent)} {left} no line")
-    elif standing.waits and (missing := (standing.waits[0].members or 0) - len(standing.waits[0].ranks)) > 0:
+    elif standing.waits and (missing := (standing.waits[0].members or 0) - len(standing.in_group)) > 0:
         yield Field("silent", f"{counted(missing, 'other rank')} of the group logged nothing about it")
 
 
