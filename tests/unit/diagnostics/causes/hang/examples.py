@@ -255,7 +255,7 @@ EXAMPLES = {
     "hang.host_stall": Example(late_host, (2,)),
     "hang.network": Example(completes_nowhere),
     "hang.p2p_cycle": Example(receives_in_a_ring, (0, 1)),
-    "hang.rank_exited": Example(exited, (1,)),
+    "hang.rank_exited": Example(exited, (1,), "crashed"),
     "hang.rank_killed": Example(killed, (1,)),
     "hang.rank_oom": Example(out_of_memory, (1,)),
     "hang.rank_raised": Example(raised, (2,)),
