@@ -210,8 +210,8 @@ def plan_lines(measures: Mapping[str, Any], *, everything: bool = True) -> list[
         return []
     planned = f"planned {bytes_text(plan.planned_bytes)}"
     if plan.missing:
-        why = "no memory of tensors was recorded, and that of the whole process is no measure of it"
-        return [f"{planned}; what it was is not known: {why} (record=full)"] if everything else []
+        why = "the memory of tensors was not recorded (record=full), and that of the process does not measure it"
+        return [f"{planned}; the actual peak is unknown: {why}"] if everything else []
     if plan.differs is None:
         return []
     # Wherever the peak is written with other digits elsewhere in the report, the reason stands here.

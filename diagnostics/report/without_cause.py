@@ -48,7 +48,7 @@ def without_cause(
         open_time = ", and the time is not accounted for" if account.unaccounted else ""
         return f"no cause is confirmed{open_time}: {account_text(account)}"
     if logs := next((fact.fields["logs"] for fact in evidence.facts if fact.kind == "nothing_known"), 0):
-        return f"no line of {counted(logs, 'log')} is known to be trouble, which alone does not show what the job did"
+        return f"no line of {counted(logs, 'log')} reports a known problem, which does not show that there was none"
     if processes := processes_text(evidence):
         return processes
     if not any(evidence.files.values()) and not trouble and (steps := printed_text(printed_steps(evidence))):

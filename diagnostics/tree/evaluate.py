@@ -58,10 +58,10 @@ def by_cause(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
 
 
 def evaluate(trees: Sequence[Tree], findings: Sequence[Finding]) -> Branch:
-    """All trees below one `or`: the run did not do what it should."""
+    """All trees below one `or`: the run has a problem."""
     table = by_cause(findings)
     children = tuple(_branch(tree.top, table) for tree in trees)
-    return _gate("run", "The run did not do what it should", "or", children)
+    return _gate("run", "The run has a problem", "or", children)
 
 
 def cut_sets(trees: Sequence[Tree], findings: Sequence[Finding]) -> list[CutSet]:

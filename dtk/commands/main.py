@@ -56,7 +56,7 @@ def _dispatch(argv: list[str]) -> int:
         arguments.overrides += [text for text in rest if not text.startswith("-")]
         rest = [text for text in rest if text.startswith("-")]
     if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        commands.choices.get(argv[0], parser).error(f"unrecognized arguments: {' '.join(rest)}")
     arguments.wrapped = wrapped
     chosen: Callable[[argparse.Namespace], int] = arguments.command
     return ended(lambda: chosen(arguments), arguments.stopped)

@@ -55,7 +55,11 @@ def _check(arguments: argparse.Namespace) -> None:
         what = f"{arguments.overrides[0]!r} is for a job of dtk"
         raise DtkError(what, "a script has a configuration of its own", "put it after --")
     if not script.is_file():
-        raise DtkError(f"there is no script {script}")
+        raise DtkError(f"there is no script {script}", fix="name a Python file: --script train.py --world-size 8")
+    try:
+        compile(script.read_bytes(), script, "exec")
+    except (SyntaxError, ValueError) as error:
+        raise DtkError(f"{script} is not valid Python", str(error), "name the script that torchrun starts") from error
     if arguments.what_if:
         raise DtkError("--what-if needs a job of dtk", "what goes wrong is put into its training loop")
     if arguments.world_size is None:

@@ -84,7 +84,7 @@ def _find(name: str, config_dir: Path | None) -> Path:
     if os.path.exists(name):  # noqa: PTH110 - it is read, and said to be none
         return path
     near = did_you_mean(path.stem, named)
-    raise DtkError(f"there is no sweep file {name}", fix=near or f"sweeps of that name: {', '.join(sorted(named))}")
+    raise DtkError(f"there is no sweep file {name}", fix=near or f"sweeps in conf/sweep: {', '.join(sorted(named))}")
 
 
 def _hand_over(job: "Job", arguments: argparse.Namespace) -> int:

@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     flows = sum(earliest != latest for _, earliest, _, latest in merge.flows.values())
     output.put(
         f"{arguments.out}: {counted(len(merge.ranks), 'rank')}, {counted(merge.events, 'event')}, "
-        f"{counted(flows, 'collective')} linked over ranks\n"
+        f"{counted(flows, 'collective')} linked across ranks\n"
         "open it at https://ui.perfetto.dev, which reads it in the browser\n"
     )
     return 0

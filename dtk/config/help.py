@@ -33,7 +33,7 @@ def help_text(which: str = "") -> str:
     options_of = groups([conf_folder()])
     if which not in ("", ALL, *options_of):
         near = did_you_mean(which, (ALL, *options_of)) or f"groups: {', '.join(options_of)}"
-        raise DtkError(f'dtk run --help knows no group "{which}"', fix=near)
+        raise DtkError(f'dtk run --help: there is no group "{which}"', fix=near)
     if which in options_of:
         return "\n".join(_described(which, options_of[which])) + "\n"
     listed = {title: [each for each in names if each in options_of] for title, names in table_beside(__file__).items()}

@@ -107,13 +107,13 @@ def _backend(launcher: LauncherConfig, device: str) -> str:
 def _check_host(nproc: int) -> None:
     """Refuse more ranks than this machine can start, and name the largest number that it can."""
     cores, memory = usable_cores(), host_memory()
-    fits = {f"{counted(cores, 'CPU core')} here, {RANKS_PER_CORE} ranks each at most": RANKS_PER_CORE * cores}
+    fits = {f"{counted(cores, 'CPU core')} here, at most {RANKS_PER_CORE} ranks each": RANKS_PER_CORE * cores}
     if memory is not None:
         free_gib = memory[1] / 2**30
-        fits[f"{free_gib:.1f} GiB of host memory are free, a rank needs 0.3 at least"] = memory[1] // RANK_BYTES
+        fits[f"{free_gib:.1f} GiB of host memory are free, and a rank needs at least 0.3"] = memory[1] // RANK_BYTES
     why = min(fits, key=lambda reason: fits[reason])
     if nproc > max(1, fits[why]):
-        fix = f"use launcher.nproc={max(1, fits[why])}, or launcher.oversubscribe=true to start them all the same"
+        fix = f"use launcher.nproc={max(1, fits[why])}, or launcher.oversubscribe=true to start them anyway"
         raise DtkError(f"launcher.nproc={nproc} is more than this machine can start", why, fix)
 
 

@@ -63,7 +63,7 @@ def banner(
         console.line(f"  offload   {states} in {on_host if folder is None else f'a file in {folder}'}")
     offline = offline_reason(config.tracker)
     tracker = config.tracker.name + (f", offline: {offline}" if offline else "")
-    console.line(f"  numbers   {config.precision.name}; record={config.record.level}; tracker={tracker}")
+    console.line(f"  precision {config.precision.name}; record={config.record.level}; tracker={tracker}")
     _nccl(console, render(config.nccl, os.environ, paths.root), placement.backend)
     console.line(f"  run       {typed(paths.root)}")
 

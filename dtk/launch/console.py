@@ -59,7 +59,7 @@ class Console:
         """Five lines: who, what, where, whom it took along, which log."""
         where = [f"step {failure.step}"] if failure.step is not None else []
         where += [f"region {failure.region}"] if failure.region else []
-        who = f": rank {failure.rank} was first" if failure.rank >= 0 else ""
+        who = f": rank {failure.rank}{' failed first' * (state != 'hung')}" if failure.rank >= 0 else ""
         self.line(f"{state.upper()}{who}", 31)
         self.line(f"  what   {failure.reason}")
         self.line(f"  where  {', '.join(where) or 'before the first step, or unknown (record=off)'}")

@@ -47,7 +47,7 @@ def check_selection(arguments: argparse.Namespace) -> None:
     if arguments.failed and arguments.state:
         both = ",".join(dict.fromkeys((*arguments.state, *FAILED)))
         what, why = "--failed and --state both name states", f"--failed is --state {','.join(FAILED)}"
-        raise DtkError(what, why, f"choose one; for either of them: --state {both}")
+        raise DtkError(what, why, f"choose one; for the states of both: --state {both}")
 
 
 def selected(runs: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:

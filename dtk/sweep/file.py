@@ -188,9 +188,9 @@ def load(path: Path) -> dict[str, Any]:
         mark, what = getattr(marked, "problem_mark", None), getattr(marked, "problem", None) or str(error)
         line = f", line {mark.line + 1}" if mark else ""
         why = f"not valid YAML ({' '.join(what.split())[:200]})"
-        raise DtkError(f"{path}{line}", why, "see conf/sweep/ for some") from error
+        raise DtkError(f"{path}{line}", why, "see conf/sweep/ for examples") from error
     if not isinstance(content, dict):
-        raise DtkError(f"{path} is not a sweep file", "it is not a mapping of keys", "see conf/sweep/ for some")
+        raise DtkError(f"{path} is not a sweep file", "it is not a mapping of keys", "see conf/sweep/ for examples")
     return {str(key): value for key, value in content.items()}
 
 

@@ -51,7 +51,7 @@ def test_the_first_failing_rank_is_named(fault, strategy, engine, tmp_path):
     assert (folder / failure["log"]).is_file()
     cause = {"failed": "CRASHED: ", "oom": "OUT OF MEMORY: "}[state]
     assert f"\n{cause}" in process.stdout and "\nblame   rank 1 (victims: rank 0)" in process.stdout
-    for text in ("rank 1 was first", reason, "step 4, region forward", failure["log"], f"dtk show {folder}"):
+    for text in ("rank 1 failed first", reason, "step 4, region forward", failure["log"], f"dtk show {folder}"):
         assert text in process.stdout
 
 

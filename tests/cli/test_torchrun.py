@@ -170,4 +170,4 @@ def test_a_killed_rank_is_named_not_its_peer(tmp_path):
     assert failure["rank"] == 1
     assert failure["victims"] == [0]
     assert (only_run(tmp_path) / failure["log"]).is_file()
-    assert "rank 1 was first" in process.stdout
+    assert "rank 1 failed first" in process.stdout

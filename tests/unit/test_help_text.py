@@ -104,4 +104,4 @@ def test_dtk_run_help_is_short_and_says_more_when_asked(monkeypatch: pytest.Monk
 
 def test_help_on_what_is_no_group_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help", "startegy"]) == 2
-    assert 'knows no group "startegy" - did you mean strategy?' in capsys.readouterr().err
+    assert 'there is no group "startegy" - did you mean strategy?' in capsys.readouterr().err

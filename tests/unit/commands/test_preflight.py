@@ -31,6 +31,17 @@ def test_what_does_not_go_together_is_one_line(
     assert told in error and error.count("\n") == 1
 
 
+@pytest.mark.parametrize(("text", "why"), [(b"for i in x\n", "line 1"), (b"\x00\x01", "null bytes")])
+def test_a_script_that_is_not_python_is_refused_before_any_rank_is_simulated(
+    text: bytes, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_bytes(text)
+    assert main(["preflight", "--script", str(script), "--world-size", "2"]) == 2
+    error = capsys.readouterr().err
+    assert "train.py is not valid Python" in error and why in error and error.count("\n") == 1
+
+
 @pytest.mark.parametrize(("ends", "code"), [(True, 0), (False, 1)])
 def test_the_exit_code_says_whether_all_ranks_end(
     ends: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

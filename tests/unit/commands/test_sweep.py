@@ -28,5 +28,5 @@ def test_a_name_that_nothing_has_is_one_line(tmp_path: Path) -> None:
     own.write_text("", encoding="utf-8")
     with pytest.raises(DtkError, match="did you mean learning_rate"):
         _find("learning_rat", tmp_path)
-    with pytest.raises(DtkError, match=r"sweeps of that name: .*learning_rate"):
+    with pytest.raises(DtkError, match=r"sweeps in conf/sweep: .*learning_rate"):
         _find("zzzz", tmp_path)

@@ -28,5 +28,5 @@ def test_the_sum_is_told_with_what_could_not_be_read(
     assert main(["trace", str(tmp_path / "run"), "--out", str(tmp_path / "all.json.gz")]) == 0
     first, second, third = capsys.readouterr().out.splitlines()
     assert first == "problem  rank 1: no trace" and written == [tmp_path / "all.json.gz"]
-    assert second.endswith("all.json.gz: 2 ranks, 12,345 events, 2 collectives linked over ranks")
+    assert second.endswith("all.json.gz: 2 ranks, 12,345 events, 2 collectives linked across ranks")
     assert "ui.perfetto.dev" in third

@@ -54,7 +54,7 @@ def test_all_shows_what_every_group_shows() -> None:
 
 
 def test_a_group_that_is_not_there_is_one_line() -> None:
-    with pytest.raises(DtkError, match='knows no group "modl" - did you mean model'):
+    with pytest.raises(DtkError, match='there is no group "modl" - did you mean model'):
         help_text("modl")
     with pytest.raises(DtkError, match="groups: checkpoint, data"):
         help_text("zzzz")

@@ -221,7 +221,7 @@ def test_logs_without_a_word_of_trouble_show_neither_trouble_nor_good_health(tmp
         (tmp_path / f"rank_{rank}.log").write_text("step 1 loss 2.0\n")
     report = diagnose(tmp_path)
     assert (report.outcome, report.root_causes) == ("undecided", ())
-    assert headline(report).startswith("no line of 3 logs is known to be trouble")
+    assert headline(report).startswith("no line of 3 logs reports a known problem")
 
 
 def test_a_log_with_known_lines_and_no_trouble_does_not_show_how_the_job_ended(tmp_path: Path) -> None:

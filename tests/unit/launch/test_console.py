@@ -51,7 +51,7 @@ def test_a_failure_names_who_where_whom_and_which_log(
     )
     Console().failure(failure, "failed", RunPaths(tmp_path / "runs" / "a"))
     assert capsys.readouterr().out.splitlines() == [
-        "FAILED: rank 3 was first",
+        "FAILED: rank 3 failed first",
         "  what   ValueError: bad",
         "  where  step 7, region backward",
         "  then   ranks 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19 ... ended as a consequence",

@@ -58,7 +58,7 @@ def test_the_resident_set_is_not_compared_with_tensors(tmp_path: Path) -> None:
     assert found["missing"] == "tensors"
     assert plan_lines({"memory": {"plan": found}}, everything=False) == []
     (line,) = plan_lines({"memory": {"plan": found}})
-    assert "that of the whole process is no measure of it" in line
+    assert "that of the process does not measure it" in line
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,6 @@ def test_without_printed_steps_a_cause_stays_open(tmp_path: Path) -> None:
     text = text_of(finding)
     assert (finding.status, text.summary, text.missing) == (
         "undecided",
-        "0 recorded steps without a jump that lasts",
+        "0 recorded steps in which the loss did not stay higher",
         "the trainer's log, or its records of steps",
     )
