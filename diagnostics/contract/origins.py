@@ -57,6 +57,15 @@ def flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return values
 
 
+def at_key(plain: object, key: str, default: Any = None) -> Any:
+    """Return the value of a dotted key (`strategy.bucket_cap_mb`) of nested mappings."""
+    for part in key.split("."):
+        if not isinstance(plain, Mapping) or part not in plain:
+            return default
+        plain = plain[part]
+    return plain
+
+
 def add_typed(origins: Origins, key: str, text: str, removes: bool = False) -> None:
     """Add an override of a key, or of the section of that name.
 

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from diagnostics.contract.artifacts import Heartbeat, Status
 from diagnostics.contract.files import read_table
 from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.contract.origins import at_key
 from diagnostics.evidence.limits import Limits
 
 
@@ -163,12 +164,7 @@ class RunEvidence(Struct):
 
     def get(self, key: str, default: Any = None) -> Any:
         """One value of the configuration by its dotted key (`strategy.bucket_cap_mb`)."""
-        value: Any = self.config
-        for part in key.split("."):
-            if not isinstance(value, dict) or part not in value:
-                return default
-            value = value[part]
-        return value
+        return at_key(self.config, key, default)
 
     def number(self, key: str, default: float) -> float:
         """One number of the configuration; the default where there is none, or something else in its place."""

@@ -16,7 +16,7 @@ from diagnostics.contract.formatting import sentence
 Form = Literal["terminal", "markdown", "html"]
 Tone = Literal["", "good", "bad", "warn", "soft", "strong", "code"]
 """How a text is emphasised: a colour in a terminal, a class on a page; `code` is also marked in Markdown."""
-COLOURS = 9
+COLOURS = 10
 """Colours that charts tell apart."""
 _ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
 """Digits of the distance between round values; each is at most twice the one before, so that two of them fit."""

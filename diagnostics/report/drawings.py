@@ -27,6 +27,7 @@ _KIND_COLOURS = {
     "activations": 4,
     "temporaries": 6,
     "kept from earlier steps": 8,
+    "checkpoint copies": 9,
     NOBODY: 3,
     "reserved, in no tensor": 7,
 }

@@ -22,11 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not folder.is_dir() and folder != RUNS:
         raise DtkError(f"{folder} is not a folder", fix="name the folder that holds your runs")
     with Server(folder, arguments.port) as server:
-        print(
-            f"runs in {folder}: {server.address}\nreachable from this machine only; Ctrl-C stops the server",
-            file=sys.stderr,
-            flush=True,
-        )
+        print(f"runs in {folder}: {server.address}\nthis machine only; Ctrl-C stops it", file=sys.stderr, flush=True)
         if not arguments.no_open and has_screen():
             webbrowser.open(server.address)
         try:

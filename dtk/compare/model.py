@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from diagnostics.contract.origins import at_key
 from diagnostics.report.measures import Breakdown
 from dtk.compare.statistics import Estimate
 
@@ -101,12 +102,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return one value of the configuration by its dotted key."""
-        value: Any = self.config
-        for part in key.split("."):
-            if not isinstance(value, Mapping) or part not in value:
-                return default
-            value = value[part]
-        return value
+        return at_key(self.config, key, default)
 
     @property
     def batch(self) -> tuple[Any, Any]:

@@ -9,13 +9,14 @@ from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths, complete_checkpoints, read_status
 from diagnostics.contract.files import read_json
+from diagnostics.contract.origins import at_key
 from diagnostics.runs.find import RUNS, NoSuchRunError, find_run
 from diagnostics.runs.processes import still_runs
 from dtk.config.checkpoint_files import refuse_damaged
 from dtk.config.compose import Composed
 from dtk.config.overrides import parse
 from dtk.config.stored import Stored, change, read_stored
-from dtk.config.trust import WRITTEN, check_entries, check_owner, get, refuse_stored_code
+from dtk.config.trust import WRITTEN, check_entries, check_owner, refuse_stored_code
 from dtk.errors import DtkError
 
 FIXED = ("model", "data", "task", "seed", "train.global_batch_size")
@@ -70,7 +71,7 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
             stored.plain["train"]["epochs"] = None
     stored.plain["resume"] = str(paths.root)
     # What the user's own configuration says too, as that of a sweep's trial, is not the folder's choice.
-    own = [key for key in WRITTEN if get(composed.plain, key) == get(stored.plain, key)]
+    own = [key for key in WRITTEN if at_key(composed.plain, key) == at_key(stored.plain, key)]
     again = _as_data(stored, new, config_dir, option, own)
     before, now = stored.plain["optimizer"]["name"], again.config.optimizer.name
     if before != now:

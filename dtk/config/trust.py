@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.origins import flat
+from diagnostics.contract.origins import at_key, flat
 from diagnostics.contract.secrets import MASK, masked
 from dtk.errors import DtkError
 
@@ -117,8 +117,8 @@ def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], type
     """
     keys, why = set(typed), "what a run folder holds is data"
     for key in (*COMMANDS, *WRITTEN):
-        value = get(plain, key)
-        if value and value == get(stored, key) and not keys & {key, key.split(".")[0]}:
+        value = at_key(plain, key)
+        if value and value == at_key(stored, key) and not keys & {key, key.split(".")[0]}:
             again = f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
             fix = f"if this is intended, give it again: '{key}={again}'"
             where = f"names a folder outside it to write to: {value}"
@@ -135,8 +135,8 @@ def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], type
 
 def _variables(plain: Mapping[str, Any]) -> dict[str, str]:
     """Return the variables of NCCL with the keys of their section filled in; but the topology, which is only read."""
-    given = {name: str(text) for name, text in (get(plain, "nccl.variables") or {}).items()}
-    filled = {name: _KEY.sub(lambda key: str(get(plain, f"nccl.{key[1]}")), text) for name, text in given.items()}
+    given = {name: str(text) for name, text in (at_key(plain, "nccl.variables") or {}).items()}
+    filled = {name: _KEY.sub(lambda key: str(at_key(plain, f"nccl.{key[1]}")), text) for name, text in given.items()}
     return filled | {name: text for name, text in given.items() if name == "NCCL_TOPO_FILE"}
 
 
@@ -163,11 +163,3 @@ def refuse_secrets(plain: Mapping[str, Any]) -> None:
             where = "use launcher.secrets on Kubernetes" if plain["launcher"]["name"] == "kubernetes" else "export it"
             fix = f"read it from an environment variable or a file there; {where}"
             raise DtkError(f"{key} holds a secret", "it would be readable in the files of the job", fix)
-
-
-def get(plain: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a dotted key; None where there is none."""
-    value: Any = plain
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value

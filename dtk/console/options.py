@@ -20,7 +20,6 @@ class Parser(argparse.ArgumentParser):
     Args:
         text: name of the file with description and epilog (`help_text.read_text`), read when help is asked for.
         values: for the placeholders in that text.
-        formatter_class: of argparse.
         options: of argparse.
     """
 
@@ -29,10 +28,9 @@ class Parser(argparse.ArgumentParser):
         *,
         text: str = "",
         values: Mapping[str, object] | None = None,
-        formatter_class: Any = HelpFormatter,
         **options: Any,
     ) -> None:
-        super().__init__(formatter_class=formatter_class, **options)
+        super().__init__(formatter_class=HelpFormatter, **options)
         self.text = text
         self.values = values or {}
 

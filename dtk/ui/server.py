@@ -21,10 +21,10 @@ from msgspec.structs import replace
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.report import document as doc
 from diagnostics.report.html import render
-from diagnostics.report.markup import Markup
+from diagnostics.report.markup import Markup, el
 from dtk.errors import DtkError
 from dtk.ui.live import unread_ns
-from dtk.ui.pages import find, link, plan_page, run_page, runs_page
+from dtk.ui.pages import find, link, plan_page, run_page, run_path, runs_page
 
 HOST = "127.0.0.1"
 DIAGNOSIS_S = 600.0  # Longest that a diagnosis may take: those of the largest traces take minutes.
@@ -122,7 +122,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             case ["run", identity, "plan"]:
                 return _rendered(plan_page(folder, identity))
             case ["run", identity, "diagnosis"]:
-                return self._diagnosis(find(folder, identity))
+                return _with_links(self._diagnosis(find(folder, identity)), identity)
             case ["compare"]:
                 return _compared([find(folder, name) for name in query.get("run", [])[:MOST_COMPARED]])
         raise DtkError(f"there is no page {path}")
@@ -181,6 +181,11 @@ def _compared(runs: list[Path]) -> bytes:
     except DiagnosticsError as error:
         raise DtkError(" ".join(str(error).split())) from error
     return render(replace(made, lead=(_BACK, *made.lead))).encode()
+
+
+def _with_links(page: bytes, identity: str) -> bytes:
+    links = el("p", el("a", "All runs", href="/"), "  ", el("a", identity, href=run_path(identity)))
+    return page.replace(b"</h1>", f"</h1>{links}".encode(), 1)
 
 
 def _rendered(document: doc.Document) -> bytes:

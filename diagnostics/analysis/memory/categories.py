@@ -18,7 +18,7 @@ from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, Row, Stack
 
 PARAMETERS, GATHERED, GRADIENTS = "parameters", "gathered parameters", "gradients"
 OPTIMIZER, ACTIVATIONS, LOGITS = "optimizer states", "activations", "logits"
-BUCKETS, COLLECTED, KEPT = "buckets", "gathered tensors", "kept from earlier steps"
+BUCKETS, COLLECTED, KEPT, SAVED = "buckets", "gathered tensors", "kept from earlier steps", "checkpoint copies"
 TEMPORARIES, OTHER, UNKNOWN = "optimizer temporaries", "other", "unknown"
 COPIES = "the backend's copies"
 KIND_OF = {
@@ -29,6 +29,7 @@ KIND_OF = {
     **dict.fromkeys((ACTIVATIONS, LOGITS), memory_levels.ACTIVATIONS),
     TEMPORARIES: memory_levels.TEMPORARIES,
     KEPT: memory_levels.KEPT,
+    SAVED: memory_levels.SAVED,
     **dict.fromkeys((OTHER, UNKNOWN), memory_levels.UNKNOWN),
 }
 """What each category is drawn as over time."""
@@ -73,8 +74,8 @@ class _Sorter:
             outlived: whether it is to be told for a moment in a later step than its own.
         """
         communicates = block.phase in ("gather", "reduce")
-        if block.gathered:
-            return COLLECTED
+        if block.gathered or block.phase == "checkpoint":
+            return COLLECTED if block.gathered else SAVED
         if block.phase == "optimizer":
             span = self._steps.get(block.step) if block.step is not None else None
             stays = block.end_us is None or (span is not None and block.end_us > span.end_us)

@@ -7,8 +7,9 @@ from msgspec import Struct, field
 
 PARAMETERS, GRADIENTS, OPTIMIZER = "parameters", "gradients", "optimizer states"
 ACTIVATIONS, BUFFERS, TEMPORARIES = "activations", "communication buffers", "temporaries"
-KEPT, UNKNOWN, RESERVED = "kept from earlier steps", "not attributed", "reserved, in no tensor"
-KINDS = (PARAMETERS, GRADIENTS, OPTIMIZER, BUFFERS, ACTIVATIONS, TEMPORARIES, KEPT, UNKNOWN, RESERVED)
+KEPT, SAVED, UNKNOWN = "kept from earlier steps", "checkpoint copies", "not attributed"
+RESERVED = "reserved, in no tensor"
+KINDS = (PARAMETERS, GRADIENTS, OPTIMIZER, BUFFERS, ACTIVATIONS, TEMPORARIES, KEPT, SAVED, UNKNOWN, RESERVED)
 """From the bottom of the stack to its top; only the last one is in no tensor."""
 AT = {name: n for n, name in enumerate(KINDS)}
 MAX_ROWS = 400

@@ -29,7 +29,7 @@ def test_it_serves_until_it_is_interrupted(
     monkeypatch.setattr(webbrowser, "open", pages.append)
     assert main(["ui", str(tmp_path), "--port", "0", *option]) == 0
     told = capsys.readouterr().err
-    assert f"runs in {tmp_path}: http://127.0.0.1:" in told and "Ctrl-C stops the server" in told
+    assert f"runs in {tmp_path}: http://127.0.0.1:" in told and "Ctrl-C stops it" in told
     assert len(pages) == opened
 
 

@@ -7,7 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnostics.contract.artifacts import SCHEMA_VERSION, NewerSchemaError
-from diagnostics.contract.origins import LONGEST, Choice, Origins, Setting, add_typed, at_launch, dumps, flat, loads
+from diagnostics.contract.origins import (
+    LONGEST,
+    Choice,
+    Origins,
+    Setting,
+    add_typed,
+    at_key,
+    at_launch,
+    dumps,
+    flat,
+    loads,
+)
 
 FILE = Setting("file", "conf/train/base.yaml:3", "100")
 KEYS = st.sampled_from(["a", "b_c", "d"])
@@ -42,6 +53,12 @@ def test_every_leaf_of_a_configuration_has_one_dotted_key(tree: dict[str, object
             node = node[part]
         assert node == value and (not isinstance(value, dict) or not value)
     assert len(leaves) == sum(len(value) or 1 if isinstance(value, dict) else 1 for value in tree.values())
+
+
+def test_a_dotted_key_leads_into_nested_mappings_and_no_further() -> None:
+    plain = {"a": {"b": {"c": 1}, "d": None}}
+    assert (at_key(plain, "a.b.c"), at_key(plain, "a.b"), at_key(plain, "a.d", 2)) == (1, {"c": 1}, None)
+    assert (at_key(plain, "a.x", 2), at_key(plain, "a.b.c.e", 2), at_key("text", "a")) == (2, 2, None)
 
 
 def test_an_override_of_a_section_counts_for_each_of_its_keys() -> None:

@@ -68,6 +68,25 @@ def test_what_outlives_its_step_is_for_something_else() -> None:
     assert found.categories == {"kept from earlier steps": 10 * MIB, "activations": 5 * MIB}
 
 
+@pytest.mark.parametrize(("region", "name"), [("checkpoint", "checkpoint copies"), ("activation_checkpoint", "other")])
+def test_what_a_checkpoint_stages_is_its_own_also_in_later_steps_and_at_the_size_of_the_logits(
+    region: str, name: str
+) -> None:
+    made = Recording(before=0)
+    begin = made.now_us
+    made.alloc(1, 10)
+    made.span(region, begin)
+    found = at_peak(made, ModelSize(2, "", logits_bytes=10 * MIB if region == "checkpoint" else None))
+    assert found is not None and found.categories == {name: 10 * MIB}
+    made.span("ProfilerStep#0", begin)
+    begin = made.now_us
+    made.alloc(2, 5)
+    made.span("ProfilerStep#1", begin)
+    found = at_peak(made)
+    kept = name if region == "checkpoint" else "kept from earlier steps"
+    assert found is not None and found.categories == {kept: 10 * MIB, "other": 5 * MIB}
+
+
 @pytest.mark.parametrize(
     ("before_mib", "parts"),
     [
