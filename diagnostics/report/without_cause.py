@@ -13,9 +13,11 @@ from diagnostics.contract.findings import Finding, Outcome, text_of
 from diagnostics.contract.formatting import bytes_text, counted, ranks_spoken, seconds_text, verb
 from diagnostics.evidence.coverage import damaged
 from diagnostics.evidence.model import Evidence, RunEvidence
+from diagnostics.report.measures import memory, share_text
 from diagnostics.runs.records import as_mapping, number
-from diagnostics.tree.outcome import account_of, in_trouble, is_unheard
+from diagnostics.tree.outcome import account_of, in_trouble, is_unheard, ran_out
 
+_PARTS = 4  # A convention: parts of a peak that fit one line.
 _OF_RUN: dict[str, Callable[[float, str], str] | None] = {
     "step": lambda step, _: counted(int(step), "step"),
     "loss": lambda loss, _: f"loss {loss:.4g}",
@@ -47,6 +49,8 @@ def without_cause(
     if account is not None and outcome == "undecided" and not trouble and (account.unaccounted or not evidence.run):
         open_time = ", and the time is not accounted for" if account.unaccounted else ""
         return f"no cause is confirmed{open_time}: {account_text(account)}"
+    if outcome in ("oom", "undecided") and not trouble and (peak := memory_text(measures)):
+        return f"no cause is confirmed: {peak}"
     if logs := next((fact.fields["logs"] for fact in evidence.facts if fact.kind == "nothing_known"), 0):
         return f"no line of {counted(logs, 'log')} reports a known problem, which does not show that there was none"
     if processes := processes_text(evidence):
@@ -63,6 +67,19 @@ def account_asks(account: Account) -> str:
     if account.traced < account.world_size and account.exposed >= max(account.copies, account.idle):
         return "the traces of all ranks of the same steps in one folder: which of them are late, and what is transfer"
     return "the same steps under profile(with_stack=True): what the host does while the device is idle"
+
+
+def memory_text(measures: Mapping[str, Any]) -> str:
+    """Return what held most memory on the rank with the highest peak, by traces or snapshots; empty without them."""
+    ranks = {rank: own for rank, own in memory(measures).items() if own.over_time or ran_out(measures)}
+    if not ranks:
+        return ""
+    rank, own = max(ranks.items(), key=lambda item: item[1].peak_bytes)
+    parts = ", ".join(f"{name}{share_text(size, own.peak_bytes)}" for name, size in own.at_peak[:_PARTS])
+    failed = own.over_time.failed if own.over_time is not None else None
+    request = f"a request of {bytes_text(failed.bytes)} failed; " if failed is not None else ""
+    what = own.over_time.of if own.over_time is not None else "tensors"
+    return f"{request}{bytes_text(own.peak_bytes)} in {what} on rank {rank}{f': {parts}' if parts else ''}"
 
 
 def unheard_text(run: RunEvidence) -> str:

@@ -36,6 +36,8 @@ def outcome(
     if verdict.outcome is not None:
         return _of_root(evidence, verdict.roots[0].cause, verdict.outcome, measures)
     accounted = account_of(measures)
+    if ran_out(measures) and not (evidence.run or in_trouble(evidence)):
+        return "oom"  # A snapshot shows it.
     is_healthy = _without_cause(evidence, findings)
     if is_healthy == "healthy" and accounted is not None and accounted.unaccounted:
         return "undecided"
@@ -86,7 +88,7 @@ def _signs(evidence: Evidence, measures: Mapping[str, object]) -> set[Sign]:
         "unreduced": "unreduced" in endings or "ddp_unused" in kinds,
         "fitted": waiting == 0 and process.KIND not in kinds and not in_trouble(evidence),
         "alone": not waiting and bool(kinds & _ENDS) and not kinds & _WAITS,
-        "ran_out": state == "oom" or bool(kinds & {"cuda_oom", "cpu_oom"}),
+        "ran_out": state == "oom" or bool(kinds & {"cuda_oom", "cpu_oom"}) or ran_out(measures),
     }
     return {sign for sign, is_shown in shown.items() if is_shown}
 
@@ -110,6 +112,12 @@ def is_unheard(evidence: Evidence) -> bool:
         return False
     silent_s = run.silent_s(time())
     return not run.seen if silent_s is None else silent_s >= _SILENT_S
+
+
+def ran_out(measures: Mapping[str, Any]) -> bool:
+    """Return whether memory ran out, by snapshots of the allocator as well as by messages."""
+    memory = measures.get("memory")
+    return isinstance(memory, dict) and bool(memory.get("out_of_memory"))
 
 
 def account_of(measures: Mapping[str, Any]) -> Account | None:

@@ -100,10 +100,10 @@ class _Sorter:
 
 
 def peak(job: JobMemory, rank: RankMemory) -> Peak | None:
-    """Return the categories at the peak of the recorded window; None without recorded allocations."""
+    """Return the categories at the peak of the recorded window or history; None without recorded allocations."""
     curve = rank.curve
     if curve is None:
-        return None
+        return _of_history(rank)
     sorter = _Sorter(curve, job.size.logits_bytes)
     sizes: Counter[str] = Counter()
     for block in curve.at_peak:
@@ -116,6 +116,18 @@ def peak(job: JobMemory, rank: RankMemory) -> Peak | None:
     largest = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
     ordered = {name: size for name, size in largest if size > 0}
     return Peak(total, ordered, tuple(name for name in parts if name != UNKNOWN)) if total > 0 else None
+
+
+def _of_history(rank: RankMemory) -> Peak | None:
+    """Of the device with the highest peak, as the stacks in a snapshot show what allocations are for."""
+    devices = rank.snapshot.devices.values() if rank.snapshot is not None else ()
+    rows = [device.history.peak for device in devices if device.history is not None and device.history.peak is not None]
+    row = memory_levels.highest(rows)
+    if row is None or not memory_levels.total(row):
+        return None
+    sizes = {UNKNOWN if name == memory_levels.UNKNOWN else name: row[1][AT[name]] for name in KINDS if name != RESERVED}
+    largest = sorted(((name, size) for name, size in sizes.items() if size), key=lambda item: -item[1])
+    return Peak(memory_levels.total(row), dict(largest), ())
 
 
 def shared_out(before_bytes: int, states: States | None) -> dict[str, int]:

@@ -9,7 +9,7 @@ from diagnostics.analysis.memory import gathers, model_size, profiled
 from diagnostics.analysis.memory.curve import Curve, build
 from diagnostics.analysis.memory.gathers import Gather, Traffic
 from diagnostics.analysis.memory.model_size import ModelSize
-from diagnostics.analysis.memory.out_of_memory import RanOut, ran_out
+from diagnostics.analysis.memory.out_of_memory import RanOut, of_snapshot, ran_out
 from diagnostics.analysis.memory.units import Whole
 from diagnostics.evidence.calls import SIMULATED, CallFile
 from diagnostics.evidence.model import Evidence, Frame, Problem
@@ -118,8 +118,7 @@ class JobMemory(Struct):
         """Whether memory ran out, by any evidence."""
         run = self.evidence.run
         state = run.state if run is not None else ""
-        snapshots = [rank.snapshot for rank in self.ranks.values() if rank.snapshot is not None]
-        return bool(self.ran_out) or state == "oom" or any(snapshot.out_of_memory for snapshot in snapshots)
+        return bool(self.ran_out) or state == "oom"
 
     @property
     def on_cpu(self) -> bool:
@@ -223,6 +222,9 @@ def read(evidence: Evidence, kind: type[Job]) -> Job:
     for snapshot_file, snapshot in _loaded(job, _first(evidence.handles(SnapshotFile)), SnapshotFile.load, "snapshot"):
         rank = _of(job, snapshot_file.rank or 0)
         rank.snapshot, rank.snapshot_file = snapshot, snapshot_file.file
+        known = {record.rank for record in job.ran_out}
+        record = of_snapshot(rank.rank, snapshot_file.file, snapshot)
+        job.ran_out += [record] if record is not None and not known & {rank.rank, None} else []
     _traces(job)
     _flights(job)
     for ring_file, ring in _loaded(job, _first(evidence.handles(RingFile)), RingFile.read):

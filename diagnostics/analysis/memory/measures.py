@@ -45,6 +45,7 @@ def measures(job: JobMemory) -> dict[str, Any]:
     ranks = {str(rank.rank): _rank(job, rank, rank.rank in stacked) for rank in shown}
     return {
         "world_size": model.world_size,
+        "out_of_memory": job.out_of_memory,
         "parameter_bytes": model.parameter_bytes,
         "parameter_source": model.source or None,
         "model_state_bytes_per_rank": states.total if states is not None else None,

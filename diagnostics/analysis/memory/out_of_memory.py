@@ -1,6 +1,6 @@
 """Where memory ran out, by log lines and error files: one record for each rank. Decides nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -11,6 +11,7 @@ from diagnostics.contract.findings import EvidenceItem
 from diagnostics.evidence.endings import allocator_of
 from diagnostics.evidence.logs.patterns import oom_parts
 from diagnostics.evidence.model import Evidence, Frame, RankError, shortened
+from diagnostics.evidence.readers.snapshot import Snapshot
 
 _FIGURES = (
     "requested_bytes", "total_bytes", "free_bytes", "allocated_bytes", "unused_bytes", "in_use_bytes", "listed_bytes",
@@ -102,6 +103,17 @@ def ran_out(evidence: Evidence) -> list[RanOut]:
     return [records[rank] for rank in sorted(records, key=lambda rank: -1 if rank is None else rank)]
 
 
+def of_snapshot(rank: int, file: str, snapshot: Snapshot) -> RanOut | None:
+    """Return the newest request that could not be met, as a snapshot of the allocator recorded it."""
+    if not snapshot.out_of_memory:
+        return None
+    end = snapshot.out_of_memory[0]
+    item = EvidenceItem("snapshot", file, f"oom event: size={end.requested_bytes}, device_free={end.free_bytes}")
+    record = RanOut(rank, "cuda", item, end.requested_bytes, None, end.free_bytes, end.allocated_bytes)
+    unused = max(0, end.reserved_bytes - end.allocated_bytes)
+    return replace(record, unused_bytes=unused, site=end.site, **_purposes(end.places))
+
+
 def _figures(record: RanOut) -> int:
     return sum(getattr(record, name) is not None for name in _FIGURES)
 
@@ -113,10 +125,15 @@ def _of_error(error: RankError) -> RanOut | None:
         return None
     item = EvidenceItem("error", error.file, shortened(f"{error.type}: {error.message}", 300), error.line or None)
     site = next((frame for frame in error.frames if "/torch/" not in frame.file), None)
-    places = [(f"{frame.file} {frame.function}", frame.function) for frame in error.frames]
-    placing, saving = ([n for place, n in places if _TEXT[key].search(place)] for key in ("placing", "saving"))
     record = _decoded(error.rank, device, oom_parts(error.message), item)
-    return replace(record, step=error.step, site=site, placing="".join(placing[:1]), saving="".join(saving[:1]))
+    places = [f"{frame.file} {frame.function}" for frame in error.frames]
+    return replace(record, step=error.step, site=site, **_purposes(places))
+
+
+def _purposes(places: Iterable[str]) -> dict[str, str]:
+    """Return the functions that were placing model states and saving them, of file and function of each frame."""
+    found = {key: [place for place in places if _TEXT[key].search(place)][:1] for key in ("placing", "saving")}
+    return {key: "".join(place).rpartition(" ")[2] for key, place in found.items()}
 
 
 def _decoded(rank: int | None, device: str, fields: Mapping[str, object], item: EvidenceItem) -> RanOut:

@@ -9,7 +9,6 @@ from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.causes.memory._shared import where
 from diagnostics.contract.findings import EvidenceItem, Finding, Text, Where
 
 _TEXTS = Texts(__file__)
@@ -109,14 +108,9 @@ def decide(job: JobMemory) -> Finding:
 def _of_recordings(job: JobMemory) -> Iterator[Unused]:
     for rank in job.ranks.values():
         snapshot = rank.snapshot
-        for device in snapshot.devices.values() if snapshot is not None else ():
-            failures = [end for end in snapshot.out_of_memory if end.device == device.device] if snapshot else []
+        for device in snapshot.devices.values() if snapshot is not None and not snapshot.out_of_memory else ():
             item = EvidenceItem("snapshot", rank.snapshot_file, _TEXTS.phrase("blocks", device=device))
-            record = Unused(rank.rank, device.unused_bytes, device.reserved_bytes, item)
-            if failures:
-                site = where(failures[0].site, False, rank.rank, _TEXTS.phrase("request"))
-                record = replace(record, failed=True, requested_bytes=failures[0].requested_bytes, where=site)
-            yield record
+            yield Unused(rank.rank, device.unused_bytes, device.reserved_bytes, item)
         if (steps := [step for step in rank.steps if step.reserved_bytes]) and (last := steps[-1]):
             reserved = last.peak_reserved_bytes or last.reserved_bytes or 0
             unused = max(0, reserved - (last.peak_allocated_bytes or last.allocated_bytes or 0))

@@ -1,13 +1,13 @@
 """`memory.full_gather`: one call brings (almost) all parameters to every rank."""
 
 from diagnostics.analysis.memory.gathers import Gather
-from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
+from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.model_size import FROM_UNITS
 from diagnostics.causes._own_model import blocks_unknown
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
+from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes
 
 _TEXTS = Texts(__file__)
@@ -15,36 +15,6 @@ LEAST_UNWEIGHED_BYTES = 1 << 20
 """Smaller gathers are not reported where the peak is not known."""
 LARGE_ROOT = 0.3
 """Of all parameters: a root unit beyond this is worth a hint."""
-
-
-def _words(
-    finding: Finding,
-    *,
-    call: Gather,
-    whole_bytes: int,
-    by_units: bool,
-    saved_bytes: int,
-    peak_bytes: int | None,
-    prediction: Prediction | None,
-    is_dtk: bool,
-    no_blocks: bool,
-) -> Text:
-    """Say who gathers how much, and how to gather less.
-
-    `by_units`: only the units tell the size of the model. `no_blocks`: dtk found no blocks in the user's own model.
-    """
-    said = "user" if call.kind == "user" else "no_blocks" if no_blocks else "dtk" if is_dtk else "units"
-    return _TEXTS(
-        finding,
-        said,
-        at=shared.spot(call.site, call.at_head),
-        part=f"{call.full_bytes / whole_bytes:.0%}",
-        gathered=Bytes(call.full_bytes),
-        sharded="sharded " if by_units else "",
-        share=shared.share(call.full_bytes, peak_bytes),
-        on_more_ranks=shared.on_more_ranks(prediction),
-        saves=shared.of_peak(saved_bytes, peak_bytes),
-    )
 
 
 def _part(call: Gather, whole_bytes: int, is_least: bool = False) -> Finding:
@@ -74,19 +44,20 @@ def decide(job: JobMemory) -> Finding:
         layers = run.get("model.layers") if run is not None else None
         if call.kind != "user" and block and isinstance(layers, int):  # Wrapping saves all but the units in use.
             saved = max(0, (layers - shared.UNITS_IN_USE) * block)
+        said = "no_blocks" if blocks_unknown(run) else "dtk" if job.is_dtk else "units"
+        said = "user" if call.kind == "user" else said
         item = EvidenceItem(call.evidence, call.file, _TEXTS.phrase("seen", call=call))
         return shared.confirmed(
             job,
-            worded(
-                _words,
-                call=call,
-                whole_bytes=whole,
-                by_units=by_units,
-                saved_bytes=saved,
-                peak_bytes=peak,
-                prediction=job.predicted(fixed_bytes=saved),
-                is_dtk=job.is_dtk,
-                no_blocks=blocks_unknown(job.evidence.run),
+            _TEXTS.facts(
+                said,
+                at=shared.spot(call.site, call.at_head),
+                part=f"{call.full_bytes / whole:.0%}",
+                gathered=Bytes(call.full_bytes),
+                sharded="sharded " if by_units else "",
+                share=shared.share(call.full_bytes, peak),
+                on_more_ranks=shared.on_more_ranks(job.predicted(fixed_bytes=saved)),
+                saves=shared.of_peak(saved, peak),
             ),
             confidence=0.9 if by_units else 0.97,
             ranks=ranks,

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from diagnostics.analysis.memory.gathers import Gather
-from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
+from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
+from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes, counted, sentence
 
 _TEXTS = Texts(__file__)
@@ -16,31 +16,6 @@ ALIVE = 0.5
 """Of all parameters, alive at one moment: a state dict that is written tensor by tensor holds one of them."""
 WITH_OPTIMIZER = 1.5
 """Of all parameters, gathered in one checkpoint: with AdamW's states it is 3."""
-
-
-def _words(
-    finding: Finding,
-    *,
-    gathers: int,
-    gathered_bytes: int,
-    alive_bytes: int,
-    whole_bytes: int,
-    peak_bytes: int | None,
-    prediction: Prediction | None,
-    is_dtk: bool,
-) -> Text:
-    """Say what a checkpoint holds of what it gathered (most of it alive at one moment), and how to write it sharded."""
-    is_all = gathered_bytes >= WITH_OPTIMIZER * whole_bytes
-    return _TEXTS(
-        finding,
-        "gathered_by_dtk" if is_dtk else "gathered",
-        who=shared.rank_names(finding.ranks),
-        gathers=gathers,
-        what=_TEXTS.phrase("all_states" if is_all else "parameters"),
-        alive=Bytes(alive_bytes),
-        share=shared.share(alive_bytes, peak_bytes),
-        on_more_ranks=shared.on_more_ranks(prediction),
-    )
 
 
 def decide(job: JobMemory) -> Finding:
@@ -76,15 +51,14 @@ def decide(job: JobMemory) -> Finding:
         item = EvidenceItem(call.evidence, call.file, _TEXTS.phrase("seen", gathers=len(calls), total=total))
         return shared.confirmed(
             job,
-            worded(
-                _words,
+            _TEXTS.facts(
+                "gathered_by_dtk" if job.is_dtk else "gathered",
+                who=shared.rank_names(ranks),
                 gathers=len(calls),
-                gathered_bytes=total,
-                alive_bytes=alive,
-                whole_bytes=whole,
-                peak_bytes=job.peak(),
-                prediction=job.predicted(fixed_bytes=alive),
-                is_dtk=job.is_dtk,
+                what=_TEXTS.phrase("all_states" if total >= WITH_OPTIMIZER * whole else "parameters"),
+                alive=Bytes(alive),
+                share=shared.share(alive, job.peak()),
+                on_more_ranks=shared.on_more_ranks(job.predicted(fixed_bytes=alive)),
             ),
             confidence=0.9,
             ranks=ranks,

@@ -15,6 +15,7 @@ from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import EvidenceItem, Finding, Text
 from diagnostics.contract.formatting import Bytes
 from diagnostics.evidence.model import Frame
+from diagnostics.evidence.readers.snapshot import DeviceMemory
 
 MAX_POINTS = 200  # A convention: 25 points for each eighth of a series, whose medians are compared.
 
@@ -22,11 +23,10 @@ MAX_POINTS = 200  # A convention: 25 points for each eighth of a series, whose m
 class Growth(Struct, frozen=True):
     """Of one series over steps."""
 
-    per_step_bytes: float
-    """Theil-Sen: the median of the slopes between pairs of points."""
     first_half: float
     second_half: float
-    """The same of each half: warm-up shows as a second half that is flat."""
+    """Bytes a step of each half by Theil-Sen, the median of the slopes between pairs of points: warm-up shows as a
+    second half that is flat."""
     rising: float
     """Share of neighbouring stretches that go up, 0 to 1."""
     steps: int
@@ -43,7 +43,6 @@ def growth(points: Sequence[tuple[int, int]]) -> Growth | None:
     eighths = [thinned[int(n * width) : max(int((n + 1) * width), int(n * width) + 1)] for n in range(8)]
     medians = [median(value for _, value in part) for part in eighths if part]
     return Growth(
-        per_step_bytes=slope(thinned),
         first_half=slope(thinned[: half + 1]),
         second_half=slope(thinned[half:]),
         rising=sum(after > before for before, after in pairwise(medians)) / (len(medians) - 1),
@@ -102,13 +101,14 @@ class Leftover(Struct, frozen=True):
     region: str = ""
     """The annotation within which it was allocated."""
     site: Frame | None = None
-    """The function that allocated it, by its head."""
+    """The line that allocated it, or with `at_head` the function, by its head."""
+    at_head: bool = True
     total_steps: int = ASSUMED_STEPS
     """Of the run."""
 
     def text(self, finding: Finding) -> Text:
         """Say what grows where, and what to keep instead."""
-        region, at_head = self.region, shared.spot(self.site, at_head=True)
+        region, at_head = self.region, shared.spot(self.site, self.at_head)
         kept = "optimizer" if region.startswith("Optimizer.") else "placed" if region or self.site is not None else ""
         return _TEXTS(
             finding,
@@ -126,7 +126,9 @@ def decide(job: JobMemory) -> Finding:
     """Look for what every step of a window leaves behind at the same place, else for a rise that does not end."""
     all_ranks = list(job.ranks.values())
     leftovers = [
-        leftover for rank in all_ranks if (leftover := _by_allocations(job, rank) or _by_timeline(rank)) is not None
+        leftover
+        for rank in all_ranks
+        if (leftover := _by_allocations(job, rank) or _by_snapshot(job, rank) or _by_timeline(rank)) is not None
     ]
     traced = [rank for rank in all_ranks if rank.curve is not None]
     if leftovers and (len(leftovers) >= len(traced) or any(leftover.steps >= CERTAIN_STEPS for leftover in leftovers)):
@@ -135,6 +137,7 @@ def decide(job: JobMemory) -> Finding:
         ranks = shared.rank_names(leftover.rank for leftover in leftovers)
         return _TEXTS.undecided(["few", "four_steps" if job.is_dtk else "four_profiled"], who=ranks)
     windows = [len(rank.curve.steps) for rank in traced if rank.curve is not None]
+    windows += [steps for rank in all_ranks for _, steps in _histories(rank) if steps >= CERTAIN_STEPS]
     if any(count >= 2 for count in windows):
         return _TEXTS.ruled_out("freed", later=max(windows) - 1)
     series = [grown for rank in all_ranks if (grown := _series(rank)) is not None and grown[1].steps >= LONG]
@@ -160,7 +163,7 @@ def _confirmed(job: JobMemory, leftovers: list[Leftover]) -> Finding:
         replace(worst, total_steps=steps),
         confidence=worst.confidence,
         ranks=ranks,
-        where=shared.where(worst.site, True, ranks[0], _TEXTS.phrase("does")),
+        where=shared.where(worst.site, worst.at_head, ranks[0], _TEXTS.phrase("does")),
         cost_bytes=worst.per_step_bytes * steps,
         evidence=tuple(leftover.item for leftover in leftovers[:2]),
     )
@@ -208,6 +211,24 @@ def _by_allocations(job: JobMemory, rank: RankMemory) -> Leftover | None:
     site = max(sites, key=lambda frame: (sites[frame], frame.file, frame.line), default=None)
     item = EvidenceItem("trace", rank.trace_file, detail)
     return Leftover(rank.rank, per_step, item, confidence, len(kept), shown, site)
+
+
+def _histories(rank: RankMemory) -> list[tuple[DeviceMemory, int]]:
+    """Return the devices of a snapshot with a history, and how many whole steps it has."""
+    devices = rank.snapshot.devices.values() if rank.snapshot is not None else ()
+    return [(device, device.history.whole_steps) for device in devices if device.history is not None]
+
+
+def _by_snapshot(job: JobMemory, rank: RankMemory) -> Leftover | None:
+    """Every whole step in the history of the allocator leaves as much behind, allocated at the same line."""
+    found = []
+    for device, steps in _histories(rank) if rank.curve is None else ():
+        for site, sizes in device.kept.items():
+            size, most = min(sizes.values()), max(sizes.values())
+            if len(sizes) == steps >= CERTAIN_STEPS and size >= _least_bytes(job) and most <= ALIKE * size:
+                item = EvidenceItem("snapshot", rank.snapshot_file, _TEXTS.phrase("seen_held", steps=steps, size=size))
+                found.append(Leftover(rank.rank, size, item, 0.9, steps, site=site, at_head=False))
+    return max(found, key=lambda leftover: leftover.per_step_bytes, default=None)
 
 
 def _by_timeline(rank: RankMemory) -> Leftover | None:

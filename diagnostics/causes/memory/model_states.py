@@ -2,31 +2,16 @@
 
 from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.analysis.memory.model_size import ModelSize, States
 from diagnostics.analysis.memory.out_of_memory import RanOut
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
+from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes
 
 _TEXTS = Texts(__file__)
 TOO_MUCH = 0.9
 """Of the device: model states beyond this leave no room for a step (an estimate over 80% of the device is where
 arXiv 2411.06465 stops promising that a job fits)."""
-
-
-def _words(finding: Finding, states: States, capacity_bytes: int, model: ModelSize, is_dtk: bool) -> Text:
-    """Say what the model states of one rank need of what it may use, and how to need less."""
-    whole, world = 2 * (model.parameter_bytes or 0) + (model.optimizer_bytes or 0), model.world_size or 1
-    said, better, sharded = ["need"], model.traits.needs_less_memory, whole // world
-    if world > 1 and sharded < states.total:
-        said.append("shard_by_dtk" if is_dtk and better else "shard")
-    if is_dtk and model.traits.shards_parameters and not model.traits.keeps_gathered:
-        said.append("offload")
-    if (each := whole // PREDICTED_RANKS) < states.total:
-        said.append("more_ranks")
-    figures = {"each": each, "saves": states.total - sharded, "better": better, "many": PREDICTED_RANKS}
-    return _TEXTS(finding, said, states=states, capacity=capacity_bytes, **figures)
 
 
 def _placing(job: JobMemory) -> RanOut | None:
@@ -63,10 +48,20 @@ def decide(job: JobMemory) -> Finding:
         size = Bytes(capacity.size_bytes) if capacity else None
         said = "fit" if size is not None else "fit_unknown"
         return _TEXTS.ruled_out(said, total=Bytes(states.total), size=size)
+    model = job.size
+    whole, world = 2 * (model.parameter_bytes or 0) + (model.optimizer_bytes or 0), model.world_size or 1
+    rows, better, sharded = ["need"], model.traits.needs_less_memory, whole // world
+    if world > 1 and sharded < states.total:
+        rows.append("shard_by_dtk" if job.is_dtk and better else "shard")
+    if job.is_dtk and model.traits.shards_parameters and not model.traits.keeps_gathered:
+        rows.append("offload")
+    if (each := whole // PREDICTED_RANKS) < states.total:
+        rows.append("more_ranks")
+    figures = {"each": each, "saves": states.total - sharded, "better": better, "many": PREDICTED_RANKS}
     detail = _TEXTS.phrase("seen", states=states, capacity=capacity.size_bytes)
     return shared.confirmed(
         job,
-        worded(_words, states=states, capacity_bytes=capacity.size_bytes, model=job.size, is_dtk=job.is_dtk),
+        _TEXTS.facts(rows, states=states, capacity=capacity.size_bytes, **figures),
         confidence=0.95,
         ranks=range(job.size.world_size or 0),
         cost_bytes=max(0, states.total - capacity.size_bytes) or states.total,

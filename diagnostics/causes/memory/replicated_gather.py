@@ -5,11 +5,11 @@ from collections import Counter
 from msgspec import Struct
 
 from diagnostics.analysis.memory.gathers import Gather
-from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
+from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
+from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes
 from diagnostics.evidence.model import Frame
 
@@ -34,31 +34,6 @@ class Site(Struct):
     """What each step adds to them."""
 
 
-def _words(
-    finding: Finding,
-    *,
-    call: Gather,
-    per_step_bytes: int,
-    cost_bytes: int,
-    peak_bytes: int | None,
-    prediction: Prediction | None,
-) -> Text:
-    """Say what is collected where, and what to do instead."""
-    what = _TEXTS.phrase("pickled" if call.kind == "object" else "tensor")
-    return _TEXTS(
-        finding,
-        "objects" if call.kind == "object" else "parameters" if call.like_parameter else "usual",
-        call=call,
-        at=shared.spot(call.site, call.at_head),
-        what=_TEXTS.phrase("like_parameter", what=what) if call.like_parameter else what,
-        part=Bytes(call.full_bytes // call.ranks),
-        share=shared.share(call.full_bytes, peak_bytes),
-        keeps=_TEXTS.phrase("keeps", size=per_step_bytes) if per_step_bytes else "",
-        on_more_ranks=shared.on_more_ranks(prediction, ": "),
-        saves=shared.of_peak(cost_bytes, peak_bytes),
-    )
-
-
 def decide(job: JobMemory) -> Finding:
     """Weigh the gathers of the user's code by their outputs and by what of them is kept."""
     peak = job.peak() or job.size.parameter_bytes
@@ -67,16 +42,20 @@ def decide(job: JobMemory) -> Finding:
     if worst is not None and (worst.per_step_bytes >= least / 4 or _weighs(worst.call, peak, least)):
         call, cost = worst.call, max(worst.call.full_bytes, worst.retained_bytes)
         ranks = job.ranks_of(worst.ranks, call.ranks)
+        what = _TEXTS.phrase("pickled" if call.kind == "object" else "tensor")
         item = EvidenceItem(call.evidence, call.file, _TEXTS.phrase("seen", calls=worst.calls, call=call))
         return shared.confirmed(
             job,
-            worded(
-                _words,
+            _TEXTS.facts(
+                "objects" if call.kind == "object" else "parameters" if call.like_parameter else "usual",
                 call=call,
-                per_step_bytes=worst.per_step_bytes,
-                cost_bytes=cost,
-                peak_bytes=peak,
-                prediction=job.predicted(linear_bytes=cost),
+                at=shared.spot(call.site, call.at_head),
+                what=_TEXTS.phrase("like_parameter", what=what) if call.like_parameter else what,
+                part=Bytes(call.full_bytes // call.ranks),
+                share=shared.share(call.full_bytes, peak),
+                keeps=_TEXTS.phrase("keeps", size=worst.per_step_bytes) if worst.per_step_bytes else "",
+                on_more_ranks=shared.on_more_ranks(job.predicted(linear_bytes=cost), ": "),
+                saves=shared.of_peak(cost, peak),
             ),
             confidence=0.95 if call.site is not None else 0.8,
             ranks=ranks,

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-from msgspec import Struct
-
 from diagnostics.analysis.step_profile.attainable import attainable_percent
 from diagnostics.analysis.step_profile.overview import SHARE, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
@@ -28,17 +26,6 @@ _MOST = 0.5
 """Of the transfer, that has to be in collectives whose waiting is known, and whose bytes are what they cost."""
 
 
-class Schedule(Struct, frozen=True):
-    """How good the schedule is against the bound (times in ms a step)."""
-
-    transfer_ms: float
-    compute_ms: float
-    reached: float
-    """Overlap, percent."""
-    best: float
-    """Overlap that no schedule can exceed, percent."""
-
-
 _TEXTS = Texts(__file__)
 
 
@@ -50,11 +37,11 @@ def decide(view: Overview) -> Finding:
     if exposed < _HEALTHY * view.step_ms or not view.step_ms:
         return _TEXTS.ruled_out("healthy", ms=exposed, step_ms=view.step_ms, least=_HEALTHY)
     reached = 100 * (1 - exposed / transfer) if transfer else 100.0
-    figures = Schedule(transfer, compute, reached, attainable_percent(transfer, compute))
-    schedule = _TEXTS.phrase("schedule", of=figures)
+    best = attainable_percent(transfer, compute)
+    schedule = _TEXTS.phrase("schedule", transfer_ms=transfer, compute_ms=compute, reached=reached, best=best)
     if not view.split:
         return _TEXTS.undecided(["alone", "all_ranks"], ms=exposed, schedule=schedule)
-    near = reached >= _NEAR_BOUND * figures.best or (view.on_device and transfer >= _BEYOND * compute)
+    near = reached >= _NEAR_BOUND * best or (view.on_device and transfer >= _BEYOND * compute)
     if not near or transfer <= (1.0 if view.on_device else _CPU_BEYOND) * compute:
         return _TEXTS.ruled_out("hidden", schedule=schedule)
     if transfer < _FILLS * view.step_ms:

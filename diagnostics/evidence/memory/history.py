@@ -7,6 +7,7 @@ freed meanwhile, by its size alone. Knows no verdict.
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct, field
@@ -32,6 +33,8 @@ _MODULE, _MODULES = "/torch/nn/modules/module.py", "/torch/nn/modules/"
 _CALLED = frozenset({"_call_impl", "_wrapped_call_impl"})
 _MOVED = frozenset({"_apply", "convert", "to_empty"})
 _MADE = frozenset({"__init__", "reset_parameters"})
+_MODEL_STATES = frozenset({levels.PARAMETERS, levels.OPTIMIZER, BACKWARD, REDUCED})
+"""Gradients among them: the next backward pass adds to what it finds."""
 
 
 def owner(event: Mapping[str, Any]) -> str:
@@ -97,6 +100,10 @@ class History(Struct):
     """(when, step) where steps begin, by the annotations."""
     failed: tuple[float, int] | None = None
     """(when, bytes) of the first request that could not be met."""
+    kept: list[tuple[int, int]] = field(default_factory=list)
+    """(place among the events, step) of allocations that nobody freed and that are no model states, of whole steps."""
+    whole_steps: int = 0
+    """Steps of which the history has the beginning and the end."""
 
 
 class _Block(Struct):
@@ -144,6 +151,12 @@ def read(
         if begins and _OPTIMIZER in name:
             at_work.add(bisect_right(times, time_us))
     steps_at = sorted(at_work)
+    marked = [bisect_right(times, at) for at, begins, name in annotations if begins and step_number(name) is not None]
+    borders = marked if len(marked) > 1 and has_times else _updates(paired, at_work)
+    history.whole_steps = max(0, len(borders) - 1)
+    for block in paired.alive.values():
+        if block.owner not in _MODEL_STATES and 0 < (at := bisect_right(borders, block.start)) < len(borders):
+            history.kept.append((block.start, at))
     for block in paired.made.values():
         block.owner = _settled(block, steps_at)
     levels = _levels_before(events, paired, blocks, reserved_bytes, bool(steps_at))
@@ -156,6 +169,13 @@ def read(
             if begins and time_us >= times[0] and (step := step_number(name)) is not None
         ][:MAX_STEPS]
     return history
+
+
+def _updates(paired: _Paired, at_work: Iterable[int]) -> list[int]:
+    """Return where each update of the parameters begins: the optimizer's first work after a backward pass."""
+    passes = (n for n, block in paired.made.items() if block.owner in (BACKWARD, REDUCED))
+    order = sorted([(n, False) for n in passes] + [(n, True) for n in at_work])
+    return [n for (_, before), (n, now) in pairwise(order) if now and not before]
 
 
 def _times(events: Sequence[Event]) -> tuple[list[int], bool]:

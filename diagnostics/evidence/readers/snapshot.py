@@ -3,7 +3,8 @@
 Source of the fields: torch/csrc/cuda/Module.cpp, `_memory_snapshot`, of torch 2.0 to 2.13.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct, field
@@ -19,6 +20,11 @@ from diagnostics.evidence.reader import Handle, Reader, opens
 MAX_HOLDERS = 20
 _WORDS = (b"total_size", b"device_traces", b"allocator_settings", b"segment_type")
 MAX_NAME = 200
+_CHANGES = {
+    "alloc": ("allocated", 1), "free_completed": ("allocated", -1), "segment_alloc": ("reserved", 1),
+    "segment_map": ("reserved", 1), "segment_free": ("reserved", -1), "segment_unmap": ("reserved", -1),
+}  # fmt: skip
+"""Event -> what it changes."""
 _Blocks = dict[int, tuple[int, str]]
 
 
@@ -46,6 +52,11 @@ class OutOfMemory(Struct, frozen=True):
     free_bytes: int | None
     """On the device, as the driver said at that moment."""
     site: Frame | None
+    allocated_bytes: int = 0
+    """In tensors at that moment."""
+    reserved_bytes: int = 0
+    places: tuple[str, ...] = ()
+    """File and function of each frame, innermost first."""
 
 
 class DeviceMemory(Struct):
@@ -68,6 +79,8 @@ class DeviceMemory(Struct):
     """Where the allocation was made that reached the peak."""
     history: History | None = None
     """None where no event was recorded."""
+    kept: dict[Frame | None, Counter[int]] = field(default_factory=dict)
+    """Place -> step -> bytes that nobody freed and that are no model states."""
 
     @property
     def unused_bytes(self) -> int:
@@ -118,11 +131,29 @@ def _snapshot(value: dict[str, Any]) -> Snapshot:
                 device.history = history
                 device.peak_bytes = max(device.allocated_bytes, total(history.peak))
                 device.peak_site = site_of((history.peak_event or {}).get("frames"))
-            for event in (event for event in _dicts(events[::-1]) if event.get("action") == "oom"):  # Newest first.
-                asked_bytes, free_bytes = values.size(event.get("size")) or 0, values.size(event.get("device_free"))
-                ran_out.append(OutOfMemory(number, asked_bytes, free_bytes, site_of(event.get("frames"))))
+            for place, step in history.kept:
+                sizes = device.kept.setdefault(site_of(own[place].get("frames")), Counter())
+                sizes[step] += values.size(own[place].get("size")) or 0
+            ran_out += _failures(device, own)
     settings = value.get("allocator_settings")
     return Snapshot(devices, dict(settings) if isinstance(settings, dict) else {}, ran_out)
+
+
+def _failures(device: DeviceMemory, events: list[dict[str, Any]]) -> Iterator[OutOfMemory]:
+    """Yield the requests that could not be met, the newest first, with what was held then."""
+    held = {"allocated": device.allocated_bytes + device.pending_bytes, "reserved": device.reserved_bytes}
+    for event in reversed(events):
+        action, size = str(event.get("action")), values.size(event.get("size")) or 0
+        if action == "oom":
+            frames = [raw for raw in event.get("frames") or () if isinstance(raw, dict)][: memory_history.MAX_FRAMES]
+            places = tuple(f"{raw.get('filename')} {raw.get('name')}" for raw in frames)
+            free_bytes = values.size(event.get("device_free"))
+            allocated_bytes, reserved_bytes = (max(0, amount) for amount in held.values())
+            amounts = (size, free_bytes, site_of(frames), allocated_bytes, reserved_bytes)
+            yield OutOfMemory(device.device, *amounts, places)
+        elif action in _CHANGES:
+            what, sign = _CHANGES[action]
+            held[what] -= sign * size
 
 
 def _segment(

@@ -1,0 +1,160 @@
+"""Snapshots of the allocator alone, as users take them: what grew, what was held as memory ran out, never healthy."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnostics.contract.findings import text_of
+from diagnostics.diagnose import diagnose
+from diagnostics.report.model import Report
+from diagnostics.report.overview import headline
+
+MIB = 1 << 20
+_TORCH = "/usr/lib/python3/site-packages/torch/"
+
+
+def frames(*places: str) -> list[dict[str, Any]]:
+    """Innermost first, each as `file:line function`."""
+    split = (place.partition(" ") for place in places)
+    return [
+        {"filename": at.partition(":")[0], "line": int(at.partition(":")[2]), "name": name} for at, _, name in split
+    ]
+
+
+FORWARD = frames(
+    f"{_TORCH}nn/functional.py:9 linear", f"{_TORCH}nn/modules/module.py:7 _call_impl", "/job/train.py:40 f"
+)
+BACKWARD = frames("x.cpp:0 torch::autograd::Engine::evaluate_function", "/job/train.py:45 main")
+INIT = frames(f"{_TORCH}optim/adamw.py:120 _init_group", "/job/train.py:50 main")
+UPDATE = frames(f"{_TORCH}optim/adamw.py:330 _single_tensor_adamw", "/job/train.py:50 main")
+KEPT = frames("/job/metrics.py:17 update", "/job/train.py:55 main")
+SAVE = frames(f"{_TORCH}distributed/checkpoint/state_dict.py:500 get_model_state_dict", "/job/save.py:22 save")
+
+
+class Job:
+    """A training whose allocator records its history."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.alive: dict[int, tuple[int, list[dict[str, Any]]]] = {}
+        self.reserved = 0
+
+    def _event(self, action: str, address: int, mib: int, at: list[dict[str, Any]], **more: Any) -> None:
+        time_us = 1_700_000_000_000_000 + 10 * len(self.events)
+        event = {"action": action, "addr": address, "size": mib * MIB, "stream": 0, "time_us": time_us, "frames": at}
+        self.events.append(event | more)
+
+    def allocate(self, mib: int, at: list[dict[str, Any]]) -> int:
+        address = len(self.events) + 1 << 40
+        self.alive[address] = mib * MIB, at
+        if (more := sum(size for size, _ in self.alive.values()) // MIB - self.reserved) > 0:
+            self._event("segment_alloc", address, more, at)
+            self.reserved += more
+        self._event("alloc", address, mib, at)
+        return address
+
+    def free(self, address: int) -> None:
+        size, _ = self.alive.pop(address)
+        self._event("free_requested", address, size // MIB, [])
+        self._event("free_completed", address, size // MIB, [])
+
+    def run_out(self, mib: int, at: list[dict[str, Any]], free_mib: int = 50) -> None:
+        self._event("oom", 0, mib, at, device_free=free_mib * MIB)
+
+    def steps(self, count: int, keeps_mib: int = 0, first: int = 0) -> "Job":
+        for step in range(first, first + count):
+            activations = [self.allocate(100, FORWARD) for _ in range(4)]
+            if keeps_mib:
+                self.allocate(keeps_mib, KEPT)
+            gradients = []
+            for activation in activations:
+                gradients.append(self.allocate(50, BACKWARD))
+                self.free(activation)
+            if step == 0:
+                self.allocate(400, INIT)
+            self.free(self.allocate(50, UPDATE))
+            for gradient in gradients:
+                self.free(gradient)
+        return self
+
+    def diagnosed(self, folder: Path) -> Report:
+        blocks = [
+            {"address": address, "size": size, "requested_size": size, "state": "active_allocated", "frames": at}
+            for address, (size, at) in self.alive.items()
+        ]
+        unused = self.reserved * MIB - sum(size for size, _ in self.alive.values())
+        blocks.append({"address": 1, "size": unused, "state": "inactive", "frames": []})
+        segment = {
+            "device": 0,
+            "address": 1,
+            "total_size": self.reserved * MIB,
+            "segment_type": "large",
+            "blocks": blocks,
+        }
+        value = {"segments": [segment], "device_traces": [self.events], "allocator_settings": {}}
+        (folder / "snapshot_rank1.pickle").write_bytes(pickle.dumps(value))
+        return diagnose(folder)
+
+
+@pytest.mark.parametrize("ran_out", [True, False])
+def test_what_every_step_leaves_behind_is_a_leak_at_its_line(tmp_path: Path, ran_out: bool) -> None:
+    job = Job().steps(8, keeps_mib=64)
+    if ran_out:
+        job.run_out(100, FORWARD)
+    report = job.diagnosed(tmp_path)
+    (cause,) = report.root_causes
+    assert (report.outcome, cause.cause, cause.ranks) == ("oom" if ran_out else "at_risk", "memory.leak", (1,))
+    assert "64 MiB behind on rank 1 at metrics.py:17" in text_of(cause).summary
+    assert cause.cost is not None and cause.cost.value == 100 * 64 * MIB
+
+
+def test_what_stays_of_two_steps_only_is_no_leak(tmp_path: Path) -> None:
+    job = Job().steps(2, keeps_mib=64).steps(6, first=2)
+    report = job.diagnosed(tmp_path)
+    assert not report.root_causes and report.outcome == "undecided"
+
+
+def test_a_snapshot_that_shows_nothing_wrong_is_not_healthy_and_tells_what_it_holds(tmp_path: Path) -> None:
+    report = Job().steps(8).diagnosed(tmp_path)
+    assert (report.outcome, report.root_causes) == ("undecided", ())
+    told = headline(report)
+    assert "in tensors on rank 1" in told and "activations" in told and "optimizer states (" in told
+
+
+def test_activations_that_fill_the_device_as_memory_runs_out(tmp_path: Path) -> None:
+    job = Job().steps(1)
+    for _ in range(20):
+        job.allocate(200, FORWARD)
+    job.run_out(200, FORWARD)
+    report = job.diagnosed(tmp_path)
+    (cause,) = report.root_causes
+    assert (report.outcome, cause.cause, cause.evidence[0].kind) == ("oom", "memory.activations", "snapshot")
+    assert [(place.file, place.line) for place in cause.where] == [("/job/train.py", 40)]
+
+
+def test_a_full_state_dict_is_told_by_the_frames_of_the_request(tmp_path: Path) -> None:
+    job = Job().steps(1)
+    job.run_out(4096, SAVE)
+    (cause,) = job.diagnosed(tmp_path).root_causes
+    assert cause.cause == "memory.full_state_dict" and "get_model_state_dict" in text_of(cause).summary
+
+
+def test_a_request_that_cannot_fit_confirms_nothing_and_is_told(tmp_path: Path) -> None:
+    job = Job().steps(1)
+    job.run_out(8192, INIT)
+    report = job.diagnosed(tmp_path)
+    assert (report.outcome, report.root_causes) == ("oom", ())
+    assert "a request of 8 GiB failed; 650 MiB in tensors on rank 1" in headline(report)
+
+
+def test_figures_are_those_of_the_moment_of_failure_not_of_the_snapshot(tmp_path: Path) -> None:
+    """An exception lets go of tensors before `except` takes the snapshot: nothing was unused as the request failed."""
+    job = Job().steps(1)
+    held = [job.allocate(200, FORWARD) for _ in range(5)]
+    job.run_out(100, FORWARD)
+    for address in held:
+        job.free(address)
+    report = job.diagnosed(tmp_path)
+    assert [cause.cause for cause in report.root_causes] == ["memory.activations"]
