@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Sequence
+from itertools import pairwise
 
 from msgspec import Struct
 
@@ -26,6 +27,9 @@ _FELL = 0.9  # Of the first loss: below it the model had learnt something.
 MOST = 50_000  # Last steps that are looked at.
 SCALE_ENDS = 1.0  # Loss scale at which halving has used up the room: DeepSpeed's minimum. A warm-up ends far above it.
 _LOWEST = 3  # Skipped steps at or below that scale.
+_FALL, _WORKED, _CLOSE = 6, 2.0**12, 4
+"""Skipped steps in a row, each so many lines behind the one before at most, by which a loss scale at which training had
+worked fell to it. A scale that is still to be found begins above, mostly at 2 ** 16."""
 _FROM_START = 0.5  # Of the largest step: a step below it is that of another run, or of another epoch.
 
 
@@ -123,8 +127,12 @@ def skipped_to_the_end(log: Printed) -> Skipped | None:
     """Return the steps that overflowed until the log ends, so that nothing was learnt any more."""
     steps, series = log.steps, log.series
     low = [n for n, scale in enumerate(steps.overflow_scales) if scale <= SCALE_ENDS]
-    if len(low) >= _LOWEST and steps.overflow_lines[-1] + LEAST_AFTER > steps.last:
-        return Skipped(log.file, steps.overflow_lines[low[0]], len(low), steps.overflow_scales[-1])
+    if low and steps.overflow_lines[-1] + LEAST_AFTER > steps.last:
+        before = steps.overflow_lines[: low[0] + 1]
+        run = _trailing([b - a <= _CLOSE for a, b in pairwise(before)])
+        fell = run if run >= _FALL and steps.overflow_scales[low[0] - run] < _WORKED else 0
+        if len(low) >= _LOWEST or fell:
+            return Skipped(log.file, before[-1 - fell], fell + len(low), steps.overflow_scales[-1])
     if series is None:
         return None
     rows = zip(series.skipped, series.printed, strict=True)

@@ -148,11 +148,6 @@ class Standing(Struct, frozen=True):
         return self.waits[0] if self.waits else Waiting((), "")
 
     @property
-    def in_group(self) -> frozenset[int]:
-        """Ranks that wait in any call of the group of the longest wait."""
-        return frozenset(rank for wait in self.waits if wait.group == self.longest.group for rank in wait.ranks)
-
-    @property
     def behind(self) -> tuple[int, ...]:
         """Ranks that completed all that they called and did not make the call that others wait in."""
         at = {wait.group: wait.seq for wait in self.waits if wait.seq is not None}

@@ -147,7 +147,7 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     if not own:
         died = [fact for fact in evidence.facts if fact.kind == "worker_died"]  # As Ray notices it.
         workers = (Ending(rank, "killed", str(fact.fields["detail"]), ends.line_item(fact)) for fact in died)
-        own = [*_of_devices(evidence, rank), *workers][:1]
+        own = [*_of_devices(evidence, rank, any(end.kind == "failed" for end in endings.values())), *workers][:1]
     if not (own or endings):
         own = [ending for ending in unnamed or _of_libraries(evidence) if ending.victim][:1]
     return {**endings, own[0].rank: own[0]} if len(own) == 1 else endings
@@ -165,11 +165,14 @@ def _unhandled(evidence: Evidence) -> Iterator[LogFact]:
             yield fact
 
 
-def _of_devices(evidence: Evidence, rank: int) -> Iterator[Ending]:
-    """Yield what lines without a rank say about memory and devices; a library that catches it uses words of its own."""
+def _of_devices(evidence: Evidence, rank: int, failed: bool) -> Iterator[Ending]:
+    """Yield what lines without a rank say about memory and devices.
+
+    A library that catches it tells of it in words of its own, unless a rank `failed` for a reason that no line gives.
+    """
     for fact in _unhandled(evidence):
         ended = fact.kind == "cuda_error" and not {"warned", "ends"}.isdisjoint(fact.fields)
-        if fact.rank is None and (ended or (fact.kind == "cuda_oom" and ends.is_uncaught(fact.text))):
+        if fact.rank is None and (ended or (fact.kind == "cuda_oom" and (failed or ends.is_uncaught(fact.text)))):
             yield from filter(None, [ends.of_fact(fact, rank)])
         elif fact.kind == "kernel_oom" and _of_python(fact):
             yield ends.by_kernel(Ending(rank, "killed", "", EvidenceItem("log", fact.file, ""), signal="SIGKILL"), fact)

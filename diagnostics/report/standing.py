@@ -62,6 +62,7 @@ def rows(report: Report) -> Iterator[Field]:
 
 def _stands(standing: Standing) -> Iterator[Field]:
     """Yield who waits in what and since when, and how far the others are."""
+    waiting = {rank for wait in standing.waits for rank in wait.ranks}
     for wait in standing.waits[:_SHOWN]:
         yield Field("waits", _waits(wait))
     if len(standing.waits) > _SHOWN:
@@ -75,7 +76,7 @@ def _stands(standing: Standing) -> Iterator[Field]:
     if standing.silent:
         left = verb(standing.silent, "leaves", "leave")
         yield Field("silent", f"{ranks_spoken(standing.silent)} {left} no line")
-    elif standing.waits and (missing := (standing.waits[0].members or 0) - len(standing.in_group)) > 0:
+    elif standing.waits and (missing := (standing.waits[0].members or 0) - len(waiting)) > 0:
         yield Field("silent", f"{counted(missing, 'other rank')} of the group logged nothing about it")
 
 

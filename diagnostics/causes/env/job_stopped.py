@@ -7,7 +7,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.evidence.endings import is_victim, kind_of_exception, signal_name
-from diagnostics.evidence.model import LogFact
+from diagnostics.evidence.model import LogFact, RankError
 
 _TEXTS, TABLE = Texts(__file__), table_beside(__file__)
 _REASONS, _AFTER_TROUBLE = TABLE["reasons"], frozenset(TABLE["after_trouble"])
@@ -35,22 +35,13 @@ def decide(job: JobEnvironment) -> Finding:
         return _TEXTS.ruled_out() if job.spoken else _TEXTS.undecided()
     stop = max(stops, key=lambda fact: _REASONS[_reason(fact)]["confidence"])
     first = {fact.file: fact.line for fact in reversed(stops)}
-    before = [
-        fact.line for fact in job.log if fact.kind in _AFTER_TROUBLE and fact.line < first.get(fact.file, 1 << 60)
-    ]
-    before += [
-        error.line
-        for error in job.errors
-        if error.type
-        and not is_victim(kind_of_exception(error.type, error.message, error.frames))
-        and error.line < first.get(error.file, 1 << 60)
-    ]
+    own = (e for e in job.errors if e.type and not is_victim(kind_of_exception(e.type, e.message, e.frames)))
+    failed: list[LogFact | RankError] = [*(fact for fact in job.log if fact.kind in _AFTER_TROUBLE), *own]
     reason, item = _reason(stop), EvidenceItem("log", stop.file, stop.text[:200], stop.line)
-    if before:
+    if any(trouble.line < first.get(trouble.file, 1 << 60) for trouble in failed):
         return replace(_TEXTS.undecided("after_failure", reason=reason), evidence=(item,))
-    if not _REASONS[reason]["confidence"]:
+    if not (confidence := _REASONS[reason]["confidence"]):
         return _open(reason, item)
-    confidence = _REASONS[reason]["confidence"]
     facts = _TEXTS.facts(reason=reason, **_REASONS[reason])
     return Finding(status="confirmed", facts=facts, confidence=confidence, evidence=(item,))
 

@@ -200,10 +200,9 @@ class _Scan(Struct):
         if kind in ("host_progress", "host_work"):
             self.work = LogFact(kind, rank, self.read.file, line.number, shortened(line.text.strip(), TEXT), fields)
             return
-        work = self.work.fields if self.work is not None and self.steps.last < self.work.line else None
-        under_way = work is not None and work.get("percent", 0) < 100
-        if kind in _WAITED and self.work is not None and under_way:
-            self.read.facts.append(self.work)
+        work = self.work if self.work is not None and self.steps.last < self.work.line else None
+        if kind in _WAITED and work is not None and work.fields.get("percent", 0) < 100:
+            self.read.facts.append(work)
             self.work = None
         shown = () if kind in _FIRST_ONLY else sorted((name, str(value)) for name, value in fields.items())
         key = (kind, rank, *shown)

@@ -74,3 +74,11 @@ def test_memory_that_a_call_of_cuda_did_not_find(tmp_path: Path) -> None:
     )
     (root,) = diagnose(tmp_path).root_causes
     assert root.cause == "hang.rank_oom" and "nvidia-smi on that node" in text_of(root).remedies[0].change
+
+
+def test_an_exit_code_beside_a_line_about_memory_is_no_error_of_another_kind(tmp_path: Path) -> None:
+    text = "CUDA out of memory. Tried to allocate 978.00 MiB (GPU 0; 24.00 GiB total capacity; 12.16 GiB already "
+    text += "allocated; 0 bytes free; 22.10 GiB reserved in total by PyTorch)"
+    launcher = "[ERROR] [launch.py:321:sigkill_handler] ['python3', '--local_rank=0'] exits with return code = 1"
+    (tmp_path / "job.log").write_text(f"node-3: torch.cuda.OutOfMemoryError: {text}\nnode-3: {launcher}\n")
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["memory.fragmentation"]

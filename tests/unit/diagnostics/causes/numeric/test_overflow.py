@@ -38,6 +38,7 @@ SKIPS = "".join(
     [
         deepspeed([2**n for n in range(16, -1, -1)]) + GAVE_UP,
         deepspeed([4, 2, 1, 1, 1, 1]),
+        log("hf", falling(20), [1.0] * 20) + deepspeed([2**n for n in range(7, 0, -1)]),
         apex(range(15, -30, -1)),
         log("megatron", falling(20), [1.0] * 20) + SKIPS,
     ],
@@ -83,3 +84,15 @@ def test_a_scale_at_its_lowest_is_not_called_fine(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(deepspeed([4, 2]))
     report = diagnose(tmp_path)
     assert not report.root_causes and "at its lowest" in report.standing and "nothing wrong" not in report.standing
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        deepspeed([2**n for n in range(16, 0, -1)]),  # It was still to be found.
+        log("hf", falling(20), [1.0] * 20).join(deepspeed([2**n]) for n in range(7, 0, -1)),  # Steps lie between.
+        deepspeed([2**n for n in range(7, 0, -1)]) + log("hf", falling(40), [1.0] * 40),
+    ],
+)
+def test_a_scale_that_fell_otherwise_shows_no_overflow_without_end(tmp_path: Path, text: str) -> None:
+    assert causes(tmp_path, text) == []
