@@ -145,7 +145,7 @@ def text_of(finding: Finding) -> Text:
     """Put the finding into words. Where no override fixes an injected fault, the first remedy removes it."""
     text = finding.facts.text(finding)
     if finding.injected and not any(remedy.kind == "override" for remedy in text.remedies):
-        why = f"the fault `{finding.injected}` was injected into this run"
+        why = f"the fault {finding.injected} was injected into this run"
         text = replace(text, remedies=(Remedy("override", "fault=none", why), *text.remedies))
     return text
 

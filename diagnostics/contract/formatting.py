@@ -1,7 +1,7 @@
 """How ranks, counts, bytes and seconds are written, everywhere. Knows no evidence and no finding."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from string import Formatter
 from typing import Any
 
@@ -31,7 +31,12 @@ def ranks_spoken(ranks: Iterable[int]) -> str:
     parts += [f"{more} more"] if more else []
     if not parts:
         return "no rank"
-    return _plural(numbers) + (parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1])
+    return _plural(numbers) + joined(parts)
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Join the parts as in `a`, `a and b` or `a, b and c`."""
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1] if parts else ""
 
 
 def numbers_text(ranks: Iterable[int]) -> str:

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from diagnostics.causes.registry import built_in
 from diagnostics.contract.findings import EvidenceItem, Finding, Where, text_of
-from diagnostics.contract.formatting import ranks_text
+from diagnostics.contract.formatting import ranks_text, sentence
 from diagnostics.evidence.model import shortened
 from diagnostics.report import document as doc
 from diagnostics.report import drawings, standing, wording
@@ -64,7 +64,7 @@ def document(report: Report, *, brief: bool = False, page: str = "", files: str 
     return doc.Document(
         title=f"{OUTCOMES[report.outcome]}: {heading}",
         badge=(OUTCOMES[report.outcome], tone),
-        heading="no cause found" if report.healthy else heading,
+        heading="no cause found" if report.healthy else heading.partition(": ")[0] if _is_cut(report) else heading,
         answer=(doc.Span(f"{OUTCOMES[report.outcome]}: ", tone), doc.Span(heading, "strong")),
         lead=(doc.Only(("terminal",), _first_screen(report, brief)), doc.Only(PAGES, _about(report))),
         blocks=(
@@ -172,9 +172,15 @@ def _about(report: Report) -> tuple[doc.Block, ...]:
     counts = f"{ranks}; {count(report)['confirmed']} confirmed; {_counts(report)}"
     source = doc.Paragraph((doc.Span(report.source, "code"), doc.Span(counts, "soft")))
     waiting = (doc.Fields(tuple(standing.rows(report))),) if report.waiting else ()
-    verdict = f"{report.standing[:1].upper()}{report.standing[1:]}." if report.healthy and report.standing else ""
-    below = doc.Paragraph(verdict) if verdict and account_of(report.measures) is None else None
+    verdict = report.standing if report.healthy and account_of(report.measures) is None else ""
+    verdict = report.standing.partition(": ")[2] if _is_cut(report) else verdict
+    below = doc.Paragraph(f"{sentence(verdict)}.") if verdict else None
     return doc.present(source, figures(report), below, waiting, map(doc.Paragraph, report.notes))
+
+
+def _is_cut(report: Report) -> bool:
+    """Whether the heading of a page leaves figures to a paragraph below it, where nothing but them is known."""
+    return not report.healthy and headline(report) == report.standing
 
 
 def _sections(report: Report, files: str) -> tuple[doc.Block, ...]:
@@ -339,7 +345,7 @@ def _coverage(coverage: Sequence[Coverage]) -> doc.Section | None:
     if not rows:
         return None
     heading = ("kind", "ranks", "expected")
-    full = doc.Table((*heading, "problems and notes"), tuple(rows), 4, "records")
+    full = doc.Table((*heading, "problems, notes"), tuple(rows), 4)
     brief = doc.Table((*heading, "problems", "notes"), tuple(counts))
     return doc.Section("Evidence that was read", (doc.Only(PAGES, (full,)), doc.Only(("terminal",), (brief,))))
 

@@ -24,8 +24,8 @@ def figures(report: Report) -> doc.Cards | None:
     if account is not None and account.overlap is not None:
         add(f"{account.overlap:.0%}", "of the communication overlaps compute")
     if step is not None and account is not None:
-        late = f", {account.waiting:.0%} in waiting for late ranks" if account.waiting else ""
-        add(f"{step.exposed_ms:.3g} ms", f"exposed communication a step: {account.exposed:.0%} of the step{late}")
+        share = step.exposed_ms / (step.wall_ms or 1)
+        add(f"{step.exposed_ms:.3g} ms", f"exposed communication a step, mean over ranks: {share:.0%} of the step")
         add(f"{account.idle:.0%}", "of the step without an operation")
     if peaks := measures.memory(report.measures):
         fullest = max(peaks, key=lambda rank: peaks[rank].peak_bytes)

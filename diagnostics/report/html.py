@@ -180,7 +180,7 @@ def _content(cell: doc.Cell) -> Markup:
 
 def _node(node: doc.Node) -> Markup:
     status = el("span", node.mark.replace("_", " "), class_=f"status {_STATUSES[node.mark]}")
-    notes = el("span", ": " + "; ".join(node.notes), class_="soft") if node.notes else None
+    notes = el("span", ": " + ". ".join(node.notes), class_="soft") if node.notes else None
     if not node.is_gate:
         return el("div", el("div", status, " ", node.title, " ", el("code", node.name), notes), class_="leaf")
     hint = "all are needed" if node.name == "and" else "one is enough"

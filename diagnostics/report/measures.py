@@ -11,7 +11,7 @@ import msgspec
 
 from diagnostics.analysis.memory.over_time import MemoryStack, largest
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import bytes_text, counted
+from diagnostics.contract.formatting import bytes_text, counted, joined
 from diagnostics.evidence.readers.timeline import thinned
 from diagnostics.evidence.values import Number
 
@@ -88,7 +88,7 @@ class Planned(msgspec.Struct):
         if name == "gathered parameters" and was > planned and (self.gathered_blocks or 0) > 1:
             return f"gathered parameters of {self.gathered_blocks} blocks alive at once ({bytes_text(was)})"
         if not planned:
-            return f"{bytes_text(was)} of {name} that were not planned"
+            return f"{name} {bytes_text(was)} instead of none"
         return f"{name} {bytes_text(was)} instead of {bytes_text(planned)}"
 
 
@@ -195,7 +195,7 @@ def memory_notes(stack: MemoryStack) -> list[str]:
     """Return what limits the figures, in words."""
     notes = [_NOTES.get(note, note) for note in stack.notes]
     if stack.computed:
-        notes.append(f"{' and '.join(stack.computed)} are computed from the size of the model, not measured")
+        notes.append(f"{joined(stack.computed)} are computed from the size of the model, not measured")
     if stack.peak_elsewhere_bytes:
         highest = bytes_text(stack.peak_elsewhere_bytes)
         notes.append(f"the highest peak of the whole run, {highest}, is outside of what is drawn")

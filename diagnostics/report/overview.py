@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from diagnostics.causes.families import FAMILIES, family, traits
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.findings import SURE, Finding, Status, text_of
-from diagnostics.contract.formatting import counted
+from diagnostics.contract.formatting import counted, joined
 from diagnostics.report import standing
 from diagnostics.report.model import Decided, Report
 
@@ -93,8 +93,7 @@ def others_text(others: Sequence[Decided]) -> str:
     if not others:
         return ""
     kinds = sorted({traits(decided.finding.cause).title for decided in others})
-    named = " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
-    return f"{counted(len(others), 'cause')} of {named} could not be decided"
+    return f"{counted(len(others), 'cause')} of {joined(kinds)} could not be decided"
 
 
 def missing(causes: Sequence[Decided]) -> list[tuple[str, list[str]]]:

@@ -1,7 +1,6 @@
 """How figures of a comparison are written, everywhere in it. Knows no run."""
 
 import math
-from collections.abc import Sequence
 
 from diagnostics.contract.formatting import bytes_text, seconds_text
 from dtk.compare.statistics import Estimate
@@ -55,8 +54,3 @@ def _short(value: float) -> str:
     if not math.isfinite(value) or value > 1e6:
         return "over 1,000,000"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 10 else f"{value:.2f}"
-
-
-def joined(parts: Sequence[str]) -> str:
-    """Join the parts as in `a`, `a and b` or `a, b and c`."""
-    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1] if parts else ""

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from diagnostics.contract.formatting import counted
+from diagnostics.contract.formatting import counted, joined
 from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.runs.records import as_mapping
-from dtk.compare.formatting import interval_text, joined
+from dtk.compare.formatting import interval_text
 from dtk.compare.group import machine
 from dtk.compare.model import Check, Doubt, Figure, Variant
 from dtk.compare.statistics import FEWEST, METHOD

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from diagnostics.contract.formatting import joined
 from diagnostics.runs.records import as_mapping
-from dtk.compare.formatting import joined
 from dtk.compare.model import Check, RunRecord, Variant
 
 TOLERANCE = {"float32": 1e-3, "tf32": 5e-3, "bfloat16": 2e-2, "float16": 2e-2}

@@ -204,7 +204,7 @@ def _scaling(points: Sequence[Scaled]) -> doc.Section:
 
 def _overview(comparison: Comparison) -> list[tuple[str, ...]]:
     """Return one row for each variant: medians, and the ratio of the speed."""
-    rows = [("variant", "runs", *(figure.short for figure in comparison.figures), "speed to the first")]
+    rows = [("variant", "runs", *(figure.short for figure in comparison.figures), "speed ratio, by pairs")]
     for variant in comparison.variants:
         cells = {f.key: next((c for c in f.cells if c.variant == variant.label), None) for f in comparison.figures}
         medians = (_median(cells[figure.key], figure) for figure in comparison.figures)
@@ -224,7 +224,7 @@ def runs_text(variant: Variant) -> str:
 
 def _figures(figures: Sequence[Figure]) -> doc.Section:
     """Return every figure of every variant: median, interval over repeats, ratio to the first."""
-    rows: list[tuple[str, ...]] = [("figure", "variant", "median", "95% interval", "ratio to the first")]
+    rows: list[tuple[str, ...]] = [("figure", "variant", "median", "95% interval", "ratio to the first, by pairs")]
     for figure in figures:
         for n, cell in enumerate(figure.cells):
             shown = "" if cell.estimate is None else interval_text(cell.estimate, figure.unit)

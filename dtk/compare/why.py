@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from diagnostics.contract.formatting import bytes_text, counted, seconds_text
+from diagnostics.contract.formatting import bytes_text, counted, joined, seconds_text
 from dtk.compare.figures import baselines, batch_text
-from dtk.compare.formatting import bounds_text, joined, times_text
+from dtk.compare.formatting import bounds_text, times_text
 from dtk.compare.model import Figure, RunRecord, Variant, medians
 from dtk.compare.statistics import Estimate
 

@@ -54,15 +54,6 @@ def test_a_factor_is_as_short_as_it_can_be(value: float, text: str) -> None:
     assert formatting.times_text(value) == text
 
 
-def test_names_are_joined_as_in_a_sentence() -> None:
-    assert [formatting.joined(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
-        "",
-        "a",
-        "a and b",
-        "a, b and c",
-    ]
-
-
 @given(st.floats(1e-9, 1e12), st.sampled_from(["bytes", "s", "fraction", "tokens/s", "J"]))
 def test_what_is_written_has_a_number_and_is_short(value: float, unit: str) -> None:
     text = formatting.value_text(value, unit)

@@ -15,6 +15,7 @@ from diagnostics.contract.formatting import (
     figure,
     file_name,
     filled,
+    joined,
     numbers_text,
     ranks_spoken,
     ranks_text,
@@ -155,3 +156,12 @@ def test_what_a_figure_holds_is_never_a_text_to_fill() -> None:
 )
 def test_figures_have_three_digits(value: float, text: str) -> None:
     assert figure(value) == filled("{value:figure}", {"value": value}) == text
+
+
+def test_names_are_joined_as_in_a_sentence() -> None:
+    assert [joined(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
+        "",
+        "a",
+        "a and b",
+        "a, b and c",
+    ]

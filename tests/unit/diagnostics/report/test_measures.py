@@ -142,6 +142,6 @@ def test_the_parts_of_the_peak_that_differ_from_the_plan_are_named() -> None:
     (line,) = measures.plan_lines({"memory": {"plan": plan}})
     assert line == (
         "planned 9 GiB, was 15 GiB on rank 1 without gloo's own copies (with them 16 GiB): activations 10 GiB instead "
-        "of 6 GiB, gathered parameters of 3 blocks alive at once (3 GiB), 2 GiB of logits that were not planned"
+        "of 6 GiB, gathered parameters of 3 blocks alive at once (3 GiB), logits 2 GiB instead of none"
     )
     assert measures.plan_lines({"memory": {"plan": {**plan, "planned_bytes": "9"}}}) == []
