@@ -133,6 +133,7 @@ AGENT = (
     [
         INIT + "RuntimeError: No route to host\n",
         AGENT + "RuntimeError: Socket Timeout\n",
+        AGENT.replace("get_all", "_create_tcp_store") + "ValueError: host not found: Name or service not known\n",
         AGENT + "torch.distributed.DistStoreError: Socket Timeout\n",
     ],
 )
