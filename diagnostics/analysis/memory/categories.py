@@ -120,14 +120,12 @@ def peak(job: JobMemory, rank: RankMemory) -> Peak | None:
 
 def _of_history(rank: RankMemory) -> Peak | None:
     """Of the device with the highest peak, as the stacks in a snapshot show what allocations are for."""
-    devices = rank.snapshot.devices.values() if rank.snapshot is not None else ()
-    rows = [device.history.peak for device in devices if device.history is not None and device.history.peak is not None]
-    row = memory_levels.highest(rows)
-    if row is None or not memory_levels.total(row):
+    history = rank.fullest.history if rank.fullest is not None else None
+    if history is None or history.peak is None or not memory_levels.total(history.peak):
         return None
-    sizes = {UNKNOWN if name == memory_levels.UNKNOWN else name: row[1][AT[name]] for name in KINDS if name != RESERVED}
-    largest = sorted(((name, size) for name, size in sizes.items() if size), key=lambda item: -item[1])
-    return Peak(memory_levels.total(row), dict(largest), ())
+    named = zip((UNKNOWN if name == memory_levels.UNKNOWN else name for name in KINDS[:-1]), history.peak[1])
+    largest = sorted(((name, size) for name, size in named if size), key=lambda item: -item[1])
+    return Peak(memory_levels.total(history.peak), dict(largest), ())
 
 
 def shared_out(before_bytes: int, states: States | None) -> dict[str, int]:

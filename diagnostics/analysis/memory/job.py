@@ -15,7 +15,7 @@ from diagnostics.evidence.calls import SIMULATED, CallFile
 from diagnostics.evidence.model import Evidence, Frame, Problem
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.ring import RingFile
-from diagnostics.evidence.readers.snapshot import Snapshot, SnapshotFile
+from diagnostics.evidence.readers.snapshot import DeviceMemory, Snapshot, SnapshotFile
 from diagnostics.evidence.readers.telemetry import TelemetryFile
 from diagnostics.evidence.readers.timeline import MAX_STEPS as MAX_STEPS_OF_RANK
 from diagnostics.evidence.readers.timeline import StepMemory, Timeline, TimelineFile
@@ -71,6 +71,13 @@ class RankMemory(Struct):
     def steps(self) -> list[StepMemory]:
         """Of the timeline."""
         return self.timeline.steps if self.timeline is not None else []
+
+    @property
+    def fullest(self) -> DeviceMemory | None:
+        """Of a snapshot, the device with the highest peak that a history recorded."""
+        devices = self.snapshot.devices.values() if self.snapshot is not None else ()
+        recorded = (device for device in devices if device.history is not None)
+        return max(recorded, key=lambda device: device.peak_bytes, default=None)
 
     def user_gathers(self) -> list[Gather]:
         """Return gathers that are not a sharded unit's, from the evidence that knows most about each."""

@@ -10,7 +10,6 @@ from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.contract.formatting import seconds_text
 from diagnostics.evidence.memory.levels import AT, KINDS, MAX_ROWS, RESERVED, UNKNOWN, Row, highest, total
 from diagnostics.evidence.model import Frame
-from diagnostics.evidence.readers.snapshot import DeviceMemory
 from diagnostics.evidence.readers.timeline import thinned
 from diagnostics.evidence.values import Number
 
@@ -142,11 +141,7 @@ def _of_trace(job: JobMemory, rank: RankMemory) -> MemoryStack | None:
 
 
 def _of_snapshot(rank: RankMemory) -> MemoryStack | None:
-    devices = list(rank.snapshot.devices.values()) if rank.snapshot else []
-    recorded = (device for device in devices if device.history is not None)
-    fullest: DeviceMemory | None = max(recorded, key=lambda device: device.peak_bytes, default=None)
-    history = fullest.history if fullest is not None else None
-    if fullest is None or history is None or history.peak is None:
+    if (fullest := rank.fullest) is None or (history := fullest.history) is None or history.peak is None:
         return None
     is_stackless = history.peak[1][AT[UNKNOWN]] > _MUCH * total(history.peak)
     return _stacked(

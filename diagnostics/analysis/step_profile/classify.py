@@ -12,8 +12,8 @@ from functools import lru_cache
 
 from msgspec import Struct, field
 
-from diagnostics.analysis.step_profile import names
 from diagnostics.analysis.step_profile.intervals import Interval
+from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.trace.events import MARKED, Message, collective_word
 from diagnostics.evidence.trace.model import Spans, Trace
 
@@ -56,6 +56,9 @@ class Work(Struct):
     """Kernels that communicate and compute, counted as compute."""
 
 
+TEXT = patterns_beside(__file__)
+"""What names of kernels, annotations and operations tell, where structure does not."""
+AUTOGRAD = "autograd::engine::evaluate_function"
 _REMEMBERED = 4096
 """Characters of a name, up to which what it tells is remembered."""
 _OPEN = 256
@@ -124,11 +127,11 @@ def _on_device(trace: Trace) -> Work:
 def _kind_of_name(name: str) -> str:
     """Remembered: the ranks of a job run the same kernels, and names of kernels are long."""
     lower = name.lower()
-    if names.TEXT["fused"].search(lower):
+    if TEXT["fused"].search(lower):
         return "fused"
-    if names.TEXT["communication"].search(lower):
+    if TEXT["communication"].search(lower):
         return "communication"
-    return "compute" if names.TEXT["compute"].search(lower) else ""
+    return "compute" if TEXT["compute"].search(lower) else ""
 
 
 def _compute_lane(trace: Trace, kinds: list[str]) -> int:
@@ -188,7 +191,7 @@ def _on_cpu(trace: Trace) -> Work:
         call = Call(marks.start[i], marks.end[i], message, name, marks.lane[i], why="annotation")
         _match_issue(call, issues)
         work.calls.append(call)
-    collective = [bool(names.TEXT["collective"].match(name)) for name in trace.names]
+    collective = [bool(TEXT["collective"].match(name)) for name in trace.names]
     wanted = [not is_one and name != "record_param_comms" for is_one, name in zip(collective, trace.names)]
     issued: dict[int, list[int]] = {}
     for start, index, lane in sorted(zip(ops.start, ops.name, ops.lane)):
@@ -222,7 +225,7 @@ def _issues(trace: Trace) -> list[tuple[int, int, Message]]:
     inside = set()
     for start, index, lane in sorted(zip(ops.start, ops.name, ops.lane)):
         text = trace.names[index]
-        if not names.TEXT["issue"].match(text):
+        if not TEXT["issue"].match(text):
             continue
         message = Message(collective_word(text))
         n = bisect_right(regions.start, start) - 1

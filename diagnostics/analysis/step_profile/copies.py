@@ -5,9 +5,8 @@ from collections import defaultdict
 
 from msgspec import Struct
 
-from diagnostics.analysis.step_profile import names
 from diagnostics.analysis.step_profile.breakdown import Covers, charge
-from diagnostics.analysis.step_profile.classify import Work
+from diagnostics.analysis.step_profile.classify import TEXT, Work
 from diagnostics.analysis.step_profile.intervals import Ruler, subtract, union
 from diagnostics.evidence.trace.host_work import HostCopy, host_copy
 from diagnostics.evidence.trace.model import Trace
@@ -63,7 +62,7 @@ def _within(trace: Trace, spans: list[tuple[int, int, int]]) -> str:
     """Return the annotation around the launches of most of the time."""
     marks, time = trace.marks, dict[str, int]()
     rows = zip(marks.start, marks.end, marks.name, marks.lane)
-    around = [row for row in rows if not names.TEXT["step"].match(trace.names[row[2]])]
+    around = [row for row in rows if not TEXT["step"].match(trace.names[row[2]])]
     for length, launch, lane in spans:
         inside = [(end - start, name) for start, end, name, of in around if start <= launch < end and of == lane]
         if inside:

@@ -5,9 +5,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from diagnostics.analysis.step_profile import names
 from diagnostics.analysis.step_profile.breakdown import Covers
-from diagnostics.analysis.step_profile.classify import Work
+from diagnostics.analysis.step_profile.classify import TEXT, Work
 from diagnostics.analysis.step_profile.intervals import Ruler, union
 from diagnostics.evidence.trace.host_work import HostWork, host_work
 from diagnostics.evidence.trace.model import Trace
@@ -98,7 +97,7 @@ def mark_pauses(gaps: list[Gap], trace: Trace) -> None:
     innermost: dict[int, int] = {}
     for spans in (trace.ops, trace.marks):
         for start, end, name in zip(spans.start, spans.end, spans.name):
-            if end - start < least or names.TEXT["step"].match(trace.names[name]):
+            if end - start < least or TEXT["step"].match(trace.names[name]):
                 continue
             for gap in longest:
                 covered = min(end, gap.end) - max(start, gap.start)
@@ -153,7 +152,7 @@ class _Waits:
         self._order = order
         self._ends = [syncs.end[i] for i in order]
         ops = trace.ops
-        wanted = {n for n, name in enumerate(trace.names) if names.TEXT["sync_ops"].match(name)}
+        wanted = {n for n, name in enumerate(trace.names) if TEXT["sync_ops"].match(name)}
         rows = zip(ops.start, ops.end, ops.name, ops.lane) if wanted else ()
         self._ops = sorted(row for row in rows if row[2] in wanted)
         self._op_starts = [op[0] for op in self._ops]

@@ -9,8 +9,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from diagnostics.analysis.step_profile import names
-from diagnostics.analysis.step_profile.classify import Work
+from diagnostics.analysis.step_profile.classify import AUTOGRAD, TEXT, Work
 from diagnostics.analysis.step_profile.intervals import Interval, Ruler, union
 from diagnostics.evidence.trace.model import Trace
 
@@ -84,7 +83,7 @@ def _marked(trace: Trace) -> list[tuple[int, Interval]]:
     marks = trace.marks
     numbers: dict[Interval, int] = {}
     for i, name in enumerate(marks.name):
-        match = names.TEXT["step"].match(trace.names[name])
+        match = TEXT["step"].match(trace.names[name])
         if match and len(match[1]) < 18:
             numbers.setdefault((marks.start[i], marks.end[i]), int(match[1]))
     return [(number, host) for host, number in sorted(numbers.items())]
@@ -108,7 +107,7 @@ def _borders(trace: Trace, starts: list[int], begin: int, end: int) -> list[int]
 def _find_backwards(trace: Trace, work: Work, steps: list[Step]) -> None:
     """Fill in the backward passes and the optimizer of every step."""
     rulers = _autograd(trace)
-    is_optimizer = [bool(names.TEXT["optimizer"].search(name)) for name in trace.names]
+    is_optimizer = [bool(TEXT["optimizer"].search(name)) for name in trace.names]
     optimizers = sorted(start for start, name in zip(trace.marks.start, trace.marks.name) if is_optimizer[name])
     forwards = _forward_marks(trace)
     starts = [step.host[0] for step in steps]
@@ -142,13 +141,13 @@ def _find_backwards(trace: Trace, work: Work, steps: list[Step]) -> None:
 def _autograd(trace: Trace) -> dict[int, Ruler]:
     """Host thread -> when it ran autograd's operations or stood in a marked backward."""
     by_thread: dict[int, list[Interval]] = {}
-    wanted = [name.startswith(names.AUTOGRAD) for name in trace.names]
+    wanted = [name.startswith(AUTOGRAD) for name in trace.names]
     ops, marks = trace.ops, trace.marks
     for i, name in enumerate(ops.name):
         if wanted[name]:
             by_thread.setdefault(ops.lane[i], []).append((ops.start[i], ops.end[i]))
     for i, name in enumerate(marks.name):
-        if names.TEXT["backward_mark"].match(trace.names[name]):
+        if TEXT["backward_mark"].match(trace.names[name]):
             by_thread.setdefault(marks.lane[i], []).append((marks.start[i], marks.end[i]))
     return {lane: Ruler(union(spans)) for lane, spans in by_thread.items()}
 
@@ -158,7 +157,7 @@ def _forward_marks(trace: Trace) -> list[int]:
     starts: dict[str, list[int]] = {}
     for i, name in enumerate(trace.marks.name):
         text = trace.names[name]
-        if names.TEXT["forward"].match(text):
+        if TEXT["forward"].match(text):
             starts.setdefault(text, []).append(trace.marks.start[i])
     return sorted(max(((len(times), times) for times in starts.values()), default=(0, []))[1])
 

@@ -7,9 +7,8 @@ from operator import attrgetter
 from msgspec import Struct, field
 
 from diagnostics.analysis.layout import MODEL
-from diagnostics.analysis.step_profile import names
 from diagnostics.analysis.step_profile.breakdown import Breakdown, Covers, charge, compatible
-from diagnostics.analysis.step_profile.classify import Call, Work, classify
+from diagnostics.analysis.step_profile.classify import TEXT, Call, Work, classify
 from diagnostics.analysis.step_profile.copies import CopyProfile, copy_profiles
 from diagnostics.analysis.step_profile.gaps import Gap, find_gaps, mark_pauses
 from diagnostics.analysis.step_profile.intervals import Interval, total, union
@@ -162,7 +161,7 @@ def profile(trace: Trace) -> RankProfile:
     kernels = zip(device.start, device.end, trace.is_memory, trace.returned)
     long = [(end, returned) for start, end, memory, returned in kernels if end - start >= _LONG_NS and not memory]
     blocking = [returned >= end - _CLOCKS_NS for end, returned in long]
-    search = {name for name, text in enumerate(trace.names) if names.TEXT["unused_search"].search(text)}
+    search = {name for name, text in enumerate(trace.names) if TEXT["unused_search"].search(text)}
     return RankProfile(
         file=trace.file,
         rank=-1 if trace.rank is None else trace.rank,
@@ -190,7 +189,7 @@ def profile(trace: Trace) -> RankProfile:
         long_kernels=len(blocking),
         search_ns=sum(e - s for s, e, n in zip(ops.start, ops.end, ops.name) if n in search) if search else 0,
         devices=trace.devices,
-        compiled=any(map(names.TEXT["compiled"].search, trace.names)),
+        compiled=any(map(TEXT["compiled"].search, trace.names)),
         settings=trace.settings,
         marked=steps[0].number is not None,
         problems=trace.problems,

@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding, Text, Where
+from diagnostics.contract.findings import EvidenceItem, Finding
 
 _TEXTS = Texts(__file__)
 LEAST_UNUSED = 0.3
@@ -35,11 +34,6 @@ class Unused(Struct, frozen=True):
     limit_bytes: int | None = None
     """What the process may use; None = not known."""
     retries: int = 0
-    where: tuple[Where, ...] = ()
-    variable: str = ""
-    """That sets the allocator; empty = it depends on torch's version."""
-    is_expandable: bool = False
-    """expandable_segments is on already."""
 
     @property
     def is_cause(self) -> bool:
@@ -55,20 +49,6 @@ class Unused(Struct, frozen=True):
             return False
         needed = self.reserved_bytes - self.unused_bytes + self.requested_bytes
         return self.limit_bytes is None or needed <= self.limit_bytes
-
-    def text(self, finding: Finding) -> Text:
-        """Say what is unused, and how to join the pieces."""
-        variable = _TEXTS.phrase("variable" if self.variable else "variables", name=self.variable, names=_VARIABLES)
-        return _TEXTS(
-            finding,
-            (
-                "retried" if self.requested_bytes is None else "failed",
-                "is_expandable" if self.is_expandable else "expandable",
-            ),
-            who=shared.rank_names(finding.ranks) if finding.ranks else "a rank",
-            facts=self,
-            variable=variable,
-        )
 
 
 def decide(job: JobMemory) -> Finding:
@@ -89,17 +69,23 @@ def decide(job: JobMemory) -> Finding:
         said = "none" if fits else "unknown_size" if worst.requested_bytes is None else "too_large"
         return _TEXTS.ruled_out(said, facts=worst)
     settings = [value for own in job.evidence.environment.values() for value in own.values()]
-    is_expandable = any("expandable_segments:True" in value for value in settings)
+    recorded = any(rank.snapshot and rank.snapshot.settings.get("expandable_segments") for rank in job.ranks.values())
+    is_expandable = recorded or any("expandable_segments:True" in value for value in settings)
     # The job's own messages show which variable its torch reads.
     texts = [error.message for error in job.evidence.errors] + [fact.text for fact in job.evidence.facts]
     named = [name for name in _VARIABLES if any(f"{name}=" in text for text in texts)]
-    variable = named[0] if len(named) == 1 else ""
+    name = named[0] if len(named) == 1 else ""  # Else it depends on torch's version.
+    ranks = sorted({record.rank for record in guilty if record.rank is not None})
     return shared.confirmed(
         job,
-        replace(worst, variable=variable, is_expandable=is_expandable),
+        _TEXTS.facts(
+            ("failed" if worst.failed else "retried", "is_expandable" if is_expandable else "expandable"),
+            who=shared.rank_names(ranks) if ranks else "a rank",
+            facts=worst,
+            variable=_TEXTS.phrase("variable" if name else "variables", name=name, names=_VARIABLES),
+        ),
         confidence=0.7,
-        ranks=sorted({record.rank for record in guilty if record.rank is not None}),
-        where=worst.where,
+        ranks=ranks,
         cost_bytes=worst.unused_bytes,
         evidence=(worst.item,),
     )

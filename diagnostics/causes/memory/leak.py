@@ -6,13 +6,12 @@ from itertools import pairwise
 from statistics import median
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding, Text
+from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.readers.snapshot import DeviceMemory
@@ -103,23 +102,6 @@ class Leftover(Struct, frozen=True):
     site: Frame | None = None
     """The line that allocated it, or with `at_head` the function, by its head."""
     at_head: bool = True
-    total_steps: int = ASSUMED_STEPS
-    """Of the run."""
-
-    def text(self, finding: Finding) -> Text:
-        """Say what grows where, and what to keep instead."""
-        region, at_head = self.region, shared.spot(self.site, self.at_head)
-        kept = "optimizer" if region.startswith("Optimizer.") else "placed" if region or self.site is not None else ""
-        return _TEXTS(
-            finding,
-            ("usual", kept or "unplaced"),
-            each=Bytes(self.per_step_bytes),
-            who=shared.rank_names(finding.ranks),
-            at=_TEXTS.phrase("allocated", region=region, place=at_head) if region else at_head,
-            total=Bytes(self.per_step_bytes * self.total_steps),
-            steps=self.total_steps,
-            what=region or shared.spot(self.site, at_head=False).removeprefix(" at "),
-        )
 
 
 def decide(job: JobMemory) -> Finding:
@@ -158,9 +140,19 @@ def _confirmed(job: JobMemory, leftovers: list[Leftover]) -> Finding:
     run = job.evidence.run
     steps = run.get("train.steps") if run is not None else None
     steps = steps if isinstance(steps, int) and steps > 0 else ASSUMED_STEPS
+    region, place = worst.region, shared.spot(worst.site, worst.at_head)
+    kept = "optimizer" if region.startswith("Optimizer.") else "placed" if region or place else "unplaced"
     return shared.confirmed(
         job,
-        replace(worst, total_steps=steps),
+        _TEXTS.facts(
+            ("usual", kept),
+            each=Bytes(worst.per_step_bytes),
+            who=shared.rank_names(ranks),
+            at=_TEXTS.phrase("allocated", region=region, place=place) if region else place,
+            total=Bytes(worst.per_step_bytes * steps),
+            steps=steps,
+            what=region or shared.spot(worst.site, at_head=False).removeprefix(" at "),
+        ),
         confidence=worst.confidence,
         ranks=ranks,
         where=shared.where(worst.site, worst.at_head, ranks[0], _TEXTS.phrase("does")),

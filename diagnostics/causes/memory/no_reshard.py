@@ -1,48 +1,16 @@
 """`memory.no_reshard`: sharded units stay gathered from forward to backward."""
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
-
-from msgspec import Struct
-from msgspec.structs import replace
 
 from diagnostics.analysis.memory.gathers import Traffic, UnitUse
-from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
+from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding, Text
+from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes
 
 _TEXTS = Texts(__file__)
-
-
-class Kept(Struct, frozen=True):
-    """Units that are gathered once a step."""
-
-    how: Literal["trace", "order", "roots", "configuration"]
-    """What shows it."""
-    units: int
-    """0 = not known."""
-    total_bytes: int
-    saved_bytes: int = 0
-    peak_bytes: int | None = None
-    """Without a peak, of the parameters."""
-    prediction: Prediction | None = None
-    is_dtk: bool = False
-
-    def text(self, finding: Finding) -> Text:
-        """Say what is kept and how to free it; or that it may be meant so."""
-        return _TEXTS(
-            finding,
-            "default" if finding.status == "undecided" else ["usual", "of_dtk" if self.is_dtk else "code"],
-            what=_TEXTS.phrase(self.how, units=self.units),
-            total=Bytes(self.total_bytes),
-            share=shared.share(self.total_bytes, self.peak_bytes),
-            who=shared.rank_names(finding.ranks),
-            on_more_ranks=shared.on_more_ranks(self.prediction),
-            saves=shared.of_peak(self.saved_bytes, self.peak_bytes),
-        )
 
 
 def decide(job: JobMemory) -> Finding:
@@ -64,7 +32,7 @@ def decide(job: JobMemory) -> Finding:
         if declared is False and units and (whole := job.size.gather_bytes):
             item = EvidenceItem("config", "config.yaml", "strategy.reshard_after_forward: false")
             world = range(job.size.world_size or 0)
-            return _kept(job, Kept("configuration", 0, whole), job.size.block_bytes or 0, world, item)
+            return _kept(job, "configuration", 0, whole, job.size.block_bytes or 0, world, item)
     if traces:
         most = max(unit.gathers for trace in traces.values() for unit in trace.units.values())
         only_root = all(len(trace.units) < 2 for trace in traces.values())
@@ -89,7 +57,7 @@ def _by_trace(job: JobMemory, traces: Mapping[int, Traffic]) -> Finding | None:
     rank, units = max(kept.items(), key=lambda item: _total(item[1]))
     item = EvidenceItem("trace", job.ranks[rank].trace_file, _TEXTS.phrase("seen", units=len(units)))
     largest = max(unit.full_bytes for unit in units)
-    return _kept(job, Kept("trace", len(units), _total(units)), largest, kept, item)
+    return _kept(job, "trace", len(units), _total(units), largest, kept, item)
 
 
 def _total(units: list[UnitUse]) -> int:
@@ -102,11 +70,10 @@ def _roots(job: JobMemory, traces: Mapping[int, Traffic]) -> Finding | None:
         whole, root = trace.whole, trace.units.get("")
         if root is None or whole.roots < 2 or root.gathers > root.forwards:
             continue
-        kept = Kept("roots", whole.roots, whole.least_bytes)
         if not job.out_of_memory:
-            return Finding(status="undecided", facts=kept, confidence=0.0)
-        detail = _TEXTS.phrase("seen_roots", units=whole.roots)
-        return _kept(job, kept, root.full_bytes, traces, EvidenceItem("trace", job.ranks[rank].trace_file, detail))
+            return _by_default("roots", whole.roots, whole.least_bytes)
+        item = EvidenceItem("trace", job.ranks[rank].trace_file, _TEXTS.phrase("seen_roots", units=whole.roots))
+        return _kept(job, "roots", whole.roots, whole.least_bytes, root.full_bytes, traces, item)
     return None
 
 
@@ -124,27 +91,52 @@ def _by_order(job: JobMemory) -> Finding | None:
     traffic = _ordered(job.ranks[first])
     alike = traffic is not None and len({move.unit for move in traffic.moves}) == 1  # no root around the others
     if alike and not job.is_dtk and not job.out_of_memory:
-        return Finding(status="undecided", facts=Kept("order", 0, total), confidence=0.0)
+        return _by_default("order", 0, total)
     item = EvidenceItem(largest.evidence, largest.file, _TEXTS.phrase("seen_order"))
-    return _kept(job, Kept("order", 0, total), largest.full_bytes, kept, item)
+    return _kept(job, "order", 0, total, largest.full_bytes, kept, item)
 
 
 def _ordered(rank: RankMemory) -> Traffic | None:
     return next((traffic for traffic in (rank.ring, rank.flight) if traffic is not None and traffic.moves), None)
 
 
-def _kept(job: JobMemory, kept: Kept, unit_bytes: int, seen: Iterable[int], item: EvidenceItem) -> Finding:
-    """Confirm it, unless freeing all but the units in use would save next to nothing."""
-    peak, saved = job.peak(), max(0, kept.total_bytes - shared.UNITS_IN_USE * unit_bytes)
+def _by_default(how: str, units: int, total_bytes: int) -> Finding:
+    what = _TEXTS.phrase(how, units=units)
+    return _TEXTS.undecided("default", what=what, total=Bytes(total_bytes))
+
+
+def _kept(
+    job: JobMemory, how: str, units: int, total_bytes: int, unit_bytes: int, seen: Iterable[int], item: EvidenceItem
+) -> Finding:
+    """Confirm it, unless freeing all but the units in use would save next to nothing.
+
+    Args:
+        job: its memory.
+        how: the row that says what shows it.
+        units: that are gathered once a step; 0 = not known.
+        total_bytes: of them.
+        unit_bytes: of the largest.
+        seen: ranks.
+        item: shows it.
+    """
+    peak, saved = job.peak(), max(0, total_bytes - shared.UNITS_IN_USE * unit_bytes)
+    what = _TEXTS.phrase(how, units=units)
     if saved <= shared.LEAST_SHARE * (peak or job.size.parameter_bytes or 0):
-        what, cost = _TEXTS.phrase(kept.how, units=kept.units), shared.of_peak(saved, peak or job.size.parameter_bytes)
-        return _TEXTS.ruled_out("cheap", what=what, cost=cost)
-    prediction = job.predicted(fixed_bytes=saved)
+        return _TEXTS.ruled_out("cheap", what=what, cost=shared.of_peak(saved, peak or job.size.parameter_bytes))
+    ranks = job.ranks_of(seen, job.size.world_size or 0)
     return shared.confirmed(
         job,
-        replace(kept, saved_bytes=saved, peak_bytes=peak, prediction=prediction, is_dtk=job.is_dtk),
+        _TEXTS.facts(
+            ["usual", "of_dtk" if job.is_dtk else "code"],
+            what=what,
+            total=Bytes(total_bytes),
+            share=shared.share(total_bytes, peak),
+            who=shared.rank_names(ranks),
+            on_more_ranks=shared.on_more_ranks(job.predicted(fixed_bytes=saved)),
+            saves=shared.of_peak(saved, peak),
+        ),
         confidence=0.95 if job.is_dtk or job.out_of_memory else 0.75,
-        ranks=job.ranks_of(seen, job.size.world_size or 0),
+        ranks=ranks,
         cost_bytes=saved,
         evidence=(item, *shared.peak_items(job)),
     )

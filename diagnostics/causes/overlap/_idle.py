@@ -1,7 +1,7 @@
 """A device that stands idle: for how long and for which reason, on which ranks, and what the host did meanwhile."""
 
 from collections import Counter
-from statistics import fmean, median
+from statistics import fmean, median, median_low
 from typing import Any
 
 from msgspec import Struct
@@ -13,6 +13,8 @@ from diagnostics.causes.overlap._shared import costly, judged, others
 from diagnostics.contract.findings import Finding
 from diagnostics.evidence.trace.host_work import HostWork
 
+CPU_SHARE = 0.1
+"""On CPU all processes take the cores of the step, so less of it than that is no wait for what a process does."""
 _OUTLIER = 3.0
 """A rank that idles that many times longer than the median is named alone."""
 
@@ -38,7 +40,11 @@ def idle(view: Overview, reason: Reason) -> Idle:
     by_rank = {
         profile.rank: _a_step([step.gaps.get(reason, 0) / MS for step in profile.steps]) for profile in view.profiles
     }
-    ms, worst, ranks = median(by_rank.values()), max(by_rank.values()), view.ranks
+    ms, worst, ranks = (
+        median_low(by_rank.values()),
+        max(by_rank.values()),
+        view.ranks,
+    )  # Of two ranks one may stand out.
     if len(by_rank) > 1 and worst > _OUTLIER * ms and view.worth(worst - ms):
         ranks = tuple(sorted(rank for rank, own in by_rank.items() if own > max(_OUTLIER * ms, worst / 2)))
         ms = worst

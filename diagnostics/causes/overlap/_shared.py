@@ -9,7 +9,7 @@ from diagnostics.analysis.step_profile.overview import SHARE, Overview, overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Text, Where
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Where
 from diagnostics.contract.formatting import Phrase
 
 TEXTS = Texts(__file__)
@@ -28,8 +28,6 @@ class StepCost(Struct, frozen=True):
     """At most the step."""
     step_ms: float
     unit: Literal["step", "window"]
-    is_dtk: bool
-    """Whether overrides of dtk apply."""
 
     def __str__(self) -> str:
         """Return `41 ms of 180 ms a step`."""
@@ -44,14 +42,7 @@ class Costly(Struct, frozen=True):
     row: str
     """Beside the usual texts it has `seen`: what was seen, for a cost that is not worth a finding."""
     figures: dict[str, Any]
-
-    def text(self, finding: Finding) -> Text:
-        """Put it into words; below the share that is worth a finding, say so."""
-        figures = self.figures | {"cost": self.cost}
-        if finding.status == "ruled_out":
-            seen = self.texts.phrase(f"{self.row}.seen", **figures)
-            return TEXTS(finding, "cheap", seen=seen, cost=self.cost, share=SHARE)
-        return self.texts(finding, self.row, is_dtk=self.cost.is_dtk, **figures)
+    """Its cost among them."""
 
 
 def costly(view: Overview, ms: float, texts: Texts, row: str = "usual", /, **figures: Any) -> Costly:
@@ -64,8 +55,9 @@ def costly(view: Overview, ms: float, texts: Texts, row: str = "usual", /, **fig
         row: of them.
         figures: what the row names beside `{cost}`.
     """
+    cost = StepCost(max(0.0, min(ms, view.step_ms)), view.step_ms, view.unit)
     is_dtk = view.run is not None and bool(view.run.config)
-    return Costly(StepCost(max(0.0, min(ms, view.step_ms)), view.step_ms, view.unit, is_dtk), texts, row, figures)
+    return Costly(cost, texts, row, figures | {"cost": cost, "is_dtk": is_dtk})
 
 
 def step_cause(
@@ -115,7 +107,8 @@ def judged(
         of_transfer: the cost is exposed transfer, which holds waiting as well while not all ranks were traced.
     """
     if not view.worth(facts.cost.ms):
-        return Finding(status="ruled_out", facts=facts)
+        seen = facts.texts.phrase(f"{facts.row}.seen", **facts.figures)
+        return TEXTS.ruled_out("cheap", seen=seen, cost=facts.cost, share=SHARE)
     items = list(details)
     if of_transfer and not view.split:
         items.append(TEXTS.phrase("unsplit", why=unsplit(view)))
@@ -124,7 +117,7 @@ def judged(
     file = files.get(ranks[0] if ranks else -1, view.profiles[0].file)
     return Finding(
         status="confirmed",
-        facts=facts,
+        facts=facts.texts.facts(facts.row, **facts.figures),
         confidence=confidence,
         ranks=view.ranks if ranks is None else ranks,
         victims=victims,

@@ -2,13 +2,11 @@
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
-from diagnostics.causes.overlap._idle import idle, judged_idle
+from diagnostics.causes.overlap._idle import CPU_SHARE, idle, judged_idle
 from diagnostics.causes.overlap._shared import step_cause
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding
 from diagnostics.evidence.logs.steps import LEAST
 
-_CPU_SHARE = 0.1
-"""On CPU the loader's workers take the cores of the step, so less than that is no wait for data."""
 _PRINTED_SHARE = 0.25
 """Of the time of printed steps. Loaders that keep up stay below 0.06 (logs of mmdetection, mmcv and detectron2); the
 first lines of each epoch, in which workers start, make up to 0.1 of short epochs."""
@@ -18,8 +16,8 @@ _TEXTS = Texts(__file__)
 def decide(view: Overview) -> Finding:
     """Decide it by the idle time within the data loader."""
     waits = idle(view, "data")
-    if view.worth(waits.ms) and not view.on_device and waits.ms < _CPU_SHARE * view.step_ms:
-        return _TEXTS.ruled_out("little", ms=waits.ms, step_ms=view.step_ms, least=_CPU_SHARE)
+    if view.worth(waits.ms) and not view.on_device and waits.ms < CPU_SHARE * view.step_ms:
+        return _TEXTS.ruled_out("little", ms=waits.ms, step_ms=view.step_ms, least=CPU_SHARE)
     return judged_idle(view, waits, 0.9, _TEXTS)
 
 

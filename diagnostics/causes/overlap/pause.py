@@ -2,8 +2,8 @@
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
-from diagnostics.causes.overlap._idle import idle, judged_idle
-from diagnostics.causes.overlap._shared import on_cpu, step_cause
+from diagnostics.causes.overlap._idle import CPU_SHARE, idle, judged_idle
+from diagnostics.causes.overlap._shared import step_cause
 from diagnostics.contract.findings import Finding
 
 _TEXTS = Texts(__file__)
@@ -12,9 +12,11 @@ _TEXTS = Texts(__file__)
 def decide(view: Overview) -> Finding:
     """Decide it by the idle time in which the host does something else, or in the few longest stretches of a step."""
     pauses = idle(view, "pause")
+    if not view.on_device and (not pauses.work or pauses.ms < CPU_SHARE * view.step_ms):
+        return _TEXTS.ruled_out("on_cpu", share=CPU_SHARE)
     row = pauses.work if pauses.work in _TEXTS else "within" if pauses.within else "unknown"
     kind = f" ({pauses.work})" if pauses.work else ""
     return judged_idle(view, pauses, 0.85, _TEXTS, row, kind=kind)
 
 
-CAUSE = step_cause(__file__, decide, unless=(on_cpu("cpu_host"),))
+CAUSE = step_cause(__file__, decide)

@@ -17,7 +17,6 @@ from diagnostics.evidence.memory.levels import total
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.reader import Handle, Reader, opens
 
-MAX_HOLDERS = 20
 _WORDS = (b"total_size", b"device_traces", b"allocator_settings", b"segment_type")
 MAX_NAME = 200
 _CHANGES = {
@@ -33,15 +32,6 @@ def recognise(head: bytes) -> bool:
     if head.lstrip()[:1] == b"{":
         return b'"segments"' in head and any(b'"%b"' % word in head for word in _WORDS)
     return head[:1] == b"\x80" and b"segments" in head and any(word in head for word in _WORDS)
-
-
-class Holder(Struct, frozen=True):
-    """Live bytes that were allocated at one place."""
-
-    site: Frame | None
-    """Innermost frame outside torch; None where stacks were not recorded."""
-    size_bytes: int
-    blocks: int
 
 
 class OutOfMemory(Struct, frozen=True):
@@ -71,8 +61,6 @@ class DeviceMemory(Struct):
     largest_free_bytes: int = 0
     free_blocks: int = 0
     segments: int = 0
-    holders: list[Holder] = field(default_factory=list)
-    """The largest first."""
     peak_bytes: int = 0
     """Over the recorded history, at least what is allocated now."""
     peak_site: Frame | None = None
@@ -110,16 +98,13 @@ def _snapshot(value: dict[str, Any]) -> Snapshot:
     if not isinstance(value.get("segments"), list):
         raise ValueError("not an allocator snapshot: it has no list of segments")
     devices: dict[int, DeviceMemory] = {}
-    sizes_by_site: dict[int, dict[Frame | None, list[int]]] = {}
     blocks: dict[int, _Blocks] = {}
     for segment in _dicts(value["segments"]):
         number = values.size(segment.get("device")) or 0
         device = devices.setdefault(number, DeviceMemory(number))
-        _segment(segment, device, sizes_by_site.setdefault(number, {}), blocks.setdefault(number, {}))
-    for number, device in devices.items():
+        _segment(segment, device, blocks.setdefault(number, {}))
+    for device in devices.values():
         device.peak_bytes = device.allocated_bytes
-        holders = [Holder(site, size, count) for site, (size, count) in sizes_by_site[number].items()]
-        device.holders = sorted(holders, key=lambda holder: (-holder.size_bytes, str(holder.site)))[:MAX_HOLDERS]
     ran_out: list[OutOfMemory] = []
     traces, marks = value.get("device_traces"), _annotations(value.get("external_annotations"))
     for number, events in enumerate(traces if isinstance(traces, list) else ()):
@@ -156,9 +141,7 @@ def _failures(device: DeviceMemory, events: list[dict[str, Any]]) -> Iterator[Ou
             held[what] -= sign * size
 
 
-def _segment(
-    segment: Mapping[str, Any], device: DeviceMemory, size_by_site: dict[Frame | None, list[int]], blocks: _Blocks
-) -> None:
+def _segment(segment: Mapping[str, Any], device: DeviceMemory, blocks: _Blocks) -> None:
     device.segments += 1
     device.reserved_bytes += values.size(segment.get("total_size")) or 0
     start = segment.get("address")
@@ -170,9 +153,6 @@ def _segment(
             first = history[0] if isinstance(history, list) and history else None
             frames = block.get("frames") or (first.get("frames") if isinstance(first, dict) else None)
             device.allocated_bytes += size
-            entry = size_by_site.setdefault(site_of(frames), [0, 0])
-            entry[0] += size
-            entry[1] += 1
             place = block.get("address")
             blocks[place if isinstance(place, int) else address] = (size, owner({**block, "frames": frames}))
         elif isinstance(state, str) and state.startswith("active"):

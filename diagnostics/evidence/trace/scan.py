@@ -5,6 +5,7 @@ A batch ends where its decoding proves that whole events end, so strings that lo
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -82,7 +83,7 @@ class Scan(Generic[T]):
         rest = self._read_header(stream)
         ended = False
         enough = 0
-        for block in stream:
+        for block in chain((b"",), stream):
             if len(rest) + len(block) < enough:
                 rest += block
                 continue
@@ -106,14 +107,12 @@ class Scan(Generic[T]):
             data += block
             start = _START.match(data)
             if start is not None and start[1] == b"[":
-                stream.push(b"")
                 return data[start.end() :]
             if start is None or start[1] != b"{":
                 break
             match = _EVENTS.search(data, searched)
             if match:
                 self.header = _mapping(data[: match.start()] + b'"traceEvents":[]}')
-                stream.push(b"")
                 return data[match.end() :]
             if len(data) > _HEADER_EVENTS * self.limits.event_bytes:
                 break
@@ -191,19 +190,12 @@ class _Stream:
 
     def __init__(self, path: Path, limits: Limits) -> None:
         self._blocks = blocks(path, limits, _BLOCK_BYTES, text=True)
-        self._pushed: list[bytes] = []
         self.problem = ""
-
-    def push(self, block: bytes) -> None:
-        """Give this block next."""
-        self._pushed.append(block)
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
-        if self._pushed:
-            return self._pushed.pop()
         try:
             return next(self._blocks)
         except ValueError as problem:

@@ -40,6 +40,11 @@ def test_a_rank_that_stands_out_is_named_alone() -> None:
     assert (found.count, found.longest_ms) == (1, 40.0)
 
 
+def test_one_of_two_ranks_can_stand_out() -> None:
+    found = idle(view(rank(0, [0.0]), rank(1, [162.0])), "pause")
+    assert (found.ms, found.ranks) == (162.0, (1,))
+
+
 def test_two_that_stand_out_alike_are_named_together() -> None:
     profiles = [rank(number, [30.0 if number in (1, 4) else 1.0]) for number in range(6)]
     assert idle(view(*profiles), "pause").ranks == (1, 4)

@@ -1,12 +1,12 @@
+import json
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from diagnostics.causes.overlap import pause
-from diagnostics.causes.overlap._shared import Costly
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Finding, text_of
+from diagnostics.contract.findings import Finding, Worded, text_of
 from diagnostics.evidence.trace.host_work import HostWork
 from tests.shared_data import shared_data
 from tests.trace_generator import Simulator, write
@@ -16,8 +16,8 @@ from tests.unit.diagnostics.causes.overlap.helpers import finding_of, roots, sce
 
 def said(finding: Finding) -> tuple[str, Any]:
     """Return the row that is said, and the idle time."""
-    assert isinstance(finding.facts, Costly)
-    return finding.facts.row, finding.facts.figures["idle"]
+    assert isinstance(finding.facts, Worded)
+    return finding.facts.figures["said"], finding.facts.figures["idle"]
 
 
 def test_a_pause_in_every_step_is_no_late_launch(tmp_path: Path, detect: Any) -> None:
@@ -150,5 +150,27 @@ def test_a_real_trace_of_the_first_steps_loads_kernels(detect: Any) -> None:
 def test_every_kind_of_work_has_a_purpose_a_change_and_a_reason() -> None:
     rows = table_beside(pause.__file__)["texts"]
     kinds = set(get_args(HostWork)) - {"", "data"}
-    assert set(rows) == kinds | {"within", "unknown", "shown"}
+    assert set(rows) == kinds | {"within", "unknown", "shown", "on_cpu"}
     assert all(rows[kind]["remedies"] and "{idle.within}" in rows[kind]["summary"] for kind in kinds)
+
+
+@pytest.mark.parametrize(
+    ("name", "gc_ms", "found"), [("Python GC", 25, True), ("Python GC", 5, False), ("mine", 25, False)]
+)
+def test_on_cpu_a_pause_counts_where_the_trace_names_it(
+    tmp_path: Path, detect: Any, name: str, gc_ms: int, found: bool
+) -> None:
+    events = []
+    for step in range(3):
+        start = 100_000 * step
+        for kind, label, at_ms, length_ms in (
+            ("user_annotation", f"ProfilerStep#{step}", 0, 100), ("cpu_op", "aten::mm", 0, 100 - gc_ms),
+            ("user_annotation", name, 100 - gc_ms, gc_ms),
+        ):  # fmt: skip
+            times = {"ts": start + 1000 * at_ms, "dur": 1000 * length_ms}
+            events.append({"ph": "X", "cat": kind, "name": label, "pid": 1, "tid": 1, **times, "args": {}})
+    header = {"schemaVersion": 1, "distributedInfo": {"backend": "gloo", "rank": 0, "world_size": 1}}
+    (tmp_path / "rank0.json").write_text(json.dumps({**header, "traceEvents": events}))
+    finding = finding_of(detect(tmp_path), "overlap.pause")
+    assert finding.status == ("confirmed" if found else "ruled_out")
+    assert not found or (said(finding)[0] == "garbage_collection" and finding.cost is not None)

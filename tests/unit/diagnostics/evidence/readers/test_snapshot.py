@@ -69,9 +69,6 @@ def test_both_forms_are_read(tmp_path, form):
     assert device.peak_bytes == 1090 * MIB
     assert device.peak_site is not None
     assert device.peak_site.line == 31
-    assert [(one.size_bytes, one.blocks, one.site and one.site.function) for one in device.holders] == [
-        (1000 * MIB, 100, "forward")
-    ]
     assert max(map(total, device.history.rows)) == 1090 * MIB
     assert loaded.out_of_memory[0].requested_bytes == 300 * MIB
 

@@ -1,0 +1,112 @@
+"""Answers of NCCL's RAS, in both forms: what differs between ranks is told, and no cause is confirmed by one moment."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnostics.diagnose import diagnose
+from diagnostics.report.model import Report
+
+HEAD = """NCCL version 2.26.2 compiled with CUDA 12.6
+CUDA runtime version 12060, driver version 12060
+
+Job summary
+===========
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      4          8            1         32       32
+
+Communicators... (0.00s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         4         8        32        32   RUNNING  {errors}
+
+Errors
+======
+
+"""
+DIFFER = """Warnings
+========
+
+#0-0 (fa93daea854b060b) MISMATCH
+  Communicator ranks have different AllGather operation counts
+  30 ranks have launched up to operation 640
+  2 ranks have launched up to operation 641
+  Rank 12 -- GPU 4 managed by process 323032 on node 10.137.190.124
+  Rank 13 -- GPU 5 managed by process 323033 on node 10.137.190.124
+
+  Communicator ranks have different AllReduce operation counts
+  31 ranks have launched up to operation 7
+  Rank 3 has not launched any operations -- GPU 3 managed by process 323023 on node 10.137.190.123
+
+"""
+LOST = """INCOMPLETE
+  Missing communicator data from 1 job process
+  Process 60004 on node 10.4.109.13 managing GPU 0
+
+#0-0 (b3398875b8b2a063) INCOMPLETE
+  Missing communicator data from 1 rank
+  Rank 1 -- GPU 0 managed by process 60004 on node 10.4.109.13
+
+Warnings
+========
+
+"""
+
+
+def member(rank: int, launched: int) -> dict[str, Any]:
+    status = {"init_state": 0, "async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
+    place = {"host": "10.0.0.1", "pid": 100 + rank, "cuda_dev": rank, "nvml_dev": rank}
+    return {"rank": rank, **place, "status": status, "collective_counts": {"Broadcast": 3, "AllReduce": launched}}
+
+
+def as_json(counts: list[int], missing: list[int]) -> bytes:
+    gone = [{"rank": rank, "host": "h", "status": {"unresponsive": True, "considered_dead": False}} for rank in missing]
+    one = {"hash": "0xfa93", "size": len(counts) + len(missing), "ranks": [*map(member, range(len(counts)), counts)]}
+    head = {"nccl_version": "2.28.7", "cuda_runtime_version": 13000, "communicators_count": 1}
+    return json.dumps({**head, "communicators": [{**one, "missing_ranks": gone}]}, indent=2).encode()
+
+
+HONEST = (HEAD.format(errors="MISMATCH") + DIFFER).encode()
+DAMAGED = as_json([41], []).replace(b'"rank": 0', b'"rank": "zero"')
+
+
+def reported(folder: Path, content: bytes) -> tuple[Report, list[str]]:
+    (folder / "ras.txt").write_bytes(content)
+    report = diagnose(folder)
+    return report, [note.partition(": ")[2] for note in report.notes if note.startswith("ras.txt")]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (HONEST, ["AllGather: 30 ranks launched 640; 2 ranks launched 641 (ranks 12 and 13)"]),
+        ((HEAD.format(errors="INCOMPLETE") + LOST).encode(), ["no answer from 1 rank (rank 1)"]),
+        (
+            as_json([41, 40, 41], [3]),
+            [
+                "AllReduce of communicator 0xfa93: rank 1 launched 40; ranks 0 and 2 launched 41",
+                "no answer from rank 3 of communicator 0xfa93",
+            ],
+        ),
+    ],
+)
+def test_differences_between_ranks_are_told_and_confirm_nothing(
+    tmp_path: Path, content: bytes, told: list[str]
+) -> None:
+    report, notes = reported(tmp_path, content)
+    assert (report.outcome, report.root_causes) == ("undecided", ())
+    assert notes[: len(told)] == told
+
+
+@pytest.mark.parametrize(
+    "content", [(HEAD.format(errors="OK") + "Warnings\n========\n").encode(), as_json([41] * 4, [])]
+)
+def test_an_answer_without_differences_is_read_and_is_not_health(tmp_path: Path, content: bytes) -> None:
+    report, notes = reported(tmp_path, content)
+    assert (report.outcome, notes) == ("undecided", []) and [one.kind for one in report.coverage] == ["ras"]
