@@ -106,7 +106,7 @@ def _repeats(compared: Sequence[Variant], figures: Sequence[Figure]) -> Iterator
     if unsteady:
         yield Doubt(f"unsteady: repeats differ so much that step times have wide intervals: {', '.join(unsteady)}")
     if any(cell.ratio is not None and cell.ratio.count > 1 for figure in figures for cell in figure.cells):
-        yield "ratios are medians over pairs of repeats, the n-th of one beside the n-th of the other"
+        yield "ratios are medians over pairs of repeats (the n-th of each), not those of the medians"
     repeated = [variant.compared for variant in compared if len(variant.compared) > 1]
     spans = sorted((runs[0].started, runs[-1].started) for runs in repeated)
     if len(spans) > 1 and all(end < begin for (_, end), (begin, _) in pairwise(spans)):

@@ -175,7 +175,7 @@ def _plot(
 ) -> doc.Plot:
     xs = sorted({x for curve in curves for x, _ in curve.points})
     ys = [y for curve in curves for _, y in curve.points]
-    ticks = xs if log else dict.fromkeys(float(round(x)) for x in doc.round_values(xs[0], xs[-1], 5))
+    ticks = xs if log else [x for x in doc.round_values(xs[0], xs[-1], 5) if x.is_integer()]
     across = doc.axis(lambda value: f"{unit} {value:,.0f}", xs, log=log, ticks=ticks)
     return doc.Plot(label, across, doc.axis(text, ys, log=log, room=1.3 if log else 1.05), tuple(curves))
 

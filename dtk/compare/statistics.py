@@ -16,8 +16,7 @@ _MEDIAN = 1.2533
 """Standard error of a median over that of a mean, sqrt(pi / 2), for a normal distribution and many values."""
 METHOD = (
     "median with 95% interval: from 6 values on the order statistics that hold it (no assumption on the "
-    "distribution), of 3 to 5 Student's t on logarithms, widened by sqrt(pi / 2), of fewer none; a ratio is the "
-    "median over pairs of repeats (the n-th of both), which cancels drift, and not the ratio of the medians"
+    "distribution), of 3 to 5 Student's t on logarithms, widened by sqrt(pi / 2), of fewer none"
 )
 
 

@@ -239,7 +239,7 @@ def _training(drawn: Mapping[str, Sequence[tuple[float, float]]]) -> doc.Section
 
 def _chart(name: str, points: Sequence[tuple[float, float]], *, is_open: bool) -> doc.Fold:
     steps, values = [x for x, _ in points], [y for _, y in points]
-    ticks = dict.fromkeys(round(step) for step in doc.round_values(steps[0], steps[-1], 4))
+    ticks = [step for step in doc.round_values(steps[0], steps[-1], 4) if step.is_integer()]
     across = doc.axis(lambda step: f"{step:,.0f}", steps, ticks=ticks)
     base = 1024.0 if "bytes" in name.split("_") else 10.0
     up = doc.axis(lambda value: _text(name, value), values, room=1.08, base=base)
