@@ -57,10 +57,13 @@ def idle(view: Overview, reason: Reason) -> Idle:
 
 
 def _a_step(amounts: list[float]) -> float:
-    """Return the mean where it recurs, as of a loader that stalls every fifth step, and without one hiccup else."""
+    """Return the mean where some steps share it, as of a loader that stalls every fifth step; else the median.
+
+    One hiccup does not count, and what lies before the first work of the window is in no step.
+    """
     ordered = sorted(amounts) or [0.0]
     recurs = len(ordered) == 1 or 2 * ordered[-2] >= ordered[-1]
-    return fmean(ordered) if recurs else median(ordered)
+    return max(median(ordered), fmean(ordered) if recurs else 0.0)
 
 
 def judged_idle(
