@@ -2,7 +2,9 @@
 
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import Struct, field
 
@@ -10,12 +12,13 @@ from diagnostics import settings
 from diagnostics.analysis.layout import named
 from diagnostics.analysis.memory.out_of_memory import ran_out
 from diagnostics.analysis.printed_steps import printed_steps
-from diagnostics.analysis.standing import standing
+from diagnostics.analysis.standing import Standing, standing
 from diagnostics.causes.registry import Registry, collect
 from diagnostics.causes.suspicions import of_memory, suspicions
 from diagnostics.contract.causes import AnyCause
 from diagnostics.contract.errors import DiagnosticsError
-from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Stated, Status, text_of
+from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Stated, Status, Suspicion, text_of
+from diagnostics.contract.formatting import sentence
 from diagnostics.evidence.budget import budget, failure
 from diagnostics.evidence.coverage import unused
 from diagnostics.evidence.limits import Limits, reading
@@ -27,6 +30,7 @@ from diagnostics.evidence.values import MOST_RANKS
 from diagnostics.report.coverage import coverage
 from diagnostics.report.model import Decided, Report
 from diagnostics.report.notes import notes
+from diagnostics.report.standing import headline, stands
 from diagnostics.report.without_cause import run_measures, without_cause
 from diagnostics.tree.arbitrate import all_leaves, arbitrate
 from diagnostics.tree.built_in import built_in
@@ -39,6 +43,7 @@ _ENDED: frozenset[Outcome] = frozenset({"crashed", "oom", "hung"})
 """What a run that finished did not do, so that nothing needs to be recorded to rule out a cause of it."""
 Facts = Callable[[Evidence], object]
 """The analysis that a cause is decided from."""
+T = TypeVar("T")
 FAILED = "this detector failed on this evidence"
 _ORDER: dict[Status, int] = {"confirmed": 0, "undecided": 1, "ruled_out": 2}
 
@@ -101,10 +106,9 @@ def conclude(
     decided = tuple(Decided(finding, verdict.explained.get(n, ())) for n, finding in enumerate(ordered))
     happened = outcome(evidence, verdict, ordered, measures)
     open_log = not (verdict.roots or happened == "healthy" or any(map(evidence.handles, (FlightFile, RingFile))))
-    waiting = standing(evidence) if open_log else None
-    suspected = of_memory(ran_out(evidence), printed_steps(evidence).count) if open_log and not waiting else ()
-    if waiting:
-        suspected = suspicions(waiting, [finding.cause for finding in ordered if finding.status == "ruled_out"])
+    ruled_out = [finding.cause for finding in ordered if finding.status == "ruled_out"]
+    shown = _guarded(evidence, "cause", "suspicions", lambda: _suspected(evidence, ruled_out)) if open_log else ""
+    waiting, suspected = (None, ()) if isinstance(shown, str) else shown
     shown_kinds = waiting.shown_kinds if waiting else frozenset()
     return Report(
         source=source,
@@ -123,6 +127,19 @@ def conclude(
         standing=without_cause(evidence, happened, ordered, measures),
         run_folder=str(evidence.run.root) if evidence.run else None,
     )
+
+
+def _suspected(evidence: Evidence, ruled_out: Sequence[str]) -> tuple[Standing | None, tuple[Suspicion, ...]]:
+    """Return who waits in what by a log that confirms nothing, and which causes are likely; their words are made once.
+
+    Args:
+        evidence: without records of the ranks' calls.
+        ruled_out: ids of causes.
+    """
+    if (waiting := standing(evidence)) is None:
+        return None, of_memory(ran_out(evidence), printed_steps(evidence).count)
+    headline(waiting), [*stands(waiting)]
+    return waiting, suspicions(waiting, ruled_out)
 
 
 def decide(
@@ -145,13 +162,10 @@ def decide(
     facts: dict[Facts, object] = {}
     for cause in registry.causes:
         tell(f"deciding: {cause.id}")
-        try:
-            with budget(evidence.limits, evidence.disk_bytes):
-                decided = _decided(cause, evidence, facts, measures, (instead or {}).get(cause.facts, cause.facts))
-        except Exception as error:
-            why = f"{FAILED}: {failure(error)}"
-            evidence.problems.append(Problem("cause", cause.id, why))
-            decided = [Finding(cause=cause.id, status="undecided", facts=Stated(f"{why[:1].upper()}{why[1:]}"))]
+        analyse = (instead or {}).get(cause.facts, cause.facts)
+        decided = _guarded(evidence, "cause", cause.id, partial(_decided, cause, evidence, facts, measures, analyse))
+        if isinstance(decided, str):
+            decided = [Finding(cause=cause.id, status="undecided", facts=Stated(sentence(decided)))]
         if finished and cause.outcome in _ENDED and all(finding.status == "undecided" for finding in decided):
             facts_of_end = Stated("The run finished.", "finished")
             decided = [Finding(cause=cause.id, status="ruled_out", facts=facts_of_end)]
@@ -162,6 +176,17 @@ def decide(
         findings += detection.findings
         measures.update(detection.measures)
     return findings, measures
+
+
+def _guarded(evidence: Evidence, kind: str, name: str, work: Callable[[], T]) -> T | str:
+    """Do a part of the diagnosis within its budget. Where it fails, that is a problem, and the reason is returned."""
+    try:
+        with budget(evidence.limits, evidence.disk_bytes):
+            return work()
+    except Exception as error:
+        why = f"{FAILED}: {failure(error)}"
+        evidence.problems.append(Problem(kind, name, why))
+        return why
 
 
 def _decided(
@@ -195,20 +220,20 @@ def _say(finding: Finding) -> None:
 
 def run_detector(detector: Detector, evidence: Evidence) -> Detection:
     """One detector's findings; whatever it does, every cause of it is decided afterwards."""
-    why = f"{detector.name} did not decide it"
-    try:
-        with budget(evidence.limits, evidence.disk_bytes):
-            detection = detector.detect(evidence)
-            if not isinstance(detection, Detection):
-                raise TypeError("it returned no Detection")
-            if not all(isinstance(finding, Finding) and finding.cause for finding in detection.findings):
-                raise TypeError("it returned what is no finding of a cause")
-            for finding in detection.findings:
-                _say(finding)
-    except Exception as error:
-        why = f"{FAILED}: {failure(error)}"
-        evidence.problems.append(Problem("detector", detector.name, f"{why}; its causes are undecided"))
-        detection = Detection([])
+
+    def detected() -> Detection:
+        detection = detector.detect(evidence)
+        if not isinstance(detection, Detection):
+            raise TypeError("it returned no Detection")
+        if not all(isinstance(finding, Finding) and finding.cause for finding in detection.findings):
+            raise TypeError("it returned what is no finding of a cause")
+        for finding in detection.findings:
+            _say(finding)
+        return detection
+
+    given = _guarded(evidence, "detector", detector.name, detected)
+    why = given if isinstance(given, str) else f"{detector.name} did not decide it"
+    detection = Detection([]) if isinstance(given, str) else given
     decided = {finding.cause for finding in detection.findings}
     detection.findings += [
         Finding(cause=cause, status="undecided", facts=Stated(why)) for cause in detector.causes if cause not in decided

@@ -50,7 +50,7 @@ def headline(standing: Standing) -> str:
 def rows(report: Report) -> Iterator[Field]:
     """Yield who waits in what and since when, how far the others are, what is likely, and what would decide it."""
     standing = report.waiting
-    yield from _stands(standing) if standing is not None else ()
+    yield from stands(standing) if standing is not None else ()
     for suspicion in report.suspicions:
         ranks = f", {ranks_text(suspicion.ranks)}" if suspicion.ranks else ""
         named = f"{suspicion.probability:.0%} {report.title(suspicion.cause)} [{suspicion.cause}]{ranks}"
@@ -60,7 +60,7 @@ def rows(report: Report) -> Iterator[Field]:
         yield Field("needed", decide(report, standing))
 
 
-def _stands(standing: Standing) -> Iterator[Field]:
+def stands(standing: Standing) -> Iterator[Field]:
     """Yield who waits in what and since when, and how far the others are."""
     waiting = {rank for wait in standing.waits for rank in wait.ranks}
     for wait in standing.waits[:_SHOWN]:

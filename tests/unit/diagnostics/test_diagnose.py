@@ -68,6 +68,23 @@ def test_a_cause_that_a_detector_forgets_is_undecided() -> None:
     assert [one.status for one in detection.findings] == ["ruled_out", "undecided"] and not seen.problems
 
 
+@pytest.mark.parametrize("part", ["standing", "suspicions", "headline"])
+def test_suspicions_that_fail_cost_no_report(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    def fails(*arguments: object) -> None:
+        raise KeyError("odd")
+
+    text = "Watchdog caught collective operation timeout"
+    fields = {"seq": 3, "op": "ALLREDUCE", "numel_in": 8, "timeout_ms": 1000, "ran_ms": 1100}
+    seen = evidence(facts=[LogFact("watchdog_timeout", 0, "log", 1, text, fields)])
+    assert conclude(seen, built_in(), [], {}, "job").suspicions and not seen.problems
+    monkeypatch.setattr(f"diagnostics.diagnose.{part}", fails)
+    made = conclude(seen, built_in(), [], {}, "job")
+    assert (made.outcome, made.waiting, made.suspicions) == ("undecided", None, ())
+    assert [(problem.kind, problem.file) for problem in seen.problems] == [("cause", "suspicions")]
+    assert "KeyError: 'odd'" in seen.problems[0].what
+    assert any("suspicions" in problem for row in made.coverage for problem in row.problems)
+
+
 def outcome(*findings: Finding, **values: Any) -> str:
     return conclude(evidence(**values), built_in(), findings, {}, "job").outcome
 
