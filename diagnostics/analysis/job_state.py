@@ -149,6 +149,18 @@ class JobState(Struct):
         broken = self.peer_vanished() or bool(self.behind())
         return [rank for rank in range(self.world()) if rank not in self.endings] if broken else []
 
+    def differing(self) -> set[int]:
+        """Members of groups whose calls differ, as their records or gloo itself say, and all that wait for them.
+
+        What these wait in shows neither that a host or a device is late nor that the network fails.
+        """
+        ended, keys = {fact.rank for fact in self.evidence.facts if fact.kind == "gloo_mismatch"}, []
+        for key, table in self.survey.groups.items():
+            if ended & table.lines.keys() or any(len(table.issued_at(at)) > 1 for at in table.deviations):
+                keys.append(key)
+        members = {rank for key in keys for rank in self.survey.members(key)}
+        return members | self.waits.reaching(members)
+
     def silent(self, rank: int) -> bool:
         """Whether the rank left no dump that can be read."""
         return rank not in self.survey.ranks

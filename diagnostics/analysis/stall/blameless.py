@@ -1,6 +1,6 @@
 """Collectives that every member issued and that do not complete, and a start-up that never completed."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
@@ -72,9 +72,9 @@ class StartupFailed(Struct, frozen=True):
     facts: tuple[LogFact, ...]
 
 
-def roots_differ(job: JobState, explained: Collection[int]) -> list[RootDiffers]:
+def roots_differ(job: JobState) -> list[RootDiffers]:
     """Rooted operations that completed on some members only, in dumps that do not record the root."""
-    cases, taken = [], set(explained)
+    cases, taken = [], job.differing()
     for operation, waiting in sorted(job.waits.waiting.items()):
         calls = {rank: job.waits.calls[rank, operation] for rank in waiting}
         wire, complete = calls[waiting[0]].wire, tuple(job.waits.complete[operation])
@@ -88,12 +88,12 @@ def roots_differ(job: JobState, explained: Collection[int]) -> list[RootDiffers]
     return cases
 
 
-def never_complete(job: JobState, explained: Collection[int]) -> list[NeverCompletes]:
+def never_complete(job: JobState) -> list[NeverCompletes]:
     """Return the collectives that all members have entered, in a stalled job in which no rank is missing."""
     if not job.stands_still() or job.waits.waited_for() or job.peer_vanished():
         return []
     facts = tuple(fact for fact in job.evidence.facts if fact.kind in _TRANSPORT)
-    cases, taken = [], set(explained)
+    cases, taken = [], job.differing()
     for operation, waiting in sorted(job.waits.waiting.items()):
         calls = [job.waits.calls[rank, operation] for rank in waiting]
         if operation.peer >= 0 or job.waits.complete[operation] or len(waiting) < 2 or set(waiting) & taken:

@@ -1,6 +1,5 @@
 """Cycles of the wait-for graph, by what they are: groups in different orders, point-to-point calls, a missed call."""
 
-from collections.abc import Collection
 from itertools import combinations
 
 from msgspec import Struct
@@ -61,12 +60,12 @@ class PointToPoint(Struct, frozen=True):
 CircularWait = GroupOrder | PointToPoint | MissedCall
 
 
-def circular_waits(job: JobState, explained: Collection[int]) -> list[CircularWait]:
-    """Return the unexplained cycles of waiting ranks, smallest rank first, or none while the job may still proceed."""
+def circular_waits(job: JobState) -> list[CircularWait]:
+    """Return the cycles of waiting ranks, smallest rank first, or none while the job may still proceed."""
     if not job.stands_still():
         return []
     cases: list[CircularWait] = []
-    taken = set(explained)
+    taken = job.differing()
     for cycle in job.waits.cycles():
         if not set(cycle.ranks) & taken:
             cases.append(_case(job, cycle))

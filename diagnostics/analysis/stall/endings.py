@@ -104,22 +104,18 @@ def line(ending: Ending) -> Frame | None:
     return next((frame for frame in ending.frames if not is_library(frame.file)), None)
 
 
-def missing_ranks(job: JobState, explained: set[int]) -> Missing | None:
-    """Ranks that all others wait for, and that went away or left nothing.
-
-    Args:
-        job: of which no rank is known to have ended by itself.
-        explained: ranks whose waiting is explained already.
-    """
-    if job.finished():
+def missing_ranks(job: JobState) -> Missing | None:
+    """Return ranks that all others wait for, and that went away or left nothing; None where one ended by itself."""
+    if job.finished() or any(end.by_itself for end in job.endings.values()):
         return None
-    roots = [rank for rank in job.waits.roots() if rank not in explained]
+    differing = job.differing()
+    roots = [rank for rank in job.waits.roots() if rank not in differing]
     if job.peer_vanished():
         lost = tuple(rank for rank in roots if rank not in job.endings)
         if lost and not any(map(job.silent, lost)):
             waiting = tuple(sorted(job.waits.reaching(lost) - set(lost)))
             return Missing(lost, waiting, no_dump=False, last=last_seen(job, lost[0]))
-    if not job.stands_still() or any(not set(cycle.ranks) & explained for cycle in job.waits.cycles()):
+    if not job.stands_still() or any(not differing & set(cycle.ranks) for cycle in job.waits.cycles()):
         return None  # Ranks that are there wait for each other, whatever became of the others.
     silent = tuple(rank for rank in roots if job.silent(rank))
     if not silent or len(silent) != len(roots) or 2 * len(silent) > job.world():

@@ -1,11 +1,12 @@
 """Why a job stands still, computed once: each part of the analysis by its own evidence, for all causes of hangs.
 
-Which of the causes explains the others, the relations in the trees say (`explained_by`). Here `explained` only keeps
-one wait from being taken for two: ranks that wait for one which deviates, ended or is in a cycle are not late as well,
-and the network is left when nothing else is.
+Every part is built whatever the others found; which cause explains the others, the relations between them say
+(`explained_by`). What a part needs for its own evidence, it asks of the job: where calls differ (`JobState.differing`),
+no wait shows a late rank or a network that fails. Only looks at one question are tried in the order of what they tell:
+stacks are compared where no recorder holds the calls.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -215,85 +216,43 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
         return Stall(job, ddp_unused=endings.ddp_unused(job), endings=endings.first_endings(job))
     if job.finished():
         return Stall(job, straggler=straggler(job))
-    stall, explained = Stall(job), set[int]()
-    if divergence is None:
-        steps = evidence.run.get("train.steps") if evidence.run is not None else None
-        is_early = {rank: (job.step_of(rank) or steps) < steps for rank in job.survey.ranks if isinstance(steps, int)}
-        ended = [rank for rank, end in job.endings.items() if end.in_order]
-        divergences = find_divergences(job.survey, job.reading.calls, job.waits.reaching, ended, is_early)
-    else:
-        divergences = [divergence]
-    stall.divergences = tuple(divergences)
-    for case in divergences:
-        _settle(stall, explained, {*job.survey.members(case.key), *case.vote.present})
-    if not any(case.culprits for case in divergences) and (sizes := sizes_differ(job)) is not None:
-        stall.sizes = sizes
-        explained |= set(sizes.divergence.vote.present if sizes.divergence else sizes.victims)
-    stall.roots_differ = tuple(blameless.roots_differ(job, explained))
-    for rooted in stall.roots_differ:
-        _settle(stall, explained, rooted.waiting)
-        explained |= set(rooted.complete)
-    _ends(stall, explained)
-    _waits(stall, explained)
-    stall.startup = blameless.startup(job)
-    stall.straggler = None if explained else straggler(job)
+    divergences = _divergences(job) if divergence is None else [divergence]
+    ended = endings.first_endings(job)
+    in_order = next((case for case in ended if all(end.in_order for end in case.endings)), None)
+    stands, circular_waits = job.stands_still(), tuple(circular.circular_waits(job))
+    host = late.late_hosts(job) if stands else None
+    stall = Stall(
+        job,
+        divergences=tuple(divergences),
+        sizes=None if any(case.culprits for case in divergences) else sizes_differ(job),
+        watchdog=watchdog_case(job),
+        transfer=None if circular_waits or not stands else unrecorded_transfer(job),
+        roots_differ=tuple(blameless.roots_differ(job)),
+        ddp_unused=endings.ddp_unused(job),
+        endings=ended,
+        departure=departure(job, in_order.culprits) if in_order is not None else None,
+        missing=endings.missing_ranks(job),
+        circular=circular_waits,
+        device=late.device_stall(job) if stands else None,
+        host=host if isinstance(host, HostStall) else None,
+        ahead=host if isinstance(host, RanAhead) else None,
+        never_complete=tuple(blameless.never_complete(job)),
+        startup=blameless.startup(job),
+        straggler=straggler(job),
+    )
+    if not stall.suspected:
+        observed = observations(evidence)
+        seen = from_observations(job, observed) if observed else by_stacks(job)
+        if isinstance(seen, Divergence):
+            stall.divergences = (seen,)
+        else:
+            stall.stacks = seen
     return stall
 
 
-def _settle(stall: Stall, explained: set[int], ranks: Iterable[int]) -> None:
-    """Take the waiting of these ranks, and of all that wait for them, for explained."""
-    ranks = set(ranks)
-    explained |= ranks | stall.job.waits.reaching(ranks)
-
-
-def _ends(stall: Stall, explained: set[int]) -> None:
-    """Order how the ranks ended, and which of them are missing."""
-    job = stall.job
-    stall.ddp_unused, stall.endings = endings.ddp_unused(job), endings.first_endings(job)
-    if stall.ddp_unused is not None:
-        _settle(stall, explained, stall.ddp_unused.ranks)
-    in_order = next((case for case in stall.endings if all(end.in_order for end in case.endings)), None)
-    stall.departure = departure(job, in_order.culprits) if in_order is not None else None
-    for ended in stall.endings:
-        _settle(stall, explained, {end.rank for end in ended.endings})
-    if not any(end.by_itself for end in job.endings.values()):
-        stall.missing = endings.missing_ranks(job, explained)
-    if stall.missing is not None:
-        touched = set(stall.missing.ranks) | job.waits.reaching(stall.missing.ranks)
-        explained |= touched - set(late.lagging(job)) if stall.missing.no_dump else touched
-
-
-def _waits(stall: Stall, explained: set[int]) -> None:
-    """Follow who waits for whom: cycles, ranks that are late, and what no rank is to blame for."""
-    job = stall.job
-    stall.watchdog = watchdog_case(job)
-    explained |= set(stall.watchdog.members) if isinstance(stall.watchdog, WatchdogDecided) else set()
-    stall.circular = tuple(circular.circular_waits(job, explained))
-    for wait in stall.circular:
-        _settle(stall, explained, wait.ranks if isinstance(wait, MissedCall) else wait.cycle.ranks)
-    if job.stands_still():
-        stall.transfer = None if stall.circular else unrecorded_transfer(job)
-        if stall.transfer is not None:
-            explained |= {*stall.transfer.ranks, *stall.transfer.waiting}
-        stall.device = late.device_stall(job, {rank for case in stall.divergences for rank in case.culprits})
-        if stall.device is not None:
-            _settle(stall, explained, stall.device.ranks)
-        host = late.late_hosts(job, explained)
-        if isinstance(host, HostStall):
-            stall.host = host
-            explained |= set(host.ranks)
-        elif host is not None:
-            stall.ahead = host
-            explained |= set(host.others)
-    if not stall.suspected:
-        observed = observations(job.evidence)
-        seen = from_observations(job, observed) if observed else by_stacks(job, explained)
-        if isinstance(seen, Divergence):
-            stall.divergences = (seen,)
-            explained |= set(seen.vote.present)
-        else:
-            stall.stacks = seen
-    if isinstance(stall.stacks, HostOutside):
-        explained |= {*stall.stacks.ranks, *stall.stacks.inside}
-    stall.never_complete = tuple(blameless.never_complete(job, explained))
-    explained |= {rank for stuck in stall.never_complete for rank in stuck.ranks}
+def _divergences(job: JobState) -> list[Divergence]:
+    run = job.evidence.run
+    steps = run.get("train.steps") if run is not None else None
+    is_early = {rank: (job.step_of(rank) or steps) < steps for rank in job.survey.ranks if isinstance(steps, int)}
+    ended = [rank for rank, end in job.endings.items() if end.in_order]
+    return find_divergences(job.survey, job.reading.calls, job.waits.reaching, ended, is_early)

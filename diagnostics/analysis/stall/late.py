@@ -1,7 +1,6 @@
 """Ranks that are there and that others wait for: their host or device stands still, or the waiting ones ran ahead."""
 
 from collections import defaultdict
-from collections.abc import Collection
 from contextlib import suppress
 
 from msgspec import Struct
@@ -68,22 +67,17 @@ class RanAhead(Struct, frozen=True):
     may_be_unrecorded: bool
 
 
-def device_stall(job: JobState, diverging: Collection[int] = ()) -> DeviceStall | None:
-    """Ranks whose device lags behind its peers', by the completion counters of NCCL's dumps.
-
-    Args:
-        job: what its ranks wait in.
-        diverging: ranks in another call than their peers, which cannot complete whatever their devices do.
-    """
-    roots = _roots(job, ())
+def device_stall(job: JobState) -> DeviceStall | None:
+    """Return ranks whose device lags behind its peers', by the completion counters of NCCL's dumps."""
+    roots = _roots(job)
     ranks = {rank for rank in roots if _completed_elsewhere(job, rank)}
-    ranks |= set(lagging(job)) - _settled(job, ())
+    ranks |= set(lagging(job))
     if not job.waits.waited_for():
         # Nobody is absent, but most members completed what few still wait in: those few's devices are stuck.
         for operation, few in job.waits.waiting.items():
             if _counts_completion(operation) and len(job.waits.complete[operation]) > len(few):
-                ranks |= set(few) - set(roots)
-    ranks -= set(diverging)
+                ranks |= set(few)
+    ranks -= _not_late(job)
     if not ranks:
         return None
     first = min(ranks)
@@ -96,9 +90,9 @@ def device_stall(job: JobState, diverging: Collection[int] = ()) -> DeviceStall 
     return DeviceStall(tuple(sorted(ranks)), operation, call, line.done, line.issued, peers, most, waiting)
 
 
-def late_hosts(job: JobState, explained: Collection[int]) -> HostStall | RanAhead | None:
+def late_hosts(job: JobState) -> HostStall | RanAhead | None:
     """Ranks with nothing pending that others wait for, taken at the call in which most of them are missed."""
-    idle = [rank for rank in _roots(job, explained) if not job.waits.of_rank.get(rank)]
+    idle = [rank for rank in _roots(job) if not job.waits.of_rank.get(rank)]
     missed: defaultdict[Operation, list[int]] = defaultdict(list)
     ended = {rank for rank, end in job.endings.items() if end.gone}
     for operation, absent in sorted(job.waits.absent.items()):
@@ -151,15 +145,17 @@ def lagging(job: JobState) -> list[int]:
     return [rank for rank, absent in peers.items() if all(map(job.silent, absent))]
 
 
-def _settled(job: JobState, explained: Collection[int]) -> set[int]:
-    """Ranks that are explained or have ended."""
-    return set(explained) | {rank for rank, end in job.endings.items() if end.gone}
+def _not_late(job: JobState) -> set[int]:
+    """Ranks that ended, whose process is gone, as its connections broke, or whose calls differ from those of peers."""
+    ended = {rank for rank, end in job.endings.items() if end.gone}
+    vanished = set(job.waits.roots()) - job.endings.keys() if job.peer_vanished() else set[int]()
+    return ended | vanished | job.differing()
 
 
-def _roots(job: JobState, explained: Collection[int]) -> list[int]:
-    """Ranks with a dump that others wait for, that wait for nobody, and that nothing explains."""
-    settled = _settled(job, explained)
-    return [rank for rank in job.waits.roots() if rank not in settled and not job.silent(rank)]
+def _roots(job: JobState) -> list[int]:
+    """Ranks with a dump that others wait for, that wait for nobody, and that are there."""
+    not_late = _not_late(job)
+    return [rank for rank in job.waits.roots() if rank not in not_late and not job.silent(rank)]
 
 
 def _counts_completion(operation: Operation) -> bool:

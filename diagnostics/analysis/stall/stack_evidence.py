@@ -3,7 +3,7 @@ These do not show the calls before; a host that stands still outside any collect
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -72,7 +72,7 @@ class HostOutside(Struct, frozen=True):
         return tuple(self.standings)
 
 
-def by_stacks(job: JobState, explained: Collection[int]) -> Divergence | DifferentCollectives | HostOutside | None:
+def by_stacks(job: JobState) -> Divergence | DifferentCollectives | HostOutside | None:
     """Compare where the ranks stand; None where dumps hold calls or where ranks are gone.
 
     Two lines differ for a reason that only the program's text tells. It has to be older than the stack, and the rank to
@@ -96,14 +96,14 @@ def by_stacks(job: JobState, explained: Collection[int]) -> Divergence | Differe
     inside = dict(sorted(inside.items()))
     if ahead and ahead != set(inside):
         return None
-    outside = {rank: dump for rank, dump in latest.items() if rank not in inside and rank not in explained}
+    outside = {rank: dump for rank, dump in latest.items() if rank not in inside}
     ranks_at = _ranks_at(inside)
     if len(ranks_at) == 1 and outside and job.stands_still():
         standings = {rank: activity.doing(dump, taken_s(job, dump)) for rank, dump in sorted(outside.items())}
         if any(at.doing in {"unknown", "collective", "user code"} for at in standings.values()):
             return None
         return HostOutside(standings, {rank: outside[rank].file for rank in standings}, inside)
-    if len(ranks_at) == 2 and not outside and not set(inside) & set(explained):
+    if len(ranks_at) == 2 and not outside:
         divergence = compared(inside, job.world())
         if divergence is not None and divergence.culprits and _told_by_text(divergence):
             return replace(divergence, groups_known=False)

@@ -51,8 +51,8 @@ class Straggler(Struct, frozen=True):
 
 
 def straggler(job: JobState) -> Straggler | None:
-    """Return the rank that cost the most time over all groups, or None while ranks wait for a missing rank."""
-    if job.waits.waited_for():
+    """Return the rank that cost the most time over all groups; None where ranks wait for another or calls differ."""
+    if job.waits.waited_for() or job.differing():
         return None
     cases = [case for key in sorted(job.survey.groups) if (case := _late(job, key)) is not None] or [*_by_times(job)]
     worst = max(cases, key=lambda case: case.lost_s, default=None)

@@ -15,6 +15,8 @@ from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, rank_in_name
 from diagnostics.evidence.readers.flight import FlightFile
+from diagnostics.tree.arbitrate import arbitrate
+from diagnostics.tree.built_in import built_in as built_in_trees
 
 START_NS = 1_790_000_000_000_000_000
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -283,8 +285,15 @@ def detect(found: Evidence) -> list[Shown]:
 
 
 def confirmed(found: Evidence) -> list[tuple[str, tuple[int, ...]]]:
-    """Cause without `hang.` and ranks of the confirmed findings."""
-    return [(one.cause.removeprefix("hang."), one.ranks) for one in detect(found) if one.status == "confirmed"]
+    """Cause without `hang.` and ranks of the confirmed findings that no other one explains."""
+    return [(one.cause.removeprefix("hang."), one.ranks) for one in unexplained(found)]
+
+
+def unexplained(found: Evidence) -> list[Shown]:
+    """The confirmed findings that are no consequence of another one, by the relations of the causes."""
+    shown = detect(found)
+    consequences = arbitrate(built_in_trees(), shown).explained
+    return [one for n, one in enumerate(shown) if one.status == "confirmed" and n not in consequences]
 
 
 def diagnose(folder: Path, job: Job, **options: Any) -> list[tuple[str, tuple[int, ...]]]:

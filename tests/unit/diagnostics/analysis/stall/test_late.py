@@ -19,35 +19,38 @@ def done(count: int) -> list:
 
 def test_the_rank_that_never_came_is_late_and_its_stack_says_where_it_is() -> None:
     state = job({0: waiting(3), 1: waiting(3), 2: waiting(3), 3: done(2)}, 4, stacks=[stacks(3, *SLEEP)])
-    case = late_hosts(state, ())
+    case = late_hosts(state)
     assert isinstance(case, HostStall)
     assert (case.ranks, case.waiting, case.issued, case.stack_file) == ((3,), (0, 1, 2), 2, "stacks_3")
     assert case.operation == Operation(DEFAULT, 3) and case.standing.frame == SLEEP[1] and case.has_stack
     assert case.last is not None and case.last.seq == 2 and not case.failed
-    without = late_hosts(job({0: waiting(3), 1: waiting(3), 2: waiting(3), 3: done(2)}, 4), ())
+    without = late_hosts(job({0: waiting(3), 1: waiting(3), 2: waiting(3), 3: done(2)}, 4))
     assert isinstance(without, HostStall) and not without.has_stack and without.stack_file == ""
 
 
-def test_what_is_explained_is_not_late() -> None:
-    state = job({0: waiting(3), 1: done(2)}, 2)
-    assert late_hosts(state, {1}) is None
-    assert late_hosts(job({0: waiting(3), 1: waiting(3)}, 2), ()) is None
-    assert late_hosts(job({0: waiting(3)}, 2), ()) is None, "a rank without a dump is missing, not late"
+def test_a_rank_that_ended_or_whose_calls_differ_is_not_late() -> None:
+    assert late_hosts(job({0: waiting(3), 1: done(2)}, 2)) is not None
+    differ = {0: waiting(3), 1: [*done(1), call(2, size=9)]}
+    assert late_hosts(job(differ, 2)) is None and job(differ, 2).differing() == {0, 1}
+    raised = [RankError(1, "train.log", 9, "ValueError", "bad batch")]
+    assert late_hosts(job({0: waiting(3), 1: done(2)}, 2, errors=raised)) is None
+    assert late_hosts(job({0: waiting(3), 1: waiting(3)}, 2)) is None
+    assert late_hosts(job({0: waiting(3)}, 2)) is None, "a rank without a dump is missing, not late"
 
 
 def test_of_several_calls_that_of_most_missed_ranks_counts() -> None:
     small = GroupKey("nccl", "1", "tp")
     ranks = {0: waiting(2, key=small), 1: waiting(4), 2: done(3), 3: done(3)}
-    case = late_hosts(job(ranks, 4, members={small: (0, 2)}), ())
+    case = late_hosts(job(ranks, 4, members={small: (0, 2)}))
     assert isinstance(case, HostStall) and case.operation == Operation(DEFAULT, 4) and case.ranks == (2, 3)
 
 
 def test_few_that_wait_while_most_agree_outside_ran_ahead() -> None:
-    case = late_hosts(job({0: waiting(3), **{rank: done(2) for rank in (1, 2, 3)}}, 4), ())
+    case = late_hosts(job({0: waiting(3), **{rank: done(2) for rank in (1, 2, 3)}}, 4))
     assert isinstance(case, RanAhead)
     assert (case.ranks, case.others) == ((0,), (1, 2, 3)) and not case.may_be_unrecorded
     assert case.last is not None and case.last.seq == 2
-    apart = late_hosts(job({0: waiting(3), 1: done(2), 2: done(1), 3: done(2)}, 4), ())
+    apart = late_hosts(job({0: waiting(3), 1: done(2), 2: done(1), 3: done(2)}, 4))
     assert isinstance(apart, HostStall), "the others do not agree"
 
 
@@ -78,7 +81,7 @@ def test_gloo_does_not_show_what_a_device_completed() -> None:
 def test_a_rank_that_ended_with_exit_code_1_is_told() -> None:
     error = RankError(1, "torchrun.log", 3, "", "", exit_code=1)
     state = job({0: waiting(3), 1: done(2)}, 2, errors=[error])
-    case = late_hosts(state, ())
+    case = late_hosts(state)
     if case is not None:
         assert isinstance(case, HostStall) and case.failed == (1,)
     else:

@@ -12,7 +12,7 @@ from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.ring.format import STARTED
 from tests.unit.diagnostics.analysis.divergence.test_loop_exit import backward, job
-from tests.unit.diagnostics.hang.dumps import Op, detect, evidence, write
+from tests.unit.diagnostics.hang.dumps import Op, evidence, unexplained, write
 from tests.unit.diagnostics.hang.rings import START_S, write_ring
 
 
@@ -24,7 +24,7 @@ def test_a_ring_tells_what_a_process_that_gloo_ended_was_in(tmp_path: Path) -> N
     fact = LogFact("gloo_mismatch", 0, "stderr.log", 2, "4160 vs 4. Received data size doesn't match expected size")
     (one,) = [
         one
-        for one in detect(
+        for one in unexplained(
             Evidence(tmp_path, Limits(), files={"flight": flight, "ring": rings}, facts=[fact], world_size=2)
         )
         if one.status == "confirmed"
@@ -39,7 +39,8 @@ def test_who_swallows_the_error_and_comes_to_the_same_call_was_in_the_loop(tmp_p
     flight = evidence(tmp_path).handles(FlightFile)
     rings = [write_ring(tmp_path / f"rank_{rank:05d}.ring", rank, 2, [STARTED], 90) for rank in (0, 1)]
     fact = LogFact("gloo_mismatch", 0, "stderr.log", 2, "320 vs 32. Received data size doesn't match expected size")
-    found = detect(Evidence(tmp_path, Limits(), files={"flight": flight, "ring": rings}, facts=[fact], world_size=2))
+    files = {"flight": flight, "ring": rings}
+    found = unexplained(Evidence(tmp_path, Limits(), files=files, facts=[fact], world_size=2))
     (one,) = [one for one in found if one.status == "confirmed"]
     assert (one.cause, one.ranks, one.where[0].line) == ("hang.uneven_iterations", (0,), 90)
 
@@ -78,7 +79,7 @@ def confirmed(folder: Path, dumps: dict[int, dict[str, Any]], inside: set[int], 
     ]
     fact = LogFact("gloo_mismatch", ended, "stderr.log", 2, "320 vs 32. Received data size doesn't match expected size")
     files = {"flight": flight, "ring": rings}
-    found = detect(Evidence(folder, Limits(), files=files, facts=[fact], world_size=world))
+    found = unexplained(Evidence(folder, Limits(), files=files, facts=[fact], world_size=world))
     return [(one.cause, one.ranks, one.victims) for one in found if one.status == "confirmed"]
 
 
