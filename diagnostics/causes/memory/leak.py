@@ -14,7 +14,6 @@ from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes
 from diagnostics.evidence.model import Frame
-from diagnostics.evidence.readers.snapshot import DeviceMemory
 
 MAX_POINTS = 200  # A convention: 25 points for each eighth of a series, whose medians are compared.
 
@@ -119,7 +118,7 @@ def decide(job: JobMemory) -> Finding:
         ranks = shared.rank_names(leftover.rank for leftover in leftovers)
         return _TEXTS.undecided(["few", "four_steps" if job.is_dtk else "four_profiled"], who=ranks)
     windows = [len(rank.curve.steps) for rank in traced if rank.curve is not None]
-    windows += [steps for rank in all_ranks for _, steps in _histories(rank) if steps >= CERTAIN_STEPS]
+    windows += [steps for steps in map(_whole_steps, all_ranks) if steps >= CERTAIN_STEPS]
     if any(count >= 2 for count in windows):
         return _TEXTS.ruled_out("freed", later=max(windows) - 1)
     series = [grown for rank in all_ranks if (grown := _series(rank)) is not None and grown[1].steps >= LONG]
@@ -205,22 +204,19 @@ def _by_allocations(job: JobMemory, rank: RankMemory) -> Leftover | None:
     return Leftover(rank.rank, per_step, item, confidence, len(kept), shown, site)
 
 
-def _histories(rank: RankMemory) -> list[tuple[DeviceMemory, int]]:
-    """Return the devices of a snapshot with a history, and how many whole steps it has."""
-    devices = rank.snapshot.devices.values() if rank.snapshot is not None else ()
-    return [(device, device.history.whole_steps) for device in devices if device.history is not None]
-
-
 def _by_snapshot(job: JobMemory, rank: RankMemory) -> Leftover | None:
     """Every whole step in the history of the allocator leaves as much behind, allocated at the same line."""
-    found = []
-    for device, steps in _histories(rank) if rank.curve is None else ():
-        for site, sizes in device.kept.items():
-            size, most = min(sizes.values()), max(sizes.values())
-            if len(sizes) == steps >= CERTAIN_STEPS and size >= _least_bytes(job) and most <= ALIKE * size:
-                item = EvidenceItem("snapshot", rank.snapshot_file, _TEXTS.phrase("seen_held", steps=steps, size=size))
-                found.append(Leftover(rank.rank, size, item, 0.9, steps, site=site, at_head=False))
+    found, steps = [], _whole_steps(rank)
+    for site, sizes in rank.fullest.kept.items() if rank.fullest is not None and rank.curve is None else ():
+        size, most = min(sizes.values()), max(sizes.values())
+        if len(sizes) == steps >= CERTAIN_STEPS and size >= _least_bytes(job) and most <= ALIKE * size:
+            item = EvidenceItem("snapshot", rank.snapshot_file, _TEXTS.phrase("seen_held", steps=steps, size=size))
+            found.append(Leftover(rank.rank, size, item, 0.9, steps, site=site, at_head=False))
     return max(found, key=lambda leftover: leftover.per_step_bytes, default=None)
+
+
+def _whole_steps(rank: RankMemory) -> int:
+    return rank.fullest.history.whole_steps if rank.fullest is not None and rank.fullest.history is not None else 0
 
 
 def _by_timeline(rank: RankMemory) -> Leftover | None:
