@@ -45,7 +45,7 @@ def _causes() -> Iterator[Rows]:
     from diagnostics.report.overview import OUTCOMES
 
     for cause in registry.built_in():
-        explained = ", ".join(other for entry in cause.explained_by for other in entry.causes)
+        explained = ", ".join(dict.fromkeys(other for entry in cause.explained_by for other in entry.causes))
         yield [
             (cause.id, cause.title),
             ("outcome", OUTCOMES[cause.outcome]),

@@ -93,13 +93,17 @@ def preflight(request: Request, say: Progress | None = None, composed: Composed 
     Raises:
         DtkError: the job or script cannot be simulated.
     """
+    note = ""
     if request.script is None and composed is None:
         composed = planned_job(list(request.overrides), request.config_dir, request.world_size)
         if is_remote(composed.config.launcher):  # It says itself how many ranks a node has.
             local_size = ranks_per_node(composed.config.launcher, composed.config.strategy)
             request = dataclasses.replace(request, local_size=local_size)
+        for batch in () if composed.config.resume else {*composed.overrides} - {*request.overrides}:
+            note = f"The default batch does not divide over these ranks: simulated, and to be run, with {batch}."
     began_s = time.monotonic()
     job = _script_job(request) if composed is None else _job(composed, request)
+    job = dataclasses.replace(job, note=" ".join(filter(None, (note, job.note))))
     collected, records = simulate_all(job, request, say)
     verdict = judge(records, job.plain, job.source, degrees=job.degrees, made_up=collected.made_up)
     tried: tuple[Tried, ...] = ()

@@ -279,7 +279,7 @@ def _time(plan: Prediction, time: Time) -> doc.Section:
         "bubble": f"{waited}: the busiest stage waits for the others" if time.bubble_s else "",
         "tokens/s": rate_text(time.tokens_per_s),
         "MFU": mfu,
-        "scaling": f"{percent_text(time.scaling_efficiency)} of ranks that communicate nothing",
+        "scaling": f"{percent_text(time.scaling_efficiency)} of the speed without communication",
     }
     rows: Rows = [("collective", "group", "algorithm", "calls", "time")]
     for sent in time.transfers:

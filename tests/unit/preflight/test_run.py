@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from dtk.errors import DtkError
+from dtk.preflight import run
 from tests.faults.truth import ROOT, TRUTH, place
 from tests.unit.preflight.simulations import simulate
 
@@ -36,6 +38,26 @@ def check_fault(name: str, result: dict[str, Any]) -> None:
     if (seen := place(name)) is not None:
         file, line = seen
         assert [str(ROOT / file), line] in root["where"], result
+
+
+@pytest.mark.parametrize(
+    ("world_size", "typed", "note"),
+    [(3, [], "with train.global_batch_size=3."), (2, [], ""), (3, ["train.global_batch_size=6"], "")],
+)
+def test_a_default_batch_that_was_replaced_is_named(
+    world_size: int, typed: list[str], note: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+
+    def simulate_all(job: run.Job, *_: Any) -> None:
+        notes.append(job.note)
+        raise DtkError("as far as this test looks")
+
+    monkeypatch.setattr(run, "simulate_all", simulate_all)
+    monkeypatch.setattr(run, "warm_up", lambda *_: None)
+    with pytest.raises(DtkError, match="as far as this test looks"):
+        run.preflight(run.Request(overrides=(*TINY, *typed), world_size=world_size))
+    assert len(notes) == 1 and notes[0].endswith(note) and bool(notes[0]) == bool(note)
 
 
 @pytest.fixture(scope="module")
