@@ -15,7 +15,7 @@ from diagnostics.evidence.coverage import damaged
 from diagnostics.evidence.model import Evidence, RunEvidence
 from diagnostics.report.measures import memory, share_text
 from diagnostics.runs.records import as_mapping, number
-from diagnostics.tree.outcome import account_of, in_trouble, is_unheard, ran_out
+from diagnostics.tree.outcome import account_of, in_trouble, is_unheard
 
 _PARTS = 4  # A convention: parts of a peak that fit one line.
 _OF_RUN: dict[str, Callable[[float, str], str] | None] = {
@@ -71,8 +71,7 @@ def account_asks(account: Account) -> str:
 
 def memory_text(measures: Mapping[str, Any]) -> str:
     """Return what held most memory on the rank with the highest peak, by traces or snapshots; empty without them."""
-    ranks = {rank: own for rank, own in memory(measures).items() if own.over_time or ran_out(measures)}
-    if not ranks:
+    if not (ranks := memory(measures)):
         return ""
     rank, own = max(ranks.items(), key=lambda item: item[1].peak_bytes)
     parts = ", ".join(f"{name}{share_text(size, own.peak_bytes)}" for name, size in own.at_peak[:_PARTS])

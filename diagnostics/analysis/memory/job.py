@@ -76,8 +76,7 @@ class RankMemory(Struct):
     def fullest(self) -> DeviceMemory | None:
         """Of a snapshot, the device with the highest peak that a history recorded."""
         devices = self.snapshot.devices.values() if self.snapshot is not None else ()
-        recorded = (device for device in devices if device.history is not None)
-        return max(recorded, key=lambda device: device.peak_bytes, default=None)
+        return max((one for one in devices if one.history is not None), key=lambda one: one.peak_bytes, default=None)
 
     def user_gathers(self) -> list[Gather]:
         """Return gathers that are not a sharded unit's, from the evidence that knows most about each."""

@@ -158,3 +158,9 @@ def test_figures_are_those_of_the_moment_of_failure_not_of_the_snapshot(tmp_path
         job.free(address)
     report = job.diagnosed(tmp_path)
     assert [cause.cause for cause in report.root_causes] == ["memory.activations"]
+
+
+def test_without_a_history_what_is_held_is_told(tmp_path: Path) -> None:
+    job = Job().steps(1)
+    job.events = []
+    assert headline(job.diagnosed(tmp_path)) == "no cause is confirmed: 400 MiB in tensors on rank 1"
