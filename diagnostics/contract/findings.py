@@ -55,11 +55,12 @@ class Remedy(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """The process group in question."""
+    """A process group: the one in question, or one that a rank belongs to."""
 
     name: str
+    """torch's own: equal on all members that made their groups in the same order."""
     ranks: tuple[int, ...]
-    """Global ranks; empty when unknown."""
+    """Global, by rank in the group; empty when unknown."""
     desc: str = ""
 
 

@@ -1,9 +1,13 @@
 """What the diagnosis knows of a dtk run's strategy: the traits in manifest.json, never the strategy's name."""
 
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert
+from msgspec.structs import fields
+
+Name = Annotated[str, Meta(min_length=1)]
 
 
 class StrategyTraits(Struct, frozen=True):
@@ -14,15 +18,15 @@ class StrategyTraits(Struct, frozen=True):
     """Whether the run says what its strategy is like; else nothing follows from the other fields."""
     sharded: frozenset[str] = frozenset()
     """Of parameters, gradients and optimizer_state: those of which a rank keeps a part between steps."""
-    replicated_over: str | None = None
+    replicated_over: Name | None = None
     """Mesh dimension whose ranks must hold the same parameters: dp or dp_replicate."""
-    gradients_in: str | None = None
+    gradients_in: Name | None = None
     """buckets (DDP) or units (fully_shard); None = gradients do not travel between processes."""
     keeps_gradients: bool = False
     """Whether the memory of gradients is held from step to step."""
     keeps_gathered: bool = False
     """Whether it keeps gathered parameters from forward to backward by definition."""
-    needs_less_memory: str | None = None
+    needs_less_memory: Name | None = None
     """The strategy to use where this one needs too much memory for model states."""
 
     @property
@@ -53,20 +57,8 @@ def strategy_traits(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> S
     recorded = manifest.get("strategy_traits")
     if not isinstance(recorded, Mapping):
         return StrategyTraits(name)
-
-    def text(key: str) -> str | None:
-        value = recorded.get(key)
-        return value if isinstance(value, str) and value else None
-
-    sharded = recorded.get("sharded")
-    states = (state for state in sharded if isinstance(state, str)) if isinstance(sharded, list) else ()
-    return StrategyTraits(
-        name,
-        is_known=True,
-        sharded=frozenset(states),
-        replicated_over=text("replicated_over"),
-        gradients_in=text("gradients_in"),
-        keeps_gradients=recorded.get("keeps_gradients") is True,
-        keeps_gathered=recorded.get("keeps_gathered") is True,
-        needs_less_memory=text("needs_less_memory"),
-    )
+    traits: dict[str, Any] = {}
+    for field in fields(StrategyTraits):
+        with suppress(KeyError, ValidationError):
+            traits[field.name] = convert(recorded[field.name], field.type)
+    return StrategyTraits(**{**traits, "name": name, "is_known": True})

@@ -212,7 +212,6 @@ def _cause(report: Report, root: Finding, number: int, files: str) -> doc.Sectio
     blame, confidence = wording.blame(root), f"{root.confidence:.0%}"
     rows = {"ranks": blame, "cost": cost, "measured": text.measured, "confidence": confidence}
     more = len(places) - SIDES_SHOWN
-    fixes = [doc.Fix(remedy.change, remedy.why, remedy.saves, remedy.kind) for remedy in text.remedies]
     links = [f"{files}/{quote(e.file)}" if files and e.file else "" for e in root.evidence]
     seen = [
         (doc.Span(_source(e), "code", href=link), f" {e.detail} ", doc.Span(f"({e.kind})", "soft"))
@@ -226,7 +225,7 @@ def _cause(report: Report, root: Finding, number: int, files: str) -> doc.Sectio
             doc.Cards(tuple(_card(root, *place) for place in places[:SIDES_SHOWN])) if places else None,
             doc.remark(f"and {more} more places, in report.json") if more > 0 else None,
             doc.Fields(tuple(doc.Field(label, value) for label, value in rows.items() if value)),
-            doc.Section("How to fix it", tuple(fixes), 3) if fixes else None,
+            doc.Section("How to fix it", text.remedies, 3) if text.remedies else None,
             doc.Section("Evidence", (doc.Items(tuple(seen)),), 3) if seen else None,
         ),
         id=f"cause-{number}",

@@ -11,6 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from diagnostics.contract.findings import Remedy as Remedy
 from diagnostics.contract.formatting import sentence
 
 Form = Literal["terminal", "markdown", "html"]
@@ -84,15 +85,6 @@ class Items(Struct, frozen=True):
     """A list."""
 
     items: tuple[Text, ...]
-
-
-class Fix(Struct, frozen=True):
-    """A change that can be copied, what it is good for, and what it saves."""
-
-    change: str
-    why: str = ""
-    saves: str = ""
-    kind: str = ""
 
 
 class Cell(Struct, frozen=True):
@@ -321,7 +313,9 @@ class Section(Struct, frozen=True):
     """What the page's script offers here."""
 
 
-Block = Paragraph | Fields | Items | Fix | Table | Cards | Tree | Bars | Tracks | Plot | Legend | Fold | Only | Section
+Block = (
+    Paragraph | Fields | Items | Remedy | Table | Cards | Tree | Bars | Tracks | Plot | Legend | Fold | Only | Section
+)
 
 
 class Document(Struct, frozen=True):

@@ -100,7 +100,7 @@ def _block(block: doc.Block) -> Markup:
             return el("ul", *(el("li", _inline(item)) for item in block.items), class_="plain")
         case doc.Fields():
             return el("dl", *(join(el("dt", row.label), el("dd", _inline(row.text))) for row in block.rows))
-        case doc.Fix():
+        case doc.Remedy():
             saves = el("div", f"saves {block.saves}", class_="soft") if block.saves else None
             change = el("div", el("code", block.change), el("div", block.why) if block.why else None, saves)
             copy = _button("Copy", data_copy=block.change, aria_label=f"Copy {block.change}")

@@ -52,7 +52,7 @@ def _block(block: doc.Block) -> str:
             return "\n".join(f"- {_inline(item)}" for item in block.items)
         case doc.Fields():
             return "\n".join(f"- **{text(row.label)}**: {_inline(row.text)}" for row in block.rows)
-        case doc.Fix():
+        case doc.Remedy():
             why = f" - {text(block.why)}" if block.why else ""
             saves = f" (saves {text(block.saves)})" if block.saves else ""
             return f"- **fix**{f' ({block.kind})' if block.kind else ''}: {code(block.change)}{why}{saves}"

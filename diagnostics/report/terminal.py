@@ -95,7 +95,7 @@ class _Writer:
                 self.paragraph(block.text)
             case doc.Items():
                 self.fields([doc.Field("-", item) for item in block.items], width=2)
-            case doc.Fix():
+            case doc.Remedy():
                 self.fields([doc.Field("fix", f"{block.change} ({block.why})" if block.why else block.change)])
             case doc.Table():
                 self.console.print(_grid(block))

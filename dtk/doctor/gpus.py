@@ -9,6 +9,7 @@ from typing import Any
 
 from dtk.doctor.model import Check, Finding, Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
+from dtk.record.nvml import ask
 
 TOPIC = "gpus"
 NO_GPU = "no NVIDIA GPU here"
@@ -29,21 +30,8 @@ class Gpu:
     handle: Any
 
     def read(self, call: str, *arguments: Any) -> Any:
-        """Return the result of `nvmlDevice<call>`; None if the device or the driver does not support it.
-
-        Raises:
-            pynvml.NVMLError: any other trouble, a lost device for example.
-        """
-        try:
-            return getattr(self.nvml, f"nvmlDevice{call}")(self.handle, *arguments)
-        except (
-            self.nvml.NVMLError_NotSupported,
-            self.nvml.NVMLError_FunctionNotFound,
-            self.nvml.NVMLError_InvalidArgument,
-            self.nvml.NVMLError_NoPermission,
-            AttributeError,
-        ):
-            return None
+        """Return what `ask` returns of this device."""
+        return ask(self.nvml, call, self.handle, *arguments)
 
     def is_busy(self) -> bool:
         """Whether something computes on it now; an idle device and its link slow down to save power."""

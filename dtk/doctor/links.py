@@ -1,13 +1,12 @@
 """The wires of each GPU: NVLink and its fabric, PCIe. By NVML alone."""
 
-from itertools import takewhile
 from typing import Any
 
 from dtk.doctor.gpus import TOPIC, Gpu, Seen, each, each_gpu
 from dtk.doctor.model import Check, Remedy, Result, found, not_applicable
 from dtk.doctor.scope import Scope
+from dtk.record.nvml import nvlinks
 
-MAX_LINKS = 36  # Above NVML_NVLINK_MAX_LINKS of CUDA 12 (18); links that are absent answer "not supported".
 REPLAY, RECOVERY, CRC_FLIT, CRC_DATA = range(4)  # nvmlNvLinkErrorCounter_t, nvml.h.
 ERRORS = {REPLAY: "replays", RECOVERY: "recoveries", CRC_DATA: "CRC errors"}
 """Counters of nvmlDeviceGetNvLinkErrorCounter; CRC of flits counts retried packets of a healthy link as well."""
@@ -22,9 +21,7 @@ def nvlink(scope: Scope) -> Result:
     ups: dict[int, int] = {}
 
     def look(gpu: Gpu) -> Seen:
-        reads = (gpu.read("GetNvLinkState", link) for link in range(MAX_LINKS))
-        states = list(takewhile(lambda active: active is not None, reads))  # Of the links that the device has.
-        if not states:
+        if not (states := nvlinks(gpu.nvml, gpu.handle)):
             yield None
             return
         up = [link for link, active in enumerate(states) if active]

@@ -9,7 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from dtk.record.nvml import open_nvml, text_of
+from dtk.record.nvml import nvlinks, open_nvml, text_of
 
 SYS, ROOT = Path("/sys"), Path("/")
 _VENDORS = {"Amazon EC2": "aws", "Google": "gcp", "Microsoft Corporation": "azure"}
@@ -140,16 +140,10 @@ def _gpus() -> tuple[tuple[Gpu, ...], str, str, bool | None]:
 
 
 def _nvlinks(nvml: Any, handle: Any) -> int | None:
-    """Links of a GPU that are up; a link that the GPU does not have ends the count."""
-    up = 0
-    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-        try:
-            up += nvml.nvmlDeviceGetNvLinkState(handle, link) == nvml.NVML_FEATURE_ENABLED
-        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
-            return up
-        except nvml.NVMLError:
-            return None
-    return up
+    """Links of a GPU that are up; None where it does not answer."""
+    with suppress(nvml.NVMLError):
+        return sum(nvlinks(nvml, handle))
+    return None
 
 
 def _driver(path: Path) -> str:

@@ -7,6 +7,7 @@ from array import array
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from diagnostics.contract.findings import Group
 from diagnostics.evidence.calls import Wire
 from diagnostics.evidence.model import Frame, RankError
 from diagnostics.evidence.ring.format import ANY_PEER, NO_PEER
@@ -45,17 +46,6 @@ class Entry(NamedTuple):
     """Bytes for each member of the group; one number = the same for all, none = not a matter of sizes."""
     taken: tuple[int, ...] = ()
     """Bytes expected of each member, likewise: what one sends another must expect."""
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A process group that a rank belongs to."""
-
-    name: str
-    """torch's own: equal on all members that made their groups in the same order."""
-    ranks: tuple[int, ...]
-    """Global, by rank in the group."""
-    desc: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,19 +144,9 @@ class Tape:
         self.groups.append(Group(f"{name}#{generation}" if generation else name, ranks, desc))
         return len(self.groups) - 1
 
-    def begin(
-        self,
-        group: int,
-        seq: int,
-        state: int,
-        step: int,
-        texts: Ints,
-        sizes: Ints,
-        numbers: Ints,
-        p2p: bool,
-        later: bool,
-    ) -> int:
+    def begin(self, at: Ints, texts: Ints, sizes: Ints, numbers: Ints, p2p: bool, asynchronous: bool) -> int:
         """Record that a call is issued and return its number; the arguments are those of `Ring.begin`."""
+        group, _, _, step = at
         site, region, op, user_op, dtype = (self._texts[number] for number in texts)
         inputs, outputs, reduce_op, splits = (self._texts[number] for number in sizes)
         root, tag, _, amount, _ = numbers

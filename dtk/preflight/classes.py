@@ -5,7 +5,8 @@ may branch: the first and the last rank of the job, of a node and of each mesh d
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from dtk.preflight.calls import Group, Record
+from diagnostics.contract.findings import Group
+from dtk.preflight.calls import Record
 
 ALL_UP_TO = 256
 """Ranks of a job up to which every one is simulated unless something else is asked for."""

@@ -19,8 +19,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from diagnostics.analysis.divergence.identity import agree
+from diagnostics.contract.findings import Group
 from diagnostics.evidence.calls import Wire
-from dtk.preflight.calls import Entry, Group, Program, Record
+from dtk.preflight.calls import Entry, Program, Record
 
 _ANY = -1
 """Sender of a receive from any rank."""

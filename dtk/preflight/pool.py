@@ -27,8 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diagnostics.contract.findings import Group
 from dtk.errors import DtkError
-from dtk.preflight.calls import End, Group, Program, Record
+from dtk.preflight.calls import End, Program, Record
 from dtk.preflight.exchange import ASK, END, Exchange, Key, Offer, Values, from_bytes, part, part_of, to_bytes
 
 Body = Callable[[Exchange], Record]

@@ -104,7 +104,7 @@ class CollectiveLog:
             texts = (site, 0 if region is None else ring.text(region.name), *named)
             sizes = (*shaped, ring.text(_short(call.splits) if call.splits else ""))
             numbers = (root, call.tag, numel, call.amount, signature)
-            number = ring.begin(*at, texts, sizes, numbers, kind.p2p, call.asynchronous)
+            number = ring.begin(at, texts, sizes, numbers, kind.p2p, call.asynchronous)
             token = self.open[threading.get_ident()] = (group, number, seq)
         return token
 

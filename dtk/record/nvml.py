@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 EVENT_REASONS = (
@@ -9,6 +10,8 @@ EVENT_REASONS = (
     "hardware_thermal", "hardware_power_brake", "display_clocks",
 )  # fmt: skip
 """Of the bits of nvmlDeviceGetCurrentClocksEventReasons, from the lowest on (nvml.h)."""
+
+MAX_LINKS = 36  # Above NVML_NVLINK_MAX_LINKS of CUDA 12 (18); links that are absent answer "not supported".
 
 Read = Callable[[Any, Any], dict[str, Any]]
 
@@ -34,6 +37,34 @@ def open_nvml() -> tuple[Any, str]:
 def text_of(value: Any) -> str:
     """Return a text of NVML, which some releases give as bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def ask(nvml: Any, call: str, *arguments: Any) -> Any:
+    """Return the result of `nvmlDevice<call>`; None if the device or the driver does not support it.
+
+    Raises:
+        pynvml.NVMLError: any other trouble, a lost device for example.
+    """
+    try:
+        return getattr(nvml, f"nvmlDevice{call}")(*arguments)
+    except (
+        nvml.NVMLError_NotSupported,
+        nvml.NVMLError_FunctionNotFound,
+        nvml.NVMLError_InvalidArgument,
+        nvml.NVMLError_NoPermission,
+        AttributeError,
+    ):
+        return None
+
+
+def nvlinks(nvml: Any, handle: Any) -> list[bool]:
+    """Return whether each NVLink of a device is up; empty where it has none, or the driver does not tell.
+
+    Raises:
+        pynvml.NVMLError: the device does not answer.
+    """
+    reads = (ask(nvml, "GetNvLinkState", handle, link) for link in range(MAX_LINKS))
+    return [bool(state) for state in takewhile(lambda state: state is not None, reads)]
 
 
 def _fields(answer: Any, **names: str) -> dict[str, Any]:

@@ -29,6 +29,7 @@ TABLE_BYTES = 256 << 10
 LONGEST_TEXT = 400  # Chosen: paths and lists of ranks are shorter; longer ones are cut.
 REWRITTEN = 64  # Records before the new ones that a thread writes again: their calls may have come back since.
 _STARTED_AT, _FINISHED_AT = GROUP.size - 16, GROUP.size - 8  # The last two fields of a group, see the format.
+Ints = tuple[int, ...]
 _LAST, _NUMBER, _TIME = struct.Struct("<q"), struct.Struct("<Q"), struct.Struct("<d")
 
 
@@ -97,25 +98,12 @@ class Ring:
         GROUP.pack_into(self._memory, place, self.text(name), where, self.text(desc), generation, 0, 0)
         return index
 
-    def begin(
-        self,
-        group: int,
-        seq: int,
-        state: int,
-        step: int,
-        texts: tuple[int, int, int, int, int],
-        sizes: tuple[int, int, int, int],
-        numbers: tuple[int, int, int, int, int],
-        p2p: bool,
-        asynchronous: bool,
-    ) -> int:
+    def begin(self, at: Ints, texts: Ints, sizes: Ints, numbers: Ints, p2p: bool, asynchronous: bool) -> int:
         """Record a call that begins now; returns its id.
 
         Args:
-            group: index from `add_group`.
-            seq: position in the group.
-            state: of `diagnostics.evidence.ring.format`.
-            step: step in progress; -1 = none.
+            at: index from `add_group`, position in the group, state of `diagnostics.evidence.ring.format`, step in
+                progress (-1 = none).
             texts: site, region, op, user's call, dtype.
             sizes: texts of input sizes, output sizes, ReduceOp, splits.
             numbers: root or peer, tag, numel, amount, signature.
@@ -123,6 +111,7 @@ class Ring:
             asynchronous: whether the call only hands it over.
         """
         self.issued = number = self.issued + 1
+        group, seq, state, step = at
         root, tag, numel, amount, signature = numbers
         RECORD.pack_into(
             self._memory,

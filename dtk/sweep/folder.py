@@ -182,12 +182,11 @@ def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -
             newer.append(about)
         elif [about.method, about.source, about.repeats] == wanted:
             say(f"continuing the sweep {about.id} with the points as they were frozen")
-            sweep = Sweep(path.parent, about)
-            _read(sweep)
+            sweep = _read(path.parent, about)
             sweep.lock()
             return sweep
-    if newer:
-        raise DtkError(f"the sweep {newer[0].id} was written by a newer dtk", f"schema {newer[0].schema_version}")
+    for about in newer:
+        raise _newer(about)
     others = "it has sweeps of other commands only" if folders else "there are no sweeps"
     fix = "type the same command as before with --resume, or start it without"
     raise DtkError(f"no sweep of this command to continue in {typed(runs_folder / FOLDER)}", others, fix)
@@ -212,15 +211,17 @@ def opened(name: str, runs_folder: Path) -> Sweep | None:
     except (OSError, ValueError) as error:
         raise DtkError(f"{path} is damaged", " ".join(str(error).split())) from error
     if about.schema_version > SCHEMA_VERSION:
-        raise DtkError(f"the sweep {about.id} was written by a newer dtk", f"schema {about.schema_version}")
-    sweep = Sweep(path.parent, about)
-    _read(sweep)
-    return sweep
+        raise _newer(about)
+    return _read(path.parent, about)
 
 
-def _read(sweep: Sweep) -> None:
+def _newer(about: About) -> DtkError:
+    return DtkError(f"the sweep {about.id} was written by a newer dtk", f"schema {about.schema_version}")
+
+
+def _read(root: Path, about: About) -> Sweep:
     """Read the points and runs.jsonl; a line that was torn when the process was killed says nothing."""
-    log = sweep.root / "runs.jsonl"
+    sweep, log = Sweep(root, about), root / "runs.jsonl"
     try:
         for path in sorted((sweep.root / "points").glob("*.json")):
             sweep.points.append(msgspec.convert(read_json(path, _LARGEST_BYTES), Point))
@@ -248,3 +249,4 @@ def _read(sweep: Sweep) -> None:
             trial.state = "lost"
             with suppress(OSError, ValueError):
                 trial.state = trial.state if trial.run is None else str(read_status(RunPaths(trial.run).status).state)
+    return sweep

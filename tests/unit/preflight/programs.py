@@ -2,8 +2,9 @@
 
 from array import array
 
+from diagnostics.contract.findings import Group
 from diagnostics.evidence.calls import Wire
-from dtk.preflight.calls import End, Entry, Group, Program, Record
+from dtk.preflight.calls import End, Entry, Program, Record
 
 Step = tuple[object, ...]
 """("call", group, op, amount), ("send" | "recv", group, peer by rank in the group), or ("wait", number of the call)."""

@@ -3,7 +3,8 @@
 import pickle
 from array import array
 
-from dtk.preflight.calls import End, Group, Program, Record
+from diagnostics.contract.findings import Group
+from dtk.preflight.calls import End, Program, Record
 from tests.unit.preflight.programs import blocking, entry, record
 
 WORLD = Group("0", (0, 1), "default_pg")

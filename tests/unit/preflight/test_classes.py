@@ -2,7 +2,8 @@
 
 import pytest
 
-from dtk.preflight.calls import End, Group, Record
+from diagnostics.contract.findings import Group
+from dtk.preflight.calls import End, Record
 from dtk.preflight.classes import replaceable, representatives, spread
 from dtk.preflight.match import match
 from tests.unit.preflight.programs import blocking, entry, record

@@ -1,9 +1,10 @@
 """The stuck state of a simulated job as evidence: calls, counters, ends, errors and stacks, none of them in a file."""
 
+from diagnostics.contract.findings import Group
 from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.model import Frame, RankError
 from dtk.preflight import evidence as module
-from dtk.preflight.calls import End, Group, Record
+from dtk.preflight.calls import End, Record
 from dtk.preflight.evidence import History, evidence, frame_of, stack_of, whole_history
 from dtk.preflight.match import Standing, match
 from tests.unit.preflight.programs import Step, blocking, entry, record

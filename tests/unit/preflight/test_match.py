@@ -6,7 +6,8 @@ from array import array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtk.preflight.calls import End, Group, Program, Record
+from diagnostics.contract.findings import Group
+from dtk.preflight.calls import End, Program, Record
 from dtk.preflight.match import Misfit, alike, match
 from tests.unit.preflight.programs import Step, blocking, entry, record
 

@@ -7,8 +7,9 @@ from array import array
 
 import pytest
 
+from diagnostics.contract.findings import Group
 from dtk.errors import DtkError
-from dtk.preflight.calls import End, Group, Program, Record
+from dtk.preflight.calls import End, Program, Record
 from dtk.preflight.exchange import Exchange, Offer
 from dtk.preflight.pool import Body, Collected, simulate
 from tests.unit.preflight.programs import entry

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from diagnostics.contract.findings import Group
 from diagnostics.report import html, jsonform, terminal
-from dtk.preflight.calls import End, Group, Record
+from dtk.preflight.calls import End, Record
 from dtk.preflight.report import ASSUMED, LIMITS, answer, as_json, document
 from dtk.preflight.run import Job, Preflight
 from dtk.preflight.verdict import judge

@@ -9,7 +9,7 @@ def begin(tape: Tape, op: str, *, root: int = NO_PEER, amount: int = 8, p2p: boo
     text = tape.text
     texts = (text("train.py:3\tstep"), text("backward"), text(op), 0, text("float32"))
     sizes = (text("[[8]]"), 0, text("SUM"), text(splits))
-    return tape.begin(0, 1, 1, 2, texts, sizes, (root, 5, 8, amount, 0), p2p, False)
+    return tape.begin((0, 1, 1, 2), texts, sizes, (root, 5, 8, amount, 0), p2p, False)
 
 
 def made() -> Tape:

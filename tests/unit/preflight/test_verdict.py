@@ -1,7 +1,8 @@
 """The answer in one line, and who waits where."""
 
+from diagnostics.contract.findings import Group
 from diagnostics.evidence.model import Frame, RankError
-from dtk.preflight.calls import End, Group, Record
+from dtk.preflight.calls import End, Record
 from dtk.preflight.verdict import MADE_UP, judge
 from tests.unit.preflight.programs import Step, blocking, record
 

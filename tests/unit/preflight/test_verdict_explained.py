@@ -3,7 +3,8 @@
 import dataclasses
 from array import array
 
-from dtk.preflight.calls import End, Group, Program, Record
+from diagnostics.contract.findings import Group
+from dtk.preflight.calls import End, Program, Record
 from dtk.preflight.evidence import evidence
 from dtk.preflight.match import match
 from dtk.preflight.verdict import divergence_of, explain

@@ -5,9 +5,10 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from diagnostics.contract.findings import Group
 from diagnostics.evidence.model import RankError
 from dtk.config.schema import CustomModelConfig, RankFault
-from dtk.preflight.calls import End, Group, Record
+from dtk.preflight.calls import End, Record
 from dtk.preflight.pool import Collected
 from dtk.preflight.verdict import judge
 from dtk.preflight.what_if import INJECTED_FAILURES, RESUME, STEPS, Tried, WhatIf, _tried

@@ -191,7 +191,7 @@ def test_it_wraps_and_texts_run_out(tmp_path, monkeypatch):
     group = made.add_group("pg", (0, 2, 4, 6), "desc", 0)
     for i in range(40):
         number = made.begin(
-            group, i + 1, 1, i, (made.text(f"a long name of file {i}.py:{i}\tf"), 0, made.text("all_reduce"), 0, 0),
+            (group, i + 1, 1, i), (made.text(f"a long name of file {i}.py:{i}\tf"), 0, made.text("all_reduce"), 0, 0),
             (0, 0, 0, 0), (-1, 0, 5, 5, 77), False, False,
         )  # fmt: skip
         made.end(number, group, i + 1, 2, False)
@@ -211,7 +211,7 @@ def test_where_a_mapped_page_may_stall_a_thread_writes(tmp_path, monkeypatch):
     made.start()
     group = made.add_group("pg", (0, 1), "", 0)
     for i in range(3):
-        number = made.begin(group, i + 1, 1, 1, (made.text("t.py:1\tf"), 0, made.text("barrier"), 0, 0),
+        number = made.begin((group, i + 1, 1, 1), (made.text("t.py:1\tf"), 0, made.text("barrier"), 0, 0),
                             (0, 0, 0, 0), (-1, 0, 0, -1, 5), False, False)  # fmt: skip
     made.end(number, group, 3, 2, False)
     made.close()

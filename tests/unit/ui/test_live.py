@@ -98,7 +98,7 @@ def test_the_collective_that_a_rank_is_inside(tmp_path: Path) -> None:
     assert group is not None
     texts = (ring.text("train.py:12\tstep"), 0, ring.text("all_reduce"), 0, ring.text("float32"))
     sizes = (ring.text("[[8]]"), 0, 0, 0)
-    number = ring.begin(group, 1, STARTED, 7, texts, sizes, (NO_PEER, 0, 8, 8, 1), False, False)
+    number = ring.begin((group, 1, STARTED, 7), texts, sizes, (NO_PEER, 0, 8, 8, 1), False, False)
     (rank,) = live.ranks(RunPaths(run), time.time() + 3)
     assert "all_reduce" in rank.call and "for 3" in rank.call and rank.call.endswith("train.py:12"), rank.call
     ring.end(number, group, 1, FINISHED, False)
