@@ -37,6 +37,8 @@ class JobState(Struct):
     """How the ranks ended; one that ended after the job stood still is taken for a victim."""
     after_stall: dict[int, Ending] = field(default_factory=dict)
     """What was recorded of ranks that ended only after they had waited: effects of what they waited for."""
+    diverging: set[int] = field(default_factory=set)
+    """Members of a group whose programs are known to differ, as those of simulated ranks."""
 
     @property
     def survey(self) -> Survey:
@@ -158,7 +160,7 @@ class JobState(Struct):
         for key, table in self.survey.groups.items():
             if ended & table.lines.keys() or any(len(table.issued_at(at)) > 1 for at in table.deviations):
                 keys.append(key)
-        members = {rank for key in keys for rank in self.survey.members(key)}
+        members = {rank for key in keys for rank in self.survey.members(key)} | self.diverging
         return members | self.waits.reaching(members)
 
     def silent(self, rank: int) -> bool:

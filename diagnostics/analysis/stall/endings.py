@@ -1,6 +1,7 @@
 """Which ranks ended first and by themselves, and which ranks are missing without a word."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
@@ -71,6 +72,11 @@ def first_endings(job: JobState) -> tuple[FirstEndings, ...]:
     if job.finished():
         return ()
     return tuple(_first(job, kind, by_kind[kind]) for kind in BY_ITSELF if _matters(job, by_kind[kind]))
+
+
+def ended_in_order(cases: Iterable[FirstEndings]) -> FirstEndings | None:
+    """Return the ranks that ended with exit code 0 while others waited."""
+    return next((case for case in cases if all(end.in_order for end in case.endings)), None)
 
 
 def _matters(job: JobState, endings: list[Ending]) -> bool:

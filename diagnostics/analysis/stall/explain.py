@@ -216,9 +216,11 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
         return Stall(job, ddp_unused=endings.ddp_unused(job), endings=endings.first_endings(job))
     if job.finished():
         return Stall(job, straggler=straggler(job))
+    if divergence is not None:
+        job.diverging = {*job.survey.members(divergence.key), *divergence.vote.present}
     divergences = _divergences(job) if divergence is None else [divergence]
     ended = endings.first_endings(job)
-    in_order = next((case for case in ended if all(end.in_order for end in case.endings)), None)
+    in_order = endings.ended_in_order(ended)
     stands, circular_waits = job.stands_still(), tuple(circular.circular_waits(job))
     host = late.late_hosts(job) if stands else None
     stall = Stall(

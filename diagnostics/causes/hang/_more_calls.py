@@ -1,20 +1,15 @@
 """The finding about ranks that made more calls than others, which ended in order: what two causes share."""
 
 from diagnostics.analysis.stall.departure import MoreCalls
-from diagnostics.analysis.stall.endings import FirstEndings
+from diagnostics.analysis.stall.endings import ended_in_order
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.hang import _parts
 from diagnostics.contract.findings import Facts, Finding
 
 
-def exited_in_order(stall: Stall) -> FirstEndings | None:
-    """Return the ranks that ended with exit code 0 while others waited."""
-    return next((case for case in stall.endings if all(end.in_order for end in case.endings)), None)
-
-
 def more_calls(stall: Stall, case: MoreCalls, facts: Facts, confidence: float) -> Finding:
     """Return the finding with the first additional call and the last one of the ranks that ended."""
-    first, there, exited = case.extra[0], case.there, exited_in_order(stall)
+    first, there, exited = case.extra[0], case.there, ended_in_order(stall.endings)
     last = f"{'made' if case.agreeing else 'ended after'} {there.text} (#{there.seq})"
     return _parts.confirmed(
         stall.job,

@@ -1,12 +1,13 @@
 """A rank ran fewer or more steps of the loop than the others."""
 
 from diagnostics.analysis.stall.departure import EarlierStep, EndedInRound, MoreCalls, RoundUnknown
+from diagnostics.analysis.stall.endings import ended_in_order
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _divergence, _parts, _stacks
 from diagnostics.causes.hang._divergence import Disagreement, Reading
 from diagnostics.causes.hang._endings import LAUNCHER_LOG
-from diagnostics.causes.hang._more_calls import exited_in_order, more_calls
+from diagnostics.causes.hang._more_calls import more_calls
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open
 from diagnostics.contract.findings import Finding, Remedy
 
@@ -51,7 +52,7 @@ def decide(stall: Stall) -> list[Finding]:
 
 def _ended(stall: Stall) -> list[Finding]:
     """Return what ranks show that ended in order a round of the loop before or after the others."""
-    left, job, exited = stall.departure, stall.job, exited_in_order(stall)
+    left, job, exited = stall.departure, stall.job, ended_in_order(stall.endings)
     if left is None or exited is None or job.evidence.doubt:
         return []
     ranks = exited.culprits if isinstance(left, EarlierStep) else left.ranks

@@ -2,10 +2,10 @@ import pytest
 
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
-from diagnostics.evidence.model import Frame, RankError
-from tests.unit.diagnostics.causes.env.evidence import decide, dtk_run, fact, job
+from diagnostics.evidence.model import RankError
+from tests.unit.diagnostics.causes.env.evidence import decide, fact, job
 
-VERSION, SHM, GPU, DETAIL, _ = FAILURES = (
+VERSION, SHM, GPU, _, _ = FAILURES = (
     "env.version_mismatch",
     "env.shm_too_small",
     "env.duplicate_gpu",
@@ -71,19 +71,6 @@ def test_versions_that_do_not_match():
     found = decide(job(facts=[fact("nccl_version_mismatch", text, 0, detail=text[44:])]))[VERSION]
     assert found.status == "confirmed"
     assert "22005" in text_of(found).summary
-
-
-@pytest.mark.parametrize(
-    ("frames", "confidence"), [((), 0.6), ((Frame("torch/nn/parallel/distributed.py", 9, "_ddp_init_helper"),), 0.9)]
-)
-def test_detail_that_crashes_ddp(frames, confidence):
-    crashed = [error(rank, signal="SIGSEGV", frames=frames) for rank in (1, 0)]
-    run = dtk_run({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
-    found = decide(job(errors=crashed, run=run))[DETAIL]
-    assert (found.status, found.ranks, found.confidence) == ("confirmed", (0, 1), confidence)
-    other = decide(job(errors=crashed, run=dtk_run({"TORCH_DISTRIBUTED_DEBUG": "INFO"})))[DETAIL]
-    assert other.status == "ruled_out"
-    assert decide(job(run=run))[DETAIL].status == "ruled_out", "nobody died"
 
 
 DUPLICATE = """\

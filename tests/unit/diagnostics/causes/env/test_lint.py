@@ -90,25 +90,6 @@ def test_what_a_key_filled_in_is_judged_and_not_the_braces():
     assert decide(job(run=wrong))["env.wrong_interface"].evidence[0].file == "manifest.json"
 
 
-def test_rdma_switched_off_on_two_nodes():
-    run = dtk_run({"NCCL_IB_DISABLE": "1"}, nodes=2, hardware=RDMA)
-    found = decide(job(run=run))["env.ib_disabled"]
-    assert (found.status, found.confidence) == ("confirmed", 0.95)
-    assert "2 nodes" in text_of(found).summary and "mlx5_0" in text_of(found).summary
-    assert decide(job(run=dtk_run({"NCCL_IB_DISABLE": "1"}, hardware=RDMA)))["env.ib_disabled"].status == "ruled_out"
-
-
-def test_rdma_switched_off_where_the_machine_is_not_known_is_left_open():
-    found = decide(job({-1: {"NCCL_IB_DISABLE": "1", "PATH": "/bin"}}))["env.ib_disabled"]
-    assert found.status == "undecided"
-    assert "how many nodes" in text_of(found).summary
-
-
-def test_gloo_is_not_concerned_by_nccls_settings():
-    run = dtk_run({"NCCL_IB_DISABLE": "1"}, nodes=2, hardware=RDMA, backend="gloo")
-    assert decide(job(run=run))["env.ib_disabled"].status == "ruled_out"
-
-
 def test_what_a_log_echoes_is_judged_but_rules_no_name_out():
     echo = fact("nccl_env", "NCCL INFO NCCL_NET_GDR_LEVEL set by environment to 9", 0, name="NCCL_CROSS_NIC", value="7")
     found = decide(job({0: {"NCCL_CROSS_NIC": "7"}}, [echo]))

@@ -1,0 +1,65 @@
+"""Why a cause of hangs is not confirmed: what was measured rules it out, or what is missing leaves it open."""
+
+import pytest
+
+from diagnostics.analysis.stall.endings import Missing
+from diagnostics.analysis.stall.explain import Stall
+from diagnostics.analysis.stall.late import late_hosts
+from diagnostics.causes.hang._parts import RECORD
+from diagnostics.causes.hang._unconfirmed import UNRECORDED, ending_unknown, left_open, unconfirmed
+from diagnostics.contract.findings import Finding, text_of
+from tests.unit.diagnostics.analysis.calls import call, job, waiting
+
+DONE = {rank: [call(1), call(2)] for rank in range(2)}
+STUCK = {rank: waiting(3) for rank in range(2)}
+
+
+def test_without_any_record_it_is_open_and_what_records_calls_is_named() -> None:
+    finding = unconfirmed(Stall(job({}, 2)))
+    assert (finding.status, finding.confidence, text_of(finding).missing) == ("undecided", 0.0, str(RECORD))
+
+
+def test_dumps_without_a_collective_leave_sends_and_receives_open() -> None:
+    finding = unconfirmed(Stall(job({0: [], 1: []}, 2)))
+    assert finding.status == "undecided" and text_of(finding).missing == str(UNRECORDED)
+
+
+def test_calls_that_completed_rule_it_out() -> None:
+    finding = unconfirmed(Stall(job(DONE, 2)))
+    assert finding.status == "ruled_out" and "every recorded call completed" in text_of(finding).summary
+
+
+def test_ranks_that_wait_leave_it_open_until_another_cause_is_known() -> None:
+    state = job(STUCK, 2)
+    open_, known = unconfirmed(Stall(state)), job({0: waiting(3), 1: [call(1), call(2)]}, 2)
+    assert (open_.status, open_.victims) == ("undecided", (0, 1))
+    host = late_hosts(known)
+    assert unconfirmed(Stall(known, host=host)).status == "ruled_out"  # type: ignore[arg-type]
+
+
+def test_what_the_cause_itself_says_comes_before_what_holds_for_all() -> None:
+    own = left_open("Nobody knows.", "a look", victims=(1,))
+    assert unconfirmed(Stall(job(DONE, 2)), otherwise=lambda stall, waits: own) is own
+    seen: list[bool] = []
+
+    def note(stall: Stall, waits: bool) -> Finding | None:
+        seen.append(waits)
+        return None
+
+    for ranks in (DONE, STUCK):
+        unconfirmed(Stall(job(ranks, 2)), otherwise=note)
+    assert seen == [False, True]
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_rank_without_a_dump_may_have_only_some_causes(silent: bool) -> None:
+    stall = Stall(job({0: waiting(3)}, 2), missing=Missing((1,), (0,), no_dump=True))
+    finding = unconfirmed(stall, silent=silent)
+    assert finding.status == "undecided"
+    assert ("rank 1" in text_of(finding).missing) is silent
+
+
+def test_ranks_whose_end_nobody_saw_are_named() -> None:
+    text = text_of(ending_unknown("a log", (2, 3)))
+    assert "ranks 2-3" in text.summary or ("2" in text.summary and "3" in text.summary)
+    assert text.missing == "a log"
