@@ -40,7 +40,8 @@ QUIET_S = 30.0
 before it looks closer is longer; a checkpoint or an evaluation beats in between."""
 FIRST: dict[str, str] = table_beside(__file__)
 """Curves in the order in which people look at them, and their titles; others follow in a fold."""
-_COLOURS = {"bad": "h5", "warn": "h3", "good": "h0", "": "h0"}  # Of cells, by tone.
+_COLOURS = {"bad": "h5", "warn": "k8", "good": "h0", "": "h0"}  # Of cells, by tone.
+_NO_HEADLINE = ("grad_norm", "lr")  # Their curves are looked at, not their last value.
 _TONES: dict[str, doc.Tone] = {"finished": "good", "running": "strong", "queued": "soft", "preempted": "warn"}
 
 
@@ -163,6 +164,8 @@ def run_page(folder: Path, identity: str) -> doc.Document:
         traced = any((path / "traces").glob("rank_*"))
         how = "the traces are being read" if traced else "no trace; record=full profiles some steps"
         lead.append(doc.Field("exposed communication", doc.Span(how, "soft")))
+    if figures.get("mfu_reason") and figures.get("mfu") is None:
+        lead.append(doc.Field("MFU", doc.Span(f"not available: {figures['mfu_reason']}", "soft")))
     lead.append(doc.Field("terminal", doc.Span(command("diagnose", path), "code")))
     actions = (link("All runs", "/"), "  ", link("Diagnose", f"{where}/diagnosis"), "  ", link("Plan", f"{where}/plan"))
     return doc.Document(
@@ -200,14 +203,13 @@ def plan_page(folder: Path, identity: str) -> doc.Document:
 
 
 def _strip(figures: Mapping[str, Any], step: Breakdown | None) -> doc.Cards | None:
-    """Return the headline figures beside each other; MFU that is not known says why. None before the first step."""
-    shown = {name: _text(name, value) for name in ("step", *FIRST) if (value := figures.get(name)) is not None}
+    """Return the headline figures beside each other. None before the first step."""
+    names = ("step", *(name for name in FIRST if name not in _NO_HEADLINE))
+    shown = {name: _text(name, value) for name in names if (value := figures.get(name)) is not None}
     cards = [doc.Card(text, (doc.Span(_title(name), "soft"),)) for name, text in shown.items()]
-    if figures.get("mfu_reason") and "mfu" not in shown:
-        cards.append(doc.Card("-", (doc.Span(f"MFU: {figures['mfu_reason']}", "soft"),)))
     if step is not None:
         caption = f"exposed communication a step, {step.exposed_ms / (step.wall_ms or 1):.0%} of it"
-        cards.insert(-1, doc.Card(seconds_text(step.exposed_ms / 1e3), (doc.Span(caption, "soft"),)))
+        cards.append(doc.Card(seconds_text(step.exposed_ms / 1e3), (doc.Span(caption, "soft"),)))
     return doc.Cards(tuple(cards)) if cards else None
 
 
@@ -290,7 +292,10 @@ def _ranks(present: Sequence[RankNow], *, live: bool) -> doc.Section | None:
         cells = tuple(doc.Stretch(n, n + 1, *cell) for n, cell in (lost | seen).items())
         span = " to ".join(f"{step:,}" for step in sorted({steps[0], steps[-1]}))
         lines.append((str(place * CELLS), cells, f"step {span}"))
-    note = f"Each cell is a rank. Red: no heartbeat for {QUIET_S:.0f} s; yellow: a step behind; empty: no heartbeat."
+    marked = (
+        f"Red: no heartbeat for {QUIET_S:.0f} s; yellow: a step behind" if live else "Yellow: it did not reach the end"
+    )
+    note = f"Each cell is a rank. {marked}; empty: no heartbeat."
     late = [rank for rank in present if live and tone(rank) != "good"][:CELLS]
     drawing = doc.Tracks("Ranks", tuple(lines), CELLS)
     return doc.Section("Ranks", doc.present(table(late) if late else None, doc.remark(note), drawing), id="ranks")

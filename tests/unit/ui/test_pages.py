@@ -110,7 +110,7 @@ def test_a_thousand_ranks_are_cells(folder: Path) -> None:
     missing = cells.rows[0][1][2]
     assert missing.hint == "rank 2 left no heartbeat" and missing.colour == "none"
     behind = cells.rows[1][1][9]
-    assert behind.hint.startswith("rank 41, step 4, in backward") and behind.colour == "h3"
+    assert behind.hint.startswith("rank 41, step 4, in backward") and behind.colour == "k8"
     assert [end for _, _, end in cells.rows[:2]] == ["step 5", "step 4 to 5"]
 
 
