@@ -129,7 +129,7 @@ def _map(path: Path, size: int, config: TokensData) -> np.ndarray:
         # place (or three of four), which no text does.
         wide = head.view(wider)
         if int(wide.max()) < config.vocab_size and int(wide.min()) >= 0 and int(head[::parts].max()) > 0:
-            why = f"read so, the upper half of every id is one of its own: it holds ids of {8 * wider.itemsize} bits"
+            why = f"it holds ids of {8 * wider.itemsize} bits, whose upper halves would be read as ids of their own"
             raise DtkError(f"{path} does not hold {name} ids", why, f"use data.dtype={wider.name}")
     return ids
 
