@@ -10,7 +10,7 @@ from diagnostics.evidence.calls import Dump
 from diagnostics.evidence.dump_agreement import contradiction
 from diagnostics.evidence.limits import head
 from diagnostics.evidence.reader import Handle, Reader, opens
-from diagnostics.evidence.readers import trace
+from diagnostics.evidence.readers import ras, trace
 from diagnostics.evidence.values import integer, seconds
 
 _COPIED_S = 30.0
@@ -20,8 +20,9 @@ _KEYS = (b"pg_config", b"pg_status", b"comm_lib_version", b"nccl_version", b"pro
 
 def recognise(head: bytes) -> bool:
     """Whether a file that begins so is a dump of a flight recorder, or a black box of dtk."""
-    if head.lstrip()[:1] == b"{":  # Newer traces repeat the pg_config of the recorder.
-        return any(b'"%b"' % key in head for key in (*_KEYS, b"recorders")) and not trace.recognise(head)
+    if head.lstrip()[:1] == b"{":  # Newer traces repeat the pg_config of the recorder, NCCL's RAS its version.
+        others = trace.recognise(head) or ras.recognise(head)
+        return any(b'"%b"' % key in head for key in (*_KEYS, b"recorders")) and not others
     return head[:1] == b"\x80" and any(key in head for key in _KEYS)
 
 

@@ -81,6 +81,4 @@ def _of_text(text: str) -> Iterator[tuple[str, int, str]]:
             parts = [match["op"]] if kind == COUNTS else [f"no answer from {match['who']}"]
 
 
-READER = Reader(
-    kind="ras", title="answers of NCCL's RAS", recognise=recognise, open=read, order=-1, facts=(COUNTS, LOST, AGREES)
-)
+READER = Reader(kind="ras", title="answers of NCCL's RAS", recognise=recognise, open=read, facts=(COUNTS, LOST, AGREES))
