@@ -3,6 +3,7 @@
     python benchmarks/compression.py --seeds 5 --steps 300
     python benchmarks/compression.py --seeds 20 --steps 200 --optimizers "AdamW, lr 0.01" --hooks bf16 int8
     python benchmarks/compression.py --updates --steps 200
+    python benchmarks/compression.py --memory
 
 A one-block GPT on the embedded corpus under ddp, two gloo ranks. The first table has, for each optimizer, the mean of
 the last 20 losses without compression, and by how much each hook's is above it: mean and standard deviation over the
@@ -12,6 +13,10 @@ how far apart rounding alone brings two runs.
 `--updates`: one process trains without compression, and at each step every hook compresses the same gradient too. The
 table has how far the sum of all gradients, Adam's first moment and AdamW's update computed from what it sends are from
 those of the whole gradients: the norm of the difference relative to the norm, mean over the second half of the steps.
+
+`--memory`: peak resident memory (VmHWM of the fuller rank from the second step on) with each hook above that without,
+beside what the plan says; a model of 4 blocks of width 512. What the tensors of a thread take is in it, unlike in the
+profiler's events.
 """
 
 import argparse
@@ -25,6 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+import tiers  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
@@ -34,6 +40,8 @@ from dtk.data.build import build_dataset  # noqa: E402
 from dtk.models.build import build_model  # noqa: E402
 from dtk.models.initialize import initialize  # noqa: E402
 from dtk.parallel.ddp_hooks import Compressed, Int8, TopK  # noqa: E402
+from dtk.plan.formulas.closed_form import closed_form  # noqa: E402
+from dtk.plan.job import planned_job  # noqa: E402
 from dtk.strategies.ddp import DDPConfig  # noqa: E402
 from tests.dist.ranks import run_ranks  # noqa: E402
 from tests.dist.training_ranks import config  # noqa: E402
@@ -49,8 +57,8 @@ OPTIMIZERS: dict[str, Any] = {
 HOOKS: dict[str, dict[str, Any]] = {
     "bf16": {"communication_hook": "bf16"},
     "int8": {"communication_hook": "int8"},
-    "topk of 25 %": {"communication_hook": "topk", "topk_ratio": 0.25},
-    "topk of 1 %": {"communication_hook": "topk", "topk_ratio": 0.01},
+    "topk of 25%": {"communication_hook": "topk", "topk_ratio": 0.25},
+    "topk of 1%": {"communication_hook": "topk", "topk_ratio": 0.01},
     "powersgd of rank 4": {"communication_hook": "powersgd", "powersgd_rank": 4},
     "powersgd of rank 1": {"communication_hook": "powersgd", "powersgd_rank": 1},
 }
@@ -89,7 +97,7 @@ def losses_table(optimizers: list[str], cases: list[str], seeds: int, steps: int
         row = []
         for column in columns:
             above = [100 * (loss / whole - 1) for loss, whole in zip(column[name], column["none"], strict=True)]
-            row.append(f"{fmean(above):+.1f} ± {stdev(above):.1f} %")
+            row.append(f"{fmean(above):+.1f} ± {stdev(above):.1f}%")
         print(f"| {name} | " + " | ".join(row) + " |")
 
 
@@ -108,7 +116,7 @@ def updates_table(lr: float, steps: int) -> None:
     hooks: dict[str, Compressed] = {}
     for kind in (Int8, TopK):
         for feedback in (True, False):
-            title = {Int8: "int8", TopK: "topk of 1 %"}[kind] + ("" if feedback else FORGETS)
+            title = {Int8: "int8", TopK: "topk of 1%"}[kind] + ("" if feedback else FORGETS)
             hooks[title] = kind(None, own, feedback)
             if kind is TopK:
                 hooks[title].ratio = 0.01  # type: ignore[attr-defined]
@@ -146,7 +154,22 @@ def updates_table(lr: float, steps: int) -> None:
         optimizer.step()
     print("| hook | sum of gradients | first moment | AdamW's update |\n|---|---|---|---|")
     for name, rows in apart.items():
-        print(f"| {name} | " + " | ".join(f"{100 * fmean(column):.2f} %" for column in zip(*rows, strict=True)) + " |")
+        print(f"| {name} | " + " | ".join(f"{100 * fmean(column):.2f}%" for column in zip(*rows, strict=True)) + " |")
+
+
+def memory_table() -> None:
+    """Print the third table."""
+    job = [override for override in tiers.MODEL if not override.startswith("strategy=")]
+    print("| hook | peak above `none`, MiB | by the plan, MiB |\n|---|---|---|")
+    before = (0, 0)
+    for kind in ("none", "bf16", "int8", "topk", "powersgd"):
+        hook = f"strategy.communication_hook={kind}"
+        planned = planned_job([*job, "strategy=ddp", "model.layers=4", hook], None, 2)
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = run_ranks("tests.dist.tier_ranks:measure", 2, planned.plain, folder, 4, 0, timeout_s=600)
+        measured, expected = max(rank["peak_bytes"] for rank in ranks), closed_form(planned.config, 2).memory.peak_bytes
+        before = (measured, expected) if kind == "none" else before
+        print(f"| {kind} | {(measured - before[0]) / 2**20:.1f} | {(expected - before[1]) / 2**20:.1f} |", flush=True)
 
 
 def main() -> None:
@@ -157,9 +180,12 @@ def main() -> None:
     parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS)[:3])
     parser.add_argument("--hooks", nargs="+", choices=HOOKS, default=list(HOOKS))
     parser.add_argument("--updates", action="store_true")
+    parser.add_argument("--memory", action="store_true")
     parser.add_argument("--lr", type=float, default=1e-2, help="of --updates")
     arguments = parser.parse_args()
-    if arguments.updates:
+    if arguments.memory:
+        memory_table()
+    elif arguments.updates:
         updates_table(arguments.lr, arguments.steps)
     else:
         cases = [name for name in CASES if name.removesuffix(FORGETS) in arguments.hooks]

@@ -4,8 +4,9 @@
 
 Every round starts each side once, as a run of 2 ranks on the CPU, one after the other, so that noise of the machine
 hits all alike. Ratios to dtk's side of the same row are taken round by round; their median is printed, and the range of
-the rounds where they differ. Processor time is that of rank 0 from step to step, all its threads; where others use the
-machine it says more than the step time. The bytes are those that a step declares; tests hold them against what is sent.
+the rounds where they differ. Every other round takes the sides in the reverse order. Where others use the machine, the
+step time is that of waiting for a core; the processor time of rank 0 from step to step, all its threads, says what a
+side itself takes. The bytes are those that a step declares; tests hold them against what is sent.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,12 @@ from dtk.train.callbacks import Callback
 
 ROWS = {
     "zero1": ["deepspeed_zero1"],
-    "zero2": ["deepspeed_zero2", "zero2 engine=accelerate"],
+    "zero2": ["deepspeed_zero2", "deepspeed_zero3", "zero2 engine=accelerate"],
+    "zero2 strategy.blocks_per_unit=0": ["deepspeed_zero2"],
     "fsdp": ["deepspeed_zero3", "fsdp engine=accelerate"],
     "ddp": ["ddp engine=accelerate"],
 }
-"""dtk's own side -> others that keep states alike."""
+"""dtk's own side -> others that keep states alike, or send alike: stage 3 gathers small models once, as zero2 does."""
 FIGURES = {
     "step_time_s": "step time",
     "processor_s": "processor time",
@@ -47,7 +50,7 @@ class ProcessorTime(Callback):
 
     def at_end(self, training: Any) -> None:
         """Log the median."""
-        each = [after - before for before, after in zip(self.taken[1:], self.taken[2:], strict=False)]
+        each = [after - before for before, after in pairwise(self.taken[1:])]
         training.log(len(self.taken), processor_s=statistics.median(each))
 
 
@@ -64,7 +67,7 @@ def measured(side: str, arguments: argparse.Namespace) -> dict[str, float]:
         (run,) = Path(folder).iterdir()
         figures = json.loads((run / "summary.json").read_text())["figures"]
         logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    figures["processor_s"] = next(record["processor_s"] for record in logged if "processor_s" in record)
+    figures |= next(record for record in logged if "processor_s" in record)
     return {name: float(figures[name]) for name in FIGURES}
 
 
@@ -79,12 +82,18 @@ def main() -> None:
     parser.add_argument("--model", default="gpt2_tiny")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     arguments = parser.parse_args()
-    sides = [side for own, others in ROWS.items() for side in (own, *others)]
-    rounds = [{side: measured(side, arguments) for side in sides} for _ in range(arguments.rounds)]
+    rows = {own: ROWS[own] for own in arguments.rows}
+    sides = list(dict.fromkeys(side for own, others in rows.items() for side in (own, *others)))
+    rounds = []
+    for number in range(arguments.rounds):
+        order = reversed(sides) if number % 2 else sides
+        rounds.append({side: measured(side, arguments) for side in order})
+        print(f"round {number + 1} of {arguments.rounds}", rounds[-1], file=sys.stderr, flush=True)
     print("| other | dtk | " + " | ".join(f"{title}, dtk / other" for title in FIGURES.values()) + " |")
     print("|---|---|" + "---|" * len(FIGURES))
-    for own, others in ROWS.items():
+    for own, others in rows.items():
         for other in others:
             ratios = [compared([each[own][name] / each[other][name] for each in rounds]) for name in FIGURES]
             print(f"| {other} | {own} | " + " | ".join(ratios) + " |")

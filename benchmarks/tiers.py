@@ -44,7 +44,7 @@ def run(tier: list[str], layers: int, folder: str, steps: int, limit_bytes: int 
     """Return the job, and what its ranks measured."""
     place = [f"strategy.offload_folder={folder}"] if FILE[0] in tier else []
     job = planned_job([*MODEL, *tier, *place, f"model.layers={layers}"], None, RANKS)
-    ranks = run_ranks("tests.dist.tier_ranks:measure", RANKS, job.plain, folder, steps, limit_bytes, timeout_s=300)
+    ranks = run_ranks("tests.dist.tier_ranks:measure", RANKS, job.plain, folder, steps, limit_bytes, timeout_s=1800)
     return job, ranks
 
 
@@ -55,6 +55,7 @@ def largest(tier: list[str], folder: str, limit_bytes: int, most: int) -> tuple[
         try:
             run(tier, layers, folder, 2, limit_bytes)
         except subprocess.TimeoutExpired:  # A thread of gloo that gets no memory ends without a word.
+            print(f"{layers} blocks: no answer in half an hour, counted as no memory", file=sys.stderr)
             return False
         except AssertionError as error:
             if (

@@ -259,12 +259,9 @@ class PowerSGD(ErrorFeedback):
             power.q_memory_dict[number], power.p_memory_dict[number] = torch.cat(factors), factors[0].new_empty(rows)
 
         def keep(done: Future[torch.Tensor]) -> torch.Tensor:
-            if errors:
-                error = power.error_dict.pop(number)
-                torch._foreach_copy_(errors, list(torch.split(error, [len(part) for part in errors])))
-            if factors:
-                last = power.q_memory_dict.pop(number)
-                torch._foreach_copy_(factors, list(torch.split(last, [len(part) for part in factors])))
+            for parts, memory in ((errors, power.error_dict), (factors, power.q_memory_dict)):
+                if parts:
+                    torch._foreach_copy_(parts, list(torch.split(memory.pop(number), [len(part) for part in parts])))
             power.p_memory_dict.pop(number, None)
             return done.value()  # type: ignore[no-any-return]
 

@@ -165,8 +165,7 @@ class DeepSpeedConfig(StrategyConfig):
             DtkError: it is no such number.
         """
         value = self._file().get(f"zero_optimization.{key}", AUTO)
-        if value == AUTO:
-            return int(table_beside(__file__)["tuned"][key])
+        value = table_beside(__file__)["tuned"][key] if value == AUTO else value
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
             what = f"zero_optimization.{key}={_text(value)} in strategy.config={self.config} is no number of elements"
             raise DtkError(what, fix='write a number, or "auto"')

@@ -47,6 +47,7 @@ def test_without_a_record_of_origins_the_run_itself_is_named(folder: RunPaths, t
     ("files", "message"),
     [
         ({}, "is not a run folder of dtk: config.yaml: No such file or directory"),
+        ({"global_step5": ""}, "is not a run folder of dtk: DeepSpeed wrote it, and its files are pickles"),
         ({"config.yaml": "a: [", "overrides.yaml": "[]"}, "is not a run folder of dtk: "),
         ({"config.yaml": "[]", "overrides.yaml": "[]"}, "config.yaml or overrides.yaml is not what dtk wrote"),
         ({"config.yaml": "{}", "overrides.yaml": "[3]"}, "config.yaml or overrides.yaml is not what dtk wrote"),
