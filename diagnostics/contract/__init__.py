@@ -1,1 +1,1 @@
-"""What writers, readers, causes and reports share: the run folder's layout, findings, names. Standard library only."""
+"""What writers, readers, causes and reports share: the run folder's layout, findings, names. Imports no other layer."""

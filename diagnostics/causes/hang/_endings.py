@@ -93,7 +93,7 @@ def confirmed(stall: Stall, case: FirstEndings, words: Callable[..., Text], conf
     job, last = stall.job, _parts.last_places(case.last)
     shown = tuple(place for end in case.endings[:4] for place in _place(end)) or last
     gave_up = _place(case.gave_up) if case.gave_up else ()
-    gave_up_at = replace(gave_up[0], does="waits here") if gave_up else None
+    gave_up_at = replace(gave_up[0], does=_parts.says("waits_here")) if gave_up else None
     step = next((end.step for end in case.endings if end.step is not None), None)
     beside = gave_up_at and gave_up_at.rank not in {place.rank for place in shown}
     return _parts.confirmed(

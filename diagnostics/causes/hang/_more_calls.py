@@ -10,7 +10,7 @@ from diagnostics.contract.findings import Facts, Finding
 def more_calls(stall: Stall, case: MoreCalls, facts: Facts, confidence: float) -> Finding:
     """Return the finding with the first additional call and the last one of the ranks that ended."""
     first, there, exited = case.extra[0], case.there, ended_in_order(stall.endings)
-    last = f"{'made' if case.agreeing else 'ended after'} {there.text} (#{there.seq})"
+    last = _parts.says("made_last" if case.agreeing else "ended_after", call=there)
     return _parts.confirmed(
         stall.job,
         facts,

@@ -38,7 +38,7 @@ def decide(stall: Stall) -> Finding:
         victims=others,
         group=_parts.group(job.survey, case.key),
         position=case.position,
-        where=(*seen, *_parts.where(case.rank, case.call, "arrives late here")),
+        where=(*seen, *_parts.where(case.rank, case.call, _parts.says("arrives_late"))),
         cost=Cost(round(case.lost_s, 2), "s blocked"),
         evidence=tuple(EvidenceItem("inspector", file, _TEXTS.phrase("times")) for file in case.files),
     )

@@ -1,0 +1,62 @@
+"""`hang.rendezvous`: ranks that wait in init_process_group for others, and a rendezvous that failed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnostics.analysis.stall.blameless import StartupFailed
+from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.hang.rendezvous import CAUSE
+from diagnostics.contract.findings import Finding, text_of
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, Frame, LogFact
+from tests.unit.diagnostics.analysis.calls import fact, job, waiting
+
+
+def start(rank: int, state: str, lasted_s: float, worked_s: float, world: int = 3) -> LogFact:
+    """As a rank writes it under `dtk watch`: in this state for so long, and so long since it last moved or worked."""
+    fields: dict[str, Any] = {"state": state, "nranks": world, "alive_s": 1e9, "since_s": 1e9 - lasted_s}
+    fields |= {"worked_s": 1e9 - worked_s, "frames": (Frame("/w/train.py", 4 + rank, "setup"),)}
+    return LogFact("start", rank, f"start/rank_{rank:05d}.json", 0, f"rank {rank} is {state}", fields, 1e9)
+
+
+def decided(*facts: LogFact) -> Finding:
+    (finding,) = CAUSE.decide(explain(Evidence(Path("job"), Limits(), facts=list(facts), world_size=3)))
+    return finding
+
+
+def test_a_rank_that_stands_still_before_the_group_is_blamed() -> None:
+    finding = decided(start(0, "meets", 40, 40), start(1, "started", 50, 50), start(2, "meets", 30, 30))
+    assert (finding.status, finding.ranks, finding.victims) == ("confirmed", (1,), (0, 2))
+    assert finding.cost is not None and (finding.cost.value, finding.cost.unit) == (40.0, "s blocked")
+    assert (finding.where[0].rank, finding.where[0].line) == (1, 5)
+
+
+def test_a_rank_at_work_on_its_way_is_late_and_nobody_is_blamed() -> None:
+    finding = decided(start(0, "meets", 40, 40), start(1, "started", 50, 0), start(2, "meets", 30, 30))
+    assert (finding.status, finding.ranks, finding.victims) == ("undecided", (), (0, 2))
+
+
+def test_a_rank_that_left_nothing_is_named() -> None:
+    finding = decided(start(0, "meets", 40, 40), start(1, "meets", 40, 40))
+    assert finding.status == "undecided" and "rank 2" in text_of(finding).summary
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ([fact("rendezvous_timeout", 1, text="timed out after 900 s.")], "Start-up never completed: timed out"),
+        ([fact("port_in_use", 0, text="address in use")], "Start-up never completed: address in use"),
+        ([fact("store_barrier", 0, text="5 joined", joined=5, size=4)], "More processes joined a group than it has"),
+    ],
+)
+def test_what_failed_decides_the_words(facts: list[LogFact], words: str) -> None:
+    (finding,) = CAUSE.decide(Stall(job({}, 2), startup=StartupFailed(tuple(facts))))
+    assert (finding.status, finding.ranks) == ("confirmed", ()) and finding.victims == (facts[0].rank,)
+    assert text_of(finding).summary.startswith(words)
+
+
+def test_ranks_that_issued_collectives_had_met() -> None:
+    (finding,) = CAUSE.decide(Stall(job({rank: waiting(2) for rank in range(2)}, 2)))
+    assert finding.status == "undecided" and finding.victims == (0, 1)
