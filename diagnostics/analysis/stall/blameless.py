@@ -125,8 +125,7 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
     # Others may still come to a barrier of the store, unless more than its group has ranks did.
     hoped = [one for one in job.evidence.facts if "waits" in one.fields and one.fields["joined"] <= one.fields["size"]]
     of_start = (fact for fact in job.evidence.facts if fact.kind in _STARTUP or _is_of_rendezvous(fact))
-    facts = tuple(fact for fact in of_start if (fact.file, fact.line) not in met and fact not in hoped)
-    facts = facts or tuple(_unmet(job))
+    facts = tuple(one for one in of_start if (one.file, one.line) not in met and one not in hoped) or tuple(_unmet(job))
     # Errors of the store or the network are what a failed start-up raises; any other traceback has a cause of its own.
     unrelated = [end for end in job.endings.values() if end.kind in {"raised", "oom", "killed"} and end.frames]
     if any(not any(part in end.type for part in ("Timeout", "Network", "Store")) for end in unrelated):
@@ -136,8 +135,9 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
 
 def _is_of_rendezvous(fact: LogFact) -> bool:
     """Whether the launcher failed before it had started any rank."""
-    is_its_own = fact.kind == "launcher_error"
-    return is_its_own and (fact.fields["type"].startswith("Rendezvous") or _meets(fact.fields["frames"]))
+    if fact.kind != "launcher_error" or any(at.function == "num_nodes_waiting" for at in fact.fields["frames"]):
+        return False  # torchrun looks for nodes that wait while its ranks run.
+    return fact.fields["type"].startswith("Rendezvous") or _meets(fact.fields["frames"])
 
 
 def _meets(frames: Iterable[Frame]) -> bool:

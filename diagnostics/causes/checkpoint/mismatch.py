@@ -44,7 +44,7 @@ def _words(
         finding,
         "prefix" if prefix else "sizes" if sizes else "usual",
         who=finding.ranks or "the program",
-        differs=parts or [error],
+        differs=parts or [error.rstrip(".")],
         side=side,
         other={"model": "checkpoint", "checkpoint": "model"}[side],
         prefix=prefix.removeprefix("-"),
@@ -65,9 +65,7 @@ def decide(evidence: Evidence) -> Finding:
     missing, unexpected = lists.get("Missing", []), lists.get("Unexpected", [])
     sizes = [(match["key"], match["saved"], match["own"]) for match in _SIZE.finditer(message)]
     own = next((frame for error in errors for frame in error.frames if not is_library(frame.file)), None)
-    items = [
-        EvidenceItem("error", error.file, shortened(error.message, 200), error.line or None) for error in errors[:4]
-    ]
+    items = [EvidenceItem("error", at.file, shortened(at.message, 200), at.line or None) for at in errors[:4]]
     items += [EvidenceItem("log", fact.file, fact.text, fact.line) for fact in keys[:4]]
     ranks = {error.rank for error in errors} | {fact.rank for fact in keys}
     return Finding(

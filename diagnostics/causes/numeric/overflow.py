@@ -33,7 +33,7 @@ def decide(job: PrintedSteps) -> Finding:
             [*said, "usual"],
             count=case.count if case else 0,
             scale=case.scale if case else 0.0,
-            error=shortened(error.message, 160) if error else "",
+            error=shortened(error.message, 160).rstrip(".") if error else "",
         ),
         confidence=0.95 if error is not None else 0.9,
         victims=tuple(sorted({error.rank for error in gave_up if error.rank is not None})),

@@ -163,7 +163,7 @@ class Streams(Struct):
             return
         at = f"{error.frames[0].file}:{error.frames[0].line}" if error.frames else ""
         fields = {"type": error.type, "message": error.message[:TEXT], "at": at, "frames": error.frames}
-        text = f"{error.type}: {error.message}"[:TEXT]
+        text = f"{error.type}: {error.message}"[:TEXT].removesuffix(": ")
         self.read.facts.append(LogFact(kind, rank, self.read.file, line, text, fields))
 
     def _keep(self, stream: _Stream, end: bool = False) -> None:

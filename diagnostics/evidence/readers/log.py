@@ -75,8 +75,8 @@ _FIRST_ONLY = {"non_finite_loss"}
 """Kinds that are told anew at each step once they began: the first line of each rank is kept, the others counted."""
 _OTHERS = (*STRUCTURE, *_MISSING, HEAD, _RESTARTS)
 WORDS = tuple(dict.fromkeys((*(pattern.word for pattern in TABLE), *(word.encode() for word in _OTHERS))))
-_WATCHDOG = "ProcessGroupNCCL"
-"""Stands in every line of torch's watchdog that may be folded."""
+_WATCHDOG = ("ProcessGroupNCCL", "Watchdog caught")
+"""One stands in every line of torch's watchdog that may be folded."""
 _BY_WORD: dict[str, list[Pattern]] = {}
 for _pattern in TABLE:
     _BY_WORD.setdefault(_pattern.word.decode(), []).append(_pattern)
@@ -119,7 +119,10 @@ class _Scan(Struct):
     def feed(self, line: Line) -> None:
         """One line of interest."""
         if self.wrapped is not None and not line.stream and len(self.wrapped.text) < MATCHED:
-            line = self.wrapped._replace(text=f"{self.wrapped.text.rstrip()} {line.text.strip()}")
+            before = self.wrapped.text
+            texts = f"{before.rstrip()} {line.text.strip()}".replace("( ", "("), before + line.text
+            told = (text for text in texts for one in TABLE if one.word.decode() in text and one.regex.search(text))
+            line = self.wrapped._replace(text=next(told, texts[0]))  # Terminals fold in the middle of a word.
         self.wrapped = None
         line = self._without_prefix(line)
         rank = self.rank if line.rank is None else line.rank
@@ -148,7 +151,7 @@ class _Scan(Struct):
             # The frames of a collective that timed out are on lines without a prefix.
             self._add("collective_stack", self.collective.rank, line, place)
         matched = [self._match(patterns, line, rank) for word, patterns in _BY_WORD.items() if word in line.text]
-        if matched and not any(matched) and _WATCHDOG in line.text:
+        if matched and not any(matched) and any(word in line.text for word in _WATCHDOG):
             self.wrapped, self.following = line, max(self.following, 1)
 
     def _without_prefix(self, line: Line) -> Line:
@@ -164,15 +167,11 @@ class _Scan(Struct):
 
     def _last_error(self, line: Line, rank: int | None) -> None:
         """NCCL's own words, behind `Last error:` or in the line after it."""
-        if self.last_error and line.text.strip():
-            self._add("nccl_last_error", rank, line, {"error": line.text.strip()[:TEXT]})
-        self.last_error = False  # It may be empty.
-        if line.text.startswith("Last error:"):
-            rest = line.text.removeprefix("Last error:").strip()
-            if rest:
-                self._add("nccl_last_error", rank, line, {"error": rest[:TEXT]})
-            else:
-                self.last_error, self.following = True, max(self.following, 1)
+        begins, words = line.text.startswith("Last error:"), line.text.removeprefix("Last error:").strip()
+        if words and (begins or self.last_error):
+            self._add("nccl_last_error", rank, line, {"error": words[:TEXT]})
+        self.last_error = begins and not words  # The line after it may be empty.
+        self.following = max(self.following, int(self.last_error))
 
     def _match(self, patterns: list[Pattern], line: Line, rank: int | None) -> bool:
         for pattern in patterns:

@@ -256,6 +256,12 @@ def test_start_up_that_never_completed(tmp_path: Path) -> None:
     assert confirmed(evidence(tmp_path, facts=facts, world_size=2)) == [("rendezvous", ())]
 
 
+def test_torchrun_that_looks_for_nodes_has_started_its_ranks(tmp_path: Path) -> None:
+    told = {"type": "RendezvousClosedError", "frames": (Frame("torch/elastic.py", 9, "num_nodes_waiting"),)}
+    facts = [LogFact("launcher_error", None, "log", 1, "RendezvousClosedError", told)]
+    assert confirmed(evidence(tmp_path, facts=facts, world_size=2)) == []
+
+
 def test_a_late_rank_is_a_straggler_when_everything_completed(tmp_path: Path) -> None:
     slow = Op(line=10, takes_s=0.5)
     assert diagnose(tmp_path, job(4, STEP * 6, {1: [slow, B] * 6})) == [("straggler", (1,))]

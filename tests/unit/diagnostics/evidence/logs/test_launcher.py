@@ -76,6 +76,8 @@ def test_a_rank_that_is_listed_twice_on_one_line_is_one():
     [
         ("Fatal Python error: Segmentation fault", "SIGSEGV"),
         ("Fatal Python error: Aborted", "SIGABRT"),
+        ("*** SIGSEGV received at time=1741149596 on cpu 63 ***", "SIGSEGV"),
+        ("**Killed**", "SIGKILL"),
         ("Fatal Python error: Floating-point exception", "SIGFPE"),
         ("Fatal Python error: _Py_CheckFunctionResult: a function returned NULL", None),
     ],

@@ -37,6 +37,7 @@ def only(steps):
         ("epoch 001:  7 / 100 loss=2.5, num_updates=7, gnorm=1.5, loss_scale=128", "fairseq", 7, 2.5, 1.5, 128.0),
         ("Epoch(train) [1][  7/100]  lr: 1e-2  eta: 0:01  loss: 2.5000  grad_norm: 1.5", "MMEngine", 7, 2.5, 1.5, NAN),
         ("Iter [7/100] lr: 1e-2, eta: 0:01, loss: 2.5, grad_norm: 1.5", "mmcv", 7, 2.5, 1.5, NAN),
+        ("Epoch [1][7/30]\tlr: 1e-2, loss/a: 0.1, loss: 2.5, grad_norm: 1.5", "mmcv", 7, 2.5, 1.5, NAN),
         ("Epoch 0:  7%|#  | 7/100 [00:01<00:10, v_num=0, train_loss_step=2.5]", "Lightning", 7, 2.5, NAN, NAN),
         ("step: 7  loss: 2.5  grad_norm: 1.5", "step and loss", 7, 2.5, 1.5, NAN),
         ("iter 7: loss 2.5000, time 3ms", "step and loss", 7, 2.5, NAN, NAN),

@@ -69,6 +69,13 @@ def test_a_line_of_the_watchdog_that_something_folded(tmp_path: Path) -> None:
     assert [fact.fields[name] for name in ("work", "last_enqueued", "last_completed")] == [2070, 2082, 2069]
 
 
+@pytest.mark.parametrize("at", ["WorkNC|CL(", "WorkNCCL(|SeqNum", "S|eqNum", "7,| OpType", "OpT|ype=", "(ms|)="])
+def test_a_terminal_folds_wherever_its_line_ends(tmp_path: Path, at: str) -> None:
+    folded = TIMEOUT.replace(at.replace("|", ""), at.replace("|", "\n"))
+    (fact,) = scan(tmp_path / "x.log", f"{folded}\n").facts
+    assert (fact.kind, fact.rank, fact.fields["seq"], fact.fields["op"]) == ("watchdog_timeout", 3, 7, "ALLREDUCE")
+
+
 def test_torchruns_list_of_failures(tmp_path: Path) -> None:
     found = scan(tmp_path / "x.log", TORCHRUN)
     errors = {error.rank: error for error in found.errors}
