@@ -1,7 +1,7 @@
 """How ranks, counts, bytes and seconds are written, everywhere. Knows no evidence and no finding."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from string import Formatter
 from typing import Any
 
@@ -34,9 +34,10 @@ def ranks_spoken(ranks: Iterable[int]) -> str:
     return _plural(numbers) + joined(parts)
 
 
-def joined(parts: Sequence[str]) -> str:
+def joined(parts: Iterable[object], word: str = "and") -> str:
     """Join the parts as in `a`, `a and b` or `a, b and c`."""
-    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1] if parts else ""
+    *rest, last = [*map(str, parts)] or [""]
+    return f"{', '.join(rest)} {word} {last}" if rest else last
 
 
 def numbers_text(ranks: Iterable[int]) -> str:

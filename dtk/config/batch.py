@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from diagnostics.contract.formatting import counted
+from diagnostics.contract.formatting import counted, joined
 from dtk.config.compose import Composed
 from dtk.config.schema import Config
 from dtk.errors import DtkError
@@ -33,9 +33,9 @@ def check_batch(config: Config, world_size: int) -> None:
         raise DtkError(f"{typed}, but {makes}", fix=fix)
     ways = []
     if config.resume is None:
-        ways.append(f"train.global_batch_size={_listed(plan.nearest_global_batch_sizes())}")
+        ways.append(f"train.global_batch_size={joined(plan.nearest_global_batch_sizes(), 'or')}")
     if micro := plan.nearest_micro_batch_sizes():
-        ways.append(f"train.micro_batch_size={_listed(micro)}")
+        ways.append(f"train.micro_batch_size={joined(micro, 'or')}")
     total, ranks = plan.global_batch_size, counted(plan.dp_size, "rank")
     relation = "is less than" if total < plan.dp_size * plan.micro_batch_size else "does not divide into"
     what = f"train.global_batch_size={total} {relation} {ranks} x train.micro_batch_size={plan.micro_batch_size}"
@@ -57,7 +57,7 @@ def settle(composed: Composed, world_size: int) -> Composed:
         chosen = plan.chosen_micro_batch_size(composed.config.parallel.pp)
     if chosen is None:
         what = f"train.global_batch_size={plan.global_batch_size} does not divide over {counted(plan.dp_size, 'rank')}"
-        nearest = f"use train.global_batch_size={_listed(plan.nearest_global_batch_sizes())}"
+        nearest = f"use train.global_batch_size={joined(plan.nearest_global_batch_sizes(), 'or')}"
         raise DtkError(what, fix=_fewer_ranks(plan) if composed.config.resume else nearest)
     return composed.with_train(micro_batch_size=chosen)
 
@@ -67,8 +67,3 @@ def _fewer_ranks(plan: BatchPlan) -> str:
     ranks = plan.fewer_ranks()
     again = "" if replace(plan, dp_size=ranks).is_whole else " train.micro_batch_size=0"
     return f"the global batch cannot change in a resumed run, so use fewer ranks: launcher.nproc={ranks}{again}"
-
-
-def _listed(numbers: list[int]) -> str:
-    *rest, last = map(str, numbers)
-    return f"{', '.join(rest)} or {last}" if rest else last

@@ -11,6 +11,7 @@ import types
 from collections.abc import Iterator
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from diagnostics.contract.formatting import joined
 from dtk.config.schema import KINDS, Config
 from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
@@ -150,7 +151,7 @@ def _describe(hint: Any) -> str:
             names.append(f"a {kind}" + (f" of {_describe(inner)}" if inner is not Any else ""))
         else:
             names.append(_NAMES[member])
-    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return joined(names, "or")
 
 
 def _wrong_type(value: Any, hint: Any, path: str) -> DtkError:

@@ -62,8 +62,7 @@ def _fit(facts: dict[str, Any], driver: str, runs: tuple[int, int]) -> Iterator[
 
 def _runs(name: str, major: int, minor: int) -> bool:
     """Whether code for `sm_80` or `compute_90a` runs on a device: same major, or PTX of an older one."""
-    match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
-    if match is None:
+    if (match := re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)) is None:
         return False
     kind, built, special = match[1], (int(match[2]), int(match[3])), match[4]
     if special == "a":  # Code for one architecture alone.

@@ -4,12 +4,12 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from dtk.doctor.model import Check, Finding, Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
 from dtk.launch.processes import free_port
+from dtk.nccl.machine import line_of
 
 TOPIC = "network"
 INTERFACES = Path("/sys/class/net")
@@ -75,7 +75,8 @@ def _why(error: OSError) -> str:
 def judge_interfaces(folder: Path, several_nodes: bool) -> Result:
     """Interfaces that are up, and those that variables name; `folder` has the form of /sys/class/net."""
     try:
-        flags = {path.name: int(_read(path / "flags") or "0", 16) for path in sorted(folder.iterdir()) if path.is_dir()}
+        paths = sorted(path for path in folder.iterdir() if path.is_dir())
+        flags = {path.name: int(line_of(path / "flags") or "0", 16) for path in paths}
     except OSError:
         return not_applicable(f"{folder} is not there: this is not Linux")
     up = [name for name, bits in flags.items() if bits & UP]
@@ -106,7 +107,7 @@ def _about(path: Path) -> dict[str, int | None]:
     """Speed, MTU and counters of one interface; null where it does not tell."""
     names = {"speed_mbit_per_s": "speed", "mtu": "mtu"}
     names |= {f"{way}_{what}": f"statistics/{way}_{what}" for way in ("rx", "tx") for what in ("packets", "errors")}
-    texts = {key: _read(path / file) or "" for key, file in names.items()}  # -1 = unknown.
+    texts = {key: line_of(path / file) for key, file in names.items()}  # -1 = unknown.
     return {key: int(text) if text.isdigit() else None for key, text in texts.items()}
 
 
@@ -124,13 +125,6 @@ def _named(variable: str, flags: dict[str, int]) -> Iterator[Finding]:
             yield found("no_such_interface", variable=variable, value=value, wanted=w, there=there)
         if names and not any(flags[name] & UP for name in names):
             yield found("interface_down", variable=variable, value=value, name=names[0])
-
-
-def _read(path: Path) -> str | None:
-    """First line of a file of the kernel; None when it does not answer (an interface that is down has no speed)."""
-    with suppress(OSError):
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    return None
 
 
 def ports(scope: Scope) -> Result:

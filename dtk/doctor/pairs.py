@@ -72,12 +72,8 @@ def copies(scope: Scope) -> Result:
     if count < 2:
         reason = torch.reason or torch.facts.get("cuda_error")
         return not_applicable(reason or ("one GPU has no peer" if count else "torch sees no CUDA device"))
-    return judge_copies(copy_all([f"cuda:{i}" for i in range(count)], scope.timeout_s))
-
-
-def copy_all(devices: list[str], timeout_s: float) -> ChildOutput:
-    """Copy between all devices in a process of its own; lines as `dtk.doctor.copying` prints them."""
-    return run_child(["-m", "dtk.doctor.copying", *devices], timeout_s)
+    devices = [f"cuda:{i}" for i in range(count)]
+    return judge_copies(run_child(["-m", "dtk.doctor.copying", *devices], scope.timeout_s))
 
 
 def judge_copies(output: ChildOutput) -> Result:

@@ -74,8 +74,7 @@ def read_log(path: Path) -> str:
 
 def parse(line: str) -> Event | None:
     """Return one line of /dev/kmsg (`6,1234,5678901,-;text`, time in us since boot) as an Xid, if it is one."""
-    match = XID.search(line)
-    if match is None:
+    if (match := XID.search(line)) is None:
         return None
     head = line.split(";", 1)[0].split(",")
     age_s = None

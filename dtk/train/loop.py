@@ -35,7 +35,7 @@ from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.evaluation import evaluate
 from dtk.train.optimizer import clip_factor, set_learning_rate
 from dtk.train.progress import Measures, Progress, say
-from dtk.train.runner import seed_random
+from dtk.train.random_state import seed_random
 from dtk.train.schedule import Schedule, learning_rate
 from dtk.train.setup import Parts
 

@@ -2,19 +2,16 @@
 of `dtk.train.pipeline`, is given micro-batches and returns sums.
 """
 
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dtk.config.schema import MoEConfig
 from dtk.data.dataset import Batch
-from dtk.data.sampler import STEP, mix64
 from dtk.dimensions.cp import Part
 from dtk.parallel.context import Context
 from dtk.parallel.control import sum_over_ranks
@@ -138,24 +135,3 @@ def own_part(part: Part | None, batch: Batch, device: torch.device) -> tuple[Bat
     if part is None:
         return batch, {}
     return part.own(batch), {"positions": part.positions(batch).to(device, non_blocking=True)}
-
-
-def seed_random(seed: int, step: int, dp_rank: int, micro_batch: int) -> None:
-    """Seed Python's, numpy's and torch's generators (CPU and CUDA) for the forward pass of one micro-batch.
-
-    So a model that draws random numbers (dropout) draws the same ones again in a resumed run. Ranks that share one
-    data coordinate (tensor or pipeline parallel) draw alike, so that what they hold twice stays equal.
-
-    Args:
-        seed: of the run.
-        step: finished optimizer steps.
-        dp_rank: data-parallel coordinate of this rank.
-        micro_batch: its number within the step, from 0.
-    """
-    state = np.zeros(1, dtype=np.uint64)
-    for part in (seed, step, dp_rank, micro_batch):
-        state = mix64(state ^ mix64(np.array([part], dtype=np.uint64)) + STEP)
-    value = int(state[0])
-    random.seed(value)
-    np.random.seed(value % 2**32)
-    torch.manual_seed(value)

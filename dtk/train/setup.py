@@ -96,24 +96,22 @@ def set_up(
 
         runner = Accumulate(strategy, model, wrapped, task, tokens, declare, loads)
     else:
-        pipeline, first = config.parallel.pipeline(1), context.mesh.coordinate(context.rank)["pp"]
-        cuts = config.parallel.stage_blocks(len(blocks_of(model)))
-        stages = {}
-        for number in range(first, pipeline.stages, pipeline.ranks):
-            part = cut(model if number == first else (make or _model)(config), number, cuts)
-            stages[number] = spread(part, cuts[number].start)
-        wrapped = model = joined([stage.model for stage in stages.values()])
-        runner = _pipelined(config, strategy, stages, cuts, task, tokens, loads)
+        runner = _pipelined(config, strategy, model, make or _model, spread, task, tokens, loads)
+        wrapped = model = joined([stage.model for stage in runner.stages.values()])
+    optimizer = _optimizer(config, strategy, model)
+    return Parts(model, wrapped, strategy, optimizer, parameter_count, runner, task, flops_per_token)
+
+
+def _optimizer(config: Config, strategy: Strategy, model: nn.Module) -> Optimizer:
+    """Build the optimizer of this rank's parameters, whose states lie in a tier of memory where `offload` says so."""
     build = recipe(config.optimizer, model.parameters(), config.allow_targets)
     groups, tier = parameter_groups(model, config.optimizer.weight_decay), strategy.tier
     paged = build if tier is None else tier.paged(build)
-    if config.optimizer.in_backward:
-        optimizer: Optimizer = InBackward(groups, paged)
-    else:
-        optimizer = strategy.build_optimizer(groups, paged)
+    in_backward = config.optimizer.in_backward
+    optimizer = InBackward(groups, paged) if in_backward else strategy.build_optimizer(groups, paged)
     if tier is not None:
         tier.reserve(owned_parameters(optimizer), build)
-    return Parts(model, wrapped, strategy, optimizer, parameter_count, runner, task, flops_per_token)
+    return optimizer
 
 
 def _spread(
@@ -156,14 +154,20 @@ def _model(config: Config) -> nn.Module:
 def _pipelined(
     config: Config,
     strategy: Strategy,
-    stages: dict[int, Stage],
-    cuts: Sequence[range],
+    model: nn.Module,
+    make: Callable[[Config], nn.Module],
+    spread: Callable[[nn.Module, int], Stage],
     task: Task,
     tokens: cp.Part | None,
     loads: ExpertLoads | None,
 ) -> Pipelined:
-    """Connect this rank's stages, by their number, with those of the other ranks."""
+    """Cut this rank's stages, each out of a whole model, spread them, and connect them with those of other ranks."""
     context, axis, parallel = strategy.context, strategy.axes["pp"], config.parallel
+    pipeline, first = parallel.pipeline(1), context.mesh.coordinate(context.rank)["pp"]
+    cuts, stages = parallel.stage_blocks(len(blocks_of(model))), {}
+    for number in range(first, pipeline.stages, pipeline.ranks):
+        part = cut(model if number == first else make(config), number, cuts)
+        stages[number] = spread(part, cuts[number].start)
     parts = context.mesh.tp if parallel.sequence_parallel else 1
 
     def stream(tokens: Sequence[int]) -> tuple[int, ...]:

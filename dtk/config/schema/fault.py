@@ -47,12 +47,10 @@ class RankFault:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SlowRankFault:
+class SlowRankFault(RankFault):
     """One rank is late in every step from one step on."""
 
-    name: Literal["straggler"] = "straggler"
-    rank: int = 1
-    step: int = 3
+    name: Literal["straggler"] = "straggler"  # type: ignore[assignment]
     delay_s: float = 0.4
 
 

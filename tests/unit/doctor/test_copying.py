@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dtk.doctor import copying, pairs
-from dtk.doctor.children import ChildOutput
+from dtk.doctor.children import ChildOutput, run_child
 
 
 def test_copies_between_devices_are_really_made(capsys):
@@ -18,6 +18,6 @@ def test_copies_between_devices_are_really_made(capsys):
 
 @pytest.mark.extended
 def test_a_copy_to_a_device_that_is_not_there_fails():
-    result = pairs.judge_copies(pairs.copy_all(["cpu", "cuda:99"], 60))
+    result = pairs.judge_copies(run_child(["-m", "dtk.doctor.copying", "cpu", "cuda:99"], 60))
     assert result.status == "failure"
     assert "in the copy from cpu to cuda:99" in result.summary

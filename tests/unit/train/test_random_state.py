@@ -6,7 +6,7 @@ import random
 import numpy as np
 import torch
 
-from dtk.train.runner import seed_random
+from dtk.train.random_state import seed_random
 
 
 def drawn(*place):

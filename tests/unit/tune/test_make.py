@@ -13,8 +13,8 @@ from diagnostics.report.terminal import render
 from dtk.commands.main import main
 from dtk.tune import micro
 from dtk.tune.make import STOPPED, _Job, _searched
-from dtk.tune.model import as_json, document
 from dtk.tune.probe import Probe
+from dtk.tune.report import as_json, document
 from tests.unit.tune.probes import OOM, Place, asked_for, probe, sizes, trials, turned
 
 

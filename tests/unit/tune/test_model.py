@@ -6,7 +6,8 @@ import pytest
 
 from dtk.compare.statistics import Estimate
 from dtk.tune.candidates import Candidate
-from dtk.tune.model import NO_GAIN, Row, TuneReport, as_json, clearly_fastest, row_of
+from dtk.tune.model import NO_GAIN, Row, TuneReport, clearly_fastest, row_of
+from dtk.tune.report import as_json
 from tests.unit.tune.probes import OOM, probe
 
 A, B = Candidate("train.micro_batch_size", "1", present=True), Candidate("train.micro_batch_size", "2")

@@ -2,7 +2,8 @@
 
 from diagnostics.report.terminal import render
 from dtk.tune.candidates import Candidate
-from dtk.tune.model import TuneReport, document, row_of
+from dtk.tune.model import TuneReport, row_of
+from dtk.tune.report import document
 from tests.unit.tune.probes import OOM, probe
 
 
