@@ -3,8 +3,9 @@
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from operator import attrgetter
+from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from diagnostics.analysis.layout import MODEL
 from diagnostics.analysis.step_profile.breakdown import Breakdown, Covers, charge, compatible
@@ -14,7 +15,7 @@ from diagnostics.analysis.step_profile.gaps import Gap, find_gaps, mark_pauses
 from diagnostics.analysis.step_profile.intervals import Interval, total, union
 from diagnostics.analysis.step_profile.phases import Phase, Step, find_steps, window
 from diagnostics.evidence.trace.events import Message
-from diagnostics.evidence.trace.model import GroupInfo, Trace
+from diagnostics.evidence.trace.model import About, Trace
 
 INSIDE = frozenset({"control", *MODEL, *(f"mesh_{name}" for name in MODEL)})
 """Groups whose ranks send each other activations, tokens or a few numbers."""
@@ -94,16 +95,11 @@ class StepProfile(Struct):
     """Backward passes that the optimizer follows before the next one; 0 where the optimizer is not marked."""
 
 
-class RankProfile(Struct):
+class RankProfile(About, kw_only=True):
     """What one rank's trace says."""
 
-    file: str
     rank: int
-    world_size: int | None
-    backend: str
     on_device: bool
-    base_ns: int
-    groups: dict[str, GroupInfo]
     steps: list[StepProfile]
     window: Breakdown
     """Of the whole file."""
@@ -130,14 +126,10 @@ class RankProfile(Struct):
     long_kernels: int
     search_ns: int
     """Spent in the search for unused parameters."""
-    devices: bool
-    """Whether the machine has accelerators."""
     compiled: bool
     """Whether `torch.compile` made some of the kernels."""
-    settings: dict[str, object]
     marked: bool
     """Whether the trace marks its steps."""
-    problems: list[str] = field(default_factory=list)
 
     def state_calls(self) -> list[CallProfile]:
         """Return the collectives that may be of parameters and gradients: not those of groups that divide the model."""
@@ -162,14 +154,10 @@ def profile(trace: Trace) -> RankProfile:
     long = [(end, returned) for start, end, memory, returned in kernels if end - start >= _LONG_NS and not memory]
     blocking = [returned >= end - _CLOCKS_NS for end, returned in long]
     search = {name for name, text in enumerate(trace.names) if TEXT["unused_search"].search(text)}
+    about: dict[str, Any] = {name: getattr(trace, name) for name in About.__struct_fields__}
     return RankProfile(
-        file=trace.file,
-        rank=-1 if trace.rank is None else trace.rank,
-        world_size=trace.world_size,
-        backend=trace.backend,
+        **about | {"rank": -1 if trace.rank is None else trace.rank},
         on_device=trace.on_device,
-        base_ns=trace.base_ns,
-        groups=trace.groups,
         steps=[_step(step, covers, gaps) for step in steps],
         window=covers.breakdown(begin, end),
         outside=max(0, begin - steps[0].host[0]) + max(0, steps[-1].host[1] - end) if trace.on_device else 0,
@@ -188,11 +176,8 @@ def profile(trace: Trace) -> RankProfile:
         blocking=sum(blocking) / len(blocking) if blocking else 0.0,
         long_kernels=len(blocking),
         search_ns=sum(e - s for s, e, n in zip(ops.start, ops.end, ops.name) if n in search) if search else 0,
-        devices=trace.devices,
         compiled=any(map(TEXT["compiled"].search, trace.names)),
-        settings=trace.settings,
         marked=steps[0].number is not None,
-        problems=trace.problems,
     )
 
 

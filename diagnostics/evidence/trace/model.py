@@ -37,8 +37,8 @@ class GroupInfo(Struct):
     size: int = 0
 
 
-class Trace(Struct):
-    """What one rank's trace tells. Indices of spans are those of the columns."""
+class About(Struct):
+    """What a trace says of its rank, beside what ran."""
 
     file: str
     rank: int | None = None
@@ -47,6 +47,16 @@ class Trace(Struct):
     groups: dict[str, GroupInfo] = field(default_factory=dict)
     base_ns: int = 0
     """Since 1970, of time 0 of all spans."""
+    devices: bool = False
+    """Whether the machine has accelerators, as its header says."""
+    settings: dict[str, object] = field(default_factory=dict)
+    """Of the profiler: `with_stack`, `profile_memory`, `record_shapes`."""
+    problems: list[str] = field(default_factory=list)
+
+
+class Trace(About):
+    """What one rank's trace tells. Indices of spans are those of the columns."""
+
     names: list[str] = field(default_factory=list)
     lanes: list[Lane] = field(default_factory=list)
     device: Spans = field(default_factory=Spans)
@@ -71,15 +81,10 @@ class Trace(Struct):
     mark_messages: dict[int, Message] = field(default_factory=dict)
     syncs: Spans = field(default_factory=Spans)
     """Calls of the runtime in which the host waits for the device."""
-    devices: bool = False
-    """Whether the machine has accelerators, as its header says."""
-    settings: dict[str, object] = field(default_factory=dict)
-    """Of the profiler: `with_stack`, `profile_memory`, `record_shapes`."""
     fractional: bool = False
     """Times finer than a microsecond."""
     first_ns: int = 0
     last_ns: int = 0
-    problems: list[str] = field(default_factory=list)
 
     @property
     def on_device(self) -> bool:
