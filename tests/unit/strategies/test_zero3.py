@@ -1,0 +1,26 @@
+"""ZeRO stages by the library DeepSpeed and by torch: the same states are sharded under the same number."""
+
+import pytest
+
+from dtk.parallel.mesh import Mesh
+from dtk.strategies.registry import CONFIG_TYPES
+
+
+@pytest.mark.parametrize(("stage", "more"), [(1, set()), (2, {"parameters"}), (3, set())])
+def test_a_stage_shards_the_same_states_in_both(stage: int, more: set[str]) -> None:
+    """Except that fully_shard, which is dtk's stage 2 as well, shards parameters between steps."""
+    own, library = CONFIG_TYPES[f"zero{stage}"], CONFIG_TYPES[f"deepspeed_zero{stage}"]
+    assert library.stage == stage and library.traits.library == "deepspeed"  # type: ignore[attr-defined]
+    assert "optimizer_state" in own.traits.sharded and set(own.traits.sharded) == more | set(library.traits.sharded)
+    assert own.traits.simplicity < library.traits.simplicity, "the library is the second choice"
+
+
+def test_only_stage_3_can_move_parameters_off_the_device() -> None:
+    movable = {stage: CONFIG_TYPES[f"deepspeed_zero{stage}"].traits.offloads for stage in (1, 2, 3)}
+    assert [stage for stage, states in movable.items() if "parameters" in states] == [3]
+    assert all("optimizer" in states for states in movable.values())
+
+
+def test_ranks_of_stage_1_are_replicas_and_those_of_the_others_are_shards() -> None:
+    meshes = [CONFIG_TYPES[f"zero{stage}"]().mesh(4) for stage in (1, 2, 3)]
+    assert meshes == [Mesh(dp_replicate=4), Mesh(dp_shard=4), Mesh(dp_shard=4)]
