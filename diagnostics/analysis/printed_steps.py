@@ -8,7 +8,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 from diagnostics.evidence.logs.steps import Series, Steps
-from diagnostics.evidence.model import Evidence, RankError, RunEvidence
+from diagnostics.evidence.model import Evidence, RankError
 
 STEPS = ("steps", "trainer_steps", "step_records")
 """Kinds of facts: of a log, of the state that Hugging Face's Trainer saves, of records as JSON lines."""
@@ -113,14 +113,10 @@ def printed_steps(evidence: Evidence) -> PrintedSteps:
         steps: Steps = fact.fields["steps"]
         by_length = sorted(steps.series, key=lambda trainer: (-len(steps.series[trainer].lines), trainer))
         logs += [Printed(fact.file, steps, trainer) for trainer in by_length or [""]]
-    return PrintedSteps(tuple(logs), tuple(evidence.errors), _has_known_task(evidence.run))
-
-
-def _has_known_task(run: RunEvidence | None) -> bool:
-    """Whether the loss is that of a task of dtk: a user's own task or loop may have any, such as a reward."""
-    if run is None or run.manifest.get("launcher") == "own":
-        return False
-    return isinstance(run.get("task.name"), str) and run.get("task._target_") is None
+    run = evidence.run if evidence.run is not None and evidence.run.manifest.get("launcher") != "own" else None
+    # Whether the loss is that of a task of dtk: a user's own task or loop may have any, such as a reward.
+    is_known = run is not None and isinstance(run.get("task.name"), str) and run.get("task._target_") is None
+    return PrintedSteps(tuple(logs), tuple(evidence.errors), is_known)
 
 
 def skipped_to_the_end(log: Printed) -> Skipped | None:

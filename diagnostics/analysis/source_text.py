@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.stacks.source_file import source
 
@@ -13,6 +14,7 @@ Place = Literal["inside", "leaves", "outside", "no loop", "unknown"]
 """In the same loop; in it, and then out of it by `break` or `return`; behind or before it; there is none."""
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_ONE_RANK = patterns_beside(__file__)["one_rank"]
 _CLOCK_S = 1.0  # A file may look this much younger than the call by the clocks of a shared file system.
 
 
@@ -49,73 +51,54 @@ def place(file: str, inside: Iterable[int], line: int, before_s: float | None) -
 def exclusive(file: str, one: int, other: int, before_s: float | None) -> bool:
     """Whether two lines stand in an `if` and its `else`, so that a rank comes to one of them only."""
     tree = _tree(file, before_s)
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.If):
-            blocks = (node.body, node.orelse)
-            sides = [[any(_spans(part, line) for part in block) for line in (one, other)] for block in blocks]
-            if sides in ([[True, False], [False, True]], [[False, True], [True, False]]):
-                return True
-    return False
+    ifs = (node for node in (ast.walk(tree) if tree is not None else ()) if isinstance(node, ast.If))
+    blocks = ((node.body, node.orelse) for node in ifs)
+    sides = (
+        [[any(_spans(part, line) for part in block) for line in (one, other)] for block in pair] for pair in blocks
+    )
+    return any(side in ([[True, False], [False, True]], [[False, True], [True, False]]) for side in sides)
 
 
-def called(file: str, inside: Iterable[Frame], function: str, before_s: float | None) -> Place:
-    """Where the calls of `function` stand, as `place` says of a line; `unknown` unless all of them agree.
+def callers(function: str, around: Frame, before_s: float | None) -> list[Frame]:
+    """Return the lines of its file that call a function: frames of `around`'s function, or of a nameless other one."""
+    tree, name = _tree(around.file, before_s), function.rpartition(".")[2]
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call)) if tree is not None else ()
+    lines = sorted({node.lineno for node in calls if _name(node) == name})
+    own, *found = (tree and _innermost(tree, _FUNCTIONS, [line]) for line in (around.line, *lines))
+    return [
+        Frame(around.file, line, around.function if at is own else "") for line, at in zip(lines, found, strict=True)
+    ]
 
-    Args:
-        file: that defines it.
-        inside: innermost lines of calls that a loop repeats; in the same file and in one function.
-        function: whose callers were not recorded.
-        before_s: as in `place`.
+
+def condition(frame: Frame, before_s: float | None, beside: int = 0) -> Literal["none", "some", "one rank"]:
+    """Return what decides that a line is run, and not the line `beside`: a branch, or an `if` before it that skips it.
+
+    A condition on one rank may stand anywhere in the function, any other one within the innermost loop.
     """
-    frames = list(inside)
-    tree = _tree(file, before_s)
-    if tree is None or any(frame.file != file for frame in frames):
-        return "unknown"
-    lines = {node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call) and function == _name(node)}
-    places = {place(file, (frame.line for frame in frames), line, before_s) for line in lines}
-    return places.pop() if len(places) == 1 and "no loop" not in places else "unknown"
-
-
-def conditional(frame: Frame, before_s: float | None, beside: int = 0) -> bool:
-    """Whether a line stands in a branch within its innermost loop or function, without the line `beside`."""
-    tree = _tree(frame.file, before_s)
-    around = _innermost(tree, (*_FUNCTIONS, *_LOOPS), [frame.line]) or tree if tree is not None else None
-    branch = _innermost(around, (ast.If, ast.ExceptHandler), [frame.line]) if around is not None else None
-    return branch is not None and not _spans(branch, beside)
+    tree, found = _tree(frame.file, before_s), set[str]()
+    block: list[Any] = tree.body if tree is not None else []
+    while at := [number for number, one in enumerate(block) if _spans(one, frame.line)]:
+        node, tests = block[at[0]], list[ast.AST]()
+        if not any(_spans(one, beside) for one in block[at[0] :]):
+            skips = (one for one in block[: at[0]] if isinstance(one, ast.If))
+            tests += [one.test for one in skips if isinstance(one.body[-1], ast.Continue | ast.Return)]
+        blocks = (getattr(node, name, []) for name in ("body", "orelse", "handlers", "finalbody"))
+        block = next((one for one in blocks if any(_spans(part, frame.line) for part in one)), [])
+        if block and isinstance(node, ast.If | ast.ExceptHandler) and not _spans(node, beside):
+            tests.append(node.test if isinstance(node, ast.If) else ast.Constant("except"))
+        found |= {"one rank" if _ONE_RANK.search(ast.unparse(test)) else "some" for test in tests}
+        found -= found if isinstance(node, _FUNCTIONS) else {"some"} if isinstance(node, _LOOPS) else set()
+    return "one rank" if "one rank" in found else "some" if found else "none"
 
 
 def loop_variables(file: str, lines: Iterable[int], before_s: float | None) -> tuple[list[str], bool]:
-    """Return the names that the `for` loops around any of these lines bind, and whether one may be left early."""
+    """Return the names that `for` loops around some of several lines bind, and whether one may be left early."""
     tree, at = _tree(file, before_s), set(lines)
     fors = (node for node in (ast.walk(tree) if tree is not None else ()) if isinstance(node, ast.For | ast.AsyncFor))
-    loops = [node for node in fors if any(_spans(node, line) for line in at)]
+    loops = [node for node in fors if 0 < sum(_spans(node, line) for line in at) < max(len(at), 2)]
     names = (name.id for loop in loops for name in ast.walk(loop.target) if isinstance(name, ast.Name))
     early = any(isinstance(node, ast.Break | ast.Return) for loop in loops for node in ast.walk(loop))
     return list(dict.fromkeys(names)), early
-
-
-def calls_the_loop(call: Frame, inside: Iterable[Frame], before_s: float | None) -> Place:
-    """Where a call stands whose function calls the one that the loop is in; `outside`, else `unknown`.
-
-    Args:
-        call: its line.
-        inside: innermost lines of calls that a loop repeats.
-        before_s: as in `place`.
-    """
-    lines: dict[tuple[str, str], list[int]] = {}
-    for frame in inside:
-        lines.setdefault((frame.file, frame.function.rpartition(".")[2]), []).append(frame.line)
-    tree = _tree(call.file, before_s)
-    if tree is None or (call.file, call.function.rpartition(".")[2]) in lines:
-        return "unknown"
-    own = _innermost(tree, _FUNCTIONS, [call.line]) or tree
-    named = [(_name(node), node.lineno) for node in ast.walk(own) if isinstance(node, ast.Call)]
-    for (file, name), at in lines.items():
-        from_here = {line for called, line in named if called == name}
-        loop = place(file, at, at[0], before_s)
-        if len(from_here) == 1 and call.line not in from_here and loop in {"inside", "leaves"}:
-            return "outside"
-    return "unknown"
 
 
 def _name(call: ast.Call) -> str:

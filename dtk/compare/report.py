@@ -41,6 +41,7 @@ def document(comparison: Comparison) -> doc.Document:
         for variant in comparison.variants
     )
     notes = tuple(doc.Span(note, "warn" if isinstance(note, Doubt) else "") for note in comparison.notes)
+    profiled = {one.label: [run.breakdown for run in one.compared if run.breakdown] for one in comparison.compared}
     return doc.Document(
         title=f"Comparison: {', '.join(variant.label for variant in comparison.variants)}",
         badge=("COMPARABLE" if comparison.comparable else "NOT COMPARABLE", tone),
@@ -52,7 +53,7 @@ def document(comparison: Comparison) -> doc.Document:
             doc.Section("Strategies and batches", (doc.table(grid(comparison), 1),)) if comparison.grid else None,
             _bars("Throughput", by_key.get("tokens_per_s"), colours),
             _bars("Peak memory of the fullest rank", by_key.get("peak_memory_bytes"), colours),
-            _breakdown(comparison),
+            doc.on_page(where_a_step_goes(profiled)) if any(profiled.values()) else None,
             _losses(comparison, colours),
             _scaling(comparison.scaling) if comparison.scaling else None,
             doc.Section("Runs", (doc.table(_overview(comparison), 2), doc.on_page(doc.Fields(names)))),
@@ -130,12 +131,6 @@ def _bars(title: str, figure: Figure | None, colours: dict[str, int]) -> doc.Onl
     lines = " Lines: 95% interval." if any(bar.interval for bar in bars) else ""
     note = f"{figure.definition[:1].upper()}{figure.definition[1:]}.{lines}"
     return doc.on_page(doc.Section(title, (doc.remark(note), doc.Bars(figure.title, tuple(bars)))))
-
-
-def _breakdown(comparison: Comparison) -> doc.Only | None:
-    """Return where a step of the profiled window goes, of the variants that recorded it."""
-    steps = {each.label: [run.breakdown for run in each.compared if run.breakdown] for each in comparison.compared}
-    return doc.on_page(where_a_step_goes(steps)) if any(steps.values()) else None
 
 
 def where_a_step_goes(steps: Mapping[str, Sequence[Breakdown]]) -> doc.Section:

@@ -122,7 +122,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             case ["run", identity, "plan"]:
                 return _rendered(plan_page(folder, identity))
             case ["run", identity, "diagnosis"]:
-                return _with_links(self._diagnosis(find(folder, identity)), identity)
+                links = el("p", el("a", "All runs", href="/"), "  ", el("a", identity, href=run_path(identity)))
+                page = self._diagnosis(find(folder, identity))
+                return page.replace(b"</h1>", f"</h1>{links}".encode(), 1)
             case ["compare"]:
                 return _compared([find(folder, name) for name in query.get("run", [])[:MOST_COMPARED]])
         raise DtkError(f"there is no page {path}")
@@ -181,11 +183,6 @@ def _compared(runs: list[Path]) -> bytes:
     except DiagnosticsError as error:
         raise DtkError(" ".join(str(error).split())) from error
     return render(replace(made, lead=(_BACK, *made.lead))).encode()
-
-
-def _with_links(page: bytes, identity: str) -> bytes:
-    links = el("p", el("a", "All runs", href="/"), "  ", el("a", identity, href=run_path(identity)))
-    return page.replace(b"</h1>", f"</h1>{links}".encode(), 1)
 
 
 def _rendered(document: doc.Document) -> bytes:

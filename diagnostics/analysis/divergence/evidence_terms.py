@@ -20,7 +20,7 @@ SUPPORT: dict[Support, float] = _WEIGHTS["support"]
 matters, the figures only tell how sure a report may sound: 1.7 is 0.85, 3.5 is 0.97."""
 Position = Literal[
     "any call", "source behind", "source leaves", "source within", "between the loop's lines", "next line",
-    "other caller", "through the loop's functions", "barrier", "peers came later",
+    "other caller", "through the loop's functions", "barrier", "peers came later", "source one rank",
 ]  # fmt: skip
 POSITION: dict[Position, float] = _WEIGHTS["position"]
 """Where a call stands that the loop does not make in every round. The distance in lines tells nothing from the second
@@ -28,7 +28,7 @@ line on (measured: between +0.6 and -0.5), nor does the name of a function: neit
 CERTAIN_BEHIND: frozenset[Support | Position] = frozenset({"source behind", "source leaves", "next line"})
 """Terms that place a call behind the loop whoever makes it."""
 SHOWS_WHO: frozenset[Support | Position] = frozenset(
-    {"source behind", "source leaves", "peers in backward", "round already begun", "backward begun"}
+    {"source behind", "source leaves", "peers in backward", "round already begun", "backward begun", "source one rank"}
 )
 """Terms that show which side deviates, however many ranks are on it."""
 OCCASIONAL: frozenset[Support | Position] = frozenset({"source within", "any call"})

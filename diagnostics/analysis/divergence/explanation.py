@@ -355,6 +355,8 @@ def _program_order(expected: Call, got: Call, before: list[Call]) -> Explanation
         return Explanation("drop", "within", missed, (support("past that line"),))
     if order == 0:
         return None
+    if loop_exit.for_one_rank(got, expected):
+        return Explanation("insert", "within", (got,), (position("source one rank"),))
     if expected.wire.op == got.wire.op:
         return Explanation("change", "within", (expected, got), (support("branches of a function"),))
     if replaces(expected, got):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.evidence_terms import UNCLEAR, UNCLEAR_WITHOUT_CALLERS, Position, Term, position
@@ -39,6 +40,8 @@ def standing(call: Call, body: Sequence[Call]) -> Standing:
     text = by_text(call, body)
     # Lines and callers are what the text is guessed by: where it is known, they tell nothing more.
     terms = [text, position("any call")] if text is not None else [position("any call"), *_by_frames(call, body)]
+    if (text is None or text.name == "source behind") and for_one_rank(call, body[0], again=True):
+        terms = [position("source one rank")]
     if call.wire.op == "barrier" and all(other.wire.op != "barrier" for other in body):
         terms.append(position("barrier"))
     weight = sum(term.weight for term in terms)
@@ -57,13 +60,20 @@ def source_says(call: Call, body: Sequence[Call]) -> source_text.Place:
     if any((other[level].file, other[level].function) != (own.file, own.function) for other in bodies):
         if len(path) > 1 or any(len(other) > 1 for other in bodies):
             return "unknown"
-        frames = {other[0] for other in bodies}
-        place = source_text.called(own.file, frames, own.function, when_s)
-        return place if place != "unknown" else source_text.calls_the_loop(own, frames, when_s)
+        # No callers were recorded: the text may have those of the call's function, or the one of the loop's.
+        ups = source_text.callers(own.function, bodies[0][0], when_s)
+        places = {source_says(replace(call, stack=(own, up)), body) for up in ups}
+        if len(places) == 1 and "unknown" not in places:
+            return places.pop()
+        ups = [up for up in source_text.callers(bodies[0][0].function, own, when_s) if up.function]
+        if len(ups) != 1 or ups[0].line == own.line:
+            return "unknown"
+        return source_says(call, [replace(other, stack=(*other.stack, ups[0])) for other in body])
     place = source_text.place(own.file, (other[level].line for other in bodies), own.line, when_s)
     deeper = _loop_further_in(bodies, level, when_s)
     if place in {"inside", "leaves"} and deeper is not False:
-        return "unknown"  # The loop may be the one further in, which the call is outside of in any case.
+        # The loop may be the one further in. It has been left if each round of the outer one makes the call behind it.
+        return "outside" if place == "inside" and deeper and not in_branch(call, body[0]) else "unknown"
     if place == "no loop":
         return "outside" if deeper else "unknown"
     return place
@@ -77,9 +87,7 @@ def source_branches(one: Call, other: Call) -> bool:
 
 def straight(one: Call, other: Call) -> bool:
     """Whether the program's text has no loop around both lines at the level where the two paths part."""
-    if (parting := _parting(one, other)) is None:
-        return False
-    file, *lines = parting
+    file, *lines = _parting(one, other) or ("", 0)
     return source_text.place(file, lines, lines[0], other.created_s) == "no loop"
 
 
@@ -93,14 +101,32 @@ def _parting(one: Call, other: Call) -> tuple[str, int, int] | None:
 
 
 def in_branch(call: Call, other: Call) -> bool:
-    """Whether the program's text has a branch on the call's way from where the paths of the two part."""
-    path, others = call.stack[::-1], other.stack[::-1]
+    """Whether the program's text has a condition on the call's way from where the paths of the two part."""
+    ways, level, line = _ways(call, other)
+    return any(source_text.condition(at, call.created_s, line) != "none" for way in ways for at in way[level:])
+
+
+def for_one_rank(call: Call, other: Call, *, again: bool = False) -> bool:
+    """Whether such a condition asks for one rank (`again`: and a loop may come to the call more than once)."""
+    ways, level, line = _ways(call, other)
+    when_s = call.created_s
+    for way in ways:
+        comes_again = any(
+            source_text.place(at.file, [at.line], at.line, when_s) != "no loop" for at in way[: level + 1]
+        )
+        if all(source_text.condition(at, when_s, line) != "one rank" for at in way[level:]) or again > comes_again:
+            return False
+    return True
+
+
+def _ways(call: Call, other: Call) -> tuple[list[list[Frame]], int, int]:
+    """Return the paths to the call (several if its caller is unknown), where they leave the other, its line there."""
+    path, others = list(call.stack[::-1]), other.stack[::-1]
     level = len(shared_path([path, others]))
-    there = others[level] if level < len(others) else None
-    return any(
-        source_text.conditional(frame, call.created_s, there.line if there and frame.file == there.file else 0)
-        for frame in path[level:]
-    )
+    line = others[level].line if level < min(len(others), len(path)) and path[level].file == others[level].file else 0
+    alone = len(path) == len(others) == 1 and path[0].function != others[0].function
+    callers = source_text.callers(path[0].function, others[0], call.created_s) if alone else []
+    return [[caller, *path] for caller in callers] or [path], level, line
 
 
 def by_text(call: Call, body: Sequence[Call]) -> Term | None:

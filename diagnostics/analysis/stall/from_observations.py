@@ -30,7 +30,8 @@ def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOu
         return None
     blocked_s = min(observed[rank].blocked_s for rank in inside)
     if not outside:  # Calls of sub-groups cannot be compared, as their members are not known.
-        groups = {observed[rank].call.get("group") for rank in inside}
+        # DDP reduces in C++, so a stack does not show its group: the others wait in theirs for who is in backward.
+        groups = {observed[rank].call.get("group") for rank, place in inside.items() if place.op != "backward"}
         divergence = compared(inside, job.world()) if blocked_s >= STALL_S and "other" not in groups else None
         if divergence is None or not divergence.culprits:
             return None

@@ -145,7 +145,7 @@ def _told_by_text(divergence: Divergence) -> bool:
     peers for a while, so that the ranks have parted long before.
     """
     names, calls = {term.name for term in divergence.explanation.terms}, (divergence.majority, divergence.minority)
-    is_told = "source branches" in names or names >= OCCASIONAL
+    is_told = bool({"source branches", "source one rank"} & names) or names >= OCCASIONAL
     if names & CERTAIN_BEHIND:
         is_told = not (in_branch(*calls) or in_branch(*calls[::-1]))
     return is_told and divergence.confidence >= SURE

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from diagnostics.analysis import source_text
+from diagnostics.analysis.divergence.loop_exit import source_says
+from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
 from diagnostics.evidence.model import Frame
 
 TEXT = """\
@@ -93,30 +95,67 @@ def test_an_if_and_its_else(program: str) -> None:
     assert not source_text.exclusive(program, LOG, SKIP, 9e8)
 
 
-@pytest.mark.parametrize(("line", "conditional"), [(LOG, True), (SAVE, True), (FORWARD, False), (EVALUATE, False)])
-def test_a_branch_within_the_innermost_loop(program: str, line: int, conditional: bool) -> None:
-    assert source_text.conditional(Frame(program, line, "train"), 2e9) == conditional
-    assert not source_text.conditional(Frame("/no/such/file.py", line, "train"), 2e9)
+@pytest.mark.parametrize(("line", "condition"), [(LOG, "some"), (SAVE, "some"), (FORWARD, "none"), (EVALUATE, "none")])
+def test_a_branch_within_the_innermost_loop(program: str, line: int, condition: str) -> None:
+    assert source_text.condition(Frame(program, line, "train"), 2e9) == condition
+    assert source_text.condition(Frame("/no/such/file.py", line, "train"), 2e9) == "none"
+    assert source_text.condition(Frame(program, LOG, "train"), 2e9, LOG) == "none", "both lines are in it"
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "rank == 0", "not rank", "dist.get_rank() == 0", "0 == self.global_rank", "args.local_rank in [-1, 0]",
+        "accelerator.is_main_process", "trainer.is_world_process_zero()", "fabric.is_global_zero and step",
+        "int(os.environ['RANK']) == 0", "self.dp_rank != 0",
+    ],
+)  # fmt: skip
+def test_a_condition_on_one_rank(tmp_path: Path, test: str) -> None:
+    path = tmp_path / "job.py"
+    path.write_text(f"def f():\n    if {test}:\n        for _ in range(3):\n            g()\n    g()\n")
+    assert source_text.condition(Frame(str(path), 4, "f"), 1e12) == "one rank"
+    assert source_text.condition(Frame(str(path), 5, "f"), 1e12) == "none"
+    path = tmp_path / "skips.py"
+    path.write_text(f"def f():\n    if {test}:\n        return\n    g()\n")
+    assert source_text.condition(Frame(str(path), 4, "f"), 1e12) == "one rank"
+
+
+@pytest.mark.parametrize("test", ["world_size == 1", "step == 0", "lora_rank == 8", "rank in members", "rank < last"])
+def test_a_condition_on_anything_else(tmp_path: Path, test: str) -> None:
+    path = tmp_path / "job.py"
+    path.write_text(f"def f():\n    if {test}:\n        g()\n")
+    assert source_text.condition(Frame(str(path), 3, "f"), 1e12) == "some"
 
 
 def test_names_that_loops_bind_and_whether_they_may_be_left_early(program: str) -> None:
     assert source_text.loop_variables(program, (FORWARD,), 2e9) == (["step", "batch"], True)
+    assert source_text.loop_variables(program, (FORWARD, EVALUATE), 2e9) == (["step", "batch"], True)
+    assert source_text.loop_variables(program, (FORWARD, BACKWARD), 2e9) == ([], False), "a loop around both"
     assert source_text.loop_variables(program, (GATHER,), 2e9) == ([], False), "a while loop binds none"
     assert source_text.loop_variables(program, (SETUP,), 2e9) == ([], False)
 
 
-def test_where_a_function_is_called_whose_callers_were_not_recorded(program: str) -> None:
-    loop = [Frame(program, FORWARD, "train"), Frame(program, BACKWARD, "train")]
-    assert source_text.called(program, loop, "evaluate", 2e9) == "outside"
-    assert source_text.called(program, loop, "log", 2e9) == "inside"
-    assert source_text.called(program, loop, "nobody", 2e9) == "unknown"
-    assert source_text.called(program, [Frame("/other.py", 3, "f")], "log", 2e9) == "unknown"
+def test_the_lines_that_call_a_function(program: str) -> None:
+    around = Frame(program, FORWARD, "train")
+    assert source_text.callers("evaluate", around, 2e9) == [Frame(program, EVALUATE, "train")]
+    assert source_text.callers("nobody", around, 2e9) == [] == source_text.callers("log", Frame("/o.py", 3, "f"), 2e9)
+    assert source_text.callers("a.log", around, 9e8) == [], "the text is younger"
+    names = [call.function for call in source_text.callers("Job.train", Frame(program, TEARDOWN, "main"), 2e9)]
+    assert names == ["main", "", ""], "the others are in another function"
 
 
-def test_a_call_in_the_function_that_calls_the_loops_one(program: str) -> None:
-    loop = [Frame(program, FORWARD, "train")]
-    assert source_text.calls_the_loop(Frame(program, TEARDOWN, "main"), loop, 2e9) == "outside"
-    assert source_text.calls_the_loop(Frame(program, CALL, "main"), loop, 2e9) == "unknown", "it is the call itself"
-    assert source_text.calls_the_loop(Frame(program, FORWARD, "train"), loop, 2e9) == "unknown"
-    assert source_text.calls_the_loop(Frame(program, 28, "twice"), loop, 2e9) == "unknown", "it is called twice"
-    assert source_text.calls_the_loop(Frame(program, BARRIER, "evaluate"), loop, 2e9) == "unknown"
+@pytest.mark.parametrize(
+    ("line", "function", "place"),
+    [
+        (16, "evaluate", "outside"), (16, "log", "inside"), (16, "nobody", "unknown"), (TEARDOWN, "main", "outside"),
+        (CALL, "main", "unknown"), (28, "twice", "unknown"), (BARRIER, "backward", "inside"),
+    ],
+)  # fmt: skip
+def test_a_call_of_which_no_caller_was_recorded(program: str, line: int, function: str, place: str) -> None:
+    body = [call(program, FORWARD, "train"), call(program, BACKWARD, "train")]
+    assert source_says(call(program, line, function), body) == place
+
+
+def call(file: str, line: int, function: str) -> Call:
+    wire = Described(Wire("all_reduce", (1,), ()), "all_reduce")
+    return Call(GroupKey("gloo", "0", ""), 1, wire, False, 2e9, stack=(Frame(file, line, function),))

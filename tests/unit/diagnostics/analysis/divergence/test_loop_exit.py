@@ -173,6 +173,37 @@ def test_an_if_and_its_else_are_two_branches(tmp_path: Path) -> None:
     assert confirmed(with_text(tmp_path, text, played, 60)) == [("collective_mismatch", (1,))]
 
 
+ROUNDS = """\
+def train():
+    for step in range(9):
+        all_reduce()
+
+def validate():
+    all_gather()
+
+def main(rank):
+    for epoch in range(3):
+        train()
+        if {condition}:
+            validate()
+
+main(0)
+"""
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize(("condition", "certain"), [("rank == 0", True), ("epoch % 2", False)])
+def test_a_condition_on_one_rank_shows_who_makes_the_call_alone(
+    tmp_path: Path, condition: str, certain: bool, world: int
+) -> None:
+    """Behind an inner loop, in an outer one: the others may be in its next round."""
+    usual = [Op(line=3, function="train")] * 18
+    played = job(world, usual, {0: [*usual[:9], Op("all_gather", 2, line=6, function="validate")]}, backend="gloo")
+    found = detect(with_text(tmp_path, ROUNDS.format(condition=condition), played, 60))
+    (one,) = [one for one in found if one.status == "confirmed"]
+    assert (one.cause, one.confidence > 0.9) == ("hang.conditional_collective", certain)
+
+
 def ended(*ranks: int) -> list[RankError]:
     return [RankError(rank, "launcher.log", 25, "", "", exit_code=0) for rank in ranks]
 
