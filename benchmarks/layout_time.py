@@ -192,7 +192,7 @@ def by_hand_pp(config: Config, context: Context) -> Step:
     number = mesh.get_local_rank("pp")
     model = build_model(config.model, [])
     initialize_model(model, config.seed)
-    module: Any = Stage(cut(model, number, config.parallel.stage_blocks(config.model.layers)))
+    module: Any = Stage(cut(model, number, config.stage_blocks(config.model.layers)))
     if ranks > stages:
         for block in model.blocks.children():
             fully_shard(block, mesh=mesh["dp"], reshard_after_forward=False)

@@ -11,12 +11,12 @@ from dtk.config.placement import check_device
 from dtk.config.schema import Config, LlamaConfig, MoEConfig
 from dtk.errors import DtkError
 from dtk.parallel.mesh import divisors
-from dtk.parallel.pipeline import SCHEDULES, stage_blocks
+from dtk.parallel.pipeline import SCHEDULES, stage_sizes
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
-def check(config: Config, world_size: int, device: str, cuda_devices: int = 0) -> None:
+def check(config: Config, world_size: int, device: str, cuda_devices: int = 0, *, numbers: bool = True) -> None:
     """Refuse what cannot run or would not mean what it says.
 
     Args:
@@ -24,11 +24,13 @@ def check(config: Config, world_size: int, device: str, cuda_devices: int = 0) -
         world_size: ranks in all.
         device: `cpu` or `cuda`, as decided by the launcher.
         cuda_devices: CUDA devices on this machine.
+        numbers: False = each is known to be in its range.
 
     Raises:
         DtkError: the first rule that is broken.
     """
-    check_limits(config)
+    if numbers:
+        check_limits(config)
     check_ranks(config, world_size, device, cuda_devices)
     check_batch(config, world_size)
     _pipeline(config, world_size)
@@ -119,12 +121,12 @@ def _pipeline(config: Config, world_size: int) -> None:
         what = f"{typed}{per_rank} makes {pipeline.stages} stages of {counted(config.model.layers, 'block')}"
         near = config.model.layers // parallel.stages_per_rank or 1
         raise DtkError(what, "a stage has at least one block", f"use parallel.pp={near}")
-    sizes, even = parallel.blocks_per_stage, stage_blocks(config.model.layers, pipeline.stages)
+    sizes = parallel.blocks_per_stage
     if sizes and (len(sizes) != pipeline.stages or sum(sizes) != config.model.layers or min(sizes) < 1):
         what = f"parallel.blocks_per_stage={sizes} does not divide {counted(config.model.layers, 'block')}"
         why = f"there are {pipeline.stages} stages, each with a block or more"
-        fitting = str(list(map(len, even))).replace(" ", "")
-        raise DtkError(what, why, f"use 'parallel.blocks_per_stage={fitting}'")
+        fitting = stage_sizes(config.model.layers, pipeline.stages)
+        raise DtkError(what, why, f"use 'parallel.blocks_per_stage=[{','.join(map(str, fitting))}]'")
     mesh = config.mesh(world_size)
     strategy = config.strategy.on(mesh)
     if SCHEDULES[parallel.schedule].splits and strategy.traits.shards_parameters and not strategy.gathers_once:

@@ -10,7 +10,7 @@ Clusters", section 2.2 (1F1B and interleaved); Qi et al. 2023, "Zero Bubble Pipe
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Literal, NamedTuple
 
 from dtk.errors import DtkError
@@ -272,12 +272,16 @@ def forward_only(ranks: int, stages_per_rank: int, micro_batches: int) -> tuple[
     return tuple(tuple(action for action in order if action.kind in forward) for order in whole.orders())
 
 
-def stage_blocks(layers: int, stages: int) -> list[range]:
-    """Return the blocks of each stage: as even as possible, the first and the last stage not among the larger ones.
+def stage_sizes(layers: int, stages: int, head_blocks: float = 0.0) -> list[int]:
+    """Return how many blocks each stage has: the longest as short as can be; the first, which embeds, not a larger one.
 
-    Those two have the embeddings and the output projection besides.
+    Args:
+        layers: blocks of the model, at least one for each stage.
+        stages: of the pipeline.
+        head_blocks: how many blocks the output projection is worth, which the last stage has besides.
     """
-    share, rest = divmod(layers, stages)
-    larger = sorted(range(stages), key=lambda stage: (stage in (0, stages - 1), -stage))[:rest]
-    sizes = [share + (stage in larger) for stage in range(stages)]
-    return [range(end - size, end) for end, size in zip(accumulate(sizes), sizes)]
+    if (others := stages - 1) == 0:
+        return [layers]
+    last = min(range(layers // stages, 0, -1), key=lambda last: max(-(-(layers - last) // others), last + head_blocks))
+    share, rest = divmod(layers - last, others)
+    return [*(share + (stage >= others - rest) for stage in range(others)), last]

@@ -6,13 +6,14 @@ first half; all keys of a later rank are seen by the second half of the queries.
 hops by their log-sum-exp (Milakov & Gimelshein 2018), and backward computes with the whole one: both are exact.
 """
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from dtk.parallel.collectives import Axis, shift
+from dtk.parallel.collectives import Arriving, Axis, shift
 
 _aten = torch.ops.aten
 _ALIGNED = 32
@@ -38,11 +39,7 @@ class _Ring(Function):
         arriving = shift(kv, axis)
         out, lse = _attend(q, *kv, causal=True)
         out, lse = out.float(), lse.float()
-        for hop in range(1, axis.size):
-            kv = arriving.wait()
-            if hop < axis.size - 1:
-                arriving = shift(kv, axis)
-            seeing, seen = _meeting(axis, hop, q.shape[2])
+        for seeing, seen, kv in _passing(arriving, axis, q.shape[2]):
             more, more_lse = _attend(q[:, :, seeing], *kv[..., seen, :], causal=False)
             before, total = lse[:, :, seeing], torch.logaddexp(lse[:, :, seeing], more_lse)
             weights = (before - total).exp().unsqueeze(-1), (more_lse - total).exp().unsqueeze(-1)
@@ -60,11 +57,7 @@ class _Ring(Function):
         dq, dkv = _attend_backward(gradient, q, kv, out, lse, causal=True)
         # The gradient of keys and values travels behind them, and one hop further: home.
         returning = shift(dkv, axis)
-        for hop in range(1, axis.size):
-            kv = arriving.wait()
-            if hop < axis.size - 1:
-                arriving = shift(kv, axis)
-            seeing, seen = _meeting(axis, hop, q.shape[2])
+        for seeing, seen, kv in _passing(arriving, axis, q.shape[2]):
             part = gradient[:, :, seeing], q[:, :, seeing], kv[..., seen, :], out[:, :, seeing], lse[:, :, seeing]
             more, more_kv = _attend_backward(*part, causal=False)
             dq[:, :, seeing] += more
@@ -74,10 +67,14 @@ class _Ring(Function):
         return dq.to(q.dtype), returning.wait().to(kv.dtype), None
 
 
-def _meeting(axis: Axis, hop: int, length: int) -> tuple[slice, slice]:
-    """Return which of a rank's queries see which of the keys that arrive with a hop, of `length` each."""
-    earlier = hop <= axis.rank
-    return (slice(None), slice(length // 2)) if earlier else (slice(length // 2, None), slice(None))
+def _passing(arriving: Arriving, axis: Axis, length: int) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Yield which of a rank's queries see which of the keys that arrive with each hop, of `length` each, and these."""
+    for hop in range(1, axis.size):
+        kv = arriving.wait()
+        if hop < axis.size - 1:
+            arriving = shift(kv, axis)
+        both = slice(None), slice(length // 2)
+        yield *(both if hop <= axis.rank else (slice(length // 2, None), slice(None))), kv
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:

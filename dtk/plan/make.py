@@ -19,9 +19,7 @@ from dtk.plan.search import search
 from dtk.plan.solve import USUAL, check_solvable, max_batch, max_model, parse_world_sizes, scaling
 
 _HARDWARE = "hardware="
-_SLOW = (
-    4  # Ratio of matrix rates from which a slower type is probably an unchanged default: fp32 to bf16 is 15, tf32 2.
-)
+_SLOW = 4  # Ratio of matrix rates from which the slower type is probably a default: fp32 to bf16 is 15, tf32 2.
 _SHORT = 4  # A sample of at most this part of the context is probably a default left as it is.
 
 

@@ -126,7 +126,7 @@ def _layouts(job: Composed, ranks: int, local_size: int) -> Iterator[tuple[Typed
                 if all(fixed.get(key, str(value)) == str(value) for key, value in typed.items()):
                     config = _with(job.config, sections[name], typed)
                     try:
-                        check(config, ranks, config.launcher.device, ranks)
+                        check(config, ranks, config.launcher.device, ranks, numbers=False)
                     except DtkError:
                         continue
                     yield typed, config

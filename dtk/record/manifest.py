@@ -68,8 +68,10 @@ def manifest(
     common = surroundings(run_id, world_size, nproc, Path(config.runs_folder))
     digest = hashlib.sha256(repr(sorted(masked(plain).items())).encode()).hexdigest()
     traits = dataclasses.asdict(config.strategy.on(mesh).traits)
-    about = {"launcher": launcher, "strategy_traits": traits, "config_sha256": digest}
+    about: dict[str, Any] = {"launcher": launcher, "strategy_traits": traits, "config_sha256": digest}
     about |= {"tags": config.tags, "mesh": {**dataclasses.asdict(mesh), "order": mesh.order}}
+    if mesh.pp > 1:
+        about["stage_blocks"] = [len(blocks) for blocks in config.stage_blocks(config.model.layers)]
     about |= {"nccl": {"backend": placement.backend, **nccl, "effect": None}}
     about |= {"hardware": {**common["hardware"], "missing_files": missing_files(nccl["variables"])}}
     return {**common, **about, "environment": {**nccl["variables"], **common["environment"]}}

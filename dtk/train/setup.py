@@ -164,7 +164,7 @@ def _pipelined(
     """Cut this rank's stages, each out of a whole model, spread them, and connect them with those of other ranks."""
     context, axis, parallel = strategy.context, strategy.axes["pp"], config.parallel
     pipeline, first = parallel.pipeline(1), context.mesh.coordinate(context.rank)["pp"]
-    cuts, stages = parallel.stage_blocks(len(blocks_of(model))), {}
+    cuts, stages = config.stage_blocks(len(blocks_of(model))), {}
     for number in range(first, pipeline.stages, pipeline.ranks):
         part = cut(model if number == first else make(config), number, cuts)
         stages[number] = spread(part, cuts[number].start)

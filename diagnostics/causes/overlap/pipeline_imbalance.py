@@ -39,13 +39,11 @@ def decide(figures: Figures) -> Finding:
     place = max(places, key=places.count)
     if times < _LONGER or places.count(place) < _ALWAYS * len(places):
         return _TEXTS.ruled_out(times=times)
-    ranks, chosen = at_place(figures, int(place)), run.get("parallel.blocks_per_stage")
-    layers = integer(run.get("model.layers"), 1, _MOST_BLOCKS)
-    even = [layers // pp] * pp if layers and layers % pp == 0 else []
-    blocks = [n for n in chosen if isinstance(n, int) and n > 0] if isinstance(chosen, list) and chosen else even
+    ranks, sizes = at_place(figures, int(place)), run.manifest.get("stage_blocks")
+    blocks = [n for n in sizes if integer(n, 1, _MOST_BLOCKS)] if isinstance(sizes, list) and len(sizes) == pp else []
     share = (1 - (metrics.typical("pipeline_bubble") or 0.0)) * (times - 1)
     detail, override = _TEXTS.phrase("seen", place=int(place), times=times), ""
-    if len(blocks) == pp and sum(blocks) == layers and (moved := _moved(blocks, int(place), times)) != blocks:
+    if len(blocks) == pp and (moved := _moved(blocks, int(place), times)) != blocks:
         override = f"'parallel.blocks_per_stage={str(moved).replace(' ', '')}'"
     facts: dict[str, Any] = {"place": int(place), "pp": pp, "times": times, "is_dtk": True, "override": override}
     return slow(figures, _TEXTS, share, *ranks, detail, **facts)

@@ -7,6 +7,7 @@ data, strategy, ...) are told apart by `name` (models by `architecture`): see `K
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Literal, get_args, get_type_hints
 
 from dtk.config.schema.data import *
@@ -19,6 +20,7 @@ from dtk.config.schema.run import *
 from dtk.parallel.batch_plan import BatchPlan
 from dtk.parallel.mesh import Mesh
 from dtk.parallel.number_formats import PrecisionConfig as PrecisionConfig
+from dtk.parallel.pipeline import stage_sizes
 from dtk.strategies.registry import CONFIG_TYPES
 
 
@@ -63,6 +65,12 @@ class Config:
             DtkError: the configured degrees do not fit the ranks or the strategy.
         """
         return self.parallel.mesh(self.strategy, world_size)
+
+    def stage_blocks(self, layers: int) -> list[range]:
+        """Return the blocks of each pipeline stage of the model, which has that many."""
+        parallel, head = self.parallel, head_blocks(self.model, self.data.sequence_length)
+        sizes = parallel.blocks_per_stage or stage_sizes(layers, parallel.pp * parallel.stages_per_rank, head)
+        return [range(end - size, end) for end, size in zip(accumulate(sizes), sizes)]
 
 
 def _kinds(tag: str, *classes: type) -> tuple[str, dict[str, type]]:

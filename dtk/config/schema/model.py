@@ -73,6 +73,18 @@ class EncoderConfig:
     classes: int = 2
 
 
+def head_blocks(model: Any, sequence_length: int) -> float:
+    """Return how many blocks the output projection is worth, by the FLOPs of matrix products per token."""
+    if not isinstance(model, GPTConfig | LlamaConfig):
+        return 0.0
+    narrow, inner = model.width, 8 * model.width
+    if isinstance(model, LlamaConfig):
+        narrow, inner = model.width * model.kv_heads // model.heads, 3 * model.ffn_width
+    if isinstance(model, MoEConfig):
+        inner = 3 * (model.experts_per_token + model.shared_experts) * model.expert_width
+    return model.vocab_size / (2 * model.width + 2 * narrow + inner + 2 * sequence_length)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CustomModelConfig:
     """Your own `torch.nn.Module`, named by import path; its forward maps token ids to logits."""

@@ -2,14 +2,14 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from itertools import accumulate, product
+from itertools import product
 from math import log, prod
 from typing import Literal
 
 from diagnostics.contract.formatting import counted
 from dtk.errors import DtkError
 from dtk.parallel.mesh import Mesh, divisors
-from dtk.parallel.pipeline import Pipeline, stage_blocks
+from dtk.parallel.pipeline import Pipeline
 from dtk.strategies.traits import StrategyConfig
 
 MODEL_PARALLEL = ("pp", "cp", "tp")
@@ -34,12 +34,6 @@ class ParallelConfig:
     stages_per_rank: int = 1
     blocks_per_stage: list[int] = field(default_factory=list)
     placement: Literal["tp", "dp", "pp"] = "tp"
-
-    def stage_blocks(self, layers: int) -> list[range]:
-        """Return the blocks of each stage of a model with that many."""
-        ends = list(accumulate(self.blocks_per_stage))
-        cuts = [range(end - size, end) for end, size in zip(ends, self.blocks_per_stage, strict=True)]
-        return cuts or stage_blocks(layers, self.pp * self.stages_per_rank)
 
     @property
     def cut(self) -> list[str]:

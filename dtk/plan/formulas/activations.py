@@ -81,10 +81,6 @@ class Layers:
             copy.drop()
         self.cast_weights.clear()
 
-    def casts_of_autocast_alone(self) -> list[Buffer]:
-        """Return the cast weights that no backward holds, which are freed when the autocast context ends."""
-        return [copy for copy in self.cast_weights.values() if copy.holders == 1]
-
     def norm(self, x: Value, name: str) -> Value:
         """LayerNorm keeps its input and two numbers per row; RMSNorm on the CPU also the normalised input."""
         size = self.stream_size

@@ -71,7 +71,7 @@ def message_bytes(config: Config) -> int:
 def rank_stages(config: Config, place: int) -> dict[int, range]:
     """Return the blocks of each stage on the rank at this place of its pipeline."""
     stages = config.parallel.pp * config.parallel.stages_per_rank
-    cuts = config.parallel.stage_blocks(config.model.layers)
+    cuts = config.stage_blocks(config.model.layers)
     return {stage: cuts[stage] for stage in range(place, stages, config.parallel.pp)}
 
 
@@ -203,7 +203,7 @@ def least_bytes(config: Config, world_size: int) -> int:
     step.model.tape.recording = not config.train.activation_checkpoint_every
     step.model.block(Value(None, step.model.stream_size), f"blocks.{part.dense}.")
     step.model.end_autocast()
-    return states + held * len(stages[0]) * (ledger.total_bytes - states)
+    return states + held * min(map(len, stages.values())) * (ledger.total_bytes - states)
 
 
 def stage_declarations(config: Config, world_size: int, place: int) -> list[Collective]:

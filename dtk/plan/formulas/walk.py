@@ -173,7 +173,8 @@ class Step:
         if not self.blocks.skipped or block not in (measured_from, self.blocks.at):
             return
         ledger = self.model.tape.ledger
-        piled = self.holding.piled() + self.model.casts_of_autocast_alone()
+        # Cast weights that no backward holds are freed when the autocast context ends.
+        piled = self.holding.piled() + [copy for copy in self.model.cast_weights.values() if copy.holders == 1]
         if block == measured_from:
             self.measured_from = Counter(ledger.in_use), set(piled)
             return

@@ -24,7 +24,6 @@ from dtk.plan.timing.work import (
     Seconds,
     attention_seconds,
     clip_seconds,
-    count,
     layout,
     micro_batch_seconds,
     optimizer_seconds,
@@ -126,7 +125,8 @@ class _Part:
     @property
     def backward_s(self) -> float:
         """Of a micro-batch."""
-        return sum(map(self.block_backward, range(len(self.blocks)))) + self.seconds.head_backward
+        times = self.seconds
+        return len(self.blocks) * times.block_backward + sum(self.again) * times.block_again + times.head_backward
 
     def block_backward(self, i: int) -> float:
         """Return the seconds of its i-th block, with what is recomputed."""
@@ -147,16 +147,16 @@ class _Job:
         self.parts = []
         self.walked: dict[tuple[object, ...], tuple[Walk, float]] = {}
         seconds, every = micro_batch_seconds(config, self.layout, hardware), config.train.activation_checkpoint_every
-        ends: dict[tuple[bool, bool, int], Seconds] = {}  # Stages alike take as long: there may be hundreds.
-        for blocks in config.parallel.stage_blocks(len(self.layout.blocks)):
-            first, last = blocks.start == 0, blocks.stop == len(self.layout.blocks)
-            before, after = self.layout.before if first else (), self.layout.after if last else ()
-            inside = self.layout.blocks[blocks.start : blocks.stop]
-            part = dataclasses.replace(self.layout, before=before, blocks=inside, after=after)
-            kind = first, last, len(blocks)
-            if kind not in ends:
-                ends[kind] = self._stage_seconds(seconds, blocks)
-            self.parts.append(_Part(blocks, part, ends[kind], tuple(every > 0 and i % every == 0 for i in blocks)))
+        dense = getattr(config.model, "dense_layers", 0)
+        alike: dict[tuple[bool, bool, int, int], tuple[Layout, Seconds]] = {}  # There may be hundreds of stages.
+        for blocks in config.stage_blocks(len(self.layout.blocks)):
+            kind = blocks.start == 0, blocks.stop == len(self.layout.blocks), len(blocks), max(0, dense - blocks.start)
+            if kind not in alike:
+                before, after = self.layout.before if kind[0] else (), self.layout.after if kind[1] else ()
+                inside = self.layout.blocks[blocks.start : blocks.stop]
+                part = dataclasses.replace(self.layout, before=before, blocks=inside, after=after)
+                alike[kind] = part, self._stage_seconds(seconds, blocks)
+            self.parts.append(_Part(blocks, *alike[kind], tuple(every > 0 and i % every == 0 for i in blocks)))
 
     def _stage_seconds(self, seconds: Seconds, blocks: range) -> Seconds:
         """Return the seconds of a stage with what its layers wait for: all of it, as each result is needed at once."""
@@ -234,7 +234,7 @@ class _Job:
         walk.repeat(rounds - 1, lambda once: ddp_micro_batch(once, part.forward_s, buckets, last=False))
         ddp_micro_batch(walk, part.forward_s, buckets, last=communicates)
         deals = strategy.traits.deals_out_parameters
-        owners = owned_elements(shapes, ranks) if deals else [count(shapes)]
+        owners = owned_elements(shapes, ranks) if deals else [sum(map(prod, shapes))]
         updating_s = self._update(walk, part, max(owners))
         if deals and communicates:
             # Each rank sends what it updated, after all have updated; one without parameters sends an element as well.
@@ -276,7 +276,7 @@ def _gradients_s(part: _Part) -> list[float]:
     done: list[float] = []
     carried_s = 0.0
     for part_s, shapes in reversed(parts):
-        whole = count(shapes)
+        whole = sum(map(prod, shapes))
         if not whole:
             carried_s += part_s
             continue
@@ -316,15 +316,8 @@ def _sharded(config: Config, mesh: Mesh, part: _Part) -> Sharded:
             units.append(unit(times_s, [shape for i in numbers for shape in model.blocks[i]]))
     rest_s = part.forward_s - sum(each.forward_s for each in units)
     rest_back_s = part.backward_s - sum(each.backward_s for each in units)
-    return Sharded(
-        *(
-            tuple(units),
-            unit((rest_s, rest_back_s), root),
-            bool(strategy.reshard_after_forward),
-            strategy.prefetch_depth,
-        ),
-        reduce_op="all_to_all" if strategy.quantized_gradients else "reduce_scatter",
-    )
+    op, whole = "all_to_all" if strategy.quantized_gradients else "reduce_scatter", unit((rest_s, rest_back_s), root)
+    return Sharded(tuple(units), whole, bool(strategy.reshard_after_forward), strategy.prefetch_depth, op)
 
 
 def _price(states: Mesh, mesh: Mesh, hardware: Hardware) -> Price:

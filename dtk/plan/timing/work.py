@@ -4,7 +4,6 @@ A kernel is bound by arithmetic or by memory (roofline, Williams, Waterman & Pat
 their FLOPs, everything else by the bytes that it reads and writes once. Knows no strategy and no communication.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -175,8 +174,3 @@ def clip_seconds(config: Config, gradients: int, hardware: Hardware) -> tuple[fl
     if config.train.clip_norm is None and config.precision.initial_loss_scale is None:
         return 0.0, 0.0
     return 4 * gradients / hardware.memory_rate, 8 * gradients / hardware.memory_rate
-
-
-def count(shapes: Sequence[Shape]) -> int:
-    """Elements of these parameters."""
-    return sum(map(prod, shapes))

@@ -1,5 +1,6 @@
 """Pipeline parallel: stages keep names, together they are the model, and shared weights have the sum of gradients."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from dtk.config.schema import GPTConfig
 from dtk.dimensions.pp import Shared, cut, declare_messages, joined, shared_parameters
 from dtk.models.build import build_model
-from dtk.parallel.pipeline import Action, stage_blocks
+from dtk.parallel.pipeline import Action
 from dtk.parallel.placement import replica
 from dtk.strategies.declared import Collective
 from tests.unit.rank_threads import on_ranks, whole_axis
@@ -23,7 +24,8 @@ def model() -> Any:
 
 
 def stages_of(model: Any, count: int) -> list[Any]:
-    cuts = stage_blocks(CONFIG.layers, count)
+    ends = [CONFIG.layers * number // count for number in range(count + 1)]
+    cuts = list(itertools.starmap(range, itertools.pairwise(ends)))
     copies = [build_model(CONFIG, []).eval() for _ in range(count)]
     for copy in copies:
         copy.load_state_dict(model.state_dict())

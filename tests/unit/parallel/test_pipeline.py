@@ -1,5 +1,6 @@
 """Schedules: every computation once, in an order that ends, with the bubble and the memory of their papers."""
 
+import itertools
 from collections import Counter
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from dtk.parallel.pipeline import (
     SENDS,
     Pipeline,
     forward_only,
-    stage_blocks,
+    stage_sizes,
     walk,
 )
 
@@ -112,9 +113,32 @@ def test_evaluation_only_goes_forward(count):
 
 @pytest.mark.parametrize(("layers", "stages", "sizes"), [(8, 4, [2] * 4), (80, 7, [11, 11, 11, 12, 12, 12, 11])])
 def test_blocks_are_shared_out_evenly_and_the_ends_get_no_more(layers, stages, sizes):
-    blocks = stage_blocks(layers, stages)
-    assert list(map(len, blocks)) == sizes
-    assert [i for stage in blocks for i in stage] == list(range(layers))
+    assert stage_sizes(layers, stages) == sizes
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "head", "sizes"),
+    [
+        (12, 2, 5.45, [9, 3]),  # GPT-2: 50,257 words over a width of 768.
+        (70, 12, 1.46, [6] * 11 + [4]),  # BLOOM 176B
+        (4, 4, 9.0, [1] * 4),
+        (5, 2, 9.0, [4, 1]),
+        (7, 1, 3.0, [7]),
+    ],
+)
+def test_the_last_stage_has_the_fewer_blocks_the_longer_its_output_projection_takes(layers, stages, head, sizes):
+    assert stage_sizes(layers, stages, head) == sizes
+
+
+@pytest.mark.parametrize("head", [0.0, 0.4, 3.7])
+@pytest.mark.parametrize(("layers", "stages"), [(9, 3), (10, 4), (8, 2)])
+def test_no_division_has_a_shorter_longest_stage(layers, stages, head):
+    """Against every division of the blocks over the stages."""
+    cuts = itertools.combinations(range(1, layers), stages - 1)
+    every = [[b - a for a, b in itertools.pairwise((0, *cut, layers))] for cut in cuts]
+    sizes = stage_sizes(layers, stages, head)
+    assert sizes in every
+    assert max(*sizes[:-1], sizes[-1] + head) == min(max(*each[:-1], each[-1] + head) for each in every)
 
 
 @pytest.mark.parametrize(

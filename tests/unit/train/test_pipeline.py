@@ -1,5 +1,6 @@
 """Stages of a pipeline on one rank: the gradients of the whole model, whatever the schedule. Messages: tests/dist."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from dtk.data.dataset import Batch
 from dtk.dimensions.pp import Messages, cut, joined
 from dtk.models.build import build_model
 from dtk.parallel.context import Context
-from dtk.parallel.pipeline import Pipeline, stage_blocks
+from dtk.parallel.pipeline import Pipeline
 from dtk.strategies.declared import Collective
 from dtk.strategies.single import Single, SingleConfig
 from dtk.tasks.cross_entropy import LanguageModeling
@@ -31,11 +32,12 @@ def pipelined(place: Context, schedule: str, stages: int) -> tuple[Any, Any, Pip
     """(whole model, this rank's stages as one module, their runner)."""
     torch.manual_seed(2)
     whole = build_model(CONFIG, [])
-    parts = []
+    ends = [CONFIG.layers * number // stages for number in range(stages + 1)]
+    cuts, parts = list(itertools.starmap(range, itertools.pairwise(ends))), []
     for number in range(stages):
         copy = build_model(CONFIG, [])
         copy.load_state_dict(whole.state_dict())
-        parts.append(cut(copy, number, stage_blocks(CONFIG.layers, stages)))
+        parts.append(cut(copy, number, cuts))
     strategy = Single(SingleConfig(), place, PrecisionConfig())
     runner = Pipelined(
         strategy,

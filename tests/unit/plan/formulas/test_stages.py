@@ -91,6 +91,12 @@ def test_the_bound_is_below_the_walk(strategy: Any, parallel: dict[str, Any]) ->
     assert 0.3 * walked < bound <= walked
 
 
+def test_the_bound_counts_the_shortest_of_a_ranks_stages() -> None:
+    chosen = {"schedule": "interleaved_1f1b", "stages_per_rank": 2, "blocks_per_stage": [4, 2, 1, 1]}
+    config = piped(DDPConfig(), 8, pp=2, **chosen)
+    assert least_bytes(config, 8) <= rank_memory(config, 8).peak_bytes
+
+
 def test_the_first_rank_of_1f1b_has_most_micro_batches_in_flight() -> None:
     config = piped(DDPConfig(), 4, pp=4, rounds=16)
     held = [rank_memory(config, 4, place).at_peak_bytes["activations"] for place in range(3)]

@@ -1,17 +1,18 @@
 """Seconds of compute: layouts against the modules, the roofline of a block and a head, the update, clipping."""
 
 import dataclasses
+from math import prod
 from typing import Any
 
 import pytest
 import torch
 
-from dtk.config.schema import SGDConfig
+from dtk.config.schema import MoEConfig, SGDConfig, head_blocks
 from dtk.errors import DtkError
 from dtk.models.build import build_model
 from dtk.models.flops import training_flops_per_token
 from dtk.plan.timing.hardware import Hardware, load_hardware
-from dtk.plan.timing.work import clip_seconds, count, layout, micro_batch_seconds, optimizer_seconds
+from dtk.plan.timing.work import clip_seconds, layout, micro_batch_seconds, optimizer_seconds
 from dtk.strategies.single import SingleConfig
 from tests.unit.plan.closed_form_jobs import ENCODER, LLAMA, TINY, job
 
@@ -30,8 +31,17 @@ def test_a_layout_is_that_of_the_module(name: str) -> None:
         module: Any = build_model(config.model, [])
     made = layout(config)
     assert made.shapes == [tuple(parameter.shape) for parameter in module.parameters()]
-    assert count(made.shapes) == sum(parameter.numel() for parameter in module.parameters())
+    assert sum(map(prod, made.shapes)) == sum(parameter.numel() for parameter in module.parameters())
     assert made.flops_per_token == pytest.approx(module.flops_per_token(config.data.sequence_length), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", [*MODELS, "moe"])
+def test_stages_are_divided_by_the_flops_of_the_plan(name: str) -> None:
+    moe = MoEConfig(name="moe", experts=8, experts_per_token=2, shared_experts=1)
+    config = single({**MODELS, "moe": moe}[name])
+    made = layout(config)
+    worth = head_blocks(config.model, config.data.sequence_length)
+    assert worth == pytest.approx(made.rest_flops / made.block_flops, rel=0.03, abs=0.01)
 
 
 def test_a_block_is_bound_by_flops_and_by_what_it_streams() -> None:
@@ -103,5 +113,5 @@ def test_a_type_without_a_rate_is_one_line() -> None:
 
 def test_flops_are_those_that_mfu_counts() -> None:
     made = layout(single())
-    block = count(list(made.blocks[0]))
+    block = sum(map(prod, made.blocks[0]))
     assert made.block_flops == training_flops_per_token(block, 1, TINY.width, 64)

@@ -27,10 +27,12 @@ def files(mesh, config, steps=10, **figures):
     }
 
 
-def pipeline(bubble=0.45, ideal=0.43, imbalance=1.05, busiest=3, steps=10, **parallel):
+def pipeline(bubble=0.45, ideal=0.43, imbalance=1.05, busiest=3, steps=10, blocks=(4, 4, 4, 4), **parallel):
     config = {**PP, "parallel": {**PP["parallel"], **parallel}}
     shown = {"pipeline_bubble": bubble, "pipeline_bubble_ideal": ideal}
-    return files({"pp": 4}, config, steps, **shown, pipeline_busiest=busiest, pipeline_imbalance=imbalance)
+    run = files({"pp": 4}, config, steps, **shown, pipeline_busiest=busiest, pipeline_imbalance=imbalance)
+    manifest = {**json.loads(run["manifest.json"]), "stage_blocks": list(blocks)}
+    return {**run, "manifest.json": json.dumps(manifest)}
 
 
 def experts(load=2.0, **model):

@@ -13,7 +13,7 @@ from tests.unit.diagnostics.causes.overlap.layouts import decide, pipeline
 
 
 def test_the_longest_stage_gives_blocks_away(tmp_path):
-    found = decide(pipeline_imbalance, pipeline(0.2, 0.1, 1.6, 2, blocks_per_stage=[2, 2, 9, 3]), tmp_path)
+    found = decide(pipeline_imbalance, pipeline(0.2, 0.1, 1.6, 2, blocks=[2, 2, 9, 3]), tmp_path)
     assert (found.status, found.ranks, found.victims) == ("confirmed", (2,), (0, 1, 3))
     change = text_of(found).remedies[0].change
     assert change.startswith("'parallel.blocks_per_stage=[")
@@ -32,6 +32,12 @@ def test_a_stage_that_the_layout_does_not_have_is_no_longest_one(tmp_path, chang
     found = decide(pipeline_imbalance, pipeline(imbalance=1.6, **changes), tmp_path)
     assert "blocks_per_stage=[2" not in str(text_of(found).remedies)
     assert found.status == "undecided" or changes["busiest"] == 2
+
+
+@pytest.mark.parametrize("blocks", [[], [8, 8], [2, 2, 9, -3], [2, 2, 10**14, 3], ["2", None, 9, 3]])
+def test_without_the_blocks_of_each_stage_nothing_is_computed_from_them(tmp_path, blocks):
+    found = decide(pipeline_imbalance, pipeline(0.2, 0.1, 1.6, 2, blocks=blocks), tmp_path)
+    assert found.status == "confirmed" and text_of(found).remedies[0].change.startswith("move blocks")
 
 
 def test_a_longest_stage_that_changes_is_chance(tmp_path):
