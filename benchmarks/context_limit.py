@@ -4,10 +4,13 @@
 
 The limit is the kernel's (RLIMIT_DATA: all private memory of the process), set once the model, its optimizer and a
 first step are there: what is left over is the budget of a step. One process finds the longest sequence to the next 128
-tokens; then `cp` ranks with the same budget each train one of that many times the length, by ring attention.
+tokens; then `cp` ranks with the same budget each train one of that many times the length, by ring attention. glibc maps
+each tensor by itself (MALLOC_MMAP_THRESHOLD_) and gives it back when it is freed: the limit counts tensors that are
+alive, not holes between them in the heap.
 """
 
 import argparse
+import os
 import resource
 import sys
 from pathlib import Path
@@ -71,6 +74,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=8)
     options = parser.parse_args()
     budget, length = options.budget_mib << 20, SHORTEST
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(1 << 16)  # Read when the ranks start.
     print(
         f"llama_tiny, {options.budget_mib} MiB a rank for a step\n\n| ranks | tokens | trains |\n|---|---|---|",
         flush=True,
