@@ -23,6 +23,7 @@ _SHOWN = 60  # Characters of a value; chosen for a line of text.
 _MASK = (1 << 64) - 1  # Hashes are sums modulo 2^64, see `dtk.data.sampler.samples_sum`.
 
 Value = Callable[[RunRecord], Any]
+Sums = Mapping[int, tuple[int, int]]  # As `_sums` makes them.
 
 
 def task(run: RunRecord) -> str:
@@ -163,21 +164,20 @@ def _schedule(run: RunRecord) -> Mapping[str, Any]:
 def _samples(runs: Sequence[tuple[str, RunRecord]], reference: RunRecord) -> Check:
     """Compare the sums of mixed (step, sample id) pairs between the steps that both runs logged."""
     key, title = "samples", "sample ids"
-    ours = _sums(reference)
-    if not ours:
+    if not (expected := _sums(reference)):
         return Check(key, title, "unknown", f"not recorded by {reference.name}")
-    apart, missing, covered = [], [], []
+    different, missing, covered = [], [], []
     for label, run in runs:
-        theirs = _sums(run)
-        steps, wrong, last = _held(ours, theirs)
+        sums = _sums(run)
+        steps, wrong, last = _compare_sums(expected, sums)
         if not steps:
             why = f"{label} and {reference.name} recorded no stretch of steps in common"
-            missing.append(why if theirs else f"not recorded by {label}")
+            missing.append(why if sums else f"not recorded by {label}")
         elif wrong is not None:
-            apart.append(f"{label}: different from {reference.name} from step {wrong} on at the latest")
+            different.append(f"{label}: different from {reference.name} from step {wrong} on at the latest")
         covered.append((steps, last))
-    if apart:
-        return Check(key, title, "differs", "; ".join(dict.fromkeys(apart)))
+    if different:
+        return Check(key, title, "differs", "; ".join(dict.fromkeys(different)))
     if missing:
         return Check(key, title, "unknown", "; ".join(dict.fromkeys(missing)))
     steps, last = min(covered)
@@ -185,16 +185,16 @@ def _samples(runs: Sequence[tuple[str, RunRecord]], reference: RunRecord) -> Che
     return Check(key, title, "same", f"the same in {which}")
 
 
-def _held(ours: Mapping[int, tuple[int, int]], theirs: Mapping[int, tuple[int, int]]) -> tuple[int, int | None, int]:
+def _compare_sums(expected: Sums, sums: Sums) -> tuple[int, int | None, int]:
     """Return the number of steps compared, the first logged step where samples differ, and the last step compared."""
     steps, last = 0, 0
-    for begin, end in pairwise(sorted(ours.keys() & theirs.keys())):
-        (part, low), (same, high) = ours[begin], ours[end]
-        (their_part, their_low), (their_same, their_high) = theirs[begin], theirs[end]
-        if part != same or their_part != their_same:
+    for begin, end in pairwise(sorted(expected.keys() & sums.keys())):
+        (stretch, low), (stretch_at_end, high) = expected[begin], expected[end]
+        (run_begin, run_low), (run_end, run_high) = sums[begin], sums[end]
+        if stretch != stretch_at_end or run_begin != run_end:
             continue  # Between them a record is lost.
         steps, last = steps + end - begin, end
-        if (high - low - their_high + their_low) & _MASK:
+        if (high - low - run_high + run_low) & _MASK:
             return steps, end, last
     return steps, None, last
 
@@ -229,8 +229,8 @@ def _losses(runs: Sequence[tuple[str, RunRecord]], reference: RunRecord, toleran
         if run is reference:
             continue
         others = {window.last: window.loss for window in run.windows}
-        ours = [(window.last, window.loss) for window in reference.windows if window.loss is not None]
-        pairs = [(step, loss, other) for step, loss in ours if (other := others.get(step)) is not None]
+        expected = [(window.last, window.loss) for window in reference.windows if window.loss is not None]
+        pairs = [(step, loss, other) for step, loss in expected if (other := others.get(step)) is not None]
         if not pairs:
             return Check(key, title, "unknown", f"{label} and {reference.name} logged no step in common")
         common.add(len(pairs))

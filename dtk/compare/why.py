@@ -68,11 +68,11 @@ def _reasons(
 
 def _collectives(run: RunRecord, other: RunRecord) -> str:
     """Describe how the collectives that the run issues in a step differ from those of the other run."""
-    ours, theirs = _large(run), _large(other)
-    if not (run.planned and other.planned and (ours or theirs)):
+    own, of_other = _large(run), _large(other)
+    if not (run.planned and other.planned and (own or of_other)):
         return ""
-    more = [text for kind, text in ours.items() if kind not in theirs]
-    less = [text for kind, text in theirs.items() if kind not in ours]
+    more = [text for kind, text in own.items() if kind not in of_other]
+    less = [text for kind, text in of_other.items() if kind not in own]
     if not more and not less:
         return "the same collectives"
     if not less:
