@@ -108,8 +108,7 @@ def in_branch(call: Call, other: Call) -> bool:
 
 def for_one_rank(call: Call, other: Call, *, again: bool = False) -> bool:
     """Whether such a condition asks for one rank (`again`: and a loop may come to the call more than once)."""
-    ways, level, line = _ways(call, other)
-    when_s = call.created_s
+    (ways, level, line), when_s = _ways(call, other), call.created_s
     for way in ways:
         comes_again = any(
             source_text.place(at.file, [at.line], at.line, when_s) != "no loop" for at in way[: level + 1]

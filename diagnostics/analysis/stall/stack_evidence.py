@@ -23,6 +23,7 @@ from diagnostics.evidence.stacks.activity import Standing
 
 _C10D = "distributed_c10d.py"
 _WITHIN = {"_engine_run_backward": "backward", "_distributed_broadcast_coalesced": "broadcast of DDP's buffers"}
+_WITHIN |= {"wait_tensor": "a functional collective"}  # Of DTensor; the stack does not show which.
 """Functions of torch that communicate in C++, where the error by which a rank gave up came from."""
 _KEY = GroupKey("stacks", "0", DEFAULT_GROUP)
 _UNKNOWN = 0  # Position of a call of which no recorder counted the ones before.

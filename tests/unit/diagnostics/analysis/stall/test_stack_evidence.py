@@ -51,6 +51,18 @@ def test_ranks_in_different_collectives_are_named_and_left_open(as_stacks: bool)
     assert "the calls before barrier (train.py:25) on rank 1" in one.missing
 
 
+def test_an_error_of_a_functional_collective_says_where_its_rank_stood() -> None:
+    """DTensor waits in an operator of torch, which no frame of distributed_c10d shows."""
+    torch = "/venv/lib/python3.11/site-packages/torch/"
+    wait = Frame(f"{torch}distributed/_functional_collectives.py", 142, "wait_tensor")
+    waits = (Frame(f"{torch}_ops.py", 1279, "__call__"), wait, *LOOP)
+    errors = [gave_up(rank, inside("barrier", AFTER) if rank == 1 else waits) for rank in range(3)]
+    suspected = found(errors=errors, facts=[timeout(rank) for rank in range(3)])
+    said = " ".join(one.summary for one in suspected.values())
+    assert "Rank 1 is in barrier (train.py:25)" in said
+    assert "a functional collective (train.py:13)" in said
+
+
 def test_an_error_of_the_backward_pass_says_where_its_rank_stood() -> None:
     engine = Frame("/venv/lib/python3.11/site-packages/torch/autograd/graph.py", 979, "_engine_run_backward")
     frames = (engine, Frame("/job/train.py", 31, "run_epoch"), Frame("/job/train.py", 48, "main"))
