@@ -55,8 +55,9 @@ class Mesh:
         return NUMBERED[self.innermost]
 
     def __str__(self) -> str:
-        """`dp_shard 4 x tp 2`: the dimensions with more than one rank, outermost first."""
-        return " x ".join(f"{name} {self.size(name)}" for name in ORDER if self.size(name) > 1) or "one rank"
+        """`dp_shard 4 x tp 2, ep 2`: what has more than one rank, outermost first, and what lies over it."""
+        sizes = " x ".join(f"{name} {self.size(name)}" for name in ORDER if self.size(name) > 1) or "one rank"
+        return f"{sizes}, ep {self.ep}" if self.ep > 1 else sizes
 
     @property
     def world_size(self) -> int:

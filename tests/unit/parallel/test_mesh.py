@@ -105,6 +105,7 @@ def test_unknown_dimensions_and_ranks() -> None:
 def test_a_mesh_reads_as_its_dimensions() -> None:
     assert str(Mesh(pp=2, dp_shard=4, tp=2)) == "pp 2 x dp_shard 4 x tp 2"
     assert str(Mesh()) == "one rank"
+    assert str(Mesh(dp_shard=8, ep=2)) == "dp_shard 8, ep 2", "which has no ranks of its own"
 
 
 def test_the_innermost_dimension_has_consecutive_ranks() -> None:
