@@ -12,6 +12,7 @@ from dtk.extras import require_training
 
 FITS, TOO_LARGE = 0, 1  # Exit codes.
 PAGE = Path("plan.html")
+_OF_A_PLAN = ("compare", "search", "max_model", "max_batch", "memory_table", "world_size", "html")
 VALUES = {"engines": ("auto", "closed_form", "simulated", "both")}
 
 
@@ -23,8 +24,9 @@ def run(arguments: argparse.Namespace) -> int:
     """
     require_training("dtk plan needs")
     if arguments.calibrate:
-        if arguments.overrides:
-            why = f"{arguments.overrides[0]} has no effect on it"
+        given = ("--" + name.replace("_", "-") for name in _OF_A_PLAN if getattr(arguments, name))
+        if unused := [*arguments.overrides, *given]:
+            why = f"{unused[0]} has no effect on it"
             raise DtkError("--calibrate measures this machine", why, "drop it")
         from dtk.bench import calibrate
 

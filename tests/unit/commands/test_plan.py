@@ -37,6 +37,8 @@ def test_calibration_measures_and_takes_no_job(
     assert '"made": "hardware"' in captured.out and captured.err == "dtk: products\n"
     assert main(["plan", "--calibrate", "strategy=ddp"]) == 2
     assert "strategy=ddp has no effect on it" in capsys.readouterr().err
+    assert main(["plan", "--calibrate", "--max-batch"]) == 2
+    assert "--max-batch has no effect on it" in capsys.readouterr().err
 
 
 def test_a_page_that_cannot_be_written_is_told_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
