@@ -370,6 +370,8 @@ def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
     """Explain two calls of which no history is known, where the program's text has a loop around one of them."""
     if loop_exit.source_branches(expected, got):
         return _what_meets(expected, got, "source branches")
+    if loop_exit.for_one_rank(got, expected, again=True):
+        return Explanation("insert", "within", (got,), (position("source one rank"),))
     for drop, call, loop_call in ((False, got, expected), (True, expected, got)):
         term = loop_exit.by_text(call, [loop_call])
         if term is None:

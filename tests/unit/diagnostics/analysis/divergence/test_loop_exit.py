@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from diagnostics.analysis.divergence.explanation import _by_text_alone
 from diagnostics.contract.findings import SURE
-from diagnostics.evidence.model import Evidence, RankError
+from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
+from diagnostics.evidence.model import Evidence, Frame, RankError
 from diagnostics.evidence.readers.flight import FlightFile
 from tests.dist.ranks import free_port
 from tests.unit.diagnostics.hang.dumps import START_NS, Job, Op, Shown, confirmed, detect, evidence, write
@@ -202,6 +204,24 @@ def test_a_condition_on_one_rank_shows_who_makes_the_call_alone(
     found = detect(with_text(tmp_path, ROUNDS.format(condition=condition), played, 60))
     (one,) = [one for one in found if one.status == "confirmed"]
     assert (one.cause, one.confidence > 0.9) == ("hang.conditional_collective", certain)
+
+
+@pytest.mark.parametrize(("condition", "term"), [("rank == 0", "source one rank"), ("epoch % 2", "source within")])
+def test_the_text_alone_tells_such_a_call_where_no_history_was_recorded(
+    tmp_path: Path, condition: str, term: str
+) -> None:
+    """As from stacks that were taken while the job hung."""
+    program = str(tmp_path / "train.py")
+    Path(program).write_text(ROUNDS.format(condition=condition))
+    os.utime(program, (1, 1))
+
+    def call(*lines: tuple[int, str]) -> Call:
+        stack = tuple(Frame(program, line, function) for line, function in lines)
+        return Call(GroupKey("gloo", "0", ""), 1, Described(Wire("op", (1,), ()), "op"), False, 2e9, stack=stack)
+
+    explanation = _by_text_alone(call((3, "train"), (10, "main")), call((6, "validate"), (12, "main")))
+    assert explanation is not None and (explanation.deviation, explanation.place) == ("insert", "within")
+    assert explanation.terms[0].name == term
 
 
 def ended(*ranks: int) -> list[RankError]:
