@@ -55,7 +55,10 @@ def read_stored(paths: RunPaths, option: str) -> Stored:
         fix = f"{command('ls')} lists the runs; runs/<id> names one"
         if paths.root.name.startswith("global_step") or any(paths.root.glob("global_step*")):
             missing = "DeepSpeed wrote it, and its files are pickles, which dtk does not read"
-            fix = "zero_to_fp32.py in it writes the weights as safetensors, for model.pretrained=FOLDER"
+            fix = (
+                "`python zero_to_fp32.py . FOLDER --safe_serialization` in it writes the weights as safetensors; "
+                "with the model's config.json beside them, a new run starts from model.pretrained=FOLDER"
+            )
         raise DtkError(f"{option} is not a run folder of dtk", missing, fix) from error
     except (ValueError, DtkError) as error:
         raise DtkError(f"{option} is not a run folder of dtk", " ".join(str(error).split())) from error

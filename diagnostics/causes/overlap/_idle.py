@@ -1,7 +1,7 @@
 """A device that stands idle: for how long and for which reason, on which ranks, and what the host did meanwhile."""
 
 from collections import Counter
-from statistics import fmean, median, median_low
+from statistics import fmean, median_low
 from typing import Any
 
 from msgspec import Struct
@@ -40,11 +40,7 @@ def idle(view: Overview, reason: Reason) -> Idle:
     by_rank = {
         profile.rank: _a_step([step.gaps.get(reason, 0) / MS for step in profile.steps]) for profile in view.profiles
     }
-    ms, worst, ranks = (
-        median_low(by_rank.values()),
-        max(by_rank.values()),
-        view.ranks,
-    )  # Of two ranks one may stand out.
+    ms, worst, ranks = median_low(by_rank.values()), max(by_rank.values()), view.ranks  # Of two one may stand out.
     if len(by_rank) > 1 and worst > _OUTLIER * ms and view.worth(worst - ms):
         ranks = tuple(sorted(rank for rank, own in by_rank.items() if own > max(_OUTLIER * ms, worst / 2)))
         ms = worst
@@ -59,11 +55,12 @@ def idle(view: Overview, reason: Reason) -> Idle:
 def _a_step(amounts: list[float]) -> float:
     """Return the mean where some steps share it, as of a loader that stalls every fifth step; else the median.
 
-    One hiccup does not count, and what lies before the first work of the window is in no step.
+    One hiccup does not count, also not one of two steps: a window that holds one checkpoint does not show how often
+    there is one. What lies before the first work of the window is in no step.
     """
     ordered = sorted(amounts) or [0.0]
     recurs = len(ordered) == 1 or 2 * ordered[-2] >= ordered[-1]
-    return max(median(ordered), fmean(ordered) if recurs else 0.0)
+    return max(median_low(ordered), fmean(ordered) if recurs else 0.0)
 
 
 def judged_idle(

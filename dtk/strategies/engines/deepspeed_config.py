@@ -139,9 +139,8 @@ class DeepSpeedConfig(StrategyConfig):
         yield "gradient_clipping", Setting(f"train.clip_norm={_text(train.clip_norm)}", float(train.clip_norm or 0))
         for key, dtype in (("bf16", "bfloat16"), ("fp16", "float16")):
             yield f"{key}.enabled", Setting(f"precision={precision.name}", precision.compute_dtype == dtype)
-        if precision.compute_dtype != "float32":
-            reduced = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}[precision.reduce_dtype]
-            yield "communication_data_type", Setting(f"precision.reduce_dtype={precision.reduce_dtype}", reduced)
+        reduced = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}[precision.reduce_dtype]
+        yield "communication_data_type", Setting(f"precision.reduce_dtype={precision.reduce_dtype}", reduced)
         chosen = f"strategy={self.name}"
         yield "zero_optimization.stage", Setting(chosen, self.stage)
         yield "zero_allow_untested_optimizer", Setting(chosen, True)

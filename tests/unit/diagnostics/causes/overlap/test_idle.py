@@ -32,6 +32,7 @@ def test_the_typical_rank_and_its_median_step_count() -> None:
 
 def test_what_recurs_in_some_steps_counts_with_its_mean() -> None:
     assert idle(view(rank(0, [30.0, 0.0, 0.0, 30.0, 0.0])), "pause").ms == 12.0, "a loader that stalls now and then"
+    assert idle(view(rank(0, [0.0, 70.0])), "pause").ms == 0.0, "one checkpoint in two steps: how often is not known"
     assert idle(view(rank(0, [0.0, 20.0, 20.0])), "pause").ms == 20.0, "the window begins after the first one"
 
 
