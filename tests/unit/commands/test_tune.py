@@ -7,7 +7,7 @@ import pytest
 
 from dtk.commands.main import main
 from dtk.errors import INTERRUPTED
-from dtk.tune import make, model
+from dtk.tune import make, report
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_the_exit_code_says_whether_the_question_was_answered(
     asked: list[Any] = []
     found = SimpleNamespace(interrupted=interrupted, measured=measured)
     monkeypatch.setattr(make, "make", lambda request, say: (asked.append(request), found)[1])
-    monkeypatch.setattr(model, "as_json", lambda report: {})
+    monkeypatch.setattr(report, "as_json", lambda made: {})
     assert main(["tune", "bucket", "strategy=ddp", "--values", "5, 25", "--repeats", "4", "--json"]) == code
     capsys.readouterr()
     request = asked[0]

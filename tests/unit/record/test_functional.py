@@ -195,7 +195,7 @@ def test_kernels_are_given_back(log):
 
 @pytest.mark.timeout(90)
 def test_a_mismatch_is_explained_though_both_ranks_were_killed(tmp_path, child):
-    """Neither leaves more than its ring."""
+    """Neither leaves more than its ring; by the program's text rank 0 alone makes the extra call."""
     job, folder = tmp_path / "job.py", tmp_path / "flight"
     job.write_text(WAITING)
     start = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0])"
@@ -215,7 +215,7 @@ def test_a_mismatch_is_explained_though_both_ranks_were_killed(tmp_path, child):
     ]
     assert last[0].seq == last[1].seq
     first = diagnose(folder).root_causes[0]
-    assert (first.cause, first.ranks) == ("hang.conditional_collective", (0, 1)), text_of(first).summary
+    assert (first.cause, first.ranks) == ("hang.conditional_collective", (0,)), text_of(first).summary
     lines = WAITING.splitlines()
     marked = {rank: next(i for i, line in enumerate(lines, 1) if line.endswith(end)) for rank, end in enumerate(ENDS)}
     assert {where.rank: (where.file, where.line) for where in first.where} == {
