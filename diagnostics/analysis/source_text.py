@@ -51,12 +51,13 @@ def place(file: str, inside: Iterable[int], line: int, before_s: float | None) -
 def exclusive(file: str, one: int, other: int, before_s: float | None) -> bool:
     """Whether two lines stand in an `if` and its `else`, so that a rank comes to one of them only."""
     tree = _tree(file, before_s)
-    ifs = (node for node in (ast.walk(tree) if tree is not None else ()) if isinstance(node, ast.If))
-    blocks = ((node.body, node.orelse) for node in ifs)
-    sides = (
-        [[any(_spans(part, line) for part in block) for line in (one, other)] for block in pair] for pair in blocks
-    )
-    return any(side in ([[True, False], [False, True]], [[False, True], [True, False]]) for side in sides)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.If):
+            blocks = (node.body, node.orelse)
+            sides = [[any(_spans(part, line) for part in block) for line in (one, other)] for block in blocks]
+            if sides in ([[True, False], [False, True]], [[False, True], [True, False]]):
+                return True
+    return False
 
 
 def callers(function: str, around: Frame, before_s: float | None) -> list[Frame]:

@@ -99,8 +99,9 @@ def preflight(request: Request, say: Progress | None = None, composed: Composed 
         if is_remote(composed.config.launcher):  # It says itself how many ranks a node has.
             local_size = ranks_per_node(composed.config.launcher, composed.config.strategy)
             request = dataclasses.replace(request, local_size=local_size)
-        for batch in () if composed.config.resume else {*composed.overrides} - {*request.overrides}:
-            note = f"The default batch does not divide over these ranks: simulated, and to be run, with {batch}."
+        settled = " ".join(sorted({*composed.overrides} - {*request.overrides}))
+        if settled and not composed.config.resume:
+            note = f"The default batch does not divide over these ranks: simulated, and to be run, with {settled}."
     began_s = time.monotonic()
     job = _script_job(request) if composed is None else _job(composed, request)
     job = dataclasses.replace(job, note=" ".join(filter(None, (note, job.note))))

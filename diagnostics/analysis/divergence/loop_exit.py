@@ -87,7 +87,9 @@ def source_branches(one: Call, other: Call) -> bool:
 
 def straight(one: Call, other: Call) -> bool:
     """Whether the program's text has no loop around both lines at the level where the two paths part."""
-    file, *lines = _parting(one, other) or ("", 0)
+    if (parting := _parting(one, other)) is None:
+        return False
+    file, *lines = parting
     return source_text.place(file, lines, lines[0], other.created_s) == "no loop"
 
 

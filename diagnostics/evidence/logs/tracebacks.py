@@ -24,9 +24,8 @@ SPAWNED = _TEXT["spawned"]
 HEAD = _TEXT["head"]
 LONE = _TEXT["lone"]
 FRAME = _TEXT["frame"]
-_WORDLESS = frozenset(
-    {"Empty", "Full", "StopIteration"}
-)  # Of queues and iterators: what wraps them says what is wrong.
+_WORDLESS = frozenset({"Empty", "Full", "StopIteration"})
+"""Of queues and iterators: what wraps them says what is wrong."""
 _NO_PATH = " ❱╭╰│|+."
 """How lines of code, of variables and of frames that are left out begin."""
 _MAX_PATH = 4096
