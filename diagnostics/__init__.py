@@ -1,1 +1,1 @@
-"""Explains runs: reads what they left behind. Imports neither dtk nor torch nor hydra."""
+"""Explains runs from the files that they left. Imports neither dtk nor torch nor hydra."""

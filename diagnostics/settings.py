@@ -1,4 +1,4 @@
-"""What a run's configuration adds to a finding: the line of a setting, and an injected fault. Decides nothing.
+"""What a run's configuration adds to a finding: the source line of a setting, and an injected fault. Decides nothing.
 
 A cause that is a setting has no line of code: its line is the one in the file that set it, as the run recorded it.
 """

@@ -1,4 +1,4 @@
-"""The one way dtk fails on the user's account: what happened, why, and what to type next."""
+"""Errors that the user can fix: what happened, why, and what to type next."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The optional part of dtk that trains: whether it is installed, and can be imported."""
+"""The optional dependencies that training needs: whether they are installed and can be imported."""
 
 from importlib import import_module
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""How a rank's process ends: with the one that started it, or at once when it is done. Imports nothing slow."""
+"""Ends a rank's process with its parent, or at once when its work is done. Imports nothing slow."""
 
 import ctypes
 import json

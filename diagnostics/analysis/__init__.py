@@ -1,1 +1,1 @@
-"""Formal objects made from evidence, one owner for each question. No causes, no verdicts."""
+"""Formal objects built from evidence, one owner for each question. No causes, no verdicts."""

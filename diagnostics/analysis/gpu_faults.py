@@ -1,5 +1,5 @@
-"""What the NVIDIA driver's Xid numbers and CUDA's errors say about a device. Holds no cause.
-Source: NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors), the codes that training meets.
+"""The meaning of the NVIDIA driver's Xid numbers and CUDA's errors for a device. Holds no cause. Source: NVIDIA's Xid
+catalogue (docs.nvidia.com/deploy/xid-errors), the codes that training meets.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The state of a job as its files show it: who waits where, how each rank ended, whether anything stands still."""
+"""The state of a job from its files: who waits where, how each rank ended, whether anything stands still."""
 
 from collections.abc import Iterable
 

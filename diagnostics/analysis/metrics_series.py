@@ -1,4 +1,4 @@
-"""The metrics of a dtk run, as its causes are decided from them."""
+"""The metrics of a dtk run, in the form that its causes are decided from."""
 
 from msgspec import Struct
 

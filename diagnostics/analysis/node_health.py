@@ -1,4 +1,4 @@
-"""How devices and host of each node did over the run, by its telemetry or by `nvidia-smi -q`. Names no cause."""
+"""The health of each node's devices and host over the run, by telemetry or `nvidia-smi -q`. Names no cause."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

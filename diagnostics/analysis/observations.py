@@ -1,4 +1,4 @@
-"""What several looks from outside show of each rank: whether its main thread stood still, since when, and where.
+"""What several observations from outside show of each rank: whether its main thread stood still, since when, and where.
 A thread whose wait does not end uses no CPU time and makes no switch (measured: gloo's waits, locks, pipes).
 """
 

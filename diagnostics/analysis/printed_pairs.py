@@ -1,4 +1,4 @@
-"""What two courses of printed steps show beside each other: two runs, or a run and its resume. Names no cause."""
+"""Differences between two series of printed steps: two runs, or a run and its resume. Names no cause."""
 
 from collections.abc import Iterator
 from itertools import combinations

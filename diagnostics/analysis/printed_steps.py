@@ -1,4 +1,4 @@
-"""What the steps that a trainer printed show: overflow without end, figures that stay non-finite, a loss that jumps."""
+"""Symptoms in the steps that a trainer printed: endless overflow, figures that stay non-finite, a loss that jumps."""
 
 import math
 import statistics

@@ -1,5 +1,5 @@
-"""What the program's own text says: whether a line stands in the loop that another line is in.
-Looks into the file that a stack names, if it lies here and is older than the call; else it says nothing.
+"""What the program's text says about a line: loops, conditions and callers. Reads the file that a stack names, if it is
+here and older than the call; otherwise says nothing.
 """
 
 import ast

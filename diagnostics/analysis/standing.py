@@ -1,4 +1,4 @@
-"""What log lines alone say of a job that stands still: who waits in what, since when, how far the others have come.
+"""What log lines alone say of a job that stands still: who waits in what, since when, and how far the others are.
 
 Lines hold no histories, so nothing here says who deviates: that is `divergence`'s question, and of logs `watchdog`'s,
 which counts its votes. What ranks wait in is told by positions and counters, and serves suspicions only.

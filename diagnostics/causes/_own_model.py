@@ -1,4 +1,4 @@
-"""Where a dtk run was to shard its model block by block and found no blocks in it."""
+"""Where a dtk run should have sharded its model block by block and found no blocks in it."""
 
 from diagnostics.evidence.model import RunEvidence
 

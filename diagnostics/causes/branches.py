@@ -1,4 +1,4 @@
-"""The gates of the built-in fault trees, as `branches.yaml` lists them; causes name theirs (`Cause.branch`)."""
+"""The gates of the built-in fault trees, from `branches.yaml`; a cause names its own (`Cause.branch`)."""
 
 from diagnostics.contract.causes import Branch
 from diagnostics.contract.files import table_beside

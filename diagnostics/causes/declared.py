@@ -1,4 +1,4 @@
-"""The one way to declare a cause: its id, words, example and relations lie in a YAML file beside its module."""
+"""Declares a cause: its id, texts, example and relations are in a YAML file beside its module."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

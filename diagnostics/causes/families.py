@@ -1,4 +1,4 @@
-"""What causes of one family have in common, as `families.yaml` lists it: no other module knows a family's name."""
+"""What the causes of one family share, from `families.yaml`: no other module knows a family's name."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""What the linter of environment variables found, in words, and the cause that it speaks for (`lint_texts.yaml`)."""
+"""The linter's findings in words, and the cause that each supports (`lint_texts.yaml`)."""
 
 from msgspec import Struct
 

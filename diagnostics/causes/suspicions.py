@@ -1,4 +1,4 @@
-"""How likely each cause is where a log confirms none: what a log shows, as likelihood ratios (`suspicions.yaml`).
+"""How likely each cause is where a log confirms none, by the likelihood ratios in `suspicions.yaml`.
 
 The odds of a cause are its share among known hangs times the ratio of each clue that the log shows (naive Bayes).
 """

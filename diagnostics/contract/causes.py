@@ -1,4 +1,4 @@
-"""What a cause is: one file in `diagnostics/causes/<family>/` defines one, with everything about it."""
+"""The type of a cause: one file in `diagnostics/causes/<family>/` defines one, with everything about it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar

@@ -1,4 +1,4 @@
-"""The one error of the user's making: a path that cannot be diagnosed, an option that cannot be met."""
+"""Errors that the user can fix: a path that cannot be diagnosed, an option that cannot be satisfied."""
 
 
 class DiagnosticsError(Exception):

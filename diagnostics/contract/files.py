@@ -1,5 +1,5 @@
-"""How files that others may have put there are opened (a pipe would wait forever), and how dtk's own are replaced:
-readers see the old file or the new one, never half. Modes follow the umask.
+"""Opens files that others may have placed (a pipe would block forever), and replaces dtk's own: readers see the old
+file or the new one, never half. Modes follow the umask.
 """
 
 import datetime

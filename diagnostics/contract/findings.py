@@ -1,4 +1,4 @@
-"""What is decided about a cause: a finding, as typed data, of which sentences are made when the report is written."""
+"""A finding: what is decided about a cause, as typed data. Sentences are made when the report is written."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol

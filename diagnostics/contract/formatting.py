@@ -1,4 +1,4 @@
-"""How ranks, counts, bytes and seconds are written, everywhere. Knows no evidence and no finding."""
+"""Formats ranks, counts, bytes and seconds, everywhere. Knows no evidence and no finding."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping

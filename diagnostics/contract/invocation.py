@@ -1,4 +1,4 @@
-"""Commands and paths as one would type them here: a hint that does not run as it stands is none."""
+"""Commands and paths as the user would type them here, so that every hint can be run as printed."""
 
 import json
 import os

@@ -1,5 +1,5 @@
-"""Passwords, keys and tokens, by the names that they go under and by their own form: written as `***`.
-Text may come from evidence, so every pattern takes time that is linear in its length.
+"""Masks passwords, keys and tokens, by name and by form, as `***`. Text may come from evidence, so every pattern takes
+time that is linear in its length.
 """
 
 import re

@@ -1,1 +1,1 @@
-"""Readers: what was found on disk, as typed records. They give no verdicts."""
+"""Readers: turn the files on disk into typed records. They give no verdicts."""

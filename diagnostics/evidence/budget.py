@@ -1,4 +1,4 @@
-"""What one reader or cause may take of the machine, as what is made of a file may be larger than it by any factor."""
+"""Time and memory that one reader or cause may use: what is built from a file may be far larger than the file."""
 
 import os
 import signal

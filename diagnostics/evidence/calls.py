@@ -1,4 +1,4 @@
-"""What one rank called: collectives and point-to-point calls, whichever recorder wrote them down."""
+"""The calls of one rank: collectives and point-to-point calls, from whichever recorder."""
 
 import re
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""How far apart two ranks' clocks are, from collectives of one group that both made.
+"""The offset between two ranks' clocks, from collectives of one group that both made.
 
 Nobody leaves a collective before all have come. So the call that a rank makes behind one comes, in true time, after
 every other rank has come to that one: each position bounds the offset of the clocks from both sides. Calls that are

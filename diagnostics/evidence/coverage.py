@@ -1,4 +1,4 @@
-"""What there is of each kind of evidence, and whether it could be read."""
+"""What evidence of each kind exists, and whether it could be read."""
 
 from contextlib import suppress
 from typing import Any

@@ -1,4 +1,4 @@
-"""How a rank ended: the one classification of exceptions, signals, exit codes and a launcher's texts."""
+"""How a rank ended: the only classification of exceptions, signals, exit codes and launchers' texts."""
 
 import re
 import signal as signals

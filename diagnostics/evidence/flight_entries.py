@@ -1,4 +1,4 @@
-"""From the entries of a flight-recorder dump to calls: all forms that torch has written since 2.4.
+"""Converts the entries of a flight-recorder dump to calls: all forms that torch has written since 2.4.
 
 Sources: FlightRecorder.hpp / FlightRecorderDetail.hpp of PyTorch (names of fields), measured dumps of gloo.
 """

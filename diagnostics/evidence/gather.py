@@ -1,4 +1,4 @@
-"""Walks a path and builds the Evidence: what is there, whose it is, what could not be used, how many ranks."""
+"""Walks a path and builds the Evidence: which files there are, whose, which could not be used, how many ranks."""
 
 import difflib
 import stat

@@ -1,4 +1,4 @@
-"""What metrics.jsonl of a dtk run records over its steps: losses, gradient norms, how a layout did. Decides nothing."""
+"""metrics.jsonl of a dtk run over its steps: losses, gradient norms, figures of the layout. Decides nothing."""
 
 import math
 from collections import deque

@@ -1,4 +1,4 @@
-"""What the readers found, as one value that the detectors share. Holds no verdict and reads no file."""
+"""The Evidence: what the readers found, as one value that the detectors share. Holds no verdict and reads no file."""
 
 import re
 from pathlib import Path

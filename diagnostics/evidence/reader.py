@@ -1,4 +1,4 @@
-"""What a reader of one kind of evidence is, and what it gives. Reads nothing itself."""
+"""The type of a reader of one kind of evidence, and of its result. Reads nothing itself."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""All readers of evidence, collected from the files in `readers/`: the one list of kinds."""
+"""All readers of evidence, collected from the files in `readers/`: the only list of kinds."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""The records of a dtk run folder, each on its own: a damaged one becomes a problem, the others still count."""
+"""The records of a dtk run folder, each read separately: a damaged one becomes a problem, the others still count."""
 
 import re
 from collections.abc import Callable, Iterator

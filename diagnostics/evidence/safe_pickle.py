@@ -1,4 +1,4 @@
-"""Loads a pickle that nobody vouches for: plain values only, at C speed, within memory that its size bounds.
+"""Loads an untrusted pickle: plain values only, at C speed, within memory that its size bounds.
 
 Two passes. The first walks the opcodes without building anything and refuses what the C unpickler would obey to
 the reader's harm: lengths beyond the end, memo positions that reserve gigabytes, numbers and containers made to

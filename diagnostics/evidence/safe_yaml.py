@@ -1,4 +1,4 @@
-"""Loads YAML that nobody vouches for: plain values, in memory and time that are bounded by what it describes.
+"""Loads untrusted YAML: plain values, in memory and time that are bounded by what it describes.
 
 One pass over the events of the parser comes first. It counts the nodes with aliases expanded, as a kilobyte of aliases
 of aliases describes more than any memory holds, and the depth, at which the C composer overflows its stack.

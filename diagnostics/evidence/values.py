@@ -1,4 +1,4 @@
-"""Figures in records that nobody vouches for: a plausible one as a number, anything else as None."""
+"""Numbers in untrusted records: a plausible one as a number, anything else as None."""
 
 import re
 from typing import Annotated

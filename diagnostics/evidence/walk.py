@@ -1,4 +1,4 @@
-"""Walks the diagnosed path: regular files only, in a fixed order, never out of the folder, never without end."""
+"""Walks the diagnosed path: regular files only, in a fixed order, inside the folder, within bounds."""
 
 import os
 import re

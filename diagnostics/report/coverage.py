@@ -1,4 +1,4 @@
-"""What evidence there was, of which ranks, and what was wrong with it. Ranks without evidence are named."""
+"""Which evidence there was, from which ranks, and what was wrong with it. Ranks without evidence are named."""
 
 from collections.abc import Collection
 from typing import Any

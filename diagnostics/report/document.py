@@ -1,4 +1,4 @@
-"""The document model: what a report consists of, whichever command builds it and in whichever form it is shown.
+"""The document model of every report, independent of the command that builds it and the form it is shown in.
 
 A builder turns a typed result into a `Document`; `terminal`, `markdown` and `html` render it. Texts may come from
 evidence: each renderer escapes them at the one point where they enter it, so builders pass them as they are.

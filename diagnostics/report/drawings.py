@@ -1,4 +1,4 @@
-"""Draws what detectors measured: the last collectives of each rank, memory over time, and where a step's time went."""
+"""Charts of what detectors measured: the last collectives of each rank, memory over time, the breakdown of a step."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

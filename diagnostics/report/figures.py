@@ -1,4 +1,4 @@
-"""The figures that people look at first, beside each other at the head of a page, whether anything was found or not."""
+"""The headline figures, side by side at the top of a page, whether or not a cause was found."""
 
 from diagnostics.contract.formatting import bytes_text, seconds_text
 from diagnostics.report import document as doc

@@ -1,4 +1,4 @@
-"""Reads `report.measures` for drawing: what is absent or of another shape is left out and never an error.
+"""Reads `report.measures` for charts: what is absent or of another shape is omitted and never an error.
 
 Detectors, also those of users, write the measures; figures and names in them come from evidence.
 """

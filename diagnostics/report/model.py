@@ -1,4 +1,4 @@
-"""The report as values: what every form of it (terminal, JSON, Markdown, HTML) is made from."""
+"""The report as typed values, from which every form of it (terminal, JSON, Markdown, HTML) is made."""
 
 from typing import Any
 

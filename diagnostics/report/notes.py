@@ -1,4 +1,4 @@
-"""What a reader must know beside the causes: unexplained lines of trouble, earlier attempts, how the run ended."""
+"""Notes beside the causes: unexplained log lines, earlier attempts, how the run ended."""
 
 from collections.abc import Iterator, Sequence
 

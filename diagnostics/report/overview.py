@@ -1,4 +1,4 @@
-"""What a report says as a whole: its headline, the kind of trouble it is about, and what is left open."""
+"""The report as a whole: its headline, the kind of problem, and what remains open."""
 
 from collections import Counter
 from collections.abc import Sequence

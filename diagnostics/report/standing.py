@@ -1,4 +1,4 @@
-"""Puts into words what a log says of a job that stands still, and which causes are likely."""
+"""What a log says of a job that stands still, in words, and which causes are likely."""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,5 @@
-"""Draws the charts of a document. They take the width they are given: places across are percentages of it, so text
-keeps its size on a phone and on paper. Colours are classes (`k0` to `k8`), so that the theme decides them.
+"""Draws the charts of a document. Charts fill the width they are given: horizontal positions are percentages of it, so
+that text keeps its size on a phone and on paper. Colours are classes (`k0` to `k8`), so that the theme decides them.
 """
 
 import math

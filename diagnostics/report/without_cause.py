@@ -1,4 +1,4 @@
-"""What a report says of a job where no cause is confirmed: the account of its steps, its processes, what it printed."""
+"""The report of a job where no cause is confirmed: the account of its steps, its processes, what it printed."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

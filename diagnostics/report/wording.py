@@ -1,4 +1,4 @@
-"""Words for the parts of a finding that are not its own text (`text_of`): who is to blame, places, the cost."""
+"""Words for the parts of a finding that are not its own text (`text_of`): culprits, places, the cost."""
 
 from collections.abc import Sequence
 

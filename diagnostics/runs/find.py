@@ -1,4 +1,4 @@
-"""Finds run folders and reads how each stands, for every command that takes a run. Never fails on a damaged one."""
+"""Finds run folders and reads their state, for every command that takes a run. Never fails on a damaged one."""
 
 import os
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""What the plan of a run predicted, beside what was measured."""
+"""The predictions of a run's plan beside what was measured."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whether the process that a manifest names still runs here; as ids are given out again, by its start time too."""
+"""Whether the process that a manifest names still runs here, by id and start time, as ids are reused."""
 
 import os
 from collections.abc import Mapping

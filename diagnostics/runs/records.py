@@ -1,4 +1,4 @@
-"""Reads the small records of a run folder, bounded: what a listing of ten thousand runs can afford. Never fails."""
+"""Reads the small records of a run folder, bounded, so that ten thousand runs can be listed. Never fails."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""How runs look in a terminal and in plain text. What was read is untrusted: no markup, no control characters."""
+"""Formats runs for a terminal and plain text. What was read is untrusted: no markup, no control characters."""
 
 import contextlib
 import json

@@ -1,1 +1,1 @@
-"""The fault trees (YAML) and what is done with them: loading, evaluation, arbitration, export."""
+"""The fault trees (YAML): loading, evaluation, arbitration, export."""

@@ -1,4 +1,4 @@
-"""Chooses the root causes among confirmed findings, by the rules in the trees. Blames no victim.
+"""Chooses the root causes among confirmed findings, by the relations in the trees. Blames no victim.
 
 A finding is a consequence when another one explains it and is not itself explained by it; two that
 explain each other are a tie, and both stay. What costs much more than the finding that would explain it

@@ -1,4 +1,4 @@
-"""The built-in fault trees: made from the causes in `diagnostics/causes` and their branches."""
+"""The built-in fault trees, generated from the causes in `diagnostics/causes` and their branches."""
 
 from collections.abc import Sequence
 

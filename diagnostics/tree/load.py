@@ -1,4 +1,4 @@
-"""Reads a user's own fault trees from YAML, strictly: a key, a gate or an id that is not known is an error of one line.
+"""Reads a user's own fault trees from YAML, strictly: an unknown key, gate or id is a one-line error.
 
 They come by `--tree`; the format is in docs/diagnose.md. Built-in trees are made in `built_in.py`.
 """

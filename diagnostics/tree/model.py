@@ -1,4 +1,4 @@
-"""What a fault tree is: a top event, gates, and leaves that name a cause. Knows neither YAML nor findings."""
+"""The type of a fault tree: a top event, gates, and leaves that name a cause. Knows neither YAML nor findings."""
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase

@@ -1,4 +1,4 @@
-"""What happened to the run: what its first root cause did to it, and healthy only if nothing speaks against it."""
+"""The outcome of a run: that of its first root cause, or healthy only if nothing speaks against it."""
 
 from collections.abc import Mapping, Sequence
 from time import time

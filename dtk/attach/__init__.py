@@ -1,1 +1,1 @@
-"""Looks at a job that runs now, from outside: finds its ranks, collects what they show, and changes nothing in them."""
+"""`dtk attach`: observes a running job from outside. Finds its ranks, collects evidence and changes nothing in them."""

@@ -1,5 +1,5 @@
-"""Collects in rounds what the ranks of a running job show, into a folder that `dtk diagnose` reads.
-Nothing is written into the job but the byte by which its own flight recorder is asked for a dump.
+"""Collects evidence from the ranks of a running job in rounds, into a folder that `dtk diagnose` reads. The only thing
+written to the job is the byte that asks its own flight recorder for a dump.
 """
 
 import json

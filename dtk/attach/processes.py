@@ -1,5 +1,5 @@
-"""Which processes of this host are ranks of a training job, and what /proc says of one. Reads only.
-Of Python processes with one place in the environment the outermost is the rank; its launcher starts other places.
+"""Finds the ranks of training jobs among the processes of this host, by /proc. Reads only. Of several Python processes
+with the same RANK in their environment the outermost is the rank; its launcher starts other ranks.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Stacks of a running process by py-spy, which stops it for milliseconds; what rights are missing where it may not."""
+"""Takes stacks of a running process with py-spy, which stops it for milliseconds, or says which right is missing."""
 
 import json
 import os

@@ -1,1 +1,1 @@
-"""`dtk bench comm`: how fast the collectives of this machine are, and under which of two presets they are faster."""
+"""`dtk bench comm`: measures the collectives of this machine and compares two NCCL presets."""

@@ -1,4 +1,4 @@
-"""What a bandwidth is, as nccl-tests define it (doc/PERFORMANCE.md; `*GetCollByteCount`, `*GetBw` of its src/*.cu)."""
+"""Bandwidths as nccl-tests define them (doc/PERFORMANCE.md; `*GetCollByteCount`, `*GetBw` in src/*.cu)."""
 
 import re
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
-"""One rank of a calibration: times matrix products, copies and all_reduce: calibrate_rank DEVICE SECONDS.
-Rank 0 writes JSON lines {"at"}, every rank at last {"figures"}.
+"""One rank of a calibration: times matrix products, copies and all_reduce. Usage: calibrate_rank DEVICE SECONDS. Rank 0
+writes JSON lines {"at"} as it proceeds; every rank writes {"figures"} at the end.
 """
 
 import platform

@@ -1,4 +1,4 @@
-"""Launches the ranks, one side or two in turns, and makes the report of what they tell. Times nothing itself."""
+"""Launches ranks, for one preset or two in turns, and builds the report from their figures. Times nothing itself."""
 
 import dataclasses
 import time

@@ -1,4 +1,4 @@
-"""What `dtk bench comm` found, as values, and its JSON. Measures nothing."""
+"""The result of `dtk bench comm` as typed values, and its JSON form. Measures nothing."""
 
 import json
 from dataclasses import asdict, dataclass, field

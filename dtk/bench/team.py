@@ -1,5 +1,5 @@
-"""What is measured under which presets (`choose`), and who starts the ranks of a launch: this process, or each rank of
-torchrun or Slurm its own. Always fresh processes.
+"""Chooses what is measured under which presets (`choose`), and starts the ranks of a launch: all from this process, or
+one from each rank of torchrun or Slurm. Each launch uses fresh processes.
 """
 
 import json

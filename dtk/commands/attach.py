@@ -1,4 +1,4 @@
-"""`dtk attach`: options and output; `dtk.attach` looks, and the diagnosis of what it collected is `dtk diagnose`'s."""
+"""`dtk attach`: options and output. `dtk.attach` collects the evidence; `dtk diagnose` explains it."""
 
 import argparse
 import shutil

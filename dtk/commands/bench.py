@@ -1,4 +1,4 @@
-"""`dtk bench comm`: options, where the report goes, exit code. Measures nothing itself; `--help` needs no torch."""
+"""`dtk bench comm`: options, output and exit code. `--help` does not import torch."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""`dtk compare`: options, where the comparison goes, exit code. Compares nothing itself and loads torch never."""
+"""`dtk compare`: options, output and exit code. Never imports torch."""
 
 import argparse
 from pathlib import Path

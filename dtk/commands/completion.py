@@ -1,4 +1,4 @@
-"""`dtk completion SHELL`: what a shell evaluates so that Tab completes commands, options, groups, keys and runs."""
+"""`dtk completion SHELL`: prints the script that completes commands, options, groups, keys and runs on Tab."""
 
 import argparse
 import re

@@ -1,4 +1,4 @@
-"""`dtk demo`: runs three faults and shows what `dtk diagnose` makes of each, every part typed as a user would."""
+"""`dtk demo`: runs three faults and shows what `dtk diagnose` says about each, with each command as a user types it."""
 
 import argparse
 import os

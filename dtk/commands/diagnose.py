@@ -1,4 +1,4 @@
-"""`dtk diagnose`: where the report goes, exit code. Loads torch never, and nothing but argparse for `--help`."""
+"""`dtk diagnose`: options, output and exit code. Never imports torch; `--help` imports argparse only."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""`dtk doctor`: options, progress, exit code. Makes no check, and imports none before it has to."""
+"""`dtk doctor`: options, progress and exit code. Imports each check only when it runs."""
 
 import argparse
 import json

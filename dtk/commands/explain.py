@@ -1,4 +1,4 @@
-"""`dtk explain`: what a cause, a key, a strategy or an option of a group is. Imports no torch."""
+"""`dtk explain`: describes a cause, a configuration key, a strategy or an option of a group. Never imports torch."""
 
 import argparse
 import shutil

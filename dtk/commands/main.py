@@ -1,4 +1,4 @@
-"""The `dtk` command: every import inside the subcommand that needs it; only `dtk run` needs torch and Hydra."""
+"""The `dtk` command. Each subcommand imports what it needs when it is called; only `dtk run` needs torch and Hydra."""
 
 import argparse
 import atexit

@@ -1,4 +1,4 @@
-"""`dtk nccl`: options, and which part answers. `--help` imports neither torch nor NVML."""
+"""`dtk nccl`: options and subcommands. `--help` imports neither torch nor NVML."""
 
 import argparse
 import json

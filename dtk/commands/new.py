@@ -1,4 +1,4 @@
-"""`dtk new`: a small project to begin with: configuration, model, data, task, a test and a README. Imports no torch."""
+"""`dtk new`: writes a small project with configuration, model, data, task, a test and a README. Never imports torch."""
 
 import argparse
 import shlex

@@ -1,4 +1,4 @@
-"""`dtk plan`: options, where the report goes, exit code. Plans nothing itself, and `--help` imports no torch."""
+"""`dtk plan`: options, output and exit code. `--help` does not import torch."""
 
 import argparse
 import sys

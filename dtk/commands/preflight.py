@@ -1,4 +1,4 @@
-"""`dtk preflight`: options, where the report goes, exit code. Simulates nothing itself; `--help` needs no torch."""
+"""`dtk preflight`: options, output and exit code. `--help` does not import torch."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""`dtk rerun RUN`: the short name of `dtk run --rerun RUN`, and the check of the code that both make."""
+"""`dtk rerun RUN`: the short form of `dtk run --rerun RUN`, and the check of the recorded code that both make."""
 
 import argparse
 

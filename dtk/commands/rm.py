@@ -1,4 +1,4 @@
-"""`dtk rm`: removes run folders after a listing and a question. What may be removed, `remove` decides."""
+"""`dtk rm`: lists run folders, asks, and removes them. `dtk.runs.remove` decides what may be removed."""
 
 import argparse
 import sys

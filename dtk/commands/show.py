@@ -1,4 +1,4 @@
-"""`dtk show RUN`: how one run stands, and who set a key of it."""
+"""`dtk show RUN`: prints the state of one run, and which file or override set a key."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""`dtk trace RUN`: one timeline of all ranks for Perfetto. Loads torch never."""
+"""`dtk trace RUN`: writes one timeline of all ranks for Perfetto. Never imports torch."""
 
 import argparse
 from pathlib import Path

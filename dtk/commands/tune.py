@@ -1,4 +1,4 @@
-"""`dtk tune`: options, where the report goes, exit code. Runs nothing itself; `--help` needs no torch."""
+"""`dtk tune`: options, output and exit code. `--help` does not import torch."""
 
 import argparse
 from functools import partial

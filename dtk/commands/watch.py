@@ -1,4 +1,4 @@
-"""`dtk watch -- COMMAND`: the folder of the job. What happens then is the business of `dtk.launch.watched`."""
+"""`dtk watch -- COMMAND`: options and the folder of the job. `dtk.launch.watched` runs the command."""
 
 import argparse
 import secrets

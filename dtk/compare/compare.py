@@ -1,4 +1,4 @@
-"""The pipeline: read the runs, group the repeats, check parity, measure, and only then say who is faster and why."""
+"""The comparison: read the runs, group the repeats, check parity, measure, then say which is faster and why."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

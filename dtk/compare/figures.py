@@ -1,4 +1,4 @@
-"""Figures of every variant: how each is read from a run, median over the repeats, interval, ratio to the first."""
+"""Figures of each variant: read from its runs, with the median over repeats, interval and ratio to the first."""
 
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median

@@ -1,4 +1,4 @@
-"""How figures of a comparison are written, everywhere in it. Knows no run."""
+"""Formats the figures of a comparison. Knows no run."""
 
 import math
 

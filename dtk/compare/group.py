@@ -1,4 +1,4 @@
-"""Which runs are repeats of each other, what each variant is called, and which are one series over numbers of ranks."""
+"""Groups runs: which are repeats, what each variant is called, and which form a series over world sizes."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A comparison as JSON: `dtk.comparison/1`. Units are in the names or beside the figures."""
+"""A comparison as JSON: `dtk.comparison/1`. Units are in the names of keys or beside the figures."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`--fail-if slower=2%`: whether runs are worse than a baseline by more than a limit, for CI. Reads no file."""
+"""`--fail-if slower=2%`: whether runs exceed a baseline by more than a limit, for CI. Reads no file."""
 
 import re
 from collections.abc import Sequence

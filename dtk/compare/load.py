@@ -1,4 +1,4 @@
-"""Reads one run folder, bounded: strict about what cannot be compared, silent about what is merely absent."""
+"""Reads one run folder with bounded memory: refuses what cannot be compared, and tolerates what is absent."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

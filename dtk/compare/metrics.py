@@ -1,4 +1,4 @@
-"""Reads metrics.jsonl: of every step the latest attempt's record, and how much of the file could not be read."""
+"""Reads metrics.jsonl: the latest attempt's record of each step, and how much of the file could not be read."""
 
 import json
 import math

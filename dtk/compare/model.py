@@ -1,4 +1,4 @@
-"""What a comparison is made of and what it finds. Runs that differ in nothing are repeats of one variant."""
+"""The types of a comparison: its input and its result. Runs that do not differ are repeats of one variant."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

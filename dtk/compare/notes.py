@@ -1,4 +1,4 @@
-"""What a reader must know beside the figures: what was left out, disturbed them or differs. A note never decides."""
+"""Notes beside the figures: runs that were left out, disturbances, differences. A note never decides."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""The parity gate: whether runs did the same work, condition by condition: same, differs, unknown (not recorded)."""
+"""The parity gate: whether runs did the same work. Each condition is same, different, or unknown (not recorded)."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

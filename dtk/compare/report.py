@@ -1,4 +1,4 @@
-"""Builds the document of a comparison: the answer, why, the figures, parity, and what disturbs them."""
+"""Builds the document of a comparison: the answer, the reasons, the figures, parity and disturbances."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Medians and ratios with intervals: what a figure is worth that was measured a few times. Pure arithmetic."""
+"""Medians and ratios with intervals, for figures that were measured a few times. Pure arithmetic."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What the steps of one run say once the warm-up is taken away. Pure arithmetic on its records."""
+"""Statistics of one run's steps after the warm-up. Pure arithmetic on its records."""
 
 from statistics import median, quantiles
 

@@ -1,4 +1,4 @@
-"""What telemetry/*.jsonl says against a run's figures, in the measured steps: throttling, neighbours; its energy."""
+"""Reads telemetry/*.jsonl for disturbances in the measured steps (throttling, other processes) and for energy."""
 
 from collections import Counter
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""What the diagnosis says of the profiler's window of a run: the breakdown of a step, and the confirmed causes."""
+"""The diagnosis of a run's profiler window: the breakdown of a step, and the confirmed causes."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who is faster, by how much, and why: sentences from what is measured or declared; noise is said to be noise."""
+"""Which variant is faster, by how much, and why, from what is measured or declared. Noise is called noise."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The batch of a job: the micro-batch that `train.micro_batch_size=0` leaves open, and what fits instead."""
+"""The batch of a job: chooses the micro-batch for `train.micro_batch_size=0`, and suggests sizes that fit."""
 
 from dataclasses import replace
 

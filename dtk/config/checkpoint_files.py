@@ -1,4 +1,4 @@
-"""Whether the files of a checkpoint are those that were written: their sizes and checksums, without torch."""
+"""Checks the files of a checkpoint against their recorded sizes and checksums, without torch."""
 
 import shlex
 import zlib

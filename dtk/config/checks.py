@@ -1,4 +1,4 @@
-"""Rules between fields, checked in the parent before any rank starts. Types are `strict`'s business."""
+"""Rules between fields, checked in the parent before any rank starts. `strict` checks types."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""From overrides to a checked Config, in the parent only. Imports no torch, and Hydra only when it is called."""
+"""Composes overrides into a checked Config, in the parent only. Never imports torch; imports Hydra when called."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whether a fault can happen in this configuration: one that cannot would end in a healthy run and a puzzled user."""
+"""Refuses a fault that cannot occur in this configuration: the run would be healthy and the user puzzled."""
 
 from diagnostics.contract.files import table_beside
 from dtk.config.schema import Config, EveryRankFault, NodesFault, NoFault, SettingFault

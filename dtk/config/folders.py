@@ -1,4 +1,4 @@
-"""Where the YAML files lie: dtk's own conf/ and the user's folder. Knows paths, not contents, and not Hydra."""
+"""Where the YAML files are: dtk's own conf/ and the user's folder. Knows paths, not contents, and not Hydra."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The choices in `dtk run --help`: groups and options, read from conf/. Knows neither Hydra nor YAML."""
+"""The groups and options in `dtk run --help`, read from conf/ without Hydra or a YAML parser."""
 
 from collections.abc import Mapping
 from pathlib import Path

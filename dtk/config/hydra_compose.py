@@ -1,4 +1,4 @@
-"""Hydra's compose API, and its errors as one line. The only module that lets Hydra compose; knows no schema."""
+"""Hydra's compose API, with its errors as one line. The only module that calls Hydra to compose; knows no schema."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

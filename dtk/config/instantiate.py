@@ -1,4 +1,4 @@
-"""`_target_`: import a name and call it, if it is on an allow list: a configuration may come from someone else."""
+"""`_target_`: imports a name and calls it, if an allow list permits: a configuration may come from someone else."""
 
 import importlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""What a key of the configuration means: its type and default in the schema, and its text in the YAML file beside."""
+"""Documentation of configuration keys: type and default from the schema, text from the YAML file beside it."""
 
 import inspect
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Finds what an import path names without importing it, so that the parent sees a mistake before the ranks start."""
+"""Resolves an import path without importing it, so that the parent reports a mistake before the ranks start."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""What is typed on the command line: parsed by Hydra's grammar, judged by dtk before Hydra composes.
+"""Overrides on the command line: parsed with Hydra's grammar and checked before Hydra composes.
 
 Group choices are checked against the files that exist; every other key becomes `++key=value`, so
 that Hydra accepts it and the strict check afterwards is the only judge of keys and types.

@@ -1,4 +1,4 @@
-"""`resume=runs/<id>` and `--rerun RUN`: that run's own configuration again, with what may change changed."""
+"""`resume=runs/<id>` and `--rerun RUN`: the configuration of that run, with the changes that are allowed."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The configuration that a run folder holds, and the same with changes: for `resume=` and for `--rerun`."""
+"""The configuration stored in a run folder, and changed copies of it, for `resume=` and `--rerun`."""
 
 import copy
 from dataclasses import dataclass

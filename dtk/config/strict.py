@@ -1,4 +1,4 @@
-"""Plain values <-> the typed Config, strictly: an unknown key or a wrong type is one line, never a guess.
+"""Converts plain values to the typed Config and back, strictly: an unknown key or wrong type is a one-line error.
 
 This check runs after composing, so nothing slips past it: neither a typo inside a YAML file nor a
 key forced in by `+key=`. Knows the schema only; the rules between fields are in `checks`.

@@ -1,4 +1,4 @@
-"""`did you mean ...?`: the nearest names for a mistyped one."""
+"""`did you mean ...?`: the names nearest to a mistyped one."""
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher

@@ -1,4 +1,4 @@
-"""What comes from a run folder is data: whose folder it is, and what in its configuration may not decide by itself.
+"""What comes from a run folder is data: who owns the folder, and which of its settings need the user's consent.
 
 A run folder may be somebody else's. Nothing in it may name code to import, commands to run, or libraries to load;
 such settings, and folders that a run writes to, count only when the user types them again.

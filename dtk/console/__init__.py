@@ -1,1 +1,1 @@
-"""What commands share on a terminal: progress, help, numbers, where output goes."""
+"""What commands share on a terminal: progress, help, numbers and output."""

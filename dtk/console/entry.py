@@ -1,4 +1,4 @@
-"""How every program of dtk ends: what the user can fix is one line, Ctrl-C another, a reader that has gone is none."""
+"""How every program of dtk ends: one line for an error of the user's, one for Ctrl-C, silence for a closed pipe."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The texts of `--help`, one file of `help/` per command, a line for each paragraph, folded to the terminal."""
+"""The texts of `--help`: one file in `help/` per command, one line per paragraph, wrapped to the terminal."""
 
 import argparse
 import re

@@ -1,4 +1,4 @@
-"""The parser of `dtk`, and the options of its commands: each has a table (TOML), some options are common to several."""
+"""The parser of `dtk` and the options of its commands, read from one table (TOML) each; some options are shared."""
 
 import argparse
 import tomllib

@@ -1,4 +1,4 @@
-"""How commands hand over what they made: on standard output, or as a file. Costs a command no start."""
+"""Writes the result of a command to standard output or a file. Imports nothing slow."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What a command is at, on standard error: one line that is rewritten on a terminal, a line now and then in a file."""
+"""Progress on standard error: one line that is rewritten on a terminal, occasional lines in a file."""
 
 import io
 import shutil

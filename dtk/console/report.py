@@ -1,4 +1,4 @@
-"""Hands a report over as text for a terminal, Markdown or JSON, and a page beside it; imports renderers when needed."""
+"""Prints a report as text, Markdown or JSON and writes its HTML page; imports renderers when needed."""
 
 import argparse
 from collections.abc import Callable

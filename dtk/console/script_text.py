@@ -1,4 +1,4 @@
-"""Texts of the user's inside scripts and manifests: each stays one argument, whatever is in it. Knows no launcher."""
+"""Quotes the user's texts inside scripts and manifests: each stays one argument. Knows no launcher."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""From the section `data` of the configuration to a dataset, and whether it fits the model."""
+"""Builds a dataset from the `data` section of the configuration, and checks that it fits the model."""
 
 from torch.utils.data import Dataset as TorchDataset
 

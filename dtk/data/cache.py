@@ -1,4 +1,4 @@
-"""Arrays of integers that are made once and memory-mapped afterwards, one file per key.
+"""Integer arrays that are written once and memory-mapped afterwards, one file per key.
 
 A file is the array, what is known about it (JSON) and its length, so that half a file is recognised. It is written
 aside and linked to its name: of processes that build the same key at once the first one wins.

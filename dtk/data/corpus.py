@@ -1,4 +1,4 @@
-"""Which files a corpus is made of, and its text piece by piece, in bounded memory."""
+"""The files of a corpus, and its text piece by piece in bounded memory."""
 
 import codecs
 import hashlib

@@ -1,4 +1,4 @@
-"""`data=custom`: a map-style Dataset of the user's, split, dealt out and batched as every other source."""
+"""`data=custom`: a user's map-style Dataset, split, distributed and batched like every other source."""
 
 import hashlib
 from collections.abc import Iterable, Iterator

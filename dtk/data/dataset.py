@@ -1,4 +1,4 @@
-"""What every dataset offers to training: samples by id, and a description for the manifest."""
+"""The interface of every dataset: samples by id, and a description for the manifest."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

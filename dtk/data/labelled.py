@@ -1,4 +1,4 @@
-"""Where labelled text comes from: the user's table, or windows of the standard library's packages."""
+"""Sources of labelled text: the user's table, or windows of the standard library's packages."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Token streams, one memory-mapped array each: a tokenised corpus from the cache, or a file of ids of the user's."""
+"""Token streams, each a memory-mapped array: a tokenised corpus from the cache, or a user's file of token ids."""
 
 import hashlib
 from collections.abc import Callable, Iterator

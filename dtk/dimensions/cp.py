@@ -1,5 +1,6 @@
-"""Context parallel: each sequence divided over the ranks of `cp`, which meet in attention only. `ulysses` (Jacobs et
-al. 2023) exchanges tokens for heads and back; `ring` sends keys and values round (`dtk.parallel.ring_attention`).
+"""Context parallel: each sequence is split over the ranks of `cp`, which communicate in attention only. `ulysses`
+(Jacobs et al. 2023) exchanges tokens for heads and back; `ring` passes keys and values around
+(`dtk.parallel.ring_attention`).
 """
 
 from __future__ import annotations

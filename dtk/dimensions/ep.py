@@ -1,5 +1,5 @@
-"""Expert parallel: the experts of each block divided over the ranks of `ep`, which train on different samples and send
-each other tokens by all_to_all (Lepikhin et al. 2020, GShard). All but the experts is kept as the strategy keeps it.
+"""Expert parallel: the experts of each block are split over the ranks of `ep`, which train on different samples and
+send each other tokens by all_to_all (Lepikhin et al. 2020, GShard). The strategy keeps all other parameters as usual.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Pipeline parallel: the model is cut by blocks into stages, which keep the global names of their parameters: names
-select initial values and checkpoint entries. A model says with `before` and `after` which of its modules run before and
-after the blocks; a module in both (tied weights) is held by the first and the last stage.
+"""Pipeline parallel: the model is split by blocks into stages, which keep the global names of their parameters: names
+select initial values and checkpoint entries. `before` and `after` of a model list its modules that run before and after
+the blocks; a module in both (tied weights) is held by the first and the last stage.
 """
 
 from collections import deque

@@ -1,5 +1,5 @@
-"""Tensor parallel: the layers of a model cut over the ranks of `tp`, by the role that each states. Between attention
-and feed-forward activations are cut along the sequence (`sequence_parallel`) or whole on every rank.
+"""Tensor parallel: the layers of a model are split over the ranks of `tp` by the role that each declares. Between
+attention and feed-forward the activations are split along the sequence (`sequence_parallel`) or whole on every rank.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""`dtk doctor`: is this machine, are these nodes, fit to train? Looks at everything below the model's code."""
+"""`dtk doctor`: whether this machine, or these nodes, are fit to train. Checks everything below the model's code."""

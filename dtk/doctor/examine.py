@@ -1,4 +1,4 @@
-"""Makes checks one after another, each with a limit and none able to stop the others. Knows no single check."""
+"""Runs checks one after another, each with a time limit; none can stop the others. Knows no single check."""
 
 import threading
 import time

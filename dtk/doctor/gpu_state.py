@@ -1,4 +1,4 @@
-"""How each GPU feels: clocks and power limit, throttling, ECC, remapped rows, who else uses it. By NVML alone."""
+"""The state of each GPU by NVML: clocks, power limit, throttling, ECC, remapped rows, other processes."""
 
 import os
 from contextlib import suppress

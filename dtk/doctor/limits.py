@@ -1,4 +1,4 @@
-"""What the system grants a job: shared memory, locked memory, file descriptors, processes. Standard library only."""
+"""Limits of the system: shared memory, locked memory, file descriptors, processes. Standard library only."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""The wires of each GPU: NVLink and its fabric, PCIe. By NVML alone."""
+"""The links of each GPU by NVML: NVLink and its fabric, PCIe."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a check is and what it answers. Knows no check, prints nothing, imports no torch."""
+"""The types of a check and its result. Knows no check, prints nothing, imports no torch."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""`torchrun ... -m dtk doctor`: the ranks meet, the leader (local_rank 0) of each node checks it, rank 0 tells it all.
+"""`torchrun ... -m dtk doctor`: the ranks meet, the leader (local_rank 0) of each node checks it and reports to rank 0.
 Every rank takes part in the collectives and ends with the same exit code. Imports torch: for launched processes only.
 """
 

@@ -1,4 +1,4 @@
-"""Every pair of GPUs: what the driver says of peer access, and what a real copy says. Imports no torch."""
+"""Checks every pair of GPUs: the driver's answer on peer access against a real copy. Imports no torch."""
 
 import json
 import statistics

@@ -1,4 +1,4 @@
-"""All checks in the order in which they are made, and the choice among them. Makes none of them."""
+"""All checks in the order in which they run, and the selection among them."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""What the doctor found: its document for people, and JSON for programs. Decides nothing but the exit code."""
+"""The result of the doctor: its document, and JSON for programs. Decides nothing but the exit code."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

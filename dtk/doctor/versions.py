@@ -1,4 +1,4 @@
-"""Versions of Python, torch, NumPy, Hydra and the extras, by metadata: whether they are what dtk is made for."""
+"""Versions of Python, torch, NumPy, Hydra and the extras by metadata, against the ranges that dtk supports."""
 
 import importlib.metadata
 import platform

@@ -1,3 +1,3 @@
-"""Faults that really happen (`fault=NAME`): a loop with one method that goes wrong, written as the user's code would
-be. The offending line ends in the comment `fault: NAME`. With fault=none nothing of this package is imported.
+"""Faults that really happen (`fault=NAME`): a loop with one faulty method, written as a user would write it. The faulty
+line ends in the comment `fault: NAME`. With fault=none nothing of this package is imported.
 """

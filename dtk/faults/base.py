@@ -1,4 +1,4 @@
-"""What the faulty loops share: a loop that knows when and where its fault is due."""
+"""The base of faulty loops: a loop that knows when and on which rank its fault occurs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Ranks that disagree about a collective: another operation, shape or dtype, one call too many, another order."""
+"""Ranks that disagree about a collective: another operation, shape or dtype, an additional call, another order."""
 
 import datetime
 

@@ -1,4 +1,4 @@
-"""From the name in the configuration to the loop that goes wrong."""
+"""Maps the name of a fault in the configuration to its loop."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Ranks that run another number of steps or synchronise after another number of micro-batches."""
+"""Ranks that run another number of steps, or synchronise after another number of micro-batches."""
 
 import torch
 from torch import Tensor

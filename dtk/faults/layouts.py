@@ -1,4 +1,4 @@
-"""Faults of a layout: stages, tensor-parallel ranks and experts of which one does not do its part."""
+"""Faults of model parallelism: one stage, tensor-parallel rank or expert that does not do its part."""
 
 import functools
 from collections.abc import Callable

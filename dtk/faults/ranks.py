@@ -1,4 +1,4 @@
-"""One rank that is gone, stuck or late while the others wait for it."""
+"""One rank that exited, is stuck or is late while the others wait for it."""
 
 import os
 import queue

@@ -1,4 +1,4 @@
-"""Sharded parameters gathered where they should not be: by one rank alone, or all at once."""
+"""Sharded parameters gathered in the wrong place: by one rank alone, or all at once."""
 
 import numpy as np
 import torch

@@ -1,1 +1,1 @@
-"""Starts the ranks: locally by the elastic agent, or joins those of torchrun and Slurm."""
+"""Starts the ranks: locally with the elastic agent, or joins those of torchrun and Slurm."""

@@ -1,4 +1,4 @@
-"""The first and the last lines of a run: what was chosen and why, how it ended, what to type next."""
+"""The first and last lines of a run: what was chosen and why, how it ended, what to type next."""
 
 import os
 

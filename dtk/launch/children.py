@@ -1,4 +1,4 @@
-"""The processes of ranks that this process starts: what they tell (`dtk.orphan.tell`), their end, what failed said."""
+"""The rank processes that this process starts: their messages (`dtk.orphan.tell`), exit codes and last errors."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Ranks that torchrun or Slurm started: find out who they are, let rank 0 decide, share it over the store."""
+"""Ranks that torchrun or Slurm started: identify this rank, let rank 0 decide, share its decision over the store."""
 
 import json
 import os

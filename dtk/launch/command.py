@@ -1,4 +1,4 @@
-"""Runs a command of the user's as if nobody stood between, but that its error output is also kept in a file."""
+"""Runs a user's command transparently, and also keeps its standard error in a file."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""What the person at the terminal sees: banner, progress, failure, next command."""
+"""What `dtk run` prints: banner, progress, failure, next command."""
 
 import os
 import re

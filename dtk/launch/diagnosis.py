@@ -1,4 +1,4 @@
-"""The diagnosis of a run that failed, for below the line that says so. Never fails and never waits for long."""
+"""The short diagnosis below the message of a failed run. Never raises and never takes long."""
 
 import shutil
 from contextlib import suppress

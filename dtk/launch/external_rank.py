@@ -1,4 +1,4 @@
-"""One rank that torchrun or Slurm started, from meeting the others to its exit code; rank 0's caller decides what."""
+"""One rank that torchrun or Slurm started, from rendezvous to exit code; the caller on rank 0 decides what it runs."""
 
 import json
 import os

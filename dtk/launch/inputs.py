@@ -1,4 +1,4 @@
-"""What can be found out before a run begins of the things that it reads: in one line, instead of on every rank."""
+"""Checks the inputs of a run before it begins, so that a mistake is one line and not one traceback per rank."""
 
 import math
 from importlib.util import find_spec

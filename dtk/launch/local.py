@@ -1,4 +1,4 @@
-"""One run on this machine: start the ranks, follow them, close the run with a status."""
+"""One run on this machine: starts the ranks, follows them, and writes the final status."""
 
 import dataclasses
 import json

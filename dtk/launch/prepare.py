@@ -1,5 +1,5 @@
-"""A job before its launch: composed, placed on ranks, checked, and described in a run folder.
-What is needed only from a certain step on is imported there: `--cfg` and a refused job answer at once.
+"""Prepares a job before its launch: composes, places and checks it, and describes it in a run folder. Imports what a
+later phase needs only there, so that `--cfg` and a refused job answer at once.
 """
 
 import dataclasses

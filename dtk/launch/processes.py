@@ -1,4 +1,4 @@
-"""What starting other processes of dtk needs: an environment in which they find dtk, a port, an end by SIGTERM."""
+"""Helpers to start processes of dtk: an environment in which they find dtk, a free port, termination by SIGTERM."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""`dtk run` as one rank of torchrun or Slurm: rank 0 composes and makes the folder, all train."""
+"""`dtk run` as one rank of torchrun or Slurm: rank 0 composes and creates the run folder, all ranks train."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""A short run of dtk in a process of its own, for commands that try something: made, never left behind, and read."""
+"""A short run of dtk in its own process, for commands that try something: started, read, and always removed."""
 
 import os
 import shlex

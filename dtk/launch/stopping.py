@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, a closed terminal in the parent: the first asks the ranks for a checkpoint, a second ends them."""
+"""Ctrl-C, SIGTERM and a closed terminal in the parent: the first asks ranks for a checkpoint, a second ends them."""
 
 import contextlib
 import os

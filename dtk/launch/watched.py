@@ -1,4 +1,4 @@
-"""A command of the user's under the live watch (`dtk.record.watched_rank`): its environment, its end, what is said."""
+"""A user's command under the live watch (`dtk.record.watched_rank`): environment, exit code and output."""
 
 import os
 import signal

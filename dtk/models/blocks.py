@@ -1,4 +1,4 @@
-"""What the GPT and the encoder share: the pre-norm transformer block with biases, and all around it but the head."""
+"""What the GPT and the encoder share: the pre-norm transformer block with biases, embeddings and the final norm."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""From the `model` section of the configuration to a module. The only place that knows all architectures.
+"""Builds a module from the `model` section of the configuration. The only place that knows all architectures.
 
 A custom model (`_target_`) is any `torch.nn.Module` whose forward maps token ids [batch, sequence] to logits
 [batch, sequence, vocab] or [batch, classes], or to an object that has them as `logits`. It may offer what dtk's own

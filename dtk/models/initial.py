@@ -1,4 +1,4 @@
-"""How a parameter starts: the vocabulary of `model.initial(name)` and the rule that dtk's models share."""
+"""Initial values of parameters: the vocabulary of `model.initial(name)`, and the rule that dtk's models share."""
 
 import math
 from dataclasses import dataclass

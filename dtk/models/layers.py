@@ -1,4 +1,4 @@
-"""Layers that say how tensor parallelism may cut them, and compute on the part that a rank holds.
+"""Layers that declare how tensor parallelism may split them, and compute on the part that a rank holds.
 
 Cut over an axis, their parameters are DTensors for storage, the forward uses the local parts, and activations are plain
 tensors. Column and row follow Shoeybi et al. 2019 (Megatron-LM), the cut of the sequence Korthikanti et al. 2022.

@@ -1,4 +1,4 @@
-"""Mixture of experts: Llama's blocks with many feed-forward networks, of which a router chooses some for each token.
+"""Mixture of experts: Llama's blocks with many feed-forward networks; a router chooses some of them for each token.
 
 Softmax over all experts, the largest k, whose weights sum to 1 (Shazeer et al. 2017; Jiang et al. 2024, Mixtral); a
 single one keeps its probability (Fedus et al. 2021, Switch). Only a capacity makes tokens of a micro-batch compete.

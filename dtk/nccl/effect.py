@@ -1,4 +1,4 @@
-"""What NCCL says it took of the variables (NCCL_DEBUG=INFO), read back from its logs, kept in the manifest."""
+"""What NCCL reports about its variables (NCCL_DEBUG=INFO), read from its logs and kept in the manifest."""
 
 from collections import defaultdict
 from collections.abc import Iterable

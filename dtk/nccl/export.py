@@ -1,4 +1,4 @@
-"""A preset as shell, Slurm script, Kubernetes or docker file. What it sets gives way to what is set already."""
+"""A preset as shell, Slurm script, Kubernetes or Docker file. Variables that are already set take precedence."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""`dtk nccl lint`: the diagnosis' own linter over variables with their places, with facts of this machine."""
+"""`dtk nccl lint`: runs the diagnosis' linter over variables and their places, with facts of this machine."""
 
 import importlib.metadata
 import re

@@ -1,4 +1,4 @@
-"""What this machine has that bears on NCCL, by NVML, /sys, /proc and the environment. What is not told is null."""
+"""Facts of this machine that matter to NCCL, by NVML, /sys, /proc and the environment. Unknown facts are null."""
 
 import os
 import re

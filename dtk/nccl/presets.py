@@ -1,4 +1,4 @@
-"""The presets of conf/nccl as values: what each sets, and why. Reads YAML without Hydra; sets nothing."""
+"""The presets of conf/nccl as values: variables and reasons. Reads YAML without Hydra; sets nothing."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path

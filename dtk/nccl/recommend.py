@@ -1,4 +1,4 @@
-"""Which preset fits this machine, and why. What only the user knows (nodes, an interface) is asked, never guessed."""
+"""Which preset fits this machine, and why. Asks for what only the user knows (nodes, an interface)."""
 
 from dataclasses import dataclass
 

@@ -1,5 +1,5 @@
-"""A preset becomes variables for the ranks: keys filled in, what the user has set himself left alone and reported.
-Always before any communicator exists, in the parent or in ranks that torchrun or Slurm started.
+"""Renders a preset into variables for the ranks; variables that the user has set stay and are reported. Called before
+any communicator exists, in the parent or in ranks that torchrun or Slurm started.
 """
 
 import ipaddress

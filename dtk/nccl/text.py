@@ -1,4 +1,4 @@
-"""How presets, differences, lints and recommendations look: for terminals and pipes, and the table of docs/nccl.md."""
+"""Formats presets, differences, lints and recommendations for terminals, pipes and the table in docs/nccl.md."""
 
 from collections.abc import Mapping, Sequence
 

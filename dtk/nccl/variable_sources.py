@@ -1,4 +1,4 @@
-"""Variables with the place where they stand: the environment, nccl.conf, scripts, Dockerfiles, YAML. Judges nothing."""
+"""Collects variables and their places: the environment, nccl.conf, scripts, Dockerfiles, YAML. Judges nothing."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,1 +1,1 @@
-"""Process groups, meshes and precision: what strategies are built from."""
+"""Process groups, meshes and precision: the parts of which strategies are built."""

@@ -1,4 +1,4 @@
-"""Who trains on which samples of a global batch, in how many micro-batches: the only place that divides a batch."""
+"""Which rank trains on which samples of a global batch, in how many micro-batches. Nothing else divides a batch."""
 
 from dataclasses import dataclass
 

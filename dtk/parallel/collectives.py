@@ -1,4 +1,4 @@
-"""Collectives inside forward and backward, written out as autograd functions on plain tensors: the only file with them.
+"""Collectives inside forward and backward, as autograd functions on plain tensors. The only file with them.
 
 Each opens a communication region that names the mesh dimension; buffers are contiguous in both directions. The backward
 is right for a loss that is the sum over the ranks of what they compute on different parts, and, after `copy` and

@@ -1,5 +1,5 @@
-"""Agreement between hosts once a step: who wants to stop, how many valid targets there are, which samples they took.
-It has its own gloo group and overlaps the step, so that it neither waits for the device nor adds to the step time.
+"""Agreement between hosts once a step: whether to stop, the number of valid targets, which samples were taken. Uses its
+own gloo group and overlaps the step, so that it neither waits for the device nor adds to the step time.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""FSDP2's collectives inside communication regions, as they are or with int8 on the wire (ZeRO++, Wang et al. 2023)."""
+"""FSDP2's collectives inside communication regions, unchanged or quantised to int8 (ZeRO++, Wang et al. 2023)."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,5 @@
-"""The mesh of a job: in how many parts each kind of parallelism divides its ranks, and where a rank stands in it.
-Numbers only, no torch. Processes are counted by `world_size`; whoever divides data says `dp_size` and `dp_rank`.
+"""The mesh of a job: the degree of each kind of parallelism, and the coordinates of a rank. Plain numbers, no torch.
+`world_size` counts processes; whatever divides data uses `dp_size` and `dp_rank`.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Which part of a parameter this rank holds. It only computes: no rank communicates."""
+"""Which part of a parameter this rank holds. Computes only; no rank communicates."""
 
 from dataclasses import dataclass
 

@@ -1,5 +1,5 @@
-"""What autocast and FSDP2's policy are told, and dynamic loss scaling for float16. Master weights and optimizer state
-are float32 everywhere.
+"""Settings of autocast and FSDP2's policy, and dynamic loss scaling for float16. Master weights and optimizer state are
+float32 everywhere.
 """
 
 from contextlib import AbstractContextManager, nullcontext

@@ -1,4 +1,4 @@
-"""Ring attention (Liu et al. 2023): causal attention whose keys and values go round the ranks of an axis.
+"""Ring attention (Liu et al. 2023): causal attention whose keys and values are passed around the ranks of a group.
 
 Of c ranks, rank r has the parts r and 2 c - 1 - r of a sequence that is cut into 2 c parts ("zigzag"). Then each hop is
 the same work for all: attention to the rank's own keys is causal; of the keys of an earlier rank all queries see the

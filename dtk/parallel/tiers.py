@@ -1,4 +1,4 @@
-"""States outside the device: optimizer states in pinned host memory or in a file, shards of parameters in a file.
+"""Training states outside the device: optimizer states in pinned host memory or a file, parameter shards in a file.
 
 An update sees states through windows, copies that one thread brings before their use and another takes away after it.
 ZeRO-Offload (Ren et al. 2021) and ZeRO-Infinity (Rajbhandari et al. 2021) by what the operating system has: a file

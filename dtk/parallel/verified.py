@@ -1,4 +1,4 @@
-"""The collectives on real buffers: made, called, and verified element by element. Runs in a rank."""
+"""Runs the collectives on real buffers and verifies the results element by element. Runs in a rank."""
 
 import time
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""What a run will need and do, before it is launched: memory, communication and time of one step."""
+"""What a run will need, before it is launched: memory, communication and time of one step."""

@@ -1,4 +1,4 @@
-"""The same job under every strategy, and which to take: the simplest and the fastest that fit, with the reasons."""
+"""The same job under every strategy, with a recommendation: the simplest and the fastest that fit, with reasons."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""One prediction of one job: which engine makes it, for which machine, and where two engines disagree."""
+"""One prediction of one job: chooses the engine and the hardware, and reports where two engines disagree."""
 
 import dataclasses
 from dataclasses import dataclass

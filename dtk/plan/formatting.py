@@ -1,4 +1,4 @@
-"""How figures of a plan are written besides bytes and seconds: rates, shares, counts. Knows nothing else of a plan."""
+"""Formats the figures of a plan other than bytes and seconds: rates, shares, counts."""
 
 
 def rate_text(tokens_per_s: float) -> str:

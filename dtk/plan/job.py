@@ -1,4 +1,4 @@
-"""The job that a plan is of: composed and checked as `dtk run` does, without looking at this machine's port or data."""
+"""The job that is planned: composed and checked as `dtk run` does, without this machine's ports or data."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""From a request to the whole report: the job, the machine, both engines, and the sections of options."""
+"""From a request to the complete report: the job, the hardware, both engines, and the optional sections."""
 
 import dataclasses
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a plan says of one job: the contract between engines, reports and the run's `plan.json`. Computes nothing."""
+"""The prediction for one job: the contract between engines, reports and `plan.json`. Computes nothing."""
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal

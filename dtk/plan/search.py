@@ -1,4 +1,4 @@
-"""Which layout is best: every division of the ranks over dimensions, strategies, recomputation and micro-batches.
+"""`--search`: ranks every division of the ranks over dimensions, strategies, recomputation and micro-batches.
 
 Each layout has a bound below its step time and one below its memory; what is sure to be too large or too slow is not
 planned. Knows no output.

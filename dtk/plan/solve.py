@@ -1,4 +1,4 @@
-"""The largest model and the largest micro-batch that fit a device, and the same job on other numbers of ranks."""
+"""The largest model and the largest micro-batch that fit a device, and the same job on other world sizes."""
 
 import dataclasses
 from bisect import bisect_right

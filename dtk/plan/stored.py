@@ -1,4 +1,4 @@
-"""`plan.json` of a run: what the closed form says of its job, for `dtk diagnose`. Never fails a run."""
+"""Writes `plan.json` of a run: the closed form's prediction, for `dtk diagnose`. Never fails a run."""
 
 import dataclasses
 import sys

@@ -1,4 +1,4 @@
-"""What one simulated rank called, as plain values that equal ranks share and that travel between processes.
+"""The calls of one simulated rank as plain values, which equal ranks share and processes exchange.
 
 Entries say what is called where, with which arguments; events, that an entry is issued or an issued call waited for.
 """

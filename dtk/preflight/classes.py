@@ -1,5 +1,5 @@
-"""Which ranks stand for which: of a job of thousands one of each class is simulated. A class is a place at which code
-may branch: the first and the last rank of the job, of a node and of each mesh dimension, and every rank that is named.
+"""Classes of ranks: of a job of thousands of ranks one of each class is simulated. A class is a place at which code may
+branch: the first and last rank of the job, of a node and of each mesh dimension, and every rank that is named.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What a simulated job left, as evidence in memory for the detectors of `dtk diagnose`. Decides nothing."""
+"""Turns the records of a simulated job into evidence in memory for `dtk diagnose`. Decides nothing."""
 
 import json
 from collections.abc import Mapping

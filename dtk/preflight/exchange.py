@@ -1,4 +1,4 @@
-"""Values that simulated ranks hand to each other: what code may read of a collective's or a receive's result.
+"""Values that simulated ranks exchange: what code may read of the result of a collective or a receive.
 
 Of ranks that are simulated at the same time a rank offers what it brings, asks for the result once it waits, and the
 parent puts the offers together. Of ranks one after another it gets what earlier ones gave: small tensors of whole

@@ -1,4 +1,4 @@
-"""The process group of a simulated rank: records every call and every wait, and answers as `MirrorGroup` does.
+"""The process group of a simulated rank: records every call and wait, and answers as `MirrorGroup` does.
 
 All ways lead through a process group: Python's functions, functional collectives, DTensor, DDP's reducer in C++.
 """

@@ -1,4 +1,4 @@
-"""How a simulated rank issues a collective: what is recorded of it, and what it brings to and gets from the others."""
+"""How a simulated rank issues a collective: what is recorded, what it contributes, and what it receives."""
 
 import sys
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""One rank of a dtk job: the worker's own way from set-up to summary, without samples, initial values and files."""
+"""One rank of a dtk job, by the code of a real worker, without samples, initial values and files."""
 
 import dataclasses
 import gc

@@ -1,4 +1,4 @@
-"""Matches the calls of all ranks with each other: does every rank finish, or where does each of them wait?
+"""Matches the calls of all ranks: whether every rank finishes, or where each of them waits.
 
 Assumed of the library, on the side of caution where gloo and NCCL differ:
 - The n-th collective of a group of one member meets the n-th of the others. It completes when all members issued it

@@ -1,4 +1,4 @@
-"""What a preflight found: its answer, its document for people, and JSON for programs."""
+"""The result of a preflight: its answer, its document, and JSON for programs."""
 
 from contextlib import suppress
 from pathlib import Path

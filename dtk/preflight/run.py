@@ -1,4 +1,4 @@
-"""From what was asked for to the verdict: settles the job, simulates its ranks, judges."""
+"""A preflight from request to verdict: composes the job, simulates its ranks, judges."""
 
 import dataclasses
 import time

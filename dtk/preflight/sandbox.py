@@ -1,5 +1,5 @@
-"""What stands around a simulated rank in its process: the recording group, the clock that ends it, no way out.
-Everything here changes modules for good, as the process ends with the rank.
+"""The surroundings of a simulated rank in its process: the recording group, a time limit, no network or files. Changes
+modules for good, as the process ends with the rank.
 """
 
 import dataclasses

@@ -1,5 +1,5 @@
-"""One rank of a plain training script: run as torchrun would run it, up to a number of optimizer steps. Its process
-groups are simulated, whatever backend it names; what it would write goes nowhere.
+"""One rank of a plain training script, run as torchrun would run it, up to a number of optimizer steps. Its process
+groups are simulated, whatever backend it names; what it writes is discarded.
 """
 
 import builtins

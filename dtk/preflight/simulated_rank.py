@@ -1,5 +1,5 @@
-"""What is shared in the process of a simulated rank, and the works that its calls hand out. A work has harmless values
-at once; where ranks are simulated together, it gets its true ones when it is waited for.
+"""State shared in the process of a simulated rank, and the works that its calls return. A work has harmless values at
+once; where ranks are simulated together, it receives the true ones when it is waited for.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Faults of `dtk.faults` on one rank of a job that ends by itself: which of them would leave the other ranks waiting?
+"""Faults of `dtk.faults` on one rank of a job that would finish: which of them would leave the other ranks waiting.
 
 The records of the others are at hand. They are simulated again where a value that is not a number spreads, and always
 with a model that may read values.

@@ -1,1 +1,1 @@
-"""One rank of a run: the process, and what it does from configuration to training."""
+"""One rank of a run: its process, from configuration to training."""

@@ -1,4 +1,4 @@
-"""One rank: resolved configuration -> training, under dtk's launcher (`main`) or torchrun and Slurm. Knows no Hydra."""
+"""One rank: trains from a resolved configuration, under dtk's launcher (`main`), torchrun or Slurm. Knows no Hydra."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""What a run leaves behind: regions, metrics, telemetry, flight recorder, trackers.
+"""What a run records: regions, metrics, telemetry, flight recorder, trackers.
 
 For training loops of one's own: `attach`, `hf_trainer_callback`, `lightning_callback` (docs/own_loop.md).
 """

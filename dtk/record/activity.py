@@ -1,4 +1,4 @@
-"""Whether this rank works although it calls no collective, which tells a late rank from a stuck one."""
+"""Whether this rank makes progress without calling a collective, which distinguishes a late rank from a stuck one."""
 
 import os
 import sys

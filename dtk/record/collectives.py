@@ -1,4 +1,4 @@
-"""Turns the calls that `dtk.record.wrappers` sees into records of the ring, a few microseconds each."""
+"""Writes the calls that `dtk.record.wrappers` sees to the ring, in a few microseconds each."""
 
 import json
 import threading

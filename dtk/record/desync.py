@@ -1,7 +1,7 @@
-"""Whether ranks called different collectives at one position of a group, or stand still, and the verdict on it.
-The live watch and the launcher's look at dead ranks share it. Only ranks that the calls single out are blamed.
-Positions are found here, by hashes that ranks exchange while they run (`divergence.identity.signature`); who differs at
-one, and how, `divergence.find` decides as it does of a job that has ended.
+"""Whether ranks called different collectives at one position of a group, or stand still, and the verdict on it. Shared
+by the live watch and the launcher's look at dead ranks. Only ranks that the calls single out are blamed. Positions are
+found here, by hashes that ranks exchange while they run (`divergence.identity.signature`); who differs at one, and how,
+`divergence.find` decides, as for a job that has ended.
 """
 
 import itertools

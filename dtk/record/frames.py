@@ -1,4 +1,4 @@
-"""Which frame of a stack is the user's: the innermost outside torch, the interpreter and dtk's own plumbing."""
+"""Which frame of a stack is the user's: the innermost outside torch, the interpreter and dtk's own modules."""
 
 import sysconfig
 from pathlib import Path

@@ -1,5 +1,5 @@
 """Records functional collectives (DTensor, tensor parallelism, compiled graphs) by kernels for torch's operators.
-Tracing never comes by here; calls without the dispatcher (`cpp_wrapper`, replayed CUDA graphs) are not seen.
+Tracing never reaches these; calls without the dispatcher (`cpp_wrapper`, replayed CUDA graphs) are not seen.
 """
 
 import sys

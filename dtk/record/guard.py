@@ -1,4 +1,4 @@
-"""Keeps recording from hurting training: failures are reported once, slow writes happen on a thread of their own."""
+"""Keeps recording from disturbing training: failures are reported once, slow writes happen on their own thread."""
 
 import queue
 import sys

@@ -1,4 +1,4 @@
-"""Where this rank is, in a memory-mapped file that survives SIGKILL: step, open region, time; a beat is 512 bytes."""
+"""This rank's position in a memory-mapped file that survives SIGKILL: step, open region, time; 512 bytes per beat."""
 
 import json
 import mmap

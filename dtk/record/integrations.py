@@ -1,4 +1,4 @@
-"""Callbacks that record the Trainer of transformers and the one of Lightning. Each imports its library when called."""
+"""Callbacks that record transformers' Trainer and Lightning's. Each imports its library when called."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager

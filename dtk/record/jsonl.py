@@ -1,4 +1,4 @@
-"""JSON lines files, written on the writer's thread. Knows neither what the records mean nor who reads them."""
+"""JSON lines files, written on the writer's thread."""
 
 import errno
 import json

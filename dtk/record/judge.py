@@ -1,4 +1,4 @@
-"""Judges from what all ranks published whether they called different collectives, or whether nothing moves."""
+"""Decides from what all ranks published whether they called different collectives, or whether nothing progresses."""
 
 import json
 import struct

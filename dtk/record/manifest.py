@@ -1,4 +1,4 @@
-"""manifest.json: what ran where, written by the parent before any rank starts; what is not known is null or absent."""
+"""manifest.json: what ran where, written by the parent before any rank starts; unknown facts are null or absent."""
 
 import dataclasses
 import hashlib

@@ -1,4 +1,4 @@
-"""What each metric means, and model FLOPs utilisation with the peak it is measured against."""
+"""The meaning of each metric, and model FLOPs utilisation with the peak it is measured against."""
 
 import re
 from typing import Any

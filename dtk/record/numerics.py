@@ -1,5 +1,5 @@
-"""Watches the figures of training: the first loss or gradient that is not finite, and replicas that drift apart.
-Two numbers on the device remember the step, so that steps that do not log still wait for nothing.
+"""Watches the numbers of training: the first non-finite loss or gradient, and replicas that drift apart. Two numbers on
+the device keep the step, so that steps that do not log never wait for the device.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""NVML: open it, find devices by UUID, as it ignores CUDA_VISIBLE_DEVICES, probe their signals. Imports no torch."""
+"""NVML: opens it, finds devices by UUID (it ignores CUDA_VISIBLE_DEVICES), reads their signals. Imports no torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What listens to regions at every step: NVTX and the profiler, in well under a microsecond unless attached; spans."""
+"""Observers of regions at every step: NVTX, the profiler, spans; well under a microsecond unless attached."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""`dtk.record.attach`: what a run of dtk records, in a training loop of one's own.
+"""`dtk.record.attach`: records a user's own training loop as a run of dtk.
 
     with dtk.record.attach(name="resnet") as run:
         for batch in run.steps(loader):

@@ -1,4 +1,4 @@
-"""The base class of a tracker: dtk's own derive from it, and one of yours (`tracker=custom`) does too."""
+"""The base class of trackers: dtk's own and a user's (`tracker=custom`)."""
 
 from collections.abc import Sequence
 from pathlib import Path

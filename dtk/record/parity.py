@@ -1,5 +1,5 @@
-"""parity.json: what tells later whether two runs began alike, whatever their strategy and number of ranks.
-The hash of the weights is a sum modulo 2^64 over elements mixed with name and place: each rank adds what it holds.
+"""parity.json: the facts that show later whether two runs began alike, whatever their strategy and world size. The hash
+of the weights is a sum modulo 2^64 over elements mixed with name and position: each rank adds what it holds.
 """
 
 import hashlib

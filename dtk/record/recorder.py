@@ -1,5 +1,5 @@
-"""The one face of recording: what is installed at which level (conf/record/), and who is told what.
-Nothing here may stop or slow a step: failures are reported once, files are written on other threads.
+"""The facade of recording: installs what a level asks for (conf/record/) and dispatches events to it. Nothing here may
+stop or slow a step: failures are reported once, files are written on other threads.
 """
 
 import faulthandler

@@ -1,4 +1,4 @@
-"""Makes the run folder and closes it: the only place that names runs and writes status.json."""
+"""Creates and closes the run folder. The only place that names runs and writes status.json."""
 
 import datetime
 import errno

@@ -1,4 +1,4 @@
-"""What a call of torch.distributed asks for, and what all ranks must agree on: the table of recorded functions."""
+"""The signature of a call of torch.distributed, on which all ranks must agree: the table of recorded functions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

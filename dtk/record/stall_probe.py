@@ -1,4 +1,4 @@
-"""A rank's answer when `dtk watch` is about to stop the job, from the watch's thread: for how long it stands, dumps."""
+"""A rank's answer when `dtk watch` is about to stop the job, from the watch's thread: stall duration and dumps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a run folder says at its end, as tables and files for a tracker. Bounded: the folder may be somebody else's."""
+"""The records of a run folder as tables and files for a tracker. Bounded: the folder may be somebody else's."""
 
 import time
 from contextlib import suppress

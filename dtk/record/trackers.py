@@ -1,4 +1,4 @@
-"""The rank's side of a tracker: checks that it is installed, starts its process, feeds it without ever waiting."""
+"""The rank's side of a tracker: checks that it is installed, starts its process, and sends records without waiting."""
 
 import dataclasses
 import importlib.util

@@ -1,4 +1,4 @@
-"""A verdict of the live watch in words: which ranks called what, or where they stand."""
+"""Formats a verdict of the live watch: which ranks called what, or where they stand."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What `dtk watch` tells the ranks through their environment: both ends of it. Imports neither torch nor the parts."""
+"""The variables through which `dtk watch` configures the ranks, written and read here. Never imports torch."""
 
 import os
 from pathlib import Path

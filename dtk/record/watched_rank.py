@@ -1,4 +1,4 @@
-"""The watch inside a rank of any script, under `dtk watch`. Nothing here may change what the script does."""
+"""The watch inside a rank of any script, under `dtk watch`. Nothing here may change the script's behaviour."""
 
 import faulthandler
 import os

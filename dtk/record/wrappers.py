@@ -1,5 +1,5 @@
-"""Wrappers around torch.distributed's Python functions, through which every collective and p2p call is recorded.
-Calls of C++ code (DDP's own reducer) do not come by here; the flight recorder has them.
+"""Wrappers around torch.distributed's Python functions, which record every collective and p2p call. Calls from C++
+(DDP's reducer) bypass them; the flight recorder has those.
 """
 
 import functools

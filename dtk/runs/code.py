@@ -1,4 +1,4 @@
-"""Whether code, versions, data and ranks are still what the manifest of a run says. Imports no torch."""
+"""Whether code, versions, data and ranks are still those in the manifest of a run. Imports no torch."""
 
 import os
 import sys

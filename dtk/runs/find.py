@@ -1,4 +1,4 @@
-"""The run that was typed, and whether anything can be done with it: once for all commands that take a RUN."""
+"""Finds the run that was named, and checks that it can be used. Shared by all commands that take a RUN."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Removes one run folder, and decides whether it may: the only code of dtk that deletes what a run recorded.
-Never follows a symbolic link, never touches a folder that dtk did not make.
+"""Removes one run folder, if it may: the only code of dtk that deletes what a run recorded. Never follows a symbolic
+link, never touches a folder that dtk did not create.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""`dtk show RUN --why KEY`: who set a key, from what the run recorded at its launch."""
+"""`dtk show RUN --why KEY`: which file or override set a key, from the run's records."""
 
 import json
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""Code that needs the values of tensors cannot be simulated: says where it stands and what to do instead."""
+"""Reports code that needs the values of tensors and so cannot be simulated: where it is, and the alternative."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""The real set-up and step of one rank on tensors without memory; what each part of the second step held."""
+"""The real set-up and step of one rank on fake tensors: what each part of the second step held."""
 
 import dataclasses
 import os

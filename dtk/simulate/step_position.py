@@ -1,4 +1,4 @@
-"""Where in a step something happens: the region, and which block of the model is at work."""
+"""Where in a step something happens: the region, and the current block of the model."""
 
 import bisect
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What torch needs while tensors are fake, and what the process gets back afterwards."""
+"""Settings that torch needs while tensors are fake, and their restoration."""
 
 import gc
 import importlib

@@ -1,4 +1,4 @@
-"""The base of all strategies: the verbs that the training loop calls, and what must be declared. Torch is imported
+"""The base of all strategies: the methods that the training loop calls, and what must be declared. Torch is imported
 where it is used, so that the traits in a strategy's file can be read without it.
 """
 

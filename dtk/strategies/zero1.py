@@ -1,4 +1,4 @@
-"""`zero1`: ddp whose optimizer state is dealt out to the ranks, whole parameters each."""
+"""`zero1`: ddp whose optimizer state is partitioned over the ranks by whole parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a W&B sweep file, more strictly than W&B: what `dtk run` could not read is refused here, one line each."""
+"""Reads a W&B sweep file, more strictly than W&B: what `dtk run` could not read is a one-line error."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field

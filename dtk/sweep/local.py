@@ -1,4 +1,4 @@
-"""Runs a sweep file on this machine, without any server: the points of a grid are composed at once, others one by one.
+"""Runs a sweep file on this machine without a server: the points of a grid are composed at once, others one by one.
 `EarlyStop` ends runs that do worse than others.
 """
 

@@ -1,4 +1,4 @@
-"""A point of a sweep: what was chosen for it, and its configuration, frozen when the sweep was composed."""
+"""A point of a sweep: its overrides, and its configuration, frozen when the sweep was composed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

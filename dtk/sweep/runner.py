@@ -1,4 +1,4 @@
-"""Runs the points of a sweep, whatever becomes of each; serially, as two jobs on a machine falsify their times."""
+"""Runs the points of a sweep, whether or not each succeeds; serially, as concurrent jobs falsify each other's times."""
 
 import dataclasses
 import sys

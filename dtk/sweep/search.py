@@ -1,4 +1,4 @@
-"""The points of a sweep: a grid's by itself, others by the `sweeps` package, which only this module imports."""
+"""The points of a sweep: a grid by itself, other methods by the `sweeps` package, which only this module imports."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""A report of W&B with the runs of a sweep side by side. W&B's own library writes it, and only a server keeps it."""
+"""A W&B report with the runs of a sweep side by side, written by W&B's own library and stored by its server."""
 
 from importlib.util import find_spec
 from typing import Any

@@ -1,4 +1,4 @@
-"""The summary at the end of a sweep: what did not finish, the comparison, what to type next. Changes nothing."""
+"""The summary at the end of a sweep: unfinished points, the comparison, what to type next."""
 
 from collections.abc import Sequence
 from contextlib import suppress

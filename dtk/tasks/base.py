@@ -1,4 +1,4 @@
-"""What a task is: how a model is called with a batch, and what its output is worth. The base of your own."""
+"""The base of tasks, dtk's and a user's: how a model is called with a batch, its loss and its metrics."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

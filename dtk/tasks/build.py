@@ -1,4 +1,4 @@
-"""`build_task`: from the section `task` of the configuration, and the data, to a task."""
+"""`build_task`: builds a task from the `task` section of the configuration and the data."""
 
 from dtk.config.instantiate import instantiate
 from dtk.config.schema import Config

@@ -1,4 +1,4 @@
-"""Tasks whose targets are classes: the next token, or the class of a text or an image. IGNORE does not count."""
+"""Tasks whose targets are classes: the next token, or the class of a text or an image. IGNORE is not counted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""From the configuration to a loop that is ready to run: every part built once, in order, on this rank."""
+"""Builds a loop that is ready to run from the configuration: every part once, in order, on this rank."""
 
 import statistics
 from pathlib import Path

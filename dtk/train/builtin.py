@@ -1,4 +1,4 @@
-"""Callbacks that dtk brings: averaged weights, the best checkpoint, samples of a language model, norms by block."""
+"""Built-in callbacks: averaged weights, the best checkpoint, samples of a language model, norms by block."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

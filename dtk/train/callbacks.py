@@ -1,4 +1,4 @@
-"""Code of the user's at fixed points of a run: the base class, what it is given, and `EarlyStopping`.
+"""User code at fixed points of a run: the base class, its arguments, and `EarlyStopping`.
 
     callbacks:
       - {_target_: dtk.train.callbacks.EarlyStopping, arguments: {patience: 3}}

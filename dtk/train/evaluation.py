@@ -1,5 +1,5 @@
-"""Exact metrics on the held-out split, whatever the number of ranks. Samples are dealt out by their position in an
-order that the seed gives. A rank that runs out continues with batches that are not counted: all issue the same
+"""Exact metrics on the held-out split for any world size. Samples are distributed by their position in an order that
+the seed gives. A rank without samples continues with batches that are not counted, so that all issue the same
 collectives.
 """
 

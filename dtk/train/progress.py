@@ -1,4 +1,4 @@
-"""What rank 0 says while it trains, one plain line per logged step, and the speed between two of them."""
+"""What rank 0 prints while it trains: one plain line per logged step, and the speed between two of them."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The random state of a micro-batch: a function of its place in the run, so that a resumed run draws the same again."""
+"""The random state of a micro-batch: a function of its position in the run, so that a resumed run draws the same."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""From the configuration to what a step needs: model, strategy, optimizer. Runs once per rank."""
+"""Builds what a step needs from the configuration: model, strategy, optimizer. Runs once per rank."""
 
 import functools
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What torch.distributed.checkpoint says when a disk fails, and what it leaves out. Knows no model and no run."""
+"""Errors of torch.distributed.checkpoint when a disk fails, with the facts that it omits. Knows no model and no run."""
 
 import io
 import os

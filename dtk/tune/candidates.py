@@ -1,4 +1,4 @@
-"""What is tried for each topic. Pure: knows the configuration, runs nothing."""
+"""The candidates of each topic. Pure: knows the configuration, runs nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

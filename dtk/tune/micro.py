@@ -1,4 +1,4 @@
-"""`dtk tune micro_batch_size`: the largest that fits, then which of those that fit is fastest."""
+"""`dtk tune micro_batch_size`: finds the largest that fits, then the fastest of those that fit."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What `dtk tune` found, as values. Runs nothing, prints nothing."""
+"""The result of `dtk tune` as typed values. Runs nothing, prints nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""One probe: a short run of dtk as a process of its own, and what its run folder says of it afterwards."""
+"""One probe: a short run of dtk in its own process, and the figures in its run folder."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""How what `dtk tune` found is shown: the document for people, and JSON for programs. Decides nothing."""
+"""The report of `dtk tune`: its document, and JSON for programs. Decides nothing."""
 
 from typing import Any
 

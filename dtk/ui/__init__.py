@@ -1,1 +1,1 @@
-"""`dtk ui`: a local page of all runs, live and ended, made of the same documents as every other report."""
+"""`dtk ui`: a local page of all runs, live and ended, built from the same documents as every other report."""

@@ -1,4 +1,4 @@
-"""What run folders, maybe somebody else's, say now: curves, where each rank is, tags and sweeps. Bounded."""
+"""The current state of run folders: curves, the position of each rank, tags, sweeps. Bounded: folders are untrusted."""
 
 import os
 import re

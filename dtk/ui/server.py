@@ -1,6 +1,6 @@
-"""Serves the pages of `dtk ui` on this machine only: on loopback, to those who have the token, and reading alone.
-The token becomes a cookie, so that it stands in no link and no history. A request must also name this host, so that
-no foreign page reaches it by a name that resolves to loopback.
+"""Serves the pages of `dtk ui` on this machine only: on loopback, with a token, read-only. The token becomes a cookie,
+so that no link or history holds it. A request must also name this host, so that no foreign page reaches it by a name
+that resolves to loopback.
 """
 
 import http.server

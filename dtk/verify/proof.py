@@ -1,4 +1,4 @@
-"""What `--verify-fix` shows: figures of a run before and after a remedy, whether it holds, and both in a table."""
+"""The result of `--verify-fix`: figures of a run before and after a remedy, whether it holds, and a table of both."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

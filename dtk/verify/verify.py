@@ -1,4 +1,4 @@
-"""`dtk diagnose RUN --verify-fix`: the run again for a few steps, without and with the first remedy, side by side."""
+"""`dtk diagnose RUN --verify-fix`: repeats the run for a few steps, without and with the first remedy."""
 
 import shlex
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What speaks for a kind of divergence, and how much: every weight of this package stands in the table beside it."""
+"""What speaks for each kind of divergence, and how much: every weight of this package is in the table beside it."""
 
 import math
 from typing import Literal

@@ -1,4 +1,4 @@
-"""How the minority's calls differ from the majority's: the edit, where it stands, and what speaks for it."""
+"""How the minority's calls differ from the majority's: the edit, its position, and the evidence for it."""
 
 from typing import Literal
 

@@ -1,5 +1,5 @@
-"""When two calls are the same call, for every comparison of calls. A part that a recorder leaves out never differs.
-The split sizes of an all_to_all are no part of it: they need not be the same, but fit each other pair by pair.
+"""When two calls are the same call, for every comparison of calls. A field that a recorder omits never differs. The
+split sizes of an all_to_all are excluded: they need not be equal, but must match pair by pair.
 """
 
 from collections.abc import Hashable, Iterable, Sequence

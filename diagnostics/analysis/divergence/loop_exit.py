@@ -1,4 +1,4 @@
-"""Whether a call that a loop does not make in every round stands behind the loop or in a branch within it."""
+"""Whether a call that a loop does not make in every round is behind the loop or in a branch within it."""
 
 from collections.abc import Sequence
 from typing import Literal

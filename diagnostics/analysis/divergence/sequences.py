@@ -1,5 +1,5 @@
-"""Histories as sequences of tokens: what comes next after a repeated past, and the smallest edit between two of them.
-Nested loops need no extra rule: an outer loop's repeated suffix is longer. Knows no calls and no ranks.
+"""Histories as sequences of tokens: what follows a repeated past, and the smallest edit between two of them. Nested
+loops need no extra rule: an outer loop's repeated suffix is longer. Knows no calls and no ranks.
 """
 
 from collections.abc import Hashable, Sequence

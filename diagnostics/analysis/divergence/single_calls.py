@@ -1,4 +1,4 @@
-"""Divergences of ranks of which single calls are known: of a running job, of gloo's own abort, of a misfit."""
+"""Divergences where only single calls of ranks are known: in a running job, by gloo's abort, by a size mismatch."""
 
 from collections.abc import Mapping
 

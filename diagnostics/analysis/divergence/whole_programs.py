@@ -1,4 +1,4 @@
-"""How ranks' whole programs differ, where every call to their very end is known, as of simulated ranks."""
+"""How ranks' complete programs differ, where every call to the end is known, as for simulated ranks."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The environment of a job: its variables, what the linter says about each rank's, and what libraries said of it."""
+"""The environment of a job: its variables, the linter's findings for each rank, and what libraries said about it."""
 
 import re
 from collections import defaultdict

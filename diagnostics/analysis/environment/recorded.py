@@ -1,4 +1,4 @@
-"""The variables, versions and facts of the machine as the evidence tells them, for the linter. No verdicts."""
+"""Variables, versions and facts of the machine from the evidence, for the linter. No verdicts."""
 
 import re
 from typing import Any, NamedTuple

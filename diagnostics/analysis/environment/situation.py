@@ -1,4 +1,4 @@
-"""What the rules of the linter share: the lint itself, and the variables with what is known of the machine."""
+"""What the linter's rules share: the type of a lint, and the variables with the facts of the machine."""
 
 from collections.abc import Mapping
 from typing import Any, Literal

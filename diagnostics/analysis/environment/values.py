@@ -1,5 +1,5 @@
-"""How NCCL, torch and gloo read the text of a variable. Knows types, not names; judges nothing.
-Reads the text of nccl.conf as well.
+"""How NCCL, torch and gloo parse the text of a variable. Knows types, not names; judges nothing. Reads nccl.conf as
+well.
 
 NCCL rejects almost nothing: a number is C's strtoll with base 0 whose end pointer is ignored, so `true` is 0,
 `1k` is 1 and `010` is 8. torch raises on what it does not know.

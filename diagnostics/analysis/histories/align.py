@@ -1,5 +1,5 @@
-"""One pass over all ranks: who issued what at which position (`collective_seq_id`) of which group.
-Keeps a few numbers per rank, group and position, and what deviates: memory does not grow with ranks times entries.
+"""Aligns all ranks in one pass: who issued what at which position (`collective_seq_id`) of which group. Keeps a few
+numbers per rank, group and position, and the deviations: memory does not grow with ranks times entries.
 """
 
 from array import array

@@ -1,5 +1,5 @@
-"""From the files of one rank to what the survey keeps of it: a few calls, and one small number for each position.
-Stands by itself, so that a worker process can do it: the result goes through msgpack and is the same.
+"""Reduces the files of one rank to what the survey keeps: a few calls, and one small number for each position.
+Self-contained, so that a worker process can do it: the result passes through msgpack unchanged.
 """
 
 from array import array

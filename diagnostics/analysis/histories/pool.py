@@ -1,4 +1,4 @@
-"""Loads the files of many ranks, in several processes where that pays, and gives the digests in the order of ranks."""
+"""Loads the files of many ranks, in several processes where that pays, and yields the digests in rank order."""
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The pass over the files of all ranks, and the way back to a rank for those that need a closer look."""
+"""Reads the files of all ranks once, and a single rank again where a closer look is needed."""
 
 from msgspec import Struct, field
 

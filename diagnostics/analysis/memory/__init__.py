@@ -1,1 +1,1 @@
-"""Memory of the ranks of a job, as evidence shows it: sizes, gathers, curves, categories. Decides nothing."""
+"""Memory of the ranks of a job: sizes, gathers, curves, categories. Decides nothing."""

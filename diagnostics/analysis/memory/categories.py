@@ -1,4 +1,4 @@
-"""What the memory of one rank consists of, at its peak and over time."""
+"""The categories of one rank's memory, at its peak and over time."""
 
 from bisect import bisect_right
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Live bytes over time from the profiler's allocations: the peak, what was alive there, what each step leaves."""
+"""Live bytes over time from the profiler's allocations: the peak, what was alive at it, and what each step leaks."""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter

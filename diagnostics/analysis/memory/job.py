@@ -1,4 +1,4 @@
-"""What was read of a job's memory: the size of the model, and of each rank the curve, gathers, timeline, snapshot."""
+"""What is known of a job's memory: the size of the model, and each rank's curve, gathers, timeline and snapshot."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""`report.measures.memory`: per rank the peak, where it stood, the curve, what the peak consists of; and the plan."""
+"""`report.measures.memory`: each rank's peak, its place, the curve, the categories at the peak; and the plan."""
 
 from itertools import islice
 from typing import Any

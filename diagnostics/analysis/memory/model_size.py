@@ -1,4 +1,4 @@
-"""What the configuration and the summary say about a model's size and how its state is spread over ranks.
+"""The size of a model and the distribution of its state over ranks, by configuration and summary.
 
 Sources: Rajbhandari et al. 2020 (ZeRO) for states; parameters of GPT-2 and Llama counted from their layers.
 """

@@ -1,4 +1,4 @@
-"""Where memory ran out, by log lines and error files: one record for each rank. Decides nothing."""
+"""Where memory ran out, by log lines and error files: one record per rank. Decides nothing."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

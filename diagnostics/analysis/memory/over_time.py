@@ -1,4 +1,4 @@
-"""What one rank's memory consisted of over time: by its trace, a snapshot, else totals that nobody can attribute."""
+"""The categories of one rank's memory over time: by its trace, a snapshot, or totals that cannot be attributed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""What a profiler trace tells of one rank's gathers: whose they are, which allocations are theirs, and their lines.
+"""One rank's gathers in a profiler trace: their units, their allocations, and their source lines.
 
 Traces give no addresses of calls, so calls and allocations are matched by size and order.
 """

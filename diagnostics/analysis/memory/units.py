@@ -1,4 +1,4 @@
-"""How many sharded units a job has and how large they are together, from the order of their gathers and reductions.
+"""The number of sharded units of a job and their total size, from the order of their gathers and reductions.
 
 Units of equal size look alike one by one, and one unit may be used several times in a step. What tells them apart:
 a unit that is not gathered again in backward was still there, so several gathers of a forward pass are of as many

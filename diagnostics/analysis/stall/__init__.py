@@ -1,1 +1,1 @@
-"""Why a job stands still: who ended first, who is late, which waits are circular, and what no rank is to blame for."""
+"""Why a job stands still: which rank ended first, which is late, which waits are circular."""

@@ -1,4 +1,4 @@
-"""Cycles of the wait-for graph, by what they are: groups in different orders, point-to-point calls, a missed call."""
+"""Cycles of the wait-for graph, by kind: groups in different orders, point-to-point calls, a missed call."""
 
 from itertools import combinations
 

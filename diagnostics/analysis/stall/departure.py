@@ -1,5 +1,5 @@
-"""Ranks that ended in order while others wait: who deviates, those that ended or those that continued?
-A call from a line that no rank that ended came to, behind which all calls fit again, is one too many.
+"""Ranks that ended in order while others wait: who deviates, those that ended or those that continued? A call from a
+line that no ended rank reached, after which all calls match again, is one too many.
 """
 
 from typing import Literal

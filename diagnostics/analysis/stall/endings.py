@@ -1,4 +1,4 @@
-"""Which ranks ended first and by themselves, and which ranks are missing without a word."""
+"""Which ranks ended first and on their own, and which are missing without a word."""
 
 from collections import defaultdict
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Why a job stands still, computed once: each part of the analysis by its own evidence, for all causes of hangs.
+"""Computes once, for all causes of hangs, why a job stands still: each part of the analysis by its own evidence.
 
 Every part is built whatever the others found; which cause explains the others, the relations between them say
 (`explained_by`). What a part needs for its own evidence, it asks of the job: where calls differ (`JobState.differing`),

@@ -1,4 +1,4 @@
-"""Ranks of a running job, observed from outside several times: who is not in the collective that the others wait in."""
+"""Ranks of a running job, observed several times from outside: which is not in the collective that others wait in."""
 
 import re
 from itertools import filterfalse

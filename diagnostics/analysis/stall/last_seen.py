@@ -1,4 +1,4 @@
-"""Where a rank was seen last, by its ring or its dump."""
+"""The last recorded position of a rank, by its ring or its dump."""
 
 from msgspec import Struct
 

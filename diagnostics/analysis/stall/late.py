@@ -1,4 +1,4 @@
-"""Ranks that are there and that others wait for: their host or device stands still, or the waiting ones ran ahead."""
+"""Ranks that are alive and waited for: their host or device stands still, or the waiting ones ran ahead."""
 
 from collections import defaultdict
 from contextlib import suppress

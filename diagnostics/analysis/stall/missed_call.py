@@ -1,4 +1,4 @@
-"""A cycle of waits over two groups that is no matter of order: a rank went past one of its calls, as the rounds show.
+"""A cycle of waits over two groups that is not about their order: a rank skipped one of its calls, as the rounds show.
 Ranks that merely use two groups in opposite orders do so from other lines.
 
 `divergence` compares what ranks called at one position of one group. Here the positions agree as far as they go, and

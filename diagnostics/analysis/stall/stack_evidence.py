@@ -1,5 +1,5 @@
-"""Ranks in different places where no recorder holds calls: only tracebacks of timeouts, and stacks.
-These do not show the calls before; a host that stands still outside any collective is all that they prove.
+"""Ranks in different places where no recorder holds calls: only tracebacks of timeouts, and stacks. These do not show
+earlier calls; a host that stands still outside any collective is all that they prove.
 """
 
 from collections import defaultdict

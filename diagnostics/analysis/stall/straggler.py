@@ -1,4 +1,4 @@
-"""A rank that is late, not stuck: everything completed, and one rank kept coming long after the others."""
+"""A rank that is late, not stuck: everything completed, and one rank repeatedly came long after the others."""
 
 from collections.abc import Iterable, Iterator
 from heapq import nsmallest

@@ -1,5 +1,5 @@
-"""Hangs of which only logs are left: what the NCCL watchdogs of several ranks say about one process group.
-Two ranks at one position in calls that do not fit are proof; positions that differ are none. Dumps show more.
+"""Hangs of which only logs remain: what the NCCL watchdogs of several ranks say about one process group. Two ranks at
+one position in calls that do not match are proof; positions that differ are not. Dumps show more.
 """
 
 from collections import defaultdict

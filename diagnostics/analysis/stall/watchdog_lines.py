@@ -1,4 +1,4 @@
-"""Where each rank's NCCL watchdog says that it stands in each process group (ProcessGroupNCCL.cpp, 2.4 to 2.13).
+"""The position of each rank in each process group by its NCCL watchdog's lines (ProcessGroupNCCL.cpp, 2.4 to 2.13).
 torch prints a timeout without its group, and a status with it; what cannot be tied to one group is left out.
 """
 

@@ -1,4 +1,4 @@
-"""Whether the time of a step is accounted for: a job is called healthy only when its traces say so. No causes."""
+"""Whether the time of a step is accounted for: a job is called healthy only when its traces show it. No causes."""
 
 from collections.abc import Callable, Sequence
 from statistics import median, median_high

@@ -1,4 +1,4 @@
-"""How good a schedule could be, from measured times in ns: a figure from here is a ceiling of what a fix can win."""
+"""How good a schedule could be, from measured times in ns: an upper bound on what a fix can win."""
 
 import math
 

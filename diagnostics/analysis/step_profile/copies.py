@@ -1,4 +1,4 @@
-"""The copies between host and device of one rank: how much, from which memory, how well hidden. Judges nothing."""
+"""Copies between host and device of one rank: how much, from which memory, how well hidden. Judges nothing."""
 
 import re
 from collections import defaultdict

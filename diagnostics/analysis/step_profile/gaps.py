@@ -1,4 +1,4 @@
-"""Why a device stood idle: data loader, a wait of the host, a host that launches late or pauses, or another stream."""
+"""Why a device was idle: data loader, a wait of the host, slow launches, a pause of the host, or another stream."""
 
 from bisect import bisect_left, bisect_right
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Arithmetic on intervals (start, end) with start <= end, and on covers: disjoint ones, ascending. Any unit."""
+"""Arithmetic on intervals (start, end) with start <= end, and on covers: disjoint intervals in order. Any unit."""
 
 from bisect import bisect_right
 from collections.abc import Iterable

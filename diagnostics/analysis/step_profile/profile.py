@@ -1,4 +1,4 @@
-"""One rank's trace, boiled down to what the causes are decided by. Small, and can be sent between processes."""
+"""The profile of one rank's trace, from which causes are decided. Small, and can be sent between processes."""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter

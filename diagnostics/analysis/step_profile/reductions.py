@@ -1,4 +1,4 @@
-"""The reductions of gradients: how many, how large, when, how well hidden. No verdicts."""
+"""Reductions of gradients: how many, how large, when, how well hidden. No verdicts."""
 
 from collections.abc import Callable, Sequence
 from statistics import median

@@ -1,4 +1,4 @@
-"""The gathers and reductions of sharded parameters, by micro-batch. No verdicts."""
+"""Gathers and reductions of sharded parameters, by micro-batch. No verdicts."""
 
 from collections.abc import Sequence
 

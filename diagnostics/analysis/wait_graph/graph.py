@@ -1,5 +1,5 @@
-"""Who waits for whom: ranks wait in operations, operations wait for the ranks that did not reach them.
-A node for each pending operation rather than an edge for each pair of ranks keeps it linear in the ranks.
+"""The wait-for graph: ranks wait in operations, operations wait for the ranks that did not reach them. One node per
+pending operation instead of one edge per pair of ranks keeps it linear in the ranks.
 """
 
 import sys

@@ -1,1 +1,1 @@
-"""Causes that lie in what is loaded from a checkpoint, one per file."""
+"""Causes in what is loaded from a checkpoint, one per file."""

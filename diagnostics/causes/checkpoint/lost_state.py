@@ -1,4 +1,4 @@
-"""`checkpoint.lost_state`: the loss behind a resume is far above that before it."""
+"""`checkpoint.lost_state`: the loss after a resume is far above that before it."""
 
 from diagnostics.analysis.printed_pairs import worse_after_resume
 from diagnostics.analysis.printed_steps import PrintedSteps, printed_steps

@@ -1,4 +1,4 @@
-"""`checkpoint.mismatch`: a checkpoint does not fit the model, optimizer or number of ranks that it is loaded into."""
+"""`checkpoint.mismatch`: a checkpoint does not fit the model, optimizer or world size that it is loaded into."""
 
 import re
 from collections.abc import Iterable

@@ -1,1 +1,1 @@
-"""Causes that lie in the environment, one per file; all are decided from `analysis.environment.job`."""
+"""Causes in the environment, one per file, decided from `analysis.environment.job`."""

@@ -1,4 +1,4 @@
-"""The causes that NCCL, torch, the kernel and others name themselves: no guess, a table of texts each."""
+"""Causes that NCCL, torch, the kernel and others report themselves, with a table of texts for each."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The causes that the linter decides: variables of NCCL, torch and gloo that do harm or nothing."""
+"""Causes that the linter decides: variables of NCCL, torch and gloo that are harmful or have no effect."""
 
 import re
 import shlex

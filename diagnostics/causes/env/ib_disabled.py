@@ -1,4 +1,4 @@
-"""RDMA is there but not used between the nodes."""
+"""RDMA is available but not used between the nodes."""
 
 from diagnostics.analysis.environment.recorded import Recorded
 from diagnostics.causes.env._lint import lint_cause, set_anywhere

@@ -1,4 +1,4 @@
-"""The two sides of a divergence in words: what the five causes of ranks that disagree about collectives share."""
+"""The two sides of a divergence in words, shared by the five causes of ranks that disagree about collectives."""
 
 from collections.abc import Callable, Iterator
 

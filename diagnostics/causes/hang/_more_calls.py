@@ -1,4 +1,4 @@
-"""The finding about ranks that made more calls than others, which ended in order: what two causes share."""
+"""The finding about ranks that made more calls than others, which ended in order; shared by two causes."""
 
 from diagnostics.analysis.stall.departure import MoreCalls
 from diagnostics.analysis.stall.endings import ended_in_order

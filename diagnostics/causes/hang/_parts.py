@@ -1,4 +1,4 @@
-"""Parts of findings about hangs: source lines, groups, evidence from dumps. Made of what it is handed."""
+"""Parts of findings about hangs: source lines, groups, evidence from dumps."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Findings that hold only if ranks without a dump are not in a group of which no file names the members."""
+"""Findings that hold only if ranks without a dump do not belong to a group whose members no file names."""
 
 from msgspec.structs import replace
 

@@ -1,4 +1,4 @@
-"""Ranks that stand in different collectives by their stacks alone, which leaves three causes open."""
+"""Ranks in different collectives by their stacks alone, which leaves three causes open."""
 
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.stack_evidence import DifferentCollectives, InCollective

@@ -1,4 +1,4 @@
-"""Findings about hangs of which only the lines of NCCL's watchdogs are left: what several causes share."""
+"""Findings about hangs of which only the lines of NCCL's watchdogs remain; shared by several causes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The host enqueued work that its device does not complete while the devices of others do."""
+"""The host enqueued work that its device does not complete while other ranks' devices do."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared

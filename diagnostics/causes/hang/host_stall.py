@@ -1,4 +1,4 @@
-"""A rank is there, waits in nothing, and never came to the collective that the others wait in."""
+"""A rank is alive, waits in no collective, and never reached the one that the others wait in."""
 
 from diagnostics.analysis.job_state import STALL_S
 from diagnostics.analysis.stall.explain import Stall, explain

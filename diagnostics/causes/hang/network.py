@@ -1,4 +1,4 @@
-"""All ranks of a group are in the same collective and none comes out of it."""
+"""All ranks of a group are in the same collective and none completes it."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared

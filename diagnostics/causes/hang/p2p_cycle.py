@@ -1,4 +1,4 @@
-"""A send or receive waits for its other half, which is never posted: in a cycle, or on one side only."""
+"""A send or receive waits for its counterpart, which is never posted: in a cycle, or on one side only."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The start-up never completed: ranks wait for others that did not come, or the rendezvous timed out."""
+"""The start-up never completed: ranks wait for others that did not arrive, or the rendezvous timed out."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The first collective of a group never completes on any of its ranks: their connections never came up."""
+"""The first collective of a group never completes on any of its ranks: their connections were never established."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.standing import standing

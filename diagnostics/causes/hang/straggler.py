@@ -1,4 +1,4 @@
-"""A rank is slow, not stuck: every call completed, and one rank kept coming long after the others."""
+"""A rank is slow, not stuck: every call completed, and one rank repeatedly came long after the others."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared

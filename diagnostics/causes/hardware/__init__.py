@@ -1,1 +1,1 @@
-"""Causes that lie in a device itself, one per file."""
+"""Causes in a device itself, one per file."""

@@ -1,4 +1,4 @@
-"""What the causes about devices share: which devices are concerned, and where nobody looked at one that worked."""
+"""What the causes about devices share: the devices concerned, and the text where no working device was observed."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,1 +1,1 @@
-"""Why memory ran out, or will on more ranks or after more steps: one file for each cause."""
+"""Why memory ran out, or will with more ranks or steps: one file for each cause."""

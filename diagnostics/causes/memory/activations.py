@@ -1,4 +1,4 @@
-"""`memory.activations`: what forward keeps for backward is most of a peak that does not fit."""
+"""`memory.activations`: what forward keeps for backward dominates a peak that does not fit."""
 
 from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.categories import ACTIVATIONS, LOGITS, UNKNOWN

@@ -1,4 +1,4 @@
-"""`memory.full_state_dict`: a checkpoint brings the whole model (or more) to the memory of each rank at once."""
+"""`memory.full_state_dict`: a checkpoint gathers the whole model (or more) in the memory of each rank at once."""
 
 from collections.abc import Sequence
 from itertools import accumulate

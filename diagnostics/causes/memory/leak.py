@@ -1,4 +1,4 @@
-"""`memory.leak`: what each step leaves behind, by allocations that outlive their step or by a timeline that rises."""
+"""`memory.leak`: memory that each step leaves allocated, by allocations that outlive it or a rising timeline."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""Causes that lie between the nodes, one per file."""
+"""Causes between the nodes, one per file."""

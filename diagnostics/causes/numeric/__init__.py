@@ -1,1 +1,1 @@
-"""Why the figures went wrong: one file for each cause."""
+"""Why the numbers of training went wrong: one file for each cause."""

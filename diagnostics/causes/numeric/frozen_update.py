@@ -1,4 +1,4 @@
-"""`numeric.frozen_update`: steps are made, and the weights do not change."""
+"""`numeric.frozen_update`: steps run, and the weights do not change."""
 
 from itertools import takewhile
 

@@ -1,4 +1,4 @@
-"""`numeric.non_finite`: at which step a loss or gradient first was NaN or infinite, and on which rank.
+"""`numeric.non_finite`: at which step, on which rank a loss or gradient first was NaN or infinite.
 
 The rank's own loss tells it: the reduced loss and gradient are NaN on every rank, whoever began.
 """

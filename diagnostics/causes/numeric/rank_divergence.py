@@ -1,4 +1,4 @@
-"""`numeric.rank_divergence`: replicas that should hold the same parameters and do not.
+"""`numeric.rank_divergence`: replicas that should hold the same parameters differ.
 
 A dtk run compares them bit by bit every `record.replica_hash_every` steps; this reads what it found.
 """

@@ -1,4 +1,4 @@
-"""`numeric.spike`: the loss went up, at once or by and by, and did not come back."""
+"""`numeric.spike`: the loss rose, suddenly or gradually, and did not recover."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""`numeric.tp_divergence`: ranks of a tensor-parallel group whose inputs, or parameters that all have whole, differ.
+"""`numeric.tp_divergence`: inputs or replicated parameters differ between the ranks of a tensor-parallel group.
 
 Nothing fails then: each rank computes its part of the layers for other tokens, and the sums of the parts mean nothing.
 """

@@ -1,1 +1,1 @@
-"""Causes of a slow step, one per file; all are decided from `analysis.step_profile`."""
+"""Causes of a slow step, one per file, decided from `analysis.step_profile`."""

@@ -1,4 +1,4 @@
-"""What cutting the gradients into other buckets would win, and how finely collectives are cut: in words."""
+"""What other gradient buckets would win, and how finely collectives are divided, in words."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""A device that stands idle: for how long and for which reason, on which ranks, and what the host did meanwhile."""
+"""An idle device: for how long and why, on which ranks, and what the host did meanwhile."""
 
 from collections import Counter
 from statistics import fmean, median_low

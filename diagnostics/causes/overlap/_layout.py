@@ -1,4 +1,4 @@
-"""What the causes of a slow layout share: the figures of a dtk run's records, and a cost in ms of a step."""
+"""What the causes of a slow layout share: the figures in a dtk run's records, and a cost in ms of a step."""
 
 from collections.abc import Callable
 from typing import Any

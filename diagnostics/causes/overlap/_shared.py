@@ -1,4 +1,4 @@
-"""What the causes of a slow step share: when nothing is decided, what a cause costs, and how a remedy is given."""
+"""What the causes of a slow step share: when nothing is decided, the cost of a cause, and its remedy."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""There is more to communicate than compute to hide it, so no schedule can hide it."""
+"""There is more communication than compute, so no schedule can hide it."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Copies between host and device run with nothing beside them."""
+"""Copies between host and device run without compute beside them."""
 
 from diagnostics.analysis.step_profile.copies import CopyProfile
 from diagnostics.analysis.step_profile.overview import Overview

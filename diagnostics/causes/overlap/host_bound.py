@@ -1,4 +1,4 @@
-"""The host launches too slowly: the device idles for a little while before many of its kernels."""
+"""The host launches too slowly: the device idles briefly before many of its kernels."""
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts

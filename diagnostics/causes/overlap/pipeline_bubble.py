@@ -1,4 +1,4 @@
-"""The stages of a pipeline wait: for the first micro-batch to come, for the last to leave, or for messages."""
+"""The stages of a pipeline wait: for the first micro-batch to arrive, for the last to leave, or for messages."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""One reduction holds all gradients, so it can only start when the last gradient is there."""
+"""One reduction holds all gradients, so it can only start when the last gradient is ready."""
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.reductions import MANY, MOST, StepReductions, large, share_of, total_bytes

@@ -1,4 +1,4 @@
-"""The host waits for the device within the step, so the device idles until it is given work again."""
+"""The host waits for the device within the step, so the device idles until it receives work again."""
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts

@@ -1,1 +1,1 @@
-"""Causes that lie in storage, one per file."""
+"""Causes in storage, one per file."""

@@ -1,4 +1,4 @@
-"""A file system or a disk does not answer, so what reads or writes there stands still."""
+"""A file system or a disk does not respond, so what reads or writes there stands still."""
 
 from msgspec import Struct
 

@@ -1,1 +1,1 @@
-"""Whose a file is: which rank, which of several counts, and whether all are of one job."""
+"""Assigns files to ranks: which rank, which of several files counts, and whether all are of one job."""

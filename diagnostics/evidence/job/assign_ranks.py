@@ -1,4 +1,4 @@
-"""Whose a line, a stack or an error is: local ranks made global, NCCL's processes made ranks, the homeless adopted."""
+"""Assigns lines, stacks and errors to ranks: maps local ranks and NCCL's processes to global ranks."""
 
 import re
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Which attempt of a job the evidence is of. torchrun and dtk keep what each attempt left in a folder `attempt_<n>`."""
+"""Assigns evidence to attempts of a job. torchrun and dtk keep what each attempt left in a folder `attempt_<n>`."""
 
 import re
 from collections.abc import Iterable

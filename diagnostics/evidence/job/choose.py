@@ -1,4 +1,4 @@
-"""Settles which of several files about the same rank counts, and refuses folders that hold several jobs."""
+"""Chooses among several files about the same rank, and refuses folders that hold several jobs."""
 
 import re
 from collections import defaultdict

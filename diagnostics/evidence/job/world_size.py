@@ -1,4 +1,4 @@
-"""How many ranks the job had, by every file that says so, and whether the files can be of one job at all."""
+"""The world size of a job by every file that states it, and whether the files can be of one job."""
 
 import re
 from collections import defaultdict

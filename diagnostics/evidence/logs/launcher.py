@@ -1,4 +1,4 @@
-"""What a launcher's log says of ranks that ended: torchrun's list of failures; and the interpreter's fatal errors."""
+"""What a launcher's log says of ranks that ended: torchrun's list of failures, and fatal errors of the interpreter."""
 
 from collections.abc import Iterable
 from contextlib import suppress

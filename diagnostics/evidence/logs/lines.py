@@ -1,4 +1,4 @@
-"""Cuts a log of any size into lines, stopping only at those that could matter; tells whose line it is."""
+"""Splits a log of any size into lines, stops only at those that could matter, and tells which rank wrote a line."""
 
 import codecs
 import json

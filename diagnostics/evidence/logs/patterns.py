@@ -1,4 +1,4 @@
-"""What a line of a log can say: the table `patterns.yaml`, compiled, and the values of what a pattern captured."""
+"""What a line of a log can say: the table `patterns.yaml`, compiled, and the values that a pattern captured."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Reads the lines that trainers print of their steps: loss, gradient norm, loss scale. One table of formats."""
+"""Reads the lines that trainers print about their steps: loss, gradient norm, loss scale. One table of formats."""
 
 import re
 from array import array

@@ -1,4 +1,4 @@
-"""Tracebacks and stacks in the lines of a log, put together for each of its writers."""
+"""Tracebacks and stacks in the lines of a log, assembled for each writer."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Puts Python tracebacks together line by line: chained ones, those of data loader workers, mixed streams.
+"""Assembles Python tracebacks line by line: chained ones, those of data loader workers, interleaved streams.
 
 Of a chain one exception is kept: the first, where the others only wrap it or come of clearing up after it, else the
 one that was raised while others were being handled. What people paste is often cut, so frames without a head and the

@@ -1,1 +1,1 @@
-"""Where memory went: allocator snapshots, dtk's timelines, and the words for what bytes are for."""
+"""Memory evidence: allocator snapshots, dtk's timelines, and the categories of bytes."""

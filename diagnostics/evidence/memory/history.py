@@ -1,4 +1,4 @@
-"""The history of torch's caching allocator, as a snapshot holds it: what the bytes were for at each moment.
+"""The history of torch's caching allocator in a snapshot: the category of the bytes at each moment.
 
 The history is a ring: what was allocated before its first event is known by the blocks that are left, or, where it was
 freed meanwhile, by its size alone. Knows no verdict.

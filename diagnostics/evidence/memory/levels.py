@@ -1,4 +1,4 @@
-"""Bytes by what they are for, over time: the words for that, and a stack of levels that stays small as moments pass."""
+"""Bytes by category over time: the categories, and a stack of levels that stays small as moments pass."""
 
 from collections.abc import Iterable, Sequence
 from operator import itemgetter

@@ -1,4 +1,4 @@
-"""Error files of torch elastic and of dtk. What follows from an end, and who is a victim, is for the causes."""
+"""Error files of torch elastic and of dtk. The causes decide what follows from them."""
 
 import re
 from pathlib import Path

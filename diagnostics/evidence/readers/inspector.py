@@ -1,4 +1,4 @@
-"""What NCCL Inspector (a profiler plugin of NCCL) measured of each collective: JSON lines of one process.
+"""NCCL Inspector (a profiler plugin of NCCL): its measurements of each collective, JSON lines of one process.
 
 Its numbers of calls match across ranks, so that skew shows without traces and without equal clocks. To NCCL 2.28 each
 line has its own header; since then a line `dump_stats` has the one of all that follow it.

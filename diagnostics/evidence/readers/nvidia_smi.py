@@ -1,4 +1,4 @@
-"""What `nvidia-smi -q` shows of each device at one moment: clocks, PCIe link, memory errors. Source: nvidia-smi(1)."""
+"""`nvidia-smi -q`: the state of each device at one moment: clocks, PCIe link, memory errors. Source: nvidia-smi(1)."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A rank's process as `dtk attach` saw it from outside: state, times of its main thread, how far its loops are."""
+"""A rank's process as `dtk attach` saw it from outside: state, CPU times of its main thread, progress of its loops."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What NCCL's RAS subsystem answers (`ncclras`, as text or with `-f json`): ranks of a communicator that have launched
+"""Answers of NCCL's RAS subsystem (`ncclras`, as text or with `-f json`): ranks of a communicator that have launched
 different numbers of an operation, or whose process is not reached. One answer is one moment: it confirms no cause.
 
 Source: src/ras/client_support.cc of NCCL 2.24 to 2.29.

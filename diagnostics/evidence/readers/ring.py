@@ -1,4 +1,4 @@
-"""dtk's rings of collectives as evidence: the calls of one rank in the common form of `calls`."""
+"""dtk's rings of collectives: the calls of one rank in the common form of `calls`."""
 
 import json
 

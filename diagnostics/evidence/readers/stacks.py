@@ -1,4 +1,4 @@
-"""Files of nothing but stacks: faulthandler's dumps and py-spy's (text, or `py-spy dump --json`)."""
+"""Files that hold stacks only: faulthandler's dumps and py-spy's (text, or `py-spy dump --json`)."""
 
 import re
 from pathlib import Path

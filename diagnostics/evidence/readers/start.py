@@ -1,4 +1,4 @@
-"""How far each rank was on its way to its process group: the files that `dtk watch` lets starting ranks write."""
+"""How far each rank came towards its process group: the files that starting ranks write under `dtk watch`."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -1,4 +1,4 @@
-"""Records of steps as JSON lines: `metrics.jsonl` of a dtk run, and what other trainers and scripts write like it."""
+"""Records of steps as JSON lines: `metrics.jsonl` of a dtk run, and similar files of other trainers and scripts."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""dtk's telemetry: one file for each node, which `timeline` knows how to load."""
+"""dtk's telemetry: one file per node, which `timeline` loads."""
 
 from diagnostics.evidence.reader import Reader, opens
 from diagnostics.evidence.readers.timeline import TimelineFile

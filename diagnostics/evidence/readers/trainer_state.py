@@ -1,4 +1,4 @@
-"""`trainer_state.json` of Hugging Face's Trainer: the steps that it logged, also where its output is lost.
+"""`trainer_state.json` of Hugging Face's Trainer: the steps that it logged, even where its output is lost.
 
 Source: TrainerState in transformers/trainer_callback.py.
 """

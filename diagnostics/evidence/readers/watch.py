@@ -1,4 +1,4 @@
-"""What the watch of a job left: why it ended the ranks, or that the command under `dtk watch` ended well."""
+"""The record of a watched job: why the watch ended the ranks, or that the command under `dtk watch` ended well."""
 
 import re
 from pathlib import Path

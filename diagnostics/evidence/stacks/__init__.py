@@ -1,1 +1,1 @@
-"""Stacks of living or dying processes, and what a thread does where it stands."""
+"""Stacks of living or dying processes, and what a thread does at its innermost frame."""

@@ -1,4 +1,4 @@
-"""What the main thread of a stack is doing: by its frames (`activity.yaml`), C's frames, else its source line."""
+"""What the main thread of a stack does: by its frames (`activity.yaml`), native frames, or its source line."""
 
 import ast
 import builtins

@@ -1,4 +1,4 @@
-"""Functions in C that a host may block in, by their names in Python and in native stacks: `blocking_calls.yaml`."""
+"""C functions in which a host may block, by their names in Python and in native stacks: `blocking_calls.yaml`."""
 
 import re
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""A program's own text, where it is at hand: read with care, parsed, never run.
+"""A program's own source file, where it is available: parsed within bounds, never run.
 
 The path comes from evidence, so only regular Python files of a moderate size are read, and by a thread that is left
 behind where the file system does not answer: it may be the very one that the job hangs on. Whether the text is still

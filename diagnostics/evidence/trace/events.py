@@ -1,4 +1,4 @@
-"""The records of a Kineto trace that matter, typed, and the names that its versions use for one thing."""
+"""The records of a Kineto trace that matter, typed, with the names that its versions use for one thing."""
 
 import re
 from math import prod

@@ -1,4 +1,4 @@
-"""What a host does while its device may stand idle, and what a copy moves where: told by the names of events."""
+"""What a host does while its device may be idle, and between which memories a copy moves, by the names of events."""
 
 import re
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""What of a profiler trace says where memory goes: allocations, collectives, and marks of steps, regions and units."""
+"""Events of a profiler trace about memory: allocations, collectives, and marks of steps, regions and units."""
 
 import re
 from bisect import bisect_left

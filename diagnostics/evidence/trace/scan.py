@@ -1,4 +1,4 @@
-"""Cuts a Chrome trace of any size into events, block by block, and decodes them into a typed record.
+"""Splits a Chrome trace of any size into events, block by block, and decodes them into typed records.
 
 A batch ends where its decoding proves that whole events end, so strings that look like JSON cannot mislead it.
 """

@@ -1,4 +1,4 @@
-"""Types of the configuration: one frozen dataclass per section, and a YAML file per module with what each key means.
+"""Types of the configuration: one frozen dataclass per section, and a YAML file per module that documents each key.
 
 Values live in `conf/`; this package says which keys exist. It imports neither
 torch nor hydra, so `dtk --help` and the docs can read it. Sections with several kinds (model,

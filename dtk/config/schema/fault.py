@@ -1,4 +1,4 @@
-"""Keys of the `fault` section: one dataclass per family, so that a key which means nothing for a fault is refused."""
+"""Keys of the `fault` section: one dataclass per family, so that a key without meaning for a fault is refused."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,1 +1,1 @@
-"""Jobs beyond this machine: frozen (`submission`), rendered, handed over (`submit`), and run there (`rank`)."""
+"""Jobs on other machines: frozen (`submission`), rendered, submitted (`submit`), and run there (`rank`)."""

@@ -1,4 +1,4 @@
-"""A composed run for another place: frozen, rendered, handed over; with --dry-run printed, and nothing is touched."""
+"""Freezes a composed run for other machines, renders its script and submits it; with --dry-run prints it only."""
 
 import dataclasses
 import shutil

@@ -1,5 +1,5 @@
-"""The manifest of a job for the Kubeflow training operator. Knows its words; talks to no cluster.
-One document holds the frozen run (a ConfigMap), one the job; torchrun starts the ranks of each pod.
+"""The manifest of a job for the Kubeflow training operator. Contacts no cluster. One document holds the frozen run (a
+ConfigMap), one the job; torchrun starts the ranks of each pod.
 """
 
 import re

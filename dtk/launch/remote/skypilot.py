@@ -1,4 +1,4 @@
-"""The task file of a SkyPilot job, with the frozen run in its script. Knows SkyPilot's words; starts no machine."""
+"""The task file of a SkyPilot job, with the frozen run in its script. Starts no machine."""
 
 import re
 from typing import Any

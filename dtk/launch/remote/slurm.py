@@ -1,5 +1,5 @@
-"""The batch script of a Slurm job. Knows Slurm's words; submits nothing.
-srun starts every rank itself, as torchrun would end ranks that Slurm's signals ask for a checkpoint.
+"""The batch script of a Slurm job. Submits nothing. srun starts every rank itself, as torchrun would kill ranks that
+Slurm's signals ask for a checkpoint.
 """
 
 import re

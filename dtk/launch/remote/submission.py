@@ -1,4 +1,4 @@
-"""A run, frozen: the files by which ranks elsewhere run exactly what was composed here."""
+"""A frozen run: the files from which ranks elsewhere run exactly what was composed here."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The instant engine: a job's memory and traffic from formulas, without torch. See docs/plan_formulas.md."""
+"""The closed-form engine: memory and traffic of a job from formulas, without torch. See docs/plan_formulas.md."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What a strategy holds of parameters, gradients and optimizer state at each moment of a step: the base.
+"""The base: what a strategy holds of parameters, gradients and optimizer state at each moment of a step.
 
 Sources: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 3;
 Zhao et al. 2023, "PyTorch FSDP", section 3.2. Padding and imbalance are those of torch's own code.

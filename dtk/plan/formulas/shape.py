@@ -1,4 +1,4 @@
-"""Parameters of a configured architecture in the model's own order, written down rather than built: needs no torch."""
+"""Parameter shapes of a configured architecture in the model's order, without building it or importing torch."""
 
 from __future__ import annotations
 

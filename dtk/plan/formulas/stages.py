@@ -1,4 +1,4 @@
-"""A rank by formulas: what each of its stages is, holds and sends; each micro-batch in flight has its own tape."""
+"""One rank by formulas: what each of its stages holds and sends; each micro-batch in flight has its own tape."""
 
 import dataclasses
 from collections import deque

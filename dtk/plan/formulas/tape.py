@@ -1,5 +1,5 @@
-"""Bytes in use while a step is walked through, and what autograd keeps and frees: operations recorded in forward,
-walked in reverse in backward.
+"""Bytes in use while a step is walked through, and what autograd keeps and frees: operations are recorded in forward
+and walked in reverse in backward.
 
 Owns the life of activations and of the gradients that flow through them. Knows sizes only, no model and no strategy:
 a gradient of a parameter is handed to whoever listens.

@@ -1,4 +1,4 @@
-"""dtk's own transformers as operations on a tape: follows the code of `dtk.models` line by line."""
+"""dtk's own transformers as operations on a tape. Follows the code of `dtk.models` line by line."""
 
 from math import ceil, prod
 

@@ -1,4 +1,4 @@
-"""One optimizer step, moment by moment, in the order of `dtk.train.loop`: a model on a tape, what a strategy holds.
+"""One optimizer step, moment by moment, in the order of `dtk.train.loop`: a model on a tape under a strategy.
 
 Blocks repeat with a period; once the walk has settled, each period adds the same to what is held. Memory at one
 moment of the period is then a straight line over the periods, whose highest point lies at its first or its last one,

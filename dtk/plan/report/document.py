@@ -1,4 +1,4 @@
-"""Builds the document of a plan: the answer first, then memory, traffic, time, and what was asked for beside it."""
+"""Builds the document of a plan: the answer first, then memory, traffic, time and the optional sections."""
 
 from collections.abc import Sequence
 from typing import get_args

@@ -1,4 +1,4 @@
-"""The report as values: what every form of it is made from, and its JSON. Computes no plan."""
+"""The report of a plan as typed values, and its JSON. Computes no plan."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

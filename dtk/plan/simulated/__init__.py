@@ -1,1 +1,1 @@
-"""The simulated engine: the real step of one rank on tensors without memory, and what it needed."""
+"""The simulated engine: runs the real step of one rank on fake tensors and records what it needs."""

@@ -1,4 +1,4 @@
-"""The simulated engine: what `dtk.simulate` observed of the fullest rank's real step, as a prediction."""
+"""The simulated engine: turns what `dtk.simulate` observed of the fullest rank's step into a prediction."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""What a device and its node can do: the presets of conf/hardware, a user's own file, what was measured here."""
+"""Capabilities of a device and its node: the presets of conf/hardware, a user's file, or what was measured here."""
 
 import dataclasses
 import os

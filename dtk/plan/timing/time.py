@@ -1,4 +1,4 @@
-"""How long one optimizer step takes on a known device: compute, communication, and what of it nothing hides."""
+"""Time of one optimizer step on a known device: compute, communication, and how much of it stays exposed."""
 
 import dataclasses
 import functools

@@ -1,5 +1,5 @@
-"""First on PYTHONPATH under `dtk watch`: loads `dtk.record.watched_rank` where a process group is made.
-Runs in the script's own Python, of any version; a process without torch.distributed pays one comparison per import.
+"""First on PYTHONPATH under `dtk watch`: loads `dtk.record.watched_rank` once a process group is created. Runs in the
+script's own Python, of any version; a process without torch.distributed pays one comparison per import.
 """
 # Neither pathlib nor anything else is imported for nothing, and old Pythons must be able to read this.
 # ruff: noqa: PTH100, PTH103, PTH105, PTH112, PTH118, PTH120, PTH123, UP031, UP037
