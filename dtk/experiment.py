@@ -90,7 +90,7 @@ def plan(*overrides: str, config_dir: Path | None = None, world_sizes: tuple[int
     from dtk.plan.make import Request, make
 
     sizes = ",".join(map(str, world_sizes)) or None
-    return make(Request(overrides=overrides, config_dir=config_dir, world_sizes=sizes))
+    return make(Request(overrides=overrides, config_dir=config_dir, world_size=sizes))
 
 
 def run(*overrides: str, config_dir: Path | None = None, check: bool = True) -> RunResult:

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from dtk.console import output
@@ -12,7 +13,6 @@ from dtk.extras import require_training
 
 FITS, TOO_LARGE = 0, 1  # Exit codes.
 PAGE = Path("plan.html")
-_OF_A_PLAN = ("compare", "search", "max_model", "max_batch", "memory_table", "world_size", "html")
 VALUES = {"engines": ("auto", "closed_form", "simulated", "both")}
 
 
@@ -23,9 +23,12 @@ def run(arguments: argparse.Namespace) -> int:
         DtkError: the job, the hardware or an option cannot be used.
     """
     require_training("dtk plan needs")
+    from dtk.plan.make import Request, make
+
+    request = taken(Request, arguments, html=arguments.html is not None)
     if arguments.calibrate:
-        given = ("--" + name.replace("_", "-") for name in _OF_A_PLAN if getattr(arguments, name))
-        if unused := [*arguments.overrides, *given]:
+        asked = (field.name for field in fields(Request) if getattr(request, field.name) not in (field.default, ()))
+        if unused := [*request.overrides, *("--" + name.replace("_", "-") for name in asked)]:
             why = f"{unused[0]} has no effect on it"
             raise DtkError("--calibrate measures this machine", why, "drop it")
         from dtk.bench import calibrate
@@ -35,11 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
         return FITS
     if arguments.html is not None:
         output.check_page(arguments.html, PAGE)
-    from dtk.plan.make import Request, make
     from dtk.plan.report.document import document
     from dtk.plan.report.model import as_json
 
-    request = taken(Request, arguments, world_sizes=arguments.world_size, plots=arguments.html is not None)
     report = make(request)
     report_forms.hand_over(arguments, report, as_json, document, page=True)
     return TOO_LARGE if report.plan.fits is False else FITS

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from diagnostics.analysis.environment.addresses import interface_inside
 from dtk.doctor.model import Check, Finding, Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
 from dtk.launch.processes import free_port
@@ -15,8 +16,6 @@ TOPIC = "network"
 INTERFACES = Path("/sys/class/net")
 SLOW_NAME_S = 1.0  # Answers take milliseconds; a resolver that times out once takes seconds.
 PORT = 29500  # What torchrun and env:// take when nobody says anything.
-VIRTUAL = ("docker", "br-", "virbr", "veth", "cni", "flannel", "cali", "lxc", "tun", "ifb", "dummy")
-"""Beginnings of the names of interfaces that lead to no other machine."""
 UP = 0x1  # Flag of an interface that is switched on (IFF_UP).
 FEW_ERRORS = 100  # Broken packets, and one in 10,000, from which on an interface is reported.
 VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -83,7 +82,7 @@ def judge_interfaces(folder: Path, several_nodes: bool) -> Result:
     findings = []
     if "lo" in flags and "lo" not in up:
         findings.append(found("loopback_down"))
-    outward = [name for name in up if name != "lo" and not name.startswith(VIRTUAL)]
+    outward = [name for name in up if not interface_inside(name)]
     if not outward and several_nodes:
         findings.append(found("no_way_out"))
     findings += [finding for variable in VARIABLES for finding in _named(variable, flags)]

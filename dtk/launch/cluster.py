@@ -23,10 +23,8 @@ from dtk.launch.blame import find_failure
 from dtk.launch.console import Console
 from dtk.launch.diagnosis import explain
 from dtk.launch.local import Outcome
-from dtk.nccl.render import render
-from dtk.parallel import loopback
+from dtk.launch.variables import rank_variables
 from dtk.rank.job import Job
-from dtk.record.flight import environment as flight_environment
 from dtk.record.run_folder import close
 
 SHARE_TIMEOUT_S = 300.0  # torch's own timeout of a store: rank 0 may tokenise data meanwhile.
@@ -134,10 +132,8 @@ def share(store: PrefixStore, rank: int, decide: Callable[[], Shared]) -> Shared
 
 def rank_environment(config: Config, paths: RunPaths) -> None:
     """Set the variables that torch needs before it creates a communicator; the user's own values win."""
-    preset = render(config.nccl, os.environ, paths.root).variables
     one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
-    interfaces = loopback.interface_variables() if one_machine else {}
-    for name, value in {**interfaces, **flight_environment(config.record, paths), **preset}.items():
+    for name, value in rank_variables(config, paths, os.environ, one_machine=one_machine).items():
         os.environ.setdefault(name, value)
     set_debug_level_from_env()  # torch read TORCH_DISTRIBUTED_DEBUG when it was imported.
 

@@ -15,10 +15,8 @@ from dtk.launch.console import Console, Follower
 from dtk.launch.diagnosis import explain
 from dtk.launch.elastic import rank_environment, run_ranks
 from dtk.launch.stopping import StopSignals
-from dtk.nccl.render import render
-from dtk.parallel import loopback
+from dtk.launch.variables import rank_variables
 from dtk.rank import job
-from dtk.record.flight import environment as flight_environment
 from dtk.record.run_folder import begin, close
 
 
@@ -41,7 +39,12 @@ def launch(config: Config, paths: RunPaths, placement: Placement, attempt: int, 
         console: where to print.
     """
     begin(paths, attempt)
-    variables = _variables(config, paths, placement, attempt)
+    # With a number of the user's own the ranks set their threads themselves, if one is configured.
+    threads = 0 if own_threads() else placement.threads
+    variables = rank_variables(config, paths, os.environ, threads=threads, one_machine=True)
+    variables |= {job.DEVICE: placement.device, job.BACKEND: placement.backend, job.ATTEMPT: str(attempt)}
+    if masked(plain := to_plain(config)) != plain:
+        variables[job.CONFIG] = json.dumps(plain)
     with rank_environment(variables) as own_variables, StopSignals() as stop:
         for name, value in own_variables.items():
             console.line(f"your {name}={value} is kept")
@@ -60,21 +63,6 @@ def launch(config: Config, paths: RunPaths, placement: Placement, attempt: int, 
     if not exit_codes:
         return _ended_in_order(config, paths)
     return _failed(config, paths, placement, last_attempt, exit_codes, console)
-
-
-def _variables(config: Config, paths: RunPaths, placement: Placement, attempt: int) -> dict[str, str]:
-    """Return the ranks' environment: placement, attempt, threads, flight recorder and NCCL preset."""
-    plain = to_plain(config)
-    return {
-        **{job.DEVICE: placement.device, job.BACKEND: placement.backend, job.ATTEMPT: str(attempt)},
-        **({job.CONFIG: json.dumps(plain)} if masked(plain) != plain else {}),
-        # With one of the user's the ranks set their number of threads themselves, if one is configured.
-        **({} if own_threads() else {"OMP_NUM_THREADS": str(placement.threads)}),
-        **({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if config.train.deterministic else {}),
-        **loopback.interface_variables(),
-        **flight_environment(config.record, paths),
-        **render(config.nccl, os.environ, paths.root).variables,
-    }
 
 
 def _ended_in_order(config: Config, paths: RunPaths) -> Outcome:

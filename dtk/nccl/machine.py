@@ -1,7 +1,6 @@
 """Facts of this machine that matter to NCCL, by NVML, /sys, /proc and the environment. Unknown facts are null."""
 
 import os
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,13 +8,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from diagnostics.analysis.environment.addresses import interface_inside
 from dtk.record.nvml import nvlinks, open_nvml, text_of
 
 SYS, ROOT = Path("/sys"), Path("/")
 _VENDORS = {"Amazon EC2": "aws", "Google": "gcp", "Microsoft Corporation": "azure"}
 """DMI's name of the vendor -> cloud."""
 P2P_READ = 0  # NVML_P2P_CAPS_INDEX_READ of nvml.h: the package's own constant is a tuple by mistake, in some releases.
-_BRIDGES = re.compile(r"^(?:lo|docker|veth|br-|virbr|cni|flannel|cali|tunl|podman|lxc|ifb|dummy|nodelocaldns)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ def read_machine(environment: Mapping[str, str], sys: Path = SYS, root: Path = R
         interfaces=tuple(
             Interface(path.name, _driver(path), line_of(path / "operstate") == "up")
             for path in _entries(sys / "class" / "net")
-            if not _BRIDGES.match(path.name)
+            if not interface_inside(path.name)
         ),
         cloud="oci" if "OracleCloud" in line_of(dmi / "chassis_asset_tag") else cloud,
         product=line_of(dmi / "product_name"),
@@ -142,7 +141,8 @@ def _gpus() -> tuple[tuple[Gpu, ...], str, str, bool | None]:
 def _nvlinks(nvml: Any, handle: Any) -> int | None:
     """Links of a GPU that are up; None where it does not answer."""
     with suppress(nvml.NVMLError):
-        return sum(nvlinks(nvml, handle))
+        states = nvlinks(nvml, handle)
+        return None if states is None else sum(states)
     return None
 
 

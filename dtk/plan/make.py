@@ -35,9 +35,10 @@ class Request:
     max_model: bool = False
     max_batch: bool = False
     memory_table: bool = False
-    world_sizes: str | None = None
-    plots: bool = False
-    """Whether figures over numbers of ranks are needed although none were asked for."""
+    world_size: str | None = None
+    """Numbers of ranks to plan for, with commas."""
+    html: bool = False
+    """Whether a page with plots is written: it needs figures over numbers of ranks although none were asked for."""
 
 
 def make(request: Request) -> PlanReport:
@@ -46,7 +47,7 @@ def make(request: Request) -> PlanReport:
     Raises:
         DtkError: the job, the hardware or an option cannot be used.
     """
-    sizes = parse_world_sizes(request.world_sizes) if request.world_sizes is not None else ()
+    sizes = parse_world_sizes(request.world_size) if request.world_size is not None else ()
     # The hardware is not part of the experiment.
     named = [text for text in request.overrides if text.startswith(_HARDWARE)]
     overrides = [text for text in request.overrides if text not in named]
@@ -68,7 +69,7 @@ def make(request: Request) -> PlanReport:
     check, notes = (None, ()) if best else _check(request.engine, job.config, ranks, here)
     with Busy("comparing"):
         comparison = compare(job, here, request.config_dir) if request.compare else None
-        if not sizes and request.plots and not job.config.strategy.traits.one_process:
+        if not sizes and request.html and not job.config.strategy.traits.one_process:
             sizes = tuple(sorted({*USUAL, ranks}))
         points = scaling(job, sizes, here) if sizes else ()
         models = max_model(job, here) if request.max_model else ()

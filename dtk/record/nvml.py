@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 EVENT_REASONS = (
@@ -57,14 +56,21 @@ def ask(nvml: Any, call: str, *arguments: Any) -> Any:
         return None
 
 
-def nvlinks(nvml: Any, handle: Any) -> list[bool]:
-    """Return whether each NVLink of a device is up; empty where it has none, or the driver does not tell.
+def nvlinks(nvml: Any, handle: Any) -> list[bool] | None:
+    """Return whether each NVLink of a device is up; empty where it has none, None where the driver does not tell.
 
     Raises:
         pynvml.NVMLError: the device does not answer.
     """
-    reads = (ask(nvml, "GetNvLinkState", handle, link) for link in range(MAX_LINKS))
-    return [bool(state) for state in takewhile(lambda state: state is not None, reads)]
+    states: list[bool] = []
+    for link in range(MAX_LINKS):
+        try:
+            states.append(bool(nvml.nvmlDeviceGetNvLinkState(handle, link)))
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):  # Behind the last link.
+            break
+        except (nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NoPermission, AttributeError):
+            return None
+    return states
 
 
 def _fields(answer: Any, **names: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Addresses that other nodes cannot reach: loopback, link-local, and the bridges that containers are given."""
+"""Addresses and interfaces that other nodes cannot reach: loopback, link-local, bridges and ends of containers."""
 
 import re
 from ipaddress import ip_address, ip_network
@@ -9,6 +9,8 @@ _NETWORKS = {
     reach: {ip_network(network): title for network, title in networks.items()}
     for reach, networks in table_beside(__file__).items()
 }
+_INSIDE = re.compile(r"(?:lo\d*$|docker|veth|br-|virbr|cni|flannel|cali|tunl|podman|lxc|ifb|dummy|nodelocaldns)")
+"""Beginnings of names that the kernel, containers, virtual machines and Kubernetes' networks give such interfaces."""
 _HOST = re.compile(r"\[?([\d.]+|[\da-fA-F:]+)")
 
 
@@ -25,3 +27,8 @@ def network_inside(reach: str, address: object) -> str:
     except ValueError:
         return ""
     return next((title for network, title in _NETWORKS[reach].items() if at in network), "")
+
+
+def interface_inside(name: str) -> bool:
+    """Return whether a network interface, by its name, leads to no other node."""
+    return _INSIDE.match(name) is not None

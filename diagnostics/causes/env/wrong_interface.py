@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 
-from diagnostics.analysis.environment.addresses import network_inside
+from diagnostics.analysis.environment.addresses import interface_inside, network_inside
 from diagnostics.analysis.environment.job import JobEnvironment
 from diagnostics.analysis.environment.recorded import Recorded, interfaces
 from diagnostics.causes.declared import Texts
@@ -14,8 +14,6 @@ from diagnostics.evidence.model import LogFact
 
 _SHOWN = 8
 """Lines that a finding cites."""
-_LOCAL = re.compile(r"^(?:docker|veth|br-|virbr|cni|flannel|cali|tunl|podman|lxc|lo$)")
-"""Names of interfaces that do not leave the node."""
 _TRIES = 2
 """Refused attempts behind which the peer is not merely about to listen: NCCL announces an address that listens."""
 _CONNECTED = frozenset({"watchdog_timeout", "watchdog_status", "nccl_peer_closed", "gloo_closed", "gloo_reset"})
@@ -47,7 +45,7 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
     if missing := by_kind["interface_missing"]:
         name = missing[0].fields.get("name")
         return finding("missing" if name else "none", name, missing, 0.97)
-    chosen = [fact for fact in by_kind["nccl_bootstrap"] if _LOCAL.match(str(fact.fields.get("interface")))]
+    chosen = [fact for fact in by_kind["nccl_bootstrap"] if interface_inside(str(fact.fields.get("interface")))]
     if chosen and (nnodes or 0) > 1:
         return finding("local", chosen[0].fields["interface"], chosen, 0.9)
     loops = [(fact, _LOOPBACK.search(str(fact.fields.get("why")))) for fact in by_kind["mesh_failed"]]
@@ -59,7 +57,7 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
         own = [fact for fact in announced if network_inside("link", fact.fields.get("address"))]
         return finding("link_local", link[0].fields["peer"], [*own, *link], 0.85)
     listed = [(fact, interfaces(str(fact.fields.get("interfaces")))) for fact in by_kind["nccl_socket"]]
-    sockets = [fact for fact, names in listed if names and all(map(_LOCAL.match, names))]
+    sockets = [fact for fact, names in listed if names and all(map(interface_inside, names))]
     tries = sum(fact.fields.get("count", 1) for fact in by_kind["nccl_retry"])
     if (chosen or sockets) and (failed or tries >= _TRIES):
         return finding("unreachable", "", [*chosen, *sockets, *failed[:1], *by_kind["nccl_retry"][:1]], 0.8)

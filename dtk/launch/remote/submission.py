@@ -15,7 +15,7 @@ from dtk.config.compose import Composed
 from dtk.config.placement import Placement
 from dtk.config.schema import Config, RemoteLauncher
 from dtk.config.trust import refuse_secrets
-from dtk.nccl.render import fill
+from dtk.launch.variables import rank_variables
 
 KEPT = ("schema_version", "run_id", "created", "argv", "cwd", "host", "launcher", "config_sha256", "git", "topology")
 """Of the manifest: what is known where a job is submitted. The first rank adds the hardware that the job got."""
@@ -54,14 +54,7 @@ class Submission:
         Raises:
             DtkError: the preset needs a key that is not given.
         """
-        nccl = self.config.nccl
-        filled = {name: fill(nccl, name, text, self.paths.root) for name, text in nccl.variables.items()}
-        chosen = {name: value for name, value in filled.items() if value is not None}
-        if self.config.train.deterministic:
-            chosen.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        if self.placement.threads:
-            chosen.setdefault("OMP_NUM_THREADS", str(self.placement.threads))
-        return chosen
+        return rank_variables(self.config, self.paths, None, threads=self.placement.threads)
 
     def title(self) -> str:
         """Return the command that created the submission as one line of printable ASCII, for a comment."""

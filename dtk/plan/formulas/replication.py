@@ -145,7 +145,7 @@ class FlatParts(Replicated):
     def gradient(self, name: str, gradient: Buffer) -> None:
         """Keep it until the update under stage 1, else put it into the bucket and keep this rank's part."""
         if self.bucket is None:
-            most = self.config.strategy.tuned("reduce_bucket_size")
+            most = self.config.strategy.tuned()["reduce_bucket_size"]
             elements = most if self.on_cuda else min(most, self.shape.parameters)
             self.bucket = self.ledger.allocate("buckets", self._item_bytes * elements)
         if self.config.strategy.stage == 1:

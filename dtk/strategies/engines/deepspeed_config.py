@@ -88,11 +88,11 @@ class DeepSpeedConfig(StrategyConfig):
             DtkError: the file cannot be read, has an unknown key or section, or contradicts the configuration.
         """
         ours, table = dict(self._ours(job, world_size)), table_beside(__file__)
-        for key in table["tuned"]:
-            self.tuned(key)
+        file = self._file()
+        self._numbers(file)
         made: dict[str, Any] = {}
         notes: list[str] = []
-        for path, value in self._file().items():
+        for path, value in file.items():
             first = path.partition(".")[0]
             if value == {} and any(key.startswith(f"{path}.") for key in (*ours, *table["kept"])):
                 continue  # A known section without a key.
@@ -157,18 +157,26 @@ class DeepSpeedConfig(StrategyConfig):
                 value = getattr(optimizer, key)
                 yield f"optimizer.params.{key}", Setting(f"optimizer.{key}={_text(value)}", value)
 
-    def tuned(self, key: str) -> int:
-        """Return a number of elements in `zero_optimization` of the user's file, else DeepSpeed's default.
+    def tuned(self) -> dict[str, int]:
+        """Return the numbers of elements in `zero_optimization` that dtk counts with: the file's, else the defaults.
 
         Raises:
-            DtkError: it is no such number.
+            DtkError: the file cannot be read, or one of them is no such number.
         """
-        value = self._file().get(f"zero_optimization.{key}", AUTO)
-        value = table_beside(__file__)["tuned"][key] if value == AUTO else value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
-            what = f"zero_optimization.{key}={_text(value)} in strategy.config={self.config} is no number of elements"
-            raise DtkError(what, fix='write a number, or "auto"')
-        return int(value)
+        return self._numbers(self._file())
+
+    def _numbers(self, file: Mapping[str, Any]) -> dict[str, int]:
+        numbers = {}
+        for key, default in table_beside(__file__)["tuned"].items():
+            value = file.get(f"zero_optimization.{key}", AUTO)
+            value = default if value == AUTO else value
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
+                what = (
+                    f"zero_optimization.{key}={_text(value)} in strategy.config={self.config} is no number of elements"
+                )
+                raise DtkError(what, fix='write a number, or "auto"')
+            numbers[key] = int(value)
+        return numbers
 
     def declare(
         self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
@@ -182,13 +190,14 @@ class DeepSpeedConfig(StrategyConfig):
             return []
         item, reduced, ranks = ITEM_BYTES[precision.compute_dtype], reduced_item_bytes(precision), mesh.dp_size
         sizes = [prod(shape) for shape in shapes.parameters]
-        buckets = len(_packed(sizes[::-1], self.tuned("reduce_bucket_size")))
+        tuned = self.tuned()
+        buckets = len(_packed(sizes[::-1], tuned["reduce_bucket_size"]))
         if self.stage == 3:
             padded = [-(-size // ranks) * ranks for size in sizes]
-            largest = self.tuned("stage3_param_persistence_threshold")
+            largest = tuned["stage3_param_persistence_threshold"]
             stay = [whole for size, whole in zip(sizes, padded, strict=True) if size <= largest]
             come = [whole for size, whole in zip(sizes, padded, strict=True) if size > largest]
-            gathers = len(_packed(come[1:], self.tuned("stage3_prefetch_bucket_size"))) + bool(come)
+            gathers = len(_packed(come[1:], tuned["stage3_prefetch_bucket_size"])) + bool(come)
             steps = accumulation_steps
             return [
                 Collective("all_gather", "dp", len(stay) + steps * gathers, item * (sum(stay) + steps * sum(come))),

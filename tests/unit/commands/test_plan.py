@@ -23,8 +23,8 @@ def test_a_job_that_is_too_large_is_exit_code_1(
     assert main(["plan", "strategy=ddp", "--world-size", "2,4", "--engine", "closed_form", "--json"]) == code
     assert '"fits"' in capsys.readouterr().out
     request = asked[0]
-    assert (request.overrides, request.world_sizes, request.engine) == (("strategy=ddp",), "2,4", "closed_form")
-    assert not request.plots
+    assert (request.overrides, request.world_size, request.engine) == (("strategy=ddp",), "2,4", "closed_form")
+    assert not request.html
 
 
 def test_calibration_measures_and_takes_no_job(
@@ -39,6 +39,8 @@ def test_calibration_measures_and_takes_no_job(
     assert "strategy=ddp has no effect on it" in capsys.readouterr().err
     assert main(["plan", "--calibrate", "--max-batch"]) == 2
     assert "--max-batch has no effect on it" in capsys.readouterr().err
+    assert main(["plan", "--calibrate", "--world-size", "4"]) == 2
+    assert "--world-size has no effect on it" in capsys.readouterr().err
 
 
 def test_a_page_that_cannot_be_written_is_told_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

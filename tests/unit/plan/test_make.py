@@ -66,10 +66,10 @@ def test_what_fits_needs_a_device(option: str) -> None:
 
 
 def test_sections_are_there_when_they_are_asked_for() -> None:
-    report = made("strategy=fsdp", world_sizes="2,4", memory_table=True)
+    report = made("strategy=fsdp", world_size="2,4", memory_table=True)
     assert [point.world_size for point in report.scaling] == [2, 4]
     assert report.trainings and report.comparison is None and report.check is None
-    assert made("strategy=single", plots=True).scaling == (), "one process does not scale"
+    assert made("strategy=single", html=True).scaling == (), "one process does not scale"
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dtk.record.nvml import EVENT_REASONS, SIGNALS, all_devices, event_reasons, find_device, text_of
+from dtk.record.nvml import EVENT_REASONS, SIGNALS, all_devices, event_reasons, find_device, nvlinks, text_of
 
 
 class FakeNvml:
@@ -87,3 +87,42 @@ def test_texts_and_bits():
     assert len(set(EVENT_REASONS)) == len(EVENT_REASONS)
     assert event_reasons(0) == [] and event_reasons(0x1 | 0x20) == ["idle", "software_thermal"]
     assert event_reasons(0x100 | 0x10000) == ["display_clocks"], "a bit that is not known has no name"
+
+
+class Links:
+    """NVML of a device with links; `missing` is what the call raises on a driver without it."""
+
+    class NVMLError_NotSupported(Exception):  # noqa: N801, N818
+        pass
+
+    class NVMLError_InvalidArgument(Exception):  # noqa: N801, N818
+        pass
+
+    class NVMLError_FunctionNotFound(Exception):  # noqa: N801, N818
+        pass
+
+    class NVMLError_NoPermission(Exception):  # noqa: N801, N818
+        pass
+
+    def __init__(self, states, missing=None):
+        self.states, self.missing = states, missing
+
+    def nvmlDeviceGetNvLinkState(self, handle, link):  # noqa: N802
+        if self.missing is not None:
+            raise self.missing
+        if link >= len(self.states):
+            raise self.NVMLError_NotSupported
+        return self.states[link]
+
+
+@pytest.mark.parametrize(
+    ("nvml", "states"),
+    [
+        (Links([1, 0, 1]), [True, False, True]),
+        (Links([]), []),
+        (Links([1], Links.NVMLError_FunctionNotFound()), None),
+        (Links([1], Links.NVMLError_NoPermission()), None),
+    ],
+)
+def test_a_driver_that_does_not_know_the_call_has_not_counted_zero_links(nvml, states):
+    assert nvlinks(nvml, None) == states

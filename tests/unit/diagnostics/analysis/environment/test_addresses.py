@@ -1,8 +1,8 @@
-"""Addresses that do not leave a node or a link, as NCCL and gloo print them."""
+"""Addresses and interfaces that do not leave a node or a link, as NCCL and gloo print them."""
 
 import pytest
 
-from diagnostics.analysis.environment.addresses import network_inside
+from diagnostics.analysis.environment.addresses import interface_inside, network_inside
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,13 @@ def test_an_address_that_others_cannot_reach(address: str, reach: str, words: st
 )
 def test_an_address_that_others_may_reach(address: str | None) -> None:
     assert not network_inside("node", address) and not network_inside("link", address)
+
+
+@pytest.mark.parametrize("name", ["lo", "lo0", "docker0", "veth12ab", "br-5f0e", "cni0", "tunl0", "nodelocaldns"])
+def test_an_interface_that_leads_to_no_other_node(name: str) -> None:
+    assert interface_inside(name)
+
+
+@pytest.mark.parametrize("name", ["eth0", "ib0", "enp3s0", "bond0", "local0", "tun0", "bridge_of_racks"])
+def test_an_interface_that_may_lead_to_another(name: str) -> None:
+    assert not interface_inside(name)

@@ -1,0 +1,36 @@
+"""The environment that a configuration asks for in its ranks, whoever starts them."""
+
+from collections.abc import Mapping
+
+from diagnostics.contract.artifacts import RunPaths
+from dtk.config.schema import Config
+from dtk.nccl.render import fill, render
+from dtk.parallel import loopback
+from dtk.record.flight import environment as flight_environment
+
+
+def rank_variables(
+    config: Config, paths: RunPaths, here: Mapping[str, str] | None, *, threads: int = 0, one_machine: bool = False
+) -> dict[str, str]:
+    """Return the variables that the ranks must have before they create a communicator; the user's own values win.
+
+    Args:
+        config: settled for the ranks of the job.
+        paths: the run folder, as the ranks see it.
+        here: environment of the process that starts the ranks, or of the rank itself; None = they start elsewhere, and
+            each adds there what depends on its machine.
+        threads: of the CPU per rank; 0 = each rank sets them itself.
+        one_machine: whether all ranks share this one, so that loopback is enough.
+
+    Raises:
+        DtkError: the preset needs a key that is not given.
+    """
+    chosen = {"OMP_NUM_THREADS": str(threads)} if threads else {}
+    if config.train.deterministic:
+        chosen["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    if here is None:
+        filled = ((name, fill(config.nccl, name, text, paths.root)) for name, text in config.nccl.variables.items())
+        return {**{name: value for name, value in filled if value is not None}, **chosen}
+    interfaces = loopback.interface_variables() if one_machine else {}
+    preset = render(config.nccl, here, paths.root).variables
+    return {**chosen, **interfaces, **flight_environment(config.record, paths), **preset}
