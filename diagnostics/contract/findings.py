@@ -1,6 +1,7 @@
 """A finding: what is decided about a cause, as typed data. Sentences are made when the report is written."""
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol
 
 from msgspec import Struct, field
@@ -117,7 +118,7 @@ def worded(words: "Callable[Concatenate[Finding, _P], Text]", /, *args: _P.args,
     return Worded(words, figures)
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class Finding(Struct, frozen=True, kw_only=True, dict=True):
     """One decided cause (ids: docs/causes.md)."""
 
     cause: str = ""
@@ -141,14 +142,19 @@ class Finding(Struct, frozen=True, kw_only=True):
     cost: Cost | None = None
     evidence: tuple[EvidenceItem, ...] = ()
 
+    @cached_property
+    def _text(self) -> Text:
+        """Made once: findings are sorted, evaluated and shown by their words."""
+        text = self.facts.text(self)
+        if self.injected and not any(remedy.kind == "override" for remedy in text.remedies):
+            why = f"the fault {self.injected} was injected into this run"
+            text = replace(text, remedies=(Remedy("override", "fault=none", why), *text.remedies))
+        return text
+
 
 def text_of(finding: Finding) -> Text:
-    """Put the finding into words. Where no override fixes an injected fault, the first remedy removes it."""
-    text = finding.facts.text(finding)
-    if finding.injected and not any(remedy.kind == "override" for remedy in text.remedies):
-        why = f"the fault {finding.injected} was injected into this run"
-        text = replace(text, remedies=(Remedy("override", "fault=none", why), *text.remedies))
-    return text
+    """Return the finding in words. Where no override fixes an injected fault, the first remedy removes it."""
+    return finding._text
 
 
 class Suspicion(Struct, frozen=True):

@@ -1,6 +1,7 @@
 """Findings as typed data, and how they are put into words."""
 
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.contract.findings import (
     Finding,
@@ -24,7 +25,8 @@ def test_words_are_made_when_they_are_asked_for() -> None:
 
     finding = Finding(cause="hang.x", status="confirmed", facts=worded(words, count=3), ranks=(1,))
     assert made == []
-    assert text_of(finding).summary == "3 ranks (1,)" and made == ["hang.x"]
+    assert text_of(finding).summary == text_of(finding).summary == "3 ranks (1,)" and made == ["hang.x"]
+    assert text_of(replace(finding, ranks=(2,))).summary == "3 ranks (2,)"  # What was made is not carried over.
     assert worded(words, count=3) == worded(words, count=3) != worded(words, count=4)
 
 
