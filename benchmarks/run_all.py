@@ -29,6 +29,7 @@ PARTS = [
     ["memory_table.py"],
     ["compression.py"],
     ["plan_time.py"],
+    ["search_time.py"],
     ["preflight_speed.py"],
     ["amplifiers.py"],
     ["hang_scale.py", "64", "1024"],

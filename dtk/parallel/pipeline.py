@@ -151,6 +151,7 @@ def walk(pipeline: Pipeline, seconds: Callable[[Action], float], message_s: floa
     return Timeline(max(clock), tuple(busy))
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def _received(send: Action) -> Action:
     """Return the receive that a send belongs to."""
     if send.kind == "send_forward":
@@ -158,6 +159,7 @@ def _received(send: Action) -> Action:
     return Action("receive_backward", send.stage - 1, send.micro_batch)
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def _needed(compute: Action) -> Action:
     """Return the receive that a computation waits for, if its neighbour is on another rank."""
     kind: Kind = "receive_forward" if compute.kind == "forward" else "receive_backward"

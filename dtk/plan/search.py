@@ -135,10 +135,9 @@ def _layouts(job: Composed, ranks: int, local_size: int) -> Iterator[tuple[Typed
 def _with(config: Config, strategy: Any, typed: Typed) -> Config:
     """Return the configuration with these values."""
     sections = {"strategy": strategy, "parallel": config.parallel, "train": config.train}
-    for key, value in typed.items():
-        section, _, name = key.partition(".")
-        if name:
-            sections[section] = dataclasses.replace(sections[section], **{name: value})
+    for section, old in sections.items():
+        new = {key.removeprefix(f"{section}."): value for key, value in typed.items() if key.startswith(f"{section}.")}
+        sections[section] = dataclasses.replace(old, **new) if new else old
     return dataclasses.replace(config, **sections)
 
 

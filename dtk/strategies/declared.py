@@ -1,5 +1,6 @@
 """What a strategy issues per optimizer step, from the shapes of the parameters alone."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -60,6 +61,11 @@ def reduced_item_bytes(precision: PrecisionConfig) -> int:
 
 def padded_elements(shapes: Sequence[Shape], shards: int) -> int:
     """Return the elements of a unit, dim 0 padded to a multiple of the ranks, as FSDP2 gathers and reduces them."""
+    return _padded_elements(tuple(shapes), shards)
+
+
+@functools.lru_cache(maxsize=4096)  # Most blocks are alike, and so are most layouts of a search.
+def _padded_elements(shapes: tuple[Shape, ...], shards: int) -> int:
     return sum(-(-shape[0] // shards) * shards * prod(shape[1:]) for shape in shapes)
 
 

@@ -92,8 +92,8 @@ class CustomModelConfig:
     name: str
     _target_: str
     architecture: Literal["custom"] = "custom"
-    arguments: dict[str, Any] = field(default_factory=dict)
-    wrap: list[str] = field(default_factory=list)
+    arguments: dict[str, Any] = field(default_factory=dict, hash=False)
+    wrap: list[str] = field(default_factory=list, hash=False)
     path: str | None = None
     context_length: int = 1024
     vocab_size: int = 50257

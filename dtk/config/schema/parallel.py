@@ -1,6 +1,7 @@
 """Keys of the `parallel` section: the degrees of the mesh."""
 
 import dataclasses
+import functools
 from dataclasses import dataclass, field
 from itertools import product
 from math import log, prod
@@ -32,7 +33,7 @@ class ParallelConfig:
     schedule: Literal["gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"] = "1f1b"
     microbatches: int | None = None
     stages_per_rank: int = 1
-    blocks_per_stage: list[int] = field(default_factory=list)
+    blocks_per_stage: list[int] = field(default_factory=list, hash=False)
     placement: Literal["tp", "dp", "pp"] = "tp"
 
     @property
@@ -41,6 +42,7 @@ class ParallelConfig:
         degrees = {name: getattr(self, name) for name in (*MODEL_PARALLEL, "ep")}
         return [f"parallel.{name}={degree}" for name, degree in degrees.items() if degree > 1]
 
+    @functools.lru_cache(maxsize=256)  # noqa: B019  (Few values, kept; a search asks often.)
     def mesh(self, strategy: StrategyConfig, world_size: int) -> Mesh:
         """Return all degrees on that many ranks.
 

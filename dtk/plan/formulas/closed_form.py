@@ -1,5 +1,6 @@
 """The closed-form engine: memory and traffic of a job from formulas, without torch. See docs/plan_formulas.md."""
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -117,6 +118,7 @@ def ring_bytes(op: str, size_bytes: int, ranks: int) -> int:
     return round((2 if op == "all_reduce" else 1) * size_bytes * (ranks - 1) / ranks)
 
 
+@functools.cache
 def link(ranks: int, stride: int, world_size: int, local_size: int) -> Link:
     """Return the slowest link that any group of that dimension crosses.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -78,6 +79,7 @@ class ModelShape:
         return self.total(elements) + (self.layers - self.dense) * elements(self.experts)
 
 
+@functools.lru_cache(maxsize=256)
 def cut(shape: ModelShape, tp: int) -> ModelShape:
     """Return the shapes of the parts that a rank of `tp` holds."""
     if tp == 1:
@@ -120,6 +122,7 @@ def elements(named: Named) -> int:
     return sum(prod(shape) for _, shape in named)
 
 
+@functools.lru_cache(maxsize=256)
 def model_shape(config: KnownConfig | CustomModelConfig, ep: int = 1) -> ModelShape:
     """Return the shapes of the parameters of a model section, whose experts are divided over so many ranks.
 

@@ -9,7 +9,7 @@ from math import prod
 
 from dtk.config.schema import Config, MoEConfig
 from dtk.dimensions import inside
-from dtk.parallel.mesh import EXPERTS, ORDER, SECONDARY, Mesh
+from dtk.parallel.mesh import SECONDARY, Mesh
 from dtk.parallel.pipeline import Action, Pipeline
 from dtk.parallel.pipeline import walk as walk_pipeline
 from dtk.plan.formulas.closed_form import link
@@ -60,10 +60,10 @@ def step_time(config: Config, world_size: int, hardware: Hardware) -> Time:
     ]
     tails_s = [walk.end_s - job.count * each for (walk, _), each in zip(wholes, per_micro_batch_s, strict=True)]
 
+    forward_share = [part.forward_s / (part.forward_s + part.backward_s) for part in parts]
+
     def action_s(action: Action) -> float:
-        part = parts[action.stage]
-        forward = action.kind == "forward"
-        share = (part.forward_s if forward else part.backward_s) / (part.forward_s + part.backward_s)
+        share = forward_share[action.stage] if action.kind == "forward" else 1 - forward_share[action.stage]
         return per_micro_batch_s[action.stage] * (share / 2 if "gradient" in action.kind else share)
 
     message = job.price("send", "pp", job.message_bytes)
@@ -158,16 +158,21 @@ class _Job:
                 alike[kind] = part, self._stage_seconds(seconds, blocks)
             self.parts.append(_Part(blocks, *alike[kind], tuple(every > 0 and i % every == 0 for i in blocks)))
 
+    @functools.cached_property
+    def _deeper(self) -> Config:
+        """The job with a block more at both ends of its model, between which the others are all in the middle."""
+        model = self.config.model
+        more = {"dense_layers": model.dense_layers + 1} if isinstance(model, MoEConfig) else {}
+        return dataclasses.replace(self.config, model=dataclasses.replace(model, layers=model.layers + 2, **more))
+
     def _stage_seconds(self, seconds: Seconds, blocks: range) -> Seconds:
         """Return the seconds of a stage with what its layers wait for: all of it, as each result is needed at once."""
         if blocks.stop != len(self.layout.blocks):
             seconds = dataclasses.replace(seconds, head_forward=0.0, head_backward=0.0)
         if self.job_mesh.tp * self.job_mesh.cp * self.job_mesh.ep == 1:
             return seconds
-        model, middle = self.config.model, range(blocks.start + 1, blocks.stop + 1)
-        more = {"dense_layers": model.dense_layers + 1} if isinstance(model, MoEConfig) else {}
-        inner = dataclasses.replace(self.config, model=dataclasses.replace(model, layers=model.layers + 2, **more))
-        block_s, again_s = (self.waits_s(inner, middle, every) / len(blocks) for every in (0, 1))
+        middle = range(blocks.start + 1, blocks.stop + 1)
+        block_s, again_s = (self.waits_s(self._deeper, middle, every) / len(blocks) for every in (0, 1))
         ends_s = self.waits_s(self.config, blocks, 0) - len(blocks) * block_s
         return dataclasses.replace(
             seconds,
@@ -187,7 +192,9 @@ class _Job:
 
         What goes round a ring travels while attention computes with what is there: what takes longer is waited for.
         """
-        config = dataclasses.replace(config, train=dataclasses.replace(config.train, activation_checkpoint_every=every))
+        if every != config.train.activation_checkpoint_every:
+            train = dataclasses.replace(config.train, activation_checkpoint_every=every)
+            config = dataclasses.replace(config, train=train)
         priced = self.priced(inside(config, self.job_mesh, 1, [], blocks))
         seconds = {True: 0.0, False: 0.0}
         for call, cost in priced:
@@ -329,23 +336,26 @@ def _price(states: Mesh, mesh: Mesh, hardware: Hardware) -> Price:
         hardware: the device and its links.
     """
     links, local_size = (hardware.intra_node, hardware.inter_node), hardware.devices_per_node
-    placed, pairs = dict[str, Group](), dict[str, Group]()
-    for name in (*ORDER, "dp", SECONDARY, *EXPERTS):
-        size, stride = ((each := mesh if name == "cp" else states).size(name), each.stride(name))
-        placed[name] = Group(size, min(size, max(1, local_size // stride)), *links)
-    for name in NEIGHBOURS:
+
+    @functools.cache
+    def placed(name: str) -> Group:
+        size, stride = (each := mesh if name == "cp" else states).size(name), each.stride(name)
+        return Group(size, min(size, max(1, local_size // stride)), *links)
+
+    @functools.cache
+    def pair(name: str) -> Group:
         ends = mesh.size(name) if name == "cp" else 2  # A ring is as fast as its slowest link.
         near = link(ends, mesh.stride(name), mesh.world_size, local_size) == "intra_node"
-        pairs[name] = Group(2, 2 if near else 1, *links)
+        return Group(2, 2 if near else 1, *links)
 
     @functools.cache
     def price(op: str, group: str, size_bytes: float) -> Cost:
         if op in ("send", "recv"):  # Both ways at once.
-            seconds = collective("broadcast", size_bytes, pairs[group]).seconds if op == "send" else 0.0
+            seconds = collective("broadcast", size_bytes, pair(group)).seconds if op == "send" else 0.0
             return Cost("point to point", seconds)
         # torch's gloo reduces the whole buffer everywhere and keeps a part.
         whole = op == "reduce_scatter" and hardware.backend == "gloo"
-        return collective("all_reduce" if whole else op, size_bytes, placed[group])
+        return collective("all_reduce" if whole else op, size_bytes, placed(group))
 
     return price
 
