@@ -15,8 +15,9 @@ from diagnostics.analysis.stall.stack_evidence import collective_of
 from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, read_all
 from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.calls import operation
-from diagnostics.evidence.endings import kind_of_exception
-from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
+from diagnostics.evidence.endings import UNNAMED as NOBODY
+from diagnostics.evidence.endings import Ending, of_error
+from diagnostics.evidence.model import Evidence, LogFact, shortened
 from diagnostics.evidence.values import MOST_RANKS
 
 TRANSPORT = frozenset({"nccl_ib_error", "nccl_ib_async", "nccl_peer_closed", "nccl_connect", "link_down"})
@@ -178,8 +179,8 @@ def standing(evidence: Evidence) -> Standing | None:
     """Return what the logs say; None where no line says that anything waits, or that NCCL or its transport failed."""
     kinds = frozenset(fact.kind for fact in evidence.facts)
     aborted = {error.rank for error in evidence.errors if error.signal == "SIGABRT" and error.rank is not None}
-    named = ((kind_of_exception(one.type, one.message, one.frames), one) for one in evidence.errors if one.type)
-    victims = [error for kind, error in named if kind in ("lost_peer", "timed_out")]
+    raised = (of_error(one, NOBODY if one.rank is None else one.rank) for one in evidence.errors if one.type)
+    victims = [end for end in raised if end.kind in ("lost_peer", "timed_out")]
     bare = [one for one in evidence.errors if one.exit_code == 1 and not one.type]
     silent = {one.rank for one in bare if one.rank is not None}
     warned = [] if kinds & {"cuda_oom", "cpu_oom"} else [fact for fact in evidence.facts if fact.kind == "nccl_warn"]
@@ -219,10 +220,10 @@ def standing(evidence: Evidence) -> Standing | None:
         warning=shortened(str(warned[0].fields.get("warning")), 160) if warned else "",
         failed=tuple(sorted({fact.rank for fact in gave_up if fact.rank is not None})),
         absent=tuple(sorted(roots.union(*late))),
-        lost=_CPP_FILE.sub("", victims[0].message.partition("\n")[0]) if victims else "",
-        losers=tuple(sorted({error.rank for error in victims if error.rank is not None})),
+        lost=_CPP_FILE.sub("", victims[0].message) if victims else "",
+        losers=tuple(sorted({end.rank for end in victims} - {NOBODY})),
         wordless=tuple(sorted(listed - placed)) if placed else (),
-        gloo=any(kind.startswith("gloo_") for kind in kinds) or any("/gloo/" in error.message for error in victims),
+        gloo=any(kind.startswith("gloo_") for kind in kinds) or any(end.gloo for end in victims),
         sizes=next((shortened(fact.text.strip(), 80) for fact in evidence.facts if fact.kind == "gloo_mismatch"), ""),
         differ=next((_one_side(fact) for fact in evidence.facts if fact.kind == "calls_differ"), ""),
         work=next((fact for fact in evidence.facts if fact.kind in ("host_work", "host_progress")), None),
@@ -281,15 +282,15 @@ def _others(group: GroupLog) -> list[Progress]:
     return [Progress(tuple(sorted(ranks)), group.desc or group.name, *key) for key, ranks in sorted(alike.items())]
 
 
-def _without_position(evidence: Evidence, victims: list[RankError]) -> list[Waiting]:
+def _without_position(evidence: Evidence, victims: list[Ending]) -> list[Waiting]:
     """Return the waits whose lines state no position: NCCL's in torch 1.x, and gloo's."""
     alike: dict[str, list[LogFact]] = {}
-    within = {error.rank: place for error in victims if (place := collective_of(error.frames)) is not None}
+    within = {end.rank: place for end in victims if (place := collective_of(end.frames)) is not None}
     timeouts = [fact for fact in evidence.facts if fact.kind == "gloo_timeout"]
-    if timeouts and within.keys() >= {fact.rank for fact in timeouts}:
+    if timeouts and within.keys() >= {NOBODY if fact.rank is None else fact.rank for fact in timeouts}:
         ranks_at: dict[tuple[str, str], list[int]] = {}
         for rank, (op, frame) in within.items():
-            if rank is not None:
+            if rank != NOBODY:
                 ranks_at.setdefault((op, f"{file_name(frame.file)}:{frame.line}"), []).append(rank)
         since = (None, None, "", evidence.world_size, None, None, *_since(timeouts[0]))
         return [Waiting(tuple(sorted(ranks)), op, *since, site) for (op, site), ranks in ranks_at.items()]

@@ -77,6 +77,8 @@ class Ending(Struct, frozen=True):
     detail: Detail = ""
     connection_closed: bool = False
     """Whether a connection was closed at the other side, so some process ended before this one."""
+    gloo: bool = False
+    """Whether it is an exception that gloo raised."""
     side_error: str = ""
     """The exception of a side thread before it, as the log says it."""
     unlisted: bool = False
@@ -305,6 +307,7 @@ def of_error(error: RankError, rank: int) -> Ending:
         exit_code=code,
         detail=_detail(error.type, error.message, kind),
         connection_closed=kind == "lost_peer" and bool(_TEXT["closed"].search(error.message)),
+        gloo=bool(_TEXT["gloo"].search(error.message)),
     )
 
 

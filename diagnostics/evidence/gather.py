@@ -1,6 +1,5 @@
 """Walks a path and builds the Evidence: which files there are, whose, which could not be used, how many ranks."""
 
-import difflib
 import stat
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from msgspec import Struct, field
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.invocation import command
+from diagnostics.contract.suggest import nearest
 from diagnostics.evidence import run_folder, safe_pickle
 from diagnostics.evidence.budget import budget, disk_bytes, failure
 from diagnostics.evidence.job import world_size
@@ -109,9 +109,8 @@ def _did_you_mean(path: Path) -> str:
         return f"did you mean {find_run(str(path))}?"
     for folder in (path.parent, Path("runs")):
         with suppress(OSError, ValueError):
-            names = sorted(entry.name for entry in folder.iterdir())
-            if close := difflib.get_close_matches(path.name, names, n=1):
-                return f"did you mean {folder / close[0]}?"
+            if near := nearest(path.name, [entry.name for entry in folder.iterdir()], limit=1, dot="/"):
+                return f"did you mean {folder / near[0]}?"
     return ""
 
 

@@ -5,13 +5,13 @@ They come by `--tree`; the format is in docs/diagnose.md. Built-in trees are mad
 
 import re
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
 from diagnostics.contract.causes import GateKind, Relation
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.findings import Outcome
+from diagnostics.contract.suggest import did_you_mean
 from diagnostics.tree.model import Gate, Leaf, Rule, TooManyCutSetsError, Tree, leaves, minimal_cut_sets
 
 FILE_BYTES = 1 << 20
@@ -111,7 +111,7 @@ class _Reader:
         _keys(value, where, required=("cause", "title"), optional=("outcome",))
         cause = self._id(value["cause"], where)
         if self.decided is not None and cause not in self.decided:
-            raise ValueError(f"{where} is decided by no detector{_did_you_mean(cause, self.decided)}")
+            raise ValueError(f"{where} is decided by no detector{_or(cause, self.decided)}")
         own = _choice(value.get("outcome", outcome), _OUTCOMES, f"{where}: outcome")
         return Leaf(cause, _text(value["title"], where), own)
 
@@ -134,7 +134,7 @@ class _Reader:
         if self.decided is not None:
             for name in rule.causes + rule.explains:
                 if "*" not in name and name not in causes:
-                    raise ValueError(f"{where}: unknown cause {name!r}{_did_you_mean(name, causes)}")
+                    raise ValueError(f"{where}: unknown cause {name!r}{_or(name, causes)}")
         return rule
 
 
@@ -143,7 +143,7 @@ def _keys(value: Any, where: str, required: tuple[str, ...], optional: tuple[str
         raise ValueError(f"{where}: a mapping with {', '.join(required)} is expected")
     for key in value:
         if key not in required + optional:
-            raise ValueError(f"{where}: unknown key {key!r}{_did_you_mean(str(key), required + optional)}")
+            raise ValueError(f"{where}: unknown key {key!r}{_or(str(key), required + optional)}")
     missing = [key for key in required if key not in value]
     if missing:
         raise ValueError(f"{where}: {', '.join(missing)} missing")
@@ -168,6 +168,6 @@ def _names(value: Any, where: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _did_you_mean(word: str, names: Collection[str]) -> str:
-    near = get_close_matches(word, sorted(names), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+def _or(word: str, names: Collection[str]) -> str:
+    near = did_you_mean(word, names)
+    return f"; {near}" if near else ""

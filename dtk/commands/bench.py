@@ -121,7 +121,7 @@ def _operations(text: str | None) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in OPERATIONS:
-            from dtk.config.suggest import did_you_mean
+            from diagnostics.contract.suggest import did_you_mean
 
             fix = did_you_mean(name, OPERATIONS) or f"operations: {', '.join(OPERATIONS)}"
             raise DtkError(f"there is no operation {name!r}", fix=fix)

@@ -5,9 +5,9 @@ import shutil
 import textwrap
 from collections.abc import Iterator
 
+from diagnostics.contract.suggest import did_you_mean
 from dtk.config.folders import conf_folder, groups
 from dtk.config.help import description
-from dtk.config.suggest import did_you_mean
 from dtk.console.output import put
 from dtk.errors import DtkError
 

@@ -47,7 +47,7 @@ def _dispatch(argv: list[str]) -> int:
         argv, wrapped = argv[:at], argv[at + 1 :]
     parser, commands = make_parser(argv[:1])
     if argv and not argv[0].startswith("-") and argv[0] not in commands.choices:
-        from dtk.config.suggest import did_you_mean
+        from diagnostics.contract.suggest import did_you_mean
 
         near = did_you_mean(argv[0], commands.choices)
         raise DtkError(f'there is no command "{argv[0]}"', fix=near or f"commands: {', '.join(commands.choices)}")

@@ -71,8 +71,8 @@ def _job(arguments: argparse.Namespace) -> "Job":
 
 def _find(name: str, config_dir: Path | None) -> Path:
     """Find the sweep file for a path, or for the name of a file in `sweep/` of the configuration folders."""
+    from diagnostics.contract.suggest import did_you_mean
     from dtk.config.folders import SWEEPS, search_path
-    from dtk.config.suggest import did_you_mean
 
     path = Path(name)
     if os.path.isfile(name):  # noqa: PTH113 - what no file system takes for a name is none

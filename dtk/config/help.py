@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from diagnostics.contract.files import table_beside
+from diagnostics.contract.suggest import did_you_mean
 from dtk.config.folders import conf_folder, groups
-from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 
 ALL = "all"

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from diagnostics.contract.suggest import did_you_mean
 from dtk.config.locate import cannot_import, locate
 from dtk.config.schema import Config
-from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 
 ALLOWED = ("dtk.models.*", "dtk.tasks.*", "dtk.train.callbacks.*", "dtk.train.builtin.*", "torch.nn.*", "torch.optim.*")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-from dtk.config.suggest import did_you_mean
+from diagnostics.contract.suggest import did_you_mean
 from dtk.errors import DtkError
 
 _WORD = re.compile(r"import \*|[^\W\d]\w*")

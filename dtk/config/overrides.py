@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.contract.suggest import did_you_mean
 from dtk.config.folders import HARDWARE, SWEEPS
 from dtk.config.schema import KINDS
-from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 
 if TYPE_CHECKING:

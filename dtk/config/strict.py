@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from diagnostics.contract.formatting import joined
+from diagnostics.contract.suggest import did_you_mean
 from dtk.config.schema import KINDS, Config
-from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 
 MISSING = "???"

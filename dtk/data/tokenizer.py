@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from diagnostics.contract.invocation import typed
-from dtk.config.suggest import did_you_mean
+from diagnostics.contract.suggest import did_you_mean
 from dtk.data.network import bounded, unreachable
 from dtk.errors import DtkError
 from dtk.extras import install

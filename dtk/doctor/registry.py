@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from dtk.config.suggest import did_you_mean
+from diagnostics.contract.suggest import did_you_mean
 from dtk.doctor import collectives, cuda_fit, disk, gpu_state, gpus, limits, links, network, pairs, versions, xid
 from dtk.doctor.model import Check
 from dtk.errors import DtkError

@@ -7,11 +7,11 @@ from typing import Any
 import yaml
 
 from diagnostics.analysis.environment.catalogue import catalogue, version_text
+from diagnostics.contract.suggest import did_you_mean
 from dtk.config.folders import groups, search_path
 from dtk.config.help import description
 from dtk.config.schema import NCCLConfig
 from dtk.config.strict import section_from_plain
-from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 
 GROUP = "nccl"

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from diagnostics.contract.suggest import did_you_mean
 from diagnostics.runs.find import FAILED, RUNS, STATES, Run, list_runs
 from diagnostics.runs.records import reason
-from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 
 _LAST = float("inf")

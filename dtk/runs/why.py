@@ -9,8 +9,8 @@ from diagnostics.contract.artifacts import NewerSchemaError, RunPaths
 from diagnostics.contract.formatting import clean
 from diagnostics.contract.invocation import command
 from diagnostics.contract.origins import Choice, Origins, Setting
+from diagnostics.contract.suggest import did_you_mean
 from diagnostics.runs.records import read_origins, reason
-from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 
 _LONGEST = 60  # Characters of a value in a table.

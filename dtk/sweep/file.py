@@ -9,10 +9,10 @@ from typing import Any
 import yaml
 
 from diagnostics.contract.files import read_record, table_beside
+from diagnostics.contract.suggest import did_you_mean
 from diagnostics.evidence import safe_yaml
 from diagnostics.evidence.limits import Limits
 from dtk.config.overrides import LARGEST_SWEEP, parse
-from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError, refused
 from dtk.sweep.values import refuse_endless, spelled
 

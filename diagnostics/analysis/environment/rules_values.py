@@ -3,12 +3,12 @@ value: numbers that NCCL misreads, words in the wrong case, values out of range.
 """
 
 import re
-from collections.abc import Callable, Iterator
-from difflib import SequenceMatcher
+from collections.abc import Callable, Iterable, Iterator
 
 from diagnostics.analysis.environment import values
 from diagnostics.analysis.environment.catalogue import Catalogue, Variable, catalogue
 from diagnostics.analysis.environment.situation import Change, Lint, Severity, Situation, Value, assign, lint_of
+from diagnostics.contract.suggest import nearest
 
 CLOSE = 0.8
 """Similarity (difflib's ratio of the names behind NCCL_, 0 to 1) from which a name is taken for a slip."""
@@ -29,7 +29,7 @@ def check_name(name: str, where: Situation) -> Iterator[Lint]:
     elif name.startswith("NCCL_"):
         yield from _nccl(name, where, book)
     elif name.startswith(JUDGED):
-        meant = nearest(name, list(book.torch), CLOSE_JUDGED)
+        meant = meant_by(name, book.torch, CLOSE_JUDGED)
         if meant and meant not in where.variables:
             yield lint_of("error", name, "slip", Change(name, meant), meant=meant)
 
@@ -51,7 +51,7 @@ def _nccl(name: str, where: Situation, book: Catalogue) -> Iterator[Lint]:
         yield lint_of("warning", name, "never_read", Change(name), why=book.dead[name])
     elif name in book.advice:
         yield lint_of("error", name, "no_such_setting", advice=book.advice[name])
-    elif meant := book.typos.get(name) or nearest(name, [*book.nccl, *book.legacy], CLOSE):
+    elif meant := book.typos.get(name) or meant_by(name, [*book.nccl, *book.legacy], CLOSE):
         yield lint_of("error", name, "slip", Change(name, meant), meant=meant)
     else:
         newer = where.nccl_version is not None and where.nccl_version > book.newest
@@ -62,16 +62,11 @@ def _renamed(severity: Severity, name: str, rule: str, successor: str, **values:
     return lint_of(severity, name, rule, Change(name, successor), successor=successor, **values)
 
 
-def nearest(name: str, candidates: list[str], close: float) -> str | None:
-    """Return the candidate most similar to `name`, or None if no candidate is close. The prefix is not compared."""
+def meant_by(name: str, candidates: Iterable[str], close: float) -> str:
+    """Return the name most similar to `name`; empty if none is close. The prefix (`NCCL_`) is not compared."""
     prefix, _, word = name.partition("_")
-    best, score = None, close
-    for candidate in candidates:
-        other = candidate.removeprefix(f"{prefix}_")
-        matcher = SequenceMatcher(None, word, other)
-        if matcher.real_quick_ratio() >= score and matcher.quick_ratio() >= score and matcher.ratio() >= score:
-            best, score = candidate, matcher.ratio()
-    return best
+    names = {candidate.removeprefix(f"{prefix}_"): candidate for candidate in candidates}
+    return next((names[near] for near in nearest(word, names, 1, close)), "")
 
 
 _OFF_WORDS = frozenset({"off", "no", "n", "false", "f", "none", "disable", "disabled"})
@@ -189,9 +184,8 @@ def _allocator(variable: Variable, text: str, where: Situation) -> Iterator[Lint
     allowed = catalogue().allocator_keys
     keys = [part.partition(":")[0].strip() for part in _BRACKETS.sub("", text).split(",")]
     for key in keys:
-        meant = nearest(key, list(allowed), CLOSE) if key and key not in allowed else None
-        if meant:
-            yield lint_of("error", variable.name, "allocator_key", key=key, meant=meant)
+        if key and key not in allowed and (near := nearest(key, allowed, 1, CLOSE)):
+            yield lint_of("error", variable.name, "allocator_key", key=key, meant=near[0])
 
 
 _CHECKS: dict[str, Callable[[Variable, str, Situation], Iterator[Lint]]] = {

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import yaml
 
 from diagnostics.contract.files import replacing
+from diagnostics.contract.suggest import did_you_mean
 from dtk.config.folders import HARDWARE, search_path
-from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 from dtk.plan.timing.alpha_beta import Link
 from dtk.record.metrics import published_peaks

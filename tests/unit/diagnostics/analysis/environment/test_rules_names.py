@@ -4,7 +4,7 @@ import pytest
 
 from diagnostics.analysis.environment.catalogue import catalogue
 from diagnostics.analysis.environment.lint import lint
-from diagnostics.analysis.environment.rules_values import nearest
+from diagnostics.analysis.environment.rules_values import meant_by
 from tests.unit.diagnostics.analysis.environment.lints import found, only
 
 UNKNOWN = "env.unknown_variable"
@@ -85,7 +85,7 @@ def test_what_nobody_reads_is_a_warning_and_for_a_newer_nccl_a_note():
 
 
 def test_nearest_needs_a_likeness():
-    assert nearest("NCCL_QQQQ", list(catalogue().nccl), 0.8) is None
+    assert not meant_by("NCCL_QQQQ", catalogue().nccl, 0.8)
 
 
 @pytest.mark.parametrize(("nccl_version", "told"), [((2, 16), False), ((2, 27, 3), True), (None, True)])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtk.config.suggest import did_you_mean, nearest
+from diagnostics.contract.suggest import did_you_mean, nearest
 
 NAMES = ("strategy", "model", "train.steps", "train.global_batch_size", "schedule.warmup_steps")
 
