@@ -3,6 +3,7 @@ The contract of writers (`dtk.record`) and readers (`diagnostics`); imports noth
 """
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ ENDED_BY_WATCH = 75
 FINISHED = "finished"  # Kind of the record of a command under `dtk watch` that ended with exit code 0.
 CHECKPOINT_INFO = "checkpoint.json"
 """Beside the files of a checkpoint: what it is of. Its presence says that the checkpoint is complete."""
+_CHECKPOINT = re.compile(r"step_[0-9]{8,18}")
 State = Literal["queued", "running", "finished", "failed", "hung", "oom", "preempted"]
 _P = ParamSpec("_P")
 
@@ -170,8 +172,9 @@ def read_verdict(path: Path) -> Verdict | None:
 
 
 def complete_checkpoints(paths: RunPaths) -> list[Path]:
-    """Complete checkpoints of a run, oldest first."""
-    return sorted(folder for folder in paths.checkpoints.glob("step_*") if (folder / CHECKPOINT_INFO).is_file())
+    """Complete checkpoints of a run, oldest first; a folder of any other name is none."""
+    folders = (folder for folder in paths.checkpoints.glob("step_*") if _CHECKPOINT.fullmatch(folder.name))
+    return sorted((folder for folder in folders if (folder / CHECKPOINT_INFO).is_file()), key=lambda f: int(f.name[5:]))
 
 
 def write_json(path: Path, record: Any) -> None:

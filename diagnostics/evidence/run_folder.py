@@ -48,11 +48,11 @@ def runs_in(folder: Path) -> list[str]:
 
 
 def last_attempt(folder: Path) -> int:
-    """Highest attempt that has logs; 0 without any."""
+    """Highest attempt that has logs; -1 without any."""
     with suppress(OSError):
         names = [_ATTEMPT.fullmatch(path.name) for path in (folder / "logs").iterdir()]
-        return max((int(match[1]) for match in names if match), default=0)
-    return 0
+        return max((int(match[1]) for match in names if match), default=-1)
+    return -1
 
 
 def read(folder: Path, limits: Limits, problems: list[Problem]) -> RunEvidence:

@@ -139,25 +139,27 @@ def _devices(folder: Path, first_rank: int) -> list[str]:
 
 def _flight(folder: Path, ranks: Job) -> list[str]:
     """Ask each rank's ProcessGroupNCCL through its pipe, if the job opened one, for the file of a timeout."""
-    awaited: dict[int, tuple[Path, float]] = {}
+    awaited: dict[int, tuple[Path, float, int]] = {}
     for rank, process in ranks.items():
         variables = process.environment
         stem = variables.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
         file = next((variables[name] for name in _DUMP_FILES if name in variables), "/tmp/nccl_trace_rank_")
         root = processes.PROC / str(process.pid) / "root"  # A container has files of its own.
+        pipe = root / f"{stem}{rank}.pipe".lstrip("/")
         with suppress(OSError):
-            pipe = root / f"{stem}{rank}.pipe".lstrip("/")
-            if stem and pipe.is_fifo():
-                awaited[rank] = root / f"{file}{rank}".lstrip("/"), time.time()
-                with os.fdopen(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK), "wb", buffering=0) as handle:
+            # Its user names the files, and root may be asking: what is not that user's is left alone.
+            if stem and pipe.is_fifo() and pipe.lstat().st_uid == (owner := root.parent.stat().st_uid):
+                awaited[rank] = root / f"{file}{rank}".lstrip("/"), time.time(), owner
+                with os.fdopen(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "wb", buffering=0) as handle:
                     handle.write(b"1")
     ends_s = time.monotonic() + FLIGHT_S
     while awaited and time.monotonic() < ends_s:
         time.sleep(0.2)
-        for rank, (path, since_s) in list(awaited.items()):
+        for rank, (path, since_s, owner) in list(awaited.items()):
             with suppress(OSError, ValueError):
-                if path.stat().st_size and path.stat().st_mtime >= since_s - 1:
-                    dumped = read_record(path, MOST_FLIGHT_BYTES)
+                about = path.lstat()
+                if about.st_size and about.st_mtime >= since_s - 1 and about.st_uid == owner:
+                    dumped = read_record(path, MOST_FLIGHT_BYTES, follow=False)
                     _file(folder, f"flight/rank_{rank:05d}.pickle").write_bytes(dumped)
                     del awaited[rank]
     late = f"the flight recorder of {ranks_spoken(tuple(awaited))} wrote no dump within {FLIGHT_S:g} s"

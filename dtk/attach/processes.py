@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics.evidence.readers.process import Moment
+from diagnostics.evidence.values import MOST_RANKS, integer
 
 PROC = Path("/proc")
 PLACES = (
@@ -78,10 +79,11 @@ def missing(ranks: Job) -> list[int]:
     """Return the ranks that this host should have, as its launcher numbers them, and that have no process."""
     expected: set[int] = set()
     for process in ranks.values():
-        local, size = (process.environment.get(name, "") for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
-        if local.isdecimal() and size.isdecimal() and int(size) <= process.world_size:
-            first = process.rank - int(local)
-            expected |= set(range(first, first + int(size)))
+        size = integer(process.environment.get("LOCAL_WORLD_SIZE"), 1, process.world_size + 1)
+        local = integer(process.environment.get("LOCAL_RANK"), 0, min(size or 0, process.rank + 1))
+        if size is not None and local is not None:
+            first = process.rank - local
+            expected |= set(range(first, first + size))
     return sorted(expected - set(ranks))
 
 
@@ -125,11 +127,12 @@ def _rank(pid: int) -> RankProcess | None:
     pairs = (entry.partition("=") for entry in _text(folder / "environ").split("\0"))
     environment = {name: value for name, _, value in pairs}
     for names in PLACES:
-        rank, size = (environment.get(name, "") for name in names)
-        if rank.isdecimal() and size.isdecimal() and int(rank) < int(size):
+        size = integer(environment.get(names[1]), 1, MOST_RANKS + 1)  # Any user's process: it may say anything.
+        rank = integer(environment.get(names[0]), 0, size or 0)
+        if size is not None and rank is not None:
             command = _text(folder / "cmdline").replace("\0", " ").strip()
             job = tuple(environment.get(name, "") for name in _JOB)
-            return RankProcess(pid, int(rank), int(size), job, command, environment)
+            return RankProcess(pid, rank, size, job, command, environment)
     return None
 
 

@@ -111,7 +111,7 @@ def _line(ranks: "Job") -> str:
     """`ranks 0-3 of 4 (pids 11 12 13 14): python train.py`."""
     first = ranks[min(ranks)]
     pids = " ".join(str(ranks[rank].pid) for rank in sorted(ranks)[:8]) + (" ..." if len(ranks) > 8 else "")
-    return f"{ranks_spoken(tuple(sorted(ranks)))} of {first.world_size} (pids {pids}): {first.command[:100]}"
+    return f"{ranks_spoken(tuple(sorted(ranks)))} of {first.world_size} (pids {pids}): {clean(first.command)[:100]}"
 
 
 def _say(text: str) -> None:

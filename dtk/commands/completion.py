@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -50,8 +51,9 @@ def candidates(typed: list[str]) -> Iterator[str]:
         if command in WITH_OVERRIDES:
             yield from _overrides(last.partition("="))
         if command in WITH_RUNS:
-            with suppress(OSError):
-                yield from ("last", *(path.name for path in Path("runs").iterdir() if path.name.startswith(last)))
+            yield "last"
+            with suppress(OSError):  # The shell obeys what it completes: nothing that it would expand or run.
+                yield from (path.name for path in Path("runs").iterdir() if path.name == shlex.quote(path.name))
 
 
 def _overrides(typed: tuple[str, str, str]) -> Iterator[str]:

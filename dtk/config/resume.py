@@ -10,6 +10,7 @@ from typing import Any
 from diagnostics.contract.artifacts import RunPaths, complete_checkpoints, read_status
 from diagnostics.contract.files import read_json
 from diagnostics.contract.origins import at_key
+from diagnostics.evidence.run_folder import last_attempt
 from diagnostics.runs.find import RUNS, NoSuchRunError, find_run
 from diagnostics.runs.processes import still_runs
 from dtk.config.checkpoint_files import refuse_damaged
@@ -160,7 +161,7 @@ def check_continuable(paths: RunPaths, steps: int) -> None:
 
 def next_attempt(paths: RunPaths) -> int:
     """Return the number of the next attempt."""
-    numbers = [int(p.name.removeprefix("attempt_")) for p in (paths.root / "logs").glob("attempt_*") if p.is_dir()]
+    last = last_attempt(paths.root)
     with contextlib.suppress(OSError, ValueError):
-        numbers.append(read_status(paths.status).attempt)
-    return max(numbers, default=-1) + 1
+        last = max(last, read_status(paths.status).attempt)
+    return last + 1

@@ -132,3 +132,17 @@ def test_the_flight_recorder_is_asked_through_the_jobs_own_pipe(tmp_path: Path, 
     written = folder / "flight" / "rank_00000.pickle"
     assert (written.read_bytes() if written.exists() else None) == (b"dump" if answers else None)
     assert any("wrote no dump within" in line for line in lacking) is not answers
+
+
+def test_what_is_not_the_jobs_own_is_neither_asked_nor_copied(tmp_path: Path, waiting: int) -> None:
+    stem, dump = tmp_path / "debug_", tmp_path / "trace_"
+    os.mkfifo(f"{stem}0.pipe")
+    Path(f"{stem}1.pipe").symlink_to(f"{stem}0.pipe")
+    heard = os.open(f"{stem}0.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    (tmp_path / "secret").write_text("of root")
+    Path(f"{dump}0").symlink_to(tmp_path / "secret")
+    names = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(stem), "TORCH_FR_DUMP_TEMP_FILE": str(dump)}
+    (tmp_path / "out").mkdir()
+    look(job(waiting, **names) | job(waiting, 1, **names), tmp_path / "out", 1)
+    assert os.read(heard, 9) == b"1" and not (tmp_path / "out" / "flight").exists()
+    os.close(heard)

@@ -74,3 +74,25 @@ def test_one_that_ended_gives_its_exit_code_until_it_is_waited_for() -> None:
 def test_memory_and_sockets_in_short(job: tuple[int, list[int]]) -> None:
     about = processes.about(job[1][0])
     assert str(about["VmRSS"]).endswith("kB") and about["sockets"] == 0
+
+
+def test_places_that_no_launcher_gives_are_none() -> None:
+    places = (
+        {"RANK": "0", "WORLD_SIZE": "9" * 5000},
+        {"RANK": "1" + "0" * 12, "WORLD_SIZE": "1" + "0" * 13},
+        {"RANK": "-1", "WORLD_SIZE": "4"},
+        {"RANK": "\u0661", "WORLD_SIZE": "4"},
+        {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1" + "0" * 12},
+        {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
+    )
+    argv = [sys.executable, "-S", "-c", "print(flush=True); input()"]
+    begun = [
+        subprocess.Popen(argv, env=place, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for place in places
+    ]
+    for process in begun:
+        assert process.stdout is not None and process.stdout.readline() == "\n"
+    found = [processes.find([process.pid]) for process in begun]
+    assert found[:4] == [[]] * 4
+    assert [processes.missing(jobs[0]) for jobs in found[4:]] == [[], []]
+    for process in begun:
+        process.communicate("\n", timeout=20)

@@ -39,7 +39,8 @@ def test_groups_their_options_keys_and_values(completed):
 
 
 def test_runs(completed):
-    Path("runs/20260101-a").mkdir(parents=True)
+    for name in ("20260101-a", "2026$(touch x)", "2026;x", "2026 b", "2026*", "2026\x1b[31m"):
+        Path("runs", name).mkdir(parents=True)
     assert completed("dtk show 2026") == ["20260101-a"]
     assert completed("dtk diagnose la") == ["last"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from diagnostics.contract.artifacts import RunPaths, Status, write_json
+from diagnostics.contract.artifacts import RunPaths, Status, complete_checkpoints, write_json
 from diagnostics.runs.processes import process_start
 from dtk.config import checkpoint_files
 from dtk.config.batch import settle
@@ -93,6 +93,19 @@ def test_a_damaged_checkpoint_is_named_with_the_way_out(
     assert resumed(run).paths == run
     damage(run.checkpoint(4) / name)
     assert "to start again from step 1: there is no other" in refusal(run)
+
+
+def test_folders_that_only_look_like_checkpoints_and_attempts_count_for_nothing(run: RunPaths) -> None:
+    for name in ("step_x", "step_\u0663" * 8, "step_-0000009", "step_9", f"step_{'9' * 200}"):
+        shutil.copytree(run.checkpoint(6), run.checkpoints / name)
+    for name in ("attempt_3", "attempt_x", "attempt_\u00b2", f"attempt_{'9' * 200}"):
+        (run.root / "logs" / name).mkdir(parents=True)
+    shutil.copytree(run.checkpoint(6), run.checkpoint(123_456_789))
+    assert [folder.name for folder in complete_checkpoints(run)] == [
+        "step_00000004", "step_00000006", "step_123456789"
+    ]  # fmt: skip
+    shutil.rmtree(run.checkpoint(123_456_789))
+    assert resumed(run).attempt == 4
 
 
 def test_only_the_checkpoint_that_is_taken_is_read(run: RunPaths) -> None:
