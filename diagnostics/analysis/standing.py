@@ -194,6 +194,7 @@ def standing(evidence: Evidence) -> Standing | None:
     )
     world = evidence.world_size or max((wait.members or 0 for wait in waits if wait.group == "default_pg"), default=0)
     spoke = {fact.rank for fact in evidence.facts} | {error.rank for error in evidence.errors}
+    spoke = spoke.union(*(group.waits for group in groups), *(group.counters for group in groups))
     highest = max((rank for rank in spoke if rank is not None), default=-1)
     # Where the size is not known, most of those up to the highest rank must have spoken: logs of one node have few.
     world = world or (highest + 1 if 2 * len(spoke - {None}) > highest + 1 else 0)
@@ -294,8 +295,9 @@ def _without_position(evidence: Evidence, victims: list[Ending]) -> list[Waiting
                 ranks_at.setdefault((op, f"{file_name(frame.file)}:{frame.line}"), []).append(rank)
         since = (None, None, "", evidence.world_size, None, None, *_since(timeouts[0]))
         return [Waiting(tuple(sorted(ranks)), op, *since, site) for (op, site), ranks in ranks_at.items()]
+    placed = {fact.rank for fact in evidence.facts if fact.kind == "watchdog_timeout" and "seq" in fact.fields}
     for fact in evidence.facts:
-        if fact.kind == "watchdog_timeout" and not isinstance(fact.fields.get("seq"), int):
+        if fact.kind == "watchdog_timeout" and "seq" not in fact.fields and fact.rank not in placed - {None}:
             alike.setdefault(operation(str(fact.fields.get("op", ""))), []).append(fact)
         elif fact.kind == "gloo_timeout":
             alike.setdefault(f"a {fact.fields.get('direction')} of gloo", []).append(fact)

@@ -106,11 +106,15 @@ def _first_screen(report: Report, brief: bool) -> tuple[doc.Block, ...]:
         change = f"; fix: {remedy[0].change}" if (remedy := text_of(other).remedies) else ""
         cost = f", {wording.cost(other.cost)}" if wording.cost(other.cost) else ""
         details.append(doc.Field("also", f"{_named(report, other)}{cost}{change}"))
-    for item in root.evidence[: _BRIEF if brief else None]:
+    by_line: dict[object, EvidenceItem] = {}  # A line may speak for a cause twice.
+    for item in root.evidence:
+        by_line.setdefault((item.file, item.line or item.detail), item)
+    evidence = [*by_line.values()]
+    for item in evidence[: _BRIEF if brief else None]:
         seen = shortened(str(item.detail), _LONG) if brief else item.detail
         details.append(doc.Field("seen", f"{_source(item)}: {seen}", "soft"))
-    if brief and len(root.evidence) > _BRIEF:
-        details.append(doc.Field("", f"and {len(root.evidence) - _BRIEF} more", "soft"))
+    if brief and len(evidence) > _BRIEF:
+        details.append(doc.Field("", f"and {len(evidence) - _BRIEF} more", "soft"))
     details += [doc.Field("or", f"{fix.change} ({fix.why})", "good") for fix in fixes[1 : 2 if brief else None]]
     several = [place for place in places if place[1].does or len(root.where) > 1][:_BRIEF]
     beside = doc.Cards(tuple(_card(root, *place) for place in several)) if len(several) > 1 else None

@@ -36,8 +36,11 @@ def headline(report: Report) -> str:
         return standing.headline(report.waiting)
     if report.suspicions:
         return "a device ran out of memory; the cause is not certain"
-    if suspected := sum(is_suspicion(decided.finding) for decided in report.findings):
-        return f"no cause is certain; {'one is' if suspected == 1 else f'{suspected} are'} suspected"
+    suspected = [decided.finding for decided in report.findings if is_suspicion(decided.finding)]
+    if len(suspected) == 1 and suspected[0].cause in by_id() and by_id()[suspected[0].cause].names_outcome:
+        return text_of(suspected[0]).summary.rstrip(".")
+    if suspected:
+        return f"no cause is certain; {'one is' if len(suspected) == 1 else f'{len(suspected)} are'} suspected"
     if report.standing:
         return report.standing
     if (open_one := spoken_of(report)) is not None:

@@ -1,5 +1,6 @@
 """What a log says of a job that stands still, in words, and which causes are likely."""
 
+import re
 from collections.abc import Iterator
 
 from diagnostics.analysis.standing import TRANSPORT, Standing, Waiting
@@ -9,7 +10,7 @@ from diagnostics.evidence.model import shortened
 from diagnostics.report.document import Field
 from diagnostics.report.model import Report
 
-_HEADLINES = table_beside(__file__)["headlines"]
+_TABLE = table_beside(__file__)
 _SHOWN = 3
 """Calls, and groups of ranks, that the first screen names."""
 
@@ -44,7 +45,7 @@ def headline(standing: Standing) -> str:
     }
     name = next(name for name, (is_shown, _) in shown.items() if is_shown)
     it, ranks = shown[name]
-    return filled(_HEADLINES[name][0 if ranks else -1], {"it": it, "ranks": ranks})
+    return filled(_TABLE["headlines"][name][0 if ranks else -1], {"it": it, "ranks": ranks})
 
 
 def rows(report: Report) -> Iterator[Field]:
@@ -87,8 +88,8 @@ def decide(report: Report, standing: Standing | None) -> str:
     if standing is not None and not standing.sizes and (silent := standing.aborted or standing.failed_silently):
         ranks = ranks_spoken(silent)
         return f"the stderr of {ranks}, which names the reason: torchrun --log-dir=logs --redirects=3 ..."
-    if standing is not None and (standing.failure or standing.warning):
-        return "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET COMMAND: NCCL then says which call failed, and why"
+    if standing is not None and (failed := standing.failure or standing.warning):
+        return str(next(ask for words, ask in _TABLE["asks"] if re.search(words, failed)))
     if standing is not None and not (standing.waits or standing.kinds & TRANSPORT):
         return "the stderr of every rank: torchrun --log-dir=logs --redirects=3 ..., or the lines before these"
     return "the logs of all ranks in one folder; then TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 COMMAND"

@@ -12,7 +12,9 @@ from msgspec.structs import replace
 from diagnostics.evidence.calls import ROOTED, GroupKey, Wire, operation
 from diagnostics.evidence.model import Evidence, Frame, LogFact
 
-_COUNTED = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", *ROOTED}
+_SOME_CALL = "a collective"
+"""Of ranks of which it is only known that they made the call at a position."""
+_COUNTED = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", operation(_SOME_CALL), *ROOTED}
 """Collectives; sends, receives and coalesced blocks have numbers of their own."""
 _EVEN = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "ALLGATHER", "REDUCE_SCATTER"}
 """OpType whose NumelIn is the same on all ranks: not gather and scatter (the root's differs), not all_to_all."""
@@ -120,8 +122,29 @@ def read_all(evidence: Evidence) -> list[GroupLog]:
     stacks = [fact for fact in evidence.facts if fact.kind == "collective_stack"]
     for fact in timeouts:
         _take(groups, works, calls, fact, stacks)
+    report, known = _reported(evidence), groups.get("0", GroupLog(""))
+    if len(report.waits | report.counters) > len(known.waits | known.counters):
+        groups = {name: group for name, group in groups.items() if name != UNNAMED} | {"0": report}
     checked = [replace(group, mixed=group.mixed or not _is_one_hang(group)) for group in groups.values()]
     return sorted(checked, key=lambda group: (not group.default, group.name))
+
+
+def _reported(evidence: Evidence) -> GroupLog:
+    """Return where torch's report of a desync places the ranks (TORCH_NCCL_DESYNC_DEBUG, TraceUtils.h).
+
+    Ranks may have started calls far behind one that did not complete: that they made the next one is all that counts.
+    """
+    rows = [fact for fact in evidence.facts if fact.kind == "desync_state"]
+    low, report = min((fact.fields["seq"] for fact in rows), default=0), GroupLog("0", "default_pg")
+    for fact in rows:
+        seq, op = fact.fields["seq"], str(fact.fields["op"])
+        call = (seq, op) if seq == low else (low + 1, _SOME_CALL)
+        for rank in fact.fields["ranks"]:
+            if fact.fields["state"] == "finished":
+                report.counters[rank] = Counters(seq, seq, fact)
+            else:
+                report.waits[rank] = Wait(rank, *call, None, rank, fact)
+    return report
 
 
 def _name(fact: LogFact) -> str:

@@ -36,8 +36,8 @@ class Reading(Struct, frozen=True):
     position, `{op}` the operation."""
     kinds: tuple[Kind, ...]
     """Kinds of divergence that are this cause."""
-    summary: "Callable[[Disagreement], str]"
     remedies: "Callable[[Disagreement], tuple[Remedy, ...]]"
+    summary: "Callable[[Disagreement], str]" = lambda facts: facts.filled(facts.reading.texts, "summary")
 
 
 def _at(divergence: Divergence) -> str:

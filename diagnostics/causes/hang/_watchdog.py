@@ -1,6 +1,6 @@
 """Findings about hangs of which only the lines of NCCL's watchdogs remain; shared by several causes."""
 
-from typing import Any
+from typing import Any, Literal
 
 from diagnostics.analysis.divergence.identity import differing_parts
 from diagnostics.analysis.stall.explain import Stall
@@ -29,36 +29,18 @@ _BEHIND = 0.6
 DUMPS, ALL_RANKS_CALL = _TEXTS.phrase("dumps"), _TEXTS.phrase("all_ranks_call")
 
 
-def different_operations(stall: Stall) -> list[Finding]:
-    """Return what shows that ranks wait in other operations, or at other lines of the program."""
+def findings(stall: Stall, shows: Literal["operations", "arguments", "fewer calls"]) -> list[Finding]:
+    """Return what the lines show of ranks that differ in this: operations or lines of the program, arguments, calls."""
     case = stall.watchdog
-    if isinstance(case, WatchdogMismatch) and _is_other_call(case):
-        return [confirmed(case, _disagree(case, "other_call"))]
-    if isinstance(case, WatchdogSites) or (isinstance(case, WatchdogDrift) and not case.fewer):
-        return [confirmed(case, _drifted(case))]
-    return _left_open(stall)
-
-
-def different_arguments(stall: Stall) -> list[Finding]:
-    """Return what shows that ranks wait in one operation with other numbers of elements."""
-    case = stall.watchdog
-    if not isinstance(case, WatchdogMismatch) or _is_other_call(case):
-        return _left_open(stall)
-    return [confirmed(case, _disagree(case, "other_size"))]
-
-
-def fewer_calls(stall: Stall) -> list[Finding]:
-    """Return what shows that ranks made fewer calls than those that are ahead of them."""
-    case = stall.watchdog
-    if isinstance(case, WatchdogDrift) and case.fewer:
-        return [confirmed(case, _drifted(case))]
-    return _left_open(stall)
-
-
-def _left_open(stall: Stall) -> list[Finding]:
-    if not isinstance(stall.watchdog, WatchdogOpen):
-        return []
-    return [Finding(status="undecided", facts=_unclear(stall.watchdog.group), confidence=0.0)]
+    if isinstance(case, WatchdogMismatch):
+        kind, change = ("operations", "other_call") if _is_other_call(case) else ("arguments", "other_size")
+        facts = _disagree(case, change)
+    elif isinstance(case, WatchdogDrift | WatchdogSites):
+        kind, facts = "fewer calls" if isinstance(case, WatchdogDrift) and case.fewer else "operations", _drifted(case)
+    else:
+        opened = [case.group] if isinstance(case, WatchdogOpen) else []
+        return [Finding(status="undecided", facts=_unclear(group), confidence=0.0) for group in opened]
+    return [confirmed(case, facts)] if kind == shows else []
 
 
 def _is_other_call(case: WatchdogMismatch) -> bool:
@@ -169,6 +151,8 @@ def called(wait: Wait) -> str:
 
 
 def _line(wait: Wait) -> EvidenceItem:
+    if wait.fact.kind == "desync_state":
+        return EvidenceItem("log", wait.fact.file, wait.fact.text, wait.fact.line)
     numel = f", NumelIn={wait.numel}" if wait.numel is not None else ""
     return EvidenceItem("log", wait.fact.file, _TEXTS.phrase("line", wait=wait, numel=numel), wait.fact.line)
 

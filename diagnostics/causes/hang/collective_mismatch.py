@@ -9,22 +9,18 @@ from diagnostics.contract.findings import Finding, Remedy
 _TEXTS = Texts(__file__)
 
 
-def _summary(facts: Disagreement) -> str:
-    return facts.filled(_TEXTS, "summary")
-
-
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
     minority, majority = facts.divergence.minority, facts.divergence.majority
     row = "same_branch" if minority.site is not None and majority.site is not None else "same_branch_unplaced"
     return (_TEXTS.remedy(row, mine=minority, theirs=majority),)
 
 
-READING = Reading(_TEXTS, ("other_operation",), _summary, _remedies)
+READING = Reading(_TEXTS, ("other_operation",), _remedies)
 
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide it by the first call in which the ranks differ, else by what watchdogs printed and by stacks."""
-    findings = [*_watchdog.different_operations(stall), *_stacks.findings(stall)]
+    findings = [*_watchdog.findings(stall, "operations"), *_stacks.findings(stall)]
     return decided(stall, READING, findings, silent=True)
 
 

@@ -34,7 +34,7 @@ def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
     return remedies
 
 
-READING = Reading(_TEXTS, ("left_out", "added"), _summary, _remedies)
+READING = Reading(_TEXTS, ("left_out", "added"), _remedies, _summary)
 
 
 def _more(case: MoreCalls) -> Worded:
@@ -57,7 +57,7 @@ def decide(stall: Stall) -> list[Finding]:
     Such a call is missed in a cycle of waits, is made by few ranks, or is made after others ended.
     """
     case = stall.watchdog
-    findings = [*_watchdog.fewer_calls(stall), *_stacks.findings(stall)]
+    findings = [*_watchdog.findings(stall, "fewer calls"), *_stacks.findings(stall)]
     if isinstance(case, WatchdogGap) and case.few_wait:
         findings.append(_watchdog.confirmed(case, _TEXTS.facts(**_watchdog.figures(case))))
     calls = [_missed(stall, wait) for wait in stall.circular if isinstance(wait, MissedCall)]

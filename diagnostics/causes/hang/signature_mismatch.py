@@ -38,7 +38,7 @@ def _transfer(facts: Disagreement) -> dict[str, object]:
     return {"sender": facts.divergence.minority_rank, "receiver": facts.divergence.majority_rank}
 
 
-READING = Reading(_TEXTS, ("other_arguments",), _summary, _remedies)
+READING = Reading(_TEXTS, ("other_arguments",), _remedies, _summary)
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -50,7 +50,7 @@ def decide(stall: Stall) -> list[Finding]:
         printed = _parts.lines(case.facts[:4])
         sizes = _parts.confirmed(stall.job, facts, _SIZES_CONFIDENCE, evidence=printed, victims=case.victims)
         findings.append(sizes)
-    findings += _watchdog.different_arguments(stall)
+    findings += _watchdog.findings(stall, "arguments")
     findings += [_root_differs(stall, root) for root in stall.roots_differ]
     return decided(stall, READING, findings, _MISSING, otherwise=_otherwise)
 

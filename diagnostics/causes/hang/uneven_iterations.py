@@ -42,7 +42,7 @@ def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
     return tuple(remedies)
 
 
-READING = Reading(_TEXTS, ("fewer_iterations", "more_iterations"), _summary, _remedies)
+READING = Reading(_TEXTS, ("fewer_iterations", "more_iterations"), _remedies, _summary)
 
 
 def decide(stall: Stall) -> list[Finding]:

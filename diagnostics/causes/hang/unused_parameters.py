@@ -13,10 +13,6 @@ from diagnostics.evidence.model import shortened
 _TEXTS = Texts(__file__)
 
 
-def _summary(facts: Disagreement) -> str:
-    return facts.filled(_TEXTS, "summary")
-
-
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
     majority = facts.divergence.majority
     if majority.wire.op == "all_reduce":
@@ -36,7 +32,7 @@ def _ddp_text(finding: Finding, case: DdpUnused, is_dtk_run: bool) -> Text:
     return replace(text, remedies=under_ddp("", is_dtk_run=is_dtk_run))
 
 
-READING = Reading(_TEXTS, ("gradients_not_ready",), _summary, _remedies)
+READING = Reading(_TEXTS, ("gradients_not_ready",), _remedies)
 
 
 def decide(stall: Stall) -> list[Finding]:

@@ -4,18 +4,12 @@ from diagnostics.analysis.stall.endings import line
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import EvidenceItem, Finding, Where
-from diagnostics.evidence.endings import UNNAMED, Ending
+from diagnostics.evidence.endings import UNNAMED
 from diagnostics.evidence.rank_endings import memory_kills
 
 _TEXTS = Texts(__file__)
-_HOST = ("cgroup", "host_memory", "host_allocation")
-"""Details of endings that the host's memory is behind."""
-
-
-def _said(end: Ending, worker: bool) -> list[str]:
-    """Return the rows that say what happened. The limit is only told of where the job reached its own."""
-    own = "allocation" if end.detail == "host_allocation" else "killed" if end.detail == "host_memory" else "limit"
-    return ["worker" if worker else own, *(["raise_limit"] if end.detail == "cgroup" else []), "less"]
+_HOST = {"cgroup": ["limit", "raise_limit"], "host_memory": ["killed"], "host_allocation": ["allocation"]}
+"""Details of endings that the host's memory is behind, and the rows that say so."""
 
 
 def decide(stall: Stall) -> Finding:
@@ -36,7 +30,7 @@ def decide(stall: Stall) -> Finding:
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts(
-            _said(guilty[0], bool(workers)),
+            [*(["worker"] if workers else _HOST[guilty[0].detail]), "less"],
             who=ranks or _TEXTS.phrase("process"),
             what=guilty[0].what.rstrip("."),
         ),

@@ -107,6 +107,8 @@ class _Scan(Struct):
     last_error: bool = False
     missing: bool = False
     """Whether the next line may name a rank that Horovod waits for."""
+    position: int = 0
+    """Of the rows in torch's report of a desync."""
     steps: Steps = field(default_factory=Steps)
     prefix: re.Pattern[str] | None = None
     """What stood in front of the last traceback."""
@@ -179,6 +181,8 @@ class _Scan(Struct):
             if match is None:
                 continue
             fields = decode(pattern.kind, match)
+            if pattern.kind in ("desync_at", "desync_state"):
+                self.position = fields.setdefault("seq", self.position)
             if rank is None and pattern.rank_group:
                 stated = fields.get(pattern.rank_group)
                 rank = stated if isinstance(stated, int) else None

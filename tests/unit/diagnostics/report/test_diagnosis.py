@@ -57,6 +57,12 @@ def test_a_brief_screen_shows_some_evidence_and_counts_the_rest() -> None:
     assert len([label for label, _ in fields(found, brief=False) if label == "seen"]) == 9
 
 
+def test_a_line_that_speaks_twice_is_shown_once() -> None:
+    item = EvidenceItem("log", "job.log", "killed", 7)
+    found = finding("memory.leak", ranks=(1,), evidence=(item, item, EvidenceItem("log", "job.log", "killed: 9", 7)))
+    assert [text for label, text in fields(report(found)) if label == "seen"] == ["job.log:7: killed"]
+
+
 def test_an_unsure_answer_asks_for_what_would_decide_it() -> None:
     sure = report(finding("hang.host_stall", ranks=(1,), confidence=0.95, missing="a stack"))
     unsure = report(finding("hang.host_stall", ranks=(1,), confidence=0.6, missing="a stack"))

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from diagnostics.analysis.standing import Standing, Waiting
-from diagnostics.contract.findings import Finding, Stated, Suspicion
+from diagnostics.contract.findings import Finding, Stated, Suspicion, text_of
 from diagnostics.report.model import Coverage, Decided
 from diagnostics.report.overview import (
     OUTCOMES,
@@ -49,6 +49,8 @@ def test_a_suspicion_is_confirmed_but_not_sure() -> None:
     assert is_suspicion(likely) and not is_suspicion(sure)
     assert not is_suspicion(open_cause("memory.leak").finding)
     assert "one is suspected" in headline(replace(report(likely), outcome="undecided"))
+    ran_out = finding("hang.rank_oom", confidence=0.4)
+    assert headline(replace(report(ran_out), outcome="oom")) == text_of(ran_out).summary.rstrip(".")
 
 
 def test_findings_are_counted_by_status() -> None:

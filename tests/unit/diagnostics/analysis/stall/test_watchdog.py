@@ -137,6 +137,42 @@ def test_stacks_of_two_ranks_that_are_mixed_up_name_no_line(tmp_path: Path) -> N
     assert one.where == ()
 
 
+DESYNC = """\
+[rank0]:[E515 18:36:47.343377708 ProcessGroupNCCL.cpp:1937] Rank 0
+\t - [0] Timeout at collective: ALLREDUCE, #44
+\t - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:
+{lagging}
+\t - Snapshot of ranks' latest states:
+{rows}
+"""
+
+
+def test_torchs_report_of_a_desync_tells_who_did_not_come(tmp_path: Path) -> None:
+    rows = "\t   #40 finished ranks:\n\t     [3] finished ALLREDUCE\n\t   #44 started ranks:\n"
+    rows += "\t     [0, 1] started ALLREDUCE\n\t     [2] started _ALLGATHER_BASE"
+    lagging = "\t     [3] finished collective #40, but didn't join collective #41 (count from 1)"
+    (tmp_path / "job.log").write_text(timeout(0, seq=39) + DESYNC.format(lagging=lagging, rows=rows))
+    (one,) = [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
+    assert (one.cause, one.ranks, one.victims, one.position) == ("hang.host_stall", (3,), (0, 1, 2), 41)
+    assert one.confidence < 0.7 and "never reached a collective (#41" in one.summary
+    assert "[0, 1] started ALLREDUCE" in [str(item.detail) for item in one.evidence]
+
+
+def test_torchs_report_of_a_desync_tells_calls_that_do_not_fit(tmp_path: Path) -> None:
+    rows = "\t   #44 started ranks:\n\t     [1] started BROADCAST\n\t     [0, 2, 3] started ALLREDUCE"
+    lagging = "\t     [0, 1, 2, 3] joined but didn't finish collective #44 (count from 1)"
+    (tmp_path / "job.log").write_text(timeout(0) + DESYNC.format(lagging=lagging, rows=rows))
+    (one,) = [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
+    assert (one.cause, one.ranks, one.position) == ("hang.collective_mismatch", (1,), 44)
+
+
+def test_torchs_report_of_one_call_of_all_ranks_blames_nobody(tmp_path: Path) -> None:
+    rows = "\t   #44 started ranks:\n\t     [0, 1, 2, 3] started ALLREDUCE"
+    lagging = "\t     [0, 1, 2, 3] joined but didn't finish collective #44 (count from 1)"
+    (tmp_path / "job.log").write_text(timeout(0) + DESYNC.format(lagging=lagging, rows=rows))
+    assert not [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed" and one.ranks]
+
+
 @pytest.mark.parametrize("op", ["ALLTOALL", "ALLTOALL_BASE", "GATHER", "SCATTER", "COALESCED", "SEND"])
 def test_sizes_that_may_differ_by_rank_prove_nothing(tmp_path: Path, op: str) -> None:
     assert not found(tmp_path, {rank: hung(rank, op=op, numel=rank + 1) for rank in range(4)})

@@ -58,4 +58,6 @@ def test_a_range_begins_with_the_first_version_that_has_it() -> None:
 def test_a_line_that_the_fault_itself_prints() -> None:
     bug = struck("Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401")
     assert bug is not None and "NCCL_NVLS_ENABLE=0" in bug.fix
+    assert struck("h:1:2 [0] transport/nvls.cc:254 NCCL WARN Cuda failure 1 'invalid argument'") is bug
+    assert struck("h:1:2 [0] transport/nvls.cc:254 NCCL WARN Cuda failure 2 'out of memory'") is None
     assert struck("NCCL WARN Cuda failure 1") is None

@@ -23,10 +23,14 @@ WORKER = HEAD + "RuntimeError: DataLoader worker (pid 77) is killed by signal: K
         ("Warning Evicted pod/w-2 The node was low on resource: memory. Threshold quantity: 100Mi\n", ()),
         ("ray.tune.error.TuneError: ('Trials did not complete', [a])\n" + SLURM, ()),  # Knows of no reason.
         ("OutOfMemoryError: Task was killed due to the node running low on memory.\n", ()),
+        ("(raylet) System memory low at node with IP 172.17.0.2. Used memory (23.63GB) / total capacity (33.28GB) "
+         "(0.709971) exceeds threshold 0.7, killing latest task with name Trainer.step\n", ()),
+        ("(raylet) node_manager.cc:3084: 4 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers "
+         "crashed due to other reasons at node (ID: b287, IP: 172.28.0.12)\n", ()),
         (HEAD + "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.\n", (1,)),
         (HEAD + "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 120. GiB for an array\n", (1,)),
     ],
-)
+)  # fmt: skip
 def test_host_memory_ran_out(tmp_path: Path, text: str, ranks: tuple[int, ...]) -> None:
     (tmp_path / "job.log").write_text(text)
     report = diagnose(tmp_path)

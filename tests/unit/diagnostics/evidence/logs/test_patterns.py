@@ -41,6 +41,11 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
     "desync": ("     - [0] Timeout at collective: ALLREDUCE, #3", "desync_timeout", 0, {"op": "ALLREDUCE", "seq": 3}),
     "desync rank": ("[1] finished collective #2, but didn't join collective #3 (count from 1)", "desync_rank", 1,
                     {"last_seq": 2, "missing_seq": 3}),
+    "desync row": ("             [0, 1, 2] started ALLREDUCE", "desync_state", None,
+                   {"ranks": [0, 1, 2], "state": "started", "op": "ALLREDUCE"}),
+    "desync failed": (
+        "[E ProcessGroupNCCL.cpp:828] [Rank 1] Timeout rank [1] last trace item must be kEventStart. thisSeq = 31, col = "
+        "SEND", "watchdog_timeout", 1, {"op": "SEND"}),
     "dist error": (
         "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1331, "
         "unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.18.1", "dist_backend_error", None,
