@@ -3,14 +3,17 @@
 from collections.abc import Iterator, Sequence
 
 from diagnostics.causes.registry import by_id
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Outcome, Worded, text_of
 from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
 from diagnostics.report.without_cause import account_text
 from diagnostics.tree.outcome import TROUBLE, account_of, is_unheard
 
+_TEXTS: dict[str, str] = table_beside(__file__)["texts"]
 _SHOWN = 4
 """Lines of trouble, and exceptions without a rank, that are noted."""
+_QUOTED = 60  # Characters by which an exception is known again.
 _RANKS = 2
 """Exceptions of ranks among them, so that lines of other kinds have room."""
 
@@ -34,12 +37,13 @@ def notes(
         covered: kinds of lines that the report tells in words elsewhere.
     """
     texts = [evidence.doubt] if evidence.doubt else []
-    shown = {f"{item.file}:{item.line}" for root in roots for item in root.evidence}
+    cited = [item for root in roots for item in root.evidence]
+    shown = {f"{item.file}:{item.line}" for item in cited}
     if not roots:
         texts += _trouble(evidence, covered)
         shown |= {f"{fact.file}:{fact.line}" for fact in evidence.facts if fact.kind in TROUBLE - covered}
     texts += _attempts(evidence)
-    texts += _without_rank(evidence, shown)
+    texts += _without_rank(evidence, shown, "\n".join(str(item.detail) for item in cited))
     texts += _of_the_run(evidence)
     run = evidence.run
     if not roots and run and run.status and run.status.reason and run.state in ("failed", "hung", "oom"):
@@ -82,10 +86,10 @@ def _attempts(evidence: Evidence) -> Iterator[str]:
         yield f"Attempt {attempt.attempt} failed and the job was restarted{why}{silent if attempt.silent else ''}"
 
 
-def _without_rank(evidence: Evidence, shown: set[str]) -> Iterator[str]:
-    """Yield exceptions that no line gives to a rank."""
+def _without_rank(evidence: Evidence, shown: set[str], told: str) -> Iterator[str]:
+    """Yield exceptions that no line gives to a rank, unless the evidence of a cause quotes them."""
     homeless = [error for error in evidence.errors if error.rank is None and error.type and _at(error) not in shown]
-    for error in homeless[:_SHOWN]:
+    for error in [error for error in homeless if (error.message or error.type)[:_QUOTED] not in told][:_SHOWN]:
         at = f" ({error.frames[0].file}:{error.frames[0].line})" if error.frames else ""
         text = shortened(" ".join(f"{error.type}: {error.message}".split()), 200)
         yield f"{error.file}:{error.line} is an exception of an unidentified rank: {text}{at}"
@@ -97,15 +101,10 @@ def _of_the_run(evidence: Evidence) -> Iterator[str]:
     if run is None:
         return
     status = run.status
-    if run.lost:
-        yield (
-            "status.json says that the run is running, but its process is gone. To find out what killed it: dmesg "
-            "-T (out of memory), last -x reboot, or the scheduler's record (sacct -j JOB, kubectl describe pod POD)."
-        )
-    elif status is None:
-        yield "The run folder has no readable status.json, so how it ended is taken from the other records."
+    if run.lost or status is None:
+        yield _TEXTS["lost" if run.lost else "no_status"]
     elif status.state == "running" and not is_unheard(evidence):
-        yield "The job is still running: this is what its records show so far."
+        yield _TEXTS["running"]
 
 
 def _at(error: RankError) -> str:

@@ -86,13 +86,11 @@ def decide(report: Report, standing: Standing | None) -> str:
     if report.suspicions:
         return report.suspicions[0].decide
     if standing is not None and not standing.sizes and (silent := standing.aborted or standing.failed_silently):
-        ranks = ranks_spoken(silent)
-        return f"the stderr of {ranks}, which names the reason: torchrun --log-dir=logs --redirects=3 ..."
+        return filled(_TABLE["needed"]["silent"], {"ranks": silent})
     if standing is not None and (failed := standing.failure or standing.warning):
         return str(next(ask for words, ask in _TABLE["asks"] if re.search(words, failed)))
-    if standing is not None and not (standing.waits or standing.kinds & TRANSPORT):
-        return "the stderr of every rank: torchrun --log-dir=logs --redirects=3 ..., or the lines before these"
-    return "the logs of all ranks in one folder; then TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 COMMAND"
+    is_bare = standing is not None and not (standing.waits or standing.kinds & TRANSPORT)
+    return str(_TABLE["needed"]["stderr" if is_bare else "logs"])
 
 
 def _who(wait: Waiting) -> str:

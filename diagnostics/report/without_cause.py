@@ -9,14 +9,16 @@ from diagnostics.analysis.observations import observations
 from diagnostics.analysis.printed_steps import SCALE_ENDS, PrintedSteps, printed_steps
 from diagnostics.analysis.step_profile.account import LEAST_MS, Account
 from diagnostics.causes.registry import by_id
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Outcome, text_of
-from diagnostics.contract.formatting import bytes_text, counted, ranks_spoken, seconds_text, verb
+from diagnostics.contract.formatting import bytes_text, counted, filled, ranks_spoken, seconds_text, verb
 from diagnostics.evidence.coverage import damaged
 from diagnostics.evidence.model import Evidence, RunEvidence
 from diagnostics.report.measures import memory, share_text
 from diagnostics.runs.records import as_mapping, number
 from diagnostics.tree.outcome import account_of, in_trouble, is_unheard
 
+_TEXTS: dict[str, str] = table_beside(__file__)["texts"]
 _PARTS = 4  # A convention: parts of a peak that fit one line.
 _OF_RUN: dict[str, Callable[[float, str], str] | None] = {
     "step": lambda step, _: counted(int(step), "step"),
@@ -62,11 +64,8 @@ def without_cause(
 
 def account_asks(account: Account) -> str:
     """Return what would show where the time of a step went that has no reason."""
-    if account.no_device_events:
-        return "a profiler trace of a few steps with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
-    if account.traced < account.world_size and account.exposed >= max(account.copies, account.idle):
-        return "the traces of all ranks of the same steps in one folder: which of them are late, and what is transfer"
-    return "the same steps under profile(with_stack=True): what the host does while the device is idle"
+    others = account.traced < account.world_size and account.exposed >= max(account.copies, account.idle)
+    return _TEXTS["ask_device" if account.no_device_events else "ask_ranks" if others else "ask_stack"]
 
 
 def memory_text(measures: Mapping[str, Any]) -> str:
@@ -92,18 +91,10 @@ def unheard_text(run: RunEvidence) -> str:
 def calls_text(hang: Mapping[str, Any]) -> str:
     """Return that the recorded calls of all ranks completed, or are too young to hang; empty where they did not."""
     if hang.get("young_s"):
-        return (
-            f"the oldest open call had waited {hang['young_s']:g} s when the dumps were written: the job was under "
-            "way, or had hung for no longer than that"
-        )
+        return filled(_TEXTS["young"], hang)
     if hang.get("ranks_waiting") or not hang.get("ranks") or hang["ranks"] != hang.get("world_size"):
         return ""
-    if not hang["calls_compared"]:
-        return f"the dumps of all {hang['ranks']} ranks hold no collective; send and recv may not be recorded"
-    return (
-        f"all {hang['calls_compared']:,} recorded calls completed on all {hang['ranks']} ranks; "
-        "what is not recorded (send, recv, monitored_barrier) may still hang"
-    )
+    return filled(_TEXTS["completed" if hang["calls_compared"] else "no_calls"], hang)
 
 
 def account_text(account: Account) -> str:
@@ -167,8 +158,6 @@ def printed_text(printed: PrintedSteps) -> str:
         parts.append(f"{counted(len(scales), 'step')} skipped to find float16's loss scale{scale}")
     if not parts:
         return ""
-    broken = any(series.is_non_finite() for series in logs)
-    wrong = "figures that are not finite among them" if broken else "nothing wrong in them"
-    if scales and scales[-1] <= SCALE_ENDS:
-        wrong = "the loss scale at its lowest, where every further overflow loses a step"
-    return f"{', '.join(parts)}, and {wrong}; what else happened is not recorded"
+    row = "non_finite" if any(series.is_non_finite() for series in logs) else "nothing_wrong"
+    row = "scale_lowest" if scales and scales[-1] <= SCALE_ENDS else row
+    return f"{', '.join(parts)}, and {_TEXTS[row]}; what else happened is not recorded"

@@ -13,7 +13,7 @@ from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.calls import ROOTED, Call
 from diagnostics.evidence.endings import is_victim, kind_of_exception
-from diagnostics.evidence.model import Frame, LogFact
+from diagnostics.evidence.model import Evidence, Frame, LogFact
 from diagnostics.evidence.readers.start import KIND
 
 _STARTUP = {
@@ -22,6 +22,7 @@ _STARTUP = {
 }  # fmt: skip
 _TEXT = patterns_beside(__file__)
 """What each of them matches is said in the table."""
+_LINES_STUCK = 6  # torch writes one every 10 s.
 _TRANSPORT = {"nccl_ib_error", "nccl_ib_async", "nccl_connect", "nccl_socket_error"}
 
 
@@ -122,8 +123,10 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
             return Startup(starts, waiting, missing, stuck if waited_s >= STALL_S else (), waited_s)
     # Ranks that wait for the id of a communicator have met: their group exists.
     met = {(fact.file, fact.line) for fact in job.evidence.facts if fact.kind == "nccl_id_timeout"}
-    # Others may still come to a barrier of the store, unless more than its group has ranks did.
-    hoped = [one for one in job.evidence.facts if "waits" in one.fields and one.fields["joined"] <= one.fields["size"]]
+    # Others may still come to a barrier of the store, unless more than its group has ranks did, or for a minute nobody.
+    given_up = [fact for fact in not_yet_met(job.evidence) if fact.fields.get("count", 1) >= _LINES_STUCK]
+    waits = (one for one in job.evidence.facts if "waits" in one.fields and one not in given_up)
+    hoped = [one for one in waits if one.fields["joined"] <= one.fields["size"]]
     of_start = (fact for fact in job.evidence.facts if fact.kind in _STARTUP or _is_of_rendezvous(fact))
     facts = tuple(one for one in of_start if (one.file, one.line) not in met and one not in hoped) or tuple(_unmet(job))
     # Errors of the store or the network are what a failed start-up raises; any other traceback has a cause of its own.
@@ -131,6 +134,14 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
     if any(not any(part in end.type for part in ("Timeout", "Network", "Store")) for end in unrelated):
         return None
     return StartupFailed(facts) if facts else None
+
+
+def not_yet_met(evidence: Evidence) -> list[LogFact]:
+    """Return the last lines of ranks that wait for others in a barrier of the store, where nothing follows them."""
+    waits = [fact for fact in evidence.facts if "waits" in fact.fields]
+    others = [fact for fact in evidence.facts if fact not in waits]
+    told = [(one.file, one.fields["steps"].last if one.kind == "steps" else one.line) for one in others]
+    return [fact for fact in waits if all(file != fact.file or line < fact.line for file, line in told)]
 
 
 def _is_of_rendezvous(fact: LogFact) -> bool:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from diagnostics.analysis.stall.blameless import Startup, lasted_s
+from diagnostics.analysis.stall.blameless import Startup, lasted_s, not_yet_met
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
@@ -24,6 +24,11 @@ def decide(stall: Stall) -> Finding:
     case, job = stall.startup, stall.job
     if isinstance(case, Startup):
         return _finding(case)
+    if case is None and (waits := not_yet_met(job.evidence)):
+        ranks = tuple(sorted({fact.rank for fact in waits if fact.rank is not None}))
+        facts = _TEXTS.facts("not_yet", ranks=ranks, last=waits[-1].fields)
+        items = tuple(_parts.lines(waits[:4]))
+        return Finding(status="undecided", facts=facts, confidence=0.0, victims=ranks, evidence=items)
     if case is None:
         return unconfirmed(stall, _TEXTS.phrase("launcher_logs"))
     victims = tuple(sorted({fact.rank for fact in case.facts if fact.rank is not None}))

@@ -26,13 +26,15 @@ def decide(stall: Stall) -> Finding:
     case = next((case for case in stall.endings if any(end in guilty for end in case.endings)), None)
     ranks = tuple(sorted(end.rank for end in guilty if end.rank != UNNAMED))
     places = [(end.rank, frame) for end in guilty[:4] if (frame := line(end))]
-    lines = [EvidenceItem("log", fact.file, fact.text, fact.line) for fact in killed[:4]]
+    limits = [fact for fact in stall.job.evidence.facts if fact.kind == "memory_limit"]
+    lines = [EvidenceItem("log", fact.file, fact.text, fact.line) for fact in (*killed[:4], *limits[:1])]
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts(
             [*(["worker"] if workers else _HOST[guilty[0].detail]), "less"],
             who=ranks or _TEXTS.phrase("process"),
             what=guilty[0].what.rstrip("."),
+            limit=f" of {limits[0].fields['limit']}" if limits else "",
         ),
         confidence=0.9 if workers or UNNAMED in ends else 0.95,
         ranks=ranks,

@@ -57,6 +57,24 @@ def test_what_failed_decides_the_words(facts: list[LogFact], words: str) -> None
     assert text_of(finding).summary.startswith(words)
 
 
+def waits_in_store(lines: int, joined: int = 2, at: int = 5) -> LogFact:
+    fields = {"waits": "Waiting", "stated": 0, "joined": joined, "size": 3, "count": lines}
+    return LogFact("store_barrier", 0, "job.log", at, "Waiting in store based barrier", fields)
+
+
+def test_a_rank_that_waits_in_the_barrier_of_the_store() -> None:
+    finding = decided(waits_in_store(3))
+    assert (finding.status, finding.victims) == ("undecided", (0,))
+    assert text_of(finding).summary.startswith("Rank 0 waits for the other ranks while a group is made: 2 of 3")
+    assert decided(waits_in_store(6)).status == "confirmed"  # For a minute.
+
+
+def test_a_start_that_went_on_is_over() -> None:
+    later = LogFact("nccl_net", 0, "job.log", 9, "NCCL INFO Using network Socket", {"net": "Socket"})
+    finding = decided(waits_in_store(6), later)
+    assert finding.status != "confirmed" and not finding.victims
+
+
 def test_ranks_that_issued_collectives_had_met() -> None:
     (finding,) = CAUSE.decide(Stall(job({rank: waiting(2) for rank in range(2)}, 2)))
     assert finding.status == "undecided" and finding.victims == (0, 1)

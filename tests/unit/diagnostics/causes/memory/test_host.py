@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 
 HEAD = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/job/train.py", line 9, in <module>\n[rank1]: '
@@ -36,6 +37,14 @@ def test_host_memory_ran_out(tmp_path: Path, text: str, ranks: tuple[int, ...]) 
     report = diagnose(tmp_path)
     assert report.outcome == "oom"
     assert [(root.cause, root.ranks) for root in report.root_causes] == [("memory.host", ranks)]
+
+
+def test_the_limit_of_the_container_is_told(tmp_path: Path) -> None:
+    limits = "    Limits:\n      cpu:             32\n      memory:          200Gi\n      nvidia.com/gpu:  8\n"
+    (tmp_path / "pod.txt").write_text("    State:  Terminated\n      Reason:       OOMKilled\n" + limits)
+    (root,) = diagnose(tmp_path).root_causes
+    assert text_of(root).summary == "The job reached its memory limit of 200Gi, and SIGKILL ended a process of the job."
+    assert [str(item.detail) for item in root.evidence][-1] == "memory:          200Gi"
 
 
 def test_the_line_and_the_ranks_that_lost_it_are_told(tmp_path: Path) -> None:
