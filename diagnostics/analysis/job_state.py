@@ -23,7 +23,7 @@ STALL_S = 10.0
 """A call that has waited for less is no hang while the run continues. Balanced steps and checkpoints of the fault runs
 (`benchmarks/healthy.py`) keep ranks waiting for at most a few seconds."""
 _TIMEOUTS = {"watchdog_timeout", "gloo_timeout", "monitored_barrier", "monitor_stuck"}
-_HANG_FACTS = _TIMEOUTS | {"desync_report", "gloo_mismatch", watch.VERDICT}
+_HANG_FACTS = _TIMEOUTS | {"desync_report", "gloo_mismatch", "collective_mismatch_text", watch.VERDICT}
 _ENDED_BADLY = {"failed", "hung", "oom"}
 
 

@@ -19,7 +19,7 @@ from diagnostics.evidence.trace.events import DTYPE_BYTES
 
 RECORDER = "detail"
 _FINGERPRINT = re.compile(
-    r"SequenceNumber=(?P<seq>\d+),? ?OpType=(?P<op>\w+)(?:, TensorShape=\[(?P<shape>[\d, ]*)\])?"
+    r"(?:SequenceNumber=(?P<seq>\d+),? ?)?OpType=(?P<op>\w+)(?:, TensorShape=\[(?P<shape>[\d, ]*)\])?"
     r"(?:, TensorDtypes=(?P<dtype>\w+))?"
 )
 _SEGMENT_BYTES = 1 << 20
@@ -66,7 +66,7 @@ def _fingerprints(evidence: Evidence, reading: Reading) -> list[PrintedCalls]:
 
     A rank knows its own call. It compares with its peers in the order of their ranks and prints the first one that
     differs (ProcessGroupWrapper.cpp), so all before that peer agree with it. Of a peer in a barrier, which has no
-    tensor, torch prints another operation and the sequence number 0.
+    tensor, torch prints another operation and the sequence number 0. Old ones print no numbers, and no peer's tensors.
     """
     facts = [fact for fact in evidence.facts if fact.kind == "collective_mismatch_text"]
     if any(SNAPSHOTS in record.recorders for record in reading.survey.ranks.values()):
@@ -82,8 +82,15 @@ def _fingerprints(evidence: Evidence, reading: Reading) -> list[PrintedCalls]:
     ranks = tuple(sorted(matches))
     whole = ranks == tuple(range(evidence.world_size or reading.survey.world() or len(evidence.launched)))
     key = GroupKey(RECORDER, "0" if whole else "", DEFAULT_GROUP if whole else "")
-    position = 1 + max((int(match["seq"]) for match in matches.values()), default=0)
-    calls = {rank: _fingerprint(evidence, key, position, match, *stated[rank][1:]) for rank, match in matches.items()}
+    position = max((1 + int(match["seq"]) for match in matches.values() if match["seq"]), default=0)
+    ops = {match["op"] for match in matches.values()}
+    names = {op: operation(op) for op in ops}
+    if len(ops) > 1 and len({*names.values()}) == 1:  # Two ways to call one operation, as torch tells them apart.
+        names = {op: op.strip("_").lower() for op in ops}
+    calls = {
+        rank: _fingerprint(evidence, key, position, match, names[match["op"]], *stated[rank][1:])
+        for rank, match in matches.items()
+    }
     for rank, call in calls.items():
         if not call.stack:
             call.frames = _frames(evidence, rank)
@@ -94,14 +101,14 @@ def _fingerprints(evidence: Evidence, reading: Reading) -> list[PrintedCalls]:
 
 
 def _fingerprint(
-    evidence: Evidence, key: GroupKey, position: int, match: re.Match[str], fact: LogFact, own: bool
+    evidence: Evidence, key: GroupKey, position: int, match: re.Match[str], name: str, fact: LogFact, own: bool
 ) -> Call:
     """Return a call as the fact states it, at the line of the rank that printed it if that rank made it, too."""
-    op, sizes, amounts, dtypes = operation(match["op"]), list[list[int]](), tuple[int, ...](), tuple[str, ...]()
+    op, sizes, amounts, dtypes = name, list[list[int]](), tuple[int, ...](), tuple[str, ...]()
     if match["shape"] is not None:
         shape = [int(size) for size in match["shape"].split(",") if size.strip()]
         amounts, dtypes, sizes = (prod(shape),), (dtype(match["dtype"] or ""),), [shape]
-    elif not own:
+    elif not own and match["seq"]:
         op = "barrier"
     described = Described(Wire(op, amounts, dtypes), text_of(op, sizes, dtypes))
     frames = _frames(evidence, fact.rank if fact.rank is not None else fact.fields["rank_a"]) if own else None

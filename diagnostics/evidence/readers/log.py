@@ -75,8 +75,8 @@ _FIRST_ONLY = {"non_finite_loss"}
 """Kinds that are told anew at each step once they began: the first line of each rank is kept, the others counted."""
 _OTHERS = (*STRUCTURE, *_MISSING, HEAD, _RESTARTS)
 WORDS = tuple(dict.fromkeys((*(pattern.word for pattern in TABLE), *(word.encode() for word in _OTHERS))))
-_WATCHDOG = ("ProcessGroupNCCL", "Watchdog caught")
-"""One stands in every line of torch's watchdog that may be folded."""
+_LONG = ("ProcessGroupNCCL", "Watchdog caught", "waiting for clients")
+"""One stands in every line of torch's watchdog and of its store that may be folded."""
 _BY_WORD: dict[str, list[Pattern]] = {}
 for _pattern in TABLE:
     _BY_WORD.setdefault(_pattern.word.decode(), []).append(_pattern)
@@ -153,7 +153,7 @@ class _Scan(Struct):
             # The frames of a collective that timed out are on lines without a prefix.
             self._add("collective_stack", self.collective.rank, line, place)
         matched = [self._match(patterns, line, rank) for word, patterns in _BY_WORD.items() if word in line.text]
-        if matched and not any(matched) and any(word in line.text for word in _WATCHDOG):
+        if matched and not any(matched) and any(word in line.text for word in _LONG):
             self.wrapped, self.following = line, max(self.following, 1)
 
     def _without_prefix(self, line: Line) -> Line:

@@ -76,6 +76,21 @@ def test_a_rank_names_the_first_peer_that_differs_so_those_before_agree_with_it(
     assert one.ranks == (3,) and set(one.victims) == {0, 1, 2}
 
 
+def test_of_old_versions_without_numbers_the_operations_are_those_that_are_printed(tmp_path: Path) -> None:
+    own = fingerprint("ALLGATHER", 6).partition(", ")[2]
+    (one,) = diagnosed(tmp_path, {1: printed(1, own, 0, "OpType=_ALLGATHER_BASE", 10)})
+    assert (one.cause, one.ranks, one.position) == ("hang.collective_mismatch", (0, 1), None)
+    assert "allgather_base" in one.summary and "barrier" not in one.summary and one.confidence < 0.7
+
+
+def test_an_exit_code_beside_calls_that_differ_is_no_cause(tmp_path: Path) -> None:
+    text = printed(1, fingerprint("ALLREDUCE", 25), 0, fingerprint("BROADCAST", 1), 10)
+    ended = "E0209 api.py:874] failed (exitcode: 1) local_rank: 0 (pid: 170581) of binary: /usr/bin/python3.10\n"
+    (tmp_path / "job.log").write_text(text + ended)
+    found = [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
+    assert [one.cause for one in found] == ["hang.collective_mismatch"]
+
+
 def test_ranks_that_state_the_same_call_are_a_false_alarm(tmp_path: Path) -> None:
     texts = {
         rank: printed(rank, BARRIER.format(seq=7), 1 - rank, "SequenceNumber=0OpType=GATHER", 20) for rank in (0, 1)

@@ -50,6 +50,14 @@ def test_memory_that_the_system_could_not_provide_is_less_sure_than_a_full_dev_s
     assert not any(root.cause == SHM for root in diagnose(tmp_path).root_causes)
 
 
+@pytest.mark.parametrize("end", ["", "Illegal instruction (core dumped)\n"])
+def test_a_driver_that_is_too_old_for_its_cuda(tmp_path, end):
+    text = "init.cc:1582 NCCL WARN Cuda failure 'CUDA driver version is insufficient for CUDA runtime version'\n"
+    (tmp_path / "train.log").write_text(text + end)
+    first = diagnose(tmp_path).root_causes[0]
+    assert first.cause == VERSION and "newer driver" in text_of(first).remedies[0].change
+
+
 def test_two_ranks_on_one_gpu():
     text = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"
     fields = {"first": 1, "second": 0, "gpu": "1b000"}

@@ -31,6 +31,7 @@ def said(folder: Path, *lines: str) -> Report:
         ("NVRM: Xid (PCI:0000:3b:00): 45, pid=7, Ch 1 caused by previous Xid 145", "Xid 145", "--gpu-reset"),
         ("[  9.1] NVRM: GPU at 0000:3b:00.0 has fallen off the bus.", "bus on 0000:3b:00.0", "reboot"),
         ("       NVRM: fallen off the bus and is not responding to commands.", "has fallen off the bus", "reboot"),
+        ("[ 84.3] NVRM: GPU6 _kgspLogRpcTimeout: ** GSP Timeout **", "(GSP) does not answer on GPU6", "reboot"),
         ("[  9.1] NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x22:0x56:894)", "could not initialise", "reboot"),
         ("HW Exception by GPU node-4 (Agent handle: 0x55) reason :GPU Hang", "GPU node-4", "--gpu-reset"),
         ("[  9.1] amdgpu 0000:3b:00.0: amdgpu: GPU reset begin!", "on 0000:3b:00.0", "--gpu-reset"),

@@ -69,7 +69,16 @@ def test_a_line_of_the_watchdog_that_something_folded(tmp_path: Path) -> None:
     assert [fact.fields[name] for name in ("work", "last_enqueued", "last_completed")] == [2070, 2082, 2069]
 
 
-@pytest.mark.parametrize("at", ["WorkNC|CL(", "WorkNCCL(|SeqNum", "S|eqNum", "7,| OpType", "OpT|ype=", "(ms|)="])
+def test_a_timeout_of_the_store_that_a_terminal_folded(tmp_path: Path) -> None:
+    text = "DistStoreError: Timed out after 1801 seconds waiting for clients. 1/4 clients \njoined.\n"
+    (fact,) = scan(tmp_path / "x.log", text).facts
+    assert (fact.kind, fact.fields["joined"], fact.fields["expected"]) == ("rendezvous_timeout", 1, 4)
+
+
+@pytest.mark.parametrize(
+    "at",
+    ["caught collective |operation", "WorkNC|CL(", "WorkNCCL(|SeqNum", "S|eqNum", "7,| OpType", "OpT|ype=", "(ms|)="],
+)
 def test_a_terminal_folds_wherever_its_line_ends(tmp_path: Path, at: str) -> None:
     folded = TIMEOUT.replace(at.replace("|", ""), at.replace("|", "\n"))
     (fact,) = scan(tmp_path / "x.log", f"{folded}\n").facts
