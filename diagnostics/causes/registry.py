@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from diagnostics.causes.branches import BRANCHES
-from diagnostics.contract.causes import AnyCause, Cause
+from diagnostics.contract.causes import AnyCause, Branch, Cause
 from diagnostics.contract.files import read_table
 from diagnostics.contract.findings import Detector
 from diagnostics.evidence.model import Problem
@@ -25,6 +24,11 @@ from diagnostics.evidence.model import Problem
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+BRANCHES = tuple(
+    Branch(id, title, above=id.rpartition(".")[0])
+    for id, title in read_table(Path(__file__).with_name("branches.yaml")).items()
+)
+"""The gates of the built-in fault trees; a cause names its own (`Cause.branch`)."""
 ENTRY_POINTS = "dtk.detectors"
 """Entry points of a user's own detectors."""
 

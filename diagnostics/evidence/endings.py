@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from diagnostics.contract.artifacts import ENDED_BY_WATCH
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem
+from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.model import Frame, LogFact, RankError, shortened
 
 Kind = Literal[
@@ -85,18 +86,18 @@ class Ending(Struct, frozen=True):
     """Whether the exit code is concluded: the launcher listed all ranks that failed or that it had to stop."""
 
     @property
-    def what(self) -> str:
-        """How it ended in one line, made when it is shown: `ValueError: bad batch`, `SIGKILL`, `exit code 0`."""
-        how = self.said or _WORDS.get(self.detail) or self.signal
-        how = how or (_WORDS["vanished"] if self.exit_code is None else f"exit code {self.exit_code}")
-        return f"{how} {_WORDS['side_error'].format(self.side_error)}" if self.side_error else how
+    def what(self) -> str | Phrase:
+        """How it ended: what was said or the signal, else a phrase, of which the report makes the words."""
+        row = self.detail if self.detail in _WORDS else "vanished" if self.exit_code is None else "exit_code"
+        how = self.said or (self.detail not in _WORDS and self.signal) or _phrase(row, code=self.exit_code)
+        return _phrase("side_error", how=how, error=self.side_error) if self.side_error else how
 
     @property
     def evidence(self) -> EvidenceItem:
-        """The record, with the ending in words where nothing can be quoted."""
-        how = _WORDS["unlisted"] if self.unlisted else _WORDS["in_order"] if self.in_order else self.what
-        who = f"rank {self.rank}: " if self.rank != UNNAMED else ""
-        return self.record if self.record.detail else replace(self.record, detail=who + how)
+        """The record, with how it ended where nothing can be quoted."""
+        how = _phrase("unlisted" if self.unlisted else "in_order") if self.unlisted or self.in_order else self.what
+        how = how if self.rank == UNNAMED else _phrase("of_rank", rank=self.rank, how=how)
+        return self.record if self.record.detail else replace(self.record, detail=how)
 
     @property
     def by_itself(self) -> bool:
@@ -148,6 +149,12 @@ _TEXT = {name: re.compile("".join(parts)) for name, parts in _TABLE["texts"].ite
 """What each of them matches is said in the table."""
 _WORDS: dict[str, str] = _TABLE["words"]
 VANISHED = _WORDS["vanished"]
+
+
+def _phrase(row: str, **figures: object) -> Phrase:
+    return Phrase(row, _WORDS[row], figures)
+
+
 MISMATCH_TEXT = _TEXT["mismatch_text"]
 """Of gloo, and of torch with TORCH_DISTRIBUTED_DEBUG=DETAIL."""
 _THEN = " (then "

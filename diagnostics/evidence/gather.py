@@ -15,15 +15,7 @@ from diagnostics.contract.invocation import command
 from diagnostics.contract.suggest import nearest
 from diagnostics.evidence import run_folder, safe_pickle
 from diagnostics.evidence.budget import budget, disk_bytes, failure
-from diagnostics.evidence.job import world_size
-from diagnostics.evidence.job.assign_ranks import (
-    adopt,
-    adopt_listed,
-    adopt_single,
-    assign_ranks,
-    launched,
-    merge_errors,
-)
+from diagnostics.evidence.job import assign_ranks, world_size
 from diagnostics.evidence.job.attempts import set_aside
 from diagnostics.evidence.job.choose import one_per_rank, refuse_mixed_times
 from diagnostics.evidence.job.world_size import Claims
@@ -243,17 +235,17 @@ class _Gathering(Struct):
                 chosen.sort(key=lambda handle: (handle.rank is None, handle.rank or 0, handle.file))
                 evidence.files[reader.kind] = chosen
         self.read = set_aside(evidence, self.files, self.read)
-        assign_ranks(evidence, self.read)
-        evidence.launched = launched(self.owners, self.read)
+        assign_ranks.assign_ranks(evidence, self.read)
+        evidence.launched = assign_ranks.launched(self.owners, self.read)
         failure = run_folder.failure_error(evidence.run.status) if evidence.run else None
-        evidence.errors = merge_errors([*evidence.errors, *([failure] if failure else [])])
-        adopt(evidence)
-        adopt_listed(evidence)
+        evidence.errors = assign_ranks.merge_errors([*evidence.errors, *([failure] if failure else [])])
+        assign_ranks.adopt(evidence)
+        assign_ranks.adopt_listed(evidence)
         evidence.facts.sort(key=lambda fact: (fact.rank is None, fact.rank or 0, fact.file, fact.line, fact.kind))
         evidence.stacks.sort(key=lambda dump: (dump.rank is None, dump.rank or 0, dump.file, dump.time_s or 0.0))
         refuse_mixed_times(evidence, traces)
         world_size.settle(evidence, self.claims)
-        adopt_single(evidence)
+        assign_ranks.adopt_single(evidence)
         world_size.environment(evidence)
         evidence.problems.sort(key=lambda problem: (problem.kind, problem.file, problem.what))
 

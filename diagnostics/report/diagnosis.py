@@ -8,21 +8,10 @@ from diagnostics.contract.findings import EvidenceItem, Finding, Where, text_of
 from diagnostics.contract.formatting import ranks_text, sentence
 from diagnostics.evidence.model import shortened
 from diagnostics.report import document as doc
-from diagnostics.report import drawings, standing, wording
+from diagnostics.report import drawings, overview, standing, wording
 from diagnostics.report.figures import figures
 from diagnostics.report.measures import plan_lines
 from diagnostics.report.model import Coverage, Decided, Report
-from diagnostics.report.overview import (
-    OUTCOMES,
-    count,
-    families,
-    headline,
-    is_suspicion,
-    missing,
-    others_text,
-    spoken_of,
-    undecided,
-)
 from diagnostics.report.without_cause import account_asks
 from diagnostics.tree.evaluate import Branch
 from diagnostics.tree.outcome import account_of
@@ -57,15 +46,15 @@ def document(report: Report, *, brief: bool = False, page: str = "", files: str 
         files: folder that was diagnosed, relative to the page, for links to the evidence; empty = no links.
     """
     tone = _TONES.get(report.outcome, "bad")
-    heading = headline(report)
+    heading = overview.headline(report)
     end = [doc.Field("note", note) for note in report.notes] + ([doc.Field("page", page)] if page else [])
     if brief and (report.root_causes or not report.healthy):
         end.append(doc.Field("more", "-v for the fault tree, all evidence and what was ruled out"))
     return doc.Document(
-        title=f"{OUTCOMES[report.outcome]}: {heading}",
-        badge=(OUTCOMES[report.outcome], tone),
+        title=f"{overview.OUTCOMES[report.outcome]}: {heading}",
+        badge=(overview.OUTCOMES[report.outcome], tone),
         heading="no cause found" if report.healthy else heading.partition(": ")[0] if _is_cut(report) else heading,
-        answer=(doc.Span(f"{OUTCOMES[report.outcome]}: ", tone), doc.Span(heading, "strong")),
+        answer=(doc.Span(f"{overview.OUTCOMES[report.outcome]}: ", tone), doc.Span(heading, "strong")),
         lead=(doc.Only(("terminal",), _first_screen(report, brief)), doc.Only(PAGES, _about(report))),
         blocks=(
             *(() if brief else _sections(report, files)),
@@ -125,10 +114,10 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     """Return what was ruled out, what could not be decided, and what was wrong with the evidence."""
     rows = [*standing.rows(report)]
     rows += [doc.Field("plan", text) for text in plan_lines(report.measures, everything=not brief)]
-    near, _ = undecided(report)
+    near, _ = overview.undecided(report)
     if report.root_causes:
         rows.append(doc.Field("rest", _counts(report), "soft"))
-    suspicions = [decided.finding for decided in report.findings if is_suspicion(decided.finding)]
+    suspicions = [decided.finding for decided in report.findings if overview.is_suspicion(decided.finding)]
     shown = {cause.id for cause in built_in() if cause.names_outcome and cause.outcome == report.outcome}
     shown |= {suspicion.cause for suspicion in report.suspicions}
     suspicions = [suspicion for suspicion in suspicions if suspicion.cause not in shown]
@@ -136,7 +125,7 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
         rows.append(doc.Field("maybe", f"{_named(report, suspicion)}: {text_of(suspicion).summary}", "warn"))
     unsure = report.root_causes and report.root_causes[0].confidence < _HIGH
     if unsure or (report.outcome == "undecided" and report.waiting is None and not report.suspicions):
-        most_likely = next(iter((*report.root_causes, *suspicions)), None) or spoken_of(report)
+        most_likely = next(iter((*report.root_causes, *suspicions)), None) or overview.spoken_of(report)
         own = text_of(most_likely).missing if most_likely is not None else ""
         if most_likely in suspicions and not own:  # What is advised against a cause is also what shows it.
             own = next((remedy.change for remedy in text_of(most_likely).remedies), "")
@@ -146,7 +135,7 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
             rows.append(doc.Field("needed", own, "soft"))
         # What would show a hang says nothing about a crash.
         asks = not (brief and (own or (report.root_causes and report.outcome in ("crashed", "diverged"))))
-        for what, causes in missing(near)[: 1 if brief else None] if asks else ():
+        for what, causes in overview.missing(near)[: 1 if brief else None] if asks else ():
             named = f"{', '.join(causes[:3])}{' ...' if len(causes) > 3 else ''}"
             rows.append(doc.Field("needed", f"{what} (for {named})", "soft"))
     problems = [
@@ -164,16 +153,17 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
 
 
 def _counts(report: Report) -> str:
-    near, others = map(len, undecided(report))
+    near, others = map(len, overview.undecided(report))
     kinds = [f"{near} of this kind"] * bool(near) + [f"{others} of other kinds"] * bool(others)
     left = " and ".join(kinds) if report.root_causes else str(near + others)
-    return f"{count(report)['ruled_out']} causes ruled out" + (f"; {left} could not be decided" if kinds else "")
+    ruled_out = f"{overview.count(report)['ruled_out']} causes ruled out"
+    return f"{ruled_out}; {left} could not be decided" if kinds else ruled_out
 
 
 def _about(report: Report) -> tuple[doc.Block, ...]:
     """Return what the header of a page says beside the answer."""
     ranks = f"; {report.world_size} ranks" if report.world_size else ""
-    counts = f"{ranks}; {count(report)['confirmed']} confirmed; {_counts(report)}"
+    counts = f"{ranks}; {overview.count(report)['confirmed']} confirmed; {_counts(report)}"
     source = doc.Paragraph((doc.Span(report.source, "code"), doc.Span(counts, "soft")))
     waiting = (doc.Fields(tuple(standing.rows(report))),) if report.waiting else ()
     verdict = report.standing if report.healthy and account_of(report.measures) is None else ""
@@ -184,11 +174,11 @@ def _about(report: Report) -> tuple[doc.Block, ...]:
 
 def _is_cut(report: Report) -> bool:
     """Whether the heading of a page leaves figures to a paragraph below it, where nothing but them is known."""
-    return not report.healthy and headline(report) == report.standing
+    return not report.healthy and overview.headline(report) == report.standing
 
 
 def _sections(report: Report, files: str) -> tuple[doc.Block, ...]:
-    kinds, (near, others) = families(report), undecided(report)
+    kinds, (near, others) = overview.families(report), overview.undecided(report)
     drawn = {kind: drawing(report) for kind, drawing in _DRAWN.items()}
     followed = tuple(
         f"{report.title(entry.finding.cause)} ({ranks_text(entry.finding.ranks) or 'no rank'}), "
@@ -196,7 +186,8 @@ def _sections(report: Report, files: str) -> tuple[doc.Block, ...]:
         for entry in report.findings
         if entry.explained_by
     )
-    lacks = tuple(f"{what} (for {', '.join(ids)})" for what, ids in [*missing(near), *missing(others)])
+    open_ones = [*overview.missing(near), *overview.missing(others)]
+    lacks = tuple(f"{what} (for {', '.join(ids)})" for what, ids in open_ones)
     record = doc.Section("Undecided, and what would record what is missing", (doc.Items(lacks),)) if lacks else None
     causes = [_cause(report, root, number, files) for number, root in enumerate(report.root_causes)]
     return doc.present(
@@ -306,11 +297,11 @@ def _same_reason(branch: Branch) -> tuple[str, int]:
 
 
 def _every_cause(report: Report) -> doc.Section:
-    near, others = undecided(report)
+    near, others = overview.undecided(report)
     confirmed = [entry for entry in report.findings if entry.finding.status == "confirmed"]
     pruned = [entry for entry in report.findings if entry.finding.status == "ruled_out"]
     first, *folded = (_causes(report, causes) for causes in ((*confirmed, *near), pruned, others))
-    titles = (f"{len(pruned)} causes that are ruled out", others_text(others))
+    titles = (f"{len(pruned)} causes that are ruled out", overview.others_text(others))
     return doc.Section(
         "Every cause, and why",
         doc.present(first, [doc.Fold(title, (table,)) for title, table in zip(titles, folded, strict=True) if table]),

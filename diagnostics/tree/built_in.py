@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from diagnostics.causes import registry
-from diagnostics.causes.branches import BRANCHES
+from diagnostics.causes.registry import BRANCHES
 from diagnostics.contract.causes import AnyCause, Branch
 from diagnostics.tree.model import Gate, Leaf, Node, Rule, Tree, leaves
 

@@ -355,8 +355,8 @@ def _program_order(expected: Call, got: Call, before: list[Call]) -> Explanation
         return Explanation("drop", "within", missed, (support("past that line"),))
     if order == 0:
         return None
-    if loop_exit.for_one_rank(got, expected):
-        return Explanation("insert", "within", (got,), (position("source one rank"),))
+    if (alone := _for_one_rank(got, expected)) is not None:
+        return alone
     if expected.wire.op == got.wire.op:
         return Explanation("change", "within", (expected, got), (support("branches of a function"),))
     if replaces(expected, got):
@@ -366,12 +366,19 @@ def _program_order(expected: Call, got: Call, before: list[Call]) -> Explanation
     return Explanation("insert", "within", (got,), (support("peers past that line"),))
 
 
+def _for_one_rank(got: Call, expected: Call, *, again: bool = False) -> Explanation | None:
+    """Explain a call that the program's text gives to one rank."""
+    if not loop_exit.for_one_rank(got, expected, again=again):
+        return None
+    return Explanation("insert", "within", (got,), (position("source one rank"),))
+
+
 def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
     """Explain two calls of which no history is known, where the program's text has a loop around one of them."""
     if loop_exit.source_branches(expected, got):
         return _what_meets(expected, got, "source branches")
-    if loop_exit.for_one_rank(got, expected, again=True):
-        return Explanation("insert", "within", (got,), (position("source one rank"),))
+    if (alone := _for_one_rank(got, expected, again=True)) is not None:
+        return alone
     for drop, call, loop_call in ((False, got, expected), (True, expected, got)):
         term = loop_exit.by_text(call, [loop_call])
         if term is None:

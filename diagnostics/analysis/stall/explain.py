@@ -18,14 +18,6 @@ from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Line
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall import blameless, circular, endings, late
-from diagnostics.analysis.stall.blameless import (
-    NeverCompletes,
-    RootDiffers,
-    SizesDiffer,
-    Startup,
-    StartupFailed,
-    sizes_differ,
-)
 from diagnostics.analysis.stall.circular import CircularWait, GroupOrder, PointToPoint
 from diagnostics.analysis.stall.departure import Departure, EndedInRound, MoreCalls, departure
 from diagnostics.analysis.stall.endings import DdpUnused, FirstEndings, Missing
@@ -105,12 +97,12 @@ class Stall(Struct):
     job: JobState
     divergences: tuple[Divergence, ...] = ()
     """The earliest one, and those of groups that it cannot have touched."""
-    sizes: SizesDiffer | None = None
+    sizes: blameless.SizesDiffer | None = None
     watchdog: WatchdogCase | None = None
     transfer: UnrecordedTransfer | None = None
     stacks: DifferentCollectives | HostOutside | None = None
     """Only where nothing else explains the waiting."""
-    roots_differ: tuple[RootDiffers, ...] = ()
+    roots_differ: tuple[blameless.RootDiffers, ...] = ()
     ddp_unused: DdpUnused | None = None
     endings: tuple[FirstEndings, ...] = ()
     departure: Departure | None = None
@@ -120,8 +112,8 @@ class Stall(Struct):
     device: DeviceStall | None = None
     host: HostStall | None = None
     ahead: RanAhead | None = None
-    never_complete: tuple[NeverCompletes, ...] = ()
-    startup: Startup | StartupFailed | None = None
+    never_complete: tuple[blameless.NeverCompletes, ...] = ()
+    startup: blameless.Startup | blameless.StartupFailed | None = None
     straggler: Straggler | None = None
 
     @property
@@ -136,7 +128,7 @@ class Stall(Struct):
             or (self.transfer and self.transfer.world_known)
             or isinstance(self.stacks, HostOutside)
             or (self.missing and self.missing.abort)
-            or isinstance(self.startup, StartupFailed)
+            or isinstance(self.startup, blameless.StartupFailed)
             or (self.startup and self.startup.stuck)
         )
 
@@ -226,7 +218,7 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
     stall = Stall(
         job,
         divergences=tuple(divergences),
-        sizes=None if any(case.culprits for case in divergences) else sizes_differ(job),
+        sizes=None if any(case.culprits for case in divergences) else blameless.sizes_differ(job),
         watchdog=watchdog_case(job),
         transfer=None if circular_waits or not stands else unrecorded_transfer(job),
         roots_differ=tuple(blameless.roots_differ(job)),

@@ -78,14 +78,15 @@ def _does(dump: Stacks | None, observed: Observation) -> Standing:
     """Return what a rank does outside, by its stack, else by what the kernel and its CPU time tell."""
     at = activity.doing(dump, observed.last.time_s) if dump is not None else activity.NOWHERE
     if observed.stopped:
-        return Standing("stopped", "stopped by a signal (SIGSTOP, Ctrl-Z) or a debugger", at.frame)
+        return Standing("stopped", activity.said("stopped"), at.frame)
     if at.doing not in {"unknown", "user code", "collective"}:
         return at
     if observed.busy:
-        return Standing("computing", "computing", at.frame)
+        return Standing("computing", activity.said("computing"), at.frame)
     if (blocked := blocking_calls.kernel(observed.last.wchan)) is not None:
         return Standing(*blocked, at.frame)
-    return replace(at, words=f"blocked in the kernel ({observed.last.wchan})", aside="") if observed.last.wchan else at
+    wchan = observed.last.wchan
+    return replace(at, words=activity.said("in_kernel", wchan=wchan), aside="") if wchan else at
 
 
 _FUNCTIONS = {"recv": "recv", "send": "send", "irecv": "recv", "isend": "send", "batch_isend_irecv": "batch"}

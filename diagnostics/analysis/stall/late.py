@@ -4,7 +4,6 @@ from collections import defaultdict
 from contextlib import suppress
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Operation
@@ -121,7 +120,7 @@ def late_hosts(job: JobState) -> HostStall | RanAhead | None:
     beat = job.evidence.run.heartbeats.get(first) if job.evidence.run is not None else None
     in_data = beat is not None and beat.region == "data"
     if in_data and standing.frame is not None and standing.doing != "data loader":
-        standing = replace(standing, doing="data loader", words=f"in the data loader, {standing.words}")
+        standing = standing.in_loader
     file, issued = stacks[first].file if first in stacks else "", line.issued if line is not None else 0
     failed = tuple(rank for rank in idle if rank in job.endings and job.endings[rank].kind == "failed")
     hidden, last = all(map(job.may_be_unrecorded, idle)), job.survey.ranks[first].last

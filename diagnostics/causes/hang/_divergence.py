@@ -16,7 +16,7 @@ from diagnostics.causes.hang._parts import RECORD
 from diagnostics.causes.hang._unconfirmed import Otherwise, unconfirmed
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where
-from diagnostics.contract.formatting import Phrase, counted, filled, verb
+from diagnostics.contract.formatting import Phrase, filled
 from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import shortened
@@ -41,6 +41,7 @@ class Reading(Struct, frozen=True):
 
 
 def _at(divergence: Divergence) -> str:
+    """`position 3 of group default_pg`; a position of 0 is not known."""
     group = f" of group {divergence.key.label}" if divergence.key.label else ""
     return f"position {divergence.position}{group}" if divergence.position else str(TEXTS.phrase("lines"))
 
@@ -78,11 +79,6 @@ class Disagreement(Struct, frozen=True):
             return self.divergence.peers
         return tuple(rank for rank in self.divergence.vote.present if rank not in self.minority)
 
-    @property
-    def at(self) -> str:
-        """`position 3 of group default_pg`; a position of 0 is not known."""
-        return _at(self.divergence)
-
     def filled(self, texts: Texts, row: str, **more: object) -> str:
         """Fill the two sides into a phrase.
 
@@ -105,7 +101,7 @@ class Disagreement(Struct, frozen=True):
             "theirs_at": majority.cited(),
             "theirs_place": majority.place,
             "first": self.calls[0].cited() + (f" and {others} more" if others else ""),
-            "at": self.at,
+            "at": _at(self.divergence),
         }
         text = texts.phrase(row).text
         return filled(text if self.others else text.replace("{rest}", "the others"), parts | more)
@@ -135,7 +131,7 @@ class Disagreement(Struct, frozen=True):
             printed=shortened(self.payload_text.strip(), 80),
             culprits=len(divergence.culprits),
             present=len(vote.present),
-            at=self.at,
+            at=_at(self.divergence),
         )
         summary = f"{summary} {shown.summary}" if shown.summary else summary
         return replace(shown, summary=summary, remedies=tuple(dict.fromkeys(self.reading.remedies(self))))
@@ -158,19 +154,9 @@ def _in_the_loop_or_behind(facts: Disagreement) -> str:
     )
 
 
-def call_everywhere(call: str, place: str) -> Remedy:
-    """Return how to fix a call that only some ranks leave out."""
-    return TEXTS.remedy("call_everywhere", call=call, place=place)
-
-
-def call_unconditionally(call: str, place: str) -> Remedy:
-    """Return how to fix a call that only some ranks make."""
-    return TEXTS.remedy("call_unconditionally", call=call, place=place)
-
-
-def run_equally_often(place: str) -> Remedy:
-    """Return how to fix a loop that some ranks leave early."""
-    return TEXTS.remedy("run_equally_often", place=place)
+def fix_call(call: Call, *, added: bool = False) -> Remedy:
+    """Return how to fix a call that only some ranks leave out, or (`added`) that only some make."""
+    return TEXTS.remedy("call_unconditionally" if added else "call_everywhere", call=call.text, place=call.place)
 
 
 def disagreements(stall: Stall, reading: Reading) -> list[Finding]:
@@ -226,8 +212,7 @@ def _contradicted(stall: Stall, reading: Reading) -> Finding | None:
     if not stall.divergences or set(reading.kinds) & set(kinds_of(stall.divergences[0])):
         return None
     divergence = stall.divergences[0]
-    minority, majority = divergence.minority, divergence.majority
-    at = _at(divergence)
+    minority, majority, at = divergence.minority, divergence.majority, _at(divergence)
     same = majority.wire.op == minority.wire.op
     row = "not_this" if same or "not_this_either" not in reading.texts else "not_this_either"
     reason = reading.texts.phrase(row, why=_because(divergence.explanation.terms[0]), at=at, op=majority.wire.op)
@@ -237,9 +222,7 @@ def _contradicted(stall: Stall, reading: Reading) -> Finding | None:
 
 def _because(term: Term) -> str:
     """Return one clause about the decisive evidence."""
-    text = _BECAUSE.get(term.name, _BECAUSE["any call"])
-    agree = verb(range(term.count), "agrees", "agree")
-    return text.format(count=term.count, calls=counted(term.count, "call"), agree=agree)
+    return filled(_BECAUSE.get(term.name, _BECAUSE["any call"]), {"count": term.count})
 
 
 def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading, payload_text: str) -> Finding:

@@ -1,17 +1,18 @@
-"""What the four causes of ranks that ended first share: who ended and who waited, or why it is not confirmed."""
+"""What the causes of ranks that ended first share: who ended and who waited or made more calls, or why it is open."""
 
 from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.stall.endings import FirstEndings, line
+from diagnostics.analysis.stall.departure import MoreCalls
+from diagnostics.analysis.stall.endings import FirstEndings, ended_in_order, line
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, undecidable
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Finding, Remedy, Text, Where, worded
+from diagnostics.contract.findings import Facts, Finding, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import Phrase, file_name
 from diagnostics.evidence.endings import UNNAMED, Ending, Kind, first_is_unknown
 
@@ -70,7 +71,7 @@ class Ended(Struct, frozen=True):
         return filled(changes.get(detail, changes[""]), self.first.what, finding.where)
 
 
-def filled(change: Change, what: str, where: tuple[Where, ...]) -> Remedy:
+def filled(change: Change, what: str | Phrase, where: tuple[Where, ...]) -> Remedy:
     """Fill in a change; see `Change`."""
     at = f"{where[0].file}:{where[0].line}" if where else ""
     parts = {
@@ -106,6 +107,24 @@ def confirmed(stall: Stall, case: FirstEndings, words: Callable[..., Text], conf
         victims=case.victims,
         step=job.step_of(case.endings[0].rank) if step is None and last else step,
         where=(*shown, *((gave_up_at,) if gave_up_at and beside else ())),
+    )
+
+
+def more_calls(stall: Stall, case: MoreCalls, facts: Facts, confidence: float) -> Finding:
+    """Return the finding about ranks that made more calls than others, which ended in order."""
+    first, there, exited = case.extra[0], case.there, ended_in_order(stall.endings)
+    last = _parts.says("made_last" if case.agreeing else "ended_after", call=there)
+    return _parts.confirmed(
+        stall.job,
+        facts,
+        confidence,
+        at=first,
+        seen={case.ranks[0]: _parts.says("call_is", call=first), case.ended[0]: last},
+        evidence=[end.evidence for end in (exited.endings[:6] if exited else ())],
+        ranks=case.ranks,
+        victims=case.ended,
+        step=first.step,
+        where=(*_parts.where(case.ranks[0], first), *_parts.where(case.ended[0], there, last)),
     )
 
 

@@ -3,13 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.printed import RECORDER as PRINTED
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.last_seen import LastSeen
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.causes.declared import Texts
-from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Where
+from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Text, Where, worded
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Frame, LogFact
@@ -20,6 +22,8 @@ says = Texts(__file__).phrase
 """Says what a rank does, or what its record shows, by a row of the YAML file beside."""
 RECORD = says("record")
 """What records the calls of all ranks."""
+ASSUMED_CONFIDENCE = 0.65
+"""At most, of a finding that holds only if ranks without a dump are not in a group whose members no file names."""
 
 
 def where(rank: int | None, place: Call | Frame | None, does: str | Phrase | None = None) -> tuple[Where, ...]:
@@ -105,3 +109,17 @@ def surest(findings: list[Finding]) -> list[Finding]:
         if finding.ranks not in best or finding.confidence > best[finding.ranks].confidence:
             best[finding.ranks] = finding
     return [*best.values()]
+
+
+def assuming(job: JobState, finding: Finding) -> Finding:
+    """Return the finding, with less confidence where the members of its group are assumed."""
+    ranks = tuple(sorted(job.waits.assumed))
+    if not ranks or finding.status != "confirmed":
+        return finding
+    facts = worded(_with_proviso, facts=finding.facts, ranks=ranks)
+    return replace(finding, confidence=min(finding.confidence, ASSUMED_CONFIDENCE), facts=facts)
+
+
+def _with_proviso(finding: Finding, facts: Facts, ranks: tuple[int, ...]) -> Text:
+    text = facts.text(finding)
+    return replace(text, summary=f"{text.summary} {says('proviso', ranks=ranks)}")

@@ -1,12 +1,29 @@
-"""Ranks in different collectives by their stacks alone, which leaves three causes open."""
+"""What stacks show: what a rank's host does and how to fix it, and ranks in different collectives."""
+
+from typing import Literal
 
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.stack_evidence import DifferentCollectives, InCollective
 from diagnostics.causes.declared import Texts
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding
-from diagnostics.contract.formatting import file_name
+from diagnostics.contract.formatting import Phrase, file_name
+from diagnostics.evidence.stacks.activity import Doing, Standing
 
 _TEXTS = Texts(__file__)
+_FIXES: dict[Doing | Literal["other"], str] = table_beside(__file__)["fixes"]
+
+
+def fix(at: Standing, look: Phrase | str = _FIXES["other"]) -> str:
+    """Return what to change. `look` is used when the stack does not show what the host does."""
+    return str(_FIXES.get(at.doing, look)) + (f" ({at.frame.file}:{at.frame.line})" if at.frame else "")
+
+
+def doing(at: Standing, explained: bool = False) -> str:
+    """Return a text such as `waiting for a queue (loader.py:7 in get)`; in a sentence `explained`."""
+    frame = at.frame
+    words = f"{at.words}, {at.aside}" if explained and at.aside else str(at.words)
+    return words + (f" ({file_name(frame.file)}:{frame.line} in {frame.function})" if frame else "")
 
 
 def described(place: InCollective) -> str:
@@ -16,7 +33,7 @@ def described(place: InCollective) -> str:
 
 
 def findings(stall: Stall) -> list[Finding]:
-    """Return why this cause is open, where stacks show two collectives."""
+    """Return why this cause is open, where stacks show two collectives, which leaves three causes open."""
     case = stall.stacks
     if not isinstance(case, DifferentCollectives):
         return []

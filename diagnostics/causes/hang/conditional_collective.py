@@ -8,8 +8,7 @@ from diagnostics.analysis.stall.watchdog import WatchdogGap
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _divergence, _parts, _stacks, _watchdog
 from diagnostics.causes.hang._divergence import Disagreement, Reading
-from diagnostics.causes.hang._more_calls import more_calls
-from diagnostics.causes.hang._proviso import assuming
+from diagnostics.causes.hang._endings import more_calls
 from diagnostics.contract.findings import Finding, Remedy, Worded
 
 _TEXTS = Texts(__file__)
@@ -26,12 +25,11 @@ def _summary(facts: Disagreement) -> str:
 
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
-    call = facts.calls[0]
-    fix = _divergence.call_unconditionally if facts.kind == "added" else _divergence.call_everywhere
-    remedies: tuple[Remedy, ...] = (fix(call.text, call.place),)
-    if facts.divergence.explanation.alternatives:  # The line may also stand behind the loop.
-        remedies += (_divergence.run_equally_often(facts.divergence.majority.place),)
-    return remedies
+    fix, divergence = _divergence.fix_call(facts.calls[0], added=facts.kind == "added"), facts.divergence
+    if not divergence.explanation.alternatives:
+        return (fix,)
+    # The line may also stand behind the loop.
+    return fix, _divergence.TEXTS.remedy("run_equally_often", place=divergence.majority.place)
 
 
 READING = Reading(_TEXTS, ("left_out", "added"), _remedies, _summary)
@@ -46,7 +44,7 @@ def _more(case: MoreCalls) -> Worded:
         said.append("pending")
     first, more = case.extra[0], len(case.extra)
     others = f" and {more - 1} more" if more > 1 else ""
-    fix = _divergence.call_unconditionally(first.text, first.place)
+    fix = _divergence.fix_call(first, added=True)
     them = "it" if more == 1 else "them"
     return _TEXTS.facts(said, case=case, first=first, others=others, more=more, them=them, fix=fix)
 
@@ -62,7 +60,7 @@ def decide(stall: Stall) -> list[Finding]:
         findings.append(_watchdog.confirmed(case, _TEXTS.facts(**_watchdog.figures(case))))
     calls = [_missed(stall, wait) for wait in stall.circular if isinstance(wait, MissedCall)]
     calls += [_ahead(stall, stall.ahead)] if stall.ahead is not None else []
-    findings += [assuming(stall.job, finding) for finding in calls]
+    findings += [_parts.assuming(stall.job, finding) for finding in calls]
     if isinstance(more := stall.departure, MoreCalls) and more.kind == "added":
         confidence = _MORE_BY_CHANCE_CONFIDENCE if more.by_chance else _MORE_CONFIDENCE
         confidence = _MORE_AGREEING_CONFIDENCE if more.agreeing else confidence
@@ -84,7 +82,7 @@ def _missed(stall: Stall, case: MissedCall) -> Finding:
         _TEXTS.facts(
             ("missed",) if few else ("missed", "tie" if case.majority == 0 else "few"),
             case=case,
-            fix=_divergence.call_everywhere(there.text, there.place),
+            fix=_divergence.fix_call(there),
         ),
         _MISSED_CONFIDENCE if few else _MISSED_BY_MOST_CONFIDENCE,
         at=there,

@@ -4,7 +4,6 @@ from diagnostics.analysis.stall.circular import GroupOrder
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._proviso import assuming
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import Finding, Where
 from diagnostics.contract.formatting import Phrase
@@ -16,8 +15,8 @@ _CONFIDENCE = 0.9
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide from the cycles of the wait-for graph that hold collectives of more than one group."""
-    findings = [assuming(stall.job, _finding(stall, wait)) for wait in stall.circular if isinstance(wait, GroupOrder)]
-    return findings or [unconfirmed(stall)]
+    findings = [_finding(stall, wait) for wait in stall.circular if isinstance(wait, GroupOrder)]
+    return [_parts.assuming(stall.job, finding) for finding in findings] or [unconfirmed(stall)]
 
 
 def _finding(stall: Stall, case: GroupOrder) -> Finding:

@@ -6,9 +6,8 @@ from diagnostics.analysis.stall.late import HostStall
 from diagnostics.analysis.stall.stack_evidence import HostOutside
 from diagnostics.analysis.stall.watchdog import WatchdogGap
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.causes.hang import _parts, _stacks, _watchdog
-from diagnostics.causes.hang._host import doing, fix
-from diagnostics.causes.hang._proviso import assuming
+from diagnostics.causes.hang import _parts, _watchdog
+from diagnostics.causes.hang._stacks import described, doing, fix
 from diagnostics.causes.hang._unconfirmed import left_open, unconfirmed
 from diagnostics.contract.findings import EvidenceItem, Finding, Worded
 
@@ -44,7 +43,7 @@ def _host_outside(case: HostOutside) -> Worded:
     return _TEXTS.facts(
         ("outside", "working") if case.working else "outside",
         case=case,
-        place=_stacks.described(place),
+        place=described(place),
         op=place.op,
         waited=_TEXTS.phrase("waited", case=case) if case.blocked_s >= STALL_S else "",
         doing=doing(first, explained=True),
@@ -61,7 +60,7 @@ def decide(stall: Stall) -> list[Finding]:
     if isinstance(stall.stacks, HostOutside):
         findings.append(_outside(stall.stacks))
     if stall.host is not None:
-        findings.append(assuming(stall.job, _finding(stall, stall.host)))
+        findings.append(_parts.assuming(stall.job, _finding(stall, stall.host)))
     return findings or [unconfirmed(stall, _MISSING, silent=True, otherwise=_otherwise)]
 
 
@@ -112,7 +111,7 @@ def _outside(case: HostOutside) -> Finding:
         EvidenceItem("stacks", case.files[rank], _parts.says("of_rank", rank=rank, what=doing(at)))
         for rank, at in case.standings.items()
     ]
-    stands_in = _TEXTS.phrase("stands_in", rank=waiting, place=_stacks.described(place))
+    stands_in = _TEXTS.phrase("stands_in", rank=waiting, place=described(place))
     waits = EvidenceItem(place.kind, place.file, stands_in, place.line)
     return Finding(
         status="confirmed",

@@ -8,6 +8,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings, _parts
 from diagnostics.causes.hang._endings import HOST_MEMORY, Ended, changes_beside
 from diagnostics.contract.findings import Finding, Text, worded
+from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.endings import is_fault
 
 _TEXTS = Texts(__file__)
@@ -24,7 +25,7 @@ def _text(finding: Finding, ended: Ended) -> Text:
     return ended.text(finding, how, (ended.remedy(finding, CHANGES, detail),))
 
 
-def _aborted_text(finding: Finding, missing: Missing, what: str, world: int) -> Text:
+def _aborted_text(finding: Finding, missing: Missing, what: str | Phrase, world: int) -> Text:
     text = _TEXTS(finding, "aborted", what=what, waiting=missing.waiting, world=world)
     return replace(text, remedies=(_endings.filled(CHANGES[""], what, ()),))
 

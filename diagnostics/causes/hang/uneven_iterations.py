@@ -6,8 +6,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _divergence, _parts, _stacks
 from diagnostics.causes.hang._divergence import Disagreement, Reading
-from diagnostics.causes.hang._endings import LAUNCHER_LOG
-from diagnostics.causes.hang._more_calls import more_calls
+from diagnostics.causes.hang._endings import LAUNCHER_LOG, more_calls
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open
 from diagnostics.contract.findings import Finding, Remedy
 
@@ -32,13 +31,13 @@ def _summary(facts: Disagreement) -> str:
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
     divergence, explanation = facts.divergence, facts.divergence.explanation
-    remedies = [_divergence.run_equally_often(divergence.majority.place)]
+    remedies = [_divergence.TEXTS.remedy("run_equally_often", place=divergence.majority.place)]
     kinds = {divergence.kind, *explanation.alternatives}
     if "added" in kinds:
-        remedies.append(_divergence.call_unconditionally(divergence.minority.text, divergence.minority.place))
+        remedies.append(_divergence.fix_call(divergence.minority, added=True))
     if "left_out" in kinds:
         call = explanation.calls[0] if divergence.kind == "left_out" else divergence.majority
-        remedies.append(_divergence.call_everywhere(call.text, call.place))
+        remedies.append(_divergence.fix_call(call))
     return tuple(remedies)
 
 

@@ -9,7 +9,7 @@ from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory, Prediction
 from diagnostics.causes.declared import Texts
 from diagnostics.contract.findings import Cost, EvidenceItem, Facts, Finding, Where
-from diagnostics.contract.formatting import Phrase, bytes_text, ranks_spoken
+from diagnostics.contract.formatting import Phrase, bytes_text, file_name, ranks_spoken
 from diagnostics.evidence.model import Frame
 
 ALMOST_ALL = 0.9
@@ -22,16 +22,6 @@ LEAST_SHARE = 0.02
 UNITS_IN_USE = 2
 """Units that are gathered at once with prefetch: the one in use and the next."""
 TEXTS = Texts(__file__)
-
-
-def absent(said: str, **figures: object) -> Finding:
-    """Return that there is nothing of what the cause is about, by its row in `_shared.yaml`."""
-    return TEXTS.ruled_out(said, **figures)
-
-
-def unsharded(job: JobMemory) -> Finding:
-    """Return that the strategy shards nothing."""
-    return absent("unsharded", strategy=job.size.strategy)
 
 
 def not_recorded(job: JobMemory, what: str, **figures: object) -> Finding:
@@ -78,7 +68,7 @@ def spot(site: Frame | None, at_head: bool) -> str:
     """` at sharded.py:54`; where the line is only the function's head, ` in log_norms (sharded.py:50)`."""
     if site is None:
         return ""
-    name = site.file.replace("\\", "/").rpartition("/")[2]
+    name = file_name(site.file)
     if not at_head:
         return f" at {name}:{site.line}"
     return f" in {name}" if site.function == "<module>" else f" in {site.function} ({name}:{site.line})"

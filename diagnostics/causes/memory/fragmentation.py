@@ -61,7 +61,7 @@ def decide(job: JobMemory) -> Finding:
     ]
     records += _of_recordings(job)
     if not records:
-        return shared.absent("on_cpu") if job.on_cpu else shared.not_recorded(job, "allocator")
+        return shared.TEXTS.ruled_out("on_cpu") if job.on_cpu else shared.not_recorded(job, "allocator")
     guilty = [record for record in records if record.is_cause]
     worst = max(guilty or records, key=lambda record: record.unused_bytes)
     if not guilty:

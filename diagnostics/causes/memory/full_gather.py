@@ -69,7 +69,7 @@ def decide(job: JobMemory) -> Finding:
     if largest is not None and whole:
         return _part(largest, whole)
     if job.size.shards == 1:
-        return shared.unsharded(job)
+        return shared.TEXTS.ruled_out("unsharded", strategy=job.size.strategy)
     if largest is not None and largest.full_bytes < shared.ALMOST_ALL * job.least_bytes():
         return _part(largest, job.least_bytes(), is_least=True)
     traffic = [record for rank in job.ranks.values() for record in (rank.trace, rank.flight, rank.ring)]
@@ -77,7 +77,7 @@ def decide(job: JobMemory) -> Finding:
         said = "one_unit" if largest is not None and largest.kind == "unit" else "no_size"
         return _TEXTS.undecided([said, "open"], size=Bytes(largest.full_bytes if largest is not None else 0))
     if any(rank.trace or rank.flight for rank in job.ranks.values()):
-        return shared.absent("no_gather")
+        return shared.TEXTS.ruled_out("no_gather")
     return shared.not_recorded(job, "collectives")
 
 

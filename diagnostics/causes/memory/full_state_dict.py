@@ -68,9 +68,9 @@ def decide(job: JobMemory) -> Finding:
             evidence=(item, *shared.peak_items(job)),
         )
     if job.size.shards == 1:
-        return shared.unsharded(job)
+        return shared.TEXTS.ruled_out("unsharded", strategy=job.size.strategy)
     if any(rank.trace or rank.flight for rank in job.ranks.values()):
-        return shared.absent("no_state_dict")
+        return shared.TEXTS.ruled_out("no_state_dict")
     return shared.not_recorded(job, "collectives")
 
 

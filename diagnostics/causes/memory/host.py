@@ -33,7 +33,7 @@ def decide(stall: Stall) -> Finding:
         facts=_TEXTS.facts(
             [*(["worker"] if workers else _HOST[guilty[0].detail]), "less"],
             who=ranks or _TEXTS.phrase("process"),
-            what=guilty[0].what.rstrip("."),
+            what=str(guilty[0].what).rstrip("."),
             limit=f" of {limits[0].fields['limit']}" if limits else "",
         ),
         confidence=0.9 if workers or UNNAMED in ends else 0.95,

@@ -22,7 +22,7 @@ def decide(job: JobMemory) -> Finding:
     if traits.keeps_gathered:
         return _TEXTS.ruled_out("by_definition", name=traits.name, frees=traits.needs_less_memory or "")
     if job.size.shards == 1:
-        return shared.unsharded(job)
+        return shared.TEXTS.ruled_out("unsharded", strategy=job.size.strategy)
     if finding := _by_trace(job, traces) or _roots(job, traces):
         return finding
     if not traces:
@@ -38,7 +38,7 @@ def decide(job: JobMemory) -> Finding:
         only_root = all(len(trace.units) < 2 for trace in traces.values())
         return _TEXTS.ruled_out("only_root" if only_root else "freed", most=most)
     if any(rank.trace for rank in all_ranks) and not any(rank.unit_gathers(job.is_sharded) for rank in all_ranks):
-        return shared.absent("no_unit")
+        return shared.TEXTS.ruled_out("no_unit")
     if declared is True:
         return _TEXTS.ruled_out("configured")
     return shared.not_recorded(job, "units")

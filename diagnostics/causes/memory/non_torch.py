@@ -45,7 +45,7 @@ def decide(job: JobMemory) -> Finding:
             evidence=(record.item,),
         )
     if job.on_cpu:
-        return shared.absent("on_cpu")
+        return shared.TEXTS.ruled_out("on_cpu")
     last = [rank.steps[-1].peak_reserved_bytes or 0 for rank in job.ranks.values() if rank.steps]
     used = [device.peak_bytes for node in job.nodes.values() for device in node.devices.values()]
     if not any(last) or not used:

@@ -69,7 +69,7 @@ def decide(job: JobMemory) -> Finding:
     flights = [rank.flight for rank in job.ranks.values() if rank.flight is not None]
     flights = [flight for flight in flights if all(call.kind != "unknown" for call in flight.gathers)]
     if flights or any(rank.ring or rank.trace for rank in job.ranks.values()):
-        return shared.absent("no_other_gather")
+        return shared.TEXTS.ruled_out("no_other_gather")
     return shared.not_recorded(job, "callers")
 
 

@@ -6,6 +6,7 @@ from diagnostics.analysis.node_health import node_health
 from diagnostics.analysis.observations import observations
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
+from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.stacks.activity import doing
 
@@ -22,7 +23,7 @@ class Waits(Struct, frozen=True):
     """Rank -> seconds in state D up to the last look (0 = only its stack shows it), and the file that shows it."""
     looked: bool
     """Whether anybody looked at the state of the ranks' main threads."""
-    doing: str
+    doing: str | Phrase
     """What such a rank does, where a stack shows it."""
 
 
@@ -36,7 +37,7 @@ def waits(evidence: Evidence) -> Waits:
     last = {dump.rank: (dump, doing(dump)) for dump in evidence.stacks if dump.rank is not None}
     standing = {rank: at for rank, (_, at) in last.items() if at.doing == "file I/O" and (lines or rank in ranks)}
     ranks = {rank: (0.0, last[rank][0].file) for rank in standing} | ranks
-    place = next((f"{at.words} at {at.frame.file}:{at.frame.line}" for at in standing.values() if at.frame), "")
+    place = next((_TEXTS.phrase("doing", at=at) for at in standing.values() if at.frame), "")
     return Waits(lines, ranks, bool(seen) or any(node.ranks for node in nodes), place)
 
 

@@ -10,8 +10,10 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diagnostics.contract.files import table_beside
+from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.model import Frame, Stacks, Thread
 from diagnostics.evidence.stacks import blocking_calls
 from diagnostics.evidence.stacks.blocking_calls import CALLS, LOCK, MAKERS, METHODS, QUICK, QUICK_METHODS, Kind
@@ -23,7 +25,7 @@ class Waiting(Struct, frozen=True):
     """What a line waits for."""
 
     kind: Kind
-    words: str
+    words: Phrase
     """`waiting for a lock`"""
     call: str
     """`fcntl.flock()`, `with guard`"""
@@ -212,18 +214,32 @@ class Standing(Struct, frozen=True):
     """Where a rank's host stands."""
 
     doing: Doing
-    words: str
+    words: Phrase
     """`waiting for a lock: fcntl.flock()`; without the place."""
     frame: Frame | None
     """The user's line."""
     aside: str = ""
     """What else this may be, for sentences: a clause behind `words`."""
 
+    @property
+    def in_loader(self) -> "Standing":
+        """The same within the data loader."""
+        return replace(self, doing="data loader", words=said("in_loader", what=self.words))
+
 
 _TABLE: dict[str, Any] = table_beside(__file__)
-_WORDS: dict[Doing, str] = _TABLE["words"]
-_RULES = tuple((rule["kind"], rule.get("words", ""), re.compile("".join(rule["pattern"]))) for rule in _TABLE["rules"])
-NOWHERE = Standing("unknown", _WORDS["unknown"], None)
+
+
+def said(row: str, **figures: object) -> Phrase:
+    """Return what a host does, by a row of `words`, of which the report makes the words."""
+    return Phrase(row, _TABLE["words"][row], figures)
+
+
+_RULES = tuple(
+    (rule["kind"], Phrase(rule["kind"], rule["words"], {}), re.compile("".join(rule["pattern"])))
+    for rule in ({"words": _TABLE["words"][rule["kind"]]} | rule for rule in _TABLE["rules"])
+)
+NOWHERE = Standing("unknown", said("unknown"), None)
 _LOADER = re.compile(r"torch/utils/data/(?:dataloader|_utils/)")
 _LOOK = 12
 """Innermost frames that say what the thread is about; the training loop lies outside of them."""
@@ -243,26 +259,26 @@ def doing(stacks: Stacks, taken_s: float | None = None) -> Standing:
     python = [frame for frame in thread.frames if not is_native(frame)]
     # Library frames inside the user's innermost one, whose own name says nothing: any may be called `read`.
     inner = [_place(frame) for frame in takewhile(lambda frame: not (frame.line and is_users(frame)), python[:_LOOK])]
-    rules = ((kind, words or _WORDS[kind]) for kind, words, rule in _RULES if any(map(rule.search, inner)))
-    finding: tuple[Doing, str] | None = next(rules, None)
+    finding: tuple[Doing, Phrase] | None = next(((k, w) for k, w, rule in _RULES if any(map(rule.search, inner))), None)
     in_loader = any(_LOADER.search(_place(frame)) for frame in python[:_LOOK])
     if finding is None or (in_loader and finding[0] != "data loader"):
         finding = _by_call(thread, python, stacks.time_s or taken_s) or finding
-    kind, words = finding or ("user code", _WORDS["user code"])
-    if in_loader and kind != "data loader":  # Without workers the user's dataset runs in the main thread.
-        words = f"{_WORDS['data loader']}{f', {words}' if finding else ''}"
-        kind = "data loader"
-    return Standing(kind, words, frame, _TABLE["asides"].get(kind, ""))
+    if in_loader and finding is None:
+        finding = "data loader", said("data loader")
+    kind, words = finding or ("user code", said("user code"))
+    at = Standing(kind, words, frame, "" if in_loader else _TABLE["asides"].get(kind, ""))
+    # Without workers the user's dataset runs in the main thread.
+    return at.in_loader if in_loader and kind != "data loader" else at
 
 
-def _by_call(thread: Thread, python: list[Frame], taken_s: float | None) -> tuple[Doing, str] | None:
+def _by_call(thread: Thread, python: list[Frame], taken_s: float | None) -> tuple[Doing, Phrase] | None:
     """Return the call into C that the innermost frame is in: by C's frames, else by the source line."""
     native = list(takewhile(is_native, thread.frames))
     calls = [blocks for frame in native if (blocks := blocking_calls.native(frame.function)) is not None]
     if calls:
         return calls[-1]
     line = waiting(python[0], taken_s) if python and not native else None
-    return (line.kind, f"{line.words}: {line.call}") if line is not None else None
+    return (line.kind, said("in_call", what=line.words, call=line.call)) if line is not None else None
 
 
 def _place(frame: Frame) -> str:

@@ -4,13 +4,14 @@ import re
 from typing import Any, Literal
 
 from diagnostics.contract.files import table_beside
+from diagnostics.contract.formatting import Phrase
 
 Kind = Literal["lock", "file I/O", "process", "network", "sleep", "device"]
-Blocks = tuple[Kind, str]
+Blocks = tuple[Kind, Phrase]
 """What a call may block in, and how that is said: `("lock", "waiting for a lock")`."""
 
 _TABLE: dict[str, Any] = table_beside(__file__)
-_BLOCKS: dict[str, Blocks] = {name: (kind, words) for name, (kind, words) in _TABLE["blocks"].items()}
+_BLOCKS: dict[str, Blocks] = {name: (kind, Phrase(name, words, {})) for name, (kind, words) in _TABLE["blocks"].items()}
 
 
 def _by_name(names: dict[str, list[str]]) -> dict[str, Blocks]:

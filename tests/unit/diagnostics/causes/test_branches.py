@@ -1,6 +1,6 @@
 """The gates of the built-in trees: each lies below the one that the part of its id before the last dot names."""
 
-from diagnostics.causes.branches import BRANCHES
+from diagnostics.causes.registry import BRANCHES
 
 
 def test_a_gate_lies_below_the_one_that_its_id_names() -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.causes.branches import BRANCHES
-from diagnostics.causes.registry import built_in, collect
+from diagnostics.causes.registry import BRANCHES, built_in, collect
 from diagnostics.contract.causes import AnyCause
 from diagnostics.diagnose import diagnose
 from tests.faults.truth import ROOT, TRUTH

@@ -299,7 +299,8 @@ def test_an_ending_holds_what_its_record_says() -> None:
     assert (ending.rank, ending.kind, ending.frames, ending.time_s, ending.step) == (2, "lost_peer", C10D, 5.0, 3)
     assert (ending.region, ending.exit_code, ending.type) == ("backward", 1, "RuntimeError")
     assert ending.connection_closed and ending.victim and not ending.by_itself and not ending.gone
-    assert ending.evidence == EvidenceItem("error", "e.json", f"rank 2: {ending.what}", None)
+    shown = ending.evidence
+    assert (shown.kind, shown.file, str(shown.detail)) == ("error", "e.json", f"rank 2: {ending.what}")
     assert of_error(error(type="KeyError"), UNNAMED).evidence.detail == "KeyError"
     timeout = of_error(error(type="DistStoreError", message="Timed out after 9 seconds waiting for clients."), 2)
     assert (timeout.kind, timeout.connection_closed) == ("timed_out", False)

@@ -15,8 +15,9 @@ from diagnostics.causes.hang import (
     uneven_iterations,
     unused_parameters,
 )
-from diagnostics.causes.hang._divergence import Reading, call_everywhere, call_unconditionally
+from diagnostics.causes.hang._divergence import Reading, fix_call
 from diagnostics.contract.files import table_beside
+from tests.unit.diagnostics.analysis.calls import call
 
 BECAUSE = table_beside(_divergence.__file__)["because"]
 READINGS = [
@@ -46,11 +47,12 @@ def test_why_it_is_not_this_cause_can_be_filled_in(reading: Reading) -> None:
 
 def test_every_piece_of_evidence_has_a_clause() -> None:
     assert set(BECAUSE) == {*get_args(Support), *get_args(Position)}
-    assert all(fields(text) <= {"count", "calls", "agree"} for text in BECAUSE.values())
+    assert all(fields(text) <= {"count"} for text in BECAUSE.values())
 
 
 def test_a_call_on_some_ranks_is_made_on_all_or_none() -> None:
-    left_out, added = call_everywhere("barrier", "train.py:3"), call_unconditionally("barrier", "train.py:3")
+    barrier = call(1, 3, "barrier", size=None)
+    left_out, added = fix_call(barrier), fix_call(barrier, added=True)
     assert left_out.change == "call barrier at train.py:3 on all ranks of its group, or on none"
     assert added.change == "remove the condition around train.py:3, so that all ranks call barrier or none"
 

@@ -1,10 +1,15 @@
-"""Ranks that stand in two collectives by their stacks alone: the causes that this leaves open say so."""
+"""What stacks show: what a host does has a fix and names its line; two collectives leave causes open."""
+
+from typing import get_args
+
+import pytest
 
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.stack_evidence import DifferentCollectives, InCollective
-from diagnostics.causes.hang._stacks import described, findings
+from diagnostics.causes.hang._stacks import _FIXES, described, doing, findings, fix
 from diagnostics.contract.findings import text_of
 from diagnostics.evidence.model import Frame
+from diagnostics.evidence.stacks.activity import Doing, Standing, said
 from tests.unit.diagnostics.analysis.calls import job
 
 BARRIER = InCollective("barrier", Frame("/job/train.py", 25, "main"), "stacks", "rank_1.txt")
@@ -26,3 +31,23 @@ def test_two_collectives_leave_a_cause_open_for_every_rank_in_them() -> None:
 
 def test_without_such_stacks_nothing_is_said() -> None:
     assert findings(Stall(job({}, 3))) == []
+
+
+LINE = Frame("/job/src/loader.py", 7, "get")
+UNTOLD = {"collective", "user code", "unknown"}
+"""Of these a stack shows nothing that could be fixed by itself."""
+
+
+@pytest.mark.parametrize("what", get_args(Doing))
+def test_every_activity_has_a_fix_at_its_line(what: Doing) -> None:
+    at = Standing(what, said("sleep"), LINE)
+    assert (what in _FIXES) == (what not in UNTOLD)
+    assert fix(at, "look there").endswith(" (/job/src/loader.py:7)")
+    assert fix(Standing(what, said("sleep"), None), "look there") == _FIXES.get(what, "look there")
+
+
+def test_a_place_is_named_without_its_folders() -> None:
+    at = Standing("sleep", said("sleep"), LINE, "or what looks like it")
+    assert doing(at) == "sleeping (loader.py:7 in get)"
+    assert doing(at, explained=True) == "sleeping, or what looks like it (loader.py:7 in get)"
+    assert doing(Standing("sleep", said("sleep"), None), explained=True) == "sleeping"

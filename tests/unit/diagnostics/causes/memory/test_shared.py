@@ -31,7 +31,7 @@ def test_what_is_not_recorded_is_named_with_what_would_record_it(what: str, is_d
 
 
 def test_what_is_absent_rules_a_cause_out() -> None:
-    finding = shared.absent("unsharded", strategy="ddp")
+    finding = shared.TEXTS.ruled_out("unsharded", strategy="ddp")
     text = text_of(finding)
     assert (finding.status, text.summary, text.measured) == (
         "ruled_out", "Strategy ddp shards no parameters.", "strategy ddp shards no parameters"

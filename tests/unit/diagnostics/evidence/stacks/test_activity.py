@@ -144,7 +144,7 @@ def line(folder: Path, text: str, function: str = "stand", number: int = 0, take
     path.write_text(text)
     source_file.source.cache_clear()
     found = activity.waiting(Frame(str(path), number or len(text.splitlines()), function), taken_s)
-    return found.words if found else ""
+    return str(found.words) if found else ""
 
 
 def test_a_line_is_believed_only_where_it_is_the_one_that_ran(tmp_path: Path) -> None:

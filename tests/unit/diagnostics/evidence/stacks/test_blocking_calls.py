@@ -27,7 +27,7 @@ from diagnostics.evidence.stacks.blocking_calls import CALLS, LOCK, MAKERS, METH
 )
 def test_functions_of_native_stacks(function, words):
     blocks = native(function)
-    assert (blocks and blocks[1]) == words
+    assert (blocks and str(blocks[1])) == words
 
 
 @pytest.mark.parametrize(
