@@ -5,6 +5,7 @@ A cause that is a setting has no line of code: its line is the one in the file t
 
 import shlex
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -43,10 +44,10 @@ def _open(finding: Finding) -> bool:
 
 def _where(finding: Finding, origins: Origins) -> tuple[Where, ...]:
     """Where a file set the first key that the first remedy overrides; nothing when it was typed or is a default."""
-    remedy = text_of(finding).remedies[0]
-    if remedy.kind != "override":
-        return ()
-    for word in _words(remedy.change):
+    remedy, words = text_of(finding).remedies[0], list[str]()
+    with suppress(ValueError):
+        words = shlex.split(remedy.change) if remedy.kind == "override" else words
+    for word in words:
         key, equals, _ = word.lstrip("+~").partition("=")
         settings = origins.keys.get(key)
         if settings and key.startswith(CAUSES) and (equals or word.startswith("~")):
@@ -56,11 +57,3 @@ def _where(finding: Finding, origins: Origins) -> tuple[Where, ...]:
                 return (Where(None, Path(file).as_posix(), int(line), "", f"sets {key} to {last.written}"),)
             return ()
     return ()
-
-
-def _words(change: str) -> list[str]:
-    """Return the overrides as the shell would pass them."""
-    try:
-        return shlex.split(change)
-    except ValueError:
-        return []

@@ -82,9 +82,6 @@ def _absent(chosen: values.Names, here: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if not any(map(replace(chosen, names=(name,)).selects, here)))
 
 
-"""All rules that need facts of the machine."""
-
-
 MAX_SOCKETS = 64
 """Threads times sockets per thread that NCCL takes for one connection."""
 

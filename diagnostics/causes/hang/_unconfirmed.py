@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection
 
 from msgspec.structs import replace
 
-from diagnostics.analysis.stall.endings import Missing
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.last_seen import LastSeen
 from diagnostics.causes.declared import Texts
@@ -67,18 +66,14 @@ def undecidable(stall: Stall, missing: Phrase | str, *, silent: bool = False, va
     if absent is None:
         return None
     if absent.no_dump and absent.abort is None and silent:
-        return _silent(stall, absent)
+        files = [problem.file for problem in job.evidence.problems if problem.kind == "flight"]
+        damaged = f" (damaged: {', '.join(files[:4])})" if files else ""
+        text = TEXTS.phrase("silent", who=absent.waiting, absent=absent.ranks, damaged=damaged)
+        return left_open(text, TEXTS.phrase("leftovers", absent=absent.ranks), victims=absent.waiting)
     if absent.no_dump or not vanished:
         return None
     figures = {"who": absent.ranks, "after": after(absent.last, absent.ranks), "waiting": absent.waiting}
     return left_open(TEXTS.phrase("vanished", **figures), missing, victims=absent.waiting, last=absent.last)
-
-
-def _silent(stall: Stall, absent: Missing) -> Finding:
-    files = [problem.file for problem in stall.job.evidence.problems if problem.kind == "flight"]
-    damaged = f" (damaged: {', '.join(files[:4])})" if files else ""
-    text = TEXTS.phrase("silent", who=absent.waiting, absent=absent.ranks, damaged=damaged)
-    return left_open(text, TEXTS.phrase("leftovers", absent=absent.ranks), victims=absent.waiting)
 
 
 def left_open(

@@ -20,10 +20,6 @@ _MORE_CONFIDENCE, _MORE_BY_CHANCE_CONFIDENCE, _MORE_AGREEING_CONFIDENCE = 0.8, 0
 """Calls beyond those of ranks that ended; surer where without them all later calls agree again."""
 
 
-def _summary(facts: Disagreement) -> str:
-    return facts.filled(_TEXTS, "added" if facts.kind == "added" else "left_out")
-
-
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
     fix, divergence = _divergence.fix_call(facts.calls[0], added=facts.kind == "added"), facts.divergence
     if not divergence.explanation.alternatives:
@@ -32,7 +28,7 @@ def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
     return fix, _divergence.TEXTS.remedy("run_equally_often", place=divergence.majority.place)
 
 
-READING = Reading(_TEXTS, ("left_out", "added"), _remedies, _summary)
+READING = Reading(_TEXTS, ("left_out", "added"), _remedies, lambda facts: facts.filled(_TEXTS, facts.kind))
 
 
 def _more(case: MoreCalls) -> Worded:
