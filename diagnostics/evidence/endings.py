@@ -3,10 +3,9 @@
 import re
 import signal as signals
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from diagnostics.contract.artifacts import ENDED_BY_WATCH
 from diagnostics.contract.files import table_beside
@@ -54,27 +53,20 @@ UNNAMED = -1
 """Rank of an ending that no file ties to a rank."""
 
 
-class Ending(Struct, frozen=True):
-    """How one rank ended."""
+class Ending(RankError, frozen=True, kw_only=True):  # noqa: N818 - no exception
+    """How one rank ended: what an error record, or a line of a log, says of it, classified."""
 
     rank: int
-    kind: Kind
-    said: str
-    """What an exception or a log says of it, `ValueError: bad batch`; empty where only a signal or a code is known."""
-    record: EvidenceItem
-    """Where that stands; without a detail where no line can be quoted."""
-    frames: tuple[Frame, ...] = ()
-    """Of the exception, innermost first."""
-    time_s: float | None = None
-    step: int | None = None
-    region: str | None = None
-    type: str = ""
-    """Class of the exception; empty without one."""
+    """`UNNAMED` where no file ties it to one."""
     message: str = ""
     """First line of what the exception says, of which `said` may hold the first sentence only."""
-    signal: str | None = None
-    exit_code: int | None = None
-    """As the operating system reports it; negative = killed by that signal."""
+    kind: Kind
+    said: str = ""
+    """What an exception or a log says of it, `ValueError: bad batch`; empty where only a signal or a code is known."""
+    source: Literal["error", "log"] = "log"
+    """Kind of the evidence that `file` is."""
+    quoted: str = ""
+    """The line there; empty where none can be quoted."""
     detail: Detail = ""
     connection_closed: bool = False
     """Whether a connection was closed at the other side, so some process ended before this one."""
@@ -84,6 +76,11 @@ class Ending(Struct, frozen=True):
     """The exception of a side thread before it, as the log says it."""
     unlisted: bool = False
     """Whether the exit code is concluded: the launcher listed all ranks that failed or that it had to stop."""
+
+    @property
+    def record(self) -> EvidenceItem:
+        """Where it stands."""
+        return EvidenceItem(self.source, self.file, self.quoted, self.line or None)
 
     @property
     def what(self) -> str | Phrase:
@@ -97,7 +94,7 @@ class Ending(Struct, frozen=True):
         """The record, with how it ended where nothing can be quoted."""
         how = _phrase("unlisted" if self.unlisted else "in_order") if self.unlisted or self.in_order else self.what
         how = how if self.rank == UNNAMED else _phrase("of_rank", rank=self.rank, how=how)
-        return self.record if self.record.detail else replace(self.record, detail=how)
+        return self.record if self.quoted else replace(self.record, detail=how)
 
     @property
     def by_itself(self) -> bool:
@@ -271,6 +268,8 @@ def kind_of_exit_code(code: int) -> Kind:
 
 _LONG = 120
 """Characters of a message from which on only its first sentence is shown."""
+_LINE = 200
+"""Characters of a line of a log that are quoted."""
 _KEPT = 1000
 """Characters of the first line of a message that are kept."""
 _OOM_FACTS = frozenset({"cuda_oom", "cpu_oom"})
@@ -299,19 +298,12 @@ def of_error(error: RankError, rank: int) -> Ending:
         kind = kind_of_signal(signal)
     else:
         kind = "killed" if code is None else kind_of_exit_code(code)
+    first = shortened(error.message.strip().partition("\n")[0], _KEPT)
     return Ending(
-        rank=rank,
+        **asdict(error) | {"rank": rank, "message": first, "signal": signal},
         kind=kind,
         said=said,
-        record=EvidenceItem("error", error.file, "", error.line or None),
-        frames=error.frames,
-        time_s=error.time_s,
-        step=error.step,
-        region=error.region,
-        type=error.type,
-        message=shortened(error.message.strip().partition("\n")[0], _KEPT),
-        signal=signal,
-        exit_code=code,
+        source="error",
         detail=_detail(error.type, error.message, kind),
         connection_closed=kind == "lost_peer" and bool(_TEXT["closed"].search(error.message)),
         gloo=bool(_TEXT["gloo"].search(error.message)),
@@ -321,19 +313,20 @@ def of_error(error: RankError, rank: int) -> Ending:
 def of_fact(fact: LogFact, rank: int) -> Ending | None:
     """Return the ending that one line of a log describes: out of memory, or a kernel that failed."""
     error = str(fact.fields.get("error")) if fact.kind == "cuda_error" else ""
-    out_of_memory, item = "out of memory" in error, line_item(fact)
+    out_of_memory = "out of memory" in error
     if error and not out_of_memory and "ends" in fact.fields and "shutting down" not in error:
         what = f"{'memory access' if 'fault by' in error else 'CUDA error:'} {shortened(error, 200)}"
-        return Ending(rank, "raised", what, item, type="CUDA error")
+        return of_line(fact, rank, "raised", said=what, type="CUDA error")
     if not out_of_memory and fact.kind not in _OOM_FACTS:
         return None
     detail: Detail = "nccl_memory" if "nccl" in fact.fields else ""
-    return Ending(rank, "oom", str(item.detail), item, time_s=fact.time_s, detail=detail)
+    return of_line(fact, rank, "oom", said=shortened(fact.text, _LINE), time_s=fact.time_s, detail=detail)
 
 
-def line_item(fact: LogFact) -> EvidenceItem:
-    """Return a line of a log as the evidence of an ending."""
-    return EvidenceItem("log", fact.file, shortened(fact.text, 200), fact.line)
+def of_line(fact: LogFact, rank: int, kind: Kind, **known: Any) -> Ending:
+    """Return the ending that a line of a log tells, with what else is `known` of it."""
+    more = {"type": "", "quoted": shortened(fact.text, _LINE)} | known
+    return Ending(rank=rank, file=fact.file, line=fact.line, kind=kind, **more)
 
 
 SIGNAL_TEXTS: dict[str, str] = _TABLE["signals"]
@@ -343,14 +336,14 @@ SIGNAL_TEXTS: dict[str, str] = _TABLE["signals"]
 def of_srun(fact: LogFact) -> list[Ending]:
     """Return the endings that one line of srun describes (fact `srun_task`). Each of its tasks is a rank."""
     text = str(fact.fields.get("why", ""))
-    item, ranks = line_item(fact), fact.fields.get("ranks", ())
+    ranks = fact.fields.get("ranks", ())
     if match := _TEXT["srun_code"].match(text):
         code = int(match[1])
-        return [Ending(rank, kind_of_exit_code(code), "", item, exit_code=code) for rank in ranks]
+        return [of_line(fact, rank, kind_of_exit_code(code), exit_code=code) for rank in ranks]
     if text.startswith("Out Of Memory"):
-        return [Ending(rank, "oom", "", item, signal="SIGKILL", detail="cgroup") for rank in ranks]
+        return [of_line(fact, rank, "oom", signal="SIGKILL", detail="cgroup") for rank in ranks]
     signal = next((signal for name, signal in SIGNAL_TEXTS.items() if text.startswith(name)), None)
-    return [Ending(rank, kind_of_signal(signal), "", item, signal=signal) for rank in ranks if signal]
+    return [of_line(fact, rank, kind_of_signal(signal), signal=signal) for rank in ranks if signal]
 
 
 def by_kernel(ending: Ending, fact: LogFact) -> Ending:
@@ -359,14 +352,9 @@ def by_kernel(ending: Ending, fact: LogFact) -> Ending:
         None, "CONSTRAINT_NONE",
     )  # fmt: skip
     whole_host &= fact.kind == "kernel_oom" and "OOMKilled" not in fact.text
-    return replace(
-        ending,
-        kind="oom",
-        said="",
-        record=line_item(fact),
-        signal="SIGKILL",
-        detail="host_memory" if whole_host else "cgroup",
-    )
+    detail: Detail = "host_memory" if whole_host else "cgroup"
+    where = {"source": "log", "file": fact.file, "line": fact.line, "quoted": shortened(fact.text, _LINE)}
+    return replace(ending, kind="oom", said="", signal="SIGKILL", detail=detail, **where)
 
 
 def _telling_line(error: RankError) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from diagnostics.contract.findings import EvidenceItem
 from diagnostics.evidence import endings as ends
 from diagnostics.evidence.endings import Ending
 from diagnostics.evidence.model import Evidence, LogFact, shortened
@@ -146,7 +145,7 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     own = [ending for ending in unnamed if ending.by_itself]
     if not own:
         died = [fact for fact in evidence.facts if fact.kind == "worker_died"]  # As Ray notices it.
-        workers = (Ending(rank, "killed", str(fact.fields["detail"]), ends.line_item(fact)) for fact in died)
+        workers = (ends.of_line(fact, rank, "killed", said=str(fact.fields["detail"])) for fact in died)
         own = [*_of_devices(evidence, rank, any(end.kind == "failed" for end in endings.values())), *workers][:1]
     if not (own or endings):
         own = [ending for ending in unnamed or _of_libraries(evidence) if ending.victim][:1]
@@ -175,7 +174,7 @@ def _of_devices(evidence: Evidence, rank: int, failed: bool) -> Iterator[Ending]
         if fact.rank is None and (ended or (fact.kind == "cuda_oom" and (failed or ends.is_uncaught(fact.text)))):
             yield from filter(None, [ends.of_fact(fact, rank)])
         elif fact.kind == "kernel_oom" and _of_python(fact):
-            yield ends.by_kernel(Ending(rank, "killed", "", EvidenceItem("log", fact.file, ""), signal="SIGKILL"), fact)
+            yield ends.by_kernel(ends.of_line(fact, rank, "killed"), fact)
 
 
 def _of_libraries(evidence: Evidence) -> Iterator[Ending]:
@@ -184,8 +183,8 @@ def _of_libraries(evidence: Evidence) -> Iterator[Ending]:
         if fact.kind in _FAILED_FACTS:
             rank = ends.UNNAMED if fact.rank is None else fact.rank
             kind = ends.kind_of_exception("DistBackendError", fact.text)
-            item = ends.line_item(fact)
-            yield Ending(rank, kind, str(item.detail), item)
+            ending = ends.of_line(fact, rank, kind)
+            yield replace(ending, said=ending.quoted)
 
 
 def peer_vanished(evidence: Evidence, endings: Mapping[int, Ending]) -> bool:
@@ -208,9 +207,10 @@ def _add_exit_events(evidence: Evidence, candidates: defaultdict[int, list[Endin
         last = events[-1] if events else {}
         unexplained = all(end.kind == "killed" and end.signal is None for end in candidates.get(rank, []))
         if last.get("name") == "end" and last.get("exit_code") == 0 and unexplained:
-            item, at = EvidenceItem("log", f"events/rank_{rank:05d}.jsonl", ""), last.get("time_s")
+            file, at = f"events/rank_{rank:05d}.jsonl", last.get("time_s")
             time_s = at if isinstance(at, float) else None
-            candidates[rank] = [Ending(rank, "exited", "", item, time_s=time_s, exit_code=0)]
+            ended = Ending(rank=rank, file=file, line=0, type="", kind="exited", time_s=time_s, exit_code=0)
+            candidates[rank] = [ended]
 
 
 def _add_unlisted(evidence: Evidence, candidates: defaultdict[int, list[Ending]]) -> None:
@@ -233,5 +233,4 @@ def _add_unlisted(evidence: Evidence, candidates: defaultdict[int, list[Ending]]
         beside = [rank for rank, host in hosts.items() if host in listed and len(listed) == 1]
         launched = {*range(min(ranks), max(ranks) + 1), *beside}
     for rank in sorted(set(launched) - set(ranks) - set(candidates)):
-        item = EvidenceItem("log", lists[0].file, "", lists[0].line)
-        candidates[rank] = [Ending(rank, "exited", "", item, exit_code=0, unlisted=True)]
+        candidates[rank] = [ends.of_line(lists[0], rank, "exited", quoted="", exit_code=0, unlisted=True)]

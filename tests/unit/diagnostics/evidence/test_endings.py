@@ -5,7 +5,6 @@ import signal
 
 import pytest
 
-from diagnostics.contract.findings import EvidenceItem
 from diagnostics.evidence import endings
 from diagnostics.evidence.endings import (
     UNNAMED,
@@ -378,7 +377,7 @@ def test_tasks_of_srun(why: str, kind: str, detail: str) -> None:
 
 def test_the_first_to_fail_is_unknown_when_all_known_endings_are_of_victims() -> None:
     def ending(kind: endings.Kind) -> Ending:
-        return Ending(0, kind, "x", EvidenceItem("error", "f", "x"))
+        return Ending(rank=0, file="f", line=0, type="", kind=kind, said="x")
 
     assert first_is_unknown([ending("lost_peer"), ending("timed_out"), ending("stopped"), ending("mismatch")])
     assert first_is_unknown([ending("lost_peer"), ending("failed")])

@@ -17,7 +17,7 @@ from diagnostics.evidence.model import Frame, RankError
 from tests.unit.diagnostics.analysis.calls import call, job
 
 ITEM = EvidenceItem("log", "job.log", "it ended")
-RAISED = Ending(1, "raised", "ValueError: bad batch", ITEM, type="ValueError")
+RAISED = Ending(rank=1, file="job.log", line=0, type="ValueError", kind="raised", said="ValueError: bad batch")
 AT = (Where(1, "/job/train.py", 12, "step"),)
 CAUSES: dict[Kind, ModuleType] = {
     "raised": rank_raised, "oom": rank_oom, "killed": rank_killed, "exited": rank_exited
