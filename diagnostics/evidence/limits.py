@@ -1,6 +1,7 @@
 """Bounds on untrusted files, and the only ways to read one: whole, or as a decompressed stream."""
 
 import errno
+import gc
 import json
 import os
 import re
@@ -49,6 +50,18 @@ class Limits:
         scaled = {name: int(getattr(self, name) * factor) for name in self.__dataclass_fields__}
         scaled["depth"] = min(scaled["depth"], max(MOST_DEPTH, self.depth))
         return Limits(**scaled)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Build what has no cycles without looking for garbage in it, which would take longer than building it."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class EmptyFileError(ValueError):

@@ -6,7 +6,6 @@ be costly. The second is the C unpickler with every global and every persistent 
 It must not know what the pickle is about.
 """
 
-import gc
 import io
 import pickle
 import re
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from diagnostics.evidence.limits import EmptyFileError, Limits, TooLargeError, whole
+from diagnostics.evidence.limits import EmptyFileError, Limits, TooLargeError, uncollected, whole
 
 _NUMBER_BYTES = 9
 """Longest integer: an unsigned 64-bit one. Hashing longer ones as keys is an attack on time."""
@@ -88,17 +87,13 @@ def loads(data: bytes, limits: Limits) -> Any:
     body = b"".join(_checked(data))
     # One frame around everything: the C unpickler then reads from memory instead of from a file, opcode by opcode.
     framed = b"".join((b"\x80\x04\x95", len(body).to_bytes(8, "little"), body))
-    collecting = gc.isenabled()
-    gc.disable()  # Nothing here is garbage, and looking for it takes longer than building it.
     try:
-        return _Plain(io.BytesIO(framed)).load()
+        with uncollected():
+            return _Plain(io.BytesIO(framed)).load()
     except ValueError:
         raise
     except Exception as problem:
         raise ValueError(f"damaged pickle: {problem or type(problem).__name__}") from problem
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def refuse_sharing(value: Any, most: int = MOST_VALUES) -> None:

@@ -1,14 +1,13 @@
 """Loads the files of many ranks, in several processes where that pays, and yields the digests in rank order."""
 
-import gc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import chain
 
 from diagnostics.analysis.histories.one_rank import Digest, digest
 from diagnostics.analysis.processes import spread, usable_cores
 from diagnostics.evidence.budget import budget, disk_bytes
 from diagnostics.evidence.calls import CallFile
+from diagnostics.evidence.limits import uncollected
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.ring import RingFile
 
@@ -33,22 +32,13 @@ def digests(
         yield from (digest(rank, files[rank], attempt) for rank in sorted(files))
         return
     if workers is None:  # As many as pay: cores, unless there is little to read.
-        size = 0
-        for file in on_disk:
-            with suppress(OSError):
-                size += file.path.stat().st_size
-        workers = min(usable_cores(), MAX_WORKERS, size // WORTH_BYTES + 1)
+        size_bytes = sum(disk_bytes(file.path) for file in on_disk)
+        workers = min(usable_cores(), MAX_WORKERS, size_bytes // WORTH_BYTES + 1)
     jobs: list[_Job] = [(rank, files[rank], attempt) for rank in sorted(files)]  # type: ignore[misc]
     yield from spread(_digest, jobs, workers)
 
 
 def _digest(job: _Job) -> Digest:
-    """Digest one rank. Dumps are millions of plain values without cycles, so that counting frees them."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        with budget(job[1][0].limits, sum(disk_bytes(file.path) for file in job[1])):
-            return digest(*job)
-    finally:
-        if collecting:
-            gc.enable()
+    """Digest one rank: dumps are millions of plain values."""
+    with uncollected(), budget(job[1][0].limits, sum(disk_bytes(file.path) for file in job[1])):
+        return digest(*job)

@@ -13,15 +13,7 @@ from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.analysis.printed_steps import non_finite_to_the_end, printed_steps
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.findings import (
-    Cost,
-    EvidenceItem,
-    Facts,
-    Finding,
-    Text,
-    Where,
-    worded,
-)
+from diagnostics.contract.findings import Cost, EvidenceItem, Facts, Finding, Text, Where, worded
 from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import Evidence, RankError, RunEvidence
 
