@@ -110,6 +110,7 @@ def conclude(
     shown = _guarded(evidence, "cause", "suspicions", lambda: _suspected(evidence, ruled_out)) if open_log else ""
     waiting, suspected = (None, ()) if isinstance(shown, str) else shown
     shown_kinds = waiting.shown_kinds if waiting else frozenset()
+    claim, behind = without_cause(evidence, happened, ordered, measures)
     return Report(
         source=source,
         outcome=happened,
@@ -124,7 +125,8 @@ def conclude(
         notes=notes(evidence, happened, verdict.roots, ordered, measures, shown_kinds),
         waiting=waiting,
         suspicions=suspected,
-        standing=without_cause(evidence, happened, ordered, measures),
+        standing=claim,
+        figures=behind,
         run_folder=str(evidence.run.root) if evidence.run else None,
     )
 

@@ -84,6 +84,11 @@ class Text(Struct, frozen=True):
     remedies: tuple[Remedy, ...] = ()
     """The best first."""
 
+    @property
+    def claim(self) -> str:
+        """The first sentence of the summary as a clause."""
+        return self.summary.partition(". ")[0].rstrip(".")
+
     def text(self, finding: "Finding") -> "Text":
         """Return the words as they were given."""
         return self

@@ -53,7 +53,7 @@ def document(report: Report, *, brief: bool = False, page: str = "", files: str 
     return doc.Document(
         title=f"{overview.OUTCOMES[report.outcome]}: {heading}",
         badge=(overview.OUTCOMES[report.outcome], tone),
-        heading="no cause found" if report.healthy else heading.partition(": ")[0] if _is_cut(report) else heading,
+        heading="no cause found" if report.healthy else overview.headline(report, figures=False),
         answer=(doc.Span(f"{overview.OUTCOMES[report.outcome]}: ", tone), doc.Span(heading, "strong")),
         lead=(doc.Only(("terminal",), _first_screen(report, brief)), doc.Only(PAGES, _about(report))),
         blocks=(
@@ -167,14 +167,10 @@ def _about(report: Report) -> tuple[doc.Block, ...]:
     source = doc.Paragraph((doc.Span(report.source, "code"), doc.Span(counts, "soft")))
     waiting = (doc.Fields(tuple(standing.rows(report))),) if report.waiting else ()
     verdict = report.standing if report.healthy and account_of(report.measures) is None else ""
-    verdict = report.standing.partition(": ")[2] if _is_cut(report) else verdict
+    # The heading of a page leaves the figures to a paragraph below it.
+    verdict = report.figures if overview.headline(report) != overview.headline(report, figures=False) else verdict
     below = doc.Paragraph(f"{sentence(verdict)}.") if verdict else None
     return doc.present(source, figures(report), below, waiting, map(doc.Paragraph, report.notes))
-
-
-def _is_cut(report: Report) -> bool:
-    """Whether the heading of a page leaves figures to a paragraph below it, where nothing but them is known."""
-    return not report.healthy and overview.headline(report) == report.standing
 
 
 def _sections(report: Report, files: str) -> tuple[doc.Block, ...]:

@@ -58,6 +58,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """What is likely there, the likeliest first."""
     standing: str = ""
     """What stands in the place of a cause if no cause is confirmed; not part of the JSON."""
+    figures: str = ""
+    """What it rests on, as text; likewise."""
     run_folder: str | None = None
     """Where the report's files belong when a run of dtk was diagnosed; not part of the JSON."""
 

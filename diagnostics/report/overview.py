@@ -22,16 +22,16 @@ OUTCOMES = {
 }
 
 
-def headline(report: Report) -> str:
-    """Return the cause in words, or why there is none."""
+def headline(report: Report, *, figures: bool = True) -> str:
+    """Return the cause in words, or why there is none, there with the figures behind it."""
     if report.root_causes:
         first = report.root_causes[0].cause
         unnoticed = report.outcome == "diverged" and first in by_id() and by_id()[first].outcome == "hung"
         return f"{report.title(first)}, unnoticed: the run ended" if unnoticed else report.title(first)
     if report.healthy:
         counts = count(report)
-        figures = f"; {report.standing}" if report.standing else ""
-        return f"no cause found: {counts['ruled_out']} ruled out, {counts['undecided']} undecided{figures}"
+        account = f"; {report.standing}" if report.standing else ""
+        return f"no cause found: {counts['ruled_out']} ruled out, {counts['undecided']} undecided{account}"
     if report.waiting is not None:
         return standing.headline(report.waiting)
     if report.suspicions:
@@ -42,9 +42,9 @@ def headline(report: Report) -> str:
     if suspected:
         return f"no cause is certain; {'one is' if len(suspected) == 1 else f'{len(suspected)} are'} suspected"
     if report.standing:
-        return report.standing
+        return f"{report.standing}: {report.figures}" if report.figures and figures else report.standing
     if (open_one := spoken_of(report)) is not None:
-        return text_of(open_one).summary.partition(". ")[0].rstrip(".")
+        return text_of(open_one).claim
     seen = "the lines of trouble are noted below" if report.notes else "there is too little evidence"
     return f"no cause is confirmed; {seen}"
 

@@ -33,33 +33,33 @@ _OF_RUN: dict[str, Callable[[float, str], str] | None] = {
 
 def without_cause(
     evidence: Evidence, outcome: Outcome, findings: Sequence[Finding], measures: Mapping[str, object]
-) -> str:
-    """Return what can be said about the job where no cause is confirmed; empty where there is nothing to say."""
+) -> tuple[str, str]:
+    """Return what can be said about the job where no cause is confirmed, and the figures behind it; empty = nothing."""
     account, hang = account_of(measures), measures.get("hang")
     if outcome == "healthy":
-        return account_text(account) if account is not None else run_text(evidence.run) if evidence.run else ""
+        return (account_text(account) if account is not None else run_text(evidence.run) if evidence.run else ""), ""
     if evidence.doubt:
-        return "the dumps may be of different jobs, so the ranks are not compared"
+        return "the dumps may be of different jobs, so the ranks are not compared", ""
     undecided = [finding for finding in findings if finding.status == "undecided"]
-    if waits := [text_of(finding).summary for finding in undecided if finding.victims]:
-        return waits[0].partition(". ")[0].rstrip(".")
+    if waits := [text_of(finding).claim for finding in undecided if finding.victims]:
+        return waits[0], ""
     if is_unheard(evidence) and evidence.run:
-        return unheard_text(evidence.run)
+        return unheard_text(evidence.run), ""
     if stopped := [f for f in undecided if f.evidence and f.cause in by_id() and by_id()[f.cause].tells_end]:
-        return text_of(stopped[0]).summary.rstrip(".")
+        return text_of(stopped[0]).summary.rstrip("."), ""
     trouble = in_trouble(evidence)
     if account is not None and outcome == "undecided" and not trouble and (account.unaccounted or not evidence.run):
         open_time = ", and the time is not accounted for" if account.unaccounted else ""
-        return f"no cause is confirmed{open_time}: {account_text(account)}"
+        return f"no cause is confirmed{open_time}", account_text(account)
     if outcome in ("oom", "undecided") and not trouble and (peak := memory_text(measures)):
-        return f"no cause is confirmed: {peak}"
+        return "no cause is confirmed", peak
     if logs := next((fact.fields["logs"] for fact in evidence.facts if fact.kind == "nothing_known"), 0):
-        return f"no line of {counted(logs, 'log')} reports a known problem, which does not show that there was none"
+        return f"no line of {counted(logs, 'log')} reports a known problem, which does not show that there was none", ""
     if processes := processes_text(evidence):
-        return processes
+        return processes, ""
     if not any(evidence.files.values()) and not trouble and (steps := printed_text(printed_steps(evidence))):
-        return steps
-    return calls_text(hang) if isinstance(hang, dict) and not (trouble or damaged(evidence)) else ""
+        return steps, ""
+    return (calls_text(hang) if isinstance(hang, dict) and not (trouble or damaged(evidence)) else ""), ""
 
 
 def account_asks(account: Account) -> str:
