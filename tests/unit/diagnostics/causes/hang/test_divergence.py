@@ -51,10 +51,10 @@ def test_every_piece_of_evidence_has_a_clause() -> None:
 
 
 def test_a_call_on_some_ranks_is_made_on_all_or_none() -> None:
-    barrier = call(1, 3, "barrier", size=None)
-    left_out, added = fix_call(barrier), fix_call(barrier, added=True)
-    assert left_out.change == "call barrier at train.py:3 on all ranks of its group, or on none"
-    assert added.change == "remove the condition around train.py:3, so that all ranks call barrier or none"
+    made = call(1, 3)
+    left_out, added = fix_call(made), fix_call(made, added=True)
+    assert left_out.change == f"call {made.text} at /job/train.py:3 on all ranks of its group, or on none"
+    assert added.change == f"remove the condition around /job/train.py:3, so that all ranks call {made.text} or none"
 
 
 @pytest.mark.parametrize(("is_dtk_run", "kinds"), [(True, ["override", "code"]), (False, ["code"])])

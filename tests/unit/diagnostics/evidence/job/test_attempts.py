@@ -126,7 +126,7 @@ def test_in_one_log_the_last_attempt_counts(tmp_path: Path, restart: str, then: 
     write(tmp_path, {"train.log": first + told(*then) + AGENT.format(n=2, rank=then[0])})
     report = diagnose(tmp_path)
     assert [(one.cause, one.ranks) for one in report.root_causes] == [("hang.rank_raised", then[:1])]
-    assert "KeyError" in report.root_causes[0].evidence[0].detail
+    assert "KeyError" in str(report.root_causes[0].evidence[0].detail)
     assert any("Attempt 0 failed" in note and "ValueError: bad batch" in note for note in report.notes)
 
 
