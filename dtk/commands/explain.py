@@ -63,8 +63,8 @@ def _options() -> Iterator[Rows]:
         for option, path in options.items():
             rows = [(f"{group}={option}", description(path))]
             if group == "strategy" and option in CONFIG_TYPES:
-                row = CONFIG_TYPES[option](name=option).row
-                states = f"parameters {row.parameters}, gradients {row.gradients}, optimizer {row.optimizer_state}"
+                row = CONFIG_TYPES[option].row
+                states = "parameters {}, gradients {}, optimizer {}".format(*row.kept)
                 rows += [
                     ("a rank keeps", states),
                     ("a step sends", f"{row.sent} in {row.collectives}"),

@@ -17,7 +17,7 @@ from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.base import Strategy, materialise
 from dtk.strategies.declared import Collective, ModelShapes, Shape
 from dtk.strategies.fsdp import FSDPConfig
-from dtk.strategies.traits import Reduction, StrategyConfig, Traits
+from dtk.strategies.traits import Reduction, StrategyConfig, TableRow, Traits
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -49,6 +49,13 @@ class DDPConfig(StrategyConfig):
         in_backward_conflict="gradients are reduced only after they are complete",
         simplicity=2,
         needs_less_memory="zero3",
+    )
+    row = TableRow(
+        summary="replicas; gradients averaged in buckets during backward",
+        kept=("P", "P", "K"),
+        collectives="all_reduce of each gradient bucket",
+        sent="2 P (N-1)/N",
+        use_when="the whole training state fits on every device",
     )
     limits = {"bucket_cap_mb": (math.ulp(0.0), math.inf), "powersgd_rank": (1, math.inf)}
     limits |= {"topk_ratio": (math.ulp(0.0), 1)}

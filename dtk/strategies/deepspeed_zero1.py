@@ -5,6 +5,7 @@ from typing import Literal
 
 from dtk.strategies.engines.deepspeed import DeepSpeed
 from dtk.strategies.engines.deepspeed_config import DeepSpeedConfig
+from dtk.strategies.traits import TableRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -12,6 +13,13 @@ class DeepSpeedZero1Config(DeepSpeedConfig):
     """DeepSpeed's ZeRO stage 1 (Rajbhandari et al. 2020): the optimizer state cut into equal flat parts."""
 
     traits = replace(DeepSpeedConfig.traits, sharded=("optimizer_state",), replicated_over="dp", simplicity=20)
+    row = TableRow(
+        summary="ZeRO-1 by DeepSpeed (extra deepspeed)",
+        kept=("P", "P", "K/N"),
+        collectives="all_reduce of gradients in buckets, all_gather of updated parameters",
+        sent="2 P (N-1)/N + P (N-1)/N",
+        use_when="an existing DeepSpeed job is to be compared or diagnosed",
+    )
     stage = 1
 
     name: Literal["deepspeed_zero1"] = "deepspeed_zero1"  # type: ignore[assignment]

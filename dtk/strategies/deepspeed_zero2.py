@@ -12,6 +12,13 @@ class DeepSpeedZero2Config(DeepSpeedZero1Config):
     """DeepSpeed's ZeRO stage 2: gradients and optimizer state cut into equal flat parts, parameters whole."""
 
     traits = replace(DeepSpeedZero1Config.traits, sharded=("gradients", "optimizer_state"), simplicity=21)
+    row = replace(
+        DeepSpeedZero1Config.row,
+        summary="ZeRO-2 by DeepSpeed (extra deepspeed)",
+        kept=("P", "P/N", "K/N"),
+        collectives="A all_reduces of gradients in buckets, all_gather of updated parameters",
+        sent="2 A P (N-1)/N + P (N-1)/N",
+    )
     stage = 2
 
     name: Literal["deepspeed_zero2"] = "deepspeed_zero2"  # type: ignore[assignment]

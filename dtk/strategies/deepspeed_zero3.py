@@ -5,6 +5,7 @@ from typing import Literal
 
 from dtk.strategies.engines.deepspeed import DeepSpeed
 from dtk.strategies.engines.deepspeed_config import DeepSpeedConfig
+from dtk.strategies.traits import TableRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,6 +18,13 @@ class DeepSpeedZero3Config(DeepSpeedConfig):
         collectives=("all_gather", "reduce_scatter"),
         offloads=("optimizer", "parameters"),
         simplicity=22,
+    )
+    row = TableRow(
+        summary="ZeRO-3 by DeepSpeed (extra deepspeed)",
+        kept=("P/N and small parameters whole", "P/N", "K/N"),
+        collectives="A all_gathers of large parameters, one of small ones, A reduce_scatters of gradients in buckets",
+        sent="A P (N-1)/N + A P (N-1)/N (below 10^9 parameters)",
+        use_when="an existing DeepSpeed job is to be compared or diagnosed",
     )
     stage = 3
 

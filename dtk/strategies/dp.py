@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dtk.strategies.base import Strategy, materialise
-from dtk.strategies.traits import StrategyConfig, Traits
+from dtk.strategies.traits import StrategyConfig, TableRow, Traits
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,6 +26,13 @@ class DPConfig(StrategyConfig):
         simplicity=1,
         compared=False,
         needs_less_memory="zero3",
+    )
+    row = TableRow(
+        summary="nn.DataParallel: threads over all CUDA devices of one process",
+        kept=("P", "P on the first device", "K on the first device"),
+        collectives="broadcast P, gather outputs, reduce P (inside one process)",
+        sent="about 2 P through the first device",
+        use_when="never for new work: the historical baseline",
     )
 
     name: Literal["dp"] = "dp"

@@ -16,7 +16,7 @@ from dtk.parallel.mesh import SECONDARY, Mesh, divisors
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.base import Strategy, local, materialise, model_shapes
 from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, padded_elements, reduced_item_bytes, wire_bytes
-from dtk.strategies.traits import StrategyConfig, Traits
+from dtk.strategies.traits import StrategyConfig, TableRow, Traits
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +38,13 @@ class FSDPConfig(StrategyConfig):
         offloads=("optimizer", "parameters"),
         dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep"),
         simplicity=6,
+    )
+    row = TableRow(
+        summary="parameters, gradients and optimizer state sharded: PyTorch's fully_shard per block, the same as zero3",
+        kept=("P/N", "P/N", "K/N"),
+        collectives="2 A all_gathers (the root unit: A) and one reduce_scatter per unit",
+        sent="2 A P (N-1)/N + P (N-1)/N",
+        use_when="the model does not fit on one device",
     )
     autocasts = False
     """Whether the forward runs under autocast on float32 parameters, and whole units are not cast."""

@@ -8,6 +8,7 @@ from diagnostics.contract.formatting import counted
 from dtk.errors import DtkError
 from dtk.parallel.mesh import Mesh, divisors
 from dtk.strategies.fsdp import FSDP, FSDPConfig
+from dtk.strategies.traits import TableRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +22,13 @@ class HSDPConfig(FSDPConfig):
         always_grouped=("dp_replicate", "dp_shard"),
         simplicity=7,
         needs_less_memory="zero3",
+    )
+    row = TableRow(
+        summary="zero3 inside groups of S = dp_shard ranks, replicas between the groups",
+        kept=("P/S", "P/S", "K/S"),
+        collectives="as zero3 over dp_shard; one all_reduce of P/S per unit over dp_replicate",
+        sent="as zero3 with N = S, and 2 P/S (R-1)/R with R = dp_replicate",
+        use_when="links inside a node are much faster than those between nodes",
     )
     limits = {**FSDPConfig.limits, "dp_replicate": (-1, inf), "dp_shard": (-1, inf)}
 

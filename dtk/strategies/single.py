@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dtk.strategies.base import Strategy, materialise
-from dtk.strategies.traits import StrategyConfig, Traits
+from dtk.strategies.traits import StrategyConfig, TableRow, Traits
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,6 +19,13 @@ class SingleConfig(StrategyConfig):
     """One process, one device: the reference that the others are compared with."""
 
     traits = Traits(one_process=True, simplicity=0, needs_less_memory="zero3")
+    row = TableRow(
+        summary="one process, one device",
+        kept=("P", "P", "K"),
+        collectives="none",
+        sent="0",
+        use_when="it fits on one device; the reference",
+    )
 
     name: Literal["single"] = "single"
 

@@ -5,7 +5,6 @@ Sources: Rajbhandari et al. 2020 (ZeRO), Li et al. 2020 (DDP), Zhao et al. 2023 
 
 import io
 import textwrap
-from operator import attrgetter
 
 from diagnostics.contract.files import table_beside
 from dtk.strategies.registry import CONFIG_TYPES
@@ -29,9 +28,8 @@ def render(form: str = "terminal", columns: int = _WIDE) -> str:
         ValueError: another form.
     """
     dimensions = {name: TableRow(**row) for name, row in table_beside(__file__).items()}
-    rows = {**{name: section(name=name).row for name, section in CONFIG_TYPES.items()}, **dimensions}
-    fields = attrgetter("parameters", "gradients", "optimizer_state", "collectives", "sent")
-    cells = {name: (name, *fields(row)) for name, row in rows.items()}
+    rows = {**{name: section.row for name, section in CONFIG_TYPES.items()}, **dimensions}
+    cells = {name: (name, *row.kept, row.collectives, row.sent) for name, row in rows.items()}
     if form == "markdown":
         lines = ["| " + " | ".join(_COLUMNS) + " |", "|" + "---|" * len(_COLUMNS)]
         return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in cells.values()]) + "\n"

@@ -4,10 +4,8 @@ Configuration, plan, launcher and commands read these and never its name.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-from diagnostics.contract.files import read_table
 from dtk.parallel.mesh import ORDER, Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.declared import Collective, ModelShapes, Shape
@@ -84,10 +82,8 @@ class TableRow:
     """What `dtk strategies` prints, in the letters of `dtk.strategies.table`."""
 
     summary: str
-    parameters: str
-    """Bytes of parameters a rank keeps between steps."""
-    gradients: str
-    optimizer_state: str
+    kept: tuple[str, str, str]
+    """Bytes of parameters, gradients and optimizer state that a rank keeps between steps."""
     collectives: str
     """Per optimizer step."""
     sent: str
@@ -104,6 +100,7 @@ class StrategyConfig:
 
     traits = Traits()
     limits = NO_LIMITS
+    row: ClassVar[TableRow]
     engine = ""
     """Strategy whose class runs it; empty = its own."""
 
@@ -111,12 +108,6 @@ class StrategyConfig:
     offload: Literal["none", "optimizer", "parameters"] = "none"
     offload_to: Literal["host", "nvme"] = "host"
     offload_folder: str | None = None
-
-    @property
-    def row(self) -> TableRow:
-        """What the tables print of it: the YAML file of its name in this folder."""
-        table = read_table(Path(__file__).with_name(f"{self.name}.yaml"))
-        return TableRow(**{name: text for name, text in table.items() if name != "keys"})
 
     @property
     def offloads_parameters(self) -> bool:

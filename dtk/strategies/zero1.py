@@ -11,7 +11,7 @@ from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.ddp import DDP, DDPConfig, ddp_collectives
 from dtk.strategies.declared import Collective, ModelShapes
 from dtk.strategies.fsdp import FSDPConfig
-from dtk.strategies.traits import StrategyConfig
+from dtk.strategies.traits import StrategyConfig, TableRow
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -29,6 +29,13 @@ class Zero1Config(DDPConfig):
         collectives=("all_reduce", "broadcast"),
         dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp"),
         simplicity=3,
+    )
+    row = TableRow(
+        summary="DDP with the optimizer state sharded by parameter",
+        kept=("P", "P", "about K/N (whole parameters, so uneven)"),
+        collectives="all_reduce of each gradient bucket; N broadcasts of updated parameters",
+        sent="2 P (N-1)/N + P (N-1)/N",
+        use_when="DDP almost fits and the optimizer state is what is too much",
     )
 
     plain = (*COMPOUND["dp"], "cp")

@@ -5,6 +5,7 @@ from typing import Literal
 
 from dtk.errors import DtkError
 from dtk.strategies.fsdp import FSDP, FSDPConfig
+from dtk.strategies.traits import TableRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -12,6 +13,13 @@ class Zero2Config(FSDPConfig):
     """ZeRO stage 2 (Rajbhandari et al. 2020): gradients and optimizer state sharded."""
 
     traits = replace(FSDPConfig.traits, simplicity=4, keeps_gathered=True, needs_less_memory="zero3")
+    row = TableRow(
+        summary="gradients and optimizer state sharded; parameters kept from forward to backward",
+        kept=("P/N (P from forward to backward)", "P/N", "K/N"),
+        collectives="A all_gathers and one reduce_scatter per unit",
+        sent="A P (N-1)/N + P (N-1)/N",
+        use_when="the parameters fit on each device, gradients and state do not",
+    )
 
     name: Literal["zero2"] = "zero2"  # type: ignore[assignment]
     reshard_after_forward: bool = False

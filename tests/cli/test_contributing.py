@@ -55,7 +55,7 @@ from typing import Literal
 
 from dtk.strategies.base import Strategy, materialise
 from dtk.strategies.declared import Collective
-from dtk.strategies.traits import StrategyConfig, Traits
+from dtk.strategies.traits import StrategyConfig, TableRow, Traits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +63,7 @@ class ToyConfig(StrategyConfig):
     """Replicas without buckets."""
 
     traits = Traits(replicated_over="dp", collectives=("all_reduce",), needs_less_memory="zero3")
+    row = TableRow("a toy", ("P", "P", "K"), "all_reduce of each gradient", "2 P (N-1)/N", "never")
     limits = {"repeats": (1, 10)}
 
     name: Literal["toy"] = "toy"
@@ -93,14 +94,6 @@ class Toy(Strategy):
 
 CONFIG, STRATEGY = ToyConfig, Toy
 '''
-TOY_ROW = """summary: a toy
-parameters: P
-gradients: P
-optimizer_state: K
-collectives: all_reduce of each gradient
-sent: 2 P (N-1)/N
-use_when: never
-"""
 TOY_STRATEGY_TEST = """
 from dtk.parallel.mesh import Mesh
 from dtk.parallel.number_formats import PrecisionConfig
@@ -267,7 +260,6 @@ def test_a_strategy_is_one_file_and_its_yaml_and_its_test(copy: Path) -> None:
     shutil.copytree(ROOT / "conf", copy / "conf")
     shutil.copy(ROOT / "pyproject.toml", copy)
     (copy / "dtk/strategies/toy.py").write_text(TOY_STRATEGY, encoding="utf-8")
-    (copy / "dtk/strategies/toy.yaml").write_text(TOY_ROW, encoding="utf-8")
     (copy / "conf/strategy/toy.yaml").write_text(TOY_YAML, encoding="utf-8")
     shutil.copytree(ROOT / "tests", copy / "tests", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     (copy / "tests/unit/strategies/test_toy.py").write_text(TOY_STRATEGY_TEST, encoding="utf-8")
@@ -293,7 +285,7 @@ def test_a_strategy_is_one_file_and_its_yaml_and_its_test(copy: Path) -> None:
             traits = json.loads((folder / "manifest.json").read_text())["strategy_traits"]
             assert (traits["replicated_over"], traits["gradients_in"]) == ("dp", None)
     assert losses["toy"] == pytest.approx(losses["ddp"], rel=1e-5)
-    assert "toy: a toy" in dtk(copy, "strategies").stdout
+    assert "toy: a toy" in (table := dtk(copy, "strategies").stdout) and "all_reduce of each gradient" in table
     planned = dtk(copy, "plan", "strategy=toy", "model=gpt2_tiny", "--world-size", "2")
     assert planned.returncode == 0 and "all_reduce" in planned.stdout, planned.stderr
     assert "out of range" in dtk(copy, "plan", "strategy=toy", "strategy.repeats=11").stderr

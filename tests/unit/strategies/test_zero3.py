@@ -4,6 +4,7 @@ import pytest
 
 from dtk.parallel.mesh import Mesh
 from dtk.strategies.registry import CONFIG_TYPES
+from dtk.strategies.zero3 import Zero3Config
 
 
 @pytest.mark.parametrize(("stage", "more"), [(1, set()), (2, {"parameters"}), (3, set())])
@@ -24,3 +25,10 @@ def test_only_stage_3_can_move_parameters_off_the_device() -> None:
 def test_ranks_of_stage_1_are_replicas_and_those_of_the_others_are_shards() -> None:
     meshes = [CONFIG_TYPES[f"zero{stage}"]().mesh(4) for stage in (1, 2, 3)]
     assert meshes == [Mesh(dp_replicate=4), Mesh(dp_shard=4), Mesh(dp_shard=4)]
+
+
+def test_zero3_is_fsdp_under_the_name_of_the_paper() -> None:
+    section = Zero3Config()
+    assert section.name == "zero3" and section.mesh(4) == Mesh(dp_shard=4)
+    assert set(section.traits.sharded) == {"parameters", "gradients", "optimizer_state"}
+    assert not section.traits.compared, "dtk plan compares it as fsdp"

@@ -1,0 +1,69 @@
+"""`engine=accelerate` in one process: which class runs a section, its backward and optimizer, what it refuses."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from dtk.config.schema import PrecisionConfig
+from dtk.errors import DtkError
+from dtk.parallel.mesh import Mesh
+from dtk.strategies.ddp import DDPConfig
+from dtk.strategies.engines.accelerate import STRATEGY, AccelerateDDP, AccelerateFSDP
+from dtk.strategies.fsdp import FSDPConfig
+from tests.unit.rank_threads import context, on_ranks
+
+accelerate = pytest.importorskip("accelerate")
+
+
+@pytest.fixture(autouse=True)
+def no_state() -> Iterator[None]:
+    """Accelerate keeps what it found of the process for its whole life."""
+    yield
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def fill(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        nn.init.constant_(parameter, 0.5)
+
+
+@pytest.mark.parametrize(("section", "kind"), [(DDPConfig(), AccelerateDDP), (FSDPConfig(), AccelerateFSDP)])
+def test_the_traits_choose_what_runs(section: DDPConfig | FSDPConfig, kind: type) -> None:
+    (made,) = on_ranks(1, lambda rank: type(STRATEGY(section, context(rank, section.mesh(1)), PrecisionConfig())))
+    assert made is kind
+
+
+@pytest.mark.parametrize(("compute", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
+def test_model_optimizer_and_backward_are_the_librarys(compute: str, dtype: torch.dtype) -> None:
+    def work(rank: int) -> None:
+        precision = PrecisionConfig(name="probe", compute_dtype=compute)  # type: ignore[arg-type]
+        strategy = STRATEGY(DDPConfig(), context(rank, Mesh()), precision)
+        seen: list[torch.dtype] = []
+        with torch.device("meta"):
+            model = nn.Linear(3, 1)
+        wrapped = strategy.wrap(model, fill)
+        model.register_forward_hook(lambda module, inputs, output: seen.append(module.weight.dtype))
+        optimizer = strategy.build_optimizer([{"params": [*model.parameters()]}], partial(torch.optim.SGD, lr=0.1))
+        assert isinstance(optimizer, accelerate.optimizer.AcceleratedOptimizer)
+        strategy.backward(wrapped(torch.ones(2, 3)).sum())
+        optimizer.step()
+        assert model.weight.flatten().tolist() == pytest.approx([0.5 - 0.1 * 2] * 3)
+        assert strategy.accelerator.mixed_precision == ("bf16" if dtype == torch.bfloat16 else "no")  # type: ignore[attr-defined]
+
+    on_ranks(1, work)
+
+
+def test_several_ranks_that_the_library_does_not_see_are_refused() -> None:
+    """Accelerate asks torch for its ranks; where they are unknown to it, it would train copies that drift apart."""
+
+    def work(rank: int) -> None:
+        place = context(rank, Mesh(dp_replicate=2))  # Of a group of one rank.
+        STRATEGY(DDPConfig(), place, PrecisionConfig()).wrap(nn.Linear(2, 2), fill)
+
+    with pytest.raises(DtkError, match=r"made Linear .* not replicas"):
+        on_ranks(1, work)
