@@ -43,13 +43,18 @@ class OwnRankError(DtkError):
 
 
 @contextmanager
-def refused(what: str, fix: str = "") -> Iterator[None]:
+def refused(what: str, fix: str = "", damaged: type[Exception] = OSError) -> Iterator[None]:
     """Raise what the system refuses inside as one line.
 
+    Args:
+        what: went wrong.
+        fix: what to do about it.
+        damaged: also raised inside, as ValueError by a file that is damaged.
+
     Raises:
-        DtkError: `what`, and the system's reason.
+        DtkError: `what`, and the reason in one line.
     """
     try:
         yield
-    except OSError as error:
-        raise DtkError(what, error.strerror or str(error), fix) from error
+    except (OSError, damaged) as error:
+        raise DtkError(what, getattr(error, "strerror", None) or " ".join(str(error).split()), fix) from error

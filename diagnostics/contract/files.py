@@ -9,7 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from math import inf, nan
@@ -53,6 +53,13 @@ def read_record(path: str | Path, most_bytes: int = MOST_BYTES, *, follow: bool 
         if size > most_bytes:
             raise ValueError(f"larger than {most_bytes >> 20} MiB")
         return file.read(size + 1)
+
+
+def kernel_text(path: Path) -> str:
+    """Return what a file of the kernel (/proc, /sys) says; empty where it does not answer, or there is none."""
+    with suppress(OSError):
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    return ""
 
 
 def read_json(path: str | Path, most_bytes: int = MOST_BYTES) -> Any:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from diagnostics.contract.files import kernel_text
 from diagnostics.evidence.readers.process import Moment
 from diagnostics.evidence.values import MOST_RANKS, integer
 
@@ -92,10 +93,10 @@ def moment(pid: int) -> tuple[Moment, int | None]:
     own, main = _stat(PROC / str(pid)), _stat(PROC / str(pid) / "task" / str(pid))
     if not own:
         return Moment(time.time()), None
-    status = _text(PROC / str(pid) / "task" / str(pid) / "status")
-    switches = status.partition("\nvoluntary_ctxt_switches:")[2].split("\n", 1)[0].strip()
+    status = kernel_text(PROC / str(pid) / "task" / str(pid) / "status")
+    switches = status.partition("\nvoluntary_ctxt_switches:")[2].split("\n", 1)[0]
     cpu_s = sum(int(ticks) for ticks in (main or own)[_USER : _SYSTEM + 1]) * _TICK_S
-    wchan = _text(PROC / str(pid) / "wchan").strip("0\n ")
+    wchan = kernel_text(PROC / str(pid) / "wchan").strip("0")
     ended = own[_STATE] == "Z" and len(own) > _EXIT
     code = os.waitstatus_to_exitcode(int(own[_EXIT])) if ended else None
     return Moment(time.time(), own[_STATE], round(cpu_s, 3), int(switches or 0), wchan), code
@@ -103,13 +104,13 @@ def moment(pid: int) -> tuple[Moment, int | None]:
 
 def about(pid: int) -> dict[str, object]:
     """Return memory, cgroup and number of sockets of a process, as far as they can be read."""
-    status = dict(line.split(":", 1) for line in _text(PROC / str(pid) / "status").splitlines() if ":" in line)
+    status = dict(line.split(":", 1) for line in kernel_text(PROC / str(pid) / "status").splitlines() if ":" in line)
     facts: dict[str, object] = {name: status[name].strip() for name in ("VmRSS", "Threads") if name in status}
-    for line in _text(PROC / str(pid) / "cgroup").splitlines():
+    for line in kernel_text(PROC / str(pid) / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)  # Version 2 has one line, without controllers.
         folder = Path("/sys/fs/cgroup") / controllers / path.lstrip("/")
         for name in ("memory.current", "memory.max") if not controllers else ("memory.usage_in_bytes",):
-            facts |= {name: text.strip()} if (text := _text(folder / name)) else {}
+            facts |= {name: text} if (text := kernel_text(folder / name)) else {}
     with suppress(OSError):
         links = [str(entry.readlink()) for entry in (PROC / str(pid) / "fd").iterdir()]
         facts["sockets"] = sum(link.startswith("socket:") for link in links)
@@ -124,13 +125,13 @@ def _rank(pid: int) -> RankProcess | None:
             return None
     except OSError:
         return None
-    pairs = (entry.partition("=") for entry in _text(folder / "environ").split("\0"))
+    pairs = (entry.partition("=") for entry in kernel_text(folder / "environ").split("\0"))
     environment = {name: value for name, _, value in pairs}
     for names in PLACES:
         size = integer(environment.get(names[1]), 1, MOST_RANKS + 1)  # Any user's process: it may say anything.
         rank = integer(environment.get(names[0]), 0, size or 0)
         if size is not None and rank is not None:
-            command = _text(folder / "cmdline").replace("\0", " ").strip()
+            command = kernel_text(folder / "cmdline").replace("\0", " ").strip()
             job = tuple(environment.get(name, "") for name in _JOB)
             return RankProcess(pid, rank, size, job, command, environment)
     return None
@@ -138,10 +139,4 @@ def _rank(pid: int) -> RankProcess | None:
 
 def _stat(folder: Path) -> list[str]:
     """Fields of proc_pid_stat(5) from the third one on; empty when the process is gone."""
-    return _text(folder / "stat").rpartition(")")[2].split()
-
-
-def _text(path: Path) -> str:
-    with suppress(OSError):
-        return path.read_text(encoding="utf-8", errors="replace")
-    return ""
+    return kernel_text(folder / "stat").rpartition(")")[2].split()

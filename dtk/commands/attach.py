@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from diagnostics.contract.formatting import clean, ranks_spoken
 from diagnostics.contract.invocation import command, typed
 from dtk.commands.watch import make_folder
-from dtk.errors import DtkError
+from dtk.errors import DtkError, refused
 
 if TYPE_CHECKING:
     from dtk.attach.processes import Job
@@ -63,9 +63,8 @@ def _look(arguments: argparse.Namespace, ranks: "Job") -> int:
     progress = Progress(terminal_only=True)
     manner: Manner = "nonblocking" if arguments.nonblocking else "python" if arguments.no_native else "native"
     try:
-        notes = collect(ranks, folder, arguments.rounds, arguments.every_s, manner, progress.say)
-    except OSError as error:
-        raise DtkError(f"cannot write to {folder}", error.strerror or str(error), "choose another --folder") from error
+        with refused(f"cannot write to {folder}", "choose another --folder"):
+            notes = collect(ranks, folder, arguments.rounds, arguments.every_s, manner, progress.say)
     finally:
         progress.end()
     for note in notes:

@@ -75,8 +75,7 @@ def _chosen(arguments: argparse.Namespace) -> "Chosen":
     from dtk.bench.team import choose
     from dtk.launch.cluster import local_size, started_by
 
-    if arguments.html is not None:
-        output.check_page(arguments.html, PAGE)
+    output.check_page(arguments.html, PAGE)
     import torch
 
     given = None if started_by(os.environ) is None else local_size(os.environ)

@@ -28,8 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.html and arguments.html != PAGE and arguments.html.is_dir():  # `--html RUN` without a FILE.
         arguments.runs, arguments.html = [*arguments.runs, str(arguments.html)], PAGE
-    if arguments.html:
-        output.check_page(arguments.html, PAGE)
+    output.check_page(arguments.html, PAGE)
     for limit in arguments.fail_if:
         parse_limit(limit)
     names = arguments.runs if arguments.baseline is None else [arguments.baseline, *arguments.runs]

@@ -6,7 +6,7 @@ from contextlib import chdir
 from pathlib import Path
 
 from diagnostics.contract.invocation import command
-from dtk.errors import DtkError
+from dtk.errors import DtkError, refused
 
 TEMPLATES = Path(__file__).parents[1] / "templates" / "project"
 _NAMED = {"module.txt": "{module}.py", "tests/test_module.txt": "tests/test_{module}.py"}
@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise DtkError(f'"{folder.name}" is not a valid module name', fix="take letters, digits and _: my_experiment")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DtkError(f"{folder} exists", "existing files are never overwritten", "take another folder")
-    try:
+    with refused(f"{folder} cannot be made"):
         for template in sorted(path for path in TEMPLATES.rglob("*") if path.is_file()):
             inside = template.relative_to(TEMPLATES).as_posix()
             path = folder / _NAMED.get(inside, inside).replace("{module}", module)
@@ -33,8 +33,6 @@ def run(arguments: argparse.Namespace) -> int:
             text = template.read_text(encoding="utf-8")
             path.write_text(text.replace("{module}", module).replace("{name}", folder.resolve().name), encoding="utf-8")
             print(f"made {path}")
-    except OSError as error:
-        raise DtkError(f"{folder} cannot be made", error.strerror or str(error)) from error
     with chdir(folder):  # What is typed next is typed there.
         then = command("run", "--config-dir", "conf", "experiment=first")
     print(f"next: cd {shlex.quote(str(folder))} && {then}")

@@ -36,8 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         hardware = calibrate.calibrate(say=lambda line: print(f"dtk: {line}", file=sys.stderr, flush=True))
         report_forms.hand_over(arguments, hardware, calibrate.as_json, calibrate.document)
         return FITS
-    if arguments.html is not None:
-        output.check_page(arguments.html, PAGE)
+    output.check_page(arguments.html, PAGE)
     from dtk.plan.report.document import document
     from dtk.plan.report.model import as_json
 

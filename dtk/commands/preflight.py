@@ -28,8 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dtk.preflight.report import as_json, document
     from dtk.preflight.run import Request, preflight
 
-    if arguments.html is not None:
-        output.check_page(arguments.html, PAGE)
+    output.check_page(arguments.html, PAGE)
     limit_s = arguments.rank_timeout_s
     request = options.taken(Request, arguments, script_arguments=tuple(arguments.wrapped), limit_s=limit_s)
     progress = Progress(after_s=AFTER_S)

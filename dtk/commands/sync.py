@@ -2,17 +2,16 @@
 
 import argparse
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.runs.find import RUNS
-from diagnostics.runs.records import as_mapping, mapping, reason
+from diagnostics.runs.records import as_mapping, mapping
 from dtk.config.trust import check_entries, check_owner
 from dtk.console import output
-from dtk.errors import DtkError
+from dtk.errors import DtkError, refused
 from dtk.runs.find import RUN_HELP, find_readable
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def _tracker(paths: RunPaths, arguments: argparse.Namespace, group: str | None =
 
     check_owner(paths.root, "dtk sync", trust=arguments.trust)
     check_entries(paths.root, "dtk sync", trust=arguments.trust)  # What a link leads to would be sent.
-    with _readable(paths.config):
+    with refused(f"{paths.config} cannot be read", damaged=ValueError):
         config = as_mapping(safe_yaml.loads(whole(paths.config, Limits()), Limits()))
     stored = as_mapping(config.get("tracker"))
     name = arguments.tracker or stored.get("name")
@@ -113,14 +112,6 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
     from diagnostics.evidence.limits import Limits, lines_of
     from diagnostics.runs.records import latest_records
 
-    with _readable(path):
+    with refused(f"{path} cannot be read", damaged=ValueError):
         for _, record in latest_records(lambda: lines_of(path, Limits())):
             yield record
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise DtkError(f"{path} cannot be read", reason(error)) from error

@@ -44,16 +44,18 @@ def say(text: str = "") -> None:
     put(f"{text}\n")
 
 
-def check_page(path: Path, default: Path) -> None:
+def check_page(path: Path | None, default: Path) -> None:
     """Refuse a page that cannot be written, before the work that it is to show.
 
     Args:
-        path: what follows `--html`.
+        path: what follows `--html`; None = no page is asked for.
         default: a name to propose.
 
     Raises:
         DtkError: the name is empty or a folder, or its folder is not there or closed to us.
     """
+    if path is None:
+        return
     if path == Path():  # also an empty name
         raise DtkError("--html names no file", fix=f"write --html {default}")
     if path.is_dir():

@@ -12,7 +12,7 @@ from dtk.config.schema import TokensData
 from dtk.data.cache import Writer, cached
 from dtk.data.corpus import Corpus
 from dtk.data.tokenizer import Tokenizer, token_dtype
-from dtk.errors import DtkError
+from dtk.errors import DtkError, refused
 
 _FORMAT = 1
 """Part of every key; raise it when the same text would give other tokens."""
@@ -91,11 +91,9 @@ def token_file(config: TokensData) -> Tokens:
     path = Path(config.path).expanduser()
     if not path.is_file():
         raise DtkError(f"no such token file: {config.path}", fix="data.path must name a binary file of token ids")
-    try:
+    with refused(f"cannot read {path}"):
         size = path.stat().st_size
         ids = _map(path, size, config)
-    except OSError as error:
-        raise DtkError(f"cannot read {path}", error.strerror or str(error)) from None
     about = {"source": str(path), "bytes": size, "tokens": len(ids), **_checked(ids, config)}
     return Tokens(ids=ids, vocab_size=config.vocab_size, about=about)
 

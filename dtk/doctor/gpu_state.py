@@ -1,9 +1,9 @@
 """The state of each GPU by NVML: clocks, power limit, throttling, ECC, remapped rows, other processes."""
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
+from diagnostics.contract.files import kernel_text
 from dtk.doctor.gpus import TOPIC, Gpu, Seen, each, each_gpu
 from dtk.doctor.model import Check, Remedy, Result, found
 from dtk.doctor.scope import Scope
@@ -123,9 +123,8 @@ def gpu_processes(gpu: Gpu) -> Seen:
     for process in running or []:
         if process.pid in (os.getpid(), os.getppid()):
             continue
-        name = "not visible here"  # In another container, where only its number is known.
-        with suppress(OSError):
-            name = Path(f"/proc/{process.pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+        # One in another container is known by its number only.
+        name = kernel_text(Path(f"/proc/{process.pid}/comm")) or "not visible here"
         used = f", {process.usedGpuMemory / 2**20:,.0f} MiB" if process.usedGpuMemory else ""
         yield f"GPU {gpu.index}  pid {process.pid} ({name}){used}"
         yield found("used_by_another", gpu=gpu.index, pid=process.pid, name=name, used=used)

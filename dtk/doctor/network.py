@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diagnostics.analysis.environment.addresses import interface_inside
+from diagnostics.contract.files import kernel_text
 from dtk.doctor.model import Check, Finding, Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
 from dtk.launch.processes import free_port
-from dtk.nccl.machine import line_of
 
 TOPIC = "network"
 INTERFACES = Path("/sys/class/net")
@@ -75,7 +75,7 @@ def judge_interfaces(folder: Path, several_nodes: bool) -> Result:
     """Interfaces that are up, and those that variables name; `folder` has the form of /sys/class/net."""
     try:
         paths = sorted(path for path in folder.iterdir() if path.is_dir())
-        flags = {path.name: int(line_of(path / "flags") or "0", 16) for path in paths}
+        flags = {path.name: int(kernel_text(path / "flags") or "0", 16) for path in paths}
     except OSError:
         return not_applicable(f"{folder} is not there: this is not Linux")
     up = [name for name, bits in flags.items() if bits & UP]
@@ -106,7 +106,7 @@ def _about(path: Path) -> dict[str, int | None]:
     """Speed, MTU and counters of one interface; null where it does not tell."""
     names = {"speed_mbit_per_s": "speed", "mtu": "mtu"}
     names |= {f"{way}_{what}": f"statistics/{way}_{what}" for way in ("rx", "tx") for what in ("packets", "errors")}
-    texts = {key: line_of(path / file) for key, file in names.items()}  # -1 = unknown.
+    texts = {key: kernel_text(path / file) for key, file in names.items()}  # -1 = unknown.
     return {key: int(text) if text.isdigit() else None for key, text in texts.items()}
 
 

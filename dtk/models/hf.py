@@ -16,7 +16,7 @@ from torch import Tensor
 
 from diagnostics.contract.files import table_beside
 from dtk.config.schema import GPTConfig
-from dtk.errors import DtkError
+from dtk.errors import DtkError, refused
 from dtk.models.blocks import by_head, by_part
 from dtk.models.build import ModelConfig
 from dtk.models.gpt import GPT
@@ -100,12 +100,10 @@ def export_weights(
         description = {**architecture, **_FIXED, **sizes, **dropout}
         shapes = {_PREFIX + hf_name(name): _turned(name, shape) for name, shape in shapes.items()}
         parameters = _as_gpt2(parameters, config.heads)
-    try:
+    with refused(f"cannot export to {folder}", "free space, or choose another runs folder"):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
         write_safetensors(folder / "model.safetensors", shapes, parameters, dtypes)
-    except OSError as error:
-        raise DtkError(f"cannot export to {folder}", str(error), "free space, or choose another runs folder") from error
 
 
 def hf_name(name: str) -> str:

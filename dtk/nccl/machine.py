@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.analysis.environment.addresses import interface_inside
+from diagnostics.contract.files import kernel_text
 from dtk.record.nvml import nvlinks, open_nvml, text_of
 
 SYS, ROOT = Path("/sys"), Path("/")
@@ -89,11 +90,11 @@ def read_machine(environment: Mapping[str, str], sys: Path = SYS, root: Path = R
     rdma = []
     for path in _entries(sys / "class" / "infiniband"):
         ports = _entries(path / "ports")
-        layer = next(filter(None, (line_of(port / "link_layer") for port in ports)), "")
-        active = any(line_of(port / "state").endswith("ACTIVE") for port in ports)
+        layer = next(filter(None, (kernel_text(port / "link_layer") for port in ports)), "")
+        active = any(kernel_text(port / "state").endswith("ACTIVE") for port in ports)
         rdma.append(Rdma(path.name, _driver(path), layer, active))
     dmi = sys / "class" / "dmi" / "id"
-    cloud = next((cloud for name, cloud in _VENDORS.items() if line_of(dmi / "sys_vendor").startswith(name)), "")
+    cloud = next((cloud for name, cloud in _VENDORS.items() if kernel_text(dmi / "sys_vendor").startswith(name)), "")
     containers = (root / ".dockerenv", root / "run" / ".containerenv")
     try:
         shm = os.statvfs(root / "dev" / "shm")
@@ -106,12 +107,12 @@ def read_machine(environment: Mapping[str, str], sys: Path = SYS, root: Path = R
         p2p=p2p,
         rdma=tuple(rdma),
         interfaces=tuple(
-            Interface(path.name, _driver(path), line_of(path / "operstate") == "up")
+            Interface(path.name, _driver(path), kernel_text(path / "operstate") == "up")
             for path in _entries(sys / "class" / "net")
             if not interface_inside(path.name)
         ),
-        cloud="oci" if "OracleCloud" in line_of(dmi / "chassis_asset_tag") else cloud,
-        product=line_of(dmi / "product_name"),
+        cloud="oci" if "OracleCloud" in kernel_text(dmi / "chassis_asset_tag") else cloud,
+        product=kernel_text(dmi / "product_name"),
         container="KUBERNETES_SERVICE_HOST" in environment or any(mark.exists() for mark in containers),
         slurm="SLURM_JOB_ID" in environment,
         shm_bytes=None if shm is None else shm.f_frsize * shm.f_blocks,
@@ -159,12 +160,3 @@ def _entries(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except OSError:
         return []
-
-
-def line_of(path: Path) -> str:
-    """Return the line in a file of the kernel; empty where it does not answer, as the speed of a link that is down."""
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(200).strip()
-    except OSError:
-        return ""

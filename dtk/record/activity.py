@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import CodeType
 
+from diagnostics.contract.files import kernel_text
+
 COMPILING = ("/torch/_dynamo/convert_frame.py", "/torch/_inductor/async_compile.py", "/triton/compiler/compiler.py")
 """Frames that are on the stack only while something is compiled, perhaps in another process."""
 SAMPLES = 8  # Chosen: only the newest looks count, so that a worker that stops is seen to.
@@ -44,16 +46,15 @@ class Activity:
         """Time in which the main thread ran or, on a machine with too few cores, waited for one; 0 if not known."""
         if (scheduled := scheduled_s(os.getpid())) is not None:
             return sum(scheduled)
-        with suppress(OSError, ValueError, IndexError):
-            fields = (self._task / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        with suppress(ValueError, IndexError):
+            fields = kernel_text(self._task / "stat").rpartition(")")[2].split()
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         return 0.0
 
     def _read_bytes(self) -> int:
         """Return the bytes that the main thread has read and written so far; 0 if the system does not report them."""
-        with suppress(OSError, ValueError, IndexError):
-            lines = (self._task / "io").read_text(encoding="utf-8").splitlines()[:2]
-            return sum(int(line.split()[1]) for line in lines)
+        with suppress(ValueError, IndexError):
+            return sum(int(line.split()[1]) for line in kernel_text(self._task / "io").splitlines()[:2])
         return 0
 
 
@@ -62,8 +63,8 @@ def scheduled_s(pid: int) -> tuple[float, float] | None:
 
     Source: Documentation/scheduler/sched-stats.rst of Linux (/proc/<pid>/schedstat).
     """
-    with suppress(OSError, ValueError):
-        on_core_ns, waiting_ns = Path(f"/proc/{pid}/schedstat").read_text(encoding="utf-8").split()[:2]
+    with suppress(ValueError):
+        on_core_ns, waiting_ns = kernel_text(Path(f"/proc/{pid}/schedstat")).split()[:2]
         return int(on_core_ns) / 1e9, int(waiting_ns) / 1e9
     return None
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from diagnostics.contract.artifacts import HEARTBEAT_BYTES
+from diagnostics.contract.files import kernel_text
 from dtk.parallel.regions import Region
 from dtk.record.guard import guarded
 
@@ -123,13 +124,9 @@ def can_map(path: Path) -> bool:
 
 def filesystem(path: Path) -> str:
     """Kind of the file system that holds a path (ext4, nfs4, tmpfs ...); empty where the kernel does not tell."""
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
     where = str(path.resolve())
     best, kind = "", ""
-    for line in mounts:
+    for line in kernel_text(Path("/proc/self/mountinfo")).splitlines():
         left, _, right = line.partition(" - ")
         point = left.split()[4].encode().decode("unicode_escape")
         inside = where == point or where.startswith(point.rstrip("/") + "/")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.analysis.processes import usable_cores
 from diagnostics.contract.artifacts import SCHEMA_VERSION
+from diagnostics.contract.files import kernel_text
 from diagnostics.contract.secrets import is_secret, masked
 from diagnostics.runs.find import made_by_dtk
 from diagnostics.runs.processes import process_start
@@ -188,10 +189,7 @@ def hardware() -> dict[str, Any]:
         memory_bytes: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
         memory_bytes = None
-    try:
-        model = re.search(r"^model name\s*:\s*(.+)$", CPU_INFO.read_text(encoding="utf-8"), re.MULTILINE)
-    except OSError:
-        model = None
+    model = re.search(r"^model name\s*:\s*(.+)$", kernel_text(CPU_INFO), re.MULTILINE)
     cpu = model[1] if model else platform.processor() or platform.machine()
     about = {"platform": platform.platform(), "cpu": cpu, "cores": usable_cores()}
     return {**about, "memory_bytes": memory_bytes, **_gpus()}

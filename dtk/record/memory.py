@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from diagnostics.contract.files import kernel_text
+
 STATUS = Path("/proc/self/status")
 HISTORY_ENTRIES = 100_000  # As in the example of torch's documentation.
 
@@ -29,11 +31,7 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 def _status_bytes() -> dict[str, int]:
     """VmHWM and VmRSS of this process in bytes; empty where there is no /proc."""
-    try:
-        lines = STATUS.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return {}
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    fields = dict(line.split(":", 1) for line in kernel_text(STATUS).splitlines() if ":" in line)
     return {name: int(fields[name].split()[0]) * 1024 for name in ("VmHWM", "VmRSS") if name in fields}
 
 

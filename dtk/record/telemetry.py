@@ -15,6 +15,7 @@ import psutil
 import torch
 
 from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths, read_heartbeat
+from diagnostics.contract.files import kernel_text
 from dtk.record.activity import scheduled_s
 from dtk.record.guard import guarded
 from dtk.record.jsonl import JsonLines
@@ -146,13 +147,13 @@ def cpu_figures(root: Path = ROOT, own: Path = OWN) -> dict[str, float]:
     folder = _folder(root, own)
     if folder is None:
         return figures
-    with suppress(OSError, ValueError):
-        stat = dict(line.split(None, 1) for line in (folder / "cpu.stat").read_text().splitlines())
+    with suppress(KeyError, ValueError):
+        stat = dict(line.split(None, 1) for line in kernel_text(folder / "cpu.stat").splitlines())
         counts = int(stat["nr_periods"]), int(stat["nr_throttled"])
         figures["cgroup_periods"], figures["cgroup_throttled_periods"] = counts
     for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
-        with suppress(OSError, ValueError):
-            quota, period = " ".join((folder / name).read_text() for name in names).split()
+        with suppress(ValueError):
+            quota, period = " ".join(kernel_text(folder / name) for name in names).split()
             if quota not in ("max", "-1"):
                 figures["cgroup_cores"] = int(quota) / int(period)
     return figures
@@ -161,17 +162,12 @@ def cpu_figures(root: Path = ROOT, own: Path = OWN) -> dict[str, float]:
 @cache
 def _folder(root: Path, own: Path) -> Path | None:
     """Return the folder of this process's cgroup that counts the CPU's periods; None without one."""
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
+    for line in kernel_text(own).splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers or "cpu" in controllers.split(","):
             mount = root / controllers if controllers else root
             # In a container the path in /proc may be the host's, and its own cgroup lies at the root of the mount.
             for folder in (mount / path.lstrip("/"), mount):
-                with suppress(OSError):
-                    if "nr_throttled" in (folder / "cpu.stat").read_text():
-                        return folder
+                if "nr_throttled" in kernel_text(folder / "cpu.stat"):
+                    return folder
     return None

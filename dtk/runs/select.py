@@ -8,8 +8,7 @@ from typing import Any
 
 from diagnostics.contract.suggest import did_you_mean
 from diagnostics.runs.find import FAILED, RUNS, STATES, Run, list_runs
-from diagnostics.runs.records import reason
-from dtk.errors import DtkError
+from dtk.errors import DtkError, refused
 
 _LAST = float("inf")
 SORTS: dict[str, Callable[[Run], Any]] = {
@@ -76,10 +75,8 @@ def runs_in(folder: Path, name: str) -> list[Run]:
     """
     if folder == RUNS and not folder.exists():
         return []
-    try:
+    with refused(f"cannot list {folder}", name, ValueError):
         return list_runs(folder)
-    except (OSError, ValueError) as error:
-        raise DtkError(f"cannot list {folder}", reason(error), name) from error
 
 
 def _states(text: str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from diagnostics.contract.invocation import typed
 from diagnostics.contract.secrets import masked
 from diagnostics.runs.records import objects
 from dtk.console.output import say
-from dtk.errors import DtkError
+from dtk.errors import DtkError, refused
 from dtk.record.run_folder import now, unwritable, writing
 from dtk.sweep.points import Point
 
@@ -206,10 +206,8 @@ def opened(name: str, runs_folder: Path) -> Sweep | None:
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         return None
-    try:
+    with refused(f"{path} is damaged", damaged=ValueError):
         about = _about(path)
-    except (OSError, ValueError) as error:
-        raise DtkError(f"{path} is damaged", " ".join(str(error).split())) from error
     if about.schema_version > SCHEMA_VERSION:
         raise _newer(about)
     return _read(path.parent, about)
@@ -222,12 +220,10 @@ def _newer(about: About) -> DtkError:
 def _read(root: Path, about: About) -> Sweep:
     """Read the points and runs.jsonl; a line that was torn when the process was killed says nothing."""
     sweep, log = Sweep(root, about), root / "runs.jsonl"
-    try:
+    with refused(f"the sweep {sweep.about.id} is damaged", "start a new sweep", ValueError):
         for path in sorted((sweep.root / "points").glob("*.json")):
             sweep.points.append(msgspec.convert(read_json(path, _LARGEST_BYTES), Point))
         lines = log.read_bytes().split(b"\n") if log.exists() else []
-    except (OSError, ValueError) as error:
-        raise DtkError(f"the sweep {sweep.about.id} is damaged", str(error), "start a new sweep") from error
     for event in objects(lines):
         try:
             key = (int(event["point"]), int(event["repeat"]))

@@ -24,7 +24,7 @@ from diagnostics.runs.records import mapping
 from diagnostics.runs.text import COLUMNS, age, cells_of
 from dtk.compare.formatting import number_text
 from dtk.compare.report import where_a_step_goes
-from dtk.errors import DtkError
+from dtk.errors import DtkError, refused
 from dtk.plan.prediction import Prediction
 from dtk.plan.report.document import document as plan_document
 from dtk.plan.report.model import PlanReport
@@ -80,10 +80,8 @@ def runs_page(folder: Path, query: Mapping[str, str]) -> doc.Document:
     Raises:
         DtkError: the folder cannot be read.
     """
-    try:
+    with refused(f"cannot list {folder}"):
         every = list_runs(folder) if folder.exists() else []
-    except OSError as error:
-        raise DtkError(f"cannot list {folder}", error.strerror or str(error)) from error
     words = query.get("q", "").lower().split()
     runs = [run for run in every if all(word in f"{run.id} {run.state}".lower() for word in words)]
     marked = {"tag": tags(every), "sweep": sweeps(folder)}

@@ -22,7 +22,7 @@ from diagnostics.contract.artifacts import RunPaths
 from diagnostics.report import document as doc
 from diagnostics.report.html import render
 from diagnostics.report.markup import Markup, el
-from dtk.errors import DtkError
+from dtk.errors import DtkError, refused
 from dtk.ui.live import unread_ns
 from dtk.ui.pages import find, link, plan_page, run_page, run_path, runs_page
 
@@ -47,11 +47,8 @@ class Server(http.server.ThreadingHTTPServer):
 
     def __init__(self, folder: Path, port: int = 0) -> None:
         """Listen; port 0 = a free one. Raise DtkError if the port is taken, or not allowed."""
-        try:
+        with refused(f"cannot listen on port {port}", "choose another: --port N, or leave it out for a free one"):
             super().__init__((HOST, port), _Handler)
-        except OSError as error:
-            what, fix = f"cannot listen on port {port}", "choose another: --port N, or leave it out for a free one"
-            raise DtkError(what, error.strerror or str(error), fix) from error
         self.folder, self.token = folder, secrets.token_urlsafe(24)
         self.diagnoses: dict[str, tuple[float, bytes]] = {}
         self.measured: dict[str, int] = {}

@@ -12,7 +12,7 @@ import yaml
 from diagnostics.contract.files import replacing
 from diagnostics.contract.suggest import did_you_mean
 from dtk.config.folders import HARDWARE, search_path
-from dtk.errors import DtkError
+from dtk.errors import DtkError, refused
 from dtk.plan.timing.alpha_beta import Link
 from dtk.record.metrics import published_peaks
 
@@ -157,12 +157,10 @@ def store_hardware(hardware: Hardware, path: Path) -> None:
             value = dict(value) if isinstance(value, Mapping) else value
             plain[key] = {"value": value, "source": hardware.sources[key]}
     head = f"# {hardware.name}: written by dtk.\n# Use: dtk plan hardware={hardware.name}\n"
-    try:
+    with refused(f"{path} cannot be written", "set XDG_DATA_HOME to a writable folder"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as aside:
             aside.write_text(head + yaml.safe_dump(plain, sort_keys=False), encoding="utf-8")
-    except OSError as error:
-        raise DtkError(f"{path} cannot be written", str(error), "set XDG_DATA_HOME to a writable folder") from error
 
 
 def _read(path: Path) -> Hardware:

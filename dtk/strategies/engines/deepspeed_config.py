@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 from diagnostics.contract.files import read_json, table_beside
 from diagnostics.contract.origins import flat
-from dtk.errors import DtkError
+from dtk.errors import DtkError, refused
 from dtk.parallel.mesh import Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, reduced_item_bytes
@@ -120,10 +120,8 @@ class DeepSpeedConfig(StrategyConfig):
         """Return the values of the user's file by their dotted paths; empty without one."""
         if self.config is None:
             return {}
-        try:
+        with refused(f"strategy.config={self.config} cannot be read", "name a JSON file", ValueError):
             content = read_json(self.config)
-        except (OSError, ValueError) as error:
-            raise DtkError(f"strategy.config={self.config} cannot be read", str(error), "name a JSON file") from error
         if not isinstance(content, dict):
             raise DtkError(f"strategy.config={self.config} holds no JSON object", fix="name a ds_config.json")
         return flat(content)
