@@ -62,6 +62,13 @@ def kernel_text(path: Path) -> str:
     return ""
 
 
+def kernel_entries(folder: Path) -> list[Path]:
+    """Return what lies in a folder of the kernel (/proc, /sys), sorted; nothing where there is none."""
+    with suppress(OSError):
+        return sorted(folder.iterdir())
+    return []
+
+
 def read_json(path: str | Path, most_bytes: int = MOST_BYTES) -> Any:
     """Return the JSON value in a small record.
 

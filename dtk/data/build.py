@@ -2,7 +2,6 @@
 
 from torch.utils.data import Dataset as TorchDataset
 
-from diagnostics.contract.invocation import command
 from dtk.config import schema
 from dtk.config.instantiate import instantiate
 from dtk.data.classification import classification_dataset
@@ -43,10 +42,9 @@ def build_dataset(config: schema.DataConfig, allow_targets: list[str] | None = N
         tokens = corpus_tokens(text_corpus(config.path), build_tokenizer(config.tokenizer))
     elif isinstance(config, schema.HFData):
         tokens = hf_tokens(config, build_tokenizer(config.tokenizer))
-    elif isinstance(config, schema.TokensData):
-        tokens = token_file(config)
     else:
-        raise DtkError(f"unknown data {config.name!r}", fix=f"{command('run', '--help')} lists the choices")
+        assert isinstance(config, schema.TokensData)
+        tokens = token_file(config)
     return LanguageDataset(config, tokens)
 
 

@@ -6,6 +6,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from diagnostics.contract.files import kernel_entries
 from diagnostics.contract.formatting import bytes_text as size
 from dtk.config.placement import host_memory
 from dtk.doctor.model import Check, Result, found, judged, not_applicable
@@ -58,10 +59,7 @@ def judge_memlock(rdma: Path) -> Result:
     """Judge this process's limit on locked memory by what the devices in `rdma` need."""
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     limit = "unlimited" if soft == resource.RLIM_INFINITY else size(soft)
-    try:
-        devices = sorted(path.name for path in rdma.iterdir())
-    except OSError:
-        devices = []
+    devices = [path.name for path in kernel_entries(rdma)]
     if not devices:
         return judged([], f"{limit}; no RDMA device here, nothing needs more", common={"memlock": limit})
     findings = []

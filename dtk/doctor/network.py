@@ -8,6 +8,7 @@ from pathlib import Path
 
 from diagnostics.analysis.environment.addresses import interface_inside
 from diagnostics.contract.files import kernel_text
+from diagnostics.runs.records import reason
 from dtk.doctor.model import Check, Finding, Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
 from dtk.launch.processes import free_port
@@ -34,7 +35,7 @@ def hostname(scope: Scope) -> Result:
         try:
             socket.getaddrinfo(master, None)
         except OSError as error:
-            findings.append(found("master_unresolved", master=master, why=_why(error)))
+            findings.append(found("master_unresolved", master=master, why=reason(error)))
     measures = {"host": name, "addresses": addresses, "seconds": round(seconds, 3)}
     return judged(findings, f"{name} is {', '.join(addresses)}", measures=measures)
 
@@ -45,7 +46,7 @@ def _own_name(name: str, several_nodes: bool) -> tuple[list[Finding], list[str]]
         entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
         consequence = "other nodes cannot reach it" if several_nodes else "gloo uses loopback instead"
-        why = _why(error)
+        why = reason(error)
         return [found("name_unresolved", bad=several_nodes, name=name, why=why, consequence=consequence)], []
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
     findings = []
@@ -63,12 +64,8 @@ def _unbound(address: str, port: int) -> str:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((address, port))
     except OSError as error:
-        return _why(error)
+        return reason(error)
     return ""
-
-
-def _why(error: OSError) -> str:
-    return error.strerror or str(error)
 
 
 def judge_interfaces(folder: Path, several_nodes: bool) -> Result:
@@ -156,7 +153,7 @@ def _loopback() -> list[Finding]:
                     accepted.sendall(b"dtk")
                     received = client.recv(3)
     except OSError as error:
-        return [found("loopback_fails", why=_why(error))]
+        return [found("loopback_fails", why=reason(error))]
     return [] if received == b"dtk" else [found("loopback_loses")]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.analysis.environment.addresses import interface_inside
-from diagnostics.contract.files import kernel_text
+from diagnostics.contract.files import kernel_entries, kernel_text
 from dtk.record.nvml import nvlinks, open_nvml, text_of
 
 SYS, ROOT = Path("/sys"), Path("/")
@@ -88,8 +88,8 @@ def read_machine(environment: Mapping[str, str], sys: Path = SYS, root: Path = R
     """
     gpus, reason, driver, p2p = _gpus()
     rdma = []
-    for path in _entries(sys / "class" / "infiniband"):
-        ports = _entries(path / "ports")
+    for path in kernel_entries(sys / "class" / "infiniband"):
+        ports = kernel_entries(path / "ports")
         layer = next(filter(None, (kernel_text(port / "link_layer") for port in ports)), "")
         active = any(kernel_text(port / "state").endswith("ACTIVE") for port in ports)
         rdma.append(Rdma(path.name, _driver(path), layer, active))
@@ -108,7 +108,7 @@ def read_machine(environment: Mapping[str, str], sys: Path = SYS, root: Path = R
         rdma=tuple(rdma),
         interfaces=tuple(
             Interface(path.name, _driver(path), kernel_text(path / "operstate") == "up")
-            for path in _entries(sys / "class" / "net")
+            for path in kernel_entries(sys / "class" / "net")
             if not interface_inside(path.name)
         ),
         cloud="oci" if "OracleCloud" in kernel_text(dmi / "chassis_asset_tag") else cloud,
@@ -153,10 +153,3 @@ def _driver(path: Path) -> str:
         return (path / "device" / "driver").resolve(strict=True).name
     except OSError:
         return ""
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []

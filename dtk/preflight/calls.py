@@ -118,7 +118,6 @@ class Tape:
         self.groups: list[Group] = []
         self.issued = 0
         """Calls so far; the next one has this number."""
-        self.unsound_calls = 0
         self.stack = ""
         """Of the call that is about to begin, as for `sent` and `taken`."""
         self.sent: tuple[int, ...] = ()
@@ -166,8 +165,7 @@ class Tape:
         """Nothing: whether it completes is for the matcher to say."""
 
     def unsound(self) -> None:
-        """Count a call that could not be recorded."""
-        self.unsound_calls += 1
+        """Nothing: a call that could not be recorded is reported where it is made."""
 
     def wait(self, number: int) -> None:
         """Record that the rank waits until this call is complete."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.analysis.processes import usable_cores
 from diagnostics.contract.artifacts import SCHEMA_VERSION
-from diagnostics.contract.files import kernel_text
+from diagnostics.contract.files import kernel_entries, kernel_text
 from diagnostics.contract.secrets import is_secret, masked
 from diagnostics.runs.find import made_by_dtk
 from diagnostics.runs.processes import process_start
@@ -201,10 +201,8 @@ def network() -> dict[str, list[str] | None]:
         interfaces: list[str] | None = sorted(path.name for path in INTERFACES.iterdir())
     except OSError:
         return {"interfaces": None, "infiniband": None}
-    devices: list[str] = []
-    with suppress(OSError):  # The folder is there once a driver is loaded.
-        devices = sorted(path.name for path in RDMA.iterdir())
-    return {"interfaces": interfaces, "infiniband": devices}
+    # The folder is there once a driver is loaded.
+    return {"interfaces": interfaces, "infiniband": [path.name for path in kernel_entries(RDMA)]}
 
 
 def missing_files(variables: Mapping[str, str]) -> list[str]:
