@@ -50,8 +50,11 @@ class ParallelConfig:
             DtkError: a dimension that the strategy does not implement, or degrees that do not fit the ranks.
         """
         for name in (*MODEL_PARALLEL, "ep"):
-            if getattr(self, name) > 1 and name not in strategy.traits.dimensions:
-                what = f"strategy={strategy.name} is incompatible with parallel.{name}={getattr(self, name)}"
+            if (degree := getattr(self, name)) < 1:
+                why = "it must be 1 or more; the ranks that are left are data-parallel"
+                raise DtkError(f"parallel.{name}={degree} is out of range", why)
+            if degree > 1 and name not in strategy.traits.dimensions:
+                what = f"strategy={strategy.name} is incompatible with parallel.{name}={degree}"
                 why = f"it does not implement the mesh dimension {name}"
                 raise DtkError(what, why, "use strategy=fsdp or strategy=ddp")
         degrees = {name: getattr(self, name) for name in MODEL_PARALLEL}

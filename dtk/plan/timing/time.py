@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from dtk.config.schema import Config, MoEConfig
+from dtk.config.schema import Config
 from dtk.dimensions import inside
 from dtk.parallel.mesh import SECONDARY, Mesh
 from dtk.parallel.pipeline import Action, Pipeline
@@ -32,8 +32,6 @@ from dtk.record.metrics import model_flops_utilization
 from dtk.strategies.declared import ITEM_BYTES, Collective, Shape, padded_elements, reduced_item_bytes, wire_bytes
 
 _FULL = 4  # Times as many micro-batches as ranks, after which a schedule repeats.
-NEIGHBOURS = ("pp", "cp")
-"""Dimensions along which ranks send to the next one."""
 
 
 def step_time(config: Config, world_size: int, hardware: Hardware) -> Time:
@@ -158,22 +156,15 @@ class _Job:
                 alike[kind] = part, self._stage_seconds(seconds, blocks)
             self.parts.append(_Part(blocks, *alike[kind], tuple(every > 0 and i % every == 0 for i in blocks)))
 
-    @functools.cached_property
-    def _deeper(self) -> Config:
-        """The job with a block more at both ends of its model, between which the others are all in the middle."""
-        model = self.config.model
-        more = {"dense_layers": model.dense_layers + 1} if isinstance(model, MoEConfig) else {}
-        return dataclasses.replace(self.config, model=dataclasses.replace(model, layers=model.layers + 2, **more))
-
     def _stage_seconds(self, seconds: Seconds, blocks: range) -> Seconds:
         """Return the seconds of a stage with what its layers wait for: all of it, as each result is needed at once."""
         if blocks.stop != len(self.layout.blocks):
             seconds = dataclasses.replace(seconds, head_forward=0.0, head_backward=0.0)
         if self.job_mesh.tp * self.job_mesh.cp * self.job_mesh.ep == 1:
             return seconds
-        middle = range(blocks.start + 1, blocks.stop + 1)
-        block_s, again_s = (self.waits_s(self._deeper, middle, every) / len(blocks) for every in (0, 1))
-        ends_s = self.waits_s(self.config, blocks, 0) - len(blocks) * block_s
+        # What stands before the first block or after the last one communicates also where there are no blocks.
+        ends_s = sum(self.waits_s(range(end, end), 0) for end in (blocks.start, blocks.stop))
+        block_s, again_s = ((self.waits_s(blocks, every) - ends_s) / len(blocks) for every in (0, 1))
         return dataclasses.replace(
             seconds,
             block_forward=seconds.block_forward + block_s / 2,
@@ -187,14 +178,13 @@ class _Job:
         """Return what each of the calls takes."""
         return [(call, self.price(call.op, call.group, call.size_bytes / call.count)) for call in calls if call.count]
 
-    def waits_s(self, config: Config, blocks: range, every: int) -> float:
+    def waits_s(self, blocks: range, every: int) -> float:
         """Return how long the layers of these blocks wait for others in a micro-batch, every so many recomputed.
 
         What goes round a ring travels while attention computes with what is there: what takes longer is waited for.
         """
-        if every != config.train.activation_checkpoint_every:
-            train = dataclasses.replace(config.train, activation_checkpoint_every=every)
-            config = dataclasses.replace(config, train=train)
+        train = dataclasses.replace(self.config.train, activation_checkpoint_every=every)
+        config = dataclasses.replace(self.config, train=train)
         priced = self.priced(inside(config, self.job_mesh, 1, [], blocks))
         seconds = {True: 0.0, False: 0.0}
         for call, cost in priced:
@@ -211,7 +201,7 @@ class _Job:
         for call, cost in self.priced(inside(self.config, self.job_mesh, 1, [], blocks)):
             each = Transfer(call.op, call.group, cost.algorithm, 1, call.size_bytes // call.count, cost.seconds)
             walk.count(each, self.count * call.count)
-        walk.compute_s -= self.count * self.waits_s(self.config, blocks, self.config.train.activation_checkpoint_every)
+        walk.compute_s -= self.count * self.waits_s(blocks, self.config.train.activation_checkpoint_every)
         return walk
 
     def walk(self, part: _Part, rounds: int) -> tuple[Walk, float]:

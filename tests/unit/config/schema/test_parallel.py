@@ -42,6 +42,9 @@ def test_the_strategy_divides_the_ranks_that_are_left() -> None:
         (ParallelConfig(dp_replicate=2), 8, "parallel.dp_replicate=2 does not fit 8 ranks: strategy=fsdp makes it 1"),
         (ParallelConfig(tp=3), 8, "parallel.tp=3 does not fit 8 ranks: the degrees multiply to a divisor"),
         (ParallelConfig(tp=2, pp=3), 8, "parallel.pp=3 x parallel.tp=2 does not fit 8 ranks"),
+        (ParallelConfig(tp=0), 2, "parallel.tp=0 is out of range: it must be 1 or more"),
+        (ParallelConfig(pp=-1), 2, "parallel.pp=-1 is out of range: it must be 1 or more; the ranks that are left"),
+        (ParallelConfig(ep=-1), 2, "parallel.ep=-1 is out of range"),
         (ParallelConfig(ep=3), 4, "parallel.ep=3 does not fit 4 ranks: ep=3 does not divide dp_shard x cp x tp = 4 -"),
     ],
 )
