@@ -49,19 +49,32 @@ def known(truth: dict[str, Any]) -> list[str]:
     return [*truth.get("causes", []), *truth.get("known", [])]
 
 
-def claims(truth: dict[str, Any], named: list[dict[str, Any]], said: str) -> list[tuple[float, bool]]:
-    """Return (probability, whether it is right) of what is confirmed or suspected, where the truth is known."""
+def claims(truth: dict[str, Any], named: list[dict[str, Any]], said: str) -> list[tuple[float, float]]:
+    """Return (probability, how right it is) of what is confirmed or suspected, where the truth is known.
+
+    Of suspicions at most one is the cause: where a truth leaves several open, each of them is right by its share.
+    """
     right = known(truth)
-    return [(one[said], one["cause"] in right) for one in named] if right else []
+    if said == "confidence" or not right:
+        return [(one[said], float(one["cause"] in right)) for one in named] if right else []
+    right = truth.get("known", right)
+    alike = {one["cause"]: [cause for cause in right if _family(cause) == _family(one["cause"])] for one in named}
+    return [(one[said], (one["cause"] in right) / max(len(alike[one["cause"]]), 1)) for one in named]
 
 
-def calibration(title: str, said: list[tuple[float, bool]]) -> None:
+def _family(cause: str) -> bool:
+    """Whether a cause is one of those that memory is suspected of."""
+    return cause.startswith("memory.")
+
+
+def calibration(title: str, said: list[tuple[float, float]]) -> None:
     """Print how often what is said with a probability is right."""
-    print(f"\n| {title} with | claims | right |\n|---|---|---|")
+    print(f"\n| {title} with | claims | said | right |\n|---|---|---|---|")
     for low, high in itertools.pairwise(BINS):
-        right = [is_right for probability, is_right in said if low <= probability < high]
-        if right:
-            print(f"| {low:.0%}-{min(high, 1):.0%} | {len(right)} | {sum(right) / len(right):.0%} |")
+        inside = [(probability, right) for probability, right in said if low <= probability < high]
+        if inside:
+            stated, right = (sum(column) / len(inside) for column in zip(*inside, strict=True))
+            print(f"| {low:.0%}-{min(high, 1):.0%} | {len(inside)} | {stated:.0%} | {right:.0%} |")
 
 
 def fit(cases: list[tuple[list[str], list[str]]]) -> None:
@@ -90,8 +103,8 @@ def main() -> int:
     options = parser.parse_args()
     truths = {name: truth for file in options.truth for name, truth in json.loads(file.read_text()).items()}
     counts: collections.Counter[str] = collections.Counter()
-    confirmed: list[tuple[float, bool]] = []
-    suspected: list[tuple[float, bool]] = []
+    confirmed: list[tuple[float, float]] = []
+    suspected: list[tuple[float, float]] = []
     cases: list[tuple[list[str], list[str]]] = []
     print("| log | grade | answer | suspicions |\n|---|---|---|---|")
     for folder in sorted(path for root in options.folders for path in root.iterdir() if path.name in truths):

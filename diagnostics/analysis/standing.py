@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.environment.addresses import network_inside
 from diagnostics.analysis.stall.stack_evidence import collective_of
 from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, read_all
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.calls import operation
 from diagnostics.evidence.endings import UNNAMED as NOBODY
@@ -21,20 +22,14 @@ from diagnostics.evidence.model import Evidence, LogFact, shortened
 from diagnostics.evidence.values import MOST_RANKS
 
 TRANSPORT = frozenset({"nccl_ib_error", "nccl_ib_async", "nccl_peer_closed", "nccl_connect", "link_down"})
-_OPENS = TRANSPORT | {
-    "watchdog_timeout", "watchdog_status", "collective_stack", "gloo_timeout", "monitor_stuck", "nccl_id_timeout",
-    "missing_ranks", "watchdog_abort", "gloo_mismatch", "calls_differ",
-}  # fmt: skip
+_KINDS = {name: frozenset(kinds) for name, kinds in table_beside(__file__)["kinds"].items()}
+_OPENS = TRANSPORT | _KINDS["opens"]
 """Kinds of lines that say that something waits, or why it may."""
 _BEST_WORDS = ("nccl_last_error", "nccl_result", "dist_backend_error")
 """Kinds of lines in which NCCL gives up; the first has its own words, the last an address in torch's source."""
 _FAILED = frozenset(_BEST_WORDS)
 _SHOWN = _OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines of which `Standing` tells all that they say."""
-_LOST = frozenset(
-    {"gloo_closed", "gloo_reset", "monitored_barrier", "missing_ranks", "nccl_id_timeout", "store_key_timeout"}
-)
-"""The same where a rank lost a peer or did not come."""
 SCALAR = 16  # Elements at most of a metric, a flag or a barrier; a layer's gradient or a unit's shard has thousands.
 _GATHERS = {"ALLGATHER", "_ALLGATHER_BASE"}
 _SCATTERS = {"REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"}
@@ -141,7 +136,7 @@ class Standing(Struct, frozen=True):
         """Kinds of lines that need not be shown beside this."""
         again = _FAILED - {"dist_backend_error"} | {"watchdog_abort"}  # One line of a failure says where it is.
         failed = again if "dist_backend_error" in self.kinds else frozenset[str]()
-        return _SHOWN if self.waits else failed | (_LOST if self.lost or self.absent else frozenset())
+        return _SHOWN if self.waits else failed | (_KINDS["lost"] if self.lost or self.absent else frozenset())
 
     @property
     def longest(self) -> Waiting:

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from diagnostics.contract.formatting import ranks_text
+from diagnostics.contract.files import table_beside
+from diagnostics.contract.formatting import filled, ranks_text
 from diagnostics.evidence.calls import ROOTED, Dump, GroupKey
 from diagnostics.evidence.clock_offset import offset
 
+_TEXTS: dict[str, str] = table_beside(__file__)["texts"]
 APART_S = 3600.0
 """Ranks that issue the same collective so far apart are of different jobs: nothing waits so long by default."""
 SKEW_S = 2.0
@@ -83,11 +85,8 @@ class Moments:
                     together = {early.handle.rank, late.handle.rank} <= set(early.members.get(key, ()))
                     issued, completed = early.counters[key][0], late.counters[key][1]
                     if together and key.recorder != "gloo" and 0 <= issued < completed:
-                        return (
-                            f"{early.handle.file} and {late.handle.file}: rank {late.handle.rank} had completed "
-                            f"#{completed} of group {key.desc or key.name}, of which rank {early.handle.rank} had "
-                            f"issued #{issued} as its last"
-                        )
+                        figures = {"group": key.desc or key.name, "issued": issued, "completed": completed}
+                        return filled(_TEXTS["overtaken"], {"early": early.handle, "late": late.handle, **figures})
         return ""
 
     def far_apart(self) -> list[list[Any]]:
@@ -103,12 +102,9 @@ class Moments:
         for early, late in pairwise(self._parts(SKEW_S)):
             place = _left_before(early[0][1], late[0][1])
             if place is not None:
-                made, after = early[0][1][place], late[0][1][place]
-                return (
-                    f"{_who(late).capitalize()} issued #{place[1]} {after.at_s - made.at_s:,.1f} s after "
-                    f"{_who(early)}, which had completed it and continued by then: the dumps are of different jobs, or "
-                    "the clocks differ by as much. So the ranks cannot be compared with each other."
-                )
+                apart_s = late[0][1][place].at_s - early[0][1][place].at_s
+                figures = {"early": _who(early), "late": _who(late), "position": place[1], "apart_s": apart_s}
+                return filled(_TEXTS["doubt"], figures)
         return ""
 
     def _parts(self, gap_s: float) -> list[list[tuple[Any, _Calls]]]:

@@ -40,11 +40,6 @@ Detail = Literal[
 - `model_differs`: DDP found other parameters on another rank
 """
 
-ORDER: dict[Kind, int] = {
-    "oom": 0, "raised": 1, "killed": 2, "exited": 3, "unreduced": 4, "aborted": 5, "mismatch": 6, "lost_peer": 6,
-    "timed_out": 6, "stopped": 7, "failed": 8, "unknown": 9,
-}  # fmt: skip
-"""Which of several endings says most about who failed first: lower comes first."""
 BY_ITSELF: tuple[Kind, ...] = ("raised", "oom", "killed", "exited")
 """The ways in which a rank fails or leaves by itself, in the order in which they are told."""
 _VICTIM: frozenset[Kind] = frozenset({"mismatch", "lost_peer", "timed_out", "stopped"})
@@ -135,6 +130,8 @@ def first_is_unknown(endings: Iterable[Ending]) -> bool:
 # Exceptions
 
 _TABLE = table_beside(__file__)
+ORDER: dict[Kind, int] = _TABLE["order"]
+"""Which of several endings says most about who failed first: lower comes first."""
 COMMUNICATION_ERRORS = frozenset(_TABLE["communication_errors"])
 """Classes that torch's collectives, process groups and stores raise."""
 _C10D_ERRORS = COMMUNICATION_ERRORS - {"RuntimeError"}

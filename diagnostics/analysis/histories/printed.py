@@ -84,13 +84,9 @@ def _fingerprints(evidence: Evidence, reading: Reading) -> list[PrintedCalls]:
     key = GroupKey(RECORDER, "0" if whole else "", DEFAULT_GROUP if whole else "")
     position = max((1 + int(match["seq"]) for match in matches.values() if match["seq"]), default=0)
     ops = {match["op"] for match in matches.values()}
-    names = {op: operation(op) for op in ops}
-    if len(ops) > 1 and len({*names.values()}) == 1:  # Two ways to call one operation, as torch tells them apart.
-        names = {op: op.strip("_").lower() for op in ops}
-    calls = {
-        rank: _fingerprint(evidence, key, position, match, names[match["op"]], *stated[rank][1:])
-        for rank, match in matches.items()
-    }
+    is_plain = len({operation(op) for op in ops}) == len(ops)  # Else torch tells two ways to call one operation apart.
+    named = {rank: operation(one["op"]) if is_plain else one["op"].strip("_").lower() for rank, one in matches.items()}
+    calls = {n: _fingerprint(evidence, key, position, matches[n], op, *stated[n][1:]) for n, op in named.items()}
     for rank, call in calls.items():
         if not call.stack:
             call.frames = _frames(evidence, rank)

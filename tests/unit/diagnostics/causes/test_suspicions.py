@@ -44,7 +44,7 @@ def stands(*waits: Waiting, **more: object) -> Standing:
         (stands(results=frozenset({"ncclSystemError"}), inside_node="a loopback address"), "env.wrong_interface", 0.6),
         (stands(WAIT, replace(WAIT, ranks=(3,), numel=999)), "hang.signature_mismatch", 0.3),
         (stands(sizes="340 vs 4. Received data size"), "hang.conditional_collective", 0.4),
-        (stands(differ="around rank 39, as NCCL says"), "hang.conditional_collective", 0.25),
+        (stands(differ="around rank 39, as NCCL says"), "hang.collective_mismatch", 0.3),
         (stands(absent=(4, 5)), "hang.timeout_budget", 0.2),
         (
             stands(PLACED, replace(PLACED, op="barrier", ranks=(3,), site="train.py:30")),
