@@ -234,6 +234,11 @@ def is_library(file: str) -> bool:
     return bool(_LIBRARY.search(file) or _PLUMBING.search(file))
 
 
+def own_line(frames: Iterable[Frame]) -> Frame | None:
+    """Return the user's innermost line of a stack."""
+    return next((frame for frame in frames if not is_library(frame.file)), None)
+
+
 def settle(call: Call) -> Call:
     """Return the call with only the user's frames, which ranks share, so that it can be kept."""
     frames, call.frames = call.frames, None

@@ -97,10 +97,12 @@ class Reader(Struct, frozen=True):
     """Why two handles of one rank cannot be of one job; empty when they can."""
 
 
-def opens(handle: Callable[..., Any]) -> Callable[[Source], Contents]:
+def opens(
+    handle: Callable[..., Any], rank_of: Callable[[Path], int | None] = rank_in_name
+) -> Callable[[Source], Contents]:
     """Return an `open` that makes a handle from path, file, rank and limits."""
 
     def open_(source: Source) -> Contents:
-        return Contents(source.file, [handle(source.path, source.file, rank_in_name(source.path), source.limits)])
+        return Contents(source.file, [handle(source.path, source.file, rank_of(source.path), source.limits)])
 
     return open_

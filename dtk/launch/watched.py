@@ -14,6 +14,7 @@ from diagnostics.contract.files import read_json
 from diagnostics.contract.formatting import clean
 from diagnostics.contract.invocation import command as command_line
 from diagnostics.contract.invocation import typed
+from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers import start
@@ -213,7 +214,7 @@ def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:
     if waited_s < limit_s or not still:
         return None
     first = own[min(own)]
-    frame = start.own_frame(first) or next(iter(first.fields["frames"]), None)
+    frame = own_line(first.fields["frames"]) or next(iter(first.fields["frames"]), None)
     place = "an unknown place" if frame is None else f"{Path(frame.file).name}:{frame.line} in {frame.function}"
     late, others = sorted(own), sorted(waiting)
     waited = f"{named(others)} waited in init_process_group for {waited_s:.0f} s for {named(late)}"

@@ -15,7 +15,7 @@ from diagnostics.analysis.divergence.whole_programs import Program, compare_prog
 from diagnostics.analysis.stall.explain import explain as explain_stall
 from diagnostics.causes.registry import collect
 from diagnostics.diagnose import Facts, conclude, decide
-from diagnostics.evidence.calls import is_library
+from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.ring.format import format_ranks
 from diagnostics.report.model import Report
@@ -112,7 +112,7 @@ def _end(end: End) -> str:
     """How a rank ended that waits for nobody; of an exception the user's own line, if it went through one."""
     if end.error is not None:
         frames = end.error.frames
-        frame = next((frame for frame in frames if not is_library(frame.file)), next(iter(frames), None))
+        frame = own_line(frames) or next(iter(frames), None)
         return f"raised {end.error.type}" + (f" at {Path(frame.file).name}:{frame.line}" if frame else "")
     if end.kind == "killed":
         return f"was killed by {end.signal}"

@@ -13,6 +13,7 @@ from msgspec import Struct
 from diagnostics.analysis.memory.curve import Allocation, Curve
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.model_size import States
+from diagnostics.analysis.memory.profiled import ROUND_BYTES
 from diagnostics.evidence.memory import levels as memory_levels
 from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, Row, Stack
 
@@ -34,8 +35,6 @@ KIND_OF = {
 }
 """What each category is drawn as over time."""
 _BY_PHASE = {"gather": GATHERED, "reduce": BUCKETS, "forward": ACTIVATIONS, "evaluation": ACTIVATIONS}
-_ROUND = 512
-"""CUDA's allocator rounds sizes up to this."""
 _Move = tuple[float, int, tuple[tuple[int, int], ...]]
 """When, what goes first at equal times (releases before allocations), changes of levels."""
 
@@ -88,7 +87,7 @@ class _Sorter:
             if block.phase in ("backward", "reduce") and block.end_us is not None:
                 return GRADIENTS
             return _BY_PHASE[block.phase] if communicates else KEPT
-        if self._logits_bytes and self._logits_bytes <= block.size_bytes < self._logits_bytes + _ROUND:
+        if self._logits_bytes and self._logits_bytes <= block.size_bytes < self._logits_bytes + ROUND_BYTES:
             return LOGITS
         if block.phase in ("backward", "reduce"):
             # Gradients of parameters live on into clipping and the optimizer; those of activations do not.

@@ -19,7 +19,7 @@ from diagnostics.evidence.trace.memory_marks import Span, TraceCall, TraceMarks,
 
 _UNIT, _FORWARD, _BACKWARD = "FSDP::all_gather", "FSDP::pre_forward", "FSDP::pre_backward"
 _REDUCES, _ROOT_ENDS = "FSDP::post_backward_reduce", "FSDP::root_post_backward_callback"
-_ROUND = 512
+ROUND_BYTES = 512
 """CUDA's allocator rounds sizes up to this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize)."""
 _LOOK_AHEAD = 6
 """Allocations that a functional collective makes itself: its output and the backend's copies."""
@@ -124,7 +124,7 @@ def _output(candidates: list[Allocation], call: Gather) -> list[Allocation]:
 
 
 def _fits(size_bytes: int, wanted_bytes: int) -> bool:
-    return 0 < wanted_bytes <= size_bytes < wanted_bytes + _ROUND
+    return 0 < wanted_bytes <= size_bytes < wanted_bytes + ROUND_BYTES
 
 
 def add_sites(handle: TraceFile, traffic: Traffic, curve: Curve | None) -> None:

@@ -9,9 +9,9 @@ from msgspec import Struct
 from diagnostics.analysis.job_state import STALL_S, JobState
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall.last_seen import LastSeen, last_seen
-from diagnostics.evidence.calls import is_library
+from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import BY_ITSELF, UNNAMED, Ending, Kind
-from diagnostics.evidence.model import Frame, LogFact
+from diagnostics.evidence.model import LogFact
 
 _DDP_UNUSED = {"ddp_unused", "ddp_unused_names", "ddp_unused_indices"}
 
@@ -95,19 +95,14 @@ def _first(job: JobState, kind: Kind, endings: list[Ending]) -> FirstEndings:
     lost = {rank for rank, end in job.endings.items() if not end.by_itself} | job.reported_victims()
     victims = tuple(sorted((job.waits.reaching(ranks) | lost) - set(ranks))) if ranks else ()
     ends = (job.endings[rank] for rank in victims if endings[0].in_order and rank in job.endings)
-    gave_up = next(filter(line, ends), None)
-    last = last_seen(job, ranks[0]) if ranks and not any(line(end) for end in endings[:4]) else None
+    gave_up = next((end for end in ends if own_line(end.frames)), None)
+    last = last_seen(job, ranks[0]) if ranks and not any(own_line(end.frames) for end in endings[:4]) else None
     world = job.world()
     model: Literal["", "rank 0", "tie"] = ""
     if all(end.detail == "model_differs" for end in endings) and len(ranks) >= world - 1 and 0 not in ranks:
         model = "rank 0" if world > 2 else "tie"
         ranks, victims = ((0,), tuple(range(1, world))) if world > 2 else ((0, 1), ())
     return FirstEndings(kind, tuple(endings), ranks, victims, last, gave_up, model)
-
-
-def line(ending: Ending) -> Frame | None:
-    """Return the user's line in the traceback of an ending."""
-    return next((frame for frame in ending.frames if not is_library(frame.file)), None)
 
 
 def missing_ranks(job: JobState) -> Missing | None:

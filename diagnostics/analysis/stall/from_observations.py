@@ -11,7 +11,7 @@ from diagnostics.analysis.divergence.single_calls import by_lines
 from diagnostics.analysis.job_state import STALL_S, JobState
 from diagnostics.analysis.observations import Observation, observations
 from diagnostics.analysis.stall.stack_evidence import HostOutside, InCollective, collective_of, compared
-from diagnostics.evidence.calls import is_library
+from diagnostics.evidence.calls import is_library, own_line
 from diagnostics.evidence.model import Frame, Stacks, Thread
 from diagnostics.evidence.stacks import activity, blocking_calls
 from diagnostics.evidence.stacks import dumps as stacks
@@ -138,5 +138,4 @@ def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:
 
 def _place(frames: tuple[Frame, ...], kind: str, file: str) -> InCollective | None:
     direction = next((_FUNCTIONS[frame.function] for frame in frames[:_DEPTH] if frame.function in _FUNCTIONS), None)
-    site = next((frame for frame in frames if not is_library(frame.file)), None)
-    return InCollective(direction, site, kind, file) if direction is not None else None
+    return InCollective(direction, own_line(frames), kind, file) if direction is not None else None

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import EvidenceItem, Finding, Text, Where, worded
-from diagnostics.evidence.calls import is_library
+from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.model import Evidence, shortened
 
 _TEXTS = Texts(__file__)
@@ -64,7 +64,7 @@ def decide(evidence: Evidence) -> Finding:
     lists = {match["which"]: _NAME.findall(match["keys"]) for match in _KEYS.finditer(message)}
     missing, unexpected = lists.get("Missing", []), lists.get("Unexpected", [])
     sizes = [(match["key"], match["saved"], match["own"]) for match in _SIZE.finditer(message)]
-    own = next((frame for error in errors for frame in error.frames if not is_library(frame.file)), None)
+    own = own_line(frame for error in errors for frame in error.frames)
     items = [EvidenceItem("error", at.file, shortened(at.message, 200), at.line or None) for at in errors[:4]]
     items += [EvidenceItem("log", fact.file, fact.text, fact.line) for fact in keys[:4]]
     ranks = {error.rank for error in errors} | {fact.rank for fact in keys}

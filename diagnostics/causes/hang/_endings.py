@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.analysis.stall.departure import MoreCalls
-from diagnostics.analysis.stall.endings import FirstEndings, ended_in_order, line
+from diagnostics.analysis.stall.endings import FirstEndings, ended_in_order
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
@@ -14,6 +14,7 @@ from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, unde
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Facts, Finding, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import Phrase, file_name
+from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import UNNAMED, Ending, Kind, first_is_unknown
 
 CONFIDENCE = 0.95
@@ -129,7 +130,8 @@ def more_calls(stall: Stall, case: MoreCalls, facts: Facts, confidence: float) -
 
 
 def _place(ending: Ending) -> tuple[Where, ...]:
-    return _parts.where(ending.rank if ending.rank != UNNAMED else None, line(ending), ending.what)
+    rank = ending.rank if ending.rank != UNNAMED else None
+    return _parts.where(rank, own_line(ending.frames), ending.what)
 
 
 def unconfirmed(stall: Stall, kind: Kind, missing: Phrase, **may_be: bool) -> Finding:

@@ -2,7 +2,6 @@
 
 import re
 
-from diagnostics.analysis.stall.endings import line
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings
@@ -10,6 +9,7 @@ from diagnostics.causes.hang._endings import EXIT_CODE, Change, Ended, changes_b
 from diagnostics.causes.hang._unconfirmed import left_open
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Text
+from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import Ending
 
 _CODE_1_CONFIDENCE = 0.7
@@ -49,7 +49,7 @@ def _change(end: Ending) -> Change:
 def _raised_in_dtk(end: Ending) -> bool:
     """Whether it was raised in a rank of dtk and on no line of the user's own: nobody is to change dtk's lines."""
     root = next((frame.file.removesuffix(_WORKER) for frame in end.frames if frame.file.endswith(_WORKER)), None)
-    file = frame.file if (frame := line(end)) is not None else ""
+    file = frame.file if (frame := own_line(end.frames)) is not None else ""
     inside = not file or (file.startswith(f"{root}/dtk/") and not file.startswith(f"{root}/dtk/faults/"))
     return root is not None and inside
 

@@ -9,8 +9,8 @@ from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding
 from diagnostics.contract.formatting import counted
+from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.model import shortened
-from diagnostics.evidence.readers.start import own_frame
 
 _TEXTS = Texts(__file__)
 
@@ -48,7 +48,7 @@ def _finding(case: Startup) -> Finding:
     if not case.stuck:
         facts = _TEXTS.facts(("absent", _why(case, others)), **figures)
         return Finding(status="undecided", facts=facts, confidence=0.0, victims=case.waiting)
-    first = own_frame(case.starts[case.stuck[0]])
+    first = own_line(case.starts[case.stuck[0]].fields["frames"])
     figures["place"] = _TEXTS.phrase("place", frame=first) if first else ""
     figures["at"] = f"{first.file}:{first.line}: " if first else ""
     figures["count"] = len(case.waiting) + len(case.missing)
@@ -66,7 +66,7 @@ def _finding(case: Startup) -> Finding:
                 *((rank, stands) for rank in case.stuck[:4]),
                 (case.waiting[0], _TEXTS.phrase("waits")),
             )
-            for place in _parts.where(rank, own_frame(case.starts[rank]), does)
+            for place in _parts.where(rank, own_line(case.starts[rank].fields["frames"]), does)
         ),
         cost=Cost(round(case.waited_s, 1), "s blocked"),
         evidence=tuple(

@@ -2,12 +2,13 @@
 
 from msgspec.structs import replace
 
-from diagnostics.analysis.stall.endings import DdpUnused, line
+from diagnostics.analysis.stall.endings import DdpUnused
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
+from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.model import shortened
 
 _TEXTS = Texts(__file__)
@@ -47,7 +48,7 @@ def decide(stall: Stall) -> list[Finding]:
                 evidence=_parts.lines(case.facts[:4]),
                 ranks=case.ranks,
                 victims=tuple(sorted(set(range(job.world())) - set(case.ranks))),
-                where=tuple(place for end in case.endings for place in _parts.where(end.rank, line(end), end.what)),
+                where=tuple(at for e in case.endings for at in _parts.where(e.rank, own_line(e.frames), e.what)),
             )
         )
     return decided(stall, READING, findings)

@@ -1,9 +1,9 @@
 """`memory.host`: the memory of the host or of the job's cgroup ran out, so that an allocation or a process ended."""
 
-from diagnostics.analysis.stall.endings import line
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import EvidenceItem, Finding, Where
+from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import UNNAMED
 from diagnostics.evidence.rank_endings import memory_kills
 
@@ -25,7 +25,7 @@ def decide(stall: Stall) -> Finding:
         return _TEXTS.undecided()
     case = next((case for case in stall.endings if any(end in guilty for end in case.endings)), None)
     ranks = tuple(sorted(end.rank for end in guilty if end.rank != UNNAMED))
-    places = [(end.rank, frame) for end in guilty[:4] if (frame := line(end))]
+    places = [(end.rank, frame) for end in guilty[:4] if (frame := own_line(end.frames))]
     limits = [fact for fact in stall.job.evidence.facts if fact.kind == "memory_limit"]
     lines = [EvidenceItem("log", fact.file, fact.text, fact.line) for fact in (*killed[:4], *limits[:1])]
     return Finding(

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
+from diagnostics.analysis.memory.over_time import NOWHERE
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import EvidenceItem, Finding
@@ -84,7 +85,6 @@ HELD = 2
 """Last stretches between backward passes of which a backend may still hold buffers (gloo: its work objects)."""
 ASSUMED_STEPS = 100
 """For the cost, where the length of the run is not known."""
-_UNMARKED = frozenset({"step", "outside"})
 
 
 class Leftover(Struct, frozen=True):
@@ -194,7 +194,7 @@ def _by_allocations(job: JobMemory, rank: RankMemory) -> Leftover | None:
     rising = series is not None and series[1].second_half >= CORROBORATES * per_step
     if series is not None and series[1].steps >= LONG and not rising:
         return None  # two steps looked like growth, but the whole run does not grow so
-    shown = "" if region in _UNMARKED else region
+    shown = "" if region in NOWHERE else region
     row, figures = "seen" if shown else "seen_outside", {"first": min(kept), "last": max(kept), "size": steady[region]}
     detail = _TEXTS.phrase(row, region=shown, **figures)
     confidence = 0.95 if rising or len(kept) > CERTAIN_STEPS else 0.9 if len(kept) == CERTAIN_STEPS else 0.75

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from diagnostics.evidence.limits import lines_of
-from diagnostics.evidence.reader import Contents, Handle, Reader, Source
+from diagnostics.evidence.reader import Handle, Reader, opens
 from diagnostics.evidence.values import integer
 from diagnostics.runs.records import as_mapping, number, objects
 
@@ -68,12 +68,10 @@ def _communicators(records: Iterable[dict[str, Any]], left: int) -> dict[str, Co
     return by_id
 
 
-def _recognise(head: bytes) -> bool:
-    return head.lstrip().startswith(b"{") and (_KEYS[0] in head or all(key in head for key in _KEYS[1:]))
-
-
-def _open(source: Source) -> Contents:
-    return Contents(source.file, [InspectorFile(source.path, source.file, None, source.limits)])
-
-
-READER = Reader(kind=InspectorFile.kind, title="files of NCCL Inspector", recognise=_recognise, open=_open, groups=None)
+READER = Reader(
+    kind=InspectorFile.kind,
+    title="files of NCCL Inspector",
+    recognise=lambda head: head.lstrip()[:1] == b"{" and (_KEYS[0] in head or all(key in head for key in _KEYS[1:])),
+    open=opens(InspectorFile, lambda path: None),
+    groups=None,
+)

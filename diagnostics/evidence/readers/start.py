@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.model import Frame, LogFact
 from diagnostics.evidence.reader import Contents, Reader
@@ -53,12 +52,6 @@ def read(path: Path, file: str, limits: Limits) -> LogFact:
     fields = {name: getattr(start, name) for name in ("state", "pid", "since_s", "alive_s", "worked_s")}
     fields |= {"nranks": start.world_size, "host": str(start.host), "frames": frames}
     return LogFact(KIND, start.rank, file, 0, f"rank {start.rank} is {_TEXTS[start.state]}", fields, start.alive_s)
-
-
-def own_frame(fact: LogFact) -> Frame | None:
-    """Return the innermost frame of the user's script in a start fact."""
-    frames: tuple[Frame, ...] = fact.fields["frames"]
-    return next((frame for frame in frames if not is_library(frame.file)), None)
 
 
 READER = Reader(

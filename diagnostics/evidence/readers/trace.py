@@ -3,7 +3,7 @@
 import re
 
 from diagnostics.evidence.model import rank_in_name
-from diagnostics.evidence.reader import Contents, Handle, Reader, Source
+from diagnostics.evidence.reader import Handle, Reader, opens
 from diagnostics.evidence.trace.model import Trace
 from diagnostics.evidence.trace.read import read
 
@@ -31,17 +31,12 @@ def recognise(head: bytes) -> bool:
     return _KEYS[0] in head or sum(key in head for key in _KEYS) + (b'"schemaVersion"' in head) >= 2
 
 
-def _open(source: Source) -> Contents:
-    """Take the rank from a name with that word only: the last number in a trace's name is a time."""
-    rank = rank_in_name(source.path) if "rank" in source.path.name.lower() else None
-    return Contents(source.file, [TraceFile(source.path, source.file, rank, source.limits)])
-
-
 READER = Reader(
     kind=TraceFile.kind,
     title="profiler traces",
     recognise=recognise,
-    open=_open,
+    # The rank only of a name with that word: the last number in a trace's name is a time.
+    open=opens(TraceFile, lambda path: rank_in_name(path) if "rank" in path.name.lower() else None),
     suffixes=(".json", ".gz"),
     per_rank="trace",
     world_size=lambda head: int(match[1]) if (match := _WORLD_SIZE.search(head)) else None,

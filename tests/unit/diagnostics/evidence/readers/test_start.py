@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.readers.start import own_frame, read
+from diagnostics.evidence.readers.start import read
 from tests.fuzz.seeds import START
 
 
@@ -29,9 +30,9 @@ def test_state_and_times(tmp_path: Path) -> None:
 def test_the_scripts_own_line(tmp_path: Path) -> None:
     inner = "/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
     frames = [[inner, 99, "init_process_group"], ["/w/train.py", 3, "main"]]
-    frame = own_frame(read(write(tmp_path, frames=frames), "f", Limits()))
+    frame = own_line(read(write(tmp_path, frames=frames), "f", Limits()).fields["frames"])
     assert frame is not None and (frame.file, frame.line) == ("/w/train.py", 3)
-    assert own_frame(read(write(tmp_path, frames=frames[:1]), "f", Limits())) is None
+    assert own_line(read(write(tmp_path, frames=frames[:1]), "f", Limits()).fields["frames"]) is None
 
 
 @pytest.mark.parametrize(
