@@ -17,6 +17,7 @@ from diagnostics.causes.registry import Registry, collect
 from diagnostics.causes.suspicions import of_memory, suspicions
 from diagnostics.contract.causes import AnyCause
 from diagnostics.contract.errors import DiagnosticsError
+from diagnostics.contract.files import inside
 from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Stated, Status, Suspicion, text_of
 from diagnostics.contract.formatting import sentence
 from diagnostics.evidence.budget import budget, failure
@@ -75,7 +76,7 @@ def diagnose(path: Path, options: Options | None = None, source: str = "") -> Re
     registry = collect()
     trees = _trees(options.trees, registry)
     tell = options.progress or (lambda text: None)
-    with reading(lambda file, share: tell(f"reading {file.name}: {min(share, 1.0):.0%}")):
+    with inside(path), reading(lambda file, share: tell(f"reading {file.name}: {min(share, 1.0):.0%}")):
         evidence = gather(path, options.limits, options.progress)
         evidence.problems.extend(registry.problems)
         findings, measures = decide(registry, evidence, tell)

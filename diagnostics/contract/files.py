@@ -18,6 +18,17 @@ from types import CodeType
 from typing import Any, BinaryIO, cast
 
 MOST_BYTES = 32 << 20  # Of a record of a run folder; real ones stay below one MiB.
+_roots: list[Path] = []
+
+
+@contextmanager
+def inside(root: Path) -> Iterator[None]:
+    """While it is open, no record outside `root` is read: a folder may become a link after it was looked at."""
+    _roots.append(root.resolve())
+    try:
+        yield
+    finally:
+        _roots.pop()
 
 
 def open_regular(path: str | Path, *, follow: bool = True) -> BinaryIO:
@@ -25,7 +36,7 @@ def open_regular(path: str | Path, *, follow: bool = True) -> BinaryIO:
 
     Args:
         path: of the file.
-        follow: whether it may be a link, as a user's own file; a record of a run never is one.
+        follow: whether it may be a link, as a user's own file; a record of a run never is one, nor `inside` out of it.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file.
@@ -35,10 +46,18 @@ def open_regular(path: str | Path, *, follow: bool = True) -> BinaryIO:
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
+        place = f"/proc/self/fd/{handle}"
+        if not follow and _roots and os.path.exists(place):  # noqa: PTH110 - for every file
+            _check_inside(Path(os.readlink(place)), path)  # noqa: PTH115 - as above
         return os.fdopen(handle, "rb", buffering=0)
     except BaseException:
         os.close(handle)
         raise
+
+
+def _check_inside(place: Path, path: str | Path) -> None:
+    if not place.is_relative_to(_roots[-1]):
+        raise OSError(errno.ELOOP, "a link leads out of the folder", str(path))
 
 
 def read_record(path: str | Path, most_bytes: int = MOST_BYTES, *, follow: bool = True) -> bytes:
@@ -69,15 +88,15 @@ def kernel_entries(folder: Path) -> list[Path]:
     return []
 
 
-def read_json(path: str | Path, most_bytes: int = MOST_BYTES) -> Any:
-    """Return the JSON value in a small record.
+def read_json(path: str | Path, most_bytes: int = MOST_BYTES, *, follow: bool = False) -> Any:
+    """Return the JSON value in a small record; of `follow` see `open_regular`.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file.
         ValueError: it is larger than such a record, nested too deeply, or no JSON.
     """
     try:
-        return json.loads(read_record(path, most_bytes))
+        return json.loads(read_record(path, most_bytes, follow=follow))
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 

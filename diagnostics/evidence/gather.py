@@ -11,6 +11,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from diagnostics.contract.errors import DiagnosticsError
+from diagnostics.contract.files import open_regular
 from diagnostics.contract.invocation import command
 from diagnostics.contract.suggest import nearest
 from diagnostics.evidence import run_folder, safe_pickle
@@ -90,7 +91,7 @@ def _target(path: Path) -> Path:
         raise DiagnosticsError(f"{path} is neither a folder nor a file")
     target = path.resolve()
     try:
-        next(target.iterdir(), None) if stat.S_ISDIR(mode) else target.open("rb").close()
+        next(target.iterdir(), None) if stat.S_ISDIR(mode) else open_regular(target).close()
     except OSError as problem:
         raise DiagnosticsError(f"{path} cannot be read: {problem.strerror or problem}") from problem
     return target

@@ -123,7 +123,7 @@ def blocks(path: Path, limits: Limits, block_bytes: int = BLOCK_BYTES, text: boo
         ValueError: the gzip stream is damaged; what was whole before it has been yielded.
     """
     total = 0
-    with open_regular(path) as file:
+    with open_regular(path, follow=False) as file:
         head = file.read(2)
         file.seek(0)
         size = max(1, os.fstat(file.fileno()).st_size)
@@ -234,7 +234,7 @@ def small_json(path: Path, limits: Limits, most_bytes: int = SMALL_BYTES) -> dic
 
 def head(path: Path, size_bytes: int = 8192) -> bytes:
     """Return the first bytes of a file, decompressed as far as possible, by which readers know it; raises OSError."""
-    with open_regular(path) as file:
+    with open_regular(path, follow=False) as file:
         data = file.read(size_bytes)
     if not data.startswith(_GZIP):
         return data

@@ -10,12 +10,13 @@ from typing import Any, Literal
 import msgspec
 
 from diagnostics.contract.artifacts import NewerSchemaError, RunPaths, Status, read_heartbeat, read_status
-from diagnostics.contract.files import MOST_BYTES, read_json
+from diagnostics.contract.files import MOST_BYTES
 from diagnostics.evidence import safe_yaml
 from diagnostics.evidence.limits import Limits, small_json, whole
 from diagnostics.evidence.logs.lines import LineReader
 from diagnostics.evidence.model import Problem, RankError, RunEvidence
 from diagnostics.runs.processes import still_runs
+from diagnostics.runs.records import mapping
 
 MAX_EVENTS = 2000
 """Lifecycle events kept for one rank: the first and the last half of these."""
@@ -29,12 +30,8 @@ _ATTEMPT = re.compile(r"attempt_(\d{1,6})")
 def is_run(folder: Path) -> bool:
     """Whether a folder is a run of dtk: one of its records is there and has dtk's schema."""
     paths = RunPaths(folder)
-    for path, keys in ((paths.status, ("state", "schema_version")), (paths.manifest, ("run_id", "schema_version"))):
-        try:
-            value = None if path.is_symlink() else read_json(path)
-        except (OSError, ValueError):
-            continue
-        if isinstance(value, dict) and all(key in value for key in keys):
+    for path, keys in ((paths.status, {"state", "schema_version"}), (paths.manifest, {"run_id", "schema_version"})):
+        if mapping(str(path), []).keys() >= keys:
             return True
     # Damaged records still show whose folder it is, if the others are there.
     return sum(path.is_file() for path in (paths.status, paths.manifest, paths.config, paths.overrides)) >= 3

@@ -1,5 +1,8 @@
 """Writes the report's files: readers see the old file or the new one, never half of it."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from diagnostics.contract.files import replacing
@@ -21,12 +24,27 @@ def write_beside_run(report: Report, run_folder: Path) -> tuple[str, str]:
     forms = {"json": jsonform.dumps(report), "md": markdown.render(built), "html": html.render(built)}
     try:
         folder.mkdir(exist_ok=True)
-        for ending, text in forms.items():
-            with replacing(folder / f"report.{ending}") as aside:  # Also of a pipe or a device that somebody put there.
-                aside.write_text(text, encoding="utf-8", errors="replace")
+        with _held(folder) as place:
+            for ending, text in forms.items():
+                with replacing(place / f"report.{ending}") as aside:  # Also of a pipe that somebody put there.
+                    aside.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
         return "", f"the report was not written into the run folder: {folder}: {error.strerror or error}"
     return str(folder / "report.html"), ""
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[Path]:
+    """Give a path that stays this folder, whatever takes its name meanwhile; raise OSError where it is a link."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows, where no folder can be opened.
+        yield folder
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        place = Path(f"/proc/self/fd/{handle}")
+        yield place if place.exists() else folder
+    finally:
+        os.close(handle)
 
 
 def replace(path: Path, text: str) -> None:

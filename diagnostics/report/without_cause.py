@@ -53,6 +53,8 @@ def without_cause(
         return f"no cause is confirmed{open_time}", account_text(account)
     if outcome in ("oom", "undecided") and not trouble and (peak := memory_text(measures)):
         return "no cause is confirmed", peak
+    if not trouble and evidence.run is not None and not evidence.run.state:
+        return "the run folder has no readable status.json, so how the run ended is not known", ""
     if logs := next((fact.fields["logs"] for fact in evidence.facts if fact.kind == "nothing_known"), 0):
         return f"no line of {counted(logs, 'log')} reports a known problem, which does not show that there was none", ""
     if processes := processes_text(evidence):

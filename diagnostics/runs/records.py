@@ -99,6 +99,17 @@ def latest_records(lines: Callable[[], Iterable[bytes]]) -> Iterator[tuple[int, 
             yield step, record
 
 
+def last_lines(path: Path, most_bytes: int) -> list[bytes]:
+    """Return the lines that lie wholly in the last bytes of a file; none of one that cannot be read."""
+    try:
+        with open_regular(path, follow=False) as file:
+            size = os.fstat(file.fileno()).st_size
+            lines = os.pread(file.fileno(), most_bytes, max(0, size - most_bytes)).split(b"\n")
+    except OSError:
+        return []
+    return lines[1:] if size > most_bytes else lines
+
+
 def last_metrics(path: str, problems: list[str]) -> dict[str, Any]:
     """Return the last complete training record. An incomplete last line and evaluation records are skipped."""
     try:

@@ -73,7 +73,8 @@ def _without_cause(evidence: Evidence, findings: Sequence[Finding]) -> Outcome:
     # Dumps and stacks are mostly taken of jobs that hang: while a hang is possible they show no good health.
     taken = {kind for kind, handles in evidence.files.items() if handles} | ({"stacks"} if evidence.stacks else set())
     is_open = any(finding.status == "undecided" and traits(finding.cause).taken_while & taken for finding in findings)
-    return "undecided" if state or suspected or is_open or in_trouble(evidence) or not decided else "healthy"
+    own = evidence.run is not None  # Whose status says no end, or none that can be read.
+    return "undecided" if own or suspected or is_open or in_trouble(evidence) or not decided else "healthy"
 
 
 def _signs(evidence: Evidence, measures: Mapping[str, object]) -> set[Sign]:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from diagnostics.evidence.limits import Limits, lines_of
-from diagnostics.runs.records import first_steps, made_again
+from diagnostics.runs.records import first_steps, made_again, reason
 from dtk.compare.model import Window
 
 _MASK = (1 << 64) - 1  # Hashes are sums modulo 2^64, see `dtk.data.sampler.samples_sum`.
@@ -37,10 +37,6 @@ def read(path: Path, limits: Limits, *, grows: bool) -> Metrics:
         limits: bounds of the file and of a line.
         grows: the run still writes it, so half a line at its end is no damage.
     """
-    if not path.is_symlink() and not path.exists():
-        return Metrics(absent=True)
-    if path.is_symlink() or not path.is_file():
-        return Metrics(problem="not a regular file")
     windows: list[tuple[Window, bool]] = []
     broken, torn = 0, False
     try:
@@ -50,8 +46,10 @@ def read(path: Path, limits: Limits, *, grows: bool) -> Metrics:
                 windows.append((line, torn))
             torn = line is None
             broken += torn
+    except FileNotFoundError:
+        return Metrics(absent=True)
     except (OSError, ValueError) as problem:
-        return Metrics(problem=str(problem)[:200])
+        return Metrics(problem=reason(problem)[:200])
     broken -= torn and grows
     if broken and not windows:
         return Metrics(problem="no line of it can be read")

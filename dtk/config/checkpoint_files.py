@@ -36,13 +36,16 @@ def refuse_damaged(folder: Path) -> None:
         DtkError: they differ, naming the file and what to do without this checkpoint.
     """
     try:
-        for name, written in read_json(folder / CHECKPOINT_INFO).get("files", {}).items():
-            path, size_bytes = folder / name, written["size_bytes"]
+        files = read_json(folder / CHECKPOINT_INFO).get("files", {})
+        # Somebody else's may name files elsewhere, or leave no gaps in terabytes of holes.
+        stride_bytes = _BLOCK_BYTES * sum(written["size_bytes"] for written in files.values()) // BUDGET_BYTES
+        for name, written in files.items():
+            path, size_bytes = folder / Path(name).name, written["size_bytes"]
             if not path.exists():
                 raise damaged(folder, f"{path.name} is missing")
             if (size := path.stat().st_size) != size_bytes:
                 raise damaged(folder, f"{path.name} has {size:,} bytes instead of {size_bytes:,}")
-            if _crc32(path, size, written["stride_bytes"]) != written["crc32"]:
+            if _crc32(path, size, max(written["stride_bytes"], stride_bytes)) != written["crc32"]:
                 raise damaged(folder, f"{path.name} has other content than was written (CRC-32)")
     except OSError as error:
         raise damaged(folder, f"{Path(error.filename or CHECKPOINT_INFO).name}: {error.strerror}") from error

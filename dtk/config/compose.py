@@ -122,7 +122,7 @@ def _read_sizes(model: Any) -> None:
         return
     path = Path(model["path"]) / "config.json"
     try:
-        stored = dict(read_json(path))
+        stored = dict(read_json(path, follow=True))  # Hubs link to files of theirs.
         for key in unknown:
             model[key] = next(stored[name] for name in _SIZES[key] if name in stored)
     except (OSError, ValueError, TypeError) as error:

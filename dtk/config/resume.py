@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths, complete_checkpoints, read_status
-from diagnostics.contract.files import read_json
 from diagnostics.contract.origins import at_key
 from diagnostics.evidence.run_folder import last_attempt
 from diagnostics.runs.find import RUNS, NoSuchRunError, find_run
 from diagnostics.runs.processes import still_runs
+from diagnostics.runs.records import mapping
 from dtk.config.checkpoint_files import refuse_damaged
 from dtk.config.compose import Composed
 from dtk.config.overrides import parse
@@ -57,7 +57,7 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
     check_entries(paths.root, option, trust=trust)
     stored = read_stored(paths, option)
     with contextlib.suppress(OSError, ValueError, AttributeError):  # Not a record of a run that could still continue.
-        status, manifest = read_status(paths.status), read_json(paths.manifest)
+        status, manifest = read_status(paths.status), mapping(str(paths.manifest), [])
         if status.state == "running" and (pid := manifest.get("pid")) != os.getpid() and still_runs(manifest):
             # Two launches in one folder would overwrite each other.
             what = f"the run {paths.root.name} is still running (process {pid})"
@@ -122,22 +122,17 @@ def refuse_other_data(paths: RunPaths, data: dict[str, Any]) -> None:
     Raises:
         DtkError: its hash is another.
     """
-    try:
-        before = read_json(paths.manifest)["data"]["sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    if before != (now := data.get("sha256")):
+    before = at_key(mapping(str(paths.manifest), []), "data.sha256")
+    if before is not None and before != (now := data.get("sha256")):
         why = f"its hash was {str(before)[:12]}, now it is {str(now)[:12]}"
         raise DtkError("the data has changed since this run began", why, "restore the old data, or start a new run")
 
 
 def earlier_argv(paths: RunPaths) -> list[Any]:
     """Return command lines of the attempts so far, oldest first, so that the manifest keeps them all."""
-    try:
-        manifest = read_json(paths.manifest)
-        return [*manifest.get("earlier_argv", []), manifest["argv"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+    manifest = mapping(str(paths.manifest), [])
+    earlier = manifest.get("earlier_argv", [])
+    return [*earlier, manifest["argv"]] if isinstance(earlier, list) and "argv" in manifest else []
 
 
 def check_continuable(paths: RunPaths, steps: int) -> None:

@@ -45,8 +45,8 @@ def read_stored(paths: RunPaths, option: str) -> Stored:
     if not paths.root.is_dir():
         raise DtkError(f"{option}: there is no such run folder", fix=f"{command('ls')} lists the runs")
     try:
-        stored = safe_yaml.loads(read_record(paths.config), Limits())
-        typed = safe_yaml.loads(read_record(paths.overrides), Limits())
+        stored = safe_yaml.loads(read_record(paths.config, follow=False), Limits())
+        typed = safe_yaml.loads(read_record(paths.overrides, follow=False), Limits())
         if not isinstance(stored, dict) or not isinstance(typed, list) or not all(isinstance(o, str) for o in typed):
             raise ValueError("config.yaml or overrides.yaml is not what dtk wrote")
         plain = to_plain(from_plain(stored))

@@ -13,11 +13,10 @@ import psutil
 from msgspec.structs import replace
 
 from diagnostics.contract.artifacts import ENDED_BY_WATCH, Failure, RunPaths, State, read_heartbeat, read_verdict
-from diagnostics.contract.files import open_regular
 from diagnostics.evidence import endings
-from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.model import RankError
 from diagnostics.evidence.readers import error as error_file
+from diagnostics.runs.records import last_lines, mapping
 from dtk.launch.processes import killed_by
 from dtk.record.desync import find_desync
 
@@ -65,7 +64,7 @@ def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dic
     verdict = read_verdict(paths.verdict(attempt))
     cases = []
     for rank in range(world_size):
-        record = _read_error(paths.error(attempt, rank))
+        record = mapping(str(paths.error(attempt, rank)), []) or None
         if record is not None or rank in exit_codes:
             cases.append(_case(paths, attempt, rank, exit_codes.get(rank), record))
     if verdict is None and cases and all(case.by_communication for case in cases):
@@ -108,8 +107,8 @@ def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dic
 def user_error(paths: RunPaths, attempt: int, world_size: int) -> str | None:
     """Return the one line of a problem that the user can fix, if that is what ended the ranks."""
     for rank in range(world_size):
-        error = _read_error(paths.error(attempt, rank))
-        if error is not None and error.get("user_error"):
+        error = mapping(str(paths.error(attempt, rank)), [])
+        if error.get("user_error"):
             return str(error["message"])
     return None
 
@@ -152,19 +151,7 @@ def _vanished(paths: RunPaths, rank: int) -> bool:
         return True
 
 
-def _read_error(path: Path) -> dict[str, Any] | None:
-    try:
-        return small_json(path, Limits())
-    except (OSError, ValueError):
-        return None
-
-
 def _last_error(path: Path) -> str:
     """Return the last line of the log that looks like an exception rather than a warning or a source line."""
-    try:
-        with open_regular(path) as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            lines = file.read().decode("utf-8", "replace").split("\n")
-    except OSError:
-        return ""
-    return next((line.strip()[:300] for line in reversed(lines) if _EXCEPTION_LINE.match(line)), "")
+    lines = (line.decode("utf-8", "replace") for line in reversed(last_lines(path, _TAIL_BYTES)))
+    return next((line.strip()[:300] for line in lines if _EXCEPTION_LINE.match(line)), "")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from diagnostics.contract import artifacts
 from diagnostics.contract.artifacts import RunPaths, Verdict, read_heartbeat, read_verdict, write_json
-from diagnostics.contract.files import read_json
 from diagnostics.contract.formatting import clean
 from diagnostics.contract.invocation import command as command_line
 from diagnostics.contract.invocation import typed
@@ -18,6 +17,7 @@ from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers import start
+from diagnostics.runs.records import mapping, number
 from dtk.config.schema import RecordConfig
 from dtk.launch.command import Command
 from dtk.launch.diagnosis import explanation, prepare
@@ -117,13 +117,8 @@ def _ask(paths: RunPaths) -> None:
 
 def _stood(paths: RunPaths) -> bool:
     """Whether all ranks that answered had stood still for a while, and one of them waited in a call."""
-    answers = []
-    for path in paths.answer(0).parent.glob("answer_*.json"):
-        try:
-            answers.append(read_json(path))
-        except (OSError, ValueError):
-            continue
-    still = [answer for answer in answers if isinstance(answer, dict) and answer.get("idle_s", 0.0) >= STANDS_S]
+    answers = [mapping(str(path), []) for path in paths.answer(0).parent.glob("answer_*.json")]
+    still = [answer for answer in answers if (number(answer.get("idle_s")) or 0.0) >= STANDS_S]
     return bool(still) and len(still) == len(answers) and any(answer.get("inside") for answer in still)
 
 

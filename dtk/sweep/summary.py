@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.errors import DiagnosticsError
-from diagnostics.contract.files import open_regular, read_json
+from diagnostics.contract.files import open_regular
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import typed
-from diagnostics.runs.records import objects
+from diagnostics.runs.records import as_mapping, mapping, objects
 from dtk.console import output
 from dtk.console.output import say
 from dtk.launch.stopping import STOPPED
@@ -41,15 +41,13 @@ def tried(sweep: Sweep, but: Trial | None = None) -> list[Tried]:
 def look(trial: Trial, values: dict[str, Any]) -> Tried:
     """One run as it stands now: the complete records of metrics.jsonl and the figures of summary.json, numbers only."""
     history: list[dict[str, Any]] = []
-    figures: Any = {}
+    figures: dict[str, Any] = {}
     if trial.run is not None:
         paths = RunPaths(trial.run)
         with suppress(OSError), open_regular(paths.metrics) as file:
             history = [_numbers(record) for record in objects(file.read(MOST_BYTES).split(b"\n"))]
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            figures = read_json(paths.summary)["figures"]
-    summary = _numbers(figures) if isinstance(figures, dict) else {}
-    return Tried(f"{trial.point}", values, _STATES.get(trial.state, "failed"), history, summary)
+        figures = as_mapping(mapping(str(paths.summary), []).get("figures"))
+    return Tried(f"{trial.point}", values, _STATES.get(trial.state, "failed"), history, _numbers(figures))
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, Any]:

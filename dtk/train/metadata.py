@@ -57,7 +57,7 @@ class Reader(FileSystemReader):
         """
         path = Path(self.path) / ".metadata"
         try:
-            index = _Unpickler(io.BytesIO(read_record(path, MAX_BYTES))).load()
+            index = _Unpickler(io.BytesIO(read_record(path, MAX_BYTES, follow=False))).load()
         except (OSError, ValueError):
             raise
         except Exception as error:

@@ -9,14 +9,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from diagnostics.contract.artifacts import RunPaths, read_heartbeat
-from diagnostics.contract.files import open_regular
 from diagnostics.contract.formatting import clean, seconds_text
 from diagnostics.evidence.limits import Limits, lines_of, whole
 from diagnostics.evidence.readers.ring import call_of
 from diagnostics.evidence.ring.format import parse
 from diagnostics.report.measures import Breakdown, breakdown
 from diagnostics.runs.find import Run
-from diagnostics.runs.records import latest_records, mapping, number, objects, whole_number
+from diagnostics.runs.records import last_lines, latest_records, mapping, number, objects, whole_number
 
 TAIL_BYTES = 8 << 20
 """Of metrics.jsonl, from its end: 20,000 records at some 400 bytes each, read in a tenth of a second."""
@@ -50,7 +49,7 @@ def curves(metrics: Path) -> dict[str, list[tuple[float, float]]]:
         metrics: metrics.jsonl; a file that is absent or damaged has no curves.
     """
     curves_by_name: dict[str, dict[float, float]] = {}
-    lines = _tail(metrics)
+    lines = last_lines(metrics, TAIL_BYTES)
     for step, record in latest_records(lambda: lines):
         for name, value in record.items():
             if name != "step" and (figure := number(value)) is not None:
@@ -61,18 +60,6 @@ def curves(metrics: Path) -> dict[str, list[tuple[float, float]]]:
         stride = -(-len(points) // MOST_POINTS)
         thinned[name] = points[(len(points) - 1) % stride :: stride]  # The newest is always one of them.
     return thinned
-
-
-def _tail(metrics: Path) -> list[bytes]:
-    """Return the complete lines among the last bytes of a file."""
-    try:
-        with open_regular(metrics, follow=False) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL_BYTES))
-            lines = file.read(TAIL_BYTES).split(b"\n")
-    except OSError:
-        return []
-    return lines[1:] if size > TAIL_BYTES else lines
 
 
 def ranks(paths: RunPaths, now_s: float) -> list[RankNow]:

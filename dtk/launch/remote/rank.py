@@ -133,13 +133,10 @@ def _here(
 def _write_manifest(paths: "RunPaths", about: dict[str, Any]) -> None:
     """Hardware and versions are of the machine that trains; command line and commit are of the submission."""
     from diagnostics.contract.artifacts import write_json
-    from diagnostics.contract.files import read_json
+    from diagnostics.runs.records import mapping
     from dtk.record.run_folder import writing
 
-    try:
-        before = read_json(paths.manifest)
-    except (OSError, ValueError):
-        before = {}
+    before = mapping(str(paths.manifest), [])
     submitted = ("argv", "cwd", "git", "earlier_argv", "rerun_of", "submitted")
     with writing(paths.root):
         write_json(paths.manifest, {**about, **{key: before[key] for key in submitted if key in before}})

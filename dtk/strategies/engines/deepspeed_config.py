@@ -121,7 +121,7 @@ class DeepSpeedConfig(StrategyConfig):
         if self.config is None:
             return {}
         with refused(f"strategy.config={self.config} cannot be read", "name a JSON file", ValueError):
-            content = read_json(self.config)
+            content = read_json(self.config, follow=True)
         if not isinstance(content, dict):
             raise DtkError(f"strategy.config={self.config} holds no JSON object", fix="name a ds_config.json")
         return flat(content)

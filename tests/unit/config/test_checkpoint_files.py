@@ -72,3 +72,25 @@ def test_a_large_checkpoint_is_read_in_part_and_its_length_still_counts(content:
             (place / "__0_0.distcp").write_bytes(content + b"x")
             with pytest.raises(DtkError, match="bytes instead of"):
                 refuse_damaged(place)
+
+
+def test_a_list_of_somebody_elses_names_no_file_elsewhere_and_asks_for_no_more_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[int] = []
+    monkeypatch.setattr(checkpoint_files, "BUDGET_BYTES", 2 << 20)
+    monkeypatch.setattr(checkpoint_files.zlib, "crc32", lambda block, before: read.append(len(block)) or 7)
+    with checkpoint({"a": b"1"}) as place:
+        for name in ("a", "b"):
+            with (place / name).open("wb") as file:
+                file.truncate(64 << 20)
+        files = {name: {"size_bytes": 64 << 20, "crc32": 7, "stride_bytes": 1} for name in ("a", "b")}
+        (place / CHECKPOINT_INFO).write_text(json.dumps({"files": files}))
+        read.clear()
+        refuse_damaged(place)
+        assert sum(read) == 2 << 20
+        (place.parent / "secret").write_bytes(b"123")
+        files = {"../secret": {"size_bytes": 4, "crc32": 7, "stride_bytes": 1}}
+        (place / CHECKPOINT_INFO).write_text(json.dumps({"files": files}))
+        with pytest.raises(DtkError, match="secret is missing"):
+            refuse_damaged(place)

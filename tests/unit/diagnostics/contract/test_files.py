@@ -3,6 +3,7 @@
 import datetime
 import math
 import os
+import shutil
 import stat
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 
 from diagnostics.contract import files
 from diagnostics.contract.artifacts import write_json
-from diagnostics.contract.files import read_table, replacing
+from diagnostics.contract.files import inside, open_regular, read_json, read_table, replacing
+from diagnostics.evidence.limits import Limits, head, whole
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o600), (0o022, 0o644), (0o002, 0o664)])
@@ -50,3 +52,22 @@ def test_a_table_is_kept_compiled_until_it_changes(tmp_path: Path, monkeypatch: 
     kept.write_bytes(b"damaged")
     files._table.cache_clear()
     assert read_table(path) == ["other"]
+
+
+def test_a_folder_that_became_a_link_after_it_was_looked_at_is_not_followed(tmp_path: Path) -> None:
+    evidence, outside = tmp_path / "evidence", tmp_path / "outside"
+    for folder in (evidence / "logs", outside):
+        folder.mkdir(parents=True)
+        (folder / "rank_0.json").write_text('{"secret": 1}')
+    seen = evidence / "logs" / "rank_0.json"
+    reads = (read_json, head, lambda path: whole(path, Limits()), lambda path: open_regular(path, follow=False).close())
+    with inside(evidence):
+        for read in reads:
+            read(seen)
+        shutil.rmtree(evidence / "logs")
+        (evidence / "logs").symlink_to(outside)
+        for read in reads if Path("/proc/self/fd").exists() else ():
+            with pytest.raises(OSError, match="leads out of the folder"):
+                read(seen)
+        open_regular(outside / "rank_0.json").close()  # What is the user's own.
+    assert read_json(seen) == {"secret": 1}

@@ -70,7 +70,7 @@ def test_the_last_attempt_is_the_highest_with_logs(tmp_path):
     for name in ("attempt_0", "attempt_10", "attempt_9", "attempt_x", "attempts"):
         (tmp_path / "logs" / name).mkdir(parents=True)
     assert last_attempt(tmp_path) == 10
-    assert last_attempt(tmp_path / "absent") == 0
+    assert last_attempt(tmp_path / "absent") == -1
 
 
 def test_an_honest_run(tmp_path):

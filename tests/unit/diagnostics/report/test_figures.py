@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from diagnostics.contract.artifacts import Status
 from diagnostics.evidence.model import RunEvidence
 from diagnostics.report import document as doc
 from diagnostics.report.diagnosis import document
@@ -65,7 +66,14 @@ def test_they_stand_at_the_head_of_a_page_whether_anything_was_found_or_not(foun
 
 def test_a_healthy_page_says_so_in_a_word_and_what_was_not_traced_below() -> None:
     run = RunEvidence(
-        Path("run"), None, {}, {"hardware": {"gpus": [{"memory_bytes": 5}]}}, {"figures": RUN}, {}, {}, {}
+        Path("run"),
+        Status(state="finished"),
+        {},
+        {"hardware": {"gpus": [{"memory_bytes": 5}]}},
+        {"figures": RUN},
+        {},
+        {},
+        {},
     )
     made = document(report(run=run))
     head = render(made).partition("</header>")[0]

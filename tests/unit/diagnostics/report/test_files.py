@@ -33,6 +33,22 @@ def test_a_link_in_the_place_of_the_folder_is_not_followed(tmp_path: Path) -> No
     assert page == "" and "is a link" in problem and not list((tmp_path / "elsewhere").iterdir())
 
 
+def test_a_folder_that_becomes_a_link_before_it_is_written_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Path.mkdir
+
+    def swapped(folder: Path, exist_ok: bool = False) -> None:
+        make(folder, exist_ok=exist_ok)
+        folder.rmdir()
+        folder.symlink_to(tmp_path / "elsewhere")
+
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setattr(Path, "mkdir", swapped)
+    page, problem = write_beside_run(full(), tmp_path)
+    assert page == "" and problem and not list((tmp_path / "elsewhere").iterdir())
+
+
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 def test_nothing_is_written_into_a_pipe_or_a_device_in_the_folder(tmp_path: Path, kind: str) -> None:
     page = tmp_path / "report" / "report.html"

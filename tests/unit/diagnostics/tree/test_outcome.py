@@ -8,6 +8,7 @@ import pytest
 
 from diagnostics.contract.artifacts import Status
 from diagnostics.contract.findings import Finding, Stated
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, RunEvidence
 from diagnostics.tree.arbitrate import arbitrate
@@ -106,3 +107,14 @@ def test_a_run_elsewhere_that_is_silent_may_have_ended() -> None:
 def test_trouble_is_what_a_healthy_job_does_not_leave() -> None:
     assert not in_trouble(evidence(facts=[fact("nccl_env"), fact("start", state="met")]))
     assert in_trouble(evidence(facts=[fact("start", state="meets")])) and in_trouble(evidence(facts=[fact("xid")]))
+
+
+@pytest.mark.parametrize("status", ["{", "[]", '{"schema_version": 1, "state": "failed", "reason": null}', None])
+def test_a_run_whose_end_cannot_be_read_is_not_healthy(tmp_path: Path, status: str | None) -> None:
+    manifest = '{"schema_version": 1, "run_id": "x", "argv": [], "config_sha256": ""}'
+    texts = {"status.json": status, "manifest.json": manifest, "config.yaml": "[", "overrides.yaml": "[]"}
+    for name, text in texts.items():
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    report = diagnose(tmp_path)
+    assert report.outcome == "undecided" and "how the run ended is not known" in report.standing
