@@ -188,23 +188,3 @@ def test_the_trainer_of_lightning(tmp_path):
     failed = read_status(recorded(tmp_path, "bad")[0].status)
     assert (failed.state, failed.failure.rank, failed.failure.step) == ("failed", 1, 3)
     assert "ValueError: bad batch" in failed.failure.reason
-
-
-@pytest.mark.parametrize(
-    "environment, call, message",
-    [
-        ({"WORLD_SIZE": "2"}, "attach()", "call it after init_process_group"),
-        ({"DTK_WATCH_FOLDER": "x"}, "attach()", "records this process already"),
-        ({}, "attach(tracker={'name': 'mlflow'})", "mlflow"),
-        ({}, "attach(level='loud')", "record.level"),
-        ({}, "attach(); dtk.record.attach()", "attach once"),
-        ({}, "attach('/proc/none')", "cannot write to the runs folder"),
-    ],
-)  # fmt: skip
-def test_bad_use_is_one_line(environment, call, message, tmp_path):
-    text = f"import dtk.record, dtk.errors\ntry:\n    dtk.record.{call}\nexcept dtk.errors.DtkError as e:\n    print(e)"
-    (tmp_path / "call_of_mine.py").write_text(text)
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", **environment}
-    (ended,) = run_modules([(["call_of_mine"], environment)], tmp_path, 60)
-    assert ended.returncode == 0, ended.stderr
-    assert message in ended.stdout

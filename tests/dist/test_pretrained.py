@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from dtk.config import schema
-from dtk.errors import DtkError
-from dtk.models.pretrained import Pretrained
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.single import SingleConfig
@@ -93,35 +91,3 @@ def test_every_strategy_trains_as_one_process(losses, case):
     else:
         assert losses[case] == pytest.approx(alone, abs=1e-4)
         assert losses[f"{case}: validation"] == pytest.approx(losses[f"{case.split()[0]} single: validation"], abs=1e-4)
-
-
-def test_the_weights_are_those_of_the_folder_under_their_names(folders):
-    model = Pretrained(str(folders / "llama"))
-    stored = transformers.LlamaForCausalLM.from_pretrained(folders / "llama").state_dict()
-    assert model.training and not model.config.use_cache
-    assert model.state_dict().keys() == stored.keys()
-    assert all(torch.equal(value, stored[name]) for name, value in model.state_dict().items())
-    random = Pretrained(str(folders / "llama"), weights=False).state_dict()
-    assert not torch.equal(random["lm_head.weight"], stored["lm_head.weight"])
-
-
-def test_padding_is_left_out_of_a_classification(folders):
-    model = Pretrained(str(folders / "bert"), head="sequence_classification").eval()
-    text = torch.tensor([[5, 6, 7]])
-    padded = torch.cat((text, torch.zeros(1, 4, dtype=torch.long)), 1)
-    torch.testing.assert_close(model(padded).logits, model(text).logits)
-
-
-def test_folders_that_cannot_be_used_are_one_line(folders, tmp_path):
-    with pytest.raises(DtkError, match=r"model\.path=.*absent cannot be used"):
-        Pretrained(str(tmp_path / "absent"))
-    (tmp_path / "config.json").write_text('{"model_type": "own", "auto_map": {"AutoConfig": "evil.Config"}}')
-    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    with pytest.raises(DtkError, match="cannot be used"):
-        Pretrained(str(tmp_path))
-    assert not (tmp_path / "ran").exists()
-    (tmp_path / "config.json").write_text('{"model_type": "bert", "architectures": ["BertModel"]}')
-    with pytest.raises(DtkError, match=r"set model\.arguments\.head=causal_lm\|masked_lm"):
-        Pretrained(str(tmp_path))
-    with pytest.raises(DtkError, match="cannot be used"):  # No weights.
-        Pretrained(str(tmp_path), head="masked_lm")

@@ -1,6 +1,8 @@
 import os
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,26 @@ def log(tmp_path):
     yield log
     dist.destroy_process_group()
     wrappers.remove()
+
+
+@pytest.fixture
+def stalling_server():
+    """Accepts connections and never answers; yields its URL and the number of connections so far."""
+    server = socket.create_server(("127.0.0.1", 0))
+    accepted = []
+
+    def accept():
+        while True:
+            try:
+                accepted.append(server.accept()[0])
+            except OSError:
+                return
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield f"http://127.0.0.1:{server.getsockname()[1]}", accepted
+    server.close()
+    for connection in accepted:
+        connection.close()
 
 
 @pytest.fixture

@@ -1,24 +1,16 @@
 import dataclasses
 import importlib.util
-import json
 import os
-import socket
-import subprocess
-import sys
 import threading
 import time
-from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
-import psutil
 import pytest
 
 from diagnostics.contract.artifacts import CHECKPOINT_INFO, Status, write_json
-from dtk.config.instantiate import check_targets
-from dtk.config.schema import CustomTracker, NoTracker, TensorboardTracker, WandbTracker
+from dtk.config.schema import NoTracker, TensorboardTracker, WandbTracker
 from dtk.errors import DtkError
-from dtk.record import tracker_process, trackers
+from dtk.record import trackers
 from dtk.record.guard import flush_reports
 from dtk.record.trackers import Tracker, check_tracker, offline_logs, offline_reason
 from tests.unit.record import wandb_file
@@ -33,26 +25,6 @@ def wandb_home(tmp_path, monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-
-
-@pytest.fixture
-def stalling_server():
-    """Accepts connections and never answers; yields its URL and the number of connections so far."""
-    server = socket.create_server(("127.0.0.1", 0))
-    accepted = []
-
-    def accept():
-        while True:
-            try:
-                accepted.append(server.accept()[0])
-            except OSError:
-                return
-
-    threading.Thread(target=accept, daemon=True).start()
-    yield f"http://127.0.0.1:{server.getsockname()[1]}", accepted
-    server.close()
-    for connection in accepted:
-        connection.close()
 
 
 def logs_of(folder):
@@ -210,32 +182,6 @@ def test_a_folder_without_a_log_is_not_offered_for_upload(tmp_path):
 
 
 @pytest.mark.timeout(60)
-def test_a_hung_tracker_ends_after_its_rank_with_what_it_started(tmp_path):
-    hung = (
-        "import subprocess, sys, time; from pathlib import Path; import dtk.record.tracker_process as t\n"
-        "def hang(settings, lines):\n"
-        "    service = subprocess.Popen(['sleep', '1000'])\n"
-        f"    Path({str(tmp_path / 'pids')!r}).write_text(f'{{t.os.getpid()}} {{service.pid}}')\n"
-        "    time.sleep(1000)\n"
-        "t.FINISH_S, t.POLL_S, t.follow = 1.0, 0.1, hang\n"
-        "t.main()\n"
-    )
-    rank = (
-        "import subprocess, sys, time; from pathlib import Path\n"
-        f"tracker = subprocess.Popen([sys.executable, '-c', {hung!r}], start_new_session=True, stdin=subprocess.PIPE)\n"
-        "tracker.stdin.write(b'{}\\n'); tracker.stdin.flush()\n"
-        f"while not Path({str(tmp_path / 'pids')!r}).is_file(): time.sleep(0.05)\n"
-    )
-    subprocess.run([sys.executable, "-c", rank], check=True, timeout=30)
-    processes = []
-    for pid in (tmp_path / "pids").read_text().split():
-        with suppress(psutil.NoSuchProcess):
-            processes.append(psutil.Process(int(pid)))
-    _, alive = psutil.wait_procs(processes, timeout=15)
-    assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
-
-
-@pytest.mark.timeout(60)
 def test_a_tracker_that_dies_is_reported_once(paths, make_config, wandb_home, monkeypatch, capfd):
     paths.root.mkdir()
     monkeypatch.setattr(trackers.sys, "executable", "/bin/false")
@@ -246,23 +192,6 @@ def test_a_tracker_that_dies_is_reported_once(paths, make_config, wandb_home, mo
     tracker.close(0)
     flush_reports()
     assert capfd.readouterr().err.count("dtk: tracker wandb: ") == 1
-
-
-def test_the_probe_takes_two_seconds_at_most(stalling_server):
-    began_s = time.perf_counter()
-    assert not tracker_process.answers(stalling_server[0])
-    assert time.perf_counter() - began_s < 3
-
-
-def test_keys_come_from_the_environment_or_netrc(tmp_path, monkeypatch):
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    assert not tracker_process.has_key("https://api.wandb.ai")
-    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password secret\n")
-    assert tracker_process.has_key("https://api.wandb.ai")
-    assert not tracker_process.has_key("https://elsewhere.example")
-    monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
-    assert tracker_process.has_key("https://elsewhere.example")
 
 
 @pytest.mark.timeout(60)
@@ -336,77 +265,3 @@ def test_tensorboard_shows_hyperparameters_and_only_what_people_plot(paths, make
     started = HParamsPluginData.FromString(data["_hparams_/session_start_info"]).session_start_info.hparams
     assert started["strategy.name"].string_value and started["train.global_batch_size"].number_value > 0
     assert "_hparams_/session_end_info" in data
-
-
-OWN = """
-import json
-from pathlib import Path
-from dtk.record.own_tracker import OwnTracker
-class Mine(OwnTracker):
-    def __init__(self, uri: str) -> None:
-        self.lines, self.uri = [], uri
-    def begin(self, run_id, folder, config):
-        self.lines.append(["begin", run_id, config["model"]["name"]])
-    def log(self, step, figures, time_s):
-        self.lines.append(["log", step, figures["loss"], time_s])
-    def summary(self, figures):
-        self.lines.append(["summary", figures])
-    def finish(self, exit_code):
-        Path(self.uri).write_text(json.dumps([*self.lines, ["finish", exit_code]]))
-"""
-
-
-@pytest.mark.timeout(60)
-def test_a_tracker_of_ones_own_gets_everything(paths, make_config, tmp_path, monkeypatch):
-    (tmp_path / "my_trackers.py").write_text(OWN)
-    monkeypatch.syspath_prepend(tmp_path)
-    paths.root.mkdir()
-    section = CustomTracker(_target_="my_trackers.Mine", arguments={"uri": str(tmp_path / "out.json")})
-    tracker = Tracker(dataclasses.replace(make_config(tracker=section), allow_targets=["my_trackers.*"]), paths.root)
-    tracker.start()
-    tracker.log({"step": 3, "loss": 0.5, "time_s": 7.0, "mfu_reason": "cpu"})
-    tracker.summary({"loss": 0.5})
-    tracker.close(0, timeout_s=40)
-    assert json.loads((tmp_path / "out.json").read_text()) == [
-        ["begin", paths.root.name, "gpt2_tiny"],
-        ["log", 3, 0.5, 7.0],
-        ["summary", {"loss": 0.5}],
-        ["finish", 0],
-    ]
-
-
-@pytest.mark.timeout(60)
-def test_a_tracker_that_is_not_allowed_is_not_imported(paths, make_config, tmp_path, monkeypatch, capfd):
-    (tmp_path / "bad_trackers.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n" + OWN)
-    monkeypatch.syspath_prepend(tmp_path)
-    config = make_config(tracker=CustomTracker(_target_="bad_trackers.Mine", arguments={"uri": "x"}))
-    with pytest.raises(DtkError, match=r"_target_=bad_trackers\.Mine is not allowed"):
-        check_targets(config)
-    paths.root.mkdir()
-    tracker = Tracker(config, paths.root)
-    tracker.start()
-    tracker.close(0, timeout_s=40)
-    assert tracker._process.returncode == 1 and not (tmp_path / "ran").exists()
-    assert capfd.readouterr().err.count("is not allowed") == 1
-
-
-@pytest.mark.timeout(120)
-def test_the_example_of_the_guide_writes_to_mlflow(tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow")
-    text = (Path(trackers.__file__).parents[2] / "docs" / "guides" / "own_tracker.md").read_text()
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    exec(text.partition("```python\n")[2].partition("```")[0], names)
-    for step in (1, 2):  # A run, and the same one resumed.
-        tracker = names["MLflow"](uri=f"sqlite:///{tmp_path}/mlflow.db")
-        tracker.begin("20260101-run", tmp_path, {"seed": 1, "model": {"name": "gpt2"}})
-        tracker.log(step, {"loss": 1.0 / step}, 1767225600.0 + step)
-        tracker.table("parity", ("a", "b"), [[1, 2]])
-        tracker.finish(0)
-    (run,) = mlflow.search_runs(output_format="list")
-    assert run.data.params == {"seed": "1", "model.name": "gpt2"} and run.info.status == "FINISHED"
-    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
-    assert [(metric.step, metric.value, metric.timestamp) for metric in history] == [
-        (1, 1.0, 1767225601000),
-        (2, 0.5, 1767225602000),
-    ]
