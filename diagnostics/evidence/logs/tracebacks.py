@@ -22,7 +22,6 @@ _TEXT = patterns_beside(__file__)
 START = _TEXT["start"]
 SPAWNED = _TEXT["spawned"]
 HEAD = _TEXT["head"]
-LONE = _TEXT["lone"]
 FRAME = _TEXT["frame"]
 _WORDLESS = frozenset({"Empty", "Full", "StopIteration"})
 """Of queues and iterators: what wraps them says what is wrong."""
@@ -115,7 +114,7 @@ class Assembler(Struct):
         if not self.active and _TEXT["cut_frame"].match(text):
             self.inside, self.length, self.frames, self.indent = True, 0, [], 0
             self._inside(text)
-        elif not self.active and LONE.match(text) and (end := _TEXT["end"].match(text)) is not None:
+        elif not self.active and _TEXT["lone"].match(text) and (end := _TEXT["end"].match(text)) is not None:
             self._ended(Raised(end[1].rpartition(".")[2], (end[2] or "").strip()[:MAX_MESSAGE], (), self.aside))
 
     def take(self, end: bool = False) -> list[Raised]:
