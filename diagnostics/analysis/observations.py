@@ -29,6 +29,8 @@ class Observation(Struct, frozen=True):
     """Whether its main thread computed before the last look."""
     call: dict[str, str]
     counters: dict[tuple[str, str], dict[str, int]]
+    groups: int | None = None
+    """Process groups that it has made; None = not known."""
 
     @property
     def gone(self) -> bool:
@@ -59,7 +61,9 @@ def observations(evidence: Evidence) -> dict[int, Observation]:
             still = [fixed and waited for fixed, waited in zip(idle, waits, strict=True)]
             lasting = (_trailing(windows, still), _trailing(windows, idle), _trailing(windows, same))
             last, busy = fact.fields["last"], bool(shares) and shares[-1] > BUSY
-            more = fact.fields["call"], fact.fields["counters"]
+            call, groups = fact.fields["call"], fact.fields.get("groups")
+            call = {**call, "group": "default"} if groups == 1 else call  # Whatever object the group was given as.
+            more = (call, fact.fields["counters"], groups if isinstance(groups, int) else None)
             observed[fact.rank] = Observation(fact.file, last, *lasting, busy, *more)
     return observed
 

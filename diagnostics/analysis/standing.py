@@ -1,4 +1,5 @@
-"""What log lines alone say of a job that stands still: who waits in what, since when, and how far the others are.
+"""What log lines alone, or looks from outside, say of a job that stands still: who waits in what, since when,
+and how far the others are.
 
 Lines hold no histories, so nothing here says who deviates: that is `divergence`'s question, and of logs `watchdog`'s,
 which counts its votes. What ranks wait in is told by positions and counters, and serves suspicions only.
@@ -11,6 +12,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.analysis.environment.addresses import network_inside
+from diagnostics.analysis.job_state import STALL_S
+from diagnostics.analysis.observations import observations
+from diagnostics.analysis.stall.from_observations import places
 from diagnostics.analysis.stall.stack_evidence import collective_of
 from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, read_all
 from diagnostics.contract.files import table_beside
@@ -19,6 +23,7 @@ from diagnostics.evidence.calls import operation
 from diagnostics.evidence.endings import UNNAMED as NOBODY
 from diagnostics.evidence.endings import Ending, of_error
 from diagnostics.evidence.model import Evidence, LogFact, shortened
+from diagnostics.evidence.stacks.dumps import main_thread
 from diagnostics.evidence.values import MOST_RANKS
 
 TRANSPORT = frozenset({"nccl_ib_error", "nccl_ib_async", "nccl_peer_closed", "nccl_connect", "link_down"})
@@ -66,6 +71,11 @@ class Waiting(Struct, frozen=True):
     def first(self) -> bool:
         """Whether no call of the group completed before it."""
         return self.completed <= 0 if self.completed is not None else self.seq in (0, 1)
+
+    @property
+    def seems_whole(self) -> bool:
+        """Whether all ranks up to the highest of them are known to wait in it, in a group of unknown size."""
+        return self.members is None and bool(self.waited_s) and 1 < len(self.ranks) == self.ranks[-1] + 1
 
     @property
     def whole_group(self) -> bool:
@@ -130,6 +140,8 @@ class Standing(Struct, frozen=True):
     """The last that the job told before the wait of work beside its steps, or of their end."""
     wordless: tuple[int, ...] = ()
     """Ranks that torchrun lists and that gave up on no call, where the others did so at lines that are known."""
+    outside: tuple[tuple[tuple[int, ...], str], ...] = ()
+    """Ranks that looks from outside met in no communication, and what they do."""
 
     @property
     def shown_kinds(self) -> frozenset[str]:
@@ -179,14 +191,15 @@ def standing(evidence: Evidence) -> Standing | None:
     bare = [one for one in evidence.errors if one.exit_code == 1 and not one.type]
     silent = {one.rank for one in bare if one.rank is not None}
     warned = [] if kinds & {"cuda_oom", "cpu_oom"} else [fact for fact in evidence.facts if fact.kind == "nccl_warn"]
-    if not kinds & (_OPENS | _FAILED) and not (aborted or victims or bare or warned):
+    seen_waits, outside = _observed(evidence, victims)
+    if not kinds & (_OPENS | _FAILED) and not (aborted or victims or bare or warned or seen_waits or outside):
         return None
     gave_up = [fact for fact in evidence.facts if fact.kind in _FAILED]
     reasons = {fact.kind: str(fact.fields.get("error") or fact.fields.get("result")) for fact in reversed(gave_up)}
     groups = read_all(evidence)
-    waits = _named([wait for group in groups for wait in _waits(evidence, group)]) + _without_position(
-        evidence, victims
-    )
+    waits = _named([wait for group in groups for wait in _waits(evidence, group)])
+    unplaced = _without_position(evidence, victims)
+    waits += unplaced if any(wait.site for wait in unplaced) else seen_waits or unplaced
     world = evidence.world_size or max((wait.members or 0 for wait in waits if wait.group == "default_pg"), default=0)
     spoke = {fact.rank for fact in evidence.facts} | {error.rank for error in evidence.errors}
     spoke = spoke.union(*(group.waits for group in groups), *(group.counters for group in groups))
@@ -202,6 +215,7 @@ def standing(evidence: Evidence) -> Standing | None:
     broken = {fact.rank for fact in evidence.facts if fact.kind == "side_error" and fact.rank is not None}
     return Standing(
         waits=tuple(sorted(waits, key=lambda wait: (-len(wait.ranks), wait.seq or 0))),
+        outside=outside,
         others=tuple(one for group in groups for one in _others(group)),
         silent=tuple(rank for rank in range(world) if rank not in spoke),
         aborted=tuple(sorted(aborted)) if not waits else (),
@@ -225,6 +239,36 @@ def standing(evidence: Evidence) -> Standing | None:
         work=next((fact for fact in evidence.facts if fact.kind in ("host_work", "host_progress")), None),
         results=frozenset(str(fact.fields["result"]) for fact in gave_up if fact.kind == "nccl_result"),
     )
+
+
+def _observed(
+    evidence: Evidence, victims: list[Ending]
+) -> tuple[list[Waiting], tuple[tuple[tuple[int, ...], str], ...]]:
+    """Return the calls in which looks at a running job, single stacks or errors met its ranks, and what others do."""
+    dumps = {one.rank: one for one in evidence.stacks if one.rank is not None}
+    observed = {rank: seen for rank, seen in observations(evidence).items() if not seen.gone}
+    inside, standings = places(observed, dumps)
+    blocked_s = {rank: observed[rank].blocked_s for rank in inside if observed[rank].blocked_s >= STALL_S}
+    sites = {rank: (inside[rank].op, inside[rank].site) for rank in blocked_s}
+    mains = {rank: main_thread(dump) for rank, dump in dumps.items() if not observed}
+    frames = [(rank, main.frames) for rank, main in mains.items() if main is not None]
+    for rank, path in [*frames, *((end.rank, end.frames) for end in victims if end.rank != NOBODY)]:
+        sites |= {rank: place} if (place := collective_of(path)) is not None else {}
+    if len({*sites.values()}) < 2 and not observed:
+        return [], ()
+    ranks_at: dict[tuple[str, str], list[int]] = {}
+    for rank, (op, at) in sorted(sites.items()):
+        ranks_at.setdefault((op, f"{file_name(at.file)}:{at.line}" if at else ""), []).append(rank)
+    is_still = not inside and all(observed[rank].stopped or observed[rank].idle_s >= STALL_S for rank in standings)
+    does: dict[str, list[int]] = {}
+    for rank, standing in standings.items():
+        at = standing.frame
+        does.setdefault(f"{standing.words}{f' at {file_name(at.file)}:{at.line}' if at else ''}", []).append(rank)
+    waits = [
+        Waiting(tuple(ranks), op, waited_s=min(blocked_s.get(rank, 0.0) for rank in ranks) or None, site=site)
+        for (op, site), ranks in ranks_at.items()
+    ]
+    return waits, tuple((tuple(ranks), words) for words, ranks in does.items()) if waits or is_still else ()
 
 
 def _one_side(fact: LogFact) -> str:

@@ -14,6 +14,7 @@ from diagnostics.contract.findings import Suspicion
 from diagnostics.contract.formatting import filled
 from diagnostics.evidence.calls import ROOTED
 from diagnostics.evidence.model import shortened
+from diagnostics.evidence.readers import process
 
 MOST = 3
 """Suspicions that a report names."""
@@ -35,6 +36,7 @@ _CAUSES, _CLUES, _DECIDE, _FIT = TABLE["causes"], TABLE["clues"], TABLE["decide"
 def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Suspicion, ...]:
     """Return the likeliest causes for which a clue speaks, at most `MOST`, the likeliest first."""
     shown, culprits, suspected = clues(standing), _culprits(standing), []
+    no_dumps = standing.gloo or process.KIND in standing.kinds  # A job of gloo, or one that runs and can be watched.
     # Where no clue speaks for any cause, what is shown at least speaks against none of the likeliest.
     least = 1.01 if any(ratio > 1 for name in shown for ratio in _CLUES[name].values()) else 1.0
     likely = sorted(probabilities(shown, ruled_out).items(), key=lambda item: -item[1])
@@ -43,7 +45,7 @@ def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Sus
         against = tuple(text for name, text in shown.items() if _CLUES[name].get(cause, 1.0) < 1)
         if speaks_for and probability >= LEAST:
             ranks, decide = culprits[_CAUSES[cause]["ranks"]], _CAUSES[cause]["decide"]
-            decide = _DECIDE["watch" if decide == "dumps" and standing.gloo else decide]
+            decide = _DECIDE["watch" if decide == "dumps" and no_dumps else decide]
             suspected.append(Suspicion(cause, round(probability, 2), ranks, speaks_for, against, decide))
     return tuple(suspected)
 
@@ -97,8 +99,7 @@ def _of_call(wait: Waiting) -> dict[str, object]:
     done = wait.completed if wait.completed is not None else seq - 1
     ahead = (wait.enqueued or 0) - seq
     is_scalar = wait.numel is not None and numel <= SCALAR
-    seems_whole = wait.members is None and 1 < len(wait.ranks) == wait.ranks[-1] + 1
-    rooted = _OF_OBJECTS.sub("", wait.op) in ROOTED and (wait.whole_group or (seems_whole and wait.site))
+    rooted = _OF_OBJECTS.sub("", wait.op) in ROOTED and (wait.whole_group or (wait.seems_whole and wait.site))
     return {
         "first": wait.first,
         "warm": done >= _WARM and done,
@@ -109,7 +110,6 @@ def _of_call(wait: Waiting) -> dict[str, object]:
         "rooted": rooted and wait.op,
         "broadcast": wait.op == "broadcast" and not rooted,
         "whole": wait.whole_group and wait.members,
-        "seems_whole": seems_whole and wait.waited_s and len(wait.ranks),
     }
 
 
@@ -127,6 +127,7 @@ def _of_ranks(standing: Standing) -> dict[str, object]:
     completed = (high.seq or 0) - 1
     is_fewer = low.enqueued is not None and low.enqueued < completed
     return {
+        "seems_whole": longest.seems_whole and not (elsewhere or standing.outside) and len(longest.ranks),
         "came_late": absent,
         "two_sizes": longest.numel and two_sizes,
         "partly": is_partial and missing,

@@ -7,6 +7,7 @@ from diagnostics.analysis.standing import TRANSPORT, Standing, Waiting
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import counted, filled, ranks_spoken, ranks_text, seconds_text, sentence, verb
 from diagnostics.evidence.model import shortened
+from diagnostics.evidence.readers import process
 from diagnostics.report.document import Field
 from diagnostics.report.model import Report
 
@@ -26,6 +27,7 @@ def headline(standing: Standing) -> str:
     kinds, absent, transport = standing.kinds, standing.absent, standing.kinds & TRANSPORT
     other = standing.others[0] if standing.others and "watchdog_status" in kinds else None
     shown: dict[str, tuple[object, tuple[int, ...]]] = {
+        "still": (standing.outside and standing.outside[0][1], standing.outside[0][0] if standing.outside else ()),
         "failure": (standing.failure, standing.failed),
         "sizes": (standing.sizes, standing.aborted),
         "differ": (standing.differ, ()),
@@ -57,7 +59,7 @@ def rows(report: Report) -> Iterator[Field]:
         named = f"{suspicion.probability:.0%} {report.title(suspicion.cause)} [{suspicion.cause}]{ranks}"
         against = f". Against it: {'; '.join(suspicion.speaks_against)}" if suspicion.speaks_against else ""
         yield Field("maybe", f"{named}: {'; '.join(suspicion.speaks_for)}{against}", "warn")
-    if standing is not None or report.suspicions:
+    if report.suspicions or (standing is not None and (standing.waits or not standing.outside)):
         yield Field("needed", decide(report, standing))
 
 
@@ -68,13 +70,15 @@ def stands(standing: Standing) -> Iterator[Field]:
         yield Field("waits", _waits(wait))
     if len(standing.waits) > _SHOWN:
         yield Field("", f"and {len(standing.waits) - _SHOWN} more calls, in report.json")
+    for ranks, words in standing.outside[:_SHOWN]:
+        yield Field("others", f"{sentence(ranks_spoken(ranks))}: {words}")
     for other in standing.others[:_SHOWN]:
         then = (
             f", enqueued #{other.enqueued:,}" if other.completed != other.enqueued else " and called nothing after it"
         )
         who = sentence(ranks_spoken(other.ranks))
         yield Field("others", f"{who}: completed #{other.completed:,} of group {other.group}{then}")
-    if standing.silent:
+    if standing.silent and process.KIND not in standing.kinds:
         left = verb(standing.silent, "leaves", "leave")
         yield Field("silent", f"{ranks_spoken(standing.silent)} {left} no line")
     elif standing.waits and (missing := (standing.waits[0].members or 0) - len(waiting)) > 0:

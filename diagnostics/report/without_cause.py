@@ -141,12 +141,13 @@ def run_text(run: RunEvidence) -> str:
 
 def processes_text(evidence: Evidence) -> str:
     """Return whether the ranks of a running job moved while they were observed; empty where nobody looked."""
-    observed = sorted(observations(evidence).items())
-    ended = tuple(rank for rank, seen in observed if seen.gone)
-    moved = tuple(rank for rank, seen in observed if not (seen.gone or seen.stopped or seen.blocked_s))
-    clauses = [f"{ranks_spoken(ended)} no longer {verb(ended, 'has', 'have')} a process"] if ended else []
-    clauses.append(f"{ranks_spoken(moved) if moved else 'no rank'} made progress between the observations")
-    return "; ".join(clauses) if observed else ""
+    observed = observations(evidence)
+    ended = [rank for rank, seen in observed.items() if seen.gone]
+    moved = [rank for rank, seen in observed.items() if not (seen.gone or seen.stopped or seen.blocked_s)]
+    gone = f"{ranks_spoken(ended)} no longer {verb(ended, 'has', 'have')} a process; " if ended else ""
+    met = any(seen.groups != 0 for seen in observed.values())
+    start = "" if met else "no rank has made a process group yet; "
+    return f"{gone}{start}{ranks_spoken(moved)} made progress between the observations" if observed else ""
 
 
 def printed_text(printed: PrintedSteps) -> str:

@@ -114,6 +114,7 @@ def _record(
     record |= {"host": socket.gethostname(), "last": list(last), "looks": pairs}
     if seen is not None:
         record |= {"pid": process.pid, "call": seen.seen.call, "counters": seen.seen.counters}
+        record |= {"groups": processes.groups(process.pid)}
         record |= {"problem": seen.problem, **processes.about(process.pid)}
     write_json(_file(folder, f"process/rank_{rank:05d}.json"), record | ({} if code is None else {"exit_code": code}))
 

@@ -22,6 +22,8 @@ PLACES = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
 """Variables by which launchers number processes: torchrun and most others, Open MPI, MPICH, srun."""
+_GROUP_THREADS = {"pt_gloo_runloop": 2, "pt_nccl_watchdg": 1}
+"""Names of torch's threads (ProcessGroupGloo.cpp, ProcessGroupNCCL.cpp) -> how many it starts for a process group."""
 _JOB = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # Unit of the times in /proc/PID/stat, proc(5).
 _STATE, _PARENT, _USER, _SYSTEM, _EXIT = 0, 1, 11, 12, 49  # Fields of proc_pid_stat(5), counted from the third one on.
@@ -115,6 +117,12 @@ def about(pid: int) -> dict[str, object]:
         links = [str(entry.readlink()) for entry in (PROC / str(pid) / "fd").iterdir()]
         facts["sockets"] = sum(link.startswith("socket:") for link in links)
     return facts
+
+
+def groups(pid: int) -> int:
+    """Return how many process groups of gloo and NCCL a rank has made, by the threads that torch starts for each."""
+    names = [kernel_text(task / "comm") for task in (PROC / str(pid) / "task").glob("*")]
+    return sum(-(-names.count(name) // each) for name, each in _GROUP_THREADS.items())
 
 
 def _rank(pid: int) -> RankProcess | None:

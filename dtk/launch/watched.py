@@ -10,7 +10,7 @@ from pathlib import Path
 
 from diagnostics.contract import artifacts
 from diagnostics.contract.artifacts import RunPaths, Verdict, read_heartbeat, read_verdict, write_json
-from diagnostics.contract.formatting import clean
+from diagnostics.contract.formatting import clean, ranks_spoken
 from diagnostics.contract.invocation import command as command_line
 from diagnostics.contract.invocation import typed
 from diagnostics.evidence.calls import own_line
@@ -25,7 +25,6 @@ from dtk.record.desync import find_desync
 from dtk.record.flight import environment as recorder_environment
 from dtk.record.guard import bounded
 from dtk.record.stall_probe import STANDS_S
-from dtk.record.verdict_text import named
 from dtk.record.watch_environment import is_watched, watch_variables
 
 POLL_S = 0.1  # Chosen: far below the seconds that a verdict takes.
@@ -212,7 +211,7 @@ def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:
     frame = own_line(first.fields["frames"]) or next(iter(first.fields["frames"]), None)
     place = "an unknown place" if frame is None else f"{Path(frame.file).name}:{frame.line} in {frame.function}"
     late, others = sorted(own), sorted(waiting)
-    waited = f"{named(others)} waited in init_process_group for {waited_s:.0f} s for {named(late)}"
+    waited = f"{ranks_spoken(others)} waited in init_process_group for {waited_s:.0f} s for {ranks_spoken(late)}"
     return Verdict("stall", f"{waited}, which made no progress at {place}", late, others, attempt=attempt, time_s=now_s)
 
 

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from diagnostics.contract.formatting import file_name
+from diagnostics.contract.formatting import file_name, ranks_spoken
 from diagnostics.evidence.calls import Call
 
-SHOWN = 8  # Ranks named one by one; further ones are counted. A convention: these fit one line of a terminal.
 _LEFT = (("failed", "failed"), ("end", "ended in order"))
 """How a rank left -> the words for it, in the order in which they are told."""
 
@@ -42,7 +41,7 @@ def desync(group: str, parted: int, position: int, sides: Sequence[tuple[Sequenc
         return f"ranks called different collectives at position {position}, too long ago to be recorded still"
     what = "the same collective from different lines" if parted < position else "different collectives"
     then = f" (their calls differ from position {position} on)" if parted < position else ""
-    calls = "; ".join(f"{named(ranks)} called {call.text} at {site_of(call)}" for ranks, call in sides)
+    calls = "; ".join(f"{ranks_spoken(ranks)} called {call.text} at {site_of(call)}" for ranks, call in sides)
     return f"ranks called {what} at position {parted} of group {group}{then}: {calls}"
 
 
@@ -57,16 +56,16 @@ def stall(stood_s: float, silent: Sequence[int], departed: Mapping[int, str], si
     """
     clauses = []
     if silent:
-        clauses.append(f"{named(silent)} does not answer: it is stopped, or native code holds the GIL")
+        clauses.append(f"{ranks_spoken(silent)} does not answer: it is stopped, or native code holds the GIL")
     for how, words in _LEFT:
         if ranks := sorted(rank for rank in departed if departed[rank] == how):
-            clauses.append(f"{named(ranks)} {words} before")
+            clauses.append(f"{ranks_spoken(ranks)} {words} before")
     for side in sides:
         place, s = side[0], "s" if len(side) == 1 else ""
         does = f"wait{s} in {place.call}" if place.call else f"{'is' if s else 'are'}"
         group = f" of group {place.group_name}" if place.group_name else ""
         group = group if place.call else ", outside any recorded collective"
-        clauses.append(f"{named([other.rank for other in side])} {does} at {place.site}{group}")
+        clauses.append(f"{ranks_spoken([other.rank for other in side])} {does} at {place.site}{group}")
     return f"no progress for {stood_s:.0f} s: {'; '.join(clauses)}"
 
 
@@ -76,9 +75,3 @@ def site_of(call: Call) -> str:
         return "an unknown place"
     within = f" in {call.site.function}" if call.site.function else ""
     return f"{file_name(call.site.file)}:{call.site.line}{within}"
-
-
-def named(ranks: Sequence[int]) -> str:
-    """Return `rank 3`, `ranks 0, 1, 2 and 5 more`."""
-    shown = ", ".join(map(str, ranks[:SHOWN])) + (f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

@@ -30,11 +30,13 @@ def outside_backward(
     if came_later:
         either = Explanation("insert", "behind", (reduction, outside), (position("peers came later"),))
         return _divergence(vote, reduction, outside, either)
-    # With one line, as rings keep the innermost one only: of the function that both are in, else the innermost.
+    # Rings keep the innermost line only. Of the other call it is compared with the line of that function and those
+    # further in, else with the innermost one.
     site = outside.site or Frame("", 0, "")
     inside = site.file, site.function.rpartition(".")[2]
-    shared = [replace(line, function=site.function) for line in reduction.stack if (line.file, line.function) == inside]
-    loop_call = replace(reduction, stack=(*shared, *reduction.stack)[:1])
+    shared = [at for at, line in enumerate(reduction.stack) if (line.file, line.function) == inside]
+    further_in, own = reduction.stack[: shared[0]] if shared else (), reduction.stack[shared[0] if shared else 0]
+    loop_call = replace(reduction, stack=(*further_in, replace(own, function=site.function) if shared else own))
     explanation = left_loop(outside, loop_call, [loop_call], majority_goes_on=majority_goes_on)
     sides = (reduction, outside) if majority_goes_on else (outside, reduction)
     return None if explanation is None else _divergence(vote, *sides, explanation)

@@ -191,35 +191,23 @@ def deviating_rank(members: tuple[int, ...], waiting: tuple[int, ...]) -> int | 
 
 def stuck_ranks(roots: list[int]) -> set[int]:
     """Which ranks never return when rank i takes `roots[i]` for the root."""
-    size = len(roots)
-    plans = [_steps(rank, root, size) for rank, root in enumerate(roots)]
-    at = [0] * size
+    plans = [_steps(rank, root, len(roots)) for rank, root in enumerate(roots)]
     moved = True
     while moved:
         moved = False
-        for rank in range(size):
-            if at[rank] < len(plans[rank]):
-                sends, peer = plans[rank][at[rank]]
-                if at[peer] < len(plans[peer]) and plans[peer][at[peer]] == (not sends, rank):
-                    at[rank] += 1
-                    at[peer] += 1
-                    moved = True
-    return {rank for rank in range(size) if at[rank] < len(plans[rank])}
+        for rank, plan in enumerate(plans):
+            for sends, peer in plan[:1]:
+                if plans[peer][:1] == [(not sends, rank)]:
+                    moved = bool(plan.pop(0) and plans[peer].pop(0))
+    return {rank for rank, plan in enumerate(plans) if plan}
 
 
 def _steps(rank: int, root: int, size: int) -> list[tuple[bool, int]]:
     """Return the steps of a rank in the tree as (whether it sends, peer)."""
-    virtual = (rank + size - root) % size
-    depth = max(1, (size - 1).bit_length())
-    mask = (1 << depth) - 1
-    steps = []
-    for bit in range(depth):
-        mask ^= 1 << bit
-        peer = virtual ^ (1 << bit)
-        if virtual & mask or peer >= size:
-            continue
-        steps.append((not virtual & (1 << bit), (peer + root) % size))
-    return steps
+    virtual = (rank - root) % size
+    bits = (1 << level for level in range(max(1, (size - 1).bit_length())))
+    peers = ((bit, virtual ^ bit) for bit in bits if virtual < 2 * bit)
+    return [(not virtual & bit, (peer + root) % size) for bit, peer in peers if peer < size]
 
 
 class SizesDiffer(Struct, frozen=True):

@@ -12,6 +12,7 @@ from diagnostics.analysis.stall import missed_call
 from diagnostics.analysis.stall.missed_call import MissedCall
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation, same_tag
 from diagnostics.evidence.calls import Call
+from diagnostics.evidence.stacks.dumps import main_thread
 
 
 class Side(Struct, frozen=True):
@@ -46,6 +47,8 @@ class PointToPoint(Struct, frozen=True):
     """What the peers of the first call wait in."""
     left_out: tuple[int, int, int] | None = None
     """The rank that posted fewer of the other halves in this round than in the one before, and how many it did."""
+    scheduled: bool = False
+    """Whether torch's schedule of a pipeline posted them: their order ends where all stages follow the same one."""
 
     @property
     def tags_differ(self) -> bool:
@@ -107,7 +110,10 @@ def _case(job: JobState, cycle: Cycle) -> CircularWait:
     there = dict(elsewhere)
     one_sided = ((rank, call, call.peer) for rank, call in p2p.items())
     left_out = (_left_out(job, rank, call, peer, there[peer]) for rank, call, peer in one_sided if peer in there)
-    return PointToPoint(cycle, tuple(sorted(p2p.items())), elsewhere, peers, next(filter(None, left_out), None))
+    mains = [main_thread(dump) for rank, dump in job.latest_stacks().items() if rank in p2p]
+    scheduled = any("distributed/pipelining/" in frame.file for main in mains if main for frame in main.frames)
+    calls = tuple(sorted(p2p.items()))
+    return PointToPoint(cycle, calls, elsewhere, peers, next(filter(None, left_out), None), scheduled)
 
 
 def _left_out(job: JobState, rank: int, waits: Call, peer: int, here: Call) -> tuple[int, int, int] | None:

@@ -24,7 +24,7 @@ from diagnostics.analysis.stall.endings import DdpUnused, FirstEndings, Missing
 from diagnostics.analysis.stall.from_observations import UnrecordedTransfer, from_observations, unrecorded_transfer
 from diagnostics.analysis.stall.late import DeviceStall, HostStall, RanAhead
 from diagnostics.analysis.stall.missed_call import MissedCall
-from diagnostics.analysis.stall.stack_evidence import DifferentCollectives, HostOutside, by_stacks
+from diagnostics.analysis.stall.stack_evidence import HostOutside, by_stacks
 from diagnostics.analysis.stall.straggler import Straggler, straggler
 from diagnostics.analysis.stall.watchdog import WatchdogCase, WatchdogDecided, WatchdogGap, watchdog_case
 from diagnostics.analysis.wait_graph.graph import Operation
@@ -100,7 +100,7 @@ class Stall(Struct):
     sizes: blameless.SizesDiffer | None = None
     watchdog: WatchdogCase | None = None
     transfer: UnrecordedTransfer | None = None
-    stacks: DifferentCollectives | HostOutside | None = None
+    stacks: HostOutside | None = None
     """Only where nothing else explains the waiting."""
     roots_differ: tuple[blameless.RootDiffers, ...] = ()
     ddp_unused: DdpUnused | None = None
@@ -126,7 +126,7 @@ class Stall(Struct):
             or (self.sizes and self.sizes.divergence is None)
             or isinstance(self.watchdog, WatchdogDecided)
             or (self.transfer and self.transfer.world_known)
-            or isinstance(self.stacks, HostOutside)
+            or self.stacks
             or (self.missing and self.missing.abort)
             or isinstance(self.startup, blameless.StartupFailed)
             or (self.startup and self.startup.stuck)
@@ -137,7 +137,7 @@ class Stall(Struct):
         """Ranks that never came, without a stack that shows why."""
         unknown = self.host.ranks if self.host and not self.host.has_stack else ()
         behind = self.watchdog.culprits if isinstance(self.watchdog, WatchdogGap) and not self.watchdog.few_wait else ()
-        outside = self.stacks.ranks if isinstance(self.stacks, HostOutside) else ()
+        outside = self.stacks.ranks if self.stacks else ()
         return (*unknown, *behind, *outside)
 
     @property
@@ -166,7 +166,7 @@ class Stall(Struct):
         yield from (divergence.culprits for divergence in self._all_divergences())
         yield self.watchdog.culprits if isinstance(self.watchdog, WatchdogDecided) else ()
         yield tuple(self.transfer.ranks) if self.transfer else ()
-        yield self.stacks.ranks if isinstance(self.stacks, HostOutside) else ()
+        yield self.stacks.ranks if self.stacks else ()
         yield from ((case.deviating,) if case.deviating is not None else case.waiting for case in self.roots_differ)
         yield self.ddp_unused.ranks if self.ddp_unused else ()
         yield from (ended.culprits for ended in self.endings)

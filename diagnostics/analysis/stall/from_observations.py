@@ -9,23 +9,23 @@ from msgspec.structs import replace
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.single_calls import by_lines
 from diagnostics.analysis.job_state import STALL_S, JobState
-from diagnostics.analysis.observations import Observation, observations
-from diagnostics.analysis.stall.stack_evidence import HostOutside, InCollective, collective_of, compared
-from diagnostics.evidence.calls import is_library, own_line
+from diagnostics.analysis.observations import Observation
+from diagnostics.analysis.stall.stack_evidence import HostOutside, InCollective, collective_of, communicating, compared
+from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Frame, Stacks, Thread
 from diagnostics.evidence.stacks import activity, blocking_calls
 from diagnostics.evidence.stacks import dumps as stacks
 from diagnostics.evidence.stacks.activity import Standing
 
+_UNNAMED: dict[str, str] = {"device": "the wait for its device", "collective": "a call of torch.distributed"}
 _COMMUNICATES = re.compile(r"\b(?:c10d|gloo)::|\bnccl[A-Z]")  # In the names of C++ functions.
 
 
 def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOutside | Divergence | None:
     """Explain why the ranks stand still; None while they move, or where a rank is gone."""
     dumps = job.latest_stacks()
-    places = {rank: _inside(observed[rank], dumps.get(rank)) for rank in sorted(observed) if not observed[rank].stopped}
-    inside = {rank: place for rank, place in places.items() if place is not None}
-    outside = [rank for rank in sorted(observed) if rank not in inside]
+    inside, standings = places(observed, dumps)
+    outside = list(standings)
     if not inside or any(rank.gone for rank in observed.values()):
         return None
     blocked_s = min(observed[rank].blocked_s for rank in inside)
@@ -42,8 +42,17 @@ def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOu
     if 2 * len(outside) > len(observed) or not (idle or blocked_s >= STALL_S):
         return None
     files = {rank: dumps[rank].file if rank in dumps else observed[rank].file for rank in outside}
-    standings = {rank: _does(dumps.get(rank), observed[rank]) for rank in outside}
     return HostOutside(standings, files, inside, blocked_s, not idle)
+
+
+def places(
+    observed: dict[int, Observation], dumps: dict[int, Stacks]
+) -> tuple[dict[int, InCollective], dict[int, Standing]]:
+    """Return where each rank communicates, and what each one does that does not; `dumps`: its last stacks."""
+    found = {rank: _inside(observed[rank], dumps.get(rank)) for rank in sorted(observed) if not observed[rank].stopped}
+    inside = {rank: place for rank, place in found.items() if place is not None}
+    outside = (rank for rank in sorted(observed) if rank not in inside)
+    return inside, {rank: _does(dumps.get(rank), observed[rank]) for rank in outside}
 
 
 def _inside(observed: Observation, dump: Stacks | None) -> InCollective | None:
@@ -56,8 +65,8 @@ def _inside(observed: Observation, dump: Stacks | None) -> InCollective | None:
     backward = any(frame.function == "_engine_run_backward" for frame in main.frames)
     if place is None and (at.doing in {"lock", "device"} or backward):  # Another thread communicates for it.
         place = next(filter(None, map(_communicates, dump.threads)), None)
-    if place is None and at.doing == "device" and at.frame is not None:
-        place = "the wait for its device", at.frame
+    if place is None and at.doing in _UNNAMED and at.frame is not None:
+        place = _UNNAMED[at.doing], at.frame
     users = tuple(filter(stacks.is_users, main.frames))
     return InCollective(*place, "stacks", dump.file, None, users, dump.time_s) if place is not None else None
 
@@ -89,11 +98,6 @@ def _does(dump: Stacks | None, observed: Observation) -> Standing:
     return replace(at, words=activity.said("in_kernel", wchan=wchan), aside="") if wchan else at
 
 
-_FUNCTIONS = {"recv": "recv", "send": "send", "irecv": "recv", "isend": "send", "batch_isend_irecv": "batch"}
-"""torch's functions -> which way the bytes go."""
-_DEPTH = 4  # Innermost frames among which torch's own function is looked for.
-
-
 class UnrecordedTransfer(Struct, frozen=True):
     """Ranks that all send, or all receive, while no rank is left to post the other half."""
 
@@ -109,33 +113,16 @@ class UnrecordedTransfer(Struct, frozen=True):
 
 def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:
     """Find ranks that all wait in a send or all in a receive, where the rest waits for them or is empty."""
-    world = job.world()
-    places_of: dict[int, InCollective | None] = {}
-    for rank, end in job.endings.items():
-        if end.victim:
-            places_of[rank] = _place(end.frames, end.record.kind, end.record.file)
-    for dump in job.evidence.stacks:
-        if dump.rank is not None and places_of.get(dump.rank) is None:
-            thread = stacks.main_thread(dump)
-            places_of[dump.rank] = _place(thread.frames if thread else (), "stacks", dump.file)
-    inside = {rank: place for rank, place in sorted(places_of.items()) if place is not None}
-    directions = {place.op for place in inside.values()}
-    if world < 2 or directions not in ({"recv"}, {"send"}):
+    places, world = communicating(job), job.world()
+    inside = {rank: place for rank, place in places.items() if place.op.removeprefix("i") in ("recv", "send")}
+    directions = {place.op.removeprefix("i") for place in inside.values()}
+    if world < 2 or len(directions) != 1:
         return None
     rest = tuple(rank for rank in range(world) if rank not in inside)
     left = any(rank in job.endings and job.endings[rank].gone for rank in rest)
-    # Or all the rest gave up on a peer in one collective, or looks from outside show them in one: gloo marks a call
-    # that failed as it marks one that completed, so its dumps do not show it.
-    gave_up = [job.endings[rank].frames for rank in rest if rank in job.endings and job.endings[rank].victim]
-    dumps = [dump for rank, dump in job.latest_stacks().items() if rank in rest] if observations(job.evidence) else []
-    stand = [thread.frames if (thread := stacks.main_thread(dump)) is not None else () for dump in dumps]
-    places = [[collective_of(frames) for frames in stacks_of] for stacks_of in (gave_up, stand)]
-    together = any(len(at) == len(rest) and len(set(at)) == 1 and None not in at for at in places)
+    # Or all the rest stand in one collective: gloo marks a failed call as completed, so its dumps do not show it.
+    calls = [(places[rank].op, places[rank].site) if rank in places else None for rank in rest]
+    together = len(set(calls)) == 1 and None not in calls
     if left or not (together or set(rest) <= job.waits.reaching(inside)):
         return None
     return UnrecordedTransfer(directions.pop(), inside, rest, bool(job.evidence.world_size or job.survey.world()))
-
-
-def _place(frames: tuple[Frame, ...], kind: str, file: str) -> InCollective | None:
-    direction = next((_FUNCTIONS[frame.function] for frame in frames[:_DEPTH] if frame.function in _FUNCTIONS), None)
-    return InCollective(direction, own_line(frames), kind, file) if direction is not None else None

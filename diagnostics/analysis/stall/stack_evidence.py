@@ -3,7 +3,7 @@ earlier calls; a host that stands still outside any collective is all that they 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -45,15 +45,6 @@ class InCollective(Struct, frozen=True):
     """When it stood there, at the latest (s since 1970); None = not known."""
 
 
-class DifferentCollectives(Struct, frozen=True):
-    """Ranks that stand in two different collectives."""
-
-    few: tuple[int, ...]
-    many: tuple[int, ...]
-    inside: dict[int, InCollective]
-    """Of every rank."""
-
-
 class HostOutside(Struct, frozen=True):
     """Ranks whose hosts stand outside the collective in which all others wait."""
 
@@ -73,7 +64,7 @@ class HostOutside(Struct, frozen=True):
         return tuple(self.standings)
 
 
-def by_stacks(job: JobState) -> Divergence | DifferentCollectives | HostOutside | None:
+def by_stacks(job: JobState) -> Divergence | HostOutside | None:
     """Compare where the ranks stand; None where dumps hold calls or where ranks are gone.
 
     Two lines differ for a reason that only the program's text tells. It has to be older than the stack, and the rank to
@@ -82,19 +73,7 @@ def by_stacks(job: JobState) -> Divergence | DifferentCollectives | HostOutside 
     ahead = _one_call_ahead(job)
     if (job.any_calls() and not ahead) or any(end.gone for end in job.endings.values()):
         return None
-    inside: dict[int, InCollective] = {}  # What its stack, or the error by which it gave up on a peer, stands in.
-    for rank, end in job.endings.items():
-        if end.victim and (collective := collective_of(end.frames)):
-            time_s = None if end.connection_closed else taken_s(job, Stacks(None, end.record.file, ()))
-            users = tuple(filter(stacks.is_users, end.frames))
-            inside[rank] = InCollective(*collective, end.record.kind, end.record.file, end.record.line, users, time_s)
-    latest = job.latest_stacks()
-    for rank, dump in latest.items():
-        frames = thread.frames if rank not in inside and (thread := stacks.main_thread(dump)) is not None else ()
-        if (collective := collective_of(frames, _WITHIN if rank in ahead else {})) is not None:
-            users = tuple(filter(stacks.is_users, frames))
-            inside[rank] = InCollective(*collective, "stacks", dump.file, None, users, taken_s(job, dump))
-    inside = dict(sorted(inside.items()))
+    latest, inside = job.latest_stacks(), communicating(job, ahead)
     if ahead and ahead != set(inside):
         return None
     outside = {rank: dump for rank, dump in latest.items() if rank not in inside}
@@ -108,9 +87,28 @@ def by_stacks(job: JobState) -> Divergence | DifferentCollectives | HostOutside 
         divergence = compared(inside, job.world())
         if divergence is not None and divergence.culprits and _told_by_text(divergence):
             return replace(divergence, groups_known=False)
-        few, many = sorted(ranks_at.values(), key=lambda ranks: (len(ranks), ranks))
-        return DifferentCollectives(tuple(few), tuple(many), inside)
     return None
+
+
+def communicating(job: JobState, ahead: Collection[int] = ()) -> dict[int, InCollective]:
+    """Return the call that each rank stands in, by the error by which it gave up on a peer, else by its last stack.
+
+    Args:
+        job: of any kind.
+        ahead: ranks whose stacks count also where they communicate in C++.
+    """
+    inside: dict[int, InCollective] = {}
+    for rank, end in job.endings.items():
+        if end.victim and (collective := collective_of(end.frames)):
+            time_s = None if end.connection_closed else taken_s(job, Stacks(None, end.record.file, ()))
+            users = tuple(filter(stacks.is_users, end.frames))
+            inside[rank] = InCollective(*collective, end.record.kind, end.record.file, end.record.line, users, time_s)
+    for rank, dump in job.latest_stacks().items():
+        frames = thread.frames if rank not in inside and (thread := stacks.main_thread(dump)) is not None else ()
+        if (collective := collective_of(frames, _WITHIN if rank in ahead else {})) is not None:
+            users = tuple(filter(stacks.is_users, frames))
+            inside[rank] = InCollective(*collective, "stacks", dump.file, None, users, taken_s(job, dump))
+    return dict(sorted(inside.items()))
 
 
 def compared(inside: Mapping[int, InCollective], world: int) -> Divergence | None:

@@ -1,12 +1,10 @@
-"""What stacks show: what a rank's host does and how to fix it, and ranks in different collectives."""
+"""What stacks show: what a rank's host does and how to fix it, and the call that a rank stands in."""
 
 from typing import Literal
 
-from diagnostics.analysis.stall.explain import Stall
-from diagnostics.analysis.stall.stack_evidence import DifferentCollectives, InCollective
+from diagnostics.analysis.stall.stack_evidence import InCollective
 from diagnostics.causes.declared import Texts
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import Phrase, file_name
 from diagnostics.evidence.stacks.activity import Doing, Standing
 
@@ -30,13 +28,3 @@ def described(place: InCollective) -> str:
     """Return `barrier (train.py:25)`."""
     at = f" ({file_name(place.site.file)}:{place.site.line})" if place.site else ""
     return (place.op or str(_TEXTS.phrase("no_stack"))) + at
-
-
-def findings(stall: Stall) -> list[Finding]:
-    """Return why this cause is open, where stacks show two collectives, which leaves three causes open."""
-    case = stall.stacks
-    if not isinstance(case, DifferentCollectives):
-        return []
-    here, there = (described(case.inside[side[0]]) for side in (case.few, case.many))
-    facts = _TEXTS.facts(few=case.few, many=case.many, here=here, there=there)
-    return [Finding(status="undecided", facts=facts, confidence=0.0, victims=tuple(sorted(case.inside)))]

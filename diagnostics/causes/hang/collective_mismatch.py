@@ -2,7 +2,7 @@
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.causes.hang import _stacks, _watchdog
+from diagnostics.causes.hang import _watchdog
 from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
 from diagnostics.contract.findings import Finding, Remedy
 
@@ -20,8 +20,7 @@ READING = Reading(_TEXTS, ("other_operation",), _remedies)
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide it by the first call in which the ranks differ, else by what watchdogs printed and by stacks."""
-    findings = [*_watchdog.findings(stall, "operations"), *_stacks.findings(stall)]
-    return decided(stall, READING, findings, silent=True)
+    return decided(stall, READING, _watchdog.findings(stall, "operations"), silent=True)
 
 
 CAUSE = declared(__file__, explain, decide)

@@ -6,7 +6,7 @@ from diagnostics.analysis.stall.late import RanAhead
 from diagnostics.analysis.stall.missed_call import MissedCall
 from diagnostics.analysis.stall.watchdog import WatchdogGap
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.causes.hang import _divergence, _parts, _stacks, _watchdog
+from diagnostics.causes.hang import _divergence, _parts, _watchdog
 from diagnostics.causes.hang._divergence import Disagreement, Reading
 from diagnostics.causes.hang._endings import more_calls
 from diagnostics.contract.findings import Finding, Remedy, Worded
@@ -51,7 +51,7 @@ def decide(stall: Stall) -> list[Finding]:
     Such a call is missed in a cycle of waits, is made by few ranks, or is made after others ended.
     """
     case = stall.watchdog
-    findings = [*_watchdog.findings(stall, "fewer calls"), *_stacks.findings(stall)]
+    findings = _watchdog.findings(stall, "fewer calls")
     if isinstance(case, WatchdogGap) and case.few_wait:
         findings.append(_watchdog.confirmed(case, _TEXTS.facts(**_watchdog.figures(case))))
     calls = [_missed(stall, wait) for wait in stall.circular if isinstance(wait, MissedCall)]

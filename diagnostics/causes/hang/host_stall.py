@@ -57,7 +57,7 @@ def decide(stall: Stall) -> list[Finding]:
     if isinstance(case, WatchdogGap) and not case.few_wait:
         facts = _TEXTS.facts(**_watchdog.figures(case))
         findings.append(_watchdog.confirmed(case, facts))
-    if isinstance(stall.stacks, HostOutside):
+    if stall.stacks is not None:
         findings.append(_outside(stall.stacks))
     if stall.host is not None:
         findings.append(_parts.assuming(stall.job, _finding(stall, stall.host)))

@@ -8,7 +8,7 @@ from diagnostics.analysis.stall.from_observations import UnrecordedTransfer
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import UNRECORDED, left_open, unconfirmed
-from diagnostics.contract.findings import EvidenceItem, Finding
+from diagnostics.contract.findings import EvidenceItem, Facts, Finding
 from diagnostics.contract.formatting import Phrase, file_name
 from diagnostics.evidence.calls import Call
 
@@ -21,7 +21,7 @@ _SHOWN = 8
 """Ranks of a cycle that a sentence names."""
 
 
-def _figures(case: PointToPoint) -> dict[str, Any]:
+def figures(case: PointToPoint) -> dict[str, Any]:
     """Return what is known of sends and receives without their other halves, for the table beside this module."""
     links = [_TEXTS.phrase(call.p2p, rank=rank, call=call, at=_at(call)) for rank, call in case.calls[:_SHOWN]]
     links += [_TEXTS.phrase("more", more=len(case.calls) - _SHOWN)] if len(case.calls) > _SHOWN else []
@@ -50,7 +50,8 @@ def _at(call: Call) -> str:
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide from the cycles of the wait-for graph with sends and receives, else from stacks."""
-    findings = [_finding(stall, wait) for wait in stall.circular if isinstance(wait, PointToPoint)]
+    waits = [wait for wait in stall.circular if isinstance(wait, PointToPoint) and not wait.scheduled]
+    findings = [finding(stall, wait, _TEXTS.facts(**figures(wait))) for wait in waits]
     findings += [_unrecorded(stall, stall.transfer)] if stall.transfer is not None else []
     return findings or [unconfirmed(stall, UNRECORDED, otherwise=_otherwise)]
 
@@ -65,9 +66,11 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     return left_open(_TEXTS.phrase("maybe_unclear", who=stall.unclear), UNRECORDED)
 
 
-def _finding(stall: Stall, case: PointToPoint) -> Finding:
-    job, cycle = stall.job, case.cycle
+def finding(stall: Stall, case: PointToPoint, facts: Facts) -> Finding:
+    """Return the finding on a circular wait in the words of a cause; of a pipeline the smaller side is alone."""
+    job, cycle, others = stall.job, case.cycle, tuple(rank for rank, _ in case.elsewhere)
     culprits = tuple(rank for rank, _ in case.calls) if case.left_out is None else case.left_out[:1]
+    culprits = others if case.scheduled and 0 < len(others) < len(case.calls) else culprits
     elsewhere = [(rank, call) for rank, call in case.elsewhere if rank in culprits] or case.elsewhere[:1]
     waits: list[tuple[int, Call, str | Phrase]]
     waits = [(rank, call, _parts.says("waits_in", what=call.text)) for rank, call in case.calls[:4]]
@@ -75,15 +78,15 @@ def _finding(stall: Stall, case: PointToPoint) -> Finding:
     instead = [(rank, call, _TEXTS.phrase("instead", call=call)) for rank, call in elsewhere]
     return _parts.confirmed(
         job,
-        _TEXTS.facts(**_figures(case)),
-        _ONE_SIDED_CONFIDENCE if elsewhere else _CYCLE_CONFIDENCE,
+        facts,
+        _ONE_SIDED_CONFIDENCE if elsewhere or case.scheduled else _CYCLE_CONFIDENCE,
         seen={rank: _parts.says("waits_in", what=call.text) for rank, call in case.calls},
         ranks=culprits,
         victims=tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(culprits))),
         group=_parts.group(job.survey, case.calls[0][1].key),
         where=tuple(
             place
-            for rank, call, does in (waits + instead if case.left_out is None else instead + waits)
+            for rank, call, does in (waits + instead if culprits[0] == case.calls[0][0] else instead + waits)
             for place in _parts.where(rank, call, does)
         ),
     )

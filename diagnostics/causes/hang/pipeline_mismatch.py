@@ -1,16 +1,23 @@
 """Stages of a pipeline that disagree about the number of micro-batches of a step, or the size of messages."""
 
-from diagnostics.analysis.pairwise import Pairs, pairs
+from diagnostics.analysis.pairwise import pairs
+from diagnostics.analysis.stall.circular import PointToPoint
+from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang.all_to_all_splits import places, seen
+from diagnostics.causes.hang.p2p_cycle import figures, finding
 from diagnostics.contract.findings import Finding, Group
 
 _TEXTS = Texts(__file__)
 
 
-def decide(known: Pairs) -> Finding:
-    """Decide from the messages of the last step that the rings of neighbouring stages hold."""
+def decide(stall: Stall) -> Finding:
+    """Decide from waits within torch's schedules, else from the messages of the last step in the stages' rings."""
+    for wait in stall.circular:
+        if isinstance(wait, PointToPoint) and wait.scheduled:
+            return finding(stall, wait, _TEXTS.facts(**figures(wait) | {"said": "schedules"}))
+    known = pairs(stall.job.evidence)
     layout, case = known.layout, known.messages()
     if case is None:
         if layout is not None and layout.degrees["pp"] == 1:
@@ -38,4 +45,4 @@ def decide(known: Pairs) -> Finding:
     )
 
 
-CAUSE = declared(__file__, pairs, decide)
+CAUSE = declared(__file__, explain, decide)

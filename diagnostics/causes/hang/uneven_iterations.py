@@ -4,7 +4,7 @@ from diagnostics.analysis.stall.departure import EarlierStep, EndedInRound, More
 from diagnostics.analysis.stall.endings import ended_in_order
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.causes.hang import _divergence, _parts, _stacks
+from diagnostics.causes.hang import _divergence, _parts
 from diagnostics.causes.hang._divergence import Disagreement, Reading
 from diagnostics.causes.hang._endings import LAUNCHER_LOG, more_calls
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open
@@ -46,7 +46,7 @@ READING = Reading(_TEXTS, ("fewer_iterations", "more_iterations"), _remedies, _s
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide it by the first call in which the ranks differ, stacks, and ranks that ended in order before others."""
-    return _divergence.decided(stall, READING, [*_stacks.findings(stall), *_ended(stall)], otherwise=_otherwise)
+    return _divergence.decided(stall, READING, _ended(stall), otherwise=_otherwise)
 
 
 def _ended(stall: Stall) -> list[Finding]:

@@ -34,8 +34,8 @@ def recognise(head: bytes) -> bool:
 
 def read(path: Path, file: str, limits: Limits) -> Contents:
     """One file. Its fact has `looks` (pairs of moments, before and after stacks were taken), `call` (function
-    of torch.distributed that it is in, whether its group is the default one, its peer) and `counters`: (file, function)
-    of a frame of the script -> whole numbers in its variables.
+    of torch.distributed that it is in, whether its group is the default one, its peer), `counters`: (file, function)
+    of a frame of the script -> whole numbers in its variables, and `groups`: how many process groups it has made.
 
     Raises what `Reader.open` does.
     """
@@ -43,7 +43,7 @@ def read(path: Path, file: str, limits: Limits) -> Contents:
     try:
         rank, nranks, code = int(value["rank"]), int(value["world_size"]), value.get("exit_code")
         looks = tuple((_moment(*before), _moment(*after)) for before, after in value["looks"][:_MOST])
-        last = _moment(*value["last"])
+        last, groups = _moment(*value["last"]), value.get("groups")
         moments = (*(moment for pair in looks for moment in pair), last)
         numbers = [number for moment in moments for number in (moment.time_s, moment.cpu_s, moment.switches)]
         call = {str(name): str(text)[:64] for name, text in value.get("call", {}).items()}
@@ -55,7 +55,7 @@ def read(path: Path, file: str, limits: Limits) -> Contents:
         raise ValueError("not a record of a rank's process") from error
     if not 0 <= rank < nranks or not all(type(number) in (int, float) and 0 <= number < 1e12 for number in numbers):
         raise ValueError("not a record of a rank's process")
-    fields = {"looks": looks, "last": last, "call": call, "counters": counters}
+    fields = {"looks": looks, "last": last, "call": call, "counters": counters, "groups": groups}
     facts = [LogFact(KIND, rank, file, 0, f"rank {rank} is {last.state or 'gone'}", fields, last.time_s)]
     errors = [RankError(rank, file, 0, "", f"ended with exit code {code}", exit_code=code, time_s=last.time_s)]
     return Contents(file, facts=facts, errors=errors if type(code) is int and -256 < code < 256 else [])

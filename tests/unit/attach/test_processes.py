@@ -71,6 +71,28 @@ def test_one_that_ended_gives_its_exit_code_until_it_is_waited_for() -> None:
     assert processes.moment(process.pid)[0].state == ""
 
 
+@pytest.mark.parametrize(("names", "count"), [("", 0), ("gloo_run gloo_run", 1), ("gloo_run gloo_run nccl_watch", 2)])
+def test_process_groups_are_counted_by_the_threads_that_torch_names(names: str, count: int) -> None:
+    threads = """
+import sys, threading, time
+def own(name):
+    open("/proc/thread-self/comm", "w").write(name)
+    print(flush=True)
+    time.sleep(60)
+for name in sys.argv[1:]:
+    threading.Thread(target=own, args=(name,), daemon=True).start()
+print(flush=True)
+time.sleep(60)
+"""
+    comms = [{"gloo_run": "pt_gloo_runloop", "nccl_watch": "pt_nccl_watchdg"}[name] for name in names.split()]
+    with subprocess.Popen([sys.executable, "-c", threads, *comms], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for _ in range(len(comms) + 1):
+            process.stdout.readline()
+        assert processes.groups(process.pid) == count
+        process.kill()
+
+
 def test_memory_and_sockets_in_short(job: tuple[int, list[int]]) -> None:
     about = processes.about(job[1][0])
     assert str(about["VmRSS"]).endswith("kB") and about["sockets"] == 0

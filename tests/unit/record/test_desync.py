@@ -74,7 +74,7 @@ def test_the_minority_is_blamed():
     same, other = ("all_reduce [8]", 14), ("barrier", 7)
     verdict = desync([called(0, same), called(1, same), called(2, other)], 5, 1, 9.0)
     assert (verdict.culprits, verdict.victims, verdict.position, verdict.attempt) == ([2], [0, 1], 5, 1)
-    assert "ranks 0, 1 called all_reduce [8] at train.py:14" in verdict.reason
+    assert "ranks 0 and 1 called all_reduce [8] at train.py:14" in verdict.reason
     assert "rank 2 called barrier at train.py:7" in verdict.reason
     assert verdict.failure().rank == 2
 
@@ -113,8 +113,8 @@ def test_ranks_part_where_equal_calls_come_from_other_lines():
     assert (verdict.position, verdict.culprits) == (13, [1])
     assert verdict.reason == (
         "ranks called the same collective from different lines at position 13 of group default_pg (their calls differ "
-        "from position 14 on): ranks 0, 2 called all_reduce scalar at train.py:9; rank 1 called all_reduce scalar at "
-        "train.py:7"
+        "from position 14 on): ranks 0 and 2 called all_reduce scalar at train.py:9; rank 1 called all_reduce "
+        "scalar at train.py:7"
     )
 
 
@@ -130,6 +130,6 @@ def test_a_stall_tells_groups_apart():
     reason = stall(places, [], {}, 5, 0, 9.0).reason
     assert "rank 0 waits in all_reduce [8] at train.py:4 of group group_0; rank 1 waits in" in reason
     assert (
-        "ranks 0, 1 wait in all_reduce"
+        "ranks 0 and 1 wait in all_reduce"
         in stall([place(0, "all_reduce"), place(1, "all_reduce")], [], {}, 7, 0, 9.0).reason
     )

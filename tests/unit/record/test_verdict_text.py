@@ -3,18 +3,12 @@
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
 from diagnostics.evidence.model import Frame
 from dtk.record import verdict_text
-from dtk.record.verdict_text import Place, named, site_of
+from dtk.record.verdict_text import Place, site_of
 
 
 def call(text: str, line: int = 12, function: str = "step") -> Call:
     stack = (Frame("/job/train.py", line, function),) if line else ()
     return Call(GroupKey("dtk", "0", "dp"), 4, Described(Wire(text, (), ()), text), True, 1.0, stack=stack)
-
-
-def test_many_ranks_are_counted() -> None:
-    assert named([3]) == "rank 3"
-    assert named([0, 1]) == "ranks 0, 1"
-    assert named(list(range(10))) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
 
 
 def test_a_call_without_a_line_or_a_function() -> None:
@@ -26,7 +20,7 @@ def test_a_call_without_a_line_or_a_function() -> None:
 def test_different_calls_at_one_position_and_ranks_that_parted_before() -> None:
     sides = [([0, 1], call("all_reduce [8]")), ([2], call("barrier", 30))]
     assert verdict_text.desync("dp", 5, 5, sides) == (
-        "ranks called different collectives at position 5 of group dp: ranks 0, 1 called all_reduce [8] at "
+        "ranks called different collectives at position 5 of group dp: ranks 0 and 1 called all_reduce [8] at "
         "train.py:12 in step; rank 2 called barrier at train.py:30 in step"
     )
     earlier = verdict_text.desync("dp", 3, 5, sides)
@@ -41,5 +35,5 @@ def test_where_ranks_stand_of_which_none_moves() -> None:
     assert verdict_text.stall(30.4, [3], {4: "failed", 5: "end"}, [outside, inside]) == (
         "no progress for 30 s: rank 3 does not answer: it is stopped, or native code holds the GIL; "
         "rank 4 failed before; rank 5 ended in order before; rank 1 is at train.py:9 in load, outside any recorded "
-        "collective; ranks 0, 2 wait in all_reduce [8] at train.py:12 in step of group dp"
+        "collective; ranks 0 and 2 wait in all_reduce [8] at train.py:12 in step of group dp"
     )

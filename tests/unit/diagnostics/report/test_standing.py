@@ -1,11 +1,13 @@
 """The first screen of a log that decides nothing: who waits, who is silent, what is likely, what would decide it."""
 
+import json
 from pathlib import Path
 
 import jsonschema
 import pytest
 
 from diagnostics.diagnose import diagnose
+from diagnostics.evidence.readers.process import Moment
 from diagnostics.report import html, jsonform, markdown, terminal
 from diagnostics.report.diagnosis import document
 from tests.unit.diagnostics.analysis.stall.test_watchdog import hung, in_group
@@ -16,8 +18,11 @@ LOG = in_group(0, "15", 0, seq=434159, numel=2) + in_group(2, "15", 2, seq=43415
 
 def lines(folder: Path, text: str) -> list[str]:
     (folder / "job.log").write_text(text)
-    shown = terminal.render(document(diagnose(folder), brief=True), columns=None, colour=False)
-    return [line.rstrip() for line in shown.splitlines()]
+    return [line.rstrip() for line in rendered(folder)]
+
+
+def rendered(folder: Path) -> list[str]:
+    return terminal.render(document(diagnose(folder), brief=True), columns=None, colour=False).splitlines()
 
 
 def test_the_first_screen_is_an_answer(tmp_path: Path) -> None:
@@ -131,7 +136,7 @@ def test_ranks_that_gave_up_at_different_lines_are_told_with_them(tmp_path: Path
     waits = "ranks 1-3 wait in all_reduce at train.py:12, rank 0 waits in barrier at train.py:30"
     assert shown[0] == f"UNDECIDED: {waits}; no cause is confirmed"
     maybe = [line for line in shown if line.startswith("maybe")]
-    assert all(", rank 0: rank 0 gave up in another call than the others" in line for line in maybe) and maybe
+    assert all(", rank 0: rank 0 stands in another call than the others" in line for line in maybe) and maybe
     assert not any(line.startswith("silent") for line in shown)
 
 
@@ -177,3 +182,46 @@ def test_a_position_alone_names_the_commonest_causes(tmp_path: Path) -> None:
     alone += "work: 28956, last enqueued NCCL work: 28956, last completed NCCL work: 28955.\n"
     (first, *_) = [line for line in lines(tmp_path, alone) if line.startswith("maybe")]
     assert "[hang.timeout_budget]: the group completed 28,955 calls before it" in first
+
+
+def look(folder: Path, rank: int, stack: str, *, moves: bool = False) -> None:
+    """Write what `dtk attach` collects of one rank over three looks, 8 s apart."""
+    times = [1e9 + 8 * number for number in range(3)]
+    moments = [list(Moment(time, "S", 0.0, number * moves, "futex_do_wait")) for number, time in enumerate(times)]
+    record = {"dtk_process": 1, "rank": rank, "world_size": 3, "looks": [[one, one] for one in moments]}
+    record |= {"last": moments[-1], "call": {"op": "x", "group": "other"}}
+    dumps = "".join(f'# stacks at {time} s since 1970\nThread 7 (idle): "MainThread"\n{stack}\n' for time in times)
+    for kind, suffix, text in (("process", "json", json.dumps(record)), ("stacks", "txt", dumps)):
+        (folder / kind).mkdir(exist_ok=True)
+        (folder / kind / f"rank_{rank:05d}.{suffix}").write_text(text)
+
+
+C10D = "/site-packages/torch/distributed/distributed_c10d.py"
+
+
+def test_where_the_ranks_of_a_running_job_stand(tmp_path: Path) -> None:
+    for rank in (1, 2):
+        look(tmp_path, rank, f"    all_reduce ({C10D}:9)\n    train (/job/train.py:4)")
+    look(tmp_path, 0, f"    barrier ({C10D}:9)\n    save (/job/train.py:30)")
+    shown = [line.rstrip() for line in rendered(tmp_path)]
+    both = "ranks 1 and 2 wait in all_reduce at train.py:4, rank 0 waits in barrier at train.py:30"
+    assert shown[0] == f"UNDECIDED: {both}; no cause is confirmed"
+    assert "waits   rank 0: barrier at train.py:30, for 16 s" in shown
+    maybe = [line for line in shown if line.startswith("maybe")]
+    assert maybe and all("rank 0: rank 0 stands in another call than the others" in line for line in maybe)
+
+
+def test_ranks_that_move_do_not_wait(tmp_path: Path) -> None:
+    for rank in range(3):
+        look(tmp_path, rank, f"    all_reduce ({C10D}:9)\n    train (/job/train.py:4)", moves=True)
+    assert rendered(tmp_path)[0] == "UNDECIDED: ranks 0-2 made progress between the observations"
+
+
+def test_ranks_that_wait_for_no_rank_but_do_not_move(tmp_path: Path) -> None:
+    """The lock file of a build that was killed stops all ranks before they make a group."""
+    stack = "    wait (/site-packages/torch/utils/file_baton.py:50)\n    main (/job/train.py:4)"
+    for rank in range(3):
+        look(tmp_path, rank, stack, moves=True)
+    shown = rendered(tmp_path)
+    assert shown[0].startswith("UNDECIDED: no rank moves: ranks 0-2 are waiting for the lock file of a C++ extension")
+    assert shown[0].endswith("at train.py:4; no cause is confirmed") and not any("needed" in line for line in shown)

@@ -11,6 +11,7 @@ from diagnostics.contract.findings import Finding, Stated
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, RunEvidence
+from diagnostics.evidence.readers import watch
 from diagnostics.tree.arbitrate import arbitrate
 from diagnostics.tree.built_in import built_in
 from diagnostics.tree.outcome import account_of, in_trouble, is_unheard, outcome
@@ -107,6 +108,7 @@ def test_a_run_elsewhere_that_is_silent_may_have_ended() -> None:
 def test_trouble_is_what_a_healthy_job_does_not_leave() -> None:
     assert not in_trouble(evidence(facts=[fact("nccl_env"), fact("start", state="met")]))
     assert in_trouble(evidence(facts=[fact("start", state="meets")])) and in_trouble(evidence(facts=[fact("xid")]))
+    assert in_trouble(evidence(facts=[fact(watch.VERDICT)])), "dtk watch ended it, whatever its records show"
 
 
 @pytest.mark.parametrize("status", ["{", "[]", '{"schema_version": 1, "state": "failed", "reason": null}', None])

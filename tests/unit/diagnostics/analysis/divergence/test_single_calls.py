@@ -51,6 +51,28 @@ def test_a_call_against_a_backward_pass_is_weighed_by_where_it_stands() -> None:
     assert found is not None and "next line" in {term.name for term in found.explanation.terms}
 
 
+EPOCHS = """\
+def epoch(batches):
+    for batch in batches:
+        backward(batch)
+def main(files):
+    for number in range(3):
+        epoch(files)
+        reduce(number)
+"""
+
+
+def test_a_call_behind_a_loop_further_in_was_made_by_who_left_that_loop(tmp_path: Path) -> None:
+    """The loop over epochs holds both lines; the one over batches, in another function, holds only the backward."""
+    (tmp_path / "train.py").write_text(EPOCHS)
+    file = str(tmp_path / "train.py")
+    minority = replace(call("all_reduce", Frame(file, 7, "main")), created_s=4e9)
+    stack = (Frame(file, 3, "epoch"), Frame(file, 6, "main"))
+    majority = replace(call("all_reduce", *stack, region="backward"), created_s=4e9)
+    found = outside_backward(Vote(KEY, 4, ((0, 1), (2,))), majority, minority, came_later=False)
+    assert found is not None and (found.kind, found.culprits) == ("fewer_iterations", (2,))
+
+
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     path = tmp_path / "train.py"

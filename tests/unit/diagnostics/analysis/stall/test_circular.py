@@ -4,7 +4,8 @@ import pytest
 
 from diagnostics.analysis.stall.circular import GroupOrder, PointToPoint, circular_waits
 from diagnostics.evidence.calls import Call, GroupKey
-from tests.unit.diagnostics.analysis.calls import DEFAULT, START_S, call, job, waiting
+from diagnostics.evidence.model import Stacks, Thread
+from tests.unit.diagnostics.analysis.calls import DEFAULT, START_S, call, frame, job, waiting
 
 TP, DP = GroupKey("nccl", "1", "tp"), GroupKey("nccl", "2", "dp")
 BOTH = {TP: (0, 1), DP: (0, 1)}
@@ -72,3 +73,14 @@ def test_a_running_job_has_no_deadlock() -> None:
         record.stuck_dump = False
     assert not state.stands_still() and circular_waits(state) == []
     assert DEFAULT not in state.survey.groups
+
+
+@pytest.mark.parametrize("scheduled", [True, False])
+def test_messages_that_torchs_schedule_of_a_pipeline_posted(scheduled: bool) -> None:
+    own = frame(10)
+    path = (
+        (frame(683, "_wait_batch_p2p", "/lib/torch/distributed/pipelining/schedules.py"), own) if scheduled else (own,)
+    )
+    stacks = [Stacks(rank, f"{rank}.txt", (Thread("MainThread", path, True),)) for rank in range(2)]
+    (case,) = circular_waits(job({0: half("recv", 1), 1: half("recv", 0)}, 2, stacks=stacks))
+    assert isinstance(case, PointToPoint) and case.scheduled == scheduled

@@ -103,6 +103,12 @@ def test_a_wait_that_only_native_frames_show() -> None:
     assert found(*(rank(number, native) for number in (0, 1, 3)), rank(2, SLEEP))["host_stall"].ranks == (2,)
 
 
+def test_a_wait_within_torch_that_python_frames_alone_show() -> None:
+    rebuilding = (Frame("/lib/torch/nn/parallel/distributed.py", 1760, "_pre_forward"), *LOOP)
+    said = found(*(rank(number, rebuilding) for number in (0, 1, 3)), rank(2, SLEEP))
+    assert set(said) == {"host_stall"} and said["host_stall"].ranks == (2,)
+
+
 def test_a_rank_that_left_in_order_while_others_wait() -> None:
     gone = rank(1, (), looks=(), last=Moment(NOW_S))
     ended = RankError(1, "process/1.json", 0, "", "ended with exit code 0", exit_code=0, time_s=NOW_S)
@@ -165,6 +171,14 @@ def test_other_groups_cannot_be_compared(script: Path) -> None:
     group = {"call": {"op": "barrier", "group": "other"}}
     others = (rank(number, at(script, "all_reduce", 4)) for number in (1, 2, 3))
     assert found(*others, rank(0, at(script, "barrier", 6), **group)) == {}
+
+
+def test_where_each_rank_has_one_group_every_call_is_in_it(script: Path) -> None:
+    own = {"call": {"op": "barrier", "group": "other"}, "groups": 1}
+    others = (rank(number, at(script, "all_reduce", 4), call={}, groups=1) for number in (1, 2, 3))
+    said = found(*others, rank(0, at(script, "barrier", 6), **own))
+    assert set(said) == {"conditional_collective"} and said["conditional_collective"].ranks == (0,)
+    assert said["conditional_collective"].confidence > 0.9
 
 
 def test_without_the_text_the_odd_rank_is_a_suspicion() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.analysis.standing import standing
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread
 from tests.unit.diagnostics.hang.dumps import Shown, detect
@@ -12,7 +13,6 @@ C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py
 LOGGER = "/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py"
 LOOP = (Frame("/job/train.py", 13, "train"), Frame("/job/train.py", 23, "main"))
 AFTER = (Frame("/job/train.py", 25, "main"),)
-ASYMMETRIC = {"uneven_iterations", "conditional_collective", "collective_mismatch"}
 
 
 def inside(op: str, path: tuple[Frame, ...]) -> tuple[Frame, ...]:
@@ -40,15 +40,17 @@ def found(**evidence: object) -> dict[str, Shown]:
 @pytest.mark.parametrize("as_stacks", [False, True])
 def test_ranks_in_different_collectives_are_named_and_left_open(as_stacks: bool) -> None:
     frames = {0: inside("all_reduce", LOOP), 1: inside("barrier", AFTER), 2: inside("all_reduce", LOOP)}
-    if as_stacks:
-        said = found(stacks=[stack(rank, one) for rank, one in frames.items()], facts=[timeout()])
-    else:
-        said = found(errors=[gave_up(rank, one) for rank, one in frames.items()])
-    assert not [one for one in said.values() if one.status == "confirmed"]
-    assert {cause for cause, one in said.items() if "is in barrier (train.py:25)" in one.summary} == ASYMMETRIC
-    one = said["uneven_iterations"]
-    assert one.summary.startswith("Rank 1 is in barrier (train.py:25) while ranks 0 and 2 are in all_reduce")
-    assert "the calls before barrier (train.py:25) on rank 1" in one.missing
+    of_stacks = {"stacks": [stack(rank, one) for rank, one in frames.items()], "facts": [timeout()]}
+    shown = of_stacks if as_stacks else {"errors": [gave_up(rank, one) for rank, one in frames.items()]}
+    assert not [one for one in found(**shown).values() if one.status == "confirmed"]
+    assert stood(**shown) == {("all_reduce", "train.py:13"): (0, 2), ("barrier", "train.py:25"): (1,)}
+
+
+def stood(**evidence: object) -> dict[tuple[str, str], tuple[int, ...]]:
+    """Where the first screen says that ranks stand."""
+    seen = standing(Evidence(Path("nowhere"), Limits(), **evidence))  # type: ignore[arg-type]
+    assert seen is not None
+    return {(wait.op, wait.site): wait.ranks for wait in seen.waits}
 
 
 def test_an_error_of_a_functional_collective_says_where_its_rank_stood() -> None:
@@ -57,27 +59,26 @@ def test_an_error_of_a_functional_collective_says_where_its_rank_stood() -> None
     wait = Frame(f"{torch}distributed/_functional_collectives.py", 142, "wait_tensor")
     waits = (Frame(f"{torch}_ops.py", 1279, "__call__"), wait, *LOOP)
     errors = [gave_up(rank, inside("barrier", AFTER) if rank == 1 else waits) for rank in range(3)]
-    suspected = found(errors=errors, facts=[timeout(rank) for rank in range(3)])
-    said = " ".join(one.summary for one in suspected.values())
-    assert "Rank 1 is in barrier (train.py:25)" in said
-    assert "a functional collective (train.py:13)" in said
+    said = stood(errors=errors, facts=[timeout(rank) for rank in range(3)])
+    assert said == {("a functional collective", "train.py:13"): (0, 2), ("barrier", "train.py:25"): (1,)}
 
 
 def test_an_error_of_the_backward_pass_says_where_its_rank_stood() -> None:
     engine = Frame("/venv/lib/python3.11/site-packages/torch/autograd/graph.py", 979, "_engine_run_backward")
     frames = (engine, Frame("/job/train.py", 31, "run_epoch"), Frame("/job/train.py", 48, "main"))
     there = inside("barrier", AFTER)
-    said = found(errors=[gave_up(0, there), gave_up(1, frames), gave_up(2, there)])
-    assert said["conditional_collective"].summary.startswith(
-        "Rank 1 is in backward (train.py:31) while ranks 0 and 2 are in barrier"
-    )
+    said = stood(errors=[gave_up(0, there), gave_up(1, frames), gave_up(2, there)])
+    assert said == {("barrier", "train.py:25"): (0, 2), ("backward", "train.py:31"): (1,)}
 
 
-def test_ranks_in_one_place_and_those_that_ended_by_themselves_say_nothing_of_it() -> None:
-    same = [gave_up(rank, inside("all_reduce", LOOP)) for rank in range(3)]
+def test_ranks_that_gave_up_in_one_place_do_not_differ() -> None:
+    assert stood(errors=[gave_up(rank, inside("all_reduce", LOOP)) for rank in range(3)]) == {}
+
+
+def test_who_ended_by_itself_is_the_cause_wherever_others_stand() -> None:
     mine = RankError(1, "1/stderr.log", 1, "ValueError", "bad batch", AFTER)
-    for errors in (same, [same[0], mine, gave_up(2, inside("barrier", AFTER))]):
-        assert not [one for one in found(errors=errors).values() if "Which calls came before" in one.summary]
+    said = found(errors=[gave_up(0, inside("all_reduce", LOOP)), mine, gave_up(2, inside("barrier", AFTER))])
+    assert {one.cause: one.ranks for one in said.values() if one.status == "confirmed"} == {"hang.rank_raised": (1,)}
 
 
 WAITS = (Frame("/usr/lib/python3.11/threading.py", 327, "wait"), Frame("/usr/lib/python3.11/queue.py", 171, "get"))

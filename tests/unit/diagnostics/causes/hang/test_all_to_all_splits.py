@@ -25,7 +25,7 @@ def splits(odd=(2, 2, 2, 2), rank=2, world=4):
 
 def decide(cause, files, folder):
     Example(lambda: files).write(folder)
-    (found,) = cause.CAUSE.decide(pairs(gather(folder, Limits())))
+    (found,) = cause.CAUSE.decide(cause.CAUSE.facts(gather(folder, Limits())))
     assert text_of(found).summary
     return found
 

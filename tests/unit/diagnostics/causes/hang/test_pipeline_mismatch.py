@@ -2,12 +2,15 @@
 
 import json
 
-from diagnostics.analysis.pairwise import pairs
-from diagnostics.causes.hang import pipeline_mismatch
+from diagnostics.analysis.stall.circular import circular_waits
+from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.hang import p2p_cycle, pipeline_mismatch
 from diagnostics.contract.findings import text_of
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.model import Evidence, Frame, Stacks, Thread
 from diagnostics.evidence.ring.format import RAISED, STARTED
+from tests.unit.diagnostics.analysis.calls import call, waiting
+from tests.unit.diagnostics.analysis.calls import job as job_of
 from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.hang.test_all_to_all_splits import decide, splits
 from tests.unit.diagnostics.ring_bytes import Made, ring, run_files
@@ -90,8 +93,35 @@ def test_without_a_pipeline_it_is_ruled_out(tmp_path):
 
 
 def test_without_rings_it_is_open(tmp_path):
-    (found,) = pipeline_mismatch.CAUSE.decide(pairs(Evidence(root=tmp_path, limits=Limits())))
+    (found,) = pipeline_mismatch.CAUSE.decide(explain(Evidence(root=tmp_path, limits=Limits())))
     assert found.status == "undecided" and text_of(found).missing
 
 
 EXAMPLES = {"hang.pipeline_mismatch": Example(pipeline, (1,))}
+
+
+WITHIN = Frame("/lib/torch/distributed/pipelining/schedules.py", 683, "_wait_batch_p2p")
+OWN = Frame("/job/train.py", 10, "main")
+
+
+def stall(calls):
+    """What explains that ranks with these last calls wait within torch's schedule of a pipeline."""
+    stacks = [Stacks(rank, f"{rank}.txt", (Thread("MainThread", (WITHIN, OWN), True),)) for rank in calls]
+    return Stall(job := job_of(calls, len(calls), stacks=stacks), circular=tuple(circular_waits(job)))
+
+
+def message(kind, peer):
+    return [call(1, 10, kind, 4, done=False, p2p=kind, peer=peer)]
+
+
+def test_a_cycle_within_torchs_schedules_is_no_matter_of_order():
+    both = {0: message("recv", 1), 1: message("recv", 0)}
+    (found,) = pipeline_mismatch.CAUSE.decide(stall(both))
+    assert (found.status, found.ranks) == ("confirmed", (0, 1)) and "one schedule" in text_of(found).summary
+    assert [one.status for one in p2p_cycle.CAUSE.decide(stall(both))] == ["ruled_out"]
+
+
+def test_the_stage_that_is_in_a_collective_already_is_alone():
+    later = {0: waiting(1), 1: message("recv", 0), 2: message("recv", 1)}
+    (found,) = pipeline_mismatch.CAUSE.decide(stall(later))
+    assert (found.status, found.ranks, found.victims) == ("confirmed", (0,), (1, 2))
