@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.rerun = earlier_run(arguments.rerun, strict=arguments.strict)
     elif arguments.strict:
         raise DtkError("--strict compares the code with that of a run", fix="add --rerun RUN")
-    from dtk.launch.cluster import started_by
+    from dtk.rank.job import started_by
 
     if arguments.info:
         print(files_merged(arguments.overrides, arguments.config_dir), end="")

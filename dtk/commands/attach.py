@@ -60,13 +60,10 @@ def _look(arguments: argparse.Namespace, ranks: "Job") -> int:
     first = f"process/rank_{min(ranks):05d}.json"  # Other nodes write into the same folder.
     folder = make_folder(arguments.folder, FOLDERS, first, 0o700)
     _say(_line(ranks))
-    progress = Progress(terminal_only=True)
     manner: Manner = "nonblocking" if arguments.nonblocking else "python" if arguments.no_native else "native"
-    try:
-        with refused(f"cannot write to {folder}", "choose another --folder"):
-            notes = collect(ranks, folder, arguments.rounds, arguments.every_s, manner, progress.say)
-    finally:
-        progress.end()
+    refusal = refused(f"cannot write to {folder}", "choose another --folder")
+    with Progress(terminal_only=True) as progress, refusal:
+        notes = collect(ranks, folder, arguments.rounds, arguments.every_s, manner, progress.say)
     for note in notes:
         _say(note)
     return _diagnose(arguments, folder)

@@ -38,8 +38,8 @@ def comm(arguments: argparse.Namespace) -> int:
     """
     require_training("dtk bench comm needs")
     import_torch()
-    from dtk.launch.cluster import started_by
     from dtk.launch.processes import ended_by_sigterm
+    from dtk.rank.job import started_by
 
     with ended_by_sigterm():
         launcher = started_by(os.environ)
@@ -73,7 +73,8 @@ def _joined(arguments: argparse.Namespace, launcher: str) -> int:
 
 def _chosen(arguments: argparse.Namespace) -> "Chosen":
     from dtk.bench.team import choose
-    from dtk.launch.cluster import local_size, started_by
+    from dtk.launch.cluster import local_size
+    from dtk.rank.job import started_by
 
     output.check_page(arguments.html, PAGE)
     import torch
@@ -99,10 +100,9 @@ def _measure(arguments: argparse.Namespace, chosen: "Chosen", team: "Team") -> i
         passes=0,
         verify=not arguments.no_verify,
     )
-    progress = Progress()
     repeats = arguments.repeats or (5 if arguments.ab else 7)
-    report = measure(team, spec, chosen.sides, repeats, progress.say)
-    progress.end()
+    with Progress() as progress:
+        report = measure(team, spec, chosen.sides, repeats, progress.say)
     if not report.results:
         arguments.html = None
     if report.results or arguments.json:

@@ -32,18 +32,15 @@ def run(arguments: argparse.Namespace) -> int:
     for limit in arguments.fail_if:
         parse_limit(limit)
     names = arguments.runs if arguments.baseline is None else [arguments.baseline, *arguments.runs]
-    progress = Progress(after_s=AFTER_S)
     warmup_steps = WARMUP_STEPS if arguments.warmup is None else arguments.warmup
-    options = Options(warmup_steps=warmup_steps, loss_tolerance=arguments.loss_tolerance, progress=progress.say)
     folders: list[Path] = []
-    try:
+    with Progress(after_s=AFTER_S) as progress:
+        options = Options(warmup_steps=warmup_steps, loss_tolerance=arguments.loss_tolerance, progress=progress.say)
         for name in names:  # A folder that contains runs stands for all of them.
             path = Path(name)
             inside = runs_in(path) if name and path.is_dir() and not is_run(path) else ()
             folders += [path / run for run in inside] or [find(name)]
         comparison = compare(folders, options)
-    finally:
-        progress.end()
     limits = check_limits(comparison, folders[0], arguments.fail_if) if arguments.fail_if else []
     report_forms.hand_over(arguments, comparison, lambda compared: {**as_json(compared), "limits": limits}, document)
     if limits and not arguments.json:

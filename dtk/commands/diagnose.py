@@ -48,12 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     _settle(arguments)
     path = find(arguments.path)
-    progress = Progress(after_s=AFTER_S, terminal_only=True)
-    options = Options(Limits().scaled(arguments.limit_scale), tuple(arguments.tree), progress.say)
-    try:
+    with Progress(after_s=AFTER_S, terminal_only=True) as progress:
+        options = Options(Limits().scaled(arguments.limit_scale), tuple(arguments.tree), progress.say)
         report = diagnose(path, options, source=str(path))
-    finally:
-        progress.end()
     page = ""
     if report.run_folder:
         from diagnostics.report.files import write_beside_run

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import signal
 import sys
 import time
@@ -26,9 +27,9 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         DtkError: an option cannot be used, or the ranks of several nodes did not meet.
     """
-    from dtk.doctor.rank_identity import launched
     from dtk.doctor.registry import BETWEEN, chosen
     from dtk.launch.children import end_all
+    from dtk.rank.job import started_by
 
     checks, between = chosen(arguments.only, arguments.skip)
     if arguments.list:
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.exit(128 + number)
 
     # A rank waits in torch, where Python's handlers do not run: there SIGTERM keeps its default.
-    before = signal.getsignal(signal.SIGTERM) if launched() else signal.signal(signal.SIGTERM, stop)
+    before = signal.getsignal(signal.SIGTERM) if started_by(os.environ) else signal.signal(signal.SIGTERM, stop)
     try:
         return _examine(arguments)
     finally:
@@ -57,14 +58,15 @@ def run(arguments: argparse.Namespace) -> int:
 def _examine(arguments: argparse.Namespace) -> int:
     """Make the chosen checks, on this machine or on all nodes of a job."""
     from dtk.doctor.examine import examine
-    from dtk.doctor.rank_identity import launched, place
+    from dtk.doctor.rank_identity import place
     from dtk.doctor.registry import chosen
     from dtk.doctor.report import Node, Report
     from dtk.doctor.scope import Scope
+    from dtk.rank.job import started_by
 
     checks, between = chosen(arguments.only, arguments.skip)
     scope = Scope(Path(arguments.runs_folder), arguments.port, float(arguments.timeout_s))
-    if launched():
+    if started_by(os.environ):
         from dtk.extras import require_training
 
         here = place()

@@ -31,11 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     output.check_page(arguments.html, PAGE)
     limit_s = arguments.rank_timeout_s
     request = options.taken(Request, arguments, script_arguments=tuple(arguments.wrapped), limit_s=limit_s)
-    progress = Progress(after_s=AFTER_S)
-    try:
+    with Progress(after_s=AFTER_S) as progress:
         prediction = preflight(request, progress.say)
-    finally:
-        progress.end()
     report_forms.hand_over(arguments, prediction, as_json, document, brief=not arguments.verbose, page=True)
     return ENDS if prediction.verdict.ends else WOULD_HANG
 

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
         DtkError: anything wrong in the file or beside it; then nothing was touched.
     """
     require_training("dtk sweep needs")
-    from dtk.launch.cluster import started_by
+    from dtk.rank.job import started_by
     from dtk.sweep import local
     from dtk.sweep.summary import say_ending
 

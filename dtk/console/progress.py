@@ -25,6 +25,12 @@ class Progress:
         self._told_s = 0.0
         self._shown = False
 
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
+
     def say(self, text: str) -> None:
         """Something that the next text may replace. Called often, it writes seldom."""
         now_s = time.monotonic()

@@ -1,15 +1,9 @@
-"""Whether a launcher started this process as one of several ranks, and which one it is. Imports no torch to say no."""
+"""Which rank this process is, where a launcher started it as one of several."""
 
 import os
 from dataclasses import dataclass
 
 from dtk.errors import DtkError
-
-
-def launched() -> bool:
-    """Whether torchrun or srun started this process."""
-    several = os.environ.get("SLURM_NTASKS", "1") != "1" and "SLURM_PROCID" in os.environ
-    return several or ("RANK" in os.environ and "WORLD_SIZE" in os.environ)
 
 
 @dataclass(frozen=True, slots=True)

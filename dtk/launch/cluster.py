@@ -44,15 +44,6 @@ class Shared:
     attempt: int
 
 
-def started_by(environment: Mapping[str, str]) -> str | None:
-    """Return `torchrun` or `slurm` when this process is one rank of theirs, else None."""
-    if "RANK" in environment and "WORLD_SIZE" in environment:
-        return "torchrun"
-    if "SLURM_PROCID" in environment and int(environment.get("SLURM_NTASKS", "1")) > 1:
-        return "slurm"
-    return None
-
-
 def local_size(environment: Mapping[str, str]) -> int:
     """Return the ranks on this machine, as torchrun or Slurm says (`2(x3),1` = three nodes with 2, one with 1)."""
     for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"):
@@ -182,5 +173,4 @@ def close_failed(job: Job) -> None:
     while failure.rank == job.rank and is_victim(failure.kind) and time.monotonic() < ends_s:
         time.sleep(0.1)
         failure, state = find_failure(paths, job.attempt, job.world_size, {})
-    finished = None if failure.step is None else failure.step - 1
-    close(paths, state, 1, reason=failure.reason, step=finished, failure=failure)
+    close(paths, state, 1, reason=failure.reason, failure=failure)

@@ -102,8 +102,7 @@ def _failed(
         print(f"dtk: {message}", file=sys.stderr, flush=True)
         return Outcome("failed", 2)
     failure, state = find_failure(paths, attempt, placement.nproc, exit_codes)
-    finished = None if failure.step is None else failure.step - 1
-    close(paths, state, 1, reason=failure.reason, step=finished, failure=failure)
+    close(paths, state, 1, reason=failure.reason, failure=failure)
     console.failure(failure, state, paths)
     explain(console, paths)
     return Outcome(state, 1)

@@ -13,12 +13,13 @@ from dtk.launch.external_rank import join
 from dtk.launch.inputs import check_parts
 from dtk.launch.prepare import compose_point, cuda_devices, make_folder, settle_point
 from dtk.launch.start import preflight_point
+from dtk.rank.job import started_by
 from dtk.record.run_folder import begin
 
 
 def join_job(arguments: argparse.Namespace) -> int:
     """Join as one rank of torchrun or Slurm: rank 0 composes and makes the folder, all train."""
-    launcher = str(cluster.started_by(os.environ))
+    launcher = str(started_by(os.environ))
     return join(launcher, lambda: _decide(arguments, launcher))
 
 

@@ -1,6 +1,7 @@
 """Where one rank runs and where it writes, read from the environment that every launcher sets."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,3 +37,12 @@ class Job:
         node_rank = int(os.environ.get("GROUP_RANK", "0"))
         attempt = first_attempt + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         return cls(run_folder, rank, local_rank, node_rank, world_size, device, backend, attempt, own_launcher)
+
+
+def started_by(environment: Mapping[str, str]) -> str | None:
+    """Return `torchrun` or `slurm` when this process is one rank of theirs, else None."""
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        return "torchrun"
+    if "SLURM_PROCID" in environment and int(environment.get("SLURM_NTASKS", "1")) > 1:
+        return "slurm"
+    return None

@@ -53,11 +53,6 @@ def memory_record(device: torch.device, step: int) -> dict[str, Any]:
     }
 
 
-def record_allocations() -> None:
-    """Let the CUDA allocator keep its last events with Python stacks (private API of torch)."""
-    torch.cuda.memory._record_memory_history(max_entries=HISTORY_ENTRIES, stacks="python")
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether the CUDA allocator raised this."""
     return isinstance(error, torch.OutOfMemoryError)

@@ -159,7 +159,7 @@ class Recording:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}{where}"
             failure = Failure(rank, reason, self.step, failed_in(), log=f"logs/attempt_{attempt}/rank_{rank:05d}")
             state: Literal["oom", "failed"] = "oom" if is_out_of_memory(error) else "failed"
-            run_folder.close(self._paths, state, 1, step=max(0, self.step - 1), failure=failure)
+            run_folder.close(self._paths, state, 1, failure=failure)
         self._recorder.failed(error)
 
     def _raised(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -106,7 +106,8 @@ class Recorder:
             self._profiler = ProfilerWindow(self.paths.trace(self.rank), self.rank, self.device, *window)
             if self.device.type == "cuda":
                 with guarded("allocator history"):
-                    memory.record_allocations()
+                    # The last events of the allocator, with Python stacks (private API of torch).
+                    torch.cuda.memory._record_memory_history(max_entries=memory.HISTORY_ENTRIES, stacks="python")
 
     def watch(self, store: Store, ended: Callable[[Verdict], None], hosted: bool = False) -> None:
         """Start the live watch, once the ranks have met.

@@ -115,7 +115,8 @@ def close(
         status = read_status(paths.status)
     except (OSError, ValueError):
         status = Status(state="running")
-    step = status.step if step is None else step
+    if step is None:  # Of a failed run the one before that in which it failed.
+        step = status.step if failure is None or failure.step is None else max(0, failure.step - 1)
     status = replace(status, state=state, exit_code=exit_code, reason=reason, step=step, failure=failure, updated=now())
     try:
         write_json(paths.status, status)

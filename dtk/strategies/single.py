@@ -19,13 +19,7 @@ class SingleConfig(StrategyConfig):
     """One process, one device: the reference that the others are compared with."""
 
     traits = Traits(one_process=True, simplicity=0, needs_less_memory="zero3")
-    row = TableRow(
-        summary="one process, one device",
-        kept=("P", "P", "K"),
-        collectives="none",
-        sent="0",
-        use_when="it fits on one device; the reference",
-    )
+    row = TableRow("one process, one device", ("P", "P", "K"), "none", "0", "it fits on one device; the reference")
 
     name: Literal["single"] = "single"
 

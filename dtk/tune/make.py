@@ -98,8 +98,8 @@ def make(request: Request, say: Callable[[str], None]) -> TuneReport:
 
 def _checked(request: Request) -> _Job:
     """Compose, place and check the job as `dtk run` would."""
-    from dtk.launch.cluster import started_by
     from dtk.launch.prepare import compose_point, place_point
+    from dtk.rank.job import started_by
 
     if started_by(os.environ) is not None:
         raise DtkError("dtk tune starts its ranks itself", "torchrun or srun started this process", "run it alone")

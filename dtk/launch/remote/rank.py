@@ -31,8 +31,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
 
     def train() -> int:
-        from dtk.launch.cluster import started_by
         from dtk.launch.external_rank import join
+        from dtk.rank.job import started_by
 
         # Slurm starts a single rank too, of which `started_by` says that it is alone.
         launcher = started_by(os.environ) or ("slurm" if "SLURM_PROCID" in os.environ else None)

@@ -89,7 +89,7 @@ class DeepSpeedConfig(StrategyConfig):
         """
         ours, table = dict(self._ours(job, world_size)), table_beside(__file__)
         file = self._file()
-        self._numbers(file)
+        self.tuned(file)
         made: dict[str, Any] = {}
         notes: list[str] = []
         for path, value in file.items():
@@ -155,15 +155,16 @@ class DeepSpeedConfig(StrategyConfig):
                 value = getattr(optimizer, key)
                 yield f"optimizer.params.{key}", Setting(f"optimizer.{key}={_text(value)}", value)
 
-    def tuned(self) -> dict[str, int]:
+    def tuned(self, file: Mapping[str, Any] | None = None) -> dict[str, int]:
         """Return the numbers of elements in `zero_optimization` that dtk counts with: the file's, else the defaults.
+
+        Args:
+            file: its values by their dotted paths; None = it is read.
 
         Raises:
             DtkError: the file cannot be read, or one of them is no such number.
         """
-        return self._numbers(self._file())
-
-    def _numbers(self, file: Mapping[str, Any]) -> dict[str, int]:
+        file = self._file() if file is None else file
         numbers = {}
         for key, default in table_beside(__file__)["tuned"].items():
             value = file.get(f"zero_optimization.{key}", AUTO)

@@ -2,7 +2,8 @@ import pytest
 from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from dtk.errors import DtkError
-from dtk.launch.cluster import Shared, adopt_slurm, detected, first_host, local_size, share, started_by
+from dtk.launch.cluster import Shared, adopt_slurm, detected, first_host, local_size, share
+from dtk.rank.job import started_by
 
 
 @pytest.mark.parametrize(

@@ -88,3 +88,14 @@ def test_a_full_disk_does_not_hide_how_it_ended(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     close(RunPaths(tmp_path / "file"), "failed", 1)
     assert "could not write" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("failed_in", "stands_at"), [(3, 2), (1, 0), (0, 0), (None, 7)])
+def test_a_failed_run_stands_at_the_step_before_the_one_that_failed(tmp_path, failed_in, stands_at):
+    paths = RunPaths(tmp_path)
+    begin(paths, 0)
+    close(paths, "running", 0, step=7)
+    close(paths, "failed", 1, failure=Failure(rank=0, reason="ValueError", step=failed_in))
+    assert read_status(paths.status).step == stands_at
+    close(paths, "hung", 1, step=5, failure=Failure(rank=0, reason="stuck", step=3))
+    assert read_status(paths.status).step == 5, "what is said counts"
