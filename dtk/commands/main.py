@@ -28,7 +28,9 @@ def main(argv: list[str] | None = None) -> int:
         exit code: 0, or 2 with one line on stderr when the input is wrong; of `dtk run` see `dtk.run`.
     """
     gc.set_threshold(100_000)  # Importing torch makes so much that lives to the end that walking it is a third of it.
-    atexit.register(gc.freeze)  # Nor is it walked once more at the very end, which is a tenth of a small diagnosis.
+    # Nor is it walked once more at the very end, which is a tenth of a small diagnosis. Triton, which torch may have
+    # imported, would print each of its objects that is not collected then.
+    atexit.register(lambda: "triton" in sys.modules or gc.freeze())
     return ended(lambda: _dispatch(sys.argv[1:] if argv is None else argv))
 
 

@@ -56,7 +56,7 @@ class _Received(dist.Work):
 
 
 class MirrorGroup(_Group):  # type: ignore[misc]
-    """One rank of `size`, alone in this process. Takes the place of gloo's group, so it has its constructor."""
+    """One rank of `size`, alone in this process. Constructed as gloo's group is, whose other options mean nothing here."""
 
     heard: ClassVar[Heard | None] = None
     """Told of every call that carries tensors."""
@@ -67,7 +67,7 @@ class MirrorGroup(_Group):  # type: ignore[misc]
     supports_splitting = False
     supports_coalescing = False
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: Any = None) -> None:
+    def __init__(self, store: Any, rank: int, size: int, timeout: Any = None, **options: Any) -> None:
         super().__init__(rank, size)
         self.store = store
         self.options = _Options()
@@ -324,8 +324,8 @@ def stand_in(group: type[MirrorGroup]) -> Iterator[None]:
     module: Any = c10d
     gloo, to_object = module.ProcessGroupGloo, module._tensor_to_object
 
-    def received(tensor: Any, size: Any, source: Any) -> Any:
-        return to_object(tensor, size, source) if tensor.numel() else None
+    def received(tensor: Any, *rest: Any) -> Any:
+        return to_object(tensor, *rest) if tensor.numel() else None
 
     module.ProcessGroupGloo, module._tensor_to_object = group, received
     try:

@@ -197,13 +197,13 @@ def _comparison(comparison: Comparison, used: Sequence[Category]) -> doc.Section
     rows: Rows = [("", "strategy", "fits", "memory", "peak in", "sent a step", "step", "tokens/s", "MFU")]
     planned: list[tuple[str, Prediction]] = []
     offloaded: dict[str, list[str]] = {}
-    fields = []
+    invalid: dict[str, list[str]] = {}
     for row in comparison.rows:
         name, plan = row.variant.name, row.prediction
         mark = "*" if row is comparison.recommended else "+" if row is comparison.fastest else ""
         if plan is None:
             rows.append((mark, name, "invalid", *["-"] * 6))
-            fields.append(doc.Field("invalid", doc.Span(f"{name}: {row.problem}", "soft")))
+            invalid.setdefault(str(row.problem), []).append(name)
             continue
         planned.append((name, plan))
         *others, step, speed, mfu = _figures(plan)
@@ -212,11 +212,12 @@ def _comparison(comparison: Comparison, used: Sequence[Category]) -> doc.Section
         rows.append((mark, name, *others, step, speed, mfu))
         if plan.memory.host_bytes:
             offloaded.setdefault(_host(plan), []).append(name)
-    remarks = [("host", f"{' and '.join(names)}: {size} in host memory") for size, names in offloaded.items()]
+    remarks = [("invalid", f"{', '.join(names)}: {problem}") for problem, names in invalid.items()]
+    remarks += [("host", f"{' and '.join(names)}: {size} in host memory") for size, names in offloaded.items()]
     mesh = next((row.overrides[1:3] for row in comparison.rows if "dp_shard=" in " ".join(row.overrides)), ())
     if mesh:
         remarks.append(("mesh", f"hsdp shards inside a node and replicates across nodes: {' '.join(mesh)}"))
-    fields += [doc.Field(label, doc.Span(text, "soft")) for label, text in remarks]
+    fields = [doc.Field(label, doc.Span(text, "soft")) for label, text in remarks]
     chosen = [("simplest" if comparison.fastest else "take", comparison.recommended), ("fastest", comparison.fastest)]
     fields += [doc.Field(label, doc.Span(" ".join(row.overrides), "code"), "good") for label, row in chosen if row]
     fields += [doc.Field("why", reason) for reason in comparison.reasons]

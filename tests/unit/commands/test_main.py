@@ -1,6 +1,9 @@
 """Which command runs, with which arguments, and one line for whatever any of them refuses before it does anything."""
 
+import atexit
+import gc
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,6 +34,22 @@ def error(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 )
 def test_what_is_no_command_or_option(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert error(argv, capsys).startswith(message)
+
+
+@pytest.mark.parametrize("triton", [False, True])
+def test_what_triton_holds_is_collected_at_exit(triton: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it prints hundreds of objects as leaked below the output of a command."""
+    at_exit: list[Callable[[], object]] = []
+    monkeypatch.setattr(atexit, "register", at_exit.append)
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    if triton:
+        monkeypatch.setitem(sys.modules, "triton", sys)
+    threshold, frozen = gc.get_threshold(), []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
+    assert main([]) == 0
+    gc.set_threshold(*threshold)
+    at_exit[0]()
+    assert bool(frozen) is not triton
 
 
 def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:

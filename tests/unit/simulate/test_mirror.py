@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
-from dtk.simulate.mirror import MirrorGroup, flat, listed
+from dtk.simulate.mirror import MirrorGroup, flat, listed, stand_in
 
 RANK, SIZE = 1, 4
 
@@ -45,6 +46,17 @@ def test_reductions_are_of_equal_values(op: Any, expected: list[float]) -> None:
     assert mirror.allreduce([tensor], Options(op)).wait()
     assert tensor.tolist() == expected
     assert heard == [("all_reduce", [2])]
+
+
+def test_options_of_newer_versions_of_torch_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.15 constructs a group of gloo with `enable_reconfigure`, and unpickles objects with `weights_only`."""
+    assert MirrorGroup(None, RANK, SIZE, timeout=None, enable_reconfigure=False).size() == SIZE
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(c10d, "_tensor_to_object", lambda *arguments: calls.append(arguments))
+    with stand_in(MirrorGroup):
+        c10d._tensor_to_object(torch.ones(2), 2, None, True)
+        assert c10d._tensor_to_object(torch.ones(0), 0, None, True) is None
+    assert [arguments[1:] for arguments in calls] == [(2, None, True)]
 
 
 def test_flags_are_not_multiplied() -> None:

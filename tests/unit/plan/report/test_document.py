@@ -59,6 +59,15 @@ def test_reasons_stand_below_the_tables() -> None:
     assert "invalid single: it is one process\n" in shown
 
 
+def test_what_is_invalid_for_the_same_reason_stands_on_one_line() -> None:
+    made = report().comparison
+    assert made is not None
+    first = made.rows[0]
+    again = dataclasses.replace(first, variant=dataclasses.replace(first.variant, name="single + checkpointing"))
+    shown = text(comparison=dataclasses.replace(made, rows=(*made.rows, again)))
+    assert "invalid single, single + checkpointing: it is one process\n" in shown
+
+
 def test_bars_are_as_long_as_the_categories_are_large() -> None:
     lines = {line.split("  ")[0]: line.count("#") for line in text().splitlines() if "#" in line}
     assert lines["activations"] == 40
