@@ -63,7 +63,7 @@ def test_what_is_invalid_for_the_same_reason_stands_on_one_line() -> None:
     made = report().comparison
     assert made is not None
     first = made.rows[0]
-    again = dataclasses.replace(first, variant=dataclasses.replace(first.variant, name="single + checkpointing"))
+    again = dataclasses.replace(first, variant=dataclasses.replace(first.variant, checkpointing=True))
     shown = text(comparison=dataclasses.replace(made, rows=(*made.rows, again)))
     assert "invalid single, single + checkpointing: it is one process\n" in shown
 
