@@ -34,14 +34,16 @@ def run(arguments: argparse.Namespace) -> int:
     names = arguments.runs if arguments.baseline is None else [arguments.baseline, *arguments.runs]
     warmup_steps = WARMUP_STEPS if arguments.warmup is None else arguments.warmup
     folders: list[Path] = []
+    first = 0  # Folders that the first name stands for.
     with Progress(after_s=AFTER_S) as progress:
         options = Options(warmup_steps=warmup_steps, loss_tolerance=arguments.loss_tolerance, progress=progress.say)
         for name in names:  # A folder that contains runs stands for all of them.
             path = Path(name)
             inside = runs_in(path) if name and path.is_dir() and not is_run(path) else ()
             folders += [path / run for run in inside] or [find(name)]
+            first = first or len(folders)
         comparison = compare(folders, options)
-    limits = check_limits(comparison, folders[0], arguments.fail_if) if arguments.fail_if else []
+    limits = check_limits(comparison, folders[:first], arguments.fail_if) if arguments.fail_if else []
     report_forms.hand_over(arguments, comparison, lambda compared: {**as_json(compared), "limits": limits}, document)
     if limits and not arguments.json:
         output.put("\n" + "".join(f"{limit_text(limit)}\n" for limit in limits))

@@ -6,7 +6,7 @@ from statistics import median
 from diagnostics.contract.files import table_beside
 from dtk.compare import steps
 from dtk.compare.model import Cell, Figure, RunRecord, Variant
-from dtk.compare.statistics import estimate, ratio
+from dtk.compare.statistics import Estimate, estimate, ratio
 
 Read = Callable[[RunRecord, int], float | None]
 
@@ -37,18 +37,23 @@ def baselines(variants: Sequence[Variant]) -> dict[str, Variant]:
     return {batch_text(variant.any): variant for variant in reversed(variants)}
 
 
+def ratio_of(
+    read: Read, runs: Sequence[RunRecord], baseline: Sequence[RunRecord], warmup_steps: int
+) -> Estimate | None:
+    """Return a figure over the baseline's; None without a pair. Repeats were taken in turns, so the n-th are a pair."""
+    values = [(read(run, warmup_steps), read(base, warmup_steps)) for run, base in zip(runs, baseline, strict=False)]
+    pairs = [(value, base) for value, base in values if value is not None and base]
+    return ratio([value for value, _ in pairs], [base for _, base in pairs]) if pairs else None
+
+
 def _cells(key: str, read: Read, variants: Sequence[Variant], warmup_steps: int, ratios: bool) -> Iterator[Cell]:
     """Yield one figure of each variant."""
     references = baselines(variants)
     for variant in variants:
         batch = batch_text(variant.any)
-        values = [read(run, warmup_steps) for run in variant.compared]
-        recorded = [value for value in values if value is not None]
-        baseline = references[batch]
-        against = [read(run, warmup_steps) for run in baseline.compared] if ratios and baseline is not variant else []
-        # Repeats were taken in turns, so the n-th of both are a pair.
-        pairs = [(value, base) for value, base in zip(values, against, strict=False) if value is not None and base]
-        over = ratio([value for value, _ in pairs], [base for _, base in pairs]) if pairs else None
+        recorded = [value for run in variant.compared if (value := read(run, warmup_steps)) is not None]
+        against = references[batch].compared if ratios and references[batch] is not variant else ()
+        over = ratio_of(read, variant.compared, against, warmup_steps)
         spread = None
         if len(variant.compared) == 1:  # The middle half of its steps, of the two figures that each step has.
             times_s, tokens = steps.spread_s(variant.any, warmup_steps), steps.tokens_per_step(variant.any)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from dtk.compare import steps
-from dtk.compare.figures import QUANTITIES
+from dtk.compare.figures import QUANTITIES, ratio_of
 from dtk.compare.model import Comparison, RunRecord
-from dtk.compare.statistics import FEWEST, Estimate, estimate
+from dtk.compare.statistics import estimate
 from dtk.errors import DtkError
 
 KINDS = {"slower": "step_time_s", "memory": "peak_memory_bytes"}
@@ -28,52 +28,58 @@ def parse_limit(text: str) -> tuple[str, float]:
     return match[1], 1 + float(match[2]) / 100
 
 
-def check_limits(comparison: Comparison, baseline: Path, limits: Sequence[str]) -> list[dict[str, Any]]:
-    """Hold the runs against the baseline. A limit fails when the whole 95% interval of the ratio lies above it.
+def check_limits(comparison: Comparison, baseline: Sequence[Path], limits: Sequence[str]) -> list[dict[str, Any]]:
+    """Hold each variant against the baseline. A limit fails when the whole 95% interval of the ratio lies above it.
 
     Args:
         comparison: of the baseline and the runs.
-        baseline: folder of a run.
+        baseline: folders of its runs.
         limits: as typed.
 
     Returns:
-        for each limit: the limit, ratio, low, high (null = too few values), failed, decided.
+        for each limit and variant: the limit, variant, ratio, low, high (null = too few values), failed, decided.
 
     Raises:
         DtkError: no limit; the baseline, or everything else, has no figures.
     """
-    runs = [run for variant in comparison.variants for run in variant.compared]
-    before = [run for run in runs if run.path.resolve() == baseline.resolve()]
-    after = [run for run in runs if run not in before]
-    if not before or not after:
+    folders = {path.resolve() for path in baseline}
+    before = [run for variant in comparison.variants for run in variant.compared if run.path.resolve() in folders]
+    sides = [(v.label, [run for run in v.compared if run not in before]) for v in comparison.variants]
+    sides = [(label, runs) for label, runs in sides if runs]
+    if not before or not sides:
         which = "the baseline" if not before else "no run beside the baseline"
         raise DtkError(f"{which} {'lacks' if not before else 'has'} figures", "see dtk show", "name runs that finished")
     results = []
     for text in limits:
         kind, most = parse_limit(text)
-        old, new = (_estimate(side, KINDS[kind], min(len(before), len(after)), comparison) for side in (before, after))
-        low, high = (None, None) if None in (old.low, new.low) else (new.low / old.high, new.high / old.low)  # type: ignore[operator]
-        ratio = new.median / old.median
-        failed = ratio > most if kind == "memory" else low is not None and low > most
-        decided = failed or kind == "memory" or (high is not None and high <= most)
-        results.append({"limit": text, "ratio": ratio, "low": low, "high": high, "failed": failed, "decided": decided})
+        for label, after in sides:
+            ratio, low, high = _ratio(KINDS[kind], after, before, comparison.warmup_steps)
+            failed = ratio > most if kind == "memory" else low is not None and low > most
+            decided = failed or kind == "memory" or (high is not None and high <= most)
+            found = {"ratio": ratio, "low": low, "high": high, "failed": failed, "decided": decided}
+            results.append({"limit": text, "variant": label, **found})
     return results
 
 
-def _estimate(runs: Sequence[RunRecord], key: str, repeats: int, comparison: Comparison) -> Estimate:
-    """Return median and interval of a figure on one side: over its runs, or over the steps of its runs."""
-    read, warmup = next(quantity[3] for quantity in QUANTITIES if quantity[0] == key), comparison.warmup_steps
-    values = [value for run in runs if (value := read(run, warmup)) is not None]
-    if key == "step_time_s" and repeats < FEWEST:  # An interval over so few runs says nothing.
-        values = [w.step_time_s for run in runs for w in steps.measured(run, warmup) if w.step_time_s is not None]
-    if not values:
-        raise DtkError(f"{runs[0].path} has no {key}", fix="record it: record=light")
-    return estimate(values)
+def _ratio(
+    key: str, after: Sequence[RunRecord], before: Sequence[RunRecord], warmup_steps: int
+) -> tuple[float, float | None, float | None]:
+    """Return the ratio as the table of figures has it, and its interval: over the runs, or over the steps of few."""
+    found = ratio_of(next(quantity[3] for quantity in QUANTITIES if quantity[0] == key), after, before, warmup_steps)
+    if found is None:
+        raise DtkError(f"{before[0].path} or {after[0].path} has no {key}", fix="record it: record=light")
+    if key != "step_time_s" or found.low is not None:
+        return found.median, found.low, found.high
+    pairs = zip(*zip(after, before))  # Of those that make the ratio.
+    new, old = (estimate([time_s for run in runs for time_s in steps.times_s(run, warmup_steps)]) for runs in pairs)
+    if None in (new.low, old.low):
+        return found.median, None, None
+    return found.median, min(found.median, new.low / old.high), max(found.median, new.high / old.low)  # type: ignore[operator]
 
 
 def limit_text(result: dict[str, Any]) -> str:
-    """Return one line: `FAIL slower=2%: 1.08 times the baseline (95% interval 1.05 to 1.11)`."""
+    """Return one line: `FAIL slower=2%: ddp takes 1.08 times the baseline (95% interval 1.05 to 1.11)`."""
     word = "FAIL" if result["failed"] else "ok" if result["decided"] else "undecided"
     interval = "" if result["low"] is None else f" (95% interval {result['low']:.3f} to {result['high']:.3f})"
     more = "" if result["decided"] else ": more steps, or three repeats of each, would decide it"
-    return f"{word:<9} {result['limit']}: {result['ratio']:.3f} times the baseline{interval}{more}"
+    return f"{word:<9} {result['limit']}: {result['variant']} takes {result['ratio']:.3f} times the baseline{interval}{more}"

@@ -33,15 +33,15 @@ def step_time_s(run: RunRecord, warmup_steps: int) -> float:
     Raises:
         statistics.StatisticsError: there are none.
     """
-    return median(_times(run, warmup_steps))
+    return median(times_s(run, warmup_steps))
 
 
 def spread_s(run: RunRecord, warmup_steps: int) -> tuple[float, float] | None:
     """Return the lower and upper quartile of the step times in one run; None with fewer than four windows."""
-    times = _times(run, warmup_steps)
-    if len(times) < 4:
+    values = times_s(run, warmup_steps)
+    if len(values) < 4:
         return None
-    low, _, high = quantiles(times, n=4, method="inclusive")
+    low, _, high = quantiles(values, n=4, method="inclusive")
     return low, high
 
 
@@ -58,5 +58,6 @@ def timespan_s(run: RunRecord, warmup_steps: int) -> tuple[float, float]:
     return first.time_s - (first.step_time_s or 0.0) * (first.last - first.first), windows[-1].time_s
 
 
-def _times(run: RunRecord, warmup_steps: int) -> list[float]:
+def times_s(run: RunRecord, warmup_steps: int) -> list[float]:
+    """Return the step time of each measured window."""
     return [w.step_time_s for w in measured(run, warmup_steps) if w.step_time_s is not None]

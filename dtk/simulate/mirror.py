@@ -56,7 +56,7 @@ class _Received(dist.Work):
 
 
 class MirrorGroup(_Group):  # type: ignore[misc]
-    """One rank of `size`, alone in this process. Constructed as gloo's group is; its other options mean nothing here."""
+    """One rank of `size`, alone in this process. Constructed as gloo's group is; its other options mean nothing."""
 
     heard: ClassVar[Heard | None] = None
     """Told of every call that carries tensors."""

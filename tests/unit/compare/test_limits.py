@@ -5,6 +5,7 @@ import pytest
 from dtk.commands.main import main
 from dtk.compare.compare import compare
 from dtk.compare.limits import check_limits, limit_text, parse_limit
+from dtk.compare.model import Comparison
 from dtk.errors import DtkError
 from tests.unit.compare.folders import CONFIG, make_run
 
@@ -19,7 +20,7 @@ def times(level: float, spread: float = 0.01) -> list[float]:
 def checked(tmp_path: Path, limit: str, *runs: list[float], **more: object) -> dict:
     first = make_run(tmp_path, "base", times_s=times(0.1), change={"train.steps": STEPS})
     others = [make_run(tmp_path, f"run{i}", times_s=run, minute=i + 1, **more) for i, run in enumerate(runs)]
-    (found,) = check_limits(compare([first, *others]), first, [limit])
+    (found,) = check_limits(compare([first, *others]), [first], [limit])
     return found
 
 
@@ -34,13 +35,56 @@ def test_a_limit_is_a_kind_and_a_percentage():
 def test_a_run_that_is_clearly_slower_fails(tmp_path):
     found = checked(tmp_path, "slower=2%", times(0.12))
     assert found["failed"] and found["ratio"] == pytest.approx(1.2) and 1.02 < found["low"] < 1.2 < found["high"]
-    assert limit_text(found).startswith("FAIL      slower=2%: 1.200 times the baseline (95% interval 1.")
+    assert limit_text(found).startswith("FAIL      slower=2%: ")
+    assert " takes 1.200 times the baseline (95% interval 1." in limit_text(found)
 
 
 def test_what_noise_explains_is_undecided_and_does_not_fail(tmp_path):
     found = checked(tmp_path, "slower=2%", times(0.102, 0.1))
     assert not found["failed"] and not found["decided"]
     assert limit_text(found).startswith("undecided slower=2%") and "three repeats" in limit_text(found)
+
+
+def sides(tmp_path: Path, before: list[list[float]], **after: list[list[float]]) -> tuple[Comparison, list[Path]]:
+    """Runs of a baseline, and of other strategies, taken in turns."""
+    folders = {"base": before, **after}
+    made = {
+        name: [
+            make_run(tmp_path, f"{name}{i}", times_s=run, minute=i, change={"strategy.name": name} if after else None)
+            for i, run in enumerate(runs)
+        ]
+        for name, runs in folders.items()
+    }
+    return compare([run for runs in made.values() for run in runs]), made["base"]
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 3])
+def test_the_ratio_is_that_of_the_table(tmp_path, repeats):
+    """Repeats drift together, so ratios of pairs and the ratio of medians differ."""
+    before = [times(0.1 * (1 + i)) for i in range(repeats)]
+    after = [times(0.1 * (1 + i) * (1.1 + 0.01 * i)) for i in range(repeats)]
+    comparison, base = sides(tmp_path, before, zero1=after)
+    (found,) = check_limits(comparison, base, ["slower=2%"])
+    (table,) = (figure.cells[1].ratio for figure in comparison.figures if figure.key == "step_time_s")
+    assert found["variant"] == "zero1" and found["ratio"] == table.median
+    assert found["low"] <= found["ratio"] <= found["high"]
+    if repeats >= 3:
+        assert (found["low"], found["high"]) == (table.low, table.high) and found["failed"]
+
+
+def test_each_variant_is_held_against_all_runs_of_the_baseline(tmp_path):
+    comparison, base = sides(tmp_path, [times(0.1)] * 3, zero1=[times(0.12)] * 3, fsdp=[times(0.08)] * 3)
+    found = {result["variant"]: result["failed"] for result in check_limits(comparison, base, ["slower=2%"])}
+    assert found == {"zero1": True, "fsdp": False}
+
+
+def test_the_first_name_may_be_a_folder_of_repeats(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for i in range(3):
+        make_run(tmp_path / "main", f"base{i}", times_s=times(0.1), minute=2 * i)
+        make_run(tmp_path / "branch", f"new{i}", times_s=times(0.12), minute=2 * i + 1)
+    assert main(["compare", "--baseline", "main", "branch", "--fail-if", "slower=2%"]) == 1
+    assert " takes 1.200 times the baseline (95% interval 1.200 to 1.200)" in capsys.readouterr().out
 
 
 def test_a_faster_run_is_ok(tmp_path):
@@ -57,7 +101,7 @@ def test_a_baseline_without_figures_is_refused(tmp_path):
     base = make_run(tmp_path, "base", state="failed")
     others = [make_run(tmp_path, name) for name in ("a", "b")]
     with pytest.raises(DtkError, match="the baseline lacks figures"):
-        check_limits(compare([base, *others]), base, ["slower=2%"])
+        check_limits(compare([base, *others]), [base], ["slower=2%"])
 
 
 def test_the_command_ends_in_1_with_one_line_for_each_limit(tmp_path, monkeypatch, capsys):
