@@ -82,4 +82,5 @@ def limit_text(result: dict[str, Any]) -> str:
     word = "FAIL" if result["failed"] else "ok" if result["decided"] else "undecided"
     interval = "" if result["low"] is None else f" (95% interval {result['low']:.3f} to {result['high']:.3f})"
     more = "" if result["decided"] else ": more steps, or three repeats of each, would decide it"
-    return f"{word:<9} {result['limit']}: {result['variant']} takes {result['ratio']:.3f} times the baseline{interval}{more}"
+    ratio = f"{result['variant']} takes {result['ratio']:.3f} times the baseline"
+    return f"{word:<9} {result['limit']}: {ratio}{interval}{more}"
