@@ -28,10 +28,14 @@ def main(argv: list[str] | None = None) -> int:
         exit code: 0, or 2 with one line on stderr when the input is wrong; of `dtk run` see `dtk.run`.
     """
     gc.set_threshold(100_000)  # Importing torch makes so much that lives to the end that walking it is a third of it.
-    # Nor is it walked once more at the very end, which is a tenth of a small diagnosis. Triton, which torch may have
-    # imported, would print each of its objects that is not collected then.
-    atexit.register(lambda: "triton" in sys.modules or gc.freeze())
+    atexit.register(_freeze)
     return ended(lambda: _dispatch(sys.argv[1:] if argv is None else argv))
+
+
+def _freeze() -> None:
+    """Leave out the walk at the very end, a tenth of a small diagnosis; Triton would print all that it still holds."""
+    if "triton" not in sys.modules:
+        gc.freeze()
 
 
 def _dispatch(argv: list[str]) -> int:
