@@ -43,7 +43,7 @@ class OwnRankError(DtkError):
 
 
 @contextmanager
-def refused(what: str, fix: str = "", damaged: type[Exception] = OSError) -> Iterator[None]:
+def refused(what: str, fix: str = "", *damaged: type[Exception]) -> Iterator[None]:
     """Raise what the system refuses inside as one line.
 
     Args:
@@ -54,7 +54,8 @@ def refused(what: str, fix: str = "", damaged: type[Exception] = OSError) -> Ite
     Raises:
         DtkError: `what`, and the reason in one line.
     """
+    expected: tuple[type[Exception], ...] = (OSError, *damaged)
     try:
         yield
-    except (OSError, damaged) as error:
+    except expected as error:
         raise DtkError(what, getattr(error, "strerror", None) or " ".join(str(error).split()), fix) from error

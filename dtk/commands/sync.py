@@ -71,7 +71,7 @@ def _tracker(paths: RunPaths, arguments: argparse.Namespace, group: str | None =
 
     check_owner(paths.root, "dtk sync", trust=arguments.trust)
     check_entries(paths.root, "dtk sync", trust=arguments.trust)  # What a link leads to would be sent.
-    with refused(f"{paths.config} cannot be read", damaged=ValueError):
+    with refused(f"{paths.config} cannot be read", "", ValueError):
         config = as_mapping(safe_yaml.loads(whole(paths.config, Limits()), Limits()))
     stored = as_mapping(config.get("tracker"))
     name = arguments.tracker or stored.get("name")
@@ -112,6 +112,6 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
     from diagnostics.evidence.limits import Limits, lines_of
     from diagnostics.runs.records import latest_records
 
-    with refused(f"{path} cannot be read", damaged=ValueError):
+    with refused(f"{path} cannot be read", "", ValueError):
         for _, record in latest_records(lambda: lines_of(path, Limits())):
             yield record

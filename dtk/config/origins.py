@@ -9,7 +9,7 @@ import yaml
 from diagnostics.contract.origins import LONGEST, Choice, Kind, Origins, Setting, add_typed, flat
 from dtk.config.hydra_compose import merged
 from dtk.config.overrides import SWEPT, refuse_hydra
-from dtk.errors import DtkError
+from dtk.errors import refused
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -39,10 +39,8 @@ def trace(arguments: Sequence[str], folders: Sequence[Path], main: str, plain: d
             if kind == "file" and (chooser := _file(part.chosen_in, folders)) is not None:
                 by = _shown(chooser, folders)
             origins.choices[part.group] = Choice(path.stem, shown, kind, by)
-        try:
+        with refused(f"cannot read {path}", "", UnicodeDecodeError, yaml.YAMLError):
             root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise DtkError(f"cannot read {path}", " ".join(str(error).split())) from error
         for key, line, written in _leaves(root, ""):
             if key.split(".")[0] == "defaults":
                 continue

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnostics.contract.files import table_beside
-from dtk.errors import DtkError
+from dtk.errors import DtkError, refused
 
 CHUNK_BYTES = 1 << 20
 _TABLE = table_beside(__file__)
@@ -59,7 +59,7 @@ class Corpus:
         for file in self.files:
             if left <= 0:
                 return
-            try:
+            with refused(f"cannot read {file.path}"):
                 if not file.size_bytes:
                     continue
                 if not is_text(file.path):
@@ -72,8 +72,6 @@ class Corpus:
                     left -= len(piece)
                     if left <= 0:
                         return
-            except OSError as error:
-                raise DtkError(f"cannot read {file.path}", error.strerror or str(error)) from None
 
 
 def stdlib_root() -> Path:

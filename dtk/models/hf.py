@@ -128,13 +128,11 @@ def _as_gpt2(parameters: Iterable[tuple[str, Tensor]], heads: int) -> Iterator[t
 
 def _check_settings(config: GPTConfig, folder: Path) -> None:
     path = folder / "config.json"
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        fix = "give a local folder that save_pretrained wrote"
-        raise DtkError(f"model.pretrained={folder} has no readable config.json", error.strerror or "", fix) from error
-    except ValueError as error:
-        raise DtkError(f"{path} is not JSON", str(error)) from error
+    fix = "give a local folder that save_pretrained wrote"
+    with refused(f"model.pretrained={folder} has no readable config.json", fix):
+        content = path.read_bytes()
+    with refused(f"{path} is not JSON", "", ValueError):
+        settings = json.loads(content)
     kind = settings.get("model_type") if isinstance(settings, dict) else None
     if kind != "gpt2":
         raise DtkError(f"{folder} holds no GPT-2", f"its config.json says model_type={kind}", "pick a GPT-2 folder")

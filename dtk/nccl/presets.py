@@ -12,7 +12,7 @@ from dtk.config.folders import groups, search_path
 from dtk.config.help import description
 from dtk.config.schema import NCCLConfig
 from dtk.config.strict import section_from_plain
-from dtk.errors import DtkError
+from dtk.errors import DtkError, refused
 
 GROUP = "nccl"
 DEFAULT = "auto"
@@ -124,10 +124,8 @@ def _read(path: Path, common: dict[tuple[str, str], dict[str, str]]) -> Preset:
 
 def _config(path: Path) -> NCCLConfig:
     """Read and check the section in a file; raise DtkError if it cannot be read, or is no section of this kind."""
-    try:
+    with refused(f"cannot read {path}", "", UnicodeDecodeError, yaml.YAMLError):
         values: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise DtkError(f"cannot read {path}", " ".join(str(error).split())) from error
     try:
         config: NCCLConfig = section_from_plain(NCCLConfig, values, GROUP)
     except DtkError as error:

@@ -53,7 +53,9 @@ class Wandb(OwnTracker):
         given = {name: self._settings[name] for name in ("project", "entity", "group", "tags", "job_type", "notes")}
         given |= {"id": run_id, "name": run_id, "dir": str(folder), "config": config}
         try:
-            self._init(mode or choose_mode(), given)
+            if not mode:  # A key must be configured, and the server answer at once.
+                mode = "online" if has_key(url := base_url()) and answers(url) else "offline"
+            self._init(mode, given)
         except Exception as error:
             if self._settings["mode"] != "auto":
                 raise
@@ -167,12 +169,6 @@ def tracker_of(settings: dict[str, Any]) -> OwnTracker:
         made: OwnTracker = instantiate(settings["_target_"], settings["arguments"], settings["allow"], OwnTracker)
         return made
     return Wandb(settings) if settings["name"] == "wandb" else Tensorboard(settings)
-
-
-def choose_mode() -> str:
-    """`online` when a key is configured and the server answers at once, else `offline`."""
-    url = base_url()
-    return "online" if has_key(url) and answers(url) else "offline"
 
 
 def base_url() -> str:

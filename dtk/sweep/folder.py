@@ -206,7 +206,7 @@ def opened(name: str, runs_folder: Path) -> Sweep | None:
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         return None
-    with refused(f"{path} is damaged", damaged=ValueError):
+    with refused(f"{path} is damaged", "", ValueError):
         about = _about(path)
     if about.schema_version > SCHEMA_VERSION:
         raise _newer(about)

@@ -44,3 +44,10 @@ def test_what_the_system_refuses_has_its_reason(tmp_path: Path) -> None:
         raise OSError("told by nobody")
     with pytest.raises(ValueError, match="a defect"), refused("cannot read it"):
         raise ValueError("a defect")
+
+
+def test_what_a_damaged_file_raises_is_refused_only_where_it_is_named() -> None:
+    with pytest.raises(DtkError, match=r"a\.json is damaged: two lines"), refused("a.json is damaged", "", ValueError):
+        raise ValueError("two\n lines")
+    with pytest.raises(ValueError, match="two"), refused("a.json cannot be read"):
+        raise ValueError("two")

@@ -165,10 +165,8 @@ def store_hardware(hardware: Hardware, path: Path) -> None:
 
 def _read(path: Path) -> Hardware:
     """One file, every key checked; raises what `load_hardware` says."""
-    try:
+    with refused(f"{path} cannot be read as YAML", "", UnicodeDecodeError, yaml.YAMLError):
         plain = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise DtkError(f"{path} cannot be read as YAML", " ".join(str(error).split())) from error
     if not isinstance(plain, dict):
         raise DtkError(f"{path} describes no hardware", "it is not a mapping of keys")
     allowed = (*_PLAIN, *_TABLES, *_FIGURES)
