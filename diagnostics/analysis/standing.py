@@ -175,11 +175,12 @@ class Standing(Struct, frozen=True):
     @property
     def apart(self) -> tuple[Waiting, ...]:
         """The waits of one group at different positions, the lowest first; empty where there are none."""
+        alike: dict[str, list[Waiting]] = {}
         for wait in self.waits:
-            alike = [rest for rest in self.waits if rest.group == wait.group and rest.seq is not None and wait.group]
-            if len({rest.seq for rest in alike}) > 1:
-                return tuple(sorted(alike, key=lambda rest: rest.seq or 0))
-        return ()
+            if wait.group and wait.seq is not None:
+                alike.setdefault(wait.group, []).append(wait)
+        parted = (rest for rest in alike.values() if len({wait.seq for wait in rest}) > 1)
+        return tuple(sorted(next(parted, ()), key=lambda wait: wait.seq or 0))
 
 
 def standing(evidence: Evidence) -> Standing | None:
@@ -306,11 +307,17 @@ def _waits(evidence: Evidence, group: GroupLog) -> list[Waiting]:
 def _named(waits: list[Waiting]) -> list[Waiting]:
     """Add ranks whose lines name no group to those that wait in the same call of the only group that has it."""
     named = [wait for wait in waits if wait.group]
-    for wait in [wait for wait in waits if not wait.group]:
-        same = [one for one in named if (one.seq, one.op, one.numel) == (wait.seq, wait.op, wait.numel)]
-        ranks = tuple(sorted({*wait.ranks, *same[0].ranks})) if len(same) == 1 else ()
-        named = [replace(one, ranks=ranks) if ranks and one is same[0] else one for one in named]
-        named += [] if ranks else [wait]
+    at: dict[tuple[int | None, str, int | None], list[int]] = {}
+    for number, wait in enumerate(named):
+        at.setdefault((wait.seq, wait.op, wait.numel), []).append(number)
+    for wait in (wait for wait in waits if not wait.group):
+        same = at.setdefault((wait.seq, wait.op, wait.numel), [])
+        if len(same) == 1:
+            one = named[same[0]]
+            named[same[0]] = replace(one, ranks=tuple(sorted({*wait.ranks, *one.ranks})))
+        else:
+            same.append(len(named))
+            named.append(wait)
     return named
 
 
