@@ -13,6 +13,7 @@ _BEFORE_KEY = re.compile(
     r"access|account|admin|api|app|auth|client|consumer|deploy|encryption|license|master|openai|private|service|"
     r"session|shared|signing|ssh|storage|subscription"
 )
+_PASSWORD = re.compile(r"(?:password|passwd|passphrase|apikey)$", re.IGNORECASE)
 _MODEL_TOKEN = re.compile(r"bos|cls|end|eos|first|image|last|mask|new|next|pad|per|sep|special|start|unk")
 """`pad_token` is a word of a tokenizer."""
 _HARMLESS_END = re.compile(r"dir|file|folder|id|length|names?|path|type")  # `token_file` says where a secret lies.
@@ -79,7 +80,7 @@ def masked_text(text: str) -> str:
     pieces, at = [], 0
     for match in _NAME.finditer(text):
         name, between = match[1] or match[3], match[2] or match[4]
-        prose = ":" in between and not {"_", "-", "."} & {*name}  # `unexpected token: }`
+        prose = ":" in between and not {"_", "-", "."} & {*name} and not _PASSWORD.search(name)  # `unexpected token: }`
         if match.start() >= at and not prose and is_secret(name) and (value := _VALUE.match(text, match.end())):
             pieces += [text[at : value.start()], MASK]
             at = value.end()

@@ -80,6 +80,8 @@ def test_names_that_only_sound_like_secrets(name: str) -> None:
         ("x://a:b@c/x?token=abc ['--auth-token', 'abc']", "x://a:***@c/x?token=*** ['--auth-token', ***]"),
         ("[--auth-token,abc,--lr,3]", "[--auth-token,***,--lr,3]"),
         ("unexpected token: } in line 3", "unexpected token: } in line 3"),
+        ("password: hunter2 and dbPassword: x1", "password: *** and dbPassword: ***"),
+        ("secret: it is kept", "secret: it is kept"),
         ("commit 0123456789abcdef0123456789abcdef01234567", "commit 0123456789abcdef0123456789abcdef01234567"),
     ],
 )
