@@ -23,6 +23,7 @@ from typing import Any, TextIO
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.origins import flat
 from diagnostics.runs.records import mapping, number
+from dtk.data.network import bounded
 from dtk.record.metrics import BOOKKEEPING
 from dtk.record.own_tracker import OwnTracker
 
@@ -198,16 +199,15 @@ def has_key(url: str) -> bool:
 
 def answers(url: str) -> bool:
     """Whether an HTTP answer of any kind comes within PROBE_S seconds, name resolution included."""
-    answered = threading.Event()
 
     def ask() -> None:
-        with suppress(OSError, ValueError):
-            with suppress(urllib.error.HTTPError):
-                urllib.request.urlopen(url, timeout=PROBE_S).close()
-            answered.set()
+        with suppress(urllib.error.HTTPError):
+            urllib.request.urlopen(url, timeout=PROBE_S).close()
 
-    threading.Thread(target=ask, daemon=True).start()
-    return answered.wait(PROBE_S)
+    with suppress(OSError, ValueError):
+        bounded(ask, PROBE_S)
+        return True
+    return False
 
 
 def follow(settings: dict[str, Any], lines: TextIO) -> None:
