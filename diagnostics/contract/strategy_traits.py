@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import Meta, Struct, convert
 from msgspec.structs import fields
 
 Name = Annotated[str, Meta(min_length=1)]
@@ -59,6 +59,6 @@ def strategy_traits(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> S
         return StrategyTraits(name)
     traits: dict[str, Any] = {}
     for field in fields(StrategyTraits):
-        with suppress(KeyError, ValidationError):
+        with suppress(KeyError, ValueError):  # Also a half of a surrogate pair, which no type takes.
             traits[field.name] = convert(recorded[field.name], field.type)
     return StrategyTraits(**{**traits, "name": name, "is_known": True})

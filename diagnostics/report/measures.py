@@ -206,7 +206,7 @@ def plan_lines(measures: Mapping[str, Any], *, everything: bool = True) -> list[
     """Return how the peak differs from what was planned; with `everything` also why it cannot be compared."""
     try:
         plan = msgspec.convert(_part(measures, "memory", "plan"), Planned)
-    except msgspec.ValidationError:
+    except ValueError:
         return []
     planned = f"planned {bytes_text(plan.planned_bytes)}"
     if plan.missing:
@@ -306,7 +306,7 @@ def _part(measures: Mapping[str, Any], *names: str) -> Mapping[Any, Any]:
 def _typed(value: object, kind: type[_Measured]) -> _Measured | None:
     try:
         return msgspec.convert(value, kind, strict=False)  # JSON has made texts of the numbers of ranks.
-    except (msgspec.ValidationError, RecursionError):
+    except (ValueError, RecursionError):
         return None
 
 

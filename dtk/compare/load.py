@@ -57,7 +57,7 @@ def load(folder: Path, limits: Limits) -> RunRecord:
         raise _damaged(folder, "metrics.jsonl is missing or empty")
     traffic, listed = [], read.plan.get("traffic")
     for record in listed if isinstance(listed, list) else ():
-        with suppress(msgspec.ValidationError):
+        with suppress(ValueError):
             traffic.append(msgspec.convert(record, Traffic, strict=False))
     world_size = as_mapping(read.manifest.get("topology")).get("world_size")
     return RunRecord(

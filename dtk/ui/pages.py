@@ -191,7 +191,7 @@ def plan_page(folder: Path, identity: str) -> doc.Document:
     path = find(folder, identity)
     try:
         plan = msgspec.convert(mapping(str(RunPaths(path).plan), []), Prediction)
-    except msgspec.ValidationError as error:
+    except ValueError as error:
         why = "the formulas do not know its model, or it is of another version"
         raise DtkError(f"{identity} has no plan", why) from error
     job = tuple(read_details(path).overrides)

@@ -6,7 +6,7 @@ A dtk run compares them bit by bit every `record.replica_hash_every` steps; this
 from collections.abc import Callable
 from contextlib import suppress
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import Struct, convert
 
 from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.causes.declared import Texts, declared
@@ -92,7 +92,7 @@ def _differences(run: RunEvidence) -> list[tuple[int, Difference]]:
     for rank, events in sorted(run.events.items()):
         for event in events:
             if event.get("name") == "replica_divergence":
-                with suppress(ValidationError):
+                with suppress(ValueError):
                     found.append((rank, convert(event, Difference)))
     return found
 

@@ -30,7 +30,8 @@ def test_a_configuration_without_a_name_is_unknown(value: dict[str, object]) -> 
 @pytest.mark.parametrize(
     "recorded",
     [{"sharded": "parameters"}, {"sharded": [3, None]}, {"replicated_over": 3, "gradients_in": ["units"]},
-     {"keeps_gathered": "yes", "keeps_gradients": 1}, {"needs_less_memory": ""}],
+     {"keeps_gathered": "yes", "keeps_gradients": 1}, {"needs_less_memory": ""},
+     {"sharded": "\ud800", "keeps_gathered": "\ud800"}],
 )  # fmt: skip
 def test_traits_of_another_type_are_passed_over(recorded: dict[str, object]) -> None:
     traits = strategy_traits({"strategy_traits": recorded}, config("ddp"))
