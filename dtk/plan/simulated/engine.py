@@ -90,7 +90,7 @@ def _memory(config: Config, rank: int, parts: dict[Part, dict[str, int]]) -> Mem
 def _notes(config: Config, count: int, chosen: tuple[int, ...], classes: int) -> Iterator[str]:
     yield "operations as the CPU computes them; buffers inside kernels and inside the backend are not seen"
     if len(chosen) > 1:
-        yield f"{config.model.layers} blocks on the straight line through {chosen[0]} and {chosen[1]} simulated ones"
+        yield f"{config.model.layers} blocks, extrapolated linearly from {chosen[0]} and {chosen[1]} simulated ones"
     if count > MICRO_BATCHES and config.parallel.pp == 1:
         yield f"{MICRO_BATCHES} of {count} micro-batches simulated; those between the first and the last are alike"
     if config.train.compile:

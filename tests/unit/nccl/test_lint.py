@@ -73,7 +73,7 @@ def test_the_copied_setting_is_explained(nodes, severity, cause, node):
 
 def test_the_copied_setting_is_explained_where_it_does_nothing_too(node):
     (item,) = look({"NCCL_IB_DISABLE": "1"}, 1).items
-    assert item.severity == "note" and "copied from guides" in item.message
+    assert item.severity == "note" and "guides copy it" in item.message
     assert "NCCL_NET=Socket" in item.fix
 
 
@@ -124,11 +124,11 @@ def test_this_machine_can_be_looked_at():
         ("NCCL_DEBUG", "WARN\r", "error", "a carriage return (Windows line ends) is part of the value"),
         ("NCCL_NET", "Socket\r", "error", "a carriage return"),
         ("NCCL_P2P_LEVEL", "NVL\r", "error", "a carriage return"),
-        ("NCCL_SOCKET_IFNAME", "eth0\r", "error", "does not name what it seems to"),
-        ("NCCL_DEBUG_SUBSYS", "INIT, NET", "warning", "' NET' is ignored"),
+        ("NCCL_SOCKET_IFNAME", "eth0\r", "error", "does not select what it appears to"),
+        ("NCCL_DEBUG_SUBSYS", "INIT, NET", "warning", "' NET' is unknown and ignored"),
         ("NCCL_IB_SL", "3\r", "note", "read correctly in spite of it"),
-        ("NCCL_ALGO", "allreduce:ring;foo:tree", "error", "foo before a colon is no function"),
-        ("NCCL_PROTO", "foo:LL;bar:LL", "error", "foo, bar before a colon are no function"),
+        ("NCCL_ALGO", "allreduce:ring;foo:tree", "error", "foo before a colon is not a function"),
+        ("NCCL_PROTO", "foo:LL;bar:LL", "error", "foo, bar before a colon are not a function"),
         ("NCCL_IB_TC", "256", "warning", "256 is not allowed"),
         ("NCCL_IB_TC", "-5", "warning", "-5 is not allowed"),
         ("NCCL_IB_SL", "16", "warning", "16 is not allowed"),
