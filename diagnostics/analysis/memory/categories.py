@@ -118,8 +118,8 @@ def peak(job: JobMemory, rank: RankMemory) -> Peak | None:
 
 
 def _of_history(rank: RankMemory) -> Peak | None:
-    """Of the device with the highest peak, as the stacks in a snapshot show what allocations are for."""
-    history = rank.fullest.history if rank.fullest is not None else None
+    """Of the device with the highest peak, by the stacks in a snapshot or the categories of torch's profiler."""
+    history = rank.history[0] if rank.history is not None else None
     if history is None or history.peak is None or not memory_levels.total(history.peak):
         return None
     named = zip((UNKNOWN if name == memory_levels.UNKNOWN else name for name in KINDS[:-1]), history.peak[1])

@@ -12,8 +12,11 @@ from diagnostics.analysis.memory.model_size import ModelSize
 from diagnostics.analysis.memory.out_of_memory import RanOut, of_snapshot, ran_out
 from diagnostics.analysis.memory.units import Whole
 from diagnostics.evidence.calls import SIMULATED, CallFile
+from diagnostics.evidence.memory.history import History
+from diagnostics.evidence.memory.levels import total
 from diagnostics.evidence.model import Evidence, Frame, Problem
 from diagnostics.evidence.readers.flight import FlightFile
+from diagnostics.evidence.readers.memory_timeline import MemoryTimelineFile
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.readers.snapshot import DeviceMemory, Snapshot, SnapshotFile
 from diagnostics.evidence.readers.telemetry import TelemetryFile
@@ -30,7 +33,7 @@ _LEAST_STEPS = 64  # Eight for each eighth that `growth` compares.
 PREDICTED_RANKS = 64
 """Size of the job of which a small one is a trial."""
 _OPTIMIZER = "Optimizer.step#"
-H = TypeVar("H", bound=CallFile | SnapshotFile | TimelineFile | TraceFile)
+H = TypeVar("H", bound=CallFile | SnapshotFile | MemoryTimelineFile | TimelineFile | TraceFile)
 T = TypeVar("T")
 Job = TypeVar("Job", bound="JobMemory")
 
@@ -64,6 +67,9 @@ class RankMemory(Struct):
     timeline_file: str = ""
     snapshot: Snapshot | None = None
     snapshot_file: str = ""
+    exported: History | None = None
+    """By torch's profiler."""
+    exported_file: str = ""
     optimizer: str = ""
     """Class of the optimizer, as the trace names it."""
 
@@ -77,6 +83,13 @@ class RankMemory(Struct):
         """Of a snapshot, the device with the highest peak that a history recorded."""
         devices = self.snapshot.devices.values() if self.snapshot is not None else ()
         return max((one for one in devices if one.history is not None), key=lambda one: one.peak_bytes, default=None)
+
+    @property
+    def history(self) -> tuple[History, str, str] | None:
+        """Memory by category over time, with kind and file of the evidence: of a snapshot, else as exported."""
+        if self.fullest is not None and self.fullest.history is not None:
+            return self.fullest.history, SnapshotFile.kind, self.snapshot_file
+        return None if self.exported is None else (self.exported, MemoryTimelineFile.kind, self.exported_file)
 
     def user_gathers(self) -> list[Gather]:
         """Return gathers that are not a sharded unit's, from the evidence that knows most about each."""
@@ -157,7 +170,9 @@ class JobMemory(Struct):
         """Peak of tensors on this rank's device: by its curve, the allocator's own figure, the snapshot."""
         devices = rank.snapshot.devices.values() if rank.snapshot else ()
         in_steps = (step.peak_allocated_bytes or 0 for step in rank.steps)
-        return max(self.curve_peak(rank), *in_steps, *(device.peak_bytes for device in devices), 0) or None
+        own = rank.exported.peak if rank.exported is not None else None
+        exported = 0 if own is None else total(own)
+        return max(self.curve_peak(rank), *in_steps, *(device.peak_bytes for device in devices), exported) or None
 
     def curve_peak(self, rank: RankMemory) -> int:
         """Return the recorded peak of a rank, in bytes, with what was allocated before the window."""
@@ -231,6 +246,11 @@ def read(evidence: Evidence, kind: type[Job]) -> Job:
         known = {record.rank for record in job.ran_out}
         record = of_snapshot(rank.rank, snapshot_file.file, snapshot)
         job.ran_out += [record] if record is not None and not known & {rank.rank, None} else []
+    for exported_file, history in _loaded(
+        job, _first(evidence.handles(MemoryTimelineFile)), MemoryTimelineFile.load, MemoryTimelineFile.kind
+    ):
+        rank = _of(job, exported_file.rank or 0)
+        rank.exported, rank.exported_file = history, exported_file.file
     _traces(job)
     _flights(job)
     for ring_file, ring in _loaded(job, _first(evidence.handles(RingFile)), RingFile.read):

@@ -10,6 +10,7 @@ from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.contract.formatting import seconds_text
 from diagnostics.evidence.memory.levels import AT, KINDS, MAX_ROWS, RESERVED, UNKNOWN, Row, highest, total
 from diagnostics.evidence.model import Frame
+from diagnostics.evidence.readers.snapshot import SnapshotFile
 from diagnostics.evidence.readers.timeline import thinned
 from diagnostics.evidence.values import Number
 
@@ -62,7 +63,7 @@ class MemoryStack(Struct, rename={"source": "from"}):
     of: str = ""
     """What was measured: `tensors`, `the process (resident set)`, ..."""
     source: str = ""
-    """Kind of the evidence: `trace`, `snapshot`, `timeline`, `telemetry`."""
+    """Kind of the evidence: `trace`, `snapshot`, `memory_timeline`, `timeline`, `telemetry`."""
     file: str = ""
     unit: str = "s"
     """`event`: times are numbers of events."""
@@ -103,7 +104,7 @@ def largest(sizes: Mapping[str, float]) -> list[tuple[str, float]]:
 
 def over_time(job: JobMemory, rank: RankMemory) -> MemoryStack | None:
     """Of trace and snapshot the one that saw more bytes; else totals."""
-    candidates = filter(None, (_of_trace(job, rank), _of_snapshot(rank)))
+    candidates = filter(None, (_of_trace(job, rank), _of_history(rank)))
     return max(candidates, key=lambda stack: stack.peak.bytes, default=None) or _of_timeline(rank)
 
 
@@ -140,17 +141,19 @@ def _of_trace(job: JobMemory, rank: RankMemory) -> MemoryStack | None:
     )
 
 
-def _of_snapshot(rank: RankMemory) -> MemoryStack | None:
-    if (fullest := rank.fullest) is None or (history := fullest.history) is None or history.peak is None:
+def _of_history(rank: RankMemory) -> MemoryStack | None:
+    if rank.history is None or (history := rank.history[0]).peak is None:
         return None
-    is_stackless = history.peak[1][AT[UNKNOWN]] > _MUCH * total(history.peak)
+    _, kind, file = rank.history
+    is_stackless = kind == SnapshotFile.kind and history.peak[1][AT[UNKNOWN]] > _MUCH * total(history.peak)
+    site = rank.fullest.peak_site if rank.fullest is not None else None
     return _stacked(
         history.rows,
         history.peak,
-        (history.peak_step, history.peak_region or None, fullest.peak_site),
+        (history.peak_step, history.peak_region or None, site),
         of=TENSORS,
-        source="snapshot",
-        file=rank.snapshot_file,
+        source=kind,
+        file=file,
         unit="s" if history.has_times else "event",
         steps=history.steps,
         failed=None if history.failed is None else Request(round(history.failed[0], 6), history.failed[1]),

@@ -43,7 +43,7 @@ def decide(job: JobMemory) -> Finding:
     said += (["micro_batch"] if half_batch else []) + (["chunked_loss"] if has_logits and not job.size.strategy else [])
     step = curve.peak_step if curve is not None else None
     at = _TEXTS.phrase("at", step=step, region=curve.peak_region) if curve is not None and step is not None else ""
-    kind, file = ("snapshot", rank.snapshot_file) if curve is None else ("trace", rank.trace_file)
+    kind, file = rank.history[1:] if curve is None and rank.history is not None else ("trace", rank.trace_file)
     return shared.confirmed(
         job,
         _TEXTS.facts(

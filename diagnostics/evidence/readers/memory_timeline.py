@@ -1,0 +1,98 @@
+"""What torch.profiler's `export_memory_timeline` writes as JSON: bytes by category over time, raw or added up.
+
+Source: torch/profiler/_memory_profiler.py, whose categories are numbered by `_CATEGORY_TO_INDEX`.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+
+from diagnostics.evidence.limits import whole
+from diagnostics.evidence.memory.history import History
+from diagnostics.evidence.memory.levels import (
+    ACTIVATIONS,
+    AT,
+    GRADIENTS,
+    KINDS,
+    OPTIMIZER,
+    PARAMETERS,
+    TEMPORARIES,
+    UNKNOWN,
+    Stack,
+    highest,
+)
+from diagnostics.evidence.reader import Handle, Reader, opens
+
+# Inputs and what autograd keeps grow with the micro-batch, as activations do. The last one is torch's None.
+_PLACES = [
+    AT[kind]
+    for kind in (PARAMETERS, OPTIMIZER, ACTIVATIONS, TEMPORARIES, ACTIVATIONS, GRADIENTS, ACTIVATIONS, UNKNOWN)
+]
+_RAW = re.compile(rb"\s*\[\s*\[\s*-?\d+,\s*[1-4],\s*-?\d+,\s*[0-7]\]")
+_ADDED_UP = re.compile(rb"\s*\[\s*\[\s*\d{9,18},\s*\d{9,18}[\],]")
+_Change = tuple[int, int, int]
+"""Time (-1 = before the window), place in `KINDS`, bytes."""
+_Added = tuple[list[int], list[list[int]]]
+
+
+class MemoryTimelineFile(Handle, frozen=True):
+    """The memory of one device in a profiled window."""
+
+    kind = "memory_timeline"
+
+    def load(self) -> History:
+        """Return the levels at each moment.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: it is damaged, too large or empty.
+        """
+        text = whole(self.path, self.limits)
+        try:
+            is_raw = _RAW.match(text) is not None
+            changes = _of_events(text) if is_raw else _of_levels(*msgspec.json.decode(text, type=_Added))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+            raise ValueError(f"not a memory timeline: {problem}") from problem
+        return _history(changes, 1e-9 if is_raw else 1e-6)
+
+
+def _of_events(text: bytes) -> list[_Change]:
+    events = msgspec.json.decode(text, type=list[tuple[int, int, int, int]])
+    return [(time, _PLACES[category], size) for time, _, size, category in events if 0 <= category < len(_PLACES)]
+
+
+def _of_levels(times: list[int], rows: list[list[int]]) -> list[_Change]:
+    def changes() -> Iterator[_Change]:
+        before = [0] * len(_PLACES)
+        for time, (_, *sizes) in zip(times, rows, strict=True):
+            if len(sizes) != len(_PLACES):
+                raise ValueError("not a memory timeline: a row has not one size for each category of torch")
+            yield from ((time, at, new - old) for at, new, old in zip(_PLACES, sizes, before, strict=True) if new != old)
+            before = sizes
+
+    return list(changes())
+
+
+def _history(changes: list[_Change], unit_s: float) -> History:
+    times = [time for time, _, _ in changes if time >= 0]
+    if not times or max(times) - min(times) > 1e7 / unit_s:
+        raise ValueError("it holds no times of a profiled window")
+    first = min(times)
+    stack = Stack(0.0, float(max(times) - first), [0] * len(KINDS))
+    at_once: dict[int, Counter[int]] = {}
+    for time, place, size in changes:
+        at_once.setdefault(max(time, first), Counter())[place] += size
+    for time in sorted(at_once):
+        stack.move(float(time - first), at_once[time].items())
+    rows = [(time * unit_s, sizes) for time, sizes in stack.finish()]
+    return History(rows, peak=highest(rows))
+
+
+READER = Reader(
+    kind=MemoryTimelineFile.kind,
+    title="exported memory timelines",
+    recognise=lambda head: bool(_RAW.match(head) or _ADDED_UP.match(head)),
+    open=opens(MemoryTimelineFile),
+)
