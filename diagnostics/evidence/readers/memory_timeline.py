@@ -27,8 +27,7 @@ from diagnostics.evidence.reader import Handle, Reader, opens
 
 # Inputs and what autograd keeps grow with the micro-batch, as activations do. The last one is torch's None.
 _PLACES = [
-    AT[kind]
-    for kind in (PARAMETERS, OPTIMIZER, ACTIVATIONS, TEMPORARIES, ACTIVATIONS, GRADIENTS, ACTIVATIONS, UNKNOWN)
+    AT[kind] for kind in (PARAMETERS, OPTIMIZER, ACTIVATIONS, TEMPORARIES, ACTIVATIONS, GRADIENTS, ACTIVATIONS, UNKNOWN)
 ]
 _RAW = re.compile(rb"\s*\[\s*\[\s*-?\d+,\s*[1-4],\s*-?\d+,\s*[0-7]\]")
 _ADDED_UP = re.compile(rb"\s*\[\s*\[\s*\d{9,18},\s*\d{9,18}[\],]")
@@ -69,7 +68,7 @@ def _of_levels(times: list[int], rows: list[list[int]]) -> list[_Change]:
         for time, (_, *sizes) in zip(times, rows, strict=True):
             if len(sizes) != len(_PLACES):
                 raise ValueError("not a memory timeline: a row has not one size for each category of torch")
-            yield from ((time, at, new - old) for at, new, old in zip(_PLACES, sizes, before, strict=True) if new != old)
+            yield from ((time, at, new - old) for at, new, old in zip(_PLACES, sizes, before, strict=True))
             before = sizes
 
     return list(changes())
