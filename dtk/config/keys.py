@@ -1,6 +1,10 @@
-"""Documentation of configuration keys: type and default from the schema, text from the YAML file beside it."""
+"""Documentation of configuration keys: type and default from the schema, text from the YAML file beside it.
+
+Of a strategy's own keys the text stands behind each of them in conf/strategy/.
+"""
 
 import inspect
+import re
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
@@ -10,7 +14,12 @@ from typing import Any, get_type_hints
 import yaml
 
 from diagnostics.contract.files import read_table
+from diagnostics.contract.formatting import sentence
+from dtk.config.folders import conf_folder
 from dtk.config.schema import KINDS, Config
+from dtk.strategies.registry import CONFIG_TYPES
+
+_COMMENTED = re.compile(r"^(?P<key>\w+): .*? # (?P<text>.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +66,14 @@ def _key(prefix: str, field: Any, kind_of_value: Any, texts: dict[str, str], kin
 
 @cache
 def _texts(section: type) -> dict[str, str]:
-    """Return key -> its text, of a section and the classes that it extends: YAML files beside their modules."""
+    """Return key -> its text, of a section and the classes that it extends."""
     texts: dict[str, str] = {}
     for cls in reversed(section.__mro__[:-1]):
-        if (path := Path(inspect.getfile(cls)).with_suffix(".yaml")).is_file():
+        module = Path(inspect.getfile(cls))
+        if module.stem in CONFIG_TYPES and issubclass(cls, CONFIG_TYPES[module.stem]):
+            file = conf_folder() / "strategy" / f"{module.stem}.yaml"
+            comments = _COMMENTED.finditer(file.read_text(encoding="utf-8"))
+            texts |= {of["key"]: f"{sentence(of['text'])}." for of in comments if of["key"] in cls.__annotations__}
+        elif (path := module.with_suffix(".yaml")).is_file():
             texts |= read_table(path).get("keys", {}).get(cls.__name__, {})
     return texts

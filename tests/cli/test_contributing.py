@@ -109,7 +109,7 @@ def test_each_gradient_is_reduced_once():
 TOY_YAML = """# A toy.
 # Use: python -m dtk.run strategy=toy
 name: toy
-repeats: 1
+repeats: 1  # how often it is played
 """
 
 
@@ -289,3 +289,4 @@ def test_a_strategy_is_one_file_and_its_yaml_and_its_test(copy: Path) -> None:
     planned = dtk(copy, "plan", "strategy=toy", "model=gpt2_tiny", "--world-size", "2")
     assert planned.returncode == 0 and "all_reduce" in planned.stdout, planned.stderr
     assert "out of range" in dtk(copy, "plan", "strategy=toy", "strategy.repeats=11").stderr
+    assert "How often it is played." in dtk(copy, "explain", "strategy.repeats").stdout
