@@ -152,7 +152,7 @@ def _step(timeline: measures.StepTimeline, culprits: Collection[int]) -> doc.Onl
         "Empty: compute. To zoom, click the timeline and turn the wheel, or press + and -; to move, drag it or press "
         "the arrow keys; 0 shows all."
     )
-    width = max(track.length_ms for track in timeline.ranks.values())
+    width = doc.round_above(max(track.length_ms for track in timeline.ranks.values()))
     drawing = doc.Tracks(f"Timeline of {of}", tuple(rows), width, doc.Legend(names, (0, 1, 4, 5, 8, 3)), "ms")
     return doc.on_page(doc.Section(f"Timeline of {of}", (doc.remark(note), drawing), 3))
 
@@ -177,11 +177,12 @@ def memory(report: Report) -> doc.Section | None:
     ranks = measures.memory(report.measures, culprits)
     if not ranks:
         return None
-    highest = sorted(ranks, key=lambda rank: (-ranks[rank].peak_bytes, rank))
+    compared = measures.comparable(ranks)
+    highest = sorted(ranks, key=lambda rank: (rank not in compared, -ranks[rank].peak_bytes, rank))
     stacked = {rank: stack for rank in highest if (stack := ranks[rank].over_time) is not None}
-    curves = {rank: record for rank, record in ranks.items() if len(record.curve) > 1}
+    curves = {rank: record for rank, record in compared.items() if len(record.curve) > 1}
     named = {rank: record for rank, record in ranks.items() if any(name != NOBODY for name, _ in record.at_peak)}
-    alone = len(ranks) == 1 and bool(stacked)
+    alone = len(curves) == 1 and bool(stacked)
     pictures = doc.present(
         _over_time(stacked, culprits) if stacked else None,
         doc.Section("All ranks" if stacked else "Over time", _curves(curves, culprits), 3)
@@ -220,7 +221,7 @@ def _over_time(stacks: Mapping[int, MemoryStack], culprits: Collection[int]) -> 
     names = tuple(dict.fromkeys(name for stack in stacks.values() for name in stack.kinds))
     folds = [
         doc.Fold(
-            f"rank {rank}{'*' if rank in culprits else ''}: peak {bytes_text(stack.peak.bytes)}",
+            f"rank {rank}{'*' if rank in culprits else ''}: peak of {stack.of} {bytes_text(stack.peak.bytes)}",
             doc.present(
                 doc.Paragraph(_described(stack)),
                 _areas(rank, stack),

@@ -24,10 +24,9 @@ def figures(report: Report) -> doc.Cards | None:
     if account is not None and account.overlap is not None:
         add(f"{account.overlap:.0%}", "of the communication overlaps compute")
     if step is not None and account is not None:
-        share = step.exposed_ms / (step.wall_ms or 1)
-        add(f"{step.exposed_ms:.3g} ms", f"exposed communication a step, mean over ranks: {share:.0%} of the step")
+        add(f"{step.exposed_ms:.3g} ms", "exposed communication a step, mean over ranks")
         add(f"{account.idle:.0%}", "of the step without an operation")
-    if peaks := measures.memory(report.measures):
+    if peaks := measures.comparable(measures.memory(report.measures)):
         fullest = max(peaks, key=lambda rank: peaks[rank].peak_bytes)
         peak_bytes, over_time = peaks[fullest].peak_bytes, peaks[fullest].over_time
         capacity = over_time.capacity_bytes if over_time is not None else run.device_memory_bytes

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from diagnostics.analysis.memory.over_time import MemoryStack, largest
+from diagnostics.analysis.memory.over_time import PROCESS, MemoryStack, largest
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import bytes_text, counted, joined
 from diagnostics.evidence.readers.timeline import thinned
@@ -168,6 +168,12 @@ def memory(measures: Mapping[str, Any], culprits: Sequence[int] = ()) -> dict[in
     stacked = [rank for rank, record in records.items() if isinstance(record, dict) and "over_time" in record]
     drawn = _ranks(records, RankMemory, [*culprits, *(int(rank) for rank in stacked if str(rank).isdecimal())])
     return {rank: record for rank, record in drawn.items() if record.peak_bytes > 0}
+
+
+def comparable(ranks: Mapping[int, RankMemory]) -> dict[int, RankMemory]:
+    """Return the ranks whose tensors were measured, if any were: what a whole process holds is another quantity."""
+    tensors = {rank: one for rank, one in ranks.items() if one.over_time is None or one.over_time.of != PROCESS}
+    return tensors or dict(ranks)
 
 
 def drawn_as(measures: Mapping[str, Any]) -> dict[str, str]:

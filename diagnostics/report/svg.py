@@ -10,8 +10,8 @@ from diagnostics.report.markup import Markup, el, join
 
 _BAR = 17
 """Height of a bar in pixels."""
-_THIN = 6
-"""Height of a thin stretch with its distance from what is below it."""
+_THIN = 7
+"""Height of a thin stretch with its distance from what is below it, which has the height of a bar."""
 _TOP, _BOTTOM = 18.0, 28.0
 """Room above the highest and below the lowest value of a plot, in pixels."""
 _SIDE = 1.0
@@ -75,13 +75,13 @@ def tracks(chart: Tracks) -> Markup:
         parts = []
         for stretch in stretches:
             start, stop = (100 * min(max(at / chart.width, 0.0), 1.0) for at in (stretch.start, stretch.end))
-            y, height = (0, _THIN - 2) if stretch.thin else (above, _BAR - above)
+            y, height = (0, _THIN - 2) if stretch.thin else (above, _BAR)
             across = {"x": _percent(start), "width": _percent(stop - start)}
             hint = el("title", stretch.hint)
             parts.append(el("rect", hint, y=y, height=height, class_=stretch.colour, **across))
         # Places are percentages of this inner drawing: the script of the page zooms by making it wider.
         inner = el("svg", *parts, class_="scale")
-        rows.append(_row(name, [inner], end))
+        rows.append(_row(name, [inner], end, _BAR + above))
     keys = legend(chart.legend.names, chart.legend.colours) if chart.legend is not None else None
     if not chart.unit:
         return el("figure", keys, *rows, class_="bars tracks", aria_label=chart.label)
@@ -94,8 +94,8 @@ def tracks(chart: Tracks) -> Markup:
     return el("figure", keys, tools, *rows, axis, class_="bars tracks zoom", aria_label=chart.label, **zooms)
 
 
-def _row(name: str, parts: Sequence[Markup], end: str) -> Markup:
-    drawing = el("svg", *parts, class_="bar", height=_BAR, aria_hidden="true")
+def _row(name: str, parts: Sequence[Markup], end: str, height: int = _BAR) -> Markup:
+    drawing = el("svg", *parts, class_="bar", height=height, aria_hidden="true")
     return el("div", el("span", name), drawing, el("span", end), class_="row")
 
 

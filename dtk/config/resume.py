@@ -63,17 +63,13 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
             what = f"the run {paths.root.name} is still running (process {pid})"
             raise DtkError(what, fix="wait for it, or stop it first")
     new = [override for override in composed.overrides if not override.lstrip("+~").startswith("resume=")]
-    for override in new:
-        key = override.lstrip("+~").split("=")[0]
-        if any(key == fixed or key.startswith(fixed + ".") for fixed in FIXED):
-            why = "it would be another experiment"
-            raise DtkError(f"{key} cannot change in a resumed run", why, "start a new run for it")
-        if key == "train.steps":
-            stored.plain["train"]["epochs"] = None
+    if any(override.lstrip("+~").split("=")[0] == "train.steps" for override in new):
+        stored.plain["train"]["epochs"] = None
     stored.plain["resume"] = str(paths.root)
     # What the user's own configuration says too, as that of a sweep's trial, is not the folder's choice.
     own = [key for key in WRITTEN if at_key(composed.plain, key) == at_key(stored.plain, key)]
     again = _as_data(stored, new, config_dir, option, own)
+    _refuse_other_experiment(stored.plain, again.plain, new)
     before, now = stored.plain["optimizer"]["name"], again.config.optimizer.name
     if before != now:
         why = f"its checkpoints hold the state of {before}"
@@ -82,6 +78,17 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
     if again.config.train.epochs is None:  # Else the samples have to be counted first.
         check_continuable(paths, again.config.train.steps)
     return Resumed(again, paths, next_attempt(paths))
+
+
+def _refuse_other_experiment(before: dict[str, Any], now: dict[str, Any], new: list[str]) -> None:
+    """Refuse an override that changes what is fixed; one that only repeats what the run has is none."""
+    typed = [override.lstrip("+~").split("=")[0] for override in new]
+    for fixed in FIXED:
+        if changed := [
+            key for key in typed if f"{key}.".startswith(f"{fixed}.") and at_key(before, key) != at_key(now, key)
+        ]:
+            why = "it would be another experiment"
+            raise DtkError(f"{max(changed, key=len)} cannot change in a resumed run", why, "start a new run for it")
 
 
 def rerun(run: Path, new: list[str], config_dir: Path | None, *, trust: bool = False) -> Resumed:

@@ -80,10 +80,15 @@ def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
     plain, origins = copy.deepcopy(stored.plain), copy.deepcopy(stored.origins)
     options = groups(search_path(config_dir))
     parsed = [(text, parse(text)) for text in new]
-    choices = [text for text, override in parsed if override.key_or_group in options]
+    chosen_groups = {override.key_or_group for _, override in parsed if override.key_or_group in options}
+    # With the keys of the same sections: of some options (model=custom) a key is required.
+    sections_of_choices = {*chosen_groups, "allow_targets"}
+    choices = [
+        text for text, override in parsed if override.key_or_group.lstrip("+").split(".")[0] in sections_of_choices
+    ]
     if any(override.key_or_group == "experiment" for _, override in parsed):
         raise DtkError("experiment cannot be given for a stored run", fix="override single keys instead")
-    chosen = compose(choices, config_dir, traced=True) if choices else None
+    chosen = compose(choices, config_dir, traced=True) if chosen_groups else None
     for text, override in parsed:
         key = override.key_or_group.lstrip("+")
         if override.is_delete() or override.is_sweep_override():

@@ -35,6 +35,9 @@ def decide(job: JobMemory) -> Finding:
     tight = job.out_of_memory or (capacity is not None and peak.total_bytes >= TIGHT * capacity.size_bytes)
     if not tight or few:
         return _TEXTS.ruled_out("few" if few else "fits", measured=measured)
+    requests = [record.requested_bytes or 0 for record in job.ran_out]
+    if min(requests, default=0) > peak.total_bytes:  # Room for it does not come from what was held.
+        return _TEXTS.ruled_out("one_request", measured=measured, requested=Bytes(min(requests)), peak=figures["peak"])
     micro = run.get("train.micro_batch_size") if run is not None else None
     has_logits, half_batch = logits > MANY_LOGITS * work, micro // 2 if isinstance(micro, int) else 0
     checkpoints = run.get("train.activation_checkpoint_every") if run is not None else None

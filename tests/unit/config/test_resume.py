@@ -131,6 +131,16 @@ def test_the_kind_of_optimizer_stays(run: RunPaths) -> None:
     assert (again.optimizer.name, again.optimizer.lr) == ("adamw", 0.5)
 
 
+def test_what_only_repeats_the_run_is_no_change(run: RunPaths) -> None:
+    assert resumed(run, "model=gpt2_tiny", "seed=1234", "train.steps=12").composed.config.train.steps == 12
+    assert refusal(run, "model=gpt2_tiny", "model.layers=3").startswith("model.layers cannot change")
+
+
+def test_a_choice_is_composed_with_the_keys_that_it_requires(run: RunPaths) -> None:
+    own = ("model=custom", "model._target_=torch.nn.Linear", "allow_targets=[torch.*]")
+    assert refusal(run, *own).startswith("model._target_ cannot change")
+
+
 def test_only_what_a_resumed_run_may_change_is_advised(run: RunPaths) -> None:
     composed = resumed(run).composed
 

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from diagnostics.analysis.memory.over_time import PROCESS
 from diagnostics.report import document as doc
 from diagnostics.report import drawings
+from diagnostics.report.figures import figures
 from diagnostics.report.model import Report
 from tests.unit.diagnostics.report.samples import finding, full, report, stacked
 
@@ -148,6 +150,19 @@ def plots(made: Report) -> list[doc.Plot]:
         found += [block] if isinstance(block, doc.Plot) else []
         todo += getattr(block, "blocks", ())
     return found
+
+
+def test_what_a_whole_process_holds_is_not_compared_with_tensors() -> None:
+    """A rank that left no trace has its resident set only."""
+    made = stacked()
+    first = next(iter(made["memory"]["ranks"].values()))
+    whole = {"peak_bytes": 1 << 40, "curve": [[0, 1], [1, 1 << 40]]}
+    whole["over_time"] = {**first["over_time"], "of": PROCESS}
+    made["memory"]["ranks"]["9"] = whole
+    (compared,) = [plot for plot in plots(report(measures=made)) if plot.label == "Memory over time"]
+    assert all(not curve.name.startswith("rank 9") for curve in compared.curves)
+    cards = figures(report(measures=made))
+    assert cards is not None and "rank 9" not in doc.plain(cards.cards[-1].lines[0])
 
 
 def test_memory_over_time_marks_steps_peak_capacity_and_what_failed() -> None:

@@ -113,7 +113,11 @@ def test_the_page_of_a_large_job_stays_small() -> None:
 def test_memory_over_time_is_drawn_for_each_rank_the_highest_first():
     page = parse(render(report(finding("memory.activations"), measures=stacked())))
     text = "".join(page.text)
-    assert text.index("rank 2: peak 6.38 GiB") < text.index("rank 1: peak 6.12 GiB") < text.index("rank 0: peak 5.88")
+    assert (
+        text.index("rank 2: peak of tensors 6.38 GiB")
+        < text.index("rank 1: peak of tensors 6.12 GiB")
+        < text.index("rank 0: peak of tensors 5.88")
+    )
     for told in (
         "Peak of tensors: 6.38 GiB at 1.9 s, in step 7, /home/me/project/train.py, at /home/me/project/train.py:88 in",
         "activations (82%), parameters (16%), not attributed (2%)",

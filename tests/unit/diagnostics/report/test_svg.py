@@ -161,4 +161,4 @@ def test_tracks_share_one_scale_and_thin_stretches_stand_above() -> None:
     parts = (Stretch(0, 5, "k0", "forward", thin=True), Stretch(5, 30, "k5", "<all_reduce>"))
     drawn = svg.tracks(Tracks("t", (("rank 0", parts, "10 ms"), ("rank 1", (), "")), 20))
     assert numbers(drawn, "x") == [0, 25] and numbers(drawn, "width") == [25, 75], "cut at the end of the scale"
-    assert numbers(drawn, "y") == [0, 6] and "&lt;all_reduce&gt;" in drawn and drawn.count('class="row"') == 2
+    assert numbers(drawn, "y") == [0, 7] and "&lt;all_reduce&gt;" in drawn and drawn.count('class="row"') == 2
