@@ -1,4 +1,4 @@
-"""Each kind of model parallelism wraps a model along one mesh dimension and declares what its ranks send each other."""
+"""Model parallelism: each kind distributes a model along one mesh dimension and declares what its ranks communicate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def inside(
     config: Config, mesh: Mesh, accumulation_steps: int, partial: Sequence[Shape], blocks: range | None = None
 ) -> list[Collective]:
-    """Return what forward and backward of a model communicate themselves in a step; arguments as of `tp.declare`."""
+    """Return the collectives that a model's forward and backward issue in a step; arguments as in `tp.declare`."""
     return [
         *tp.declare(config, mesh, accumulation_steps, partial, blocks),
         *cp.declare(config, mesh, accumulation_steps, blocks),

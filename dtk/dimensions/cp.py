@@ -1,5 +1,5 @@
 """Context parallel: each sequence is split over the ranks of `cp`, which communicate in attention only. `ulysses`
-(Jacobs et al. 2023) exchanges tokens for heads and back; `ring` passes keys and values around
+(Jacobs et al. 2023) exchanges tokens for heads and back; `ring` exchanges keys and values in a ring
 (`dtk.parallel.ring_attention`).
 """
 
@@ -30,11 +30,11 @@ class Part:
     method: Method
 
     def own(self, batch: Batch) -> Batch:
-        """Return the rank's part of a batch of whole sequences."""
+        """Return this rank's part of a batch of whole sequences."""
         return replace(batch, inputs=self._cut(batch.inputs, 1), targets=self._cut(batch.targets, 1))
 
     def positions(self, batch: Batch) -> Tensor:
-        """Return where the tokens of that part stand, int64 [part]."""
+        """Return the positions of those tokens in their sequences, int64 [part]."""
         import torch
 
         return self._cut(torch.arange(batch.inputs.shape[1]), 0)
@@ -50,7 +50,7 @@ class Part:
 
 
 def spread_attention(model: nn.Module, part: Part) -> None:
-    """Let the attention of a model, and its balance of experts, reach the tokens of all ranks."""
+    """Make the attention of a model, and the load balancing of its experts, communicate over all `cp` ranks."""
     from dtk.models.layers import SelfAttention
     from dtk.models.moe import MixtureMLP
 
@@ -83,10 +83,10 @@ def declare(config: Config, mesh: Mesh, accumulation_steps: int, blocks: range |
     """Return what the ranks of a `cp` group send each other in a step.
 
     Args:
-        config: its model has blocks and its batch is settled.
-        mesh: of the job.
+        config: with a model of blocks and a resolved batch.
+        mesh: mesh of the job.
         accumulation_steps: micro-batches per optimizer step.
-        blocks: of a pipeline stage; None = the whole model.
+        blocks: blocks of a pipeline stage; None = the whole model.
     """
     if mesh.cp == 1:
         return []
@@ -100,7 +100,7 @@ def declare(config: Config, mesh: Mesh, accumulation_steps: int, blocks: range |
     if config.parallel.context == "ulysses":
         calls = forwards + backwards
         return [Collective("all_to_all", "cp", 3 * calls, calls * (2 * queries + both) * item)]
-    # In backward their gradients, in float32, follow them and go one hop further.
+    # In backward their float32 gradients follow them and go one hop further.
     hops = mesh.cp - 1
     count = (forwards + backwards) * hops + backwards * mesh.cp
     size = ((forwards + backwards) * hops * item + backwards * mesh.cp * ITEM_BYTES["float32"]) * both

@@ -1,5 +1,5 @@
 """Expert parallel: the experts of each block are split over the ranks of `ep`, which train on different samples and
-send each other tokens by all_to_all (Lepikhin et al. 2020, GShard). The strategy keeps all other parameters as usual.
+send each other tokens by all_to_all (Lepikhin et al. 2020, GShard). The strategy handles all other parameters as usual.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def cut_model(model: nn.Module, strategy: Strategy) -> None:
-    """Cut the experts of a model on the meta device: parameters become DTensors over `ep`."""
+    """Split the experts of a model on the meta device: parameters become DTensors over `ep`."""
     from torch.distributed.tensor import Shard, distribute_tensor
     from torch.nn import Parameter
 
@@ -34,17 +34,17 @@ def cut_model(model: nn.Module, strategy: Strategy) -> None:
 
 
 def declare(config: Config, mesh: Mesh, accumulation_steps: int, blocks: range | None = None) -> list[Collective]:
-    """Return what the ranks of an `ep` group send each other in a step, and those that divide sequences of tokens.
+    """Return what the ranks of an `ep` group send each other in a step, including the collectives of load balancing.
 
-    An all_to_all counts the rows of the rank's own tokens, on their way out or back, itself as receiver included. How
-    many rows come from others depends on routing, unless a capacity fixes it; over all ranks the sums are the same.
-    The balance of experts is one of whole sequences: their shares are added up over cp, and over tp.
+    An all_to_all counts the rows of the rank's own tokens, sent or returned, including those it sends to itself. How
+    many rows it receives depends on routing, unless a capacity fixes it; summed over all ranks both are the same.
+    Experts are balanced over whole sequences: the loads are summed over cp, and over tp.
 
     Args:
-        config: its batch is settled.
-        mesh: of the job.
+        config: with a resolved batch.
+        mesh: mesh of the job.
         accumulation_steps: micro-batches per optimizer step.
-        blocks: of a pipeline stage; None = the whole model.
+        blocks: blocks of a pipeline stage; None = the whole model.
     """
     model, every = config.model, config.train.activation_checkpoint_every
     if model.architecture != "moe":
@@ -61,7 +61,7 @@ def declare(config: Config, mesh: Mesh, accumulation_steps: int, blocks: range |
     rows = tokens * model.experts_per_token
     if model.capacity_factor is not None:
         rows = model.experts * ceil(model.capacity_factor * rows / model.experts)
-    # There and back, and both ways again in backward.
+    # Dispatch and combine, each again in backward.
     ways = accumulation_steps * (4 * len(blocks) + 2 * recomputed)
     size = ways * rows * model.width * ITEM_BYTES[config.precision.compute_dtype]
     if model.capacity_factor is not None:

@@ -1,6 +1,6 @@
-"""Pipeline parallel: the model is split by blocks into stages, which keep the global names of their parameters: names
-select initial values and checkpoint entries. `before` and `after` of a model list its modules that run before and after
-the blocks; a module in both (tied weights) is held by the first and the last stage.
+"""Pipeline parallel: the model is split by blocks into stages. Stages keep the global names of their parameters, since
+names select initial values and checkpoint entries. `before` and `after` of a model list its modules that run before and
+after the blocks; a module in both (tied weights) is held by the first and the last stage.
 """
 
 from collections import deque
@@ -20,9 +20,9 @@ from dtk.strategies.declared import Collective
 
 
 def cut(model: Any, stage: int, cuts: Sequence[range]) -> nn.Module:
-    """Remove from a model, in place, what other stages hold; its forward then takes and returns the residual stream."""
+    """Remove the modules of other stages in place; the forward then accepts and returns the residual stream."""
     for i in {*range(len(model.blocks))} - {*cuts[stage]}:
-        del model.blocks._modules[str(i)]  # ModuleList's own deletion would number the others anew.
+        del model.blocks._modules[str(i)]  # Deleting from the ModuleList would renumber the remaining blocks.
     used = {*(model.before if stage == 0 else ()), *(model.after if stage == len(cuts) - 1 else ())}
     for name in {*model.before, *model.after} - used:
         setattr(model, name, None)
@@ -30,7 +30,7 @@ def cut(model: Any, stage: int, cuts: Sequence[range]) -> nn.Module:
 
 
 def joined(stages: Sequence[nn.Module]) -> nn.Module:
-    """Return one module with all modules of a rank's stages under their global names; it is not called."""
+    """Return one module with all modules of a rank's stages under their global names; its forward is never called."""
     if len(stages) == 1:
         return stages[0]
     whole, blocks = nn.Module(), nn.ModuleList()
@@ -47,14 +47,14 @@ def joined(stages: Sequence[nn.Module]) -> nn.Module:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Parameters that the first and the last stage both hold, each with the gradient of its own use."""
+    """Parameters that both the first and the last stage hold, each with the gradient of its use in that stage."""
 
     parameters: tuple[nn.Parameter, ...]
     ends: Axis
-    """Those two ranks."""
+    """The first and the last rank of the pipeline."""
 
     def sum_gradients(self) -> None:
-        """Give both the sum; called once a step, when gradients are reduced over the data-parallel ranks."""
+        """Sum the gradients of both ends; called once per step, when gradients are reduced over data-parallel ranks."""
         for parameter in self.parameters:
             if parameter.grad is not None:
                 all_reduce_(local(parameter.grad), self.ends)
@@ -66,13 +66,13 @@ class Shared:
 
 
 def shared_parameters(model: nn.Module, axis: Axis, ranks: list[int], names: Iterable[str]) -> Shared | None:
-    """Return the parameters that this rank shares, which count on the first stage; None = this rank has none.
+    """Return the parameters that this rank shares, which count on the first stage; None if it shares none.
 
     Args:
         model: wrapped, with this rank's parameters.
-        axis: of the pipeline.
-        ranks: of the pipeline, in order.
-        names: of the modules that both ends hold.
+        axis: mesh axis of the pipeline.
+        ranks: ranks of the pipeline, in order.
+        names: modules that both ends hold.
     """
     names = tuple(names)
     if not names or axis.rank not in (0, axis.size - 1):
@@ -88,35 +88,35 @@ def shared_parameters(model: nn.Module, axis: Axis, ranks: list[int], names: Ite
 
 @dataclass(slots=True)
 class Messages:
-    """What travels between the stages: point to point, sent without waiting, received where it is needed."""
+    """Point-to-point messages between stages: sends are asynchronous, receives complete where the data is needed."""
 
     axis: Axis
     sent: deque[tuple[Tensor, dist.Work]] = field(default_factory=deque)
-    """Tensors that must outlive their send."""
+    """Tensors that must stay alive until their send completes."""
 
     def send(self, tensor: Tensor, stage: int) -> None:
-        """Send to the rank of a stage."""
+        """Send a tensor to the rank of a stage, asynchronously."""
         while len(self.sent) >= OUTSTANDING:
             self.sent.popleft()[1].wait()
         with communication("send", tensor.nbytes, self.axis.name):
             self.sent.append((tensor, self._issue(dist.isend, tensor, stage)))
 
     def expect(self, buffer: Tensor, stage: int) -> dist.Work:
-        """Begin to receive from the rank of a stage; `wait` ends it."""
+        """Post a receive from the rank of a stage; `wait` completes it."""
         return self._issue(dist.irecv, buffer, stage)
 
     def wait(self, buffer: Tensor, work: dist.Work) -> None:
-        """Wait until the buffer is filled."""
+        """Wait until the buffer is received."""
         with communication("recv", buffer.nbytes, self.axis.name):
             work.wait()
 
     def flush(self) -> None:
-        """Wait until everything is sent."""
+        """Wait until all sends are complete."""
         while self.sent:
             self.sent.popleft()[1].wait()
 
     def _issue(self, op: object, tensor: Tensor, stage: int) -> dist.Work:
-        # As a batch of one: on NCCL it then runs on the group's communicator, in the order that all ranks agreed on.
+        # A batch of one: NCCL then uses the group's communicator, in the order that all ranks agreed on.
         each = dist.P2POp(op, tensor, group=self.axis.group, group_peer=stage % self.axis.size)  # type: ignore[arg-type]
         return dist.batch_isend_irecv([each])[0]
 

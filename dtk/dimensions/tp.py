@@ -28,14 +28,14 @@ CUT_ALONG: Mapping[Role, Mapping[str, int]] = {
     "whole": {},
     "expert": {},
 }
-"""Role -> parameter -> dimension along which it is cut; every rank has the others whole."""
+"""Role -> parameter -> dimension that is sharded; all other parameters are replicated."""
 
 
 def cut_model(config: Config, model: nn.Module, strategy: Strategy) -> None:
-    """Cut a model on the meta device: parameters become DTensors over `tp`, layers compute on the local parts.
+    """Shard a model on the meta device: parameters become DTensors over `tp`, layers compute on the local shards.
 
     Raises:
-        DtkError: a layer with parameters does not say how it may be cut.
+        DtkError: a layer with parameters does not declare how it can be sharded.
     """
     from torch import nn as layers
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -54,7 +54,7 @@ def cut_model(config: Config, model: nn.Module, strategy: Strategy) -> None:
             why = f"{type(module).__name__} does not say how it may be cut"
             raise DtkError(what, why, "build the model from dtk.models.layers, or use parallel.tp=1")
         if role == "expert" and strategy.mesh.ep > 1:
-            continue  # Divided, and summed, over `ep` and all ranks that have the same ones.
+            continue  # Sharded over `ep`; their gradients are summed over `ep` and over all ranks with the same shard.
         for name, parameter in own.items():
             dimension = CUT_ALONG[role or "whole"].get(name)
             placement = Replicate() if dimension is None else Shard(dimension)
@@ -63,7 +63,7 @@ def cut_model(config: Config, model: nn.Module, strategy: Strategy) -> None:
             if dimension is None and role != "whole":
                 partial.append(f"{path}.{name}")
     if cut.sequence:
-        # Each rank's gradient of these comes from its part of the sequence.
+        # Each rank computes their gradients from its part of the sequence only.
         strategy.partial_over.setdefault("tp", []).extend(partial)
 
 
@@ -73,11 +73,11 @@ def declare(
     """Return what the ranks of a `tp` group send each other in a step.
 
     Args:
-        config: its model has blocks and its batch is settled.
-        mesh: of the job.
+        config: with a model of blocks and a resolved batch.
+        mesh: mesh of the job.
         accumulation_steps: micro-batches per optimizer step.
-        partial: shapes on this rank of the parameters whose gradients are partial.
-        blocks: of a pipeline stage; None = the whole model.
+        partial: local shapes of the parameters whose gradients are partial sums.
+        blocks: blocks of a pipeline stage; None = the whole model.
     """
     if mesh.tp == 1:
         return []
@@ -85,11 +85,11 @@ def declare(
     tokens = config.train.micro_batch_size * config.data.sequence_length // mesh.cp
     item = ITEM_BYTES[config.precision.compute_dtype]
     classifies = model.architecture == "encoder"
-    # Left after attention and feed-forward of each block and after the embedding, entered before them and before the
-    # output projection; on the way back what was entered is left.
+    # Activations leave the parallel region after attention and feed-forward of each block and after the embedding, and
+    # enter it before them and before the output projection; backward reverses each.
     blocks = range(model.layers) if blocks is None else blocks
     answers = blocks.stop == model.layers
-    # Of a mixture of experts only those are cut that every token passes through.
+    # In a mixture of experts only the layers that every token passes through are sharded.
     dense, shared = getattr(model, "dense_layers", model.layers), getattr(model, "shared_experts", 0)
     uncut = 0 if shared else sum(i >= dense for i in blocks)
     left, entered = 2 * len(blocks) - uncut, 2 * len(blocks) - uncut + (answers and not classifies)
@@ -98,7 +98,7 @@ def declare(
     embedded = ITEM_BYTES["float32"] if getattr(config.strategy.on(mesh), "autocasts", False) else item
     every = config.train.activation_checkpoint_every
     again = [i for i in blocks if every and i % every == 0]
-    # Recomputing a block ends before its last sum, unless dropout after it, or the balance of experts, keeps something.
+    # Recomputing a block stops before its last reduction, unless dropout after it or load balancing saves something.
     left_again = sum(2 if getattr(model, "dropout", 0.0) or (shared and i >= dense) else 1 for i in again)
     entered_again = sum(1 if i >= dense and not shared else 2 for i in again)
     sums = left + entered + left_again
@@ -110,7 +110,7 @@ def declare(
     else:
         calls = [("all_reduce", sums, size * item), ("all_reduce", embeds, size * embedded)]
     if answers and not classifies:
-        # In parallel: the largest logit, then the sum of exponentials beside the target's logit.
+        # Parallel cross-entropy reduces the largest logit, then the sum of exponentials and the target's logit.
         gathered = [("all_gather", 1, tokens * model.vocab_size * item)]
         calls += [("all_reduce", 1, 4 * tokens), ("all_reduce", 1, 8 * tokens)] if parallel.loss_parallel else gathered
     totals = [(op, accumulation_steps * count, accumulation_steps * count * size) for op, count, size in calls]

@@ -1,4 +1,4 @@
-"""The base of tasks, dtk's and a user's: how a model is called with a batch, its loss and its metrics."""
+"""The base class of tasks, built-in and custom: how a model is called with a batch, its loss and its metrics."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -16,27 +16,27 @@ Sums = Mapping[str, tuple[Tensor | float, Tensor | float]]
 
 
 class Task(ABC):
-    """Derive from it and name your class by `task._target_`; every method runs on one rank, for one micro-batch.
+    """Base class of tasks; name a derived class in `task._target_`. Every method runs on one rank, for one micro-batch.
 
-    dtk adds up what the methods return over micro-batches and ranks, and divides once at the end. Therefore losses and
-    metrics are exact, and equal for every strategy, number of ranks and micro-batch size. No method may communicate.
+    dtk sums what the methods return over micro-batches and ranks, and divides once at the end. Losses and metrics are
+    therefore exact, and equal for every strategy, number of ranks and micro-batch size. No method may communicate.
     """
 
     metric_names: ClassVar[tuple[str, ...]] = ()
-    """What `metrics` returns, in this order: recorded as `validation_<name>`."""
+    """Names of what `metrics` returns, in this order; recorded as `validation_<name>`."""
 
     def forward(self, model: Callable[..., Any], inputs: Any) -> Any:
-        """Call the model: with keywords where the inputs are a mapping.
+        """Call the model, with keyword arguments if the inputs are a mapping.
 
         Args:
-            model: as the strategy wrapped it.
+            model: the model as the strategy wrapped it.
             inputs: first part of a batch: any tree of tensors, [micro_batch_size, ...] each, on the rank's device.
         """
         return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
 
     @abstractmethod
     def loss_sum(self, output: Any, targets: Any) -> Tensor:
-        """Return the loss, summed over all targets that count: a float32 scalar.
+        """Return the loss summed over all valid targets, a float32 scalar.
 
         Args:
             output: what `forward` returned.
@@ -44,31 +44,31 @@ class Task(ABC):
         """
 
     def count(self, targets: Any) -> int:
-        """Return how many targets count: what the sums of losses are divided by. As it is, the number of samples.
+        """Return the number of valid targets, by which summed losses are divided; by default the number of samples.
 
         Args:
-            targets: of a batch, still on the CPU.
+            targets: targets of a batch, still on the CPU.
         """
         return len(leaves(targets)[0])
 
     def collected(self) -> dict[str, Any]:
-        """Return name -> a metric that is no quotient of sums: an object of torchmetrics, or of its interface.
+        """Return the metrics that are not a quotient of sums, by name: objects with the interface of torchmetrics.
 
-        It is asked for at each evaluation: `update(*collect(...))` for each micro-batch, then `compute()`, which
-        gathers its state over the ranks. Recorded as `validation_<name>`, so it must give one number.
+        Called at each evaluation; then dtk calls `update(*collect(...))` for each micro-batch and `compute()`, which
+        gathers the state over ranks and must return one number. Recorded as `validation_<name>`.
         """
         return {}
 
     def collect(self, output: Any, targets: Any) -> tuple[Any, ...]:
-        """Return what the metrics of `collected` are updated with."""
+        """Return the arguments of `update` for the metrics of `collected`."""
         return output, targets
 
     def metrics(self, output: Any, targets: Any) -> Sums:
-        """Return name -> (sum, count) for every name of `metric_names`; the metric is the one divided by the other.
+        """Return name -> (sum, count) for every name of `metric_names`; the metric is their quotient.
 
         Args:
-            output: of the model, without gradients.
-            targets: of the batch.
+            output: output of the model, without gradients.
+            targets: targets of the batch.
         """
         return {}
 
@@ -77,7 +77,7 @@ def leaves(tree: Any) -> list[Tensor]:
     """Return the tensors of a tree.
 
     Raises:
-        DtkError: there is none.
+        DtkError: the tree has no tensor.
     """
     tensors = [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
     if not tensors:
@@ -90,7 +90,7 @@ def loss_of(task: Task, output: Any, targets: Any) -> Tensor:
     """Return the summed loss of a micro-batch.
 
     Raises:
-        DtkError: it is not a scalar tensor.
+        DtkError: the loss is not a scalar tensor.
     """
     loss = task.loss_sum(output, targets)
     if not isinstance(loss, Tensor) or loss.dim():
@@ -103,19 +103,19 @@ def loss_of(task: Task, output: Any, targets: Any) -> Tensor:
 def add_figures(
     sums: Tensor, task: Task, output: Any, batch: Batch, count: int, collected: Mapping[str, Any] | None = None
 ) -> None:
-    """Add the figures of a micro-batch to those of others.
+    """Add the loss and metrics of a micro-batch to `sums`.
 
     Args:
         sums: [summed loss, targets, and the sum and the count of each metric], float64 on the rank's device.
-        task: what knows them.
-        output: of the model.
-        batch: on the rank's device. One that is not counted is looked at all the same: where logits are divided over
-            ranks that takes collectives.
-        count: of the targets that count.
-        collected: metrics that keep a state of their own.
+        task: computes them.
+        output: output of the model.
+        batch: batch on the rank's device. It is evaluated even if it is not counted: with logits sharded over ranks the
+            loss issues collectives.
+        count: number of valid targets; 0 = the batch is not counted.
+        collected: metrics that keep their own state.
 
     Raises:
-        DtkError: the metrics are not those that the task names.
+        DtkError: the metrics are not those in `metric_names`.
     """
     metrics, names = task.metrics(output, batch.targets), task.metric_names
     if tuple(metrics) != names:

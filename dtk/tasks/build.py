@@ -1,4 +1,4 @@
-"""`build_task`: builds a task from the `task` section of the configuration and the data."""
+"""Construction of a task from the `task` section of the configuration and the data."""
 
 from dtk.config.instantiate import instantiate
 from dtk.config.schema import Config
@@ -12,12 +12,12 @@ def build_task(config: Config, vocabulary: Vocabulary | None = None) -> Task:
     """Build the task of this configuration.
 
     Args:
-        config: resolved configuration; `task.name=auto` goes by the data.
-        vocabulary: how the logits' last dimension is divided over ranks; None = it is not.
+        config: resolved configuration; with `task.name=auto` the data decides.
+        vocabulary: how the logits' last dimension is sharded over ranks; None if it is not.
 
     Raises:
-        DtkError: a `_target_` that is not allowed, not found, no Task, or not called with its arguments; or one that
-            does not know that the logits are divided over ranks.
+        DtkError: the `_target_` is not allowed, not found, not a Task or does not accept its arguments, or it cannot
+            handle logits that are sharded over ranks.
     """
     task = config.task
     if task._target_ is not None:

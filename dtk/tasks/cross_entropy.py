@@ -15,14 +15,14 @@ from dtk.tasks.base import Sums, Task
 
 
 def logits_of(output: Any) -> Tensor:
-    """Return the logits in what a model's forward returned.
+    """Return the logits from the output of a model's forward.
 
     Args:
         output: the logits themselves, an object with `logits` (the outputs of transformers' models), a mapping with
-            that key, or a tuple that begins with them.
+            that key, or a tuple whose first element they are.
 
     Raises:
-        DtkError: there is no tensor where logits are looked for.
+        DtkError: the output has no tensor of logits.
     """
     logits = output
     if isinstance(output, Mapping):
@@ -44,35 +44,35 @@ def logits_of(output: Any) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """How the vocabulary of the logits is divided over ranks."""
+    """How the vocabulary dimension of the logits is sharded over ranks."""
 
     axis: Axis
     parallel: bool
-    """Whether the loss is computed on each rank's part, and not on gathered logits."""
+    """Whether the loss is computed on each rank's shard instead of gathered logits."""
 
 
 def auxiliary_loss(output: Any) -> Tensor | None:
-    """Return what the model wants added to the summed cross-entropy in backward (`dtk.models.moe.Answer`), if any."""
+    """Return the loss that a model adds to the summed cross-entropy (`dtk.models.moe.Answer`), or None."""
     return getattr(output, "auxiliary", None)
 
 
 @dataclass(frozen=True, slots=True)
 class LanguageModeling(Task):
-    """The next token of each: logits [batch, sequence, vocab], targets int64 [batch, sequence]."""
+    """Next-token prediction: logits [batch, sequence, vocab], targets int64 [batch, sequence]."""
 
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
     vocabulary: Vocabulary | None = None
-    """How the logits' last dimension is divided; None = the rank has all of it."""
+    """How the logits' last dimension is sharded; None if the rank has all of it."""
 
     def loss_sum(self, output: Any, targets: Tensor) -> Tensor:
         """Return the summed cross-entropy in float32, a scalar.
 
         Args:
-            output: of the model: logits with one dimension more than the targets, or what `logits_of` takes them from.
+            output: logits with one dimension more than the targets, or an output from which `logits_of` extracts them.
             targets: int64; IGNORE does not count.
 
         Raises:
-            DtkError: the output has no logits, or logits of another shape than the targets.
+            DtkError: the output has no logits, or their shape does not match the targets.
         """
         logits, vocabulary = logits_of(output), self.vocabulary
         if logits.shape[:-1] != targets.shape:
@@ -87,11 +87,11 @@ class LanguageModeling(Task):
         return F.cross_entropy(flat, targets.reshape(-1), ignore_index=IGNORE, reduction="sum")
 
     def count(self, targets: Tensor) -> int:
-        """Return how many are not IGNORE."""
+        """Return the number of targets that are not IGNORE."""
         return int((targets != IGNORE).sum())
 
     def metrics(self, output: Any, targets: Tensor) -> Sums:
-        """Return the share of targets that are the most likely class."""
+        """Return the accuracy: the share of targets that are the most likely class."""
         logits, valid = logits_of(output), targets != IGNORE
         largest, predicted = logits.max(-1)
         if self.vocabulary is not None:
@@ -104,11 +104,11 @@ class LanguageModeling(Task):
 
 
 class Classification(LanguageModeling):
-    """One class per sample: logits [batch, classes], targets int64 [batch]."""
+    """Classification: one class per sample; logits [batch, classes], targets int64 [batch]."""
 
 
 class ImageClassification(Classification):
-    """One class per image, with the share of images whose class is among the five most likely."""
+    """Image classification, with top-5 accuracy."""
 
     metric_names = ("accuracy", "top5_accuracy")
 

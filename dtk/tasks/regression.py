@@ -1,4 +1,4 @@
-"""Regression: the squared error of numbers."""
+"""Regression with squared error."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from dtk.tasks.cross_entropy import logits_of
 
 
 class Regression(Task):
-    """Half the squared error of each target; a target that is NaN is missing and does not count."""
+    """Half the squared error of each target; NaN marks a missing target, which is not counted."""
 
     metric_names = ("mean_absolute_error",)
 
@@ -19,16 +19,16 @@ class Regression(Task):
         """Return half the summed squared error.
 
         Args:
-            output: [batch, ...] of the model, or what `logits_of` takes it from; a last dimension of 1 may be extra.
+            output: [batch, ...], or an output from which `logits_of` extracts it; a trailing dimension of 1 is allowed.
             targets: float [batch, ...].
 
         Raises:
-            DtkError: the output is of another shape.
+            DtkError: the shape of the output does not match.
         """
         return 0.5 * _errors(output, targets).square().sum()
 
     def count(self, targets: Tensor) -> int:
-        """Return how many targets are numbers."""
+        """Return the number of targets that are not NaN."""
         return int((~targets.isnan()).sum())
 
     def metrics(self, output: Any, targets: Tensor) -> Sums:

@@ -1,4 +1,4 @@
-"""Builds a loop that is ready to run from the configuration: every part once, in order, on this rank."""
+"""Assembly of a loop that is ready to run from the configuration: builds every part once, in order, on this rank."""
 
 import statistics
 from pathlib import Path
@@ -37,19 +37,19 @@ def assemble(
     checkpoint: Path | None = None,
     made: tuple[Dataset, Parts] | None = None,
 ) -> Loop:
-    """Build data, model, strategy, optimizer and checkpoints, and restore what `checkpoint` holds.
+    """Build data, model, strategy, optimizer and checkpoints, and restore `checkpoint`.
 
     Args:
         config: resolved configuration.
         context: this rank.
         paths: the run folder.
-        recorder: started already, so that it sees the collectives of the set-up.
-        stop: asked at every step.
-        checkpoint: a complete one to continue from; None = from the start.
-        made: data and parts that are there already; None = they are built here.
+        recorder: already started, so that it records the collectives of the set-up.
+        stop: stop request that the loop checks at every step.
+        checkpoint: complete checkpoint to resume from; None starts from step 0.
+        made: data and parts that were built before; None builds them here.
 
     Raises:
-        DtkError: model, data or checkpoint cannot be used.
+        DtkError: the model, the data or the checkpoint cannot be used.
     """
     dataset, parts = made or (build_dataset(config.data, config.allow_targets), set_up(config, context))
     about_job: dict[str, Any] = {"model": config.model.name, "strategy": config.strategy.name, "seed": config.seed}
@@ -95,7 +95,7 @@ def begun(loop: Loop) -> dict[str, Any]:
 
 
 def summarise(loop: Loop, dataset: Dataset) -> dict[str, Any]:
-    """Content of summary.json; every rank must call it. Speed is the median over logged steps without the first two."""
+    """Return the content of summary.json; every rank must call it. Speed is the median without the first two steps."""
     speeds = list(loop.speeds)[2:] or list(loop.speeds)
     figures: dict[str, Any] = {
         **{key: value for key, value in loop.last.items() if key not in ("lr", "grad_norm", "samples_hash")},

@@ -1,4 +1,4 @@
-"""Built-in callbacks: averaged weights, the best checkpoint, samples of a language model, norms by block."""
+"""Built-in callbacks: weight averaging, the best checkpoint, samples of a language model, norms per block."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,14 +19,14 @@ from dtk.train.progress import say
 
 
 class EMA(Callback):
-    """Keeps an exponential moving average of the weights, without its bias towards zero (as Adam's moments).
+    """Keeps an exponential moving average of the weights, corrected for its bias towards zero (as Adam's moments are).
 
     Each rank averages its own shards, so nothing is communicated; checkpoints keep the averages for any layout.
 
     Args:
         decay: weight of the past in each step, below 1.
         evaluate: evaluate the averages instead of the weights.
-        at_end: put them in place of the weights when training is finished, so that they are what is exported. The
+        at_end: replace the weights by the averages when training is finished, so that the averages are exported. The
             last checkpoint has both.
     """
 
@@ -35,13 +35,13 @@ class EMA(Callback):
             raise DtkError(f"EMA(decay={decay:g})", fix="decay is at least 0 and below 1")
         self.decay, self.evaluate, self.use_at_end = decay, evaluate, at_end
         self.sums: dict[str, Tensor] = {}
-        """Parameter -> sum of its values, weighted by `decay`."""
+        """Sum of the values of each parameter, weighted by `decay`, by parameter name."""
         self.steps = torch.zeros(())
         self.weights: dict[str, Tensor] = {}
-        """The weights themselves, while the model holds the averages."""
+        """The original weights while the model holds the averages."""
 
     def tensors(self, training: Training) -> dict[str, Tensor]:
-        """Return the sums, which are laid out as the parameters, and the number of steps in them."""
+        """Return the sums, which are laid out as the parameters are, and the number of steps that they contain."""
         if not self.sums:
             trained = ((name, value) for name, value in training.model.named_parameters() if value.requires_grad)
             self.sums = {name: torch.zeros_like(value, requires_grad=False) for name, value in trained}
@@ -49,7 +49,7 @@ class EMA(Callback):
 
     @torch.no_grad()
     def after_step(self, training: Training, step: int, record: Mapping[str, Any] | None) -> None:
-        """Add the weights."""
+        """Add the weights after this step to the sums."""
         self.tensors(training)
         self.steps += 1
         for name, value in training.model.named_parameters():
@@ -57,12 +57,12 @@ class EMA(Callback):
                 local_piece(self.sums[name])[0].lerp_(local_piece(value)[0], 1 - self.decay)
 
     def before_evaluation(self, training: Training, step: int) -> None:
-        """Put the averages in place of the weights."""
+        """Replace the weights by the averages."""
         if self.evaluate:
             self._exchange(training)
 
     def after_evaluation(self, training: Training, step: int, figures: Mapping[str, float]) -> None:
-        """Put the weights back."""
+        """Restore the weights."""
         with torch.no_grad():
             for name, value in training.model.named_parameters():
                 if name in self.weights:
@@ -70,7 +70,7 @@ class EMA(Callback):
         self.weights = {}
 
     def at_end(self, training: Training) -> None:
-        """Leave the averages in the model."""
+        """Replace the weights by the averages for good if `at_end` is set."""
         if self.use_at_end:
             self._exchange(training)
 
@@ -84,24 +84,25 @@ class EMA(Callback):
 
 
 class BestCheckpoint(Best):
-    """Makes a checkpoint whenever a figure of the evaluations is better than ever, and keeps the best one.
+    """Saves a checkpoint whenever an evaluation metric reaches a new best, and keeps the best one.
 
-    It is kept beside the `checkpoint.keep` newest ones; `checkpoints/best.json` says which it is. Arguments as `Best`.
+    It is kept in addition to the `checkpoint.keep` newest ones; `checkpoints/best.json` names it. Arguments: see
+    `Best`.
     """
 
     step: int | None = None
 
     def before_step(self, training: Training, step: int) -> None:
-        """Keep that of an earlier attempt."""
+        """Keep the best checkpoint of an earlier attempt."""
         training.keep_step = self.step
 
     def after_evaluation(self, training: Training, step: int, figures: Mapping[str, float]) -> None:
-        """Ask for a checkpoint if this is the best so far."""
+        """Request a checkpoint if this evaluation is the best so far."""
         if self.improved(figures):
             self.step = training.keep_step = step
 
     def after_checkpoint(self, training: Training, step: int) -> None:
-        """Write which one is the best."""
+        """Write best.json if this checkpoint is the best one."""
         if step == self.step and training.context.rank == 0 and training.recorder is not None:
             about = {"step": step, "metric": self.metric, "value": self.sign * self.best}
             write_json(training.recorder.paths.checkpoints / "best.json", about)
@@ -111,20 +112,21 @@ class BestCheckpoint(Best):
         return {**super().state(), "step": self.step}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from the best of the earlier run."""
+        """Restore the best value and its step."""
         super().restore(state)
         self.step = state["step"]
 
 
 class Samples(Callback):
-    """Lets a language model continue texts after each evaluation: printed, and in metrics.jsonl as `samples`.
+    """Generates text with a language model after each evaluation; prints it and records it in metrics.jsonl as
+    `samples`.
 
-    All ranks compute the same tokens, so it works with every strategy that keeps the model in one piece or gathers it.
+    All ranks compute the same tokens, so it works with every strategy whose forward returns whole logits.
 
     Args:
         prompts: texts to continue.
-        tokens: how many are added to each.
-        temperature: 0 = always the most likely token; else they are drawn, as a function of the seed and the step.
+        tokens: number of tokens generated per prompt.
+        temperature: 0 selects the most likely token; otherwise tokens are sampled, seeded by run and step.
     """
 
     def __init__(self, prompts: Sequence[str] = ("The ",), tokens: int = 40, temperature: float = 0.0) -> None:
@@ -135,10 +137,10 @@ class Samples(Callback):
 
     @torch.no_grad()
     def after_evaluation(self, training: Training, step: int, figures: Mapping[str, float]) -> None:
-        """Continue the prompts.
+        """Generate and record a continuation of each prompt.
 
         Raises:
-            DtkError: the data has no tokenizer, or no rank has the whole logits.
+            DtkError: the data has no tokenizer, or the logits are split over ranks.
         """
         config, mesh = training.config, training.context.mesh
         if max(mesh.tp, mesh.pp, mesh.cp) > 1:
@@ -172,17 +174,17 @@ class Samples(Callback):
 
 
 class BlockNorms(Callback):
-    """Records the norm of the gradients and of the weights of each block, in the steps that log.
+    """Records the gradient norm and the weight norm of each block in the steps that log.
 
-    They are `grad_norm/<block>` and `weight_norm/<block>` in metrics.jsonl: of the whole block, over all ranks. Each
-    costs a few collectives of 4 bytes.
+    metrics.jsonl names them `grad_norm/<block>` and `weight_norm/<block>`. Each is the norm of the whole block over all
+    ranks and costs a few collectives of 4 bytes.
     """
 
     def before_update(self, training: Training, step: int) -> None:
-        """Compute and record.
+        """Compute and record the norms.
 
         Raises:
-            DtkError: the gradients are gone by then.
+            DtkError: the gradients were freed in backward.
         """
         if training.config.optimizer.in_backward:
             raise DtkError("BlockNorms needs the gradients after backward", fix="use optimizer.in_backward=false")

@@ -3,8 +3,8 @@
     callbacks:
       - {_target_: dtk.train.callbacks.EarlyStopping, arguments: {patience: 3}}
 
-Every rank calls its own object of each callback at the same points of the same steps, so that a collective in one must
-be issued on every rank.
+Every rank calls its own instance of each callback at the same points of the same steps, so a collective in a callback
+must be issued on every rank.
 """
 
 import json
@@ -33,36 +33,37 @@ Goal = Literal["minimize", "maximize"]
 
 @dataclass(slots=True)
 class Training:
-    """What a callback sees of a run on its rank."""
+    """What a callback can access of a run on its rank."""
 
     config: Config
-    """Resolved; not to be changed."""
+    """Resolved configuration; must not be modified."""
     context: Context
     """This rank: `rank`, `world_size`, `device`, `mesh`."""
     model: nn.Module
-    """The model itself. Under FSDP its parameters are DTensors of which this rank holds a part."""
+    """The unwrapped model. Under FSDP its parameters are DTensors, of which this rank holds a shard."""
     optimizer: Optimizer
     strategy: Strategy | None = None
-    """How the states are shared; `gradient_norm` and `release` are of use to callbacks."""
+    """How model states are distributed; callbacks may use `gradient_norm` and `release`."""
     recorder: Recorder | None = None
     reason: str = ""
-    """Why a callback of this rank asked to stop; empty = none did."""
+    """Why a callback of this rank requested a stop; empty if none did."""
     keep_step: int | None = None
-    """Step whose checkpoint is kept beside the newest ones. Set after the evaluation of a step, on every rank, it also
-    has a checkpoint made."""
+    """Step whose checkpoint is kept in addition to the newest ones. If it is set after the evaluation of a step, on
+    every rank, a checkpoint of that step is saved too."""
 
     def log(self, step: int, **figures: Any) -> None:
         """Add a record to metrics.jsonl and the tracker; only rank 0 writes.
 
         Args:
             step: counted from 1.
-            figures: JSON values; the tracker gets the numbers among them.
+            figures: JSON values; the tracker receives only the numbers.
         """
         if self.recorder is not None:
             self.recorder.metrics({"attempt": self.recorder.attempt, "step": step, **figures})
 
     def stop(self, reason: str) -> None:
-        """Ask to end the run in good order: all ranks stop after the next step, with a checkpoint, as finished.
+        """Request the end of the run: all ranks stop after the next step, save a checkpoint, and the run counts as
+        finished.
 
         Args:
             reason: one line for status.json and the terminal.
@@ -71,7 +72,7 @@ class Training:
 
 
 class Callback:
-    """The base of all callbacks; override what is needed. Every method is called on every rank."""
+    """The base class of callbacks; override the methods that you need. Every method is called on every rank."""
 
     def before_step(self, training: Training, step: int) -> None:
         """Run before the data of a step is fetched.
@@ -82,7 +83,7 @@ class Callback:
         """
 
     def before_update(self, training: Training, step: int) -> None:
-        """Run when the gradients are summed over ranks and micro-batches, and not yet clipped.
+        """Run after the gradients are summed over ranks and micro-batches and before they are clipped.
 
         Args:
             training: the run; with fp16 the gradients are still multiplied by the loss scale.
@@ -93,56 +94,57 @@ class Callback:
         """Run after the optimizer's update.
 
         Args:
-            training: the run; the gradients are gone.
+            training: the run; the gradients have been freed.
             step: counted from 1.
-            record: what metrics.jsonl got (`loss`, `grad_norm`, `tokens_per_s`, ...), the same on every rank but for
-                memory and times; None for a step that did not log.
+            record: the record written to metrics.jsonl (`loss`, `grad_norm`, `tokens_per_s`, ...), the same on every
+                rank except for memory and times; None for a step that does not log.
         """
 
     def before_evaluation(self, training: Training, step: int) -> None:
-        """Run before an evaluation; `step` = finished steps."""
+        """Run before an evaluation; `step` is the number of finished steps."""
 
     def after_evaluation(self, training: Training, step: int, figures: Mapping[str, float]) -> None:
         """Run after an evaluation.
 
         Args:
             training: the run.
-            step: finished steps.
+            step: number of finished steps.
             figures: `validation_loss` (nats per valid target), `validation_accuracy`, ...; the same on every rank.
         """
 
     def after_checkpoint(self, training: Training, step: int) -> None:
-        """Run when a checkpoint of this step was staged; it may still be on its way to the disk."""
+        """Run when the checkpoint of this step is staged; it may not be on disk yet."""
 
     def at_end(self, training: Training) -> None:
         """Run when training is finished and its last checkpoint is written, before the weights are exported."""
 
     def on_failure(self, training: Training, error: BaseException) -> None:
-        """Run when this rank fails, before its peers are ended. Collectives are no longer possible."""
+        """Run when this rank fails, before the other ranks are terminated. Collectives are no longer possible."""
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs of this callback, as JSON values; rank 0's is kept in checkpoint.json."""
+        """Return the state of this callback as JSON values; rank 0's is stored in checkpoint.json."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` returned, on every rank."""
+        """Restore what `state` returned, on every rank."""
 
     def tensors(self, training: Training) -> dict[str, Tensor]:
-        """Return tensors that a checkpoint keeps, by name: the same names on every rank, zeros before the first step.
+        """Return the tensors to store in a checkpoint, by name: the same names on every rank, zeros before the first
+        step.
 
-        A resume reads them in place, unless the checkpoint has none of this callback. What has the shape of a parameter
-        must be laid out as the parameter is (`zeros_like`); everything else is alike on all ranks.
+        A resume loads them in place, unless the checkpoint has none of this callback. A tensor with the shape of a
+        parameter must have the parameter's layout (`zeros_like`); all others must be equal on all ranks.
         """
         return {}
 
 
 class Best(Callback):
-    """What `EarlyStopping` and `BestCheckpoint` share: the best value of a figure of the evaluations.
+    """The best value of an evaluation metric so far; base class of `EarlyStopping` and `BestCheckpoint`.
 
     Args:
-        metric: name of the figure, such as `validation_loss` or `validation_accuracy`.
-        least: what counts as an improvement, in the unit of the figure.
-        goal: whether less or more is better.
+        metric: name of the metric, such as `validation_loss` or `validation_accuracy`.
+        least: smallest change that counts as an improvement, in the unit of the metric.
+        goal: whether a lower or a higher value is better.
     """
 
     def __init__(self, metric: str = "validation_loss", least: float = 0.0, goal: Goal = "minimize") -> None:
@@ -152,10 +154,10 @@ class Best(Callback):
         self.best = math.inf
 
     def improved(self, figures: Mapping[str, float]) -> bool:
-        """Compare with the best so far. The figures are sums over all ranks, so all ranks decide alike.
+        """Return whether the metric improved. It is reduced over all ranks, so all ranks return the same.
 
         Raises:
-            DtkError: the evaluation has no such figure.
+            DtkError: the evaluation has no such metric.
         """
         if self.metric not in figures:
             name = type(self).__name__
@@ -170,16 +172,16 @@ class Best(Callback):
         return {"best": None if math.isinf(self.best) else self.best}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from the best value of the earlier run."""
+        """Restore the best value."""
         self.best = math.inf if state["best"] is None else float(state["best"])
 
 
 class EarlyStopping(Best):
-    """Ends a run when a figure of its evaluations no longer improves.
+    """Ends a run when an evaluation metric stops improving.
 
     Args:
         metric: see `Best`, like `least` and `goal`.
-        patience: evaluations without an improvement after which the run ends.
+        patience: number of evaluations without an improvement after which the run ends.
     """
 
     def __init__(
@@ -191,18 +193,18 @@ class EarlyStopping(Best):
         self.patience, self.waited = patience, 0
 
     def after_evaluation(self, training: Training, step: int, figures: Mapping[str, float]) -> None:
-        """Count the evaluations since the best one."""
+        """Count evaluations without an improvement, and request a stop after `patience` of them."""
         self.waited = 0 if self.improved(figures) else self.waited + 1
         if self.waited >= self.patience:
             best = self.sign * self.best
             training.stop(f"{self.metric} has not improved on {best:.4f} in {self.patience} evaluations")
 
     def state(self) -> dict[str, Any]:
-        """Return the best value and how long it has stood."""
+        """Return the best value and the number of evaluations since."""
         return {**super().state(), "waited": self.waited}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue counting where the earlier run stopped."""
+        """Restore the best value and the number of evaluations since."""
         super().restore(state)
         self.waited = int(state["waited"])
 
@@ -219,7 +221,7 @@ class Callbacks:
         """Call a method of every callback.
 
         Raises:
-            Exception: what a callback raises that does not keep going.
+            Exception: a callback raised it, and its configuration does not let the run continue.
         """
         for target, callback, keep_going in self.members:
             assert self.training is not None
@@ -233,7 +235,7 @@ class Callbacks:
 
     @contextmanager
     def failures(self) -> Iterator[None]:
-        """Tell the callbacks of what the block raises; what they raise themselves is reported only."""
+        """Call `on_failure` of every callback when the block raises; exceptions in `on_failure` are only reported."""
         try:
             yield
         except BaseException as error:
@@ -247,16 +249,16 @@ class Callbacks:
 
     @property
     def reason(self) -> str:
-        """Why a callback of this rank asked to stop."""
+        """Why a callback of this rank requested a stop; empty if none did."""
         return "" if self.training is None else self.training.reason
 
     @property
     def keep_step(self) -> int | None:
-        """Step whose checkpoint is to be kept beside the newest ones."""
+        """Step whose checkpoint is kept in addition to the newest ones."""
         return None if self.training is None else self.training.keep_step
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors for a checkpoint, each under the place of its callback in the configuration."""
+        """Return the tensors for a checkpoint, each prefixed by the index of its callback in the configuration."""
         return {
             f"callback_{number}.{name}": value
             for number, (_, callback, _) in enumerate(self.members)
@@ -268,13 +270,13 @@ class Callbacks:
         return [[target, callback.state()] for target, callback, _ in self.members]
 
     def restore(self, checkpoint: Path) -> None:
-        """Hand out what a checkpoint holds, if the callbacks are those that it was written with.
+        """Restore the states from a checkpoint if it was written with the same callbacks.
 
         Raises:
             DtkError: a callback cannot use its state.
         """
         info = checkpoint / CHECKPOINT_INFO
-        if not self.members or not info.is_file():  # A rehearsed run continues from a checkpoint that is not there.
+        if not self.members or not info.is_file():  # A rehearsed run resumes from a checkpoint that does not exist.
             return
         states = json.loads(info.read_text(encoding="utf-8")).get("callbacks", [])
         if [target for target, _ in states] != [target for target, *_ in self.members]:
@@ -288,7 +290,7 @@ class Callbacks:
 
 
 def build_callbacks(training: Training) -> Callbacks:
-    """Build the callbacks of this rank, for the run that they are to see.
+    """Build the callbacks of this rank.
 
     Raises:
         DtkError: a `_target_` that is not allowed, not found, no Callback, or not called with its arguments.

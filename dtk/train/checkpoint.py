@@ -1,8 +1,8 @@
-"""Checkpoints: complete or absent, written beside training, readable under any strategy and world size.
+"""Atomic checkpoints, written in the background and readable under any strategy and world size.
 
-Everything is keyed by parameter name (`model.<name>`, `optimizer.<name>.<field>`, `loop.<field>`), so that
-torch.distributed.checkpoint reshards on load; under ZeRO-1 each rank stores and asks for the entries that it owns. What
-a strategy keeps on one rank alone (`rank_00003.<field>`) is read on the same layout only.
+Entries are keyed by parameter name (`model.<name>`, `optimizer.<name>.<field>`, `loop.<field>`), so that
+torch.distributed.checkpoint reshards on load; under ZeRO-1 each rank stores and loads the entries that it owns. State
+that a strategy keeps per rank (`rank_00003.<field>`) is loaded only if the layout is the same.
 """
 
 import json
@@ -38,15 +38,15 @@ from dtk.strategies.base import Strategy, owned_parameters, owned_state
 from dtk.train.metadata import Reader
 from dtk.train.storage import Writer, in_words, is_out_of_memory
 
-LOOK_S = 1.0  # Between two looks at the size of a checkpoint that is being written.
+LOOK_S = 1.0  # Interval between two checks of the size of a checkpoint that is being written.
 
 
 @dataclass(slots=True)
 class LoopState:
-    """What the loop needs besides weights: everything else is a function of the step."""
+    """The state of the loop besides weights and optimizer; everything else is a function of the step."""
 
     step: int = 0
-    """Finished optimizer steps."""
+    """Number of finished optimizer steps."""
     loss_scale: float = 1.0
     good_steps: int = 0
 
@@ -61,7 +61,7 @@ class LoopState:
 
 @dataclass
 class Checkpoints:
-    """Writes and reads the checkpoints of one run; every method is called by all ranks."""
+    """Writes and reads the checkpoints of one run; all ranks must call every method."""
 
     config: CheckpointConfig
     paths: RunPaths
@@ -69,35 +69,35 @@ class Checkpoints:
     recorder: Recorder
     info: dict[str, Any]
     strategy: Strategy
-    """Its `rank_state` is kept too."""
+    """Its `rank_state` is stored too."""
 
     def __post_init__(self) -> None:
         self.group = dist.new_group(backend="gloo", group_desc="checkpoint")
         self.pending: Future[Any] | None = None
         self.partial = self.paths.checkpoints
-        """Folder of the write in flight."""
+        """Folder of the checkpoint that is being written."""
         self.saved_step = -1
         self.keep_step: int | None = None
-        """Step whose checkpoint is kept beside the newest ones."""
+        """Step whose checkpoint is kept in addition to the newest ones."""
         self.more: Callable[[], dict[str, Tensor]] = dict
-        """Returns further tensors to keep; a resume fills those that the checkpoint has."""
+        """Returns further tensors to store; a resume loads those that the checkpoint has."""
         self.failure = ""
-        """Why the last write failed, on rank 0; empty = it did not."""
+        """Why the last write failed, on rank 0; empty if it succeeded."""
         self.named = threading.Event()
         self.named.set()
 
     def save(
         self, model: nn.Module, optimizer: Optimizer, loop: LoopState, more: Mapping[str, Any] | None = None
     ) -> None:
-        """Stage a copy of the state and write it aside; it gets its name when all ranks are done.
+        """Stage a copy of the state and write it in the background; the folder is renamed when all ranks are done.
 
-        Training continues meanwhile; a write that fails is reported, by rank 0 and once, and does not stop it.
+        Training continues meanwhile. Rank 0 reports a failed write once; it does not stop training.
 
         Args:
-            model: whose parameters and buffers are kept.
-            optimizer: whose state is kept.
-            loop: where the run is.
-            more: JSON values of rank 0 that are kept in checkpoint.json.
+            model: its parameters and buffers are stored.
+            optimizer: its state is stored.
+            loop: the position of the run.
+            more: JSON values of rank 0 to store in checkpoint.json.
         """
         self.wait()
         if loop.step == self.saved_step or self.paths.checkpoint(loop.step).exists():
@@ -117,7 +117,7 @@ class Checkpoints:
             self.wait()
 
     def _write(self, state: dict[str, Any], partial: Path) -> Future[Any]:
-        """Write beside training from a staged copy; at once and without one where states may not fit in memory."""
+        """Write in the background from a staged copy, or synchronously if memory may not hold a second copy."""
         files = Writer(partial, single_file_per_rank=True, overwrite=True)
         options: dict[str, Any] = {"storage_writer": files, "process_group": self.group}
         if self.strategy.tier is None or self.strategy.tier.folder is None:
@@ -131,17 +131,17 @@ class Checkpoints:
         return future
 
     def wait(self) -> None:
-        """Wait for the write in flight; on return its checkpoint is complete or reported."""
+        """Wait for the write in flight; when this returns, its checkpoint is complete or its failure is reported."""
         if self.pending is None:
             return
         self._await(self.pending)
         self.pending = None
-        # Rank 0 renames in a callback, which runs after the future is done: nobody may continue before.
+        # Rank 0 renames the folder in a callback, which runs after the future is done: no rank may continue before.
         self.named.wait()
         dist.barrier(group=self.group)
 
     def _await(self, written: "Future[Any]") -> None:
-        """Wait, with a beat for the live watch each time that the files have grown: they may take many minutes."""
+        """Wait, with a heartbeat for the live watch whenever the files have grown: a write may take many minutes."""
         while not written.done():
             with region("checkpoint"):
                 before = self._written_bytes()
@@ -149,13 +149,13 @@ class Checkpoints:
                     wait([written], LOOK_S)
 
     def _written_bytes(self) -> int:
-        """Return the size of the checkpoint in flight so far."""
-        with suppress(OSError):  # Just renamed, or removed as it failed.
+        """Return the bytes of the checkpoint in flight that are written so far."""
+        with suppress(OSError):  # The folder was just renamed, or removed after a failure.
             return sum(path.stat().st_size for path in self.partial.iterdir())
         return 0
 
     def _finish(self, done: "Future[Any]", step: int, partial: Path, more: Mapping[str, Any]) -> None:
-        """On rank 0, when every rank has written: name the checkpoint, then remove the oldest."""
+        """Rename the checkpoint on rank 0 when every rank has written, then remove the oldest ones."""
         try:
             if (error := done.exception()) is not None:
                 raise error
@@ -166,7 +166,8 @@ class Checkpoints:
             self.recorder.event("checkpoint_end", step=step)
             kept_folder = None if self.keep_step is None else self.paths.checkpoint(self.keep_step)
             for old in (path for path in complete_checkpoints(self.paths)[: -self.config.keep] if path != kept_folder):
-                # Never half there under its own name. One that cannot be removed stays, and costs the new one nothing.
+                # A rename never leaves an incomplete folder under the final name. An old checkpoint that cannot be
+                # removed stays.
                 with suppress(OSError):
                     shutil.rmtree(old.rename(_hidden(old)), ignore_errors=True)
         except (Exception, CheckpointException) as error:
@@ -178,15 +179,15 @@ class Checkpoints:
 
     @property
     def _private(self) -> str:
-        """How the entries begin that only this rank writes and reads."""
+        """Prefix of the entries that only this rank writes and reads."""
         return f"rank_{self.context.rank:05d}."
 
     def _rank_state(self) -> dict[str, Tensor]:
-        """Return what the strategy keeps on this rank alone, as entries."""
+        """Return the state that the strategy keeps on this rank only, as entries."""
         return {f"{self._private}{name}": value for name, value in self.strategy.rank_state().items()}
 
     def _own_state(self, entries: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return the tensors of this rank that the checkpoint fills: all, or none of any rank if the layout differs."""
+        """Return this rank's tensors for the checkpoint to fill; if the layout differs, no rank loads any."""
         own = self._rank_state()
         stored = {key: getattr(entry, "size", None) for key, entry in entries.items() if key.startswith("rank_")}
         ranks = {key.split(".")[0] for key in stored}
@@ -200,7 +201,7 @@ class Checkpoints:
         return own if agreed else {}
 
     def _take(self, name: str, parameter: nn.Parameter, entries: Mapping[str, Any], folder: Path) -> None:
-        """Read a parameter whole, with its optimizer state, for a strategy that keeps it in a form of its own."""
+        """Read a whole parameter and its optimizer state for a strategy that stores it in its own format."""
         key, of_state = f"model.{name}", f"optimizer.{name}."
         keys = [key, *(each for each in entries if each.startswith(of_state) and "." not in each[len(of_state) :])]
         values = {each: torch.empty(entries[each].size, dtype=entries[each].properties.dtype) for each in keys}
@@ -209,7 +210,7 @@ class Checkpoints:
         self.strategy.take(parameter, value, {each.removeprefix(of_state): v for each, v in values.items()})
 
     def shortfall(self) -> str:
-        """Return on rank 0, after `wait`, what a failed write costs, as one line; empty when the last one succeeded."""
+        """Return on rank 0, after `wait`, one line on what a failed write costs; empty if the last write succeeded."""
         if not self.failure:
             return ""
         complete = complete_checkpoints(self.paths)
@@ -217,14 +218,14 @@ class Checkpoints:
         return f"the last checkpoint failed: {self.failure}; {newest}"
 
     def clean(self) -> None:
-        """Remove what an earlier attempt left half written."""
+        """Remove incomplete checkpoints of an earlier attempt."""
         if self.context.rank == 0:
             for partial in self.paths.checkpoints.glob(".partial_step_*"):
                 shutil.rmtree(partial, ignore_errors=True)
         dist.barrier(group=self.group)
 
     def load(self, folder: Path, model: nn.Module, optimizer: Optimizer) -> LoopState:
-        """Read a checkpoint into the model and optimizer in place, each rank its own part.
+        """Load a checkpoint into the model and optimizer in place; each rank reads its own part.
 
         Raises:
             DtkError: the checkpoint is of another model or damaged.
@@ -236,7 +237,7 @@ class Checkpoints:
             raise damaged(folder, f".metadata: {in_words(error)}") from error
         loop = LoopState().tensors()
         own = self._own_state(entries)
-        more = {key: value for key, value in self.more().items() if key in entries}  # None of a callback that is new.
+        more = {key: value for key, value in self.more().items() if key in entries}  # New callbacks have none.
         state = {f"model.{name}": value for name, value in self.strategy.outline(model).items()}
         outlined = {key for key, value in state.items() if getattr(value, "is_meta", False)}
         state |= {**loop, **own, **more}
@@ -254,7 +255,7 @@ class Checkpoints:
                 load(state, storage_reader=reader, process_group=self.group)
                 for name, parameter in model.named_parameters() if outlined else ():
                     self._take(name, parameter, entries, folder)
-        except CheckpointException as error:  # A rank found a problem in the files; a lost peer raises something else.
+        except CheckpointException as error:  # A problem with the files; a lost peer raises another exception.
             if is_out_of_memory(error):
                 raise
             raise damaged(folder, in_words(error)) from error
@@ -271,7 +272,7 @@ class Checkpoints:
 def _empty_optimizer_state(
     model: nn.Module, optimizer: Optimizer, entries: dict[str, Any], tier: Tier | None
 ) -> dict[str, dict[str, Tensor]]:
-    """Room for the stored state of the parameters that this rank updates; the checkpoint says which fields exist."""
+    """Allocate the stored state of this rank's parameters; the checkpoint determines which fields exist."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     updated = {names[parameter]: parameter for parameter in owned_parameters(optimizer)}
     room: dict[str, dict[str, Tensor]] = {name: {} for name in updated}
@@ -279,7 +280,7 @@ def _empty_optimizer_state(
         name, _, field = key.removeprefix("optimizer.").rpartition(".")
         if key.startswith("optimizer.") and name in updated:
             p = updated[name]
-            if stored.size == p.shape:  # Laid out as the parameter is; others are scalars such as `step`.
+            if stored.size == p.shape:  # State has the layout of its parameter, except scalars such as `step`.
                 room[name][field] = torch.zeros_like(p) if tier is None else tier.room(p, field)
             else:
                 room[name][field] = torch.zeros(stored.size, dtype=stored.properties.dtype)
@@ -287,5 +288,5 @@ def _empty_optimizer_state(
 
 
 def _hidden(checkpoint: Path) -> Path:
-    """Return the path of a checkpoint that is not complete yet; `clean` removes what is left under such a path."""
+    """Return the path of an incomplete checkpoint; `clean` removes whatever is left under such a path."""
     return checkpoint.with_name(f".partial_{checkpoint.name}")

@@ -1,6 +1,6 @@
-"""Exact metrics on the held-out split for any world size. Samples are distributed by their position in an order that
-the seed gives. A rank without samples continues with batches that are not counted, so that all issue the same
-collectives.
+"""Exact metrics on the held-out split for any world size. Samples are distributed by their position in a seeded
+permutation. A rank that runs out of samples continues with batches that are not counted, so that all ranks issue the
+same collectives.
 """
 
 from collections.abc import Iterator
@@ -24,12 +24,11 @@ def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -
     """Return the loss and metrics over the held-out samples.
 
     Raises:
-        DtkError: a metric of the user's own gives more than one number.
+        DtkError: a custom metric returns more than one number.
 
     Returns:
-        validation_loss: mean over valid targets; validation_<name>: of each metric of the task;
-        validation_samples: samples evaluated over all ranks; where the data has classes validation_classes: those
-        that occur among them.
+        validation_loss: mean over valid targets; validation_<name>: each metric of the task; validation_samples:
+        samples evaluated over all ranks; validation_classes, if the data has classes: number of classes among them.
     """
     size = min(dataset.validation_size, config.train.evaluate_samples or dataset.validation_size)
     micro = config.train.micro_batch_size
@@ -41,7 +40,7 @@ def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -
     def batches() -> Iterator[Batch]:
         for i in range(rounds):
             ids = own_ids[i * micro : (i + 1) * micro]
-            if not len(ids):  # A rank that has run out continues with a sample that does not count.
+            if not len(ids):  # A rank that has run out of samples continues with one that is not counted.
                 yield replace(dataset.validation(np.zeros(1, dtype=np.int64)), counts=False)
                 continue
             batch = dataset.validation(ids)

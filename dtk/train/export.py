@@ -1,4 +1,4 @@
-"""The trained weights as safetensors, gathered tensor by tensor: no rank holds the whole model."""
+"""Export of the trained weights as safetensors, gathered tensor by tensor: no rank holds the whole model."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -24,8 +24,8 @@ from dtk.train.progress import say
 def export(config: Config, model: nn.Module, paths: RunPaths, context: Context, strategy: Strategy) -> None:
     """Write `export/model.safetensors` and `config.json`; every rank must call it."""
     with region("export"):
-        # Parameters and persistent buffers, under every name that a strict `load_state_dict` asks for; a module may add
-        # whatever it likes as its extra state.
+        # Parameters and persistent buffers, under all names that a strict `load_state_dict` requires; the extra state
+        # of a module may be anything.
         state = {k: v for k, v in strategy.outline(model).items() if isinstance(v, Tensor)}
         entries = _entries(state, context)
         parameters = model.state_dict(keep_vars=True)
@@ -38,7 +38,7 @@ def export(config: Config, model: nn.Module, paths: RunPaths, context: Context, 
                 model.config.to_json_file(paths.export / "config.json")  # type: ignore[operator, union-attr]
             say(f"weights exported to {typed(paths.export)}")
         else:
-            deque(tensors, maxlen=0)  # Its part of every gather.
+            deque(tensors, maxlen=0)  # Other ranks only take part in each gather.
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class _Entry:
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    """In which it is stored."""
+    """The dtype in which it is stored."""
     holder: int
-    """The first rank of the first pipeline that has it: rank 0 unless the model is cut into stages."""
+    """The first rank of the first pipeline that holds it: rank 0 unless the model is split into stages."""
 
 
 def _entries(state: Mapping[str, Tensor], context: Context) -> dict[str, _Entry]:
-    """Return every tensor of the whole model by its name, in the order of the stages; the same on every rank."""
+    """Return every tensor of the whole model by name, in stage order; the same on every rank."""
     pipeline = context.mesh.group("pp", 0)
     holder = pipeline[context.mesh.coordinate(context.rank)["pp"]]
     own = {name: _Entry(tuple(value.shape), stored_dtype(value.dtype), holder) for name, value in state.items()}
@@ -71,7 +71,7 @@ def _entries(state: Mapping[str, Tensor], context: Context) -> dict[str, _Entry]
 def _gathered(
     state: Mapping[str, Tensor], context: Context, entries: Mapping[str, _Entry], stored: Callable[[str], Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Each tensor whole and on the CPU, one at a time, in the same order on every rank; of other stages on rank 0."""
+    """Yield each whole tensor on the CPU, in the same order on every rank; rank 0 receives those of other stages."""
     for name, entry in entries.items():
         value = state.get(name)
         if isinstance(value, DTensor):
@@ -87,13 +87,13 @@ def _gathered(
 
 
 def _put_together(value: DTensor) -> Tensor:
-    """Return the whole of a sharded tensor."""
+    """Return the full tensor of a DTensor."""
     mesh, size = value.device_mesh, value.numel() * value.element_size()
     if mesh.ndim == 1:
         with communication("all_gather", size, "dp_shard"):
             return value.full_tensor()
-    # `full_tensor` of one that was cut twice along a dimension takes two gathers, and is wrong where a cut is uneven
-    # (torch 2.13): its pieces are added up by their place; what ranks hold alike the first contributes.
+    # `full_tensor` needs two gathers for a tensor that was sharded twice along a dimension, and is wrong for uneven
+    # shards (torch 2.13). Therefore the pieces are summed at their offsets; of replicas only the first contributes.
     local, piece = local_piece(value)
     whole = torch.zeros(value.shape, dtype=value.dtype, device=local.device)
     if replica(value)[0] == 0:

@@ -1,5 +1,5 @@
 """The training loop: data -> forward -> backward -> clip -> optimizer -> log -> evaluate -> checkpoint.
-Steps that do not log never wait for the device.
+Steps that do not log never synchronize with the device.
 """
 
 import functools
@@ -42,7 +42,7 @@ from dtk.train.setup import Parts
 
 @dataclass(slots=True)
 class StepResult:
-    """What a step leaves on the device, not yet waited for."""
+    """Results of a step that are still on the device; reading them synchronizes."""
 
     loss_sum: Tensor
     """This rank's summed loss, a scalar."""
@@ -53,7 +53,7 @@ class StepResult:
 
 @dataclass(slots=True)
 class Loop:
-    """Trains from `state.step` to `config.train.steps`; one per rank."""
+    """Trains from `state.step` to `config.train.steps`; one instance per rank."""
 
     config: Config
     context: Context
@@ -70,7 +70,7 @@ class Loop:
     batch_plan: BatchPlan
     callbacks: Callbacks = field(default_factory=Callbacks)
     schedule: Schedule | None = None
-    """Of the user's own."""
+    """A custom schedule; None for the built-in ones."""
     enough: bool = False
     """Whether a callback of some rank ended the run."""
     last: dict[str, Any] = field(default_factory=dict)
@@ -78,19 +78,19 @@ class Loop:
     speeds: deque[tuple[float, float | None]] = field(default_factory=lambda: deque(maxlen=10_000))
     """Step time in seconds and MFU of each logged window."""
     step_samples: int = 0
-    """Sum of the mixed ids of the samples that this rank takes in the step (`samples_sum`)."""
+    """Sum of the mixed ids of this rank's samples in the step (`samples_sum`)."""
     samples: tuple[Iterator[np.ndarray], Iterator[Batch]] | None = None
-    """Ids and content of this rank's micro-batches, from here on; content may be read ahead."""
+    """Ids and content of this rank's micro-batches from the current step on; content may be prefetched."""
     inputs: list[Tensor] = field(default_factory=list)
-    """Of this rank's micro-batches of the step."""
+    """Inputs of this rank's micro-batches in the step."""
     window_samples: int = 0
-    """Of all ranks, since the last metrics record, modulo 2^64."""
+    """Sum of the mixed ids over all ranks since the last metrics record, modulo 2^64."""
 
     def run(self) -> bool:
         """Train to the end, or until a rank is asked to stop.
 
         Returns:
-            whether all steps are done, or a callback of some rank found that they are enough.
+            Whether all steps are done or a callback of some rank ended the run.
         """
         train = self.config.train
         if train.garbage_collect_every:
@@ -106,7 +106,7 @@ class Loop:
         return self.state.step >= train.steps or self.enough
 
     def advance(self) -> bool:
-        """One step with all that follows it; whether a rank asked to stop."""
+        """Run one step, its evaluation and its checkpoint; return whether a rank requested a stop."""
         step = self.state.step
         self.recorder.begin_step(step + 1)
         self.callbacks.each(lambda callback, training: callback.before_step(training, step + 1))
@@ -139,7 +139,7 @@ class Loop:
             return list(islice(batches, size))
 
     def _step(self, step: int, batches: list[Batch], agreement: Agreement) -> StepResult:
-        """One optimizer step on the global batch."""
+        """Run one optimizer step on the global batch."""
         strategy, optimizer, config = self.parts.strategy, self.parts.optimizer, self.config
         set_learning_rate(optimizer, self._learning_rate(step))
         fixed = self.dataset.fixed_targets
@@ -168,26 +168,26 @@ class Loop:
         return learning_rate(config.schedule, config.optimizer.lr, step, config.train.steps, self.schedule)
 
     def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
-        """Forward and backward over the micro-batches, which faults replace; returns this rank's summed loss."""
+        """Run forward and backward over the micro-batches and return this rank's summed loss; faults override it."""
         place = self.config.seed, self.state.step, self.context.tokens_rank
         return self.parts.runner.run(batches, factor, functools.partial(seed_random, *place))
 
     def _clip(self) -> Tensor | None:
-        """Bound the global gradient norm and undo the loss scale; returns the norm before clipping."""
+        """Clip the global gradient norm and undo the loss scale; return the norm before clipping."""
         max_norm = self.config.train.clip_norm
         if self.parts.strategy.clips_in_update or (max_norm is None and not self.scaler.enabled):
             return None
         with region("clip"):
             parameters = list(self.parts.model.parameters())
             norm = self.parts.strategy.gradient_norm(parameters) / self.scaler.scale
-            if not self.scaler.enabled:  # Under loss scaling an overflow is the sign to lower the scale.
+            if not self.scaler.enabled:  # Under loss scaling an overflow is expected: it lowers the scale.
                 self._watch(norm)
             factor = torch.ones_like(norm) if max_norm is None else clip_factor(norm, max_norm)
             self.parts.strategy.scale_gradients(parameters, factor / self.scaler.scale)
         return norm
 
     def _watch(self, norm: Tensor | None) -> None:
-        """Remember a norm that is not finite."""
+        """Record that a norm was not finite."""
         step = self.state.step + 1
         if norm is not None:
             self.numerics.gradient(step, norm, self.parts.model, wait=step % self.config.train.log_every == 0)
@@ -218,9 +218,9 @@ class Loop:
             self.callbacks.each(lambda callback, training: callback.after_checkpoint(training, step))
 
     def _log(self, result: StepResult) -> None:
-        """Wait for the device, gather the loss, write one record."""
+        """Synchronize with the device, reduce the loss over ranks and write one record."""
         with region("logging"):
-            # Ranks that share the work on the same tokens have the same sum: one of them counts.
+            # Ranks that share the work on the same tokens have the same sum: only one of them counts.
             loss = result.loss_sum * self.context.leads_tokens
             if self.context.world_size > 1:
                 with communication("all_reduce", loss.nbytes, "dp"):

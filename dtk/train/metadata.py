@@ -1,5 +1,5 @@
-"""The index of a checkpoint, `.metadata`, read without executing what it names: torch stores it as a pickle, and the
-checkpoint may be somebody else's. Only the classes that torch itself writes there are built.
+"""Reader of `.metadata`, the index of a checkpoint, that executes nothing: torch stores the index as a pickle, and the
+checkpoint may come from an untrusted source. Only the classes that torch itself writes are constructed.
 """
 
 import io
@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from diagnostics.contract.files import read_record
 
 MAX_BYTES = 1 << 30
-"""Of the index; that of a model with 100,000 tensors on 1,000 ranks has some 100 MB."""
+"""Size limit of the index; for 100,000 tensors on 1,000 ranks it has about 100 MB."""
 _DCP = {
     "Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata", "TensorProperties",
     "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING",
@@ -28,7 +28,7 @@ _OTHERS = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Builds an index and nothing else."""
+    """An unpickler that constructs the classes of an index only."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a class of the index.
@@ -46,14 +46,14 @@ class _Unpickler(pickle.Unpickler):
 
 
 class Reader(FileSystemReader):
-    """A reader of checkpoints that are not trusted."""
+    """A reader of untrusted checkpoints."""
 
     def read_metadata(self, *arguments: Any, **keywords: Any) -> Metadata:
         """Read the index.
 
         Raises:
             OSError: it is absent or cannot be read.
-            ValueError: it is too large, damaged, or names something else than an index does.
+            ValueError: it is too large or damaged, or refers to a class that no index has.
         """
         path = Path(self.path) / ".metadata"
         try:
@@ -71,7 +71,7 @@ class Reader(FileSystemReader):
 
 
 def _check_entries(index: Metadata) -> None:
-    """Raise ValueError for an entry that is no tensor in a file of the checkpoint: torch would unpickle its content."""
+    """Raise ValueError for an entry that is not a tensor in a file of the checkpoint: torch would unpickle it."""
     entries, places = index.state_dict_metadata, index.storage_data
     if not isinstance(entries, dict) or not isinstance(places, dict):
         raise ValueError("it lists no tensors")

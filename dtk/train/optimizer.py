@@ -1,4 +1,4 @@
-"""Optimizers: which parameters decay, how they are built, and the variant that updates inside backward."""
+"""Optimizers: parameter groups, construction, and the variant that updates during backward."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -16,11 +16,11 @@ ELEMENTWISE = frozenset({
     optim.ASGD, SGD, optim.Adadelta, optim.Adagrad, optim.Adam, optim.Adamax, AdamW, optim.NAdam, optim.RAdam,
     optim.RMSprop, optim.Rprop,
 })  # fmt: skip
-"""Of torch's optimizers those that update each element by itself; Adafactor and Muon look at whole matrices."""
+"""torch optimizers that update each element independently; Adafactor and Muon use whole matrices."""
 
 
 Recipe = Callable[..., Optimizer]
-"""An optimizer class with its arguments: called with parameter groups it builds one."""
+"""An optimizer class with its arguments; calling it with parameter groups builds the optimizer."""
 
 
 def recipe(
@@ -28,7 +28,7 @@ def recipe(
     parameters: Iterable[nn.Parameter],
     allow_targets: list[str],
 ) -> Recipe:
-    """Return the recipe of the `optimizer` section; `parameters` decide whether the fused kernel is possible.
+    """Return the recipe of the `optimizer` section; the fused kernel is used if all `parameters` support it.
 
     Raises:
         DtkError: `fused=true` where torch has no fused kernel; a `_target_` that cannot be used.
@@ -49,7 +49,7 @@ def named_optimizer(config: CustomOptimizerConfig, allow_targets: list[str]) -> 
     """Import the class of `optimizer._target_`.
 
     Raises:
-        DtkError: it is not allowed, not found, no Optimizer, does not take these arguments, or needs a closure.
+        DtkError: it is not allowed, not found or not an Optimizer, does not accept these arguments, or needs a closure.
     """
     arguments = {"params": [], "lr": config.lr, **config.arguments}
     cls: type[Optimizer] = find_class(config._target_, arguments, allow_targets, Optimizer)
@@ -60,10 +60,10 @@ def named_optimizer(config: CustomOptimizerConfig, allow_targets: list[str]) -> 
 
 
 def check_optimizer(config: Config, world_size: int) -> None:
-    """Refuse an optimizer that would update a part of a parameter otherwise than the whole.
+    """Reject an optimizer whose update of a shard differs from that of the whole parameter.
 
     Raises:
-        DtkError: it does, or its class cannot be used.
+        DtkError: the update differs, or the class cannot be used.
     """
     section, mesh = config.optimizer, config.mesh(world_size)
     if not isinstance(section, CustomOptimizerConfig):
@@ -89,10 +89,10 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 
 
 class InBackward(Optimizer):
-    """One small optimizer per parameter, run by autograd as soon as that gradient is complete.
+    """One optimizer per parameter, which autograd runs as soon as the gradient is accumulated.
 
-    The gradient is freed at once, so no more than a few exist at a time. `step` is empty: the
-    updates have happened. Rules out clipping and accumulation (checked before the run).
+    The gradient is freed immediately, so only a few exist at a time. `step` does nothing, as the updates have already
+    happened. Incompatible with clipping and accumulation (checked before the run).
     """
 
     def __init__(self, groups: list[dict[str, Any]], build: Recipe) -> None:
@@ -110,11 +110,11 @@ class InBackward(Optimizer):
         part.zero_grad()
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Nothing is left to do."""
+        """Do nothing: the updates happened during backward."""
 
 
 def set_learning_rate(optimizer: Optimizer, lr: float) -> None:
-    """Set the learning rate of every parameter group; before backward."""
+    """Set the learning rate of every parameter group; call it before backward."""
     for part in optimizer.parts.values() if isinstance(optimizer, InBackward) else [optimizer]:
         for group in part.param_groups:
             group["lr"] = lr

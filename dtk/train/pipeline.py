@@ -1,5 +1,5 @@
-"""The micro-batches of a step through the stages of a pipeline, in the order of its schedule. Every rank of a pipeline
-reads the same samples: only the residual stream and its gradient travel.
+"""Execution of the micro-batches of a step through the stages of a pipeline, in the order of its schedule. All ranks
+of a pipeline read the same samples; they send each other only the residual stream and its gradient.
 """
 
 import time
@@ -27,26 +27,26 @@ from dtk.train.runner import ExpertLoads, own_part
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage on this rank."""
+    """A pipeline stage of this rank."""
 
     model: nn.Module
     wrapped: nn.Module
-    """What forward is called on in training."""
+    """The module whose forward is called in training."""
     first_block: int = 0
 
 
 @dataclass(slots=True)
 class Clock:
-    """When this rank computed in the last step. On CUDA events mark it, so that nothing waits for the device."""
+    """Records when this rank computed in the last step. On CUDA it uses events, so that nothing synchronizes."""
 
     device: torch.device
     computed: list[tuple[Any, Any]] = field(default_factory=list)
-    """Beginning and end of each computation."""
+    """Start and end of each computation."""
     step: tuple[Any, Any] = (0.0, 0.0)
     micro_batches: int = 1
 
     def now(self) -> Any:
-        """Mark this moment."""
+        """Record the current time."""
         if self.device.type != "cuda":
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -54,7 +54,7 @@ class Clock:
         return event
 
     def seconds(self) -> tuple[float, float]:
-        """Return (computed, from the first to the last moment) in seconds; waits for the device."""
+        """Return (seconds computed, seconds from the first start to the last end); synchronizes with the device."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return sum(map(self._between, self.computed)), self._between(self.step)
@@ -70,27 +70,27 @@ class Pipelined:
 
     strategy: Strategy
     schedule: Callable[[int], Pipeline]
-    """Number of micro-batches -> schedule."""
+    """Returns the schedule for a number of micro-batches."""
     stages: Mapping[int, Stage]
-    """By their number in the whole pipeline."""
+    """This rank's stages by their index in the whole pipeline."""
     messages: Messages
     stream: Callable[[torch.Size], tuple[int, ...]]
-    """Shape of token ids -> shape of the residual stream that a rank sends."""
+    """Maps the shape of token ids to the shape of the residual stream that a rank sends."""
     message_bytes: int
-    """Of the residual stream of one whole micro-batch."""
+    """Bytes of the residual stream of one whole micro-batch."""
     shared: Shared | None
     clock: Clock
     task: Task
-    """What the loss and the metrics are."""
+    """Defines the loss and the metrics."""
     part: Part | None
-    """Which tokens of each sequence this rank has; None = all."""
+    """The tokens of each sequence that this rank has; None = all."""
     declare: Callable[[int, int], list[Collective]]
-    """Number of a stage and of micro-batches -> what its forward and backward communicate inside the stage."""
+    """Returns the collectives of a stage's forward and backward, given the stage and the number of micro-batches."""
     loads: ExpertLoads | None = None
-    """Of a mixture of experts."""
+    """Expert loads of a mixture of experts; None for other models."""
 
     def run(self, batches: Sequence[Batch], factor: float, seed: Callable[[int], None]) -> Tensor:
-        """Run the schedule, as `Accumulate.run`; gradients are communicated in the last backward of each stage."""
+        """Run the schedule; see `Accumulate.run`. Gradients are communicated in the last backward of each stage."""
         schedule, clock = self.schedule(len(batches)), self.clock
         order = schedule.orders()[self.messages.axis.rank]
         last = {action.stage: action for action in order if action.kind in FREES}
@@ -122,7 +122,7 @@ class Pipelined:
         return step.total
 
     def evaluate(self, batches: Iterable[Batch], collected: Mapping[str, Any] | None = None) -> Tensor:
-        """Forward of each through all stages; only the last stage knows the figures, the others return zeros."""
+        """Run the forward of each batch through all stages; only the last stage returns figures, the others zeros."""
         batches = list(batches)
         schedule = self.schedule(1)
         step = _Step(self, batches, schedule.stages, 1.0)
@@ -138,7 +138,7 @@ class Pipelined:
         return step.figures
 
     def collectives(self, accumulation_steps: int, clips: bool) -> list[Collective]:
-        """Return those of the strategy for each stage, the messages, and the sum of shared gradients."""
+        """Return the collectives of the strategy for each stage, the messages, and the sum of shared gradients."""
         rank = self.messages.axis.rank
         order = self.schedule(accumulation_steps).orders()[rank]
         declared = declare_messages(order, self.message_bytes)
@@ -148,10 +148,10 @@ class Pipelined:
         return [*declared, *(self.shared.declare() if self.shared else ())]
 
     def figures(self) -> dict[str, float]:
-        """Return the share of the last step in which ranks did not compute, on average over all, and the ideal one.
+        """Return the idle share of the last step, averaged over ranks, and the ideal one.
 
-        pipeline_busiest is the place along `pp` whose ranks computed longest, pipeline_imbalance how many times the
-        mean they did.
+        pipeline_busiest is the `pp` coordinate whose ranks computed longest, pipeline_imbalance the ratio of their time
+        to the mean.
         """
         context, axis = self.strategy.context, self.messages.axis
         of_place = torch.zeros(axis.size + 1, dtype=torch.float64)
@@ -167,7 +167,7 @@ class Pipelined:
 
 
 class _Step:
-    """What a rank holds while the micro-batches of one step are under way."""
+    """State of a rank while the micro-batches of one step are in flight."""
 
     def __init__(self, runner: Pipelined, batches: Sequence[Batch], stages: int, factor: float) -> None:
         device = runner.strategy.context.device
@@ -181,12 +181,12 @@ class _Step:
         """(whether forward, stage that needs it, micro-batch) -> residual stream or its gradient."""
         self.expected: dict[tuple[bool, int, int], tuple[Tensor, dist.Work]] = {}
         self.held: dict[tuple[int, int], tuple[Tensor | None, list[Tensor]]] = {}
-        """(stage, micro-batch) -> its input, and output or loss with an auxiliary one, until the backward."""
+        """(stage, micro-batch) -> its input, and its output or loss plus an auxiliary loss, kept until the backward."""
         self.split: dict[tuple[int, int], list[dict[str, Any]]] = {}
-        """What an input gradient leaves for the weight gradient."""
+        """(stage, micro-batch) -> what the input-gradient pass saves for the weight-gradient pass."""
 
     def transfers(self, action: Action) -> bool:
-        """Send a result or begin to receive one; whether that is what the action asks for."""
+        """Send a result or post a receive; return whether the action is a transfer."""
         kind, stage, micro_batch = action
         if kind in SENDS:
             forward = kind == "send_forward"
@@ -201,7 +201,7 @@ class _Step:
         return kind in (*SENDS, *RECEIVES)
 
     def arrived(self, action: Action) -> Tensor | None:
-        """Return what a computation needs from its neighbour, which it waits for; None = it needs nothing."""
+        """Wait for the neighbour's tensor that a computation needs, and return it; None if it needs none."""
         key = action.kind == "forward", action.stage, action.micro_batch
         if key in self.expected:
             buffer, work = self.expected.pop(key)
@@ -210,7 +210,7 @@ class _Step:
         return self.results.pop(key, None)
 
     def forward(self, action: Action, stream: Tensor | None) -> None:
-        """Run a stage; on the last one the loss is what goes back."""
+        """Run the forward of a stage; the last stage computes the loss."""
         stage, strategy = self.runner.stages[action.stage], self.runner.strategy
         batch = self.batches[action.micro_batch]
         if stream is not None:
@@ -231,14 +231,14 @@ class _Step:
             self.results[True, action.stage + 1, action.micro_batch] = sent.detach()
 
     def backward(self, action: Action, gradient: Tensor | None) -> None:
-        """Compute both gradients, or the one that the action names."""
+        """Compute the input and weight gradients, or only the one that the action names."""
         kind, number, micro_batch = action
         key = number, micro_batch
         model = self.runner.stages[number].model
         stream, outputs = self.held[key]
         incoming = None if gradient is None else [gradient, *map(torch.ones_like, outputs[1:])]
         if kind == "input_gradient" and stream is None:
-            # The first stage has no input to differentiate by: its whole backward comes with the weights.
+            # The first stage has no input gradient: its whole backward runs with the weight gradients.
             if gradient is not None:
                 self.results[False, number, micro_batch] = gradient
             return

@@ -1,4 +1,4 @@
-"""What rank 0 prints while it trains: one plain line per logged step, and the speed between two of them."""
+"""Progress output of rank 0 during training: one plain line per logged step, and the speed between two of them."""
 
 import time
 from collections.abc import Iterator
@@ -23,20 +23,20 @@ def human_time(seconds: float) -> str:
 
 
 def say(line: str) -> None:
-    """Print at once: the parent reads rank 0's output while it is written. A disk that is full costs the line only."""
+    """Print and flush, as the parent reads rank 0's output while it runs. A full disk loses the line only."""
     with suppress(OSError):
         print(line, flush=True)
 
 
 @dataclass(slots=True)
 class Progress:
-    """Formats step lines. The step time of the ETA is the mean since the first step was over."""
+    """Formats step lines. The ETA uses the mean step time after the first step."""
 
     steps: int
     world_size: int
     first_step: int
     unit: str = "token"
-    """What speed is counted in."""
+    """The unit in which speed is counted."""
     began_s: float = field(default_factory=time.perf_counter)
 
     def line(self, record: dict[str, Any]) -> str:
@@ -64,17 +64,17 @@ class Progress:
 
 @dataclass(slots=True)
 class Measures:
-    """Times windows of steps on this rank; a window ends at a logged step, where the device was waited for."""
+    """Times windows of steps on this rank; a window ends at a logged step, which synchronizes with the device."""
 
     tokens_per_step: int
     """Tokens in the global batch."""
     flops_per_token: int | None
     world_size: int
     peak_flops: float | None
-    """Peak of one device; null when unknown."""
+    """Peak FLOP/s of one device; None if unknown."""
     peak_reason: str
     communicated_bytes_per_step: int
-    """Declared by the strategy: full buffers of all collectives of one rank and step."""
+    """Bytes of the full buffers of all collectives of one rank in a step, as the strategy declares them."""
     began_s: float = 0.0
     began_step: int = 0
     paused_s: float = 0.0
@@ -85,7 +85,7 @@ class Measures:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Exclude the time spent inside the context from the step times."""
+        """Exclude the time inside the context from the step times."""
         began_s = time.perf_counter()
         yield
         self.paused_s += time.perf_counter() - began_s

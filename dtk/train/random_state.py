@@ -11,14 +11,14 @@ from dtk.data.sampler import STEP, mix64
 def seed_random(seed: int, step: int, dp_rank: int, micro_batch: int) -> None:
     """Seed Python's, numpy's and torch's generators (CPU and CUDA) for the forward pass of one micro-batch.
 
-    So a model that draws random numbers (dropout) draws the same ones again in a resumed run. Ranks that share one
-    data coordinate (tensor or pipeline parallel) draw alike, so that what they hold twice stays equal.
+    A resumed run therefore draws the same random numbers (dropout) again. Ranks with the same data-parallel coordinate
+    (tensor or pipeline parallel) draw the same numbers, so that their replicas stay equal.
 
     Args:
-        seed: of the run.
-        step: finished optimizer steps.
+        seed: seed of the run.
+        step: number of finished optimizer steps.
         dp_rank: data-parallel coordinate of this rank.
-        micro_batch: its number within the step, from 0.
+        micro_batch: index within the step, from 0.
     """
     state = np.zeros(1, dtype=np.uint64)
     for part in (seed, step, dp_rank, micro_batch):

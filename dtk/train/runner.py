@@ -1,5 +1,5 @@
-"""Forward and backward over the micro-batches of one optimizer step through a whole model. A runner, this one or that
-of `dtk.train.pipeline`, is given micro-batches and returns sums.
+"""Forward and backward over the micro-batches of one optimizer step through a whole model. This runner and the one in
+`dtk.train.pipeline` accept micro-batches and return sums.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,29 +24,29 @@ from dtk.tasks.cross_entropy import auxiliary_loss
 
 @dataclass(slots=True)
 class ExpertLoads:
-    """How the tokens of a step were divided over the experts of each block."""
+    """The distribution of a step's tokens over the experts of each block."""
 
     context: Context
     model: MoEConfig
     counts: Tensor = field(init=False)
-    """int64 [blocks, 2, experts]: tokens for which each expert was chosen, and those that it took."""
+    """int64 [blocks, 2, experts]: tokens routed to each expert, and tokens that it accepted."""
 
     def __post_init__(self) -> None:
         shape = self.model.layers, 2, self.model.experts
         self.counts = torch.zeros(shape, dtype=torch.int64, device=self.context.device)
 
     def add(self, output: Any, first_block: int = 0) -> None:
-        """Add those of a micro-batch in a model, or in a stage that begins with this block."""
+        """Add the loads of a micro-batch, from the output of a model or of the stage that begins with this block."""
         if (loads := getattr(output, "loads", None)) is not None:
             first = max(first_block, self.model.dense_layers)
             self.counts[first : first + len(loads)] += loads
 
     def figures(self) -> dict[str, float]:
-        """Return those of the last step over all ranks, each of the block where it is worst.
+        """Return the load figures of the last step over all ranks, each from its worst block.
 
-        expert_load: the busiest expert's tokens over the mean; expert_rank_load: the busiest `ep` rank's over the mean,
-        which is how much longer the experts take than they would evenly; expert_dropped: share of the choices that met
-        a full expert.
+        expert_load: the busiest expert's tokens over the mean; expert_rank_load: the busiest `ep` rank's tokens over
+        the mean, the slowdown of the experts against a balanced load; expert_dropped: share of the choices whose expert
+        was full.
         """
         counts = sum_over_ranks(self.context, self.counts.cpu())[self.model.dense_layers :]
         chosen, taken = counts.double().unbind(1)
@@ -59,31 +59,31 @@ class ExpertLoads:
 
 @dataclass(frozen=True, slots=True)
 class Accumulate:
-    """One micro-batch after the other through the whole model."""
+    """Runs one micro-batch after the other through the whole model."""
 
     strategy: Strategy
     model: nn.Module
     wrapped: nn.Module
-    """What forward is called on in training."""
+    """The module whose forward is called in training."""
     task: Task
-    """What the loss and the metrics are."""
+    """Defines the loss and the metrics."""
     part: Part | None = None
-    """Which tokens of each sequence this rank has; None = all."""
+    """The tokens of each sequence that this rank has; None = all."""
     declare: Callable[[int], list[Collective]] | None = None
-    """Number of micro-batches -> what forward and backward communicate themselves."""
+    """Returns the collectives that forward and backward issue themselves, given the number of micro-batches."""
     loads: ExpertLoads | None = None
-    """Of a mixture of experts."""
+    """Expert loads of a mixture of experts; None for other models."""
 
     def run(self, batches: Sequence[Batch], factor: float, seed: Callable[[int], None]) -> Tensor:
-        """Forward and backward of each micro-batch; gradients are communicated in the last one.
+        """Run forward and backward of each micro-batch; gradients are communicated in the last one.
 
         Args:
-            batches: of this rank's part of the global batch, one per micro-batch.
-            factor: what each summed loss is multiplied by before its backward.
-            seed: sets torch's random state to that of a micro-batch, given by its number.
+            batches: micro-batches of this rank's part of the global batch.
+            factor: multiplies each summed loss before its backward.
+            seed: sets the random state for a micro-batch, given its index.
 
         Returns:
-            the summed loss over the micro-batches, detached and without the factor.
+            The loss summed over the micro-batches, detached and without the factor.
         """
         strategy, device = self.strategy, self.strategy.context.device
         total = torch.zeros((), device=device)
@@ -100,14 +100,14 @@ class Accumulate:
                     more = auxiliary_loss(output)
                     if self.loads is not None:
                         self.loads.add(output)
-                    del output  # Logits are large, and not all losses need them in backward.
+                    del output  # Logits are large, and not every loss needs them in backward.
                 with region("backward"):
                     strategy.backward((loss if more is None else loss + more) * factor)
             total += loss.detach()
         return total
 
     def evaluate(self, batches: Iterable[Batch], collected: Mapping[str, Any] | None = None) -> Tensor:
-        """Return what `dtk.tasks.base.add_figures` adds up over these micro-batches, on the device."""
+        """Return the sums of `dtk.tasks.base.add_figures` over these micro-batches, on the device."""
         device = self.strategy.context.device
         sums = no_figures(self.task, device)
         for host_batch in batches:
@@ -121,17 +121,17 @@ class Accumulate:
         return sums
 
     def collectives(self, accumulation_steps: int, clips: bool) -> list[Collective]:
-        """Return what this rank issues per optimizer step, from the second step on; `clips` gradients by their norm."""
+        """Return this rank's collectives per optimizer step, from the second on; `clips` adds those of clipping."""
         inside = self.declare(accumulation_steps) if self.declare else []
         return [*self.strategy.collectives(self.model, accumulation_steps, clips), *inside]
 
     def figures(self) -> dict[str, float]:
-        """Return how the experts were used in the last step, for the metrics record; every rank calls it."""
+        """Return the expert loads of the last step for the metrics record; every rank must call it."""
         return {} if self.loads is None else self.loads.figures()
 
 
 def own_part(part: Part | None, batch: Batch, device: torch.device) -> tuple[Batch, dict[str, Tensor]]:
-    """Return the tokens that this rank has of a micro-batch, and what forward must know of them, on the device."""
+    """Return this rank's tokens of a micro-batch and the keywords that forward needs for them, on the device."""
     if part is None:
         return batch, {}
     return part.own(batch), {"positions": part.positions(batch).to(device, non_blocking=True)}

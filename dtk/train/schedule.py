@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the step: nothing to save, nothing to restore."""
+"""The learning rate as a pure function of the step: it has no state to save or restore."""
 
 import math
 from abc import ABC, abstractmethod
@@ -8,15 +8,15 @@ from dtk.errors import DtkError
 
 
 class Schedule(ABC):
-    """Derive from it and name your class by `schedule._target_`."""
+    """Base class of custom schedules; name the derived class in `schedule._target_`."""
 
     @abstractmethod
     def factor(self, step: int, steps: int) -> float:
-        """Return what the peak learning rate is multiplied by, as a function of nothing but its arguments.
+        """Return the factor of the peak learning rate; it must depend on the arguments only.
 
         Args:
             step: counted from 0.
-            steps: in the whole run.
+            steps: number of steps in the whole run.
         """
 
 
@@ -34,10 +34,10 @@ def learning_rate(
         peak_lr: the optimizer's `lr`.
         step: 0-based step.
         steps: steps in the whole run.
-        own: of a custom schedule.
+        own: instance of a custom schedule.
 
     Raises:
-        DtkError: a custom schedule returned no number that is finite and at least 0.
+        DtkError: a custom schedule returned something else than a finite number >= 0.
 
     Sources: cosine after Loshchilov & Hutter 2017 (SGDR); warm-up-stable-decay after Hu et al. 2024 (MiniCPM).
     """

@@ -1,4 +1,4 @@
-"""Builds what a step needs from the configuration: model, strategy, optimizer. Runs once per rank."""
+"""Construction of the model, the strategy and the optimizer from the configuration. Runs once per rank."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -36,21 +36,21 @@ Runner = Accumulate | Pipelined
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What is trained, and how it is spread over ranks."""
+    """What is trained, and how it is distributed over ranks."""
 
     model: nn.Module
-    """The model itself: its parameter names are those of checkpoints."""
+    """The unwrapped model: its parameter names are used in checkpoints."""
     wrapped: nn.Module
-    """What forward is called on; the same object unless a wrapper (DDP) is around it."""
+    """The module whose forward is called; differs from `model` only if a wrapper (DDP) surrounds it."""
     strategy: Strategy
     optimizer: Optimizer
     parameter_count: int
     runner: Runner
-    """Forward and backward over the micro-batches of a step."""
+    """Runs forward and backward over the micro-batches of a step."""
     task: Task
-    """What the loss and the metrics are."""
+    """Defines the loss and the metrics."""
     flops_per_token: int | None = None
-    """Of the whole model, forward and backward; None = it does not say."""
+    """FLOPs of the whole model, forward and backward; None if the model does not declare them."""
 
 
 def set_up(
@@ -64,8 +64,8 @@ def set_up(
     Args:
         config: resolved configuration.
         context: this rank.
-        make: how the model comes to be before it is spread over ranks; None = as a run does.
-        fill: how it gets its values once it has memory; None = as a run does.
+        make: builds the model before it is distributed over ranks; None builds it as a run does.
+        fill: initializes its values once it is materialized; None initializes as a run does.
 
     Raises:
         DtkError: the model or its pretrained weights cannot be used.
@@ -103,7 +103,7 @@ def set_up(
 
 
 def _optimizer(config: Config, strategy: Strategy, model: nn.Module) -> Optimizer:
-    """Build the optimizer of this rank's parameters, whose states lie in a tier of memory where `offload` says so."""
+    """Build the optimizer of this rank's parameters; `offload` may place its states in another memory tier."""
     build = recipe(config.optimizer, model.parameters(), config.allow_targets)
     groups, tier = parameter_groups(model, config.optimizer.weight_decay), strategy.tier
     paged = build if tier is None else tier.paged(build)
@@ -122,7 +122,7 @@ def _spread(
     part: nn.Module,
     first_block: int = 0,
 ) -> Stage:
-    """Spread a model, or a stage that begins with this block, over the ranks of each dimension, the states' last."""
+    """Distribute a model, or a stage that begins with this block, along each mesh dimension, the strategy's last."""
     mesh, train = strategy.context.mesh, config.train
     if mesh.tp > 1:
         tp.cut_model(config, part, strategy)
@@ -131,8 +131,8 @@ def _spread(
     if mesh.ep > 1:
         ep.cut_model(part, strategy)
     for i, block in enumerate(blocks_of(part), first_block):
-        # Recomputed in backward: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost". The forward of the
-        # block is replaced, not the block, so that parameter names stay as they are.
+        # Activation checkpointing: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost". The forward of
+        # the block is replaced, not the block, so that parameter names do not change.
         if train.activation_checkpoint_every and i % train.activation_checkpoint_every == 0:
             block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
         if train.compile:
@@ -141,7 +141,7 @@ def _spread(
 
 
 def _model(config: Config) -> nn.Module:
-    """On the meta device; a custom model that cannot say how it starts gets values that are alike on every rank."""
+    """Build the model on the meta device; a custom model without initialization gets equal values on all ranks."""
     if config.model.architecture == "custom":
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
@@ -161,7 +161,7 @@ def _pipelined(
     tokens: cp.Part | None,
     loads: ExpertLoads | None,
 ) -> Pipelined:
-    """Cut this rank's stages, each out of a whole model, spread them, and connect them with those of other ranks."""
+    """Cut this rank's stages out of whole models, distribute them, and connect them with those of other ranks."""
     context, axis, parallel = strategy.context, strategy.axes["pp"], config.parallel
     pipeline, first = parallel.pipeline(1), context.mesh.coordinate(context.rank)["pp"]
     cuts, stages = config.stage_blocks(len(blocks_of(model))), {}
@@ -187,7 +187,7 @@ def _pipelined(
 
 
 def _fill(model: nn.Module, config: Config) -> None:
-    """Fill in the initial values, one parameter at a time, from the seed or from pretrained weights."""
+    """Initialize the parameters one at a time, from the seed or from pretrained weights."""
     if isinstance(model, GPT) and model.config.pretrained:
         load_gpt2(model, model.config.pretrained)
     else:

@@ -1,4 +1,4 @@
-"""Errors of torch.distributed.checkpoint when a disk fails, with the facts that it omits. Knows no model and no run."""
+"""Storage errors of torch.distributed.checkpoint, with the facts that it omits. Independent of models and runs."""
 
 import io
 import os
@@ -14,11 +14,11 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-SYNC_BYTES = 64 << 20  # Less than a second of the slowest disks that hold checkpoints.
+SYNC_BYTES = 64 << 20  # Takes less than a second on the slowest disks that hold checkpoints.
 
 
 class _Synced(io.BufferedWriter):
-    """Syncs as it goes: the file grows while it is written, which the live watch sees, and the last sync is short."""
+    """A file that is synced while it is written, so that the live watch sees it grow and the last sync is short."""
 
     unsynced_bytes = 0
 
@@ -40,10 +40,10 @@ class _Files(FileSystem):
 
 
 class Writer(FileSystemWriter):
-    """Writes files; one that cannot be written fails with the operating system's error.
+    """Writes files; a failed write raises the error of the operating system.
 
-    torch's own archive writer fails a second time while it closes the file, and only that second error
-    (`unexpected pos 704 vs 598`) would travel to the other ranks.
+    torch's own archive writer fails a second time while it closes the file, and only that second error (`unexpected pos
+    704 vs 598`) would reach the other ranks.
     """
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
@@ -68,14 +68,14 @@ class Writer(FileSystemWriter):
 
 
 def root(error: BaseException) -> BaseException:
-    """Return the error of the lowest rank that failed, without torch's wrapping."""
+    """Return the error of the lowest failed rank, without torch's wrapping."""
     while isinstance(error, CheckpointException) and error.failures:
         error = error.failures[min(error.failures)][0]
     return error
 
 
 def in_words(error: BaseException) -> str:
-    """Return one line: `no space left on device`, `RuntimeError: ...`."""
+    """Return the error as one line: `no space left on device`, `RuntimeError: ...`."""
     inner = root(error)
     if isinstance(inner, OSError) and inner.strerror:
         return inner.strerror[:1].lower() + inner.strerror[1:]
@@ -84,5 +84,5 @@ def in_words(error: BaseException) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory was short, and not the files wrong."""
+    """Return whether the error means that memory ran out, rather than that the files are wrong."""
     return isinstance(root(error), torch.OutOfMemoryError | MemoryError)
