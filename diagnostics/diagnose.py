@@ -133,12 +133,7 @@ def conclude(
 
 
 def _suspected(evidence: Evidence, ruled_out: Sequence[str]) -> tuple[Standing | None, tuple[Suspicion, ...]]:
-    """Return who waits in what by a log that confirms nothing, and which causes are likely; their words are made once.
-
-    Args:
-        evidence: without records of the ranks' calls.
-        ruled_out: ids of causes.
-    """
+    """Return who waits in what by a log that confirms nothing, and which causes are likely; made into words once."""
     if (waiting := standing(evidence)) is None:
         return None, of_memory(ran_out(evidence), printed_steps(evidence).count)
     headline(waiting), [*stands(waiting)]

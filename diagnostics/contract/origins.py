@@ -86,10 +86,6 @@ def at_launch(origins: Origins, plain: Mapping[str, Any]) -> Origins:
     """Return the origins with the values that a run begins with.
 
     Values that changed since composing are marked as derived at the launch.
-
-    Args:
-        origins: as composed.
-        plain: the configuration as the ranks get it.
     """
     values = flat(plain)
     keys = {}

@@ -30,12 +30,6 @@ def nearest(word: str, candidates: Iterable[str], limit: int = 3, close: float =
 
 
 def did_you_mean(word: str, candidates: Iterable[str], prefix: str = "") -> str:
-    """Return `did you mean train.steps?`, or nothing when no name is near.
-
-    Args:
-        word: what was typed.
-        candidates: what exists.
-        prefix: put before each name, for example `strategy=`.
-    """
+    """Return `did you mean train.steps?`, or nothing when no name is near; `prefix` may be `strategy=`."""
     names = nearest(word, candidates)
     return f"did you mean {' or '.join(prefix + name for name in names)}?" if names else ""

@@ -196,17 +196,7 @@ def describe(
     peer: int | None = None,
     tag: int | None = None,
 ) -> Described:
-    """Return a signature with its text: `broadcast [8] float32 root 2`, `recv [4] float32 from any tag 1`.
-
-    Args:
-        op: the function that was called.
-        wire: the signature; its root is a global rank.
-        sizes: shapes of the tensors.
-        kind: their dtype.
-        p2p: see `Call`, as for `peer` and `tag`.
-        peer: of a send or receive.
-        tag: of a send or receive.
-    """
+    """Return a signature with its text: `broadcast [8] float32 root 2`, `recv [4] float32 from any tag 1`."""
     if p2p:
         parts = [f"{'to' if p2p == 'send' else 'from'} {'any' if peer is None else peer}", f"tag {tag}" if tag else ""]
     else:

@@ -45,11 +45,6 @@ def unused(evidence: Evidence) -> list[Problem]:
 
 
 def damaged(evidence: Evidence, harmless: bool = False) -> list[Problem]:
-    """Return the problems by which something that the job left behind is not known.
-
-    Args:
-        evidence: after the detectors.
-        harmless: also those by which nothing is lost.
-    """
+    """Return the problems by which something is not known; `harmless`: also those by which nothing is lost."""
     kinds = {*(reader.kind for reader in readers()), *evidence.files}
     return [p for p in evidence.problems if p.kind in kinds and (harmless or not p.harmless)]

@@ -40,12 +40,7 @@ def titles(but: str = "") -> str:
 
 
 def reader_of(path: Path, head: bytes) -> Reader | Unreadable:
-    """Return the reader of a file.
-
-    Args:
-        path: its suffix rules some readers out.
-        head: `limits.head` of it.
-    """
+    """Return the reader of a file that begins with `head`; the suffix rules some readers out."""
     if not head:
         return "empty"
     if head.startswith((_CHECKPOINT, b"PK\x03\x04")):

@@ -26,16 +26,7 @@ def notes(
     measures: dict[str, object],
     covered: frozenset[str],
 ) -> tuple[str, ...]:
-    """Return the notes, each once.
-
-    Args:
-        evidence: as gathered.
-        outcome: of the run.
-        roots: the root causes; with one, its own text tells of the trouble.
-        findings: of every cause.
-        measures: of the detectors.
-        covered: kinds of lines that the report tells in words elsewhere.
-    """
+    """Return the notes, each once; kinds of lines in `covered` are told in words elsewhere."""
     texts = [evidence.doubt] if evidence.doubt else []
     cited = [item for root in roots for item in root.evidence]
     shown = {f"{item.file}:{item.line}" for item in cited}

@@ -25,13 +25,7 @@ _MARKS = {"confirmed": ("[x]", "bold red"), "undecided": ("[?]", "yellow"), "rul
 
 
 def render(document: doc.Document, *, columns: int | None, colour: bool) -> str:
-    """Return the document as text, without blanks at the ends of lines.
-
-    Args:
-        document: what to show.
-        columns: width of the terminal; None = a pipe: sentences stay on one line.
-        colour: with colours (ANSI).
-    """
+    """Return the document as text, no blanks at the ends of lines; without `columns` a sentence is one line."""
     out = io.StringIO()
     console = Console(
         file=out,

@@ -16,12 +16,7 @@ FIGURES = (
 def planned_and_measured(
     plan: Mapping[str, Any], figures: Mapping[str, Any]
 ) -> list[tuple[str, str, float, float | None]]:
-    """Return title, name of the metric, planned and measured value (None = not recorded) of what was planned.
-
-    Args:
-        plan: plan.json, perhaps somebody else's.
-        figures: of summary.json or the last record.
-    """
+    """Return title, name of the metric, planned and measured value (None = not recorded) of what was planned."""
     traffic = plan.get("traffic")
     sent = [number(as_mapping(item).get("size_bytes")) for item in traffic] if isinstance(traffic, list) else [None]
     planned = {

@@ -9,11 +9,7 @@ from diagnostics.tree.model import Gate, Leaf, Node, Rule, Tree, leaves
 
 
 def built_in(causes: Sequence[AnyCause] | None = None) -> list[Tree]:
-    """Return one tree for each top event, in the order of `BRANCHES`.
-
-    Args:
-        causes: the leaves; default: all that come with dtk.
-    """
+    """Return one tree for each top event, in the order of `BRANCHES`; its leaves are `causes`, or all that dtk has."""
     causes = registry.built_in() if causes is None else causes
     trees = []
     for branch in BRANCHES:

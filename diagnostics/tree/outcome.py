@@ -25,14 +25,7 @@ _SILENT_S = 120.0
 def outcome(
     evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], measures: Mapping[str, object]
 ) -> Outcome:
-    """Return what happened to the run.
-
-    Args:
-        evidence: as gathered.
-        verdict: the root causes, and what the first of them does to a run.
-        findings: of every cause.
-        measures: of the detectors.
-    """
+    """Return what happened to the run."""
     if verdict.outcome is not None:
         return _of_root(evidence, verdict.roots[0].cause, verdict.outcome, measures)
     accounted = account_of(measures)

@@ -57,15 +57,7 @@ class Watched:
 def collect(
     ranks: Job, folder: Path, rounds: int, every_s: float, manner: Manner, say: Callable[[str], None]
 ) -> list[str]:
-    """Look at all ranks in rounds and write what they show.
-
-    Args:
-        ranks: of one job.
-        folder: exists; other hosts may write into it, too.
-        rounds: how often to look.
-        every_s: time between two looks.
-        manner: of reading stacks; C's frames only in the last round.
-        say: told what is being done.
+    """Look at all ranks in rounds and write what they show; C's frames are read in the last round only.
 
     Returns:
         what could not be collected and what to type, one line each.

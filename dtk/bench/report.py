@@ -13,12 +13,7 @@ _TICKS = 10  # Labels that fit side by side under a plot.
 
 
 def document(report: BenchReport, *, page: str = "") -> doc.Document:
-    """Return the document.
-
-    Args:
-        report: what was measured.
-        page: path of the page to name at the end of the terminal's text.
-    """
+    """Return the document."""
     versions = [f"{name} {report.about[name]}" for name in ("host", "torch", "nccl") if report.about.get(name)]
     badge: tuple[str, doc.Tone] = ("RESULTS VERIFIED", "good")
     if report.failure or report.wrong:

@@ -25,9 +25,6 @@ VALUES = {"most_s": MOST_S, "folders": FOLDERS}
 def run(arguments: argparse.Namespace) -> int:
     """Look, and diagnose what was seen.
 
-    Returns:
-        exit code.
-
     Raises:
         DtkError: there is no such job here, or the folder or an option cannot be used.
     """

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 def run(arguments: argparse.Namespace) -> int:
     """Examine, print.
 
-    Returns:
-        exit code.
-
     Raises:
         DtkError: an option cannot be used, or the ranks of several nodes did not meet.
     """

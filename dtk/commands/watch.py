@@ -18,9 +18,6 @@ VALUES = {"stall_timeout_s": STALL_TIMEOUT_S, "start_times": START_TIMES, "folde
 def run(arguments: argparse.Namespace) -> int:
     """Run the command, and say what happened if something did.
 
-    Returns:
-        exit code.
-
     Raises:
         DtkError: the command or the folder cannot be used.
     """
@@ -43,12 +40,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def make_folder(chosen: Path | None, folders: Path, holds: str, mode: int = 0o777) -> Path:
     """Create a folder for the records of a job, unless another node has already created it, and return it.
-
-    Args:
-        chosen: by the user; None = one of its own below `folders`.
-        folders: where such folders are.
-        holds: what is in a folder that was used before.
-        mode: of the folder.
 
     Raises:
         DtkError: it cannot be made, or was used before.

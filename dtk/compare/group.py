@@ -27,12 +27,7 @@ _VALUE_CHARACTERS = 40  # Chosen: a label stays within a column.
 
 
 def variants(runs: Sequence[RunRecord], warmup_steps: int) -> list[Variant]:
-    """Group runs that differ only by chance, in the order in which they were named.
-
-    Args:
-        runs: of one task.
-        warmup_steps: steps at the beginning of an attempt that do not count.
-    """
+    """Group runs that differ only by chance, in the order in which they were named."""
     groups: dict[tuple[Any, ...], list[RunRecord]] = {}
     for run in runs:
         groups.setdefault((_settings(run), run.world_size, machine(run)), []).append(run)

@@ -31,11 +31,6 @@ def parse_limit(text: str) -> tuple[str, float]:
 def check_limits(comparison: Comparison, baseline: Sequence[Path], limits: Sequence[str]) -> list[dict[str, Any]]:
     """Hold each variant against the baseline. A limit fails when the whole 95% interval of the ratio lies above it.
 
-    Args:
-        comparison: of the baseline and the runs.
-        baseline: folders of its runs.
-        limits: as typed.
-
     Returns:
         for each limit and variant: the limit, variant, ratio, low, high (null = too few values), failed, decided.
 

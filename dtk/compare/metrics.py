@@ -30,13 +30,7 @@ class Metrics(Struct, frozen=True):
 
 
 def read(path: Path, limits: Limits, *, grows: bool) -> Metrics:
-    """Read the file.
-
-    Args:
-        path: metrics.jsonl.
-        limits: bounds of the file and of a line.
-        grows: the run still writes it, so half a line at its end is no damage.
-    """
+    """Read metrics.jsonl; of a run that still writes it (`grows`), half a line at the end is no damage."""
     windows: list[tuple[Window, bool]] = []
     broken, torn = 0, False
     try:

@@ -17,14 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
 def check(config: Config, world_size: int, device: str, cuda_devices: int = 0, *, numbers: bool = True) -> None:
-    """Refuse what cannot run or would not mean what it says.
-
-    Args:
-        config: types are right already.
-        world_size: ranks in all.
-        device: `cpu` or `cuda`, as decided by the launcher.
-        cuda_devices: CUDA devices on this machine.
-        numbers: False = each is known to be in its range.
+    """Refuse what cannot run or would not mean what it says; `numbers` = False: all of them are known to be in range.
 
     Raises:
         DtkError: the first rule that is broken.

@@ -13,11 +13,7 @@ class FaultConflictError(DtkError):
 
 
 def check_fault(config: Config, world_size: int) -> None:
-    """Refuse a fault that cannot happen here.
-
-    Args:
-        config: the batch is settled already.
-        world_size: ranks in all.
+    """Refuse a fault that cannot happen here; the batch is settled already.
 
     Raises:
         FaultConflictError: the first reason.

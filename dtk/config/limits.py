@@ -42,10 +42,6 @@ def check_limits(config: Config) -> None:
 def check_numbers(plain: dict[str, Any], more: Mapping[str, tuple[float, float]] | None = None) -> None:
     """Refuse a number outside its range, in the whole configuration or in some of its sections.
 
-    Args:
-        plain: section -> key -> value.
-        more: ranges of keys beside `limits`.
-
     Raises:
         DtkError: the first one, with the range.
     """

@@ -19,9 +19,6 @@ _DYNAMIC = {
 def locate(target: str) -> str:
     """Name of the module that has the target, as far as that can be said without running any code.
 
-    Args:
-        target: dotted import path of a class or function.
-
     Raises:
         DtkError: there is no such module, or the name stands nowhere in its source.
     """

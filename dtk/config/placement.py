@@ -41,12 +41,6 @@ def place(
 ) -> Placement:
     """Resolve every `auto` of the launcher section.
 
-    Args:
-        launcher: the section.
-        strategy: the strategy section.
-        cuda_devices: CUDA devices on this machine.
-        local_size: ranks on this machine, when torchrun or Slurm has decided that.
-
     Raises:
         DtkError: CUDA or NCCL asked for where there is none, less than one rank, or more than this machine can start.
     """
@@ -83,12 +77,7 @@ def place(
 
 
 def check_device(device: str, backend: str, cuda_devices: int) -> None:
-    """Refuse CUDA or NCCL where there is no device for it.
-
-    Args:
-        device: `cpu` or `cuda`.
-        backend: of the process groups; `auto` is not judged.
-        cuda_devices: on this machine.
+    """Refuse CUDA or NCCL where there is no device for it; the backend `auto` is not judged.
 
     Raises:
         DtkError: with what to use instead.

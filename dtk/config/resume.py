@@ -38,11 +38,6 @@ class Resumed:
 def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) -> Resumed:
     """Take the stored configuration and apply the new overrides to it.
 
-    Args:
-        composed: what was typed, with `resume=`.
-        config_dir: the user's own YAML files.
-        trust: also continue in a folder that others own or can write to.
-
     Raises:
         DtkError: no such run, a run still running, a damaged folder or checkpoint, an override that may not change, a
             folder of somebody else, or a setting of the folder that would execute something.
@@ -144,10 +139,6 @@ def earlier_argv(paths: RunPaths) -> list[Any]:
 
 def check_continuable(paths: RunPaths, steps: int) -> None:
     """Refuse a run that has nothing left to do, or that cannot be read where it stopped.
-
-    Args:
-        paths: the run folder.
-        steps: of the whole run.
 
     Raises:
         DtkError: all steps are made, or the newest checkpoint is damaged.

@@ -33,10 +33,6 @@ class Stored:
 def read_stored(paths: RunPaths, option: str) -> Stored:
     """Return every key of a run's configuration, what was typed for it and who set it.
 
-    Args:
-        paths: the run folder.
-        option: what the user typed to name it, for the message.
-
     Raises:
         DtkError: there is no such folder, or it is no run of dtk.
     """

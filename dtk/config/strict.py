@@ -35,11 +35,6 @@ def from_plain(plain: dict[str, Any]) -> Config:
 def section_from_plain(cls: type, values: Any, path: str) -> Any:
     """Return one section by itself, as strictly as `from_plain`.
 
-    Args:
-        cls: a dataclass of the schema.
-        values: plain values.
-        path: its name in the configuration, for messages.
-
     Raises:
         DtkError: as `from_plain`.
     """

@@ -39,11 +39,6 @@ WRITTEN = ("strategy.offload_folder",)
 def check_owner(folder: Path, option: str, *, trust: bool) -> None:
     """Refuse to run what lies in a folder that others may have written.
 
-    Args:
-        folder: the run folder.
-        option: what the user typed to name it, for the message.
-        trust: the user said `--trust`.
-
     Raises:
         DtkError: another user owns the folder, or its group or everybody may write to it.
     """
@@ -73,11 +68,6 @@ def check_owner(folder: Path, option: str, *, trust: bool) -> None:
 def check_entries(folder: Path, option: str, *, trust: bool) -> None:
     """Refuse to write into a folder in which something leads elsewhere.
 
-    Args:
-        folder: the run folder.
-        option: what the user typed to name it, for the message.
-        trust: the user said `--trust`.
-
     Raises:
         DtkError: a link of it leads out of the folder, or a pipe or device stands in it.
     """
@@ -105,12 +95,6 @@ def owner(folder: Path) -> str:
 
 def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], typed: Iterable[str], option: str) -> None:
     """Refuse settings of a run folder that would execute something or write elsewhere, unless they were typed again.
-
-    Args:
-        stored: the configuration that the folder holds.
-        plain: the same with the user's overrides applied.
-        typed: keys and groups that were typed now.
-        option: what the user typed to name the folder.
 
     Raises:
         DtkError: such a setting came from the folder.

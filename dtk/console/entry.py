@@ -9,12 +9,7 @@ from dtk.errors import INTERRUPTED, USER_ERROR, DtkError, OwnRankError
 
 
 def ended(run: Callable[[], int], stopped: str = "") -> int:
-    """Run to the end and return the exit code.
-
-    Args:
-        run: the program; returns its exit code.
-        stopped: what Ctrl-C came before: `before the first step`.
-    """
+    """Run to the end and return the exit code."""
     leads = os.environ.get("RANK", "0") == "0"  # Every rank of torchrun was given the same words.
     try:
         code = run()

@@ -24,12 +24,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def read_text(name: str, values: Mapping[str, object]) -> tuple[str, str | None]:
-    """Return the description and the epilog of a command.
-
-    Args:
-        name: of the file in `help/`, without its suffix.
-        values: name -> what stands for `{name}` in the text.
-    """
+    """Return the description and the epilog of a command; `{name}` in them is replaced by its value."""
     text = (TEXTS / f"{name}.txt").read_text(encoding="utf-8")
     for key, value in values.items():
         text = text.replace(f"{{{key}}}", str(value))

@@ -72,11 +72,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def read_options(module: str) -> dict[str, Any]:
-    """Return the table of options that lies beside a module under its name; TOML, which costs a command no start.
-
-    Args:
-        module: its `__file__`.
-    """
+    """Return the table of options that lies beside a module under its name; TOML, which costs a command no start."""
     return tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))
 
 

@@ -47,10 +47,6 @@ def say(text: str = "") -> None:
 def check_page(path: Path | None, default: Path) -> None:
     """Refuse a page that cannot be written, before the work that it is to show.
 
-    Args:
-        path: what follows `--html`; None = no page is asked for.
-        default: a name to propose.
-
     Raises:
         DtkError: the name is empty or a folder, or its folder is not there or closed to us.
     """

@@ -19,10 +19,6 @@ from dtk.errors import DtkError
 def build_dataset(config: schema.DataConfig, allow_targets: list[str] | None = None) -> Dataset:
     """Build the dataset of this configuration; tokenised text comes from the cache after the first time.
 
-    Args:
-        config: the section `data`.
-        allow_targets: import paths, or prefixes ending in `.*`, that its `_target_` may name.
-
     Raises:
         DtkError: whatever is wrong with path, content, sizes, tokenizer or optional packages.
     """

@@ -31,13 +31,7 @@ def run_child(arguments: Sequence[str], timeout_s: float) -> ChildOutput:
 def run_children(
     arguments: Sequence[str], timeout_s: float, environments: Mapping[int, Mapping[str, str]]
 ) -> list[ChildOutput]:
-    """Run several at once; all are killed at the limit, and soon after one of them failed.
-
-    Args:
-        arguments: of this Python.
-        timeout_s: longest wait for all of them, in seconds.
-        environments: number of the child -> its variables.
-    """
+    """Run several at once; all are killed at the limit, and soon after one of them failed."""
     outputs = {number: ChildOutput() for number in environments}
 
     def read(ends_s: float, goes_on: Callable[[], object]) -> None:

@@ -43,13 +43,7 @@ def nccl(scope: Scope) -> Result:
 
 
 def judge(outputs: Sequence[ChildOutput], backend: str, hosts: Sequence[str] = ()) -> Result:
-    """Judge the ranks' output: which rank is to blame, where it stopped, what was wrong, how long each operation took.
-
-    Args:
-        outputs: one for each rank, in order.
-        backend: `gloo` or `nccl`.
-        hosts: host of each rank, if there are several.
-    """
+    """Judge the ranks' output: who is to blame, where it stopped, what was wrong, how long each operation took."""
     findings = _stopped(outputs, backend, hosts)
     wrong: dict[str, list[int]] = {}
     times: dict[str, float] = {}

@@ -25,13 +25,7 @@ class Made:
 
 
 def examine(checks: Sequence[Check], scope: Scope, begin: Callable[[Check], None]) -> list[Made]:
-    """Make all checks.
-
-    Args:
-        checks: in this order.
-        scope: the machine.
-        begin: told before each.
-    """
+    """Make all checks in this order; `begin` is told before each."""
     made = []
     for check in checks:
         begin(check)

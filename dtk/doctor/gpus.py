@@ -78,13 +78,7 @@ def each_gpu(fine: str) -> Callable[[Callable[[Gpu], Seen]], Callable[[Scope], R
 
 
 def each(scope: Scope, look: Callable[[Gpu], Seen], fine: str) -> Result:
-    """Return one result over all devices.
-
-    Args:
-        scope: this machine.
-        look: what is seen on a device.
-        fine: summary when all is well.
-    """
+    """Return one result over all devices; its summary is `fine` when all is well."""
     gpus, _, reason = find(scope)
     if not gpus:
         return not_applicable(f"{NO_GPU} ({reason})" if reason else "no GPU answers")

@@ -33,13 +33,6 @@ def run(
 ) -> tuple[Report | None, Callable[[int], int]]:
     """Run this rank's part of the checks.
 
-    Args:
-        here: this rank.
-        checks: for every node.
-        names: of the checks between nodes.
-        scope: this machine.
-        begin: told before each check.
-
     Returns:
         the report on rank 0, else None; and what ends the meeting: it takes the exit code on rank 0, and returns it on
         every rank.

@@ -54,12 +54,6 @@ def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dic
 
     Ranks that called different collectives are `hung` also where gloo aborted one of them for it before the
     watch could: what the others report is then not their own failure.
-
-    Args:
-        paths: the run folder.
-        attempt: attempt that failed.
-        world_size: ranks of the run.
-        exit_codes: of the ranks that failed, as far as the launcher knows.
     """
     verdict = read_verdict(paths.verdict(attempt))
     cases = []

@@ -157,13 +157,7 @@ def end_all() -> None:
 
 
 def local_ranks(world_size: int, threads: int, variables: Mapping[str, str] = MappingProxyType({})) -> Environments:
-    """Return the environments of ranks that meet at a free port of this machine's loopback.
-
-    Args:
-        world_size: all of them.
-        threads: of a rank that inherits no OMP_NUM_THREADS.
-        variables: of a preset; what the user's own environment sets wins.
-    """
+    """Return the environments of ranks that meet at a free port of this machine's loopback."""
     shared = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": loopback.ADDRESS, "MASTER_PORT": str(free_port())}
     shared["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(threads))
     common = inherited({**loopback.interface_variables(), **variables}, **shared)

@@ -26,12 +26,7 @@ def prepare() -> None:
 
 
 def explanation(paths: RunPaths, terminal: bool) -> str:
-    """Return the diagnosis of a folder as text, which is empty if no cause was found.
-
-    Args:
-        paths: the folder.
-        terminal: whether it is shown on one.
-    """
+    """Return the diagnosis of a folder as text, which is empty if no cause was found."""
     texts: list[str] = []
 
     def run() -> None:

@@ -21,9 +21,6 @@ def join(launcher: str, decide: Callable[[], cluster.Shared]) -> int:
         launcher: `torchrun` or `slurm`.
         decide: called on rank 0, and after a restart by torchrun only if nothing was decided before.
 
-    Returns:
-        exit code of this rank.
-
     Raises:
         DtkError: on every rank, when rank 0 could not continue.
     """

@@ -19,10 +19,6 @@ _counted: "list[tuple[DataConfig, list[str], Dataset]]" = []
 def check_parts(config: Config, world_size: int) -> dict[str, Any]:
     """Look at the folder for offloaded states, optimizer, tracker, weights and data where they are.
 
-    Args:
-        config: settled for `world_size`.
-        world_size: ranks over all nodes.
-
     Returns:
         what the data is.
 

@@ -29,15 +29,7 @@ class Outcome:
 
 
 def launch(config: Config, paths: RunPaths, placement: Placement, attempt: int, console: Console) -> Outcome:
-    """Run all ranks to their end and close the status; prints progress and, if need be, what failed.
-
-    Args:
-        config: resolved configuration, already in the run folder.
-        paths: the run folder.
-        placement: what was decided for this machine.
-        attempt: number of the first attempt of this launch.
-        console: where to print.
-    """
+    """Run all ranks to their end and close the status; prints progress and, if need be, what failed."""
     begin(paths, attempt)
     # With a number of the user's own the ranks set their threads themselves, if one is configured.
     threads = 0 if own_threads() else placement.threads

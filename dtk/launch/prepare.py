@@ -119,15 +119,6 @@ def manifest_of(
 ) -> dict[str, Any]:
     """Return the content of manifest.json for a point, with its data and the runs that it continues from.
 
-    Args:
-        point: settled for the ranks of the job.
-        paths: the run folder, made or not.
-        data: what the data is; None where it cannot be seen from here.
-        placement: of one node.
-        world_size: ranks of the whole job.
-        launcher: local, torchrun, or the name of a cluster.
-        nccl: what the ranks get; without variables where only the cluster can say.
-
     Raises:
         DtkError: the run is resumed with other data.
     """

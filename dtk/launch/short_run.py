@@ -23,11 +23,7 @@ _END_S = (2.0, 15.0, 5.0)
 
 
 def run_short(arguments: Sequence[str], home: Path) -> Path:
-    """Run `dtk run` once to its end and return its run folder, in which its output stays.
-
-    Args:
-        arguments: of `dtk run`.
-        home: gets the run folder.
+    """Run `dtk run` once to its end and return its run folder below `home`, in which its output stays.
 
     Raises:
         DtkError: the run could not start, which it says in one line.

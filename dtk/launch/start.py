@@ -22,12 +22,6 @@ def run_point(
 ) -> int:
     """Start one run on this machine, or submit a job for others.
 
-    Args:
-        point: what to run.
-        placement: where, as `place_point` settled it.
-        opened: is told the run folder as soon as there is one.
-        dry_run: check, and print the job or what would be started.
-
     Returns:
         the exit code, see `dtk.run.main`.
 

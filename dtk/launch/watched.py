@@ -40,15 +40,6 @@ HUNG = 1  # Exit code when the watch ended the job.
 def run_watched(argv: list[str], folder: Path, stall_timeout_s: float, start_timeout_s: float) -> int:
     """Run the command to its end, or to that of its watch.
 
-    Args:
-        argv: the command.
-        folder: exists, absolute; gets all records.
-        stall_timeout_s: limit of the watch.
-        start_timeout_s: the same for ranks that others wait for in init_process_group.
-
-    Returns:
-        exit code.
-
     Raises:
         DtkError: the command cannot be started, or its log not be written.
     """

@@ -47,10 +47,6 @@ def keep_effect(paths: RunPaths) -> list[str]:
 def effect(wanted: dict[str, str], facts: Iterable[LogFact]) -> dict[str, Any]:
     """Return what the log lines say about variables, network and transports.
 
-    Args:
-        wanted: name -> value that was set for the ranks.
-        facts: as `diagnostics.evidence.logs` finds them.
-
     Returns:
         JSON values; `variables` has the `state` of each name in `wanted` that NCCL reads: `confirmed`, `read_as`
         another value, `refused`, or `not_told`.

@@ -17,13 +17,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.,:/-]+")
 
 
 def export(preset: Preset, form: str, config_values: Mapping[str, str], run: Path | None) -> str:
-    """Render the preset as text in one of the forms.
-
-    Args:
-        preset: with its keys filled in.
-        form: one of `FORMS`.
-        config_values: keys that were given, for the heading.
-        run: folder that stands for `{run}`.
+    """Render the preset as text in one of `FORMS`; `run` is the folder that stands for `{run}`.
 
     Raises:
         DtkError: a key that the preset needs is not given.

@@ -63,14 +63,7 @@ class Linted:
 
 
 def lint_given(given: Given, machine: Machine | None, nodes: int | None, nccl_version: str) -> Linted:
-    """Lint variables.
-
-    Args:
-        given: what a file or this environment sets.
-        machine: facts of this machine; None = the variables are for another one.
-        nodes: of the job; None = not known.
-        nccl_version: as `2.27.3`; empty = not known.
-    """
+    """Lint variables; without `machine` they are for another one."""
     version = parse_version(nccl_version) if nccl_version else None
     hardware: dict[str, Any] = {}
     if machine is not None:

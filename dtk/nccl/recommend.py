@@ -27,12 +27,7 @@ class Advice:
 
 
 def recommend(machine: Machine, nodes: int | None) -> tuple[list[Advice], list[str]]:
-    """Return presets for this machine, and what else to look at.
-
-    Args:
-        machine: its facts.
-        nodes: nodes of the job; None = not known, so both cases are answered.
-    """
+    """Return presets for this machine, and what else to look at; without `nodes` for one and for several."""
     if not machine.gpus:
         needs = _interface(machine) if (nodes or 1) > 1 else ()
         reason = f"no GPU was found ({machine.gpu_reason}), so ranks communicate over gloo"

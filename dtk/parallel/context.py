@@ -32,12 +32,7 @@ class Context:
     """Made by `device_mesh`, with the groups of each dimension."""
 
     def device_mesh(self, mesh: Mesh, dimensions: tuple[str, ...]) -> DeviceMesh:
-        """Return the DeviceMesh over all ranks; made once, so that parts taken by several callers belong together.
-
-        Args:
-            mesh: of all ranks.
-            dimensions: of the mesh, outermost first; their sizes multiply to world_size.
-        """
+        """Return the DeviceMesh over all ranks; made once, so that parts taken by several callers belong together."""
         key = mesh, dimensions
         if key not in self.device_meshes:
             places = [[mesh.coordinate(rank)[name] for name in dimensions] for rank in range(self.world_size)]

@@ -15,15 +15,7 @@ Device = Literal["cpu", "cuda"]
 
 
 def keep_plan(paths: RunPaths, composed: Composed, world_size: int, local_size: int, device: Device) -> None:
-    """Write what was planned into the run folder.
-
-    Args:
-        paths: the run folder.
-        composed: its batch is settled.
-        world_size: ranks over all nodes.
-        local_size: ranks of one node.
-        device: `cpu` or `cuda`, as the launcher decided.
-    """
+    """Write what was planned into the run folder."""
     if (plan := planned(composed, world_size, local_size, device)) is not None:
         with _reported():
             write_json(paths.plan, plan)
@@ -32,10 +24,7 @@ def keep_plan(paths: RunPaths, composed: Composed, world_size: int, local_size: 
 def planned(composed: Composed, world_size: int, local_size: int, device: Device) -> dict[str, Any] | None:
     """Return the plan to write; for a job with an injected fault, the plan of the job without the fault.
 
-    Args: see `keep_plan`.
-
-    Returns:
-        None where the formulas do not know such a job, as a model of the user's own.
+    None where the formulas do not know such a job, as a model of the user's own.
     """
     config = composed.config
     with _reported(), suppress(DtkError):

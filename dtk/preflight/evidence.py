@@ -38,14 +38,7 @@ def evidence(
     config: Mapping[str, object],
     degrees: Mapping[str, int] | None = None,
 ) -> Evidence:
-    """Return the stuck state as evidence.
-
-    Args:
-        records: all ranks.
-        standings: where each of them stands.
-        config: the job's configuration, empty for a script.
-        degrees: of its mesh, outermost first, None for a script.
-    """
+    """Return the stuck state as evidence; of a script, `config` is empty and `degrees` is None."""
     last = LAST_CALLS if len(records) <= MANY_RANKS else LAST_CALLS_OF_MANY
     failed = any(record.end.kind in ("killed", "raised") or record.end.code for record in records.values())
     run = RunEvidence(NOWHERE, Status("failed" if failed else "hung", exit_code=1), dict(config), {}, {}, {}, {}, {})

@@ -77,12 +77,7 @@ class Results:
         return call is not None and not call.broken and all(rank in call.offers for rank in needed)
 
     def take(self, key: Key, rank: int) -> Values | None:
-        """Return the result of a complete call for this rank, or None if a member brought no values.
-
-        Args:
-            key: of the call.
-            rank: global, of the one who asks.
-        """
+        """Return the result of a complete call for this rank, or None if a member brought no values."""
         call = self._calls[key]
         call.taken += 1
         offer = next(iter(call.offers.values()))

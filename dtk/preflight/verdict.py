@@ -135,12 +135,7 @@ def explain(evidence: Evidence, divergence: Divergence | None, source: str) -> R
 
 
 def divergence_of(records: Mapping[int, Record], misfit: Misfit | None) -> Divergence | None:
-    """Return how the ranks' whole programs differ; None when a rank failed, or when the calls do not tell.
-
-    Args:
-        records: of all ranks.
-        misfit: calls that meet with different lengths, if these stop the job.
-    """
+    """Return how the ranks' whole programs differ; None when a rank failed, or when the calls do not tell."""
     if misfit is not None:
         sent = whole_history(records[misfit.sender])[misfit.sent]
         taken = whole_history(records[misfit.receiver])[misfit.taken]

@@ -79,14 +79,7 @@ def manifest(
 
 
 def surroundings(run_id: str, world_size: int, nproc: int, runs_folder: Path) -> dict[str, Any]:
-    """Return what manifest.json says of any job: program, code, versions, machine, ranks.
-
-    Args:
-        run_id: name of the run folder.
-        world_size: ranks of the whole job.
-        nproc: ranks on this node.
-        runs_folder: of which nothing counts as a change of the code.
-    """
+    """Return what manifest.json says of any job: program, code, versions, machine, ranks."""
     # As far as the parent knows the hosts: Slurm names all of them, torchrun only this one.
     topology: dict[str, Any] = {"world_size": world_size, "nproc": nproc, "nodes": -(-world_size // max(1, nproc))}
     topology["hosts"] = os.environ.get("SLURM_JOB_NODELIST") or socket.gethostname()
@@ -240,12 +233,6 @@ def without_runs(root: Path, new: Iterable[bytes], tracked: Iterable[bytes], sta
 
     A folder with tracked files, or the one where the user stands, is one of code whatever it holds; the run folders in
     it are not.
-
-    Args:
-        root: of the repository.
-        new: files that git does not track, relative to it.
-        tracked: those that it does.
-        standing: the working folder.
     """
     code = {b"", *_above(os.fsencode(os.path.relpath(standing.resolve(), root.resolve())) + b"/")}
     for name in tracked:

@@ -67,11 +67,7 @@ class Recording:
         self.close(error)
 
     def begin_step(self, step: int | None = None) -> None:
-        """Begin a step.
-
-        Args:
-            step: counted from 1; None = the next one.
-        """
+        """Begin a step; `step` counts from 1, None = the next one."""
         self.step = self.step + 1 if step is None else step
         self._recorder.begin_step(self.step)
 

@@ -169,11 +169,7 @@ class Recorder:
                 self._tracker.log(timed)
 
     def summary(self, record: dict[str, Any]) -> None:
-        """Write summary.json and tell the tracker, on rank 0.
-
-        Args:
-            record: has `figures` and `definitions`.
-        """
+        """Write summary.json and tell the tracker, on rank 0."""
         if self.rank != 0 or not self._on:
             return
         with guarded("summary"):
@@ -182,11 +178,7 @@ class Recorder:
                 self._tracker.summary(record.get("figures", record))
 
     def parity(self, record: dict[str, Any]) -> None:
-        """Write parity.json, on rank 0.
-
-        Args:
-            record: see `dtk.record.parity`.
-        """
+        """Write parity.json, on rank 0; `dtk.record.parity` describes the record."""
         if self.rank == 0 and self._on:
             with guarded("parity"):
                 self._writer.submit("parity", partial(write_json, self.paths.parity, record))

@@ -18,12 +18,7 @@ TIMELINE_ROWS = 2000  # Chosen: more points than a chart shows.
 
 
 def ended(paths: RunPaths, wait_s: float) -> Status | None:
-    """Return the status of a run, once it is over or another attempt has begun; None if it has none.
-
-    Args:
-        paths: the run folder.
-        wait_s: how long it may still say `running`.
-    """
+    """Return the status of a run, once it is over, another attempt began, or `wait_s` have passed."""
     ends_s, attempt, status = time.monotonic() + wait_s, None, None
     while True:
         with suppress(OSError, ValueError):

@@ -54,12 +54,7 @@ class Comparison:
 
 
 def compare_code(manifest: Mapping[str, Any], *runs_folders: Path) -> Comparison:
-    """Compare git's state here and the installed versions with those of a run.
-
-    Args:
-        manifest: of the run.
-        runs_folders: what lies there is no code.
-    """
+    """Compare git's state here and the installed versions with those of a run; `runs_folders` hold no code."""
     before, now = manifest.get("git"), git_state(Path.cwd(), *runs_folders)
     was, installed = as_mapping(manifest.get("versions")), versions()
     differs = [
@@ -91,13 +86,7 @@ def _is_complete(git: Mapping[str, Any]) -> bool:
 
 
 def ground_differences(manifest: Mapping[str, Any], data_sha256: Any, world_size: int) -> list[str]:
-    """Return how the data and the ranks differ from those of the run.
-
-    Args:
-        manifest: of the run.
-        data_sha256: of the data that is there now.
-        world_size: ranks now.
-    """
+    """Return how the data that is there now and the ranks differ from those of the run."""
     differences = []
     before = as_mapping(manifest.get("data")).get("sha256")
     if before is not None and before != data_sha256:
@@ -109,11 +98,7 @@ def ground_differences(manifest: Mapping[str, Any], data_sha256: Any, world_size
 
 
 def earlier_run(name: str, *, strict: bool) -> Path:
-    """Return the folder of the run to run again, and report how the code differs from the code of that run.
-
-    Args:
-        name: path, id, beginning of an id, or `last`.
-        strict: refuse what differs or cannot be compared.
+    """Return the folder of the run to run again, and say how its code differs; `strict` refuses what does.
 
     Raises:
         DtkError: no such run, a damaged one or of a newer dtk; or `strict` and other code.
@@ -131,14 +116,7 @@ def earlier_run(name: str, *, strict: bool) -> Path:
 
 
 def warn_of_other_inputs(run: Path, plain: dict[str, Any], data: dict[str, Any], world_size: int) -> None:
-    """Say that data or ranks are others than those of the run, unless other ones were asked for.
-
-    Args:
-        run: the run folder that is run once more.
-        plain: the configuration now.
-        data: what the data is now.
-        world_size: ranks now.
-    """
+    """Say that data or ranks are others than those of the run, unless other ones were asked for."""
     before, manifest = read_stored(RunPaths(run), f"--rerun {run}").plain, read_manifest(run)
     for section, record in (("data", "data"), ("launcher", "topology")):
         if before[section] != plain[section]:

@@ -26,12 +26,7 @@ class Size:
 
 
 def refusal(run: Run, *, force: bool) -> str:
-    """Return why a run is not to be removed, in one line; empty when it may be.
-
-    Args:
-        run: as it stands now.
-        force: also one that is going, or that cannot be read.
-    """
+    """Return why a run may not be removed, in one line; empty when it may. `force`: also a running or damaged one."""
     path = Path(run.path)
     if path.is_symlink():
         return f"{path} is a symbolic link, and links are not followed"

@@ -66,10 +66,6 @@ def selected(runs: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
 def runs_in(folder: Path, name: str) -> list[Run]:
     """Return the runs of a folder, newest first; none if the default folder does not exist yet.
 
-    Args:
-        folder: of run folders.
-        name: of the command, for what to type next.
-
     Raises:
         DtkError: the folder cannot be read.
     """

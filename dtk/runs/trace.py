@@ -48,10 +48,7 @@ class Merge:
     end_s: float = 0.0
 
     def write(self, file: Path) -> None:
-        """Write the trace.
-
-        Args:
-            file: `.json`, or `.json.gz`.
+        """Write the trace to a `.json` or `.json.gz`.
 
         Raises:
             DtkError: the run has nothing with times, or the file cannot be written.

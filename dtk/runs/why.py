@@ -19,11 +19,6 @@ _LONGEST = 60  # Characters of a value in a table.
 def why(run: Path, key: str, *, as_json: bool) -> str:
     """Return who set a key, or all keys of a section.
 
-    Args:
-        run: the run folder.
-        key: dotted; or a section such as `train`.
-        as_json: as one JSON object: key -> value and settings, the one that counts last.
-
     Raises:
         DtkError: no such key, or the run has no record of it.
     """

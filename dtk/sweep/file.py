@@ -212,9 +212,6 @@ class _OnceLoader(yaml.SafeLoader):
 def fixed_overrides(content: dict[str, Any]) -> list[str]:
     """Return the overrides that a file's `command` gives to every point.
 
-    Args:
-        content: the sweep file.
-
     Raises:
         DtkError: no command, or one that does not end in dtk's with its overrides.
     """

@@ -140,14 +140,6 @@ def create(
 ) -> Sweep:
     """Make the folder of a new sweep and lock it.
 
-    Args:
-        runs_folder: where its runs will lie.
-        method: how points are found.
-        name: a word of its folder's name.
-        source: see `About`.
-        repeats: runs of every point.
-        points: that are known by now.
-
     Raises:
         DtkError: the folder cannot be made.
     """

@@ -83,15 +83,6 @@ def freeze(
 ) -> Point:
     """Compose and check one point as a run of its own.
 
-    Args:
-        index: its number in the sweep, from 0.
-        name: what sets it apart.
-        overrides: in Hydra's grammar.
-        config_dir: the user's own YAML files.
-        earlier: a run folder whose configuration is taken instead of conf/.
-        values: what the search proposed.
-        trust: also take a run folder that others own or can write to.
-
     Raises:
         DtkError: anything that would keep it from being launched.
     """

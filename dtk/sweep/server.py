@@ -39,10 +39,6 @@ def check_server(job: Job) -> None:
 def hand_over(job: Job, count: int | None) -> int:
     """Create the sweep at the server and work for it until it ends; the agent's exit code, 1 for any failure.
 
-    Args:
-        job: checked.
-        count: runs after which the agent ends; None = as the server says.
-
     Raises:
         DtkError: the server refused the sweep, or cannot be reached.
     """

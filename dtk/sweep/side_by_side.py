@@ -17,12 +17,6 @@ BARS = ("tokens_per_s", "step_time_s", "peak_memory_bytes", "communicated_bytes_
 def save(sweep: Sweep, project: str, entity: str | None, axis: str) -> str:
     """Save the report and return its address: the comparison as text, curves, final figures, and what differs.
 
-    Args:
-        sweep: whose runs the server has, under their own names.
-        project: of W&B.
-        entity: of W&B; None = that of the user.
-        axis: what curves are drawn over: step, tokens or seconds.
-
     Raises:
         DtkError: the library is not installed, or the server did not take it.
     """

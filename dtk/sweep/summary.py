@@ -28,12 +28,7 @@ _STATES = {"finished": "finished", "running": "running", STOPPED_EARLY: "killed"
 
 
 def tried(sweep: Sweep, but: Trial | None = None) -> list[Tried]:
-    """Return every point with what its last run recorded, in the order of the points.
-
-    Args:
-        sweep: of which.
-        but: a run to leave out.
-    """
+    """Return every point with what its last run (other than `but`) recorded, in the order of the points."""
     lasts = ((point, sweep.last(point.index, 0)) for point in sweep.points)
     return [look(trial, point.values) for point, trial in lasts if trial is not None and trial is not but]
 
@@ -55,15 +50,7 @@ def _numbers(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def say_ending(sweep: Sweep, code: int, again: str, total: int, metric: dict[str, Any] | None = None) -> None:
-    """Print how the sweep ended, the points by the metric if there is one, and the comparison of its runs.
-
-    Args:
-        sweep: all that ran.
-        code: the sweep's exit code.
-        again: the command that continues it.
-        total: runs in all, as the headlines counted them.
-        metric: `name` and `goal` of what a search looked at.
-    """
+    """Print how the sweep ended, the points by the metric if there is one, and the comparison of its runs."""
     last = last_trials(sweep)
     names = {point.index: point.name for point in sweep.points}
     done = [trial for trial in last if trial.state in DONE]

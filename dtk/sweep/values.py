@@ -10,10 +10,6 @@ from dtk.errors import DtkError
 def spelled(key: str, value: Any) -> str:
     """Return a parameter and its value as `KEY=VALUE`.
 
-    Args:
-        key: a group, or a dotted key.
-        value: from a YAML file, or a search's proposal.
-
     Raises:
         DtkError: null, a dictionary, or a text that Hydra's grammar reads as something else.
     """

@@ -72,15 +72,7 @@ def choose(rows: Sequence[Row], fastest: Candidate | None) -> Candidate | None:
 
 
 def verdict(rows: Sequence[Row], taken: Candidate | None, fastest: Candidate | None, most: int, *, up: bool) -> str:
-    """Return the result in one sentence.
-
-    Args:
-        rows: all sizes.
-        taken: the one to take.
-        fastest: the one with the most tokens/s.
-        most: the largest size that is valid.
-        up: whether the time was up before the search had ended.
-    """
+    """Return the result in one sentence."""
     if taken is None or fastest is None:
         return "not even the smallest micro-batch fits" if rows else "nothing was tried"
     fit = max(int(row.candidate.value) for row in rows if row.finished)

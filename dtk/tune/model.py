@@ -76,13 +76,7 @@ class TuneReport:
 
 
 def row_of(candidate: Candidate, probes: Mapping[int, Probe], reference: Mapping[int, Probe] | None) -> Row:
-    """Return the figures of one candidate.
-
-    Args:
-        candidate: what was tried.
-        probes: repeat -> probe.
-        reference: those of the candidate that gains are over; None for itself.
-    """
+    """Return the figures of one candidate; gains are over the candidate whose probes are `reference`."""
     bad = next((probe for probe in probes.values() if not probe.fits), None)
     speeds, before = _speeds(probes), _speeds(reference or {})
     peaks = [probe.peak_memory_bytes for probe in probes.values() if probe.fits and probe.peak_memory_bytes]

@@ -52,12 +52,7 @@ def terms(steps: int, schedule: str) -> list[str]:
 
 
 def probe(overrides: Sequence[str], config_dir: Path | None, home: Path) -> Probe:
-    """Run once to its end.
-
-    Args:
-        overrides: all of them, `terms` included.
-        config_dir: the user's own YAML files.
-        home: gets the run folder; exists.
+    """Run once to its end; its run folder lies in `home`, which exists.
 
     Raises:
         DtkError: the run could not start, which it says in one line.
@@ -92,11 +87,6 @@ class Trials:
 
     def try_once(self, candidate: Candidate, number: int, label: str) -> Probe | None:
         """Run one probe; None where the time is up.
-
-        Args:
-            candidate: what is tried.
-            number: of the repeat.
-            label: what is told before the candidate.
 
         Raises:
             DtkError: the run could not start.

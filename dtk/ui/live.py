@@ -63,12 +63,7 @@ def curves(metrics: Path) -> dict[str, list[tuple[float, float]]]:
 
 
 def ranks(paths: RunPaths, now_s: float) -> list[RankNow]:
-    """Every rank that left a heartbeat, ascending.
-
-    Args:
-        paths: the run folder.
-        now_s: seconds since 1970.
-    """
+    """Every rank that left a heartbeat, ascending."""
     seen: dict[int, Path] = {}
     with suppress(OSError):
         for entry in os.scandir(paths.root / "heartbeat"):

@@ -35,11 +35,6 @@ FAILED = ("hung", "crashed", "oom")
 def verify(report: Report, say: Callable[[str], None], *, trust: bool = False) -> Proof:
     """Run with the first remedy that is an override, and compare.
 
-    Args:
-        report: of a dtk run folder.
-        say: told what is being run.
-        trust: also run what lies in a folder that others own or can write to.
-
     Raises:
         DtkError: not a run of dtk, no remedy that is an override, or the short run could not start.
     """

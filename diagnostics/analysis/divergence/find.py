@@ -115,14 +115,7 @@ class Divergence(Struct, frozen=True):
 
 
 def count_votes(key: GroupKey, position: int, issued: Mapping[Any, Iterable[int]], members: Iterable[int]) -> Vote:
-    """Count the sides at one position.
-
-    Args:
-        key: the group.
-        position: in it.
-        issued: what was issued -> the ranks that did.
-        members: of the group.
-    """
+    """Count the sides at one position of a group; `issued` says which ranks issued what there."""
     sides = sorted((tuple(sorted(ranks)) for ranks in issued.values()), key=lambda side: (-len(side), side))
     present = {rank for side in sides for rank in side}
     return Vote(key, position, tuple(sides), tuple(rank for rank in members if rank not in present))

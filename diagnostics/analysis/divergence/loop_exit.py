@@ -31,12 +31,7 @@ class Standing(Struct, frozen=True):
 
 
 def standing(call: Call, body: Sequence[Call]) -> Standing:
-    """Weigh where `call` stands.
-
-    Args:
-        call: it is none of `body`.
-        body: one round of the loop.
-    """
+    """Weigh where `call` stands, which is none of the calls of one round of the loop (`body`)."""
     text = by_text(call, body)
     # Lines and callers are what the text is guessed by: where it is known, they tell nothing more.
     terms = [text, position("any call")] if text is not None else [position("any call"), *_by_frames(call, body)]

@@ -82,12 +82,7 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
 
 
 def mark_pauses(gaps: list[Gap], trace: Trace) -> None:
-    """Turn late launches into pauses where a few gaps hold nearly all of the time, and name what lies there.
-
-    Args:
-        gaps: of one step of a device.
-        trace: where the host's operations and annotations stand.
-    """
+    """Turn late launches into pauses where a few gaps hold nearly all of the time, and name what lies there."""
     late = [gap for gap in gaps if gap.reason == "host"]
     longest = sorted(late, key=lambda gap: (-gap.length, gap.start))[:_PAUSES]
     longest = [gap for gap in longest if gap.length >= PAUSE_NS]

@@ -48,12 +48,7 @@ class Skew(Struct):
 
 
 def find_skew(profiles: Sequence[RankProfile], world_size: int | None) -> Skew:
-    """Match what the ranks recorded, and enter the floor of each matched call.
-
-    Args:
-        profiles: one for each traced rank.
-        world_size: ranks of the job, if known.
-    """
+    """Match what the ranks recorded, and enter the floor of each matched call."""
     skew = Skew()
     if len(profiles) < 2:
         return skew

@@ -186,16 +186,7 @@ def decided(
     silent: bool = False,
     otherwise: Otherwise = lambda stall, waits: None,
 ) -> list[Finding]:
-    """Return the surest of the divergences and of what else was found, or why it is not this cause.
-
-    Args:
-        stall: what is known.
-        reading: of the cause.
-        findings: beside the divergences of the ranks' calls.
-        missing: what would decide it.
-        silent: as `unconfirmed` takes it.
-        otherwise: as `unconfirmed` takes it, before what the first divergence contradicts.
-    """
+    """Return the surest of the divergences and of what else was found, or why it is not this cause."""
 
     def contradicted(stall: Stall, waits: bool) -> Finding | None:
         if answer := otherwise(stall, waits) or _contradicted(stall, reading):

@@ -135,14 +135,7 @@ def _place(ending: Ending) -> tuple[Where, ...]:
 
 
 def unconfirmed(stall: Stall, kind: Kind, missing: Phrase, **may_be: bool) -> Finding:
-    """Return why no rank is known to have ended in this way before the others.
-
-    Args:
-        stall: in which nothing confirms the cause.
-        kind: of the ending that the cause is about.
-        missing: what would decide it.
-        may_be: as `undecidable` takes it.
-    """
+    """Return why no rank is known to have ended in this way before the others."""
     if answer := undecidable(stall, missing, **may_be):
         return answer
     job = stall.job

@@ -62,17 +62,7 @@ def confirmed(
     evidence: Iterable[EvidenceItem] = (),
     **more: Any,
 ) -> Finding:
-    """Return a confirmed finding with its cost.
-
-    Args:
-        job: in which it was found.
-        facts: what it rests on.
-        confidence: 0 to 1.
-        at: call or operation of which it takes group and position.
-        seen: what the dump of each rank shows.
-        evidence: other than dumps, before them.
-        more: fields of the finding, which go before what is filled in here.
-    """
+    """Return a confirmed finding with its cost, in the group of `at`; `seen` is what each rank's dump shows."""
     fields: dict[str, Any] = {"group": group(job.survey, at.key), "position": at.seq} if at else {}
     fields |= {"cost": job.cost(), "evidence": (*evidence, *dumps(job.survey, seen or {}))} | more
     return Finding(status="confirmed", facts=facts, confidence=confidence, **fields)

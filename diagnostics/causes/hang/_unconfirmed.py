@@ -83,14 +83,7 @@ def left_open(
     victims: tuple[int, ...] = (),
     last: LastSeen | None = None,
 ) -> Finding:
-    """Leave it open.
-
-    Args:
-        text: the reason.
-        missing: what decides it.
-        victims: ranks that wait.
-        last: where the first rank was seen last.
-    """
+    """Leave it open; `last` is where the first of the victims was seen last."""
     finding = TEXTS.undecided("open", text=text, missing=missing)
     return replace(finding, victims=victims, where=last_places(last))
 

@@ -108,17 +108,7 @@ def _by_default(how: str, units: int, total_bytes: int) -> Finding:
 def _kept(
     job: JobMemory, how: str, units: int, total_bytes: int, unit_bytes: int, seen: Iterable[int], item: EvidenceItem
 ) -> Finding:
-    """Confirm it, unless freeing all but the units in use would save next to nothing.
-
-    Args:
-        job: its memory.
-        how: the row that says what shows it.
-        units: that are gathered once a step; 0 = not known.
-        total_bytes: of them.
-        unit_bytes: of the largest.
-        seen: ranks.
-        item: shows it.
-    """
+    """Confirm it, unless freeing all but the units in use (0 = not known) would save next to nothing."""
     peak, saved = job.peak(), max(0, total_bytes - shared.UNITS_IN_USE * unit_bytes)
     what = _TEXTS.phrase(how, units=units)
     if saved <= shared.LEAST_SHARE * (peak or job.size.parameter_bytes or 0):

@@ -46,15 +46,7 @@ class Costly(Struct, frozen=True):
 
 
 def costly(view: Overview, ms: float, texts: Texts, row: str = "usual", /, **figures: Any) -> Costly:
-    """Return the facts of a cause that costs so many ms of a step, at most the step, to be said by a row of its texts.
-
-    Args:
-        view: all traces.
-        ms: the cost.
-        texts: of the cause.
-        row: of them.
-        figures: what the row names beside `{cost}`.
-    """
+    """Return the facts of a cause that costs so many ms of a step, at most the step, worded by a row of its texts."""
     cost = StepCost(max(0.0, min(ms, view.step_ms)), view.step_ms, view.unit)
     is_dtk = view.run is not None and bool(view.run.config)
     return Costly(cost, texts, row, figures | {"cost": cost, "is_dtk": is_dtk})

@@ -284,15 +284,7 @@ class _Scan(Struct):
 
 
 def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -> Contents:
-    """Everything a log says; what was read before damage is kept, with the reason in `problem`.
-
-    Args:
-        path: plain or gzip.
-        file: relative to the evidence's root.
-        rank: whose log it is, when its name says so.
-        limits: on untrusted files.
-        head: its first bytes.
-    """
+    """Everything a log says; what was read before damage is kept, with the reason in `problem`."""
     scan = _scan(file, rank)
     labelled = is_labelled(head)
     try:
@@ -306,13 +298,7 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
 
 
 def read_text(text: str, file: str, rank: int) -> Contents:
-    """Return everything that a text in memory says, such as what a simulated rank wrote to standard error.
-
-    Args:
-        text: a few thousand lines at most.
-        file: how the report names it.
-        rank: the rank that wrote it.
-    """
+    """Return everything that a text in memory says, such as what a simulated rank wrote to standard error."""
     scan = _scan(file, rank)
     for number, line in enumerate(text.splitlines(), 1):
         scan.feed(split(number, line.encode("utf-8", "replace")[:MATCHED]))

@@ -28,15 +28,6 @@ def hand_over(
 ) -> int:
     """Submit a run, or print what would be submitted.
 
-    Args:
-        point: settled for the ranks of the job.
-        placement: of one node.
-        dry_run: print only.
-        opened: is told the run folder, where it is made here.
-
-    Returns:
-        exit code.
-
     Raises:
         DtkError: anything that is wrong with the job, or the cluster refuses it; then no run folder is left behind.
     """

@@ -46,11 +46,6 @@ def main(argv: list[str] | None = None) -> int:
 def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
     """Decide, on rank 0, what all ranks share: the frozen configuration, the attempt, the device and the backend.
 
-    Args:
-        run: the run folder.
-        frozen: see `main`.
-        launcher: `torchrun` or `slurm`.
-
     Raises:
         DtkError: the folder cannot be read, the job has other ranks than it was submitted for, the data has changed.
     """

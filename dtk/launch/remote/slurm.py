@@ -27,11 +27,7 @@ _FIXED = ("job-name", "output", "error", "chdir", "open-mode", "export", "wrap",
 
 
 def render(job: Submission, folder: str) -> str:
-    """Render the whole script.
-
-    Args:
-        job: what is submitted.
-        folder: absolute working directory of the job.
+    """Render the whole script; `folder` is the absolute working directory of the job.
 
     Raises:
         DtkError: a value that sbatch could not read, or an option that is dtk's own.

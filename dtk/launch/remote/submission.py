@@ -71,14 +71,6 @@ def freeze(
 ) -> Submission:
     """Freeze what the ranks will read.
 
-    Args:
-        composed: settled for the ranks of the job.
-        paths: the run folder, as the ranks see it.
-        placement: of one node.
-        attempt: of the first start.
-        about: the manifest as far as it is known.
-        plan: what was predicted; None = nothing is.
-
     Raises:
         DtkError: the configuration holds a secret, which would lie open in the job's files.
     """

@@ -66,16 +66,11 @@ def _assumptions(config: Config) -> Iterator[str]:
 
 
 def traffic(config: Config, world_size: int, local_size: int) -> tuple[Traffic, ...]:
-    """Return the collectives on the groups that carry tensors, per step from the second on.
+    """Return the collectives on the groups that carry tensors, per step from the second on. The batch is settled.
 
     They are those that the strategy declares for this job, including those of clipping; of a pipeline those of the rank
     that communicates the most bytes. Not included: the 24 bytes of the control group, and what logging, evaluation,
     checkpoints and the comparison of replicas add in some steps.
-
-    Args:
-        config: its batch is settled for `world_size`.
-        world_size: ranks over all nodes.
-        local_size: ranks of one node.
     """
     mesh, states = config.mesh(world_size), states_mesh(config, world_size)
     counts: Counter[tuple[str, str]] = Counter()

@@ -48,13 +48,7 @@ class Holding(ABC):
     """Moved to and from the place of offloaded states in a step."""
 
     def place_states(self, elements: int, tensors: int, part: Callable[[Shape], int]) -> None:
-        """Put the optimizer state on the device, or where it is offloaded to; then updates see it through windows.
-
-        Args:
-            elements: that this rank updates.
-            tensors: in which they are.
-            part: elements of this rank's part of a parameter.
-        """
+        """Put the optimizer state on the device, or where it is offloaded to; then updates see it through windows."""
         optimizer, strategy = self.config.optimizer, self.config.strategy
         some = self.shape.before + self.shape.block * min(WINDOWS, self.shape.layers) + self.shape.after
         sizes = [part(shape) for matrices in (True, False) for _, shape in some if (len(shape) > 1) == matrices]

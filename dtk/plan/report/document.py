@@ -28,12 +28,7 @@ _LINKS = {"intra_node": "inside a node", "inter_node": "across nodes"}
 
 
 def document(report: PlanReport, *, page: str = "") -> doc.Document:
-    """Return the document of a plan.
-
-    Args:
-        report: what was planned.
-        page: path of the page to name at the end of the terminal's text.
-    """
+    """Return the document of a plan."""
     plan = report.plan
     parameters, ranks = count_text(plan.parameters), counted(plan.world_size, "rank")
     heading = f"{plan.model} ({parameters} parameters) under {plan.strategy} on {ranks}"

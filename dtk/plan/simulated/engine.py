@@ -20,11 +20,6 @@ Part = tuple[str, str]
 def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction:
     """Predict memory and traffic of one job by running its step on fake tensors, in this process.
 
-    Args:
-        config: checked, its micro-batch settled for `world_size`.
-        world_size: ranks over all nodes.
-        local_size: consecutive ranks of one node.
-
     Raises:
         DtkError: the model reads values of tensors or fails, strategy dp, or a torch that cannot simulate.
     """

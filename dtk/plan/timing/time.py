@@ -41,11 +41,6 @@ def step_time(config: Config, world_size: int, hardware: Hardware) -> Time:
     every micro-batch lengthens its forward and backward; what it reduces and updates after its last one follows the
     whole schedule, on the slowest rank.
 
-    Args:
-        config: the job, its micro-batch settled.
-        world_size: ranks over all nodes.
-        hardware: what the devices and their links can do.
-
     Raises:
         DtkError: the model cannot be built, or the hardware does not know the precision.
     """
@@ -318,13 +313,7 @@ def _sharded(config: Config, mesh: Mesh, part: _Part) -> Sharded:
 
 
 def _price(states: Mesh, mesh: Mesh, hardware: Hardware) -> Price:
-    """Return the function that prices a call over each group; equal calls are computed once.
-
-    Args:
-        states: the mesh over which states are kept.
-        mesh: of the job, which alone has cp.
-        hardware: the device and its links.
-    """
+    """Return the function that prices a call over each group; equal calls are computed once."""
     links, local_size = (hardware.intra_node, hardware.inter_node), hardware.devices_per_node
 
     @functools.cache

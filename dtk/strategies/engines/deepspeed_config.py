@@ -80,10 +80,6 @@ class DeepSpeedConfig(StrategyConfig):
     def settings(self, job: Any, world_size: int) -> tuple[dict[str, Any], list[str]]:
         """Return DeepSpeed's configuration, and a line for each part of the user's file that dtk replaces.
 
-        Args:
-            job: the whole configuration, its batch settled.
-            world_size: ranks of the job.
-
         Raises:
             DtkError: the file cannot be read, has an unknown key or section, or contradicts the configuration.
         """
