@@ -26,6 +26,8 @@ class StrategyTraits(Struct, frozen=True):
     """Whether the memory of gradients is held from step to step."""
     keeps_gathered: bool = False
     """Whether it keeps gathered parameters from forward to backward by definition."""
+    library: str = ""
+    """Package that runs it and reduces gradients by keys of its own; empty = torch alone."""
     needs_less_memory: Name | None = None
     """The strategy to use where this one needs too much memory for model states."""
 

@@ -5,6 +5,7 @@ ZeRO-Offload (Ren et al. 2021) and ZeRO-Infinity (Rajbhandari et al. 2021) by wh
 without a name, `preadv` and `pwritev`. Knows no strategy.
 """
 
+import errno
 import mmap
 import os
 import tempfile
@@ -23,6 +24,8 @@ from diagnostics.contract.formatting import bytes_text
 from dtk.errors import DtkError
 
 DROP, AHEAD = mmap.MADV_DONTNEED, mmap.MADV_WILLNEED
+FOR_READING, FOR_WRITING = 22, 23
+"""MADV_POPULATE_READ and MADV_POPULATE_WRITE of Linux 5.14: pages are there afterwards, or it is an error."""
 Build = Callable[..., Optimizer]
 """Called with parameter groups it builds an optimizer."""
 
@@ -70,9 +73,20 @@ class Swap:
         self._move(os.pwritev, home, source)
 
     def advise(self, home: Tensor, what: int) -> None:
-        """Tell the operating system to DROP the pages that readers of a tensor touched, or to read it AHEAD."""
+        """Tell the operating system to DROP the pages that readers of a tensor touched, or to read it AHEAD.
+
+        Who touches them FOR_READING or FOR_WRITING asks for them so before: what a failing disk does not give would
+        else be a signal (SIGBUS) that ends the process.
+
+        Raises:
+            DtkError: the disk does not give them.
+        """
         if home.numel():
-            self.map.madvise(what, home.data_ptr() - self.begin, _pages(home.nbytes))
+            try:
+                self.map.madvise(what, home.data_ptr() - self.begin, _pages(home.nbytes))
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # An older kernel.
+                    raise self._lost("its pages cannot be read") from error
 
     def _move(self, call: Callable[..., int], home: Tensor, memory: Tensor) -> None:
         data: Any = memory.reshape(-1).view(torch.uint8).numpy()
@@ -83,9 +97,11 @@ class Swap:
                     raise OSError("the file has become shorter")
                 view, start = view[moved:], start + moved
         except OSError as error:  # The space is taken, but some file systems find another place for each write.
-            what = f"strategy.offload_folder={self.folder} no longer takes or gives the states"
-            fix = "resume from the newest checkpoint with a folder on another disk"
-            raise DtkError(what, (error.strerror or str(error)).lower(), fix) from error
+            raise self._lost((error.strerror or str(error)).lower()) from error
+
+    def _lost(self, why: str) -> DtkError:
+        what = f"strategy.offload_folder={self.folder} no longer takes or gives the states"
+        return DtkError(what, why, "resume from the newest checkpoint with a folder on another disk")
 
 
 class Tier:
@@ -171,6 +187,12 @@ class Tier:
             home.copy_(memory)
             self.shards.advise(home, DROP)
 
+    def about_to_gather(self, unit: Sequence[Any]) -> None:
+        """Bring a unit's shards, which are copied next, into memory."""
+        assert self.shards is not None
+        for p in unit:
+            self.shards.advise(p._sharded_param_data, FOR_READING)
+
     def gathered(self, unit: Sequence[Any], following: Sequence[Any]) -> None:
         """Let go of a unit's shards, which were copied, and ask for those of the next unit."""
         assert self.shards is not None
@@ -206,6 +228,8 @@ class Tier:
             for field, window in windows.result().items():
                 self.read_bytes += window.nbytes
                 _local(state[p][field]).data = window
+        if self.shards is not None:
+            self.shards.advise(_local(p), FOR_WRITING)
         if self._last is not None:
             self._following[self._last] = p
         self._last = p

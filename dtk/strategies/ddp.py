@@ -32,6 +32,8 @@ LIBRARY_BUCKET_CAP_MB = 25.0
 """DDP's own default. Only when it is left unset does DDP make the first bucket small (1 MiB)."""
 FIRST_BUCKET_BYTES = 2**20
 """That small first bucket: `torch.distributed._DEFAULT_FIRST_BUCKET_BYTES`."""
+READ_BY = {"topk_ratio": ("topk",), "powersgd_rank": ("powersgd",), "error_feedback": ("int8", "topk", "powersgd")}
+"""Key -> the values of `communication_hook` that read it."""
 MIN_COMPRESSION_RATE = 2
 """A matrix is compressed by PowerSGD only if its factors are that many times smaller, as in torch's own hook."""
 
@@ -74,7 +76,15 @@ class DDPConfig(StrategyConfig):
     @property
     def remembers_error(self) -> bool:
         """Whether a rank keeps an error for each parameter from step to step."""
-        return self.error_feedback and self.communication_hook in ("int8", "topk", "powersgd")
+        return self.error_feedback and self.communication_hook in READ_BY["error_feedback"]
+
+    def without_effect(self) -> str:
+        """Return a line about keys that another hook than the chosen one reads."""
+        plain, kind = type(self)(name=self.name), self.communication_hook
+        unread = {key: getattr(self, key) for key, hooks in READ_BY.items() if kind not in hooks}
+        typed = [f"strategy.{key}={str(x).lower()}" for key, x in unread.items() if x != getattr(plain, key)]
+        have = "has" if len(typed) == 1 else "have"
+        return f"{' '.join(typed)} {have} no effect with strategy.communication_hook={kind}" if typed else ""
 
     def check(self) -> None:
         """Refuse a static graph that is searched."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -232,9 +232,16 @@ class FSDP(Strategy):
             following, last = number + (1 if number >= last else -1), number  # In backward the order is reversed.
             tier.gathered(units[number], units[following] if 0 <= following < len(units) else [])
 
+        def unshard(group: Any, gather: Callable[..., None], async_op: bool = False) -> None:
+            if group.is_sharded and group._all_gather_result is None:
+                tier.about_to_gather(group.fsdp_params)
+            gather(async_op)
+
         for number, module in enumerate(modules):
             if units[number]:
-                unit_group(module)._all_gather_comm.copied = partial(copied, number)
+                group = unit_group(module)
+                group._all_gather_comm.copied = partial(copied, number)
+                group.unshard = partial(unshard, group, group.unshard)
 
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
         """Reduce gradients in the last micro-batch only; unsharded gradients wait until then."""

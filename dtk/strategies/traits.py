@@ -143,6 +143,10 @@ class StrategyConfig:
             DtkError: with what to type instead.
         """
 
+    def without_effect(self) -> str:
+        """Return a line about keys with another value than their default that change nothing beside the others."""
+        return ""
+
     def check_job(self, job: Any, world_size: int) -> None:
         """Refuse what the strategy cannot do of a whole configuration, which is settled for `world_size`.
 

@@ -56,3 +56,11 @@ def test_states_in_files_change_no_bit_and_resume_exactly_with_and_without_files
         assert losses[name] == losses[plain]
         assert losses[f"{name} resumed"] == losses[f"{name} without"] == losses[plain][3:]
     assert losses["to files"] == pytest.approx(losses["zero1"][3:], abs=1e-5)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("before", ["step", "update"])
+def test_a_disk_that_loses_parameters_is_one_line_and_no_signal(before, tmp_path):
+    job = config(**case("fsdp in files"))
+    said = run_ranks("tests.dist.tier_ranks:lose_the_disk", 2, job, str(tmp_path), before)
+    assert all(f"strategy.offload_folder={FOLDER} no longer takes or gives the states" in line for line in said)

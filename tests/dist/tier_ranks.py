@@ -2,14 +2,20 @@
 
 import ctypes
 import gc
+import os
 import resource
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
+
 from diagnostics.contract.artifacts import RunPaths
+from dtk.config.schema import Config
 from dtk.config.strict import from_plain
+from dtk.errors import DtkError
 from dtk.parallel.context import Context
 from dtk.parallel.control import agree
 from dtk.parallel.stop import StopRequest
@@ -65,3 +71,23 @@ def measure(context: Context, plain: dict[str, Any], folder: str, steps: int, li
         "moved_bytes": moved[-1],
         "data_bytes": resident_bytes("VmData"),
     }
+
+
+def lose_the_disk(context: Context, job: Config, folder: str, before: str) -> str:
+    """Cut the file of the parameters to nothing between steps, or before an update; returns what the next step says."""
+    context, paths = placed(context, job), RunPaths(Path(folder))
+    recorder = Recorder(job, paths, context.rank, context.local_rank, 0, context.world_size, 0, context.device)
+    loop = assemble(job, context, paths, recorder, StopRequest())
+    loop.measures.start()
+    loop.advance()
+    strategy = loop.parts.strategy
+    cut = partial(os.ftruncate, strategy.tier.shards.file.fileno(), 0)
+    if before == "step":
+        cut()
+    else:
+        strategy.norm_of_update = strategy.gradient_norm = lambda *_: cut() or torch.ones(())
+    try:
+        loop.advance()
+    except DtkError as error:
+        return str(error)
+    return "no error"

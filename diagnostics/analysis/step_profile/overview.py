@@ -15,6 +15,7 @@ from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile, 
 from diagnostics.analysis.step_profile.reductions import TINY_BYTES, Reductions, find_reductions
 from diagnostics.analysis.step_profile.skew import Skew, find_skew
 from diagnostics.analysis.step_profile.units import MicroBatch, Units, find_units
+from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.evidence.budget import budget, disk_bytes
 from diagnostics.evidence.limits import uncollected
 from diagnostics.evidence.model import Evidence, Problem, RunEvidence
@@ -155,6 +156,11 @@ class Overview(Struct):
     def declared(self, key: str) -> Any:
         """Return a value of the run's configuration, or None without a dtk run."""
         return None if self.run is None else self.run.get(key)
+
+    @property
+    def library(self) -> str:
+        """Package that runs the strategy of dtk's run, by keys of its own; empty = torch alone, or not known."""
+        return "" if self.run is None else strategy_traits(self.run.manifest, self.run.config).library
 
     @property
     def crowded(self) -> tuple[int, int] | None:

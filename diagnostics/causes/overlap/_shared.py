@@ -48,7 +48,7 @@ class Costly(Struct, frozen=True):
 def costly(view: Overview, ms: float, texts: Texts, row: str = "usual", /, **figures: Any) -> Costly:
     """Return the facts of a cause that costs so many ms of a step, at most the step, worded by a row of its texts."""
     cost = StepCost(max(0.0, min(ms, view.step_ms)), view.step_ms, view.unit)
-    is_dtk = view.run is not None and bool(view.run.config)
+    is_dtk = view.run is not None and bool(view.run.config) and not view.library  # Which has none of dtk's keys.
     return Costly(cost, texts, row, figures | {"cost": cost, "is_dtk": is_dtk})
 
 

@@ -9,6 +9,7 @@ from math import inf, prod
 from dtk.plan.formulas.holding import MASTER_BYTES, ROOT, Holding
 from dtk.plan.formulas.tape import Buffer
 from dtk.strategies.declared import ITEM_BYTES, Shape
+from dtk.strategies.engines.stage3 import gathered, persistent
 
 
 def owned_elements(shapes: Sequence[Shape], world_size: int) -> list[int]:
@@ -106,8 +107,8 @@ class Replicated(Holding):
 class FlatParts(Replicated):
     """Rajbhandari et al. 2020, section 5, with what DeepSpeed 0.19 keeps beside: float32 copies and a bucket buffer.
 
-    States are exact but for padding. Buffers are those of the library's defaults: on CUDA the bucket is allocated in
-    full, and gathered parameters stay from forward to backward (stage3_max_reuse_distance).
+    States are exact but for padding. The bucket is allocated in full, by stage 3 once and for all. What stage 3 has
+    gathered at the most counts from forward to backward.
     """
 
     bucket: Buffer | None = None
@@ -126,12 +127,17 @@ class FlatParts(Replicated):
             for category, size in (self.ledger.in_use - before).items():
                 self.ledger.change(category, -size)
                 self.host_bytes += size
+        if self.config.strategy.stage == 3:
+            self.ledger.change("buckets", self._bucket_bytes)
         self.temporary_bytes += MASTER_BYTES * own  # The gradients of this rank's part, flat and in float32.
 
     def before_forward(self, unit: int) -> None:
         """Gather, under stage 3."""
         if unit == ROOT and self.config.strategy.stage == 3 and self.gathered is None:
-            others = self.shape.parameters - self.shape.parameters // self.mesh.dp_size
+            shapes, tuned = self.shape.shapes, self.config.strategy.tuned()
+            stay = sum(prod(s) for s, stays in zip(shapes, persistent(shapes, tuned), strict=True) if stays)
+            whole = stay + gathered(shapes, tuned)[1]
+            others = whole - whole // self.mesh.dp_size
             self.gathered = self.ledger.allocate("gathered parameters", self._item_bytes * others)
 
     def after_backward(self, unit: int) -> None:
@@ -144,16 +150,18 @@ class FlatParts(Replicated):
 
     def gradient(self, name: str, gradient: Buffer) -> None:
         """Keep it until the update under stage 1, else put it into the bucket and keep this rank's part."""
-        if self.bucket is None:
-            most = self.config.strategy.tuned()["reduce_bucket_size"]
-            elements = most if self.on_cuda else min(most, self.shape.parameters)
-            self.bucket = self.ledger.allocate("buckets", self._item_bytes * elements)
+        if self.bucket is None and self.config.strategy.stage < 3:
+            self.bucket = self.ledger.allocate("buckets", self._bucket_bytes)
         if self.config.strategy.stage == 1:
             Replicated.gradient(self, name, gradient)
             return
         if name not in self.gradients:
             self.gradients[name] = self.ledger.allocate("gradients", gradient.size_bytes // self.mesh.dp_size)
         gradient.drop()
+
+    @property
+    def _bucket_bytes(self) -> int:
+        return self._item_bytes * int(self.config.strategy.tuned()["reduce_bucket_size"])
 
     @property
     def _item_bytes(self) -> int:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 from dtk.errors import DtkError
-from dtk.parallel.regions import communication
+from dtk.parallel.regions import communication, region
 from dtk.strategies.base import Strategy, materialise, model_shapes
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ class DeepSpeed(Strategy):
 
     def configure(self, job: Any) -> None:
         """Make DeepSpeed's configuration of the job."""
-        self.settings, self.notes = self.config.settings(job, self.context.world_size)
+        self.settings, notes = self.config.settings(job, self.context.world_size)
+        self.notes = notes + self.config.check_device(self.settings, self.context.device.type)
 
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
         """Materialise the whole model, as callers of `deepspeed.initialize` do; that call cuts it."""
@@ -90,6 +91,8 @@ class DeepSpeed(Strategy):
         backend = deepspeed.comm.comm.cdb
         for op in MARKED:
             setattr(backend, op, _marked(op, getattr(type(backend), op).__get__(backend)))
+        if inner := getattr(self.engine.optimizer, "setup_buckets", None):  # Stages 1 and 2: in each backward.
+            self.engine.optimizer.setup_buckets = _in_region("buckets", inner)
         self.utils = deepspeed.utils
         for parameter, value in exact.items():
             self.utils.safe_set_full_fp32_param(parameter, value)
@@ -191,6 +194,16 @@ class DeepSpeed(Strategy):
         """This rank's flat parts of the parameters in float32, which the library's optimizer updates."""
         name = "fp32_partitioned_groups_flat" if self.config.stage == 3 else "single_partition_of_fp32_groups"
         return cast("list[Tensor]", getattr(self.engine.optimizer, name))
+
+
+def _in_region(name: str, call: Callable[[], None]) -> Callable[[], None]:
+    """Return a method of the library in a region, which says what it allocates."""
+
+    def run() -> None:
+        with region(name):
+            call()
+
+    return run
 
 
 def _marked(op: str, call: Callable[..., Any]) -> Callable[..., Any]:

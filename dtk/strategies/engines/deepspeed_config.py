@@ -16,6 +16,7 @@ from dtk.errors import DtkError, refused
 from dtk.parallel.mesh import Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, reduced_item_bytes
+from dtk.strategies.engines.stage3 import gathered, persistent
 from dtk.strategies.traits import StrategyConfig, Traits
 
 AUTO = "auto"
@@ -112,6 +113,20 @@ class DeepSpeedConfig(StrategyConfig):
                 _put(made, path, setting.value)
         return made, [*dict.fromkeys(notes)]
 
+    def check_device(self, settings: Mapping[str, Any], device: str) -> list[str]:
+        """Return a line for each key of these settings that sends int8, of which `declare` does not know.
+
+        Raises:
+            DtkError: such a key on a CPU.
+        """
+        zero, table = settings["zero_optimization"], table_beside(__file__)["cuda_only"]
+        lines = {f"zero_optimization.{key}=true": own for key, own in table.items() if zero.get(key)}
+        for typed, own in lines.items() if device != "cuda" else ():
+            what = f"{typed} in strategy.config={self.config} needs CUDA"
+            why = "DeepSpeed has no kernel that rounds to int8 on a CPU"
+            raise DtkError(what, why, f"remove it, or use strategy=fsdp {own}")
+        return [f"{typed}: bytes are declared as without it" for typed in lines]
+
     def _file(self) -> Mapping[str, Any]:
         """Return the values of the user's file by their dotted paths; empty without one."""
         if self.config is None:
@@ -163,7 +178,8 @@ class DeepSpeedConfig(StrategyConfig):
         file = self._file() if file is None else file
         numbers = {}
         for key, default in table_beside(__file__)["tuned"].items():
-            value = file.get(f"zero_optimization.{key}", AUTO)
+            short = f"zero_optimization.{key.removeprefix('stage3_')}"  # DeepSpeed takes both names.
+            value = file.get(f"zero_optimization.{key}", file.get(short, AUTO))
             value = default if value == AUTO else value
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
                 what = (
@@ -178,8 +194,8 @@ class DeepSpeedConfig(StrategyConfig):
     ) -> list[Collective]:
         """Declare what DeepSpeed 0.19 sends: bytes as measured, the number of calls as its buckets come out about.
 
-        Stages 1 and 2 reduce by all_reduce, of which a rank keeps its part. Stage 3 gathers parameters that are larger
-        than stage3_param_persistence_threshold in each micro-batch, the others once after the update.
+        Stages 1 and 2 reduce by all_reduce, of which a rank keeps its part. Stage 3 gathers large parameters in each
+        micro-batch, once or again for backward, and those that stay gathered once after the update.
         """
         if mesh.dp_size == 1:
             return []
@@ -189,13 +205,11 @@ class DeepSpeedConfig(StrategyConfig):
         buckets = len(_packed(sizes[::-1], tuned["reduce_bucket_size"]))
         if self.stage == 3:
             padded = [-(-size // ranks) * ranks for size in sizes]
-            largest = tuned["stage3_param_persistence_threshold"]
-            stay = [whole for size, whole in zip(sizes, padded, strict=True) if size <= largest]
-            come = [whole for size, whole in zip(sizes, padded, strict=True) if size > largest]
-            gathers = len(_packed(come[1:], tuned["stage3_prefetch_bucket_size"])) + bool(come)
-            steps = accumulation_steps
+            stay = [size for size, stays in zip(padded, persistent(shapes.parameters, tuned), strict=True) if stays]
+            brought, steps = gathered(shapes.parameters, tuned)[0], accumulation_steps
+            come = sum(-(-size // ranks) * ranks for call in brought for size in call)
             return [
-                Collective("all_gather", "dp", len(stay) + steps * gathers, item * (sum(stay) + steps * sum(come))),
+                Collective("all_gather", "dp", len(stay) + steps * len(brought), item * (sum(stay) + steps * come)),
                 Collective("reduce_scatter", "dp", steps * buckets, steps * reduced * sum(padded)),
                 # Whether the norm is finite, and its square; in float64 unless the optimizer's states are on the host.
                 Collective("all_reduce", "dp", 2, 16 if self.offload == "none" else 8),

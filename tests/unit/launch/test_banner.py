@@ -52,6 +52,19 @@ def test_a_run_that_is_all_warm_up_says_so(schedule, capsys, paths):
     assert "warm-up" not in opening(capsys, paths, f"schedule={schedule}", "train.steps=16")
 
 
+@pytest.mark.parametrize(
+    ("typed", "idle"),
+    [
+        (["topk_ratio=0.1"], "strategy.topk_ratio=0.1 has no effect with strategy.communication_hook=none"),
+        (["error_feedback=false", "powersgd_rank=2", "communication_hook=bf16"], "have no effect with"),
+        (["topk_ratio=0.1", "communication_hook=topk"], ""),
+    ],
+)
+def test_a_key_without_effect_is_named(typed, idle, capsys, paths):
+    said = opening(capsys, paths, "strategy=zero1", *(f"strategy.{key}" for key in typed))
+    assert idle in said and ("no effect" in said) == bool(idle)
+
+
 def test_a_stop_at_once_names_no_step(capsys, paths):
     write_json(paths.status, Status(state="preempted", reason="stopped at once, without a checkpoint"))
     assert last_words(capsys, paths, "preempted", 143) == [

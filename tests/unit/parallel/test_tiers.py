@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Muon
 
 from dtk.errors import DtkError
-from dtk.parallel.tiers import AHEAD, DROP, Swap, Tier, state_fields
+from dtk.parallel.tiers import AHEAD, DROP, FOR_READING, FOR_WRITING, Swap, Tier, state_fields
 from dtk.plan.formulas.holding import WINDOWS
 
 CPU = torch.device("cpu")
@@ -136,6 +136,17 @@ def test_a_file_keeps_what_is_written_while_its_pages_are_let_go_of(tmp_path: Pa
     into = torch.empty_like(values)
     swap.read(first, into)
     assert torch.equal(into, values) and torch.equal(first, values) and bool((second == 7).all())
+
+
+def test_pages_that_a_disk_does_not_give_are_an_error_and_no_signal(tmp_path: Path) -> None:
+    swap = Swap(str(tmp_path), [1 << 16])
+    home = swap.take((1 << 14,), torch.float32)
+    for purpose in (FOR_READING, FOR_WRITING):
+        swap.advise(home, purpose)
+    os.ftruncate(swap.file.fileno(), 0)
+    for purpose in (FOR_READING, FOR_WRITING):
+        with pytest.raises(DtkError, match=rf"offload_folder={tmp_path} no longer takes or gives the states"):
+            swap.advise(home, purpose)
 
 
 def test_no_file_has_a_name_also_after_a_kill(tmp_path: Path) -> None:

@@ -107,6 +107,15 @@ def test_contradictions_and_unknown_keys_are_one_line(
     assert all(part in said for part in parts), said
 
 
+def test_what_needs_cuda_is_refused_on_a_cpu_and_said_on_a_gpu(config: Config, tmp_path: Path) -> None:
+    taken = job(config, tmp_path, {"zero_optimization": {"zero_quantized_weights": True}})
+    settings, _ = taken.strategy.settings(taken, 2)
+    with pytest.raises(DtkError, match=r"zero_quantized_weights=true .* needs CUDA.*quantized_weights=true"):
+        taken.strategy.check_device(settings, "cpu")
+    assert len(taken.strategy.check_device(settings, "cuda")) == 1
+    assert config.strategy.check_device(config.strategy.settings(config, 2)[0], "cpu") == []
+
+
 def test_empty_sections_that_are_known_say_nothing(config: Config, tmp_path: Path) -> None:
     empty = {"zero_optimization": {"offload_param": {}}, "bf16": {}, "aio": {}, "optimizer": {"params": {}}}
     taken = job(config, tmp_path, empty)

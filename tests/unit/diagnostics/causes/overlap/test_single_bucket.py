@@ -3,9 +3,11 @@ from typing import Any
 
 import pytest
 
+from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.contract.findings import text_of
 from tests.trace_generator import Simulator, write
 from tests.trace_scenarios import ddp
+from tests.unit.diagnostics.causes.overlap.helpers import dtk_run
 
 
 def test_a_fix_wins_what_was_promised(tmp_path: Path, detect: Any) -> None:
@@ -23,3 +25,21 @@ def test_below_two_percent_nothing_is_confirmed(tmp_path: Path, detect: Any) -> 
     found = {one.cause: one for one in detect(tmp_path).findings}
     assert found["overlap.single_bucket"].status == "ruled_out"
     assert "below 2%" in text_of(found["overlap.single_bucket"]).measured
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "deepspeed_zero1"])
+@pytest.mark.parametrize("on_device", [True, False])
+def test_keys_of_dtk_are_not_named_where_a_library_reduces(
+    strategy: str, on_device: bool, tmp_path: Path, detect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU the library waits for each reduction, so that no size of them would win anything."""
+    monkeypatch.setattr(Overview, "on_device", on_device)
+    write(ddp(Simulator(), buckets=1, transfer=6000.0), tmp_path)
+    found = {one.cause: one for one in detect(tmp_path, run=dtk_run({"strategy": {"name": strategy}})).findings}
+    finding = found["overlap.single_bucket"]
+    if strategy != "ddp" and not on_device:
+        assert finding.status == "ruled_out" and "deepspeed waits for each reduction" in text_of(finding).measured
+        return
+    (remedy,) = text_of(finding).remedies
+    assert remedy.kind == ("override" if strategy == "ddp" else "code")
+    assert strategy == "ddp" or "reduce_bucket_size" in remedy.change
