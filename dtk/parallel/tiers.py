@@ -73,13 +73,10 @@ class Swap:
         self._move(os.pwritev, home, source)
 
     def advise(self, home: Tensor, what: int) -> None:
-        """Tell the operating system to DROP the pages that readers of a tensor touched, or to read it AHEAD.
+        """Tell the operating system to DROP the pages of a tensor that were touched, or to read it AHEAD.
 
-        Who touches them FOR_READING or FOR_WRITING asks for them so before: what a failing disk does not give would
-        else be a signal (SIGBUS) that ends the process.
-
-        Raises:
-            DtkError: the disk does not give them.
+        FOR_READING or FOR_WRITING: before that is done. What a failing disk does not give is then a DtkError, where
+        the access itself would end the process by a signal (SIGBUS).
         """
         if home.numel():
             try:

@@ -22,8 +22,9 @@ class DeepSpeedZero3Config(DeepSpeedConfig):
     row = TableRow(
         summary="ZeRO-3 by DeepSpeed (extra deepspeed)",
         kept=("P/N and small parameters whole", "P/N", "K/N"),
-        collectives="A all_gathers of large parameters, one of small ones, A reduce_scatters of gradients in buckets",
-        sent="A P (N-1)/N + A P (N-1)/N (below 10^9 parameters)",
+        collectives="A (from about 10^9 parameters on 2 A) all_gathers of large parameters, one of small ones, "
+        "A reduce_scatters of gradients in buckets",
+        sent="A P (N-1)/N (2 A: those that are freed after forward) + A P (N-1)/N",
         use_when="an existing DeepSpeed job is to be compared or diagnosed",
     )
     stage = 3

@@ -53,8 +53,7 @@ class DeepSpeed(Strategy):
 
     def configure(self, job: Any) -> None:
         """Make DeepSpeed's configuration of the job."""
-        self.settings, notes = self.config.settings(job, self.context.world_size)
-        self.notes = notes + self.config.check_device(self.settings, self.context.device.type)
+        self.settings, self.notes = self.config.settings(job, self.context.world_size)
 
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
         """Materialise the whole model, as callers of `deepspeed.initialize` do; that call cuts it."""

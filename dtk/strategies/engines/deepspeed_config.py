@@ -103,6 +103,9 @@ class DeepSpeedConfig(StrategyConfig):
                     what = f"{path}={_text(value)} in strategy.config={self.config} contradicts {setting.typed}"
                     why = f"which makes it {_text(setting.value)}"
                     raise DtkError(what, why, "make both alike: change the file or the override")
+            elif path in table["refused"] and (value is True or value not in (AUTO, False, 1)):
+                what = f"{path}={_text(value)} in strategy.config={self.config} is not run"
+                raise DtkError(what, table["refused"]["why"], f"remove it, or use {table['refused'][path]}")
             elif value == {} or not any(fnmatchcase(path, key) for key in table["kept"]):
                 what = f"strategy.config={self.config}: dtk knows no {'section' if value == {} else 'key'} {path}"
                 raise DtkError(what, "DeepSpeed ignores most keys that it does not know", "correct it or remove it")
@@ -112,20 +115,6 @@ class DeepSpeedConfig(StrategyConfig):
             if setting.value is not None and not path.startswith("optimizer."):  # dtk builds that itself.
                 _put(made, path, setting.value)
         return made, [*dict.fromkeys(notes)]
-
-    def check_device(self, settings: Mapping[str, Any], device: str) -> list[str]:
-        """Return a line for each key of these settings that sends int8, of which `declare` does not know.
-
-        Raises:
-            DtkError: such a key on a CPU.
-        """
-        zero, table = settings["zero_optimization"], table_beside(__file__)["cuda_only"]
-        lines = {f"zero_optimization.{key}=true": own for key, own in table.items() if zero.get(key)}
-        for typed, own in lines.items() if device != "cuda" else ():
-            what = f"{typed} in strategy.config={self.config} needs CUDA"
-            why = "DeepSpeed has no kernel that rounds to int8 on a CPU"
-            raise DtkError(what, why, f"remove it, or use strategy=fsdp {own}")
-        return [f"{typed}: bytes are declared as without it" for typed in lines]
 
     def _file(self) -> Mapping[str, Any]:
         """Return the values of the user's file by their dotted paths; empty without one."""

@@ -96,6 +96,11 @@ def test_a_file_that_agrees_is_taken(config: Config, tmp_path: Path) -> None:
             ({"zero_optimization": {"reduce_bucket_size": wrong}}, ("reduce_bucket_size=", "no number of elements"))
             for wrong in ("many", None, -1, True, [1], 1e400)
         ),
+        (
+            {"zero_optimization": {"zero_quantized_weights": True}},
+            ("zero_quantized_weights=true", "need CUDA", "strategy=fsdp strategy.quantized_weights=true"),
+        ),
+        ({"zero_optimization": {"zero_hpz_partition_size": 2}}, ("zero_hpz_partition_size=2", "reshard_after_forward")),
         ("[1]", ("no JSON object",)),
         ("{", ("cannot be read",)),
     ],
@@ -105,15 +110,6 @@ def test_contradictions_and_unknown_keys_are_one_line(
 ) -> None:
     said = refusal(job(config, tmp_path, content))
     assert all(part in said for part in parts), said
-
-
-def test_what_needs_cuda_is_refused_on_a_cpu_and_said_on_a_gpu(config: Config, tmp_path: Path) -> None:
-    taken = job(config, tmp_path, {"zero_optimization": {"zero_quantized_weights": True}})
-    settings, _ = taken.strategy.settings(taken, 2)
-    with pytest.raises(DtkError, match=r"zero_quantized_weights=true .* needs CUDA.*quantized_weights=true"):
-        taken.strategy.check_device(settings, "cpu")
-    assert len(taken.strategy.check_device(settings, "cuda")) == 1
-    assert config.strategy.check_device(config.strategy.settings(config, 2)[0], "cpu") == []
 
 
 def test_empty_sections_that_are_known_say_nothing(config: Config, tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""DeepSpeed's stage 3: what is gathered once, and what again for backward, by numbers of elements."""
+
+from math import prod
+from typing import Any
+
+import pytest
+
+from dtk.config.compose import compose
+from dtk.plan.formulas.shape import model_shape
+from dtk.strategies.engines.stage3 import gathered, persistent
+
+ALL = 2**62
+LIMITS = {
+    "stage3_prefetch_bucket_size": 50_000_000,
+    "stage3_param_persistence_threshold": 0,
+    "stage3_model_persistence_threshold": ALL,
+    "stage3_max_live_parameters": 10**9,
+    "stage3_max_reuse_distance": 10**9,
+}
+BLOCK = [(96, 32), (96,), (32, 32), (32,), (32,), (32,), (128, 32), (128,), (32, 128), (32,), (32,), (32,)]
+SHAPES = [(256, 32), (64, 32), *BLOCK * 3]
+MODULES = 2 + 3 * 6
+P = sum(map(prod, SHAPES))
+
+
+@pytest.mark.parametrize(
+    ("changed", "calls", "elements", "most"),
+    [
+        ({}, 2, P, P),
+        ({"stage3_prefetch_bucket_size": 0}, MODULES, P, P),
+        ({"stage3_max_live_parameters": 1}, MODULES, P, P),
+        # The last module's turn in backward comes at once, and yet it is freed.
+        ({"stage3_prefetch_bucket_size": 0, "stage3_max_reuse_distance": 0}, 2 * MODULES, 2 * P, 256 * 32),
+        ({"stage3_param_persistence_threshold": ALL}, 0, 0, 0),
+    ],
+)
+def test_limits_bound_what_is_held(changed: dict[str, int], calls: int, elements: int, most: int) -> None:
+    brought, held = gathered(SHAPES, LIMITS | changed)
+    assert (len(brought), sum(map(sum, brought)), held) == (calls, elements, most)
+
+
+def test_small_parameters_stay_as_long_as_all_of_them_are_few() -> None:
+    limits = LIMITS | {"stage3_param_persistence_threshold": 100, "stage3_model_persistence_threshold": 150}
+    assert persistent([(100,), (101,), (51,), (50,)], limits) == [True, False, False, True]
+
+
+@pytest.mark.parametrize(("model", "times"), [("gpt2", 1), ("llama3_8b", 1.88), ("llama3_70b", 1.98)])
+def test_large_models_are_gathered_again_for_backward_with_the_defaults(model: str, times: float) -> None:
+    config: Any = compose([f"model={model}", "strategy=deepspeed_zero3"]).config
+    shapes = model_shape(config.model, 1).shapes
+    brought, most = gathered(shapes, config.strategy.tuned())
+    whole = sum(map(prod, shapes))
+    assert sum(map(sum, brought)) == pytest.approx(times * whole, rel=0.01) and most <= 2 * 10**9
