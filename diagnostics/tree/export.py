@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from html import escape
 
 from diagnostics.contract.findings import Status
+from diagnostics.contract.formatting import clean
 from diagnostics.tree.evaluate import Branch
 
 _COLOURS: dict[Status, tuple[str, str]] = {
@@ -15,7 +16,6 @@ _COLOURS: dict[Status, tuple[str, str]] = {
     "undecided": ("#fff1c9", "#8a6100"),
     "ruled_out": ("#eeeeee", "#777777"),
 }
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 _PROBABILITY: dict[Status, str] = {"confirmed": "1.0", "ruled_out": "0.0"}
 _MARK: dict[Status, str] = {"confirmed": "confirmed", "undecided": "undecided", "ruled_out": "ruled out"}
 
@@ -138,7 +138,7 @@ def _quoted(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    return " ".join(_CONTROL.sub("?", text).split())
+    return clean(" ".join(text.split()))
 
 
 def _mermaid_text(text: str) -> str:

@@ -26,6 +26,10 @@ _FILE = re.compile(r"(?:FILE|PATH|DIR|FOLDER)$")
 _WRITES = re.compile(r"(?:DEBUG|DUMP)\w*_FILE$")
 """Variables that name a file to write: the one kind that may name a path in the run folder, as dtk's presets do.
 A library there would be somebody else's code."""
+_REACHED = re.compile(r"(?:IFNAME|IFACE|NET_DEVICES|COMM_ID|ADDR)$")
+"""Variables that say where ranks listen or whom they call. Nothing there is authenticated."""
+_KEPT_INSIDE = ("lo", "lo0", "127.0.0.1", "None")
+"""Loopback, or what an optional key that is null leaves: the variable is not set."""
 _KEY = re.compile(r"\{(?!run\})(\w+)\??\}")
 COMMANDS = (
     "launcher.setup", "launcher.python", "launcher.extra", "launcher.srun_extra", "launcher.image",
@@ -107,14 +111,22 @@ def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], type
             fix = f"if this is intended, give it again: '{key}={again}'"
             where = f"names a folder outside it to write to: {value}"
             raise DtkError(f"{option}: its {key} {'would be executed' if key in COMMANDS else where}", why, fix)
-    before = _variables(stored)
+    before, local = _variables(stored), at_key(plain, "launcher.name") == "local" and _on_one_machine(os.environ)
     for name, value in _variables(plain).items():
         inside = value.startswith("{run}/") and ".." not in value and _WRITES.search(name)
         key = f"nccl.variables.{name}"
         path = "/" in _RANGE.sub("", value) or (_FILE.search(name) and not value.startswith("{"))
-        if path and not inside and before.get(name) == value and not keys & {"nccl", key}:
-            what = f"{option}: its {key} names a path: a library to load, or a file to write"
-            raise DtkError(what, why, f"if this is intended, give it again: '{key}=\"{value}\"'")
+        reached = local and _REACHED.search(name) and value.lstrip("=") not in _KEPT_INSIDE
+        if (reached or (path and not inside)) and before.get(name) == value and not keys & {"nccl", key}:
+            names = "a path: a library to load, or a file to write"
+            names = "where other machines reach the ranks, which are all on this one" if reached else names
+            fix = f"if this is intended, give it again: '{key}=\"{value}\"'"
+            raise DtkError(f"{option}: its {key} names {names}", why, f"{fix}; or nccl=auto" if reached else fix)
+
+
+def _on_one_machine(environment: Mapping[str, str]) -> bool:
+    """Whether the ranks will share this machine: no launcher started this process, or torchrun did on one node."""
+    return "SLURM_PROCID" not in environment and environment.get("WORLD_SIZE") == environment.get("LOCAL_WORLD_SIZE")
 
 
 def _variables(plain: Mapping[str, Any]) -> dict[str, str]:

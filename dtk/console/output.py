@@ -1,11 +1,16 @@
 """Writes the result of a command to standard output or a file. Imports nothing slow."""
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
 
+from diagnostics.contract.formatting import clean
 from dtk.errors import DtkError, refused
+
+_UNSEEN = re.compile(r"(?!\t|\n|\x1b\[[\d;]*m)[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""What a terminal obeys but for colours: control characters, and those that turn the direction of text."""
 
 
 def columns() -> int | None:
@@ -21,12 +26,12 @@ def colours(choice: str = "auto") -> bool:
 
 
 def put(text: str) -> None:
-    """Write to standard output, all of it, in the characters that it can show.
+    """Write to standard output, all of it, in the characters that it can show: names may be somebody else's.
 
     Raises:
         DtkError: it is full, or broken in another way than by a reader that has seen enough.
     """
-    encoding = sys.stdout.encoding or "utf-8"
+    encoding, text = sys.stdout.encoding or "utf-8", _UNSEEN.sub(lambda sign: clean(sign[0]), text)
     try:
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
         sys.stdout.flush()

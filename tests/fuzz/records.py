@@ -338,5 +338,5 @@ def explained(folder: Path, form: int) -> str:
     for problem in (problem for kind in report.coverage for problem in kind.problems) if report else ():
         if "please report this line" in problem or "more time or memory than" in problem:
             return f"a guard held: {problem}"
-    leaks = "\x1b" in text or (form in _PAGES and "<script>owned" in text)
+    leaks = "\x1b" in text or "\u202e" in text or (form in _PAGES and "<script>owned" in text)
     return f"form {form} holds the mark" if leaks else ""

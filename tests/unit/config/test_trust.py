@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -93,6 +94,35 @@ def test_what_dtk_itself_puts_into_a_folder_is_taken(folder: RunPaths) -> None:
     ranges = {"NCCL_IB_ADDR_RANGE": "10.1.0.0/16", "GLOO_X": "fd00::/8,10.0.0.0/8"}
     poison(folder, nccl={"variables": variables | ranges, "topo_file": "/opt/topology.xml"})
     assert rerun(folder.root, [], None).composed.config.nccl.variables["NCCL_NET_PLUGIN"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("nccl", "name"),
+    [
+        ({"variables": {"GLOO_SOCKET_IFNAME": "eth0"}}, "GLOO_SOCKET_IFNAME"),
+        ({"variables": {"NCCL_COMM_ID": "192.0.2.7:4000"}}, "NCCL_COMM_ID"),
+        ({"variables": {"NCCL_SOCKET_IFNAME": "={interface?}"}, "interface": "eth0"}, "NCCL_SOCKET_IFNAME"),
+    ],
+)
+def test_a_folder_does_not_open_the_ranks_of_one_machine_to_others(
+    folder: RunPaths, nccl: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison(folder, nccl=nccl)
+    with pytest.raises(DtkError, match=rf"its nccl\.variables\.{name} names where other machines reach the ranks"):
+        rerun(folder.root, [], None)
+    assert rerun(folder.root, ["nccl=auto"], None).composed.config.nccl.name == "auto"
+    value = nccl["variables"][name]
+    kept = rerun(folder.root, [f'nccl.variables.{name}="{value}"'], None).composed.config.nccl
+    assert kept.variables[name] == value
+    monkeypatch.setenv("WORLD_SIZE", "16")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert rerun(folder.root, [], None).composed.config.nccl.variables[name] == value  # Several nodes need one.
+
+
+@pytest.mark.parametrize("interface", [None, "lo"])
+def test_loopback_in_a_folder_is_taken(folder: RunPaths, interface: str | None) -> None:
+    poison(folder, nccl={"variables": {"GLOO_SOCKET_IFNAME": "{interface?}"}, "interface": interface})
+    assert rerun(folder.root, [], None).composed.config.nccl.interface == interface
 
 
 def test_commands_of_the_folder_are_refused(folder: RunPaths) -> None:

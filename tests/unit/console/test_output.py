@@ -44,6 +44,11 @@ def test_characters_that_the_terminal_lacks_do_not_end_the_output(monkeypatch: p
     assert raw.getvalue() == b"50 ?s ? done\n"
 
 
+def test_what_a_terminal_would_obey_is_made_visible_but_colours(capsys: pytest.CaptureFixture[str]) -> None:
+    output.put("\x1b[1;31mred\x1b[0m\ta\x1b]0;title\x07b\x9b2Jc\u202ed\x1b[2Je\r\n")
+    assert capsys.readouterr().out == "\x1b[1;31mred\x1b[0m\ta\\x1b]0;title\\x07b\\x9b2Jc\\u202ed\\x1b[2Je\\r\n"
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
