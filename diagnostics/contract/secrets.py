@@ -14,6 +14,7 @@ _BEFORE_KEY = re.compile(
     r"session|shared|signing|ssh|storage|subscription"
 )
 _PASSWORD = re.compile(r"(?:password|passwd|passphrase|apikey)$", re.IGNORECASE)
+_BEFORE_PASS = re.compile(r"admin|db|database|ftp|ldap|login|mail|mongo|mysql|pg|postgres|redis|root|smtp|ssh|user")
 _MODEL_TOKEN = re.compile(r"bos|cls|end|eos|first|image|last|mask|new|next|pad|per|sep|special|start|unk")
 """`pad_token` is a word of a tokenizer."""
 _HARMLESS_END = re.compile(r"dir|file|folder|id|length|names?|path|type")  # `token_file` says where a secret lies.
@@ -27,7 +28,12 @@ _FORMS = re.compile(
 )  # OpenAI and Anthropic, Hugging Face, GitHub, GitLab, Slack, AWS, Google, JSON web tokens.
 _PEM = re.compile(r"(-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----).*", re.DOTALL)
 _URL = re.compile(r"(?<=://)(?:([^\s/:@\"'<>]*+):[^\s/\"'<>]+@|[^\s/:@\"'<>]{20,}+@)")
-_HEADER = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{12,}", re.IGNORECASE)
+_HEADER = re.compile(
+    r"""\b( (?:bearer|basic|authorization["']?\s{0,4}[:=]\s{0,4}["']?[a-z]{1,20})\s{1,4}(?=[\w.~+/=-]{12})
+    | cookie["']?:\s{0,4} | (?<=[?&])(?:[\w-]{0,20}-)?sig(?:nature)?= )[^\s"'<>&;]+""",
+    re.IGNORECASE | re.VERBOSE,
+)  # The last ones are of links that a storage service has signed.
+_RANDOM = re.compile(r"""["']?(?=[\w.~+/=-]{0,40}\d)(?=[\w.~+/=-]{0,40}[A-Za-z])[\w.~+/=-]{20}""")
 _NAME = re.compile(
     r"""(?<![\w.-])(?:
       (-{0,2}[A-Za-z_][\w.-]*+) (["']?\s{0,4}[=:]\s{0,4})
@@ -48,6 +54,8 @@ def is_secret(name: str) -> bool:
     before = words[-2] if len(words) > 1 else ""
     if words[-1] in ("token", "auth", "pat"):
         return not _MODEL_TOKEN.fullmatch(before)
+    if words[-1] == "pass":
+        return bool(_BEFORE_PASS.fullmatch(before))
     if words[-1] == "key" and (_BEFORE_KEY.fullmatch(before) or (before and name.isupper())):
         return True
     return any(map(_ALWAYS.fullmatch, words)) or words[-1].endswith(("password", "passwd"))
@@ -76,11 +84,12 @@ def masked_text(text: str) -> str:
         text = _URL.sub(lambda match: f"{match[1]}:{MASK}@" if match[1] is not None else f"{MASK}@", text)
     if "PRIVATE KEY" in text:
         text = _PEM.sub(rf"\1 {MASK}", text)
-    text = _HEADER.sub(rf"\1 {MASK}", text)
+    text = _HEADER.sub(rf"\1{MASK}", text)
     pieces, at = [], 0
     for match in _NAME.finditer(text):
         name, between = match[1] or match[3], match[2] or match[4]
         prose = ":" in between and not {"_", "-", "."} & {*name} and not _PASSWORD.search(name)  # `unexpected token: }`
+        prose = prose and not _RANDOM.match(text, match.end())
         if match.start() >= at and not prose and is_secret(name) and (value := _VALUE.match(text, match.end())):
             pieces += [text[at : value.start()], MASK]
             at = value.end()

@@ -70,10 +70,10 @@ def check_owner(folder: Path, option: str, *, trust: bool) -> None:
 
 
 def check_entries(folder: Path, option: str, *, trust: bool) -> None:
-    """Refuse to write into a folder in which something leads elsewhere.
+    """Refuse to write into a folder in which something leads elsewhere, or is written elsewhere, too.
 
     Raises:
-        DtkError: a link of it leads out of the folder, or a pipe or device stands in it.
+        DtkError: a link of it leads out of the folder, a pipe or device stands in it, or a file has another name.
     """
     root = folder.resolve()
     for above, folders, files in () if trust else os.walk(root):
@@ -82,9 +82,9 @@ def check_entries(folder: Path, option: str, *, trust: bool) -> None:
         for path in entries:
             link = path.is_symlink()
             inside = path.exists() and path.resolve().is_relative_to(root)
-            if inside if link else path.is_file() or path.is_dir():
+            if inside if link else path.is_dir() or (path.is_file() and path.stat().st_nlink == 1):
                 continue
-            what = "a link out of the folder, or to nothing" if link else "not a regular file"
+            what = "a link out of the folder, or to nothing" if link else "not a regular file, or one with another name"
             what = f"{option}: {path.relative_to(root)} is {what}"
             raise DtkError(what, "the run would write there", "remove it, or add --trust")
 

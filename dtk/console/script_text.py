@@ -8,12 +8,10 @@ import yaml
 
 from dtk.errors import DtkError
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 _PLAIN_OPTION = re.compile(r"[A-Za-z0-9_@%+=:,./\[\]~^&|*-]+")
 _PLAIN_YAML = re.compile(r"[A-Za-z/][A-Za-z0-9_./@-]*")
 _YAML_WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
-_TIME = re.compile(r"\d+(:[0-5]?\d){0,2}|\d+-\d+(:[0-5]?\d){0,2}")
 
 
 def check_line(text: str, key: str) -> str:
@@ -27,38 +25,15 @@ def check_line(text: str, key: str) -> str:
     return text
 
 
-def check_time(time: int | str, key: str) -> str:
-    """Return the time limit as text if Slurm can read it.
+def check_form(text: object, form: re.Pattern[str], key: str, what: str, fix: str) -> str:
+    """Return the value of a key as the cluster reads it, if it has that form.
 
     Raises:
-        DtkError: it is not a time limit.
+        DtkError: it is not `what`.
     """
-    if not _TIME.fullmatch(str(time)):
-        raise DtkError(f"{key}={time} is not a time limit", fix=f"use minutes, {key}=8:00:00 or {key}=2-12")
-    return str(time)
-
-
-def check_memory(memory: str, form: re.Pattern[str], example: str) -> str:
-    """Return the memory of a node as the cluster reads it.
-
-    Raises:
-        DtkError: it is none.
-    """
-    if not form.fullmatch(check_line(memory, "launcher.memory_per_node")):
-        what = f"launcher.memory_per_node={memory} is not an amount of memory"
-        raise DtkError(what, fix=f"use launcher.memory_per_node={example}")
-    return memory
-
-
-def check_variable(name: str, key: str) -> str:
-    """Return the name if it is a valid name of an environment variable.
-
-    Raises:
-        DtkError: it is not a valid name.
-    """
-    if not _NAME.fullmatch(name):
-        raise DtkError(f'{key} names the variable "{name}"', "letters, digits and _ only", "fix the name")
-    return name
+    if not form.fullmatch(line := check_line(str(text), key)):
+        raise DtkError(f"{key}={line} is not {what}", fix=f"use {fix}")
+    return line
 
 
 def shell(*arguments: object) -> str:

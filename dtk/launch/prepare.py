@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.secrets import masked
 from dtk.config.batch import settle
 from dtk.config.checks import check, check_ranks
 from dtk.config.compose import compose, without_reasons
@@ -49,7 +50,7 @@ def print_configuration(point: Resumed) -> None:
     """Print the configuration of a point, for `--cfg`."""
     import yaml
 
-    print(yaml.safe_dump(point.composed.plain, sort_keys=False), end="")
+    print(yaml.safe_dump(masked(point.composed.plain), sort_keys=False), end="")
 
 
 def place_point(point: Resumed) -> tuple[Resumed, Placement]:

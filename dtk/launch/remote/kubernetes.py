@@ -7,7 +7,7 @@ from typing import Any
 
 from diagnostics.contract.files import table_beside
 from dtk.config.schema import KubernetesLauncher
-from dtk.console.script_text import as_yaml, check_variable, kubernetes_argument
+from dtk.console.script_text import as_yaml, check_form, kubernetes_argument
 from dtk.errors import DtkError
 from dtk.launch.remote.submission import RANK, Submission
 
@@ -16,6 +16,7 @@ PORT = 23456  # Of the store, unless `launcher.master_port` names another; the o
 _CONFIG_MAP_BYTES = 1_000_000  # What a ConfigMap holds, less some room.
 _NAME_LENGTH = 46  # Of the job: the operator makes names of pods and services from it, which have 63.
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([EPTGMk]i?|Ki|m)?")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
@@ -90,10 +91,10 @@ def _check(launcher: KubernetesLauncher) -> None:
     quantities = {key: getattr(launcher, key) for key in ("memory_per_node", "shared_memory")}
     quantities |= {f"resources.{key}": value for key, value in launcher.resources.items()}
     for key, value in quantities.items():
-        if value is not None and not _QUANTITY.fullmatch(value):
-            raise DtkError(f"launcher.{key}={value} is not a quantity", fix=f"use a number, or launcher.{key}=200Gi")
+        if value is not None:
+            check_form(value, _QUANTITY, f"launcher.{key}", "a quantity", f"a number, or launcher.{key}=200Gi")
     for name, secret in launcher.secrets.items():
-        check_variable(name, "launcher.secrets")
+        check_form(name, _NAME, "launcher.secrets", "the name of a variable", "letters, digits and _ only")
         if secret.count("/") != 1 or not all(secret.split("/")):
             raise DtkError(f"launcher.secrets.{name}={secret} has no key", fix="write SECRET/KEY")
     if not launcher.volume_path.startswith("/"):

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from dtk.config.schema import SkypilotLauncher
-from dtk.console.script_text import as_yaml, check_line, check_memory, shell
+from dtk.console.script_text import as_yaml, check_form, check_line, shell
 from dtk.errors import DtkError
 from dtk.launch.remote.submission import RANK, Submission
 
@@ -57,10 +57,11 @@ def run_script(job: Submission) -> str:
 def _resources(job: Submission) -> dict[str, Any]:
     launcher: SkypilotLauncher = job.launcher
     cpus = (launcher.cpus_per_rank or 0) * job.placement.nproc
+    memory = launcher.memory_per_node
     wanted = {
         "accelerators": f"{launcher.accelerator}:{launcher.gpus_per_node}" if launcher.gpus_per_node else None,
         "cpus": f"{cpus}+" if cpus else None,
-        "memory": launcher.memory_per_node and check_memory(launcher.memory_per_node, _MEMORY, "200+"),
+        "memory": memory and check_form(memory, _MEMORY, "launcher.memory_per_node", "an amount of memory", "200+"),
         "infra": "/".join(filter(None, (launcher.cloud, launcher.region))) or None,
         "image_id": launcher.image,
         "disk_size": launcher.disk_gb,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dtk.config.folders import source_tree
 from dtk.config.schema import SlurmLauncher
-from dtk.console.script_text import check_line, check_memory, check_time, sbatch_option, sbatch_word, shell
+from dtk.console.script_text import check_form, check_line, sbatch_option, sbatch_word, shell
 from dtk.errors import DtkError
 from dtk.launch.remote.submission import RANK, Submission
 
@@ -22,6 +22,7 @@ _OURS = {
 _BODY = Path(__file__).with_name("slurm_body.sh")
 """What the script does with the variables that are set above it: the ranks, their signals, another start."""
 _MEMORY = re.compile(r"\d+[KMGTkmgt]?")
+_TIME = re.compile(r"\d+(:[0-5]?\d){0,2}|\d+-\d+(:[0-5]?\d){0,2}")
 _FIXED = ("job-name", "output", "error", "chdir", "open-mode", "export", "wrap", "array", "parsable")
 """Options of sbatch on which dtk's own script rests."""
 
@@ -44,17 +45,20 @@ def _options(job: Submission, folder: str) -> list[str]:
     logs = str(job.paths.root / "logs")
     if "\\" in logs:
         raise DtkError(f"runs_folder: {logs} has a backslash", "Slurm cannot write its log there", "use another")
+    memory, time = launcher.memory_per_node, launcher.time
     given = {
         "job-name": job.paths.root.name,
         "nodes": launcher.nodes,
         "ntasks-per-node": job.placement.nproc,
         "gres": f"gpu:{launcher.gpus_per_node}" if launcher.gpus_per_node else None,
         "cpus-per-task": launcher.cpus_per_rank,
-        "mem": launcher.memory_per_node and check_memory(launcher.memory_per_node, _MEMORY, "200G"),
+        "mem": memory and check_form(memory, _MEMORY, "launcher.memory_per_node", "an amount of memory", "200G"),
         "partition": launcher.partition,
         "account": launcher.account,
         "qos": launcher.qos,
-        "time": None if launcher.time is None else check_time(launcher.time, "launcher.time"),
+        "time": None
+        if time is None
+        else check_form(time, _TIME, "launcher.time", "a time limit", "minutes, 8:00:00 or 2-12"),
         # To the script alone: it tells the ranks, and then knows that the job is to continue.
         "signal": f"B:USR1@{launcher.signal_before_s}",
         "open-mode": "append",

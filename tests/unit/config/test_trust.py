@@ -11,7 +11,7 @@ import yaml
 from diagnostics.contract.artifacts import RunPaths, Status, write_json
 from dtk.config.compose import compose
 from dtk.config.resume import rerun, resume
-from dtk.config.trust import check_owner
+from dtk.config.trust import check_entries, check_owner
 from dtk.errors import DtkError
 
 
@@ -202,3 +202,18 @@ def test_a_folder_that_the_own_configuration_names_too_is_taken(folder: RunPaths
     own = ["strategy.offload=optimizer", "strategy.offload_to=nvme", f"strategy.offload_folder={tmp_path}"]
     trial = compose([*own, f"resume={folder.root}"], None, traced=True)
     assert resume(replace(trial, overrides=[]), None).composed.config.strategy.offload_folder == str(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["hard link", "link", "pipe"])
+def test_a_folder_that_is_continued_writes_nowhere_else(folder: RunPaths, tmp_path: Path, kind: str) -> None:
+    kept = tmp_path / "kept.jsonl"
+    kept.write_text("kept\n")
+    if kind == "hard link":
+        os.link(kept, folder.metrics)
+    elif kind == "link":
+        folder.metrics.symlink_to(kept)
+    else:
+        os.mkfifo(folder.metrics)
+    with pytest.raises(DtkError, match=r"metrics\.jsonl is (a link|not a regular file)"):
+        resume(compose([f"resume={folder.root}"], None, traced=True), None)
+    check_entries(folder.root, "resume=", trust=True)

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from dtk.console.script_text import (
     as_yaml,
+    check_form,
     check_line,
-    check_memory,
-    check_time,
-    check_variable,
     kubernetes_argument,
     sbatch_option,
     sbatch_word,
@@ -23,6 +21,7 @@ from dtk.console.script_text import (
 )
 from dtk.errors import DtkError
 
+FORM = re.compile(r"\d+G?")
 HOSTILE = [
     "$(touch owned)",
     "`id`",
@@ -87,21 +86,13 @@ def test_kubernetes_expands_no_name_in_an_argument(text: str) -> None:
         (lambda text: check_line(text, "k"), "a b", "a\nb", "k has a line break or a control character in it"),
         (lambda text: check_line(text, "k"), "ä€", "a\x85b", "k has a line break or a control character in it"),
         (
-            lambda text: check_time(text, "t"),
-            "8:00:00",
-            "8h",
-            "t=8h is not a time limit - use minutes, t=8:00:00 or t=2-12",
+            lambda text: check_form(text, FORM, "k", "a size", "7 or 7G"),
+            "90G",
+            "9GB",
+            "k=9GB is not a size - use 7 or 7G",
         ),
-        (lambda text: check_time(text, "t"), "2-12", "8:99", "t=8:99 is not a time limit"),
-        (lambda text: check_time(text, "t"), "90", "", "t= is not a time limit"),
-        (lambda text: check_variable(text, "k"), "_A1", "1A", 'k names the variable "1A": letters, digits and _ only'),
-        (lambda text: check_variable(text, "k"), "HOME", "A=B", 'k names the variable "A=B"'),
-        (
-            lambda text: check_memory(text, re.compile(r"\d+G"), "200G"),
-            "900G",
-            "900GB",
-            "launcher.memory_per_node=900GB is not an amount of memory - use launcher.memory_per_node=200G",
-        ),
+        (lambda text: check_form(text, FORM, "k", "a size", "7"), "90", "", "k= is not a size - use 7"),
+        (lambda text: check_form(text, FORM, "k", "a size", "7"), "1", "1\n", "k has a line break"),
     ],
 )
 def test_values_that_a_script_could_not_hold_are_one_line(

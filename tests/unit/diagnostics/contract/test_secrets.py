@@ -19,6 +19,7 @@ SECRET_NAMES = [
     "GITHUB_TOKEN",
     "GITHUB_PAT",
     "PGPASSWORD",
+    "DB_PASS",
     "DB_PASSWORD",
     "MYSQL_PWD",
     "AZURE_STORAGE_KEY",
@@ -32,6 +33,8 @@ SECRET_NAMES = [
     "model.arguments.api_key",
 ]
 HARMLESS_NAMES = [
+    "forward_pass",
+    "pass",
     "num_key_value_heads",
     "max_tokens",
     "tokens_per_s",
@@ -74,6 +77,14 @@ def test_names_that_only_sound_like_secrets(name: str) -> None:
         ("ssh://git@github.com/x http://host:80/a@b", "ssh://git@github.com/x http://host:80/a@b"),
         ("GET /x?api_key=abc&n=1", "GET /x?api_key=***&n=1"),
         ("authorization: Bearer abcdefghijklmnop", "authorization: Bearer ***"),
+        ("Authorization: Token abcdefghijklmnop", "Authorization: Token ***"),
+        ("'authorization': 'ApiKey abcdefghijklmnop'", "'authorization': 'ApiKey ***'"),
+        ("Cookie: session=abc; n=1", "Cookie: ***; n=1"),
+        ("https://h/c?sv=1&sig=aB%2Fc%3D&n=1", "https://h/c?sv=1&sig=***&n=1"),
+        ("s3://b/k?X-Amz-Signature=0a1b2c", "s3://b/k?X-Amz-Signature=***"),
+        ("token: abcdefghij0123456789 secret: v4lue", "token: *** secret: v4lue"),
+        ("token: abcdefghijklmnopqrstuvwxyz", "token: abcdefghijklmnopqrstuvwxyz"),
+        ("the signature=3 of a basic block", "the signature=3 of a basic block"),
         ("hf_abcdefghijklmnopqrst and sk-abcdefghijklmnopqrst", "*** and ***"),
         ("x -----BEGIN RSA PRIVATE KEY-----\nMII\n", "x -----BEGIN RSA PRIVATE KEY----- ***"),
         ('{"db_password": "a b", "n": 3}', '{"db_password": ***, "n": 3}'),
@@ -111,7 +122,28 @@ def test_masking_twice_is_masking_once_and_keeps_the_shape(value: object) -> Non
 
 @pytest.mark.parametrize(
     "piece",
-    ["a", "://", "eyJ-", "a=:", "a ", "--a", "bearer ", "a='", 'a="', "-", "sk-", "password \n", "aA", "k: ", "@"],
+    [
+        "a",
+        "://",
+        "eyJ-",
+        "&sig=",
+        "cookie: ",
+        "authorization:a ",
+        "token: a1",
+        "?a-",
+        "a=:",
+        "a ",
+        "--a",
+        "bearer ",
+        "a='",
+        'a="',
+        "-",
+        "sk-",
+        "password \n",
+        "aA",
+        "k: ",
+        "@",
+    ],
 )
 def test_hostile_text_takes_linear_time(piece: str) -> None:
     def seconds(count: int) -> float:
