@@ -210,7 +210,7 @@ def _culprits(report: Report, kind: str) -> list[int]:
     return [] if report.world_size and len(ranks) >= report.world_size else sorted(ranks)
 
 
-def _colours(names: Sequence[str]) -> tuple[int, ...]:
+def colours_of_memory(names: Sequence[str]) -> tuple[int, ...]:
     """Return the colour of each kind of memory: the same wherever it is drawn; others take what is left."""
     taken = {_KIND_COLOURS[name] for name in names if name in _KIND_COLOURS}
     free = iter([n for n in range(doc.COLOURS) if n not in taken])
@@ -232,7 +232,7 @@ def _over_time(stacks: Mapping[int, MemoryStack], culprits: Collection[int]) -> 
         )
         for n, (rank, stack) in enumerate(stacks.items())
     ]
-    return doc.Section("Over time", (doc.Legend(names, _colours(names)), *folds), 3)
+    return doc.Section("Over time", (doc.Legend(names, colours_of_memory(names)), *folds), 3)
 
 
 def _described(stack: MemoryStack) -> str:
@@ -256,7 +256,7 @@ def _areas(rank: int, stack: MemoryStack) -> doc.Plot:
     start, end = stack.rows[0][0], stack.rows[-1][0]
     sums = [(0.0, *accumulate(sizes)) for _, *sizes in stack.rows]
     curves = []
-    for n, (name, colour) in enumerate(zip(stack.kinds, _colours(stack.kinds), strict=True)):
+    for n, (name, colour) in enumerate(zip(stack.kinds, colours_of_memory(stack.kinds), strict=True)):
         size = stack.peak.kinds.get(name, 0.0)
         hint = f"{name}: {bytes_text(size)}{share_text(size, stack.peak.bytes)} at the peak"
         if name in stack.unused:
@@ -354,4 +354,4 @@ def _at_peak(ranks: Mapping[int, RankMemory], drawn_as: Mapping[str, str]) -> do
         texts = tuple(bytes_text(value) for value in values)
         bars.append(doc.Bar(f"rank {rank}", tuple(values), texts, bytes_text(sum(values))))
     legend = (*parts, *(["other"] if others else []))
-    return doc.Bars("What the peak of each rank consists of", tuple(bars), legend, _colours(legend))
+    return doc.Bars("What the peak of each rank consists of", tuple(bars), legend, colours_of_memory(legend))

@@ -39,7 +39,7 @@
 
   let before = null;
   addEventListener("beforeprint", () => {
-    before = all("details").map((branch) => [branch, branch.open]);
+    before = all(".tree details").map((branch) => [branch, branch.open]);
     before.forEach(([branch]) => { branch.open = true; });
   });
   addEventListener("afterprint", () => {

@@ -98,7 +98,9 @@ def _label(values: Mapping[str, Any], keys: Sequence[str]) -> str:
             continue
         section = next((prefix for prefix in _SHORT if key.startswith(prefix)), "")
         name = _SPOKEN.get(key) or (key.removesuffix(".name") if key.endswith(".name") else key.removeprefix(section))
-        parts.append(f"{name}={str(values[key])[:_VALUE_CHARACTERS]}")
+        value = values[key]
+        text = str(value).lower() if isinstance(value, bool) else str(value)  # As it is typed.
+        parts.append(f"{name}={text[:_VALUE_CHARACTERS]}")
     return " ".join(parts)
 
 

@@ -62,8 +62,8 @@ def curves(metrics: Path) -> dict[str, list[tuple[float, float]]]:
     return thinned
 
 
-def ranks(paths: RunPaths, now_s: float) -> list[RankNow]:
-    """Every rank that left a heartbeat, ascending."""
+def ranks(paths: RunPaths, now_s: float, *, live: bool = True) -> list[RankNow]:
+    """Every rank that left a heartbeat, ascending; of a run that is not `live` nobody waits any longer."""
     seen: dict[int, Path] = {}
     with suppress(OSError):
         for entry in os.scandir(paths.root / "heartbeat"):
@@ -78,11 +78,11 @@ def ranks(paths: RunPaths, now_s: float) -> list[RankNow]:
         quiet_s = max(0.0, now_s - time_s)
         present.append(RankNow(rank, whole_number(beat.step), str(beat.region or ""), quiet_s))
     behind = sorted(present, key=lambda rank: (rank.step or 0, -rank.quiet_s))[:RINGS]
-    calls = {rank.rank: _call(paths, rank.rank, now_s) for rank in behind if rank.region != "end"}
+    calls = {rank.rank: _call(paths, rank.rank, now_s if live else None) for rank in behind if rank.region != "end"}
     return [replace(rank, call=calls[rank.rank]) if calls.get(rank.rank) else rank for rank in present]
 
 
-def _call(paths: RunPaths, rank: int, now_s: float) -> str:
+def _call(paths: RunPaths, rank: int, now_s: float | None) -> str:
     """Return the collective that a rank is inside, by its ring."""
     try:
         records = parse(whole(paths.root / "flight" / f"rank_{rank:05}.ring", Limits())).records
@@ -92,7 +92,8 @@ def _call(paths: RunPaths, rank: int, now_s: float) -> str:
         return ""
     record = records[-1]
     where = f" at {record.file}:{record.line}" if record.file else ""
-    return f"{call_of(record).described.text} for {seconds_text(max(0.0, now_s - record.time_s))}{where}"
+    since = f" for {seconds_text(max(0.0, now_s - record.time_s))}" if now_s is not None else ""
+    return f"{call_of(record).described.text}{since}{where}"
 
 
 def unread_ns(paths: RunPaths) -> int:

@@ -150,7 +150,7 @@ def run_page(folder: Path, identity: str) -> doc.Document:
     details, paths = read_details(path), RunPaths(path)
     run, status, drawn, step = details.run, details.status, curves(paths.metrics), step_parts(paths)
     failure = status.failure if status else None
-    where = run_path(identity)
+    where, live = run_path(identity), run.state == "running"
     figures = details.summary if run.state == "finished" else {**details.summary, **details.last_metrics}
     lead = [doc.Field("typed", doc.Span(" ".join(details.overrides) or "nothing", "code"))]
     if failure is not None:
@@ -174,7 +174,7 @@ def run_page(folder: Path, identity: str) -> doc.Document:
         lead=doc.present(doc.Paragraph(actions), _strip({"step": run.step, **figures}, step), doc.Fields(tuple(lead))),
         blocks=doc.present(
             _training(drawn),
-            _ranks(ranks(paths, time.time()), live=run.state == "running"),
+            _ranks(ranks(paths, time.time(), live=live), live=live),
             where_a_step_goes({"a step": [step]}) if step is not None else None,
             _planned(paths, figures),
             _summary(details.summary),

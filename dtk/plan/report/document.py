@@ -5,6 +5,7 @@ from typing import get_args
 
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
 from diagnostics.report import document as doc
+from diagnostics.report.drawings import colours_of_memory
 from dtk.parallel.batch_plan import BatchPlan
 from dtk.plan.compare import Comparison
 from dtk.plan.formatting import count_text, flops_text, percent_text, rate_text
@@ -130,7 +131,7 @@ def _categories(plans: Sequence[tuple[str, Prediction]], used: Sequence[Category
     for name, plan in plans:
         values = tuple(float(plan.memory.at_peak_bytes.get(category, 0)) for category in used)
         bars.append(doc.Bar(name, values, tuple(map(bytes_text, values)), bytes_text(plan.memory.peak_bytes)))
-    return doc.Bars("What the peak consists of", tuple(bars), tuple(used))
+    return doc.Bars("What the peak consists of", tuple(bars), tuple(used), colours_of_memory(used))
 
 
 def _scaling(points: Sequence[Point], plan: Prediction) -> doc.Section:

@@ -101,6 +101,8 @@ def test_the_collective_that_a_rank_is_inside(tmp_path: Path) -> None:
     number = ring.begin((group, 1, STARTED, 7), texts, sizes, (NO_PEER, 0, 8, 8, 1), False, False)
     (rank,) = live.ranks(RunPaths(run), time.time() + 3)
     assert "all_reduce" in rank.call and "for 3" in rank.call and rank.call.endswith("train.py:12"), rank.call
+    (ended,) = live.ranks(RunPaths(run), time.time() + 3, live=False)
+    assert "all_reduce" in ended.call and " for " not in ended.call, "nobody waits in a run that has ended"
     ring.end(number, group, 1, FINISHED, False)
     (rank,) = live.ranks(RunPaths(run), time.time())
     assert rank.call == ""
