@@ -13,7 +13,7 @@ from diagnostics.analysis.layout import named
 from diagnostics.analysis.memory.out_of_memory import ran_out
 from diagnostics.analysis.printed_steps import printed_steps
 from diagnostics.analysis.standing import Standing, standing
-from diagnostics.causes.registry import Registry, collect
+from diagnostics.causes.registry import Registry, by_id, collect
 from diagnostics.causes.suspicions import of_memory, suspicions
 from diagnostics.contract.causes import AnyCause
 from diagnostics.contract.errors import DiagnosticsError
@@ -108,7 +108,10 @@ def conclude(
     happened = outcome(evidence, verdict, ordered, measures)
     open_log = not (verdict.roots or happened == "healthy" or any(map(evidence.handles, (FlightFile, RingFile))))
     ruled_out = [finding.cause for finding in ordered if finding.status == "ruled_out"]
-    shown = _guarded(evidence, "cause", "suspicions", lambda: _suspected(evidence, ruled_out)) if open_log else ""
+    root = by_id().get(verdict.roots[0].cause) if verdict.roots else None
+    ran_dry = happened == "oom" and root is not None and root.names_outcome  # What took the memory is open.
+    suspect = partial(_suspected, evidence, ruled_out, ran_dry)
+    shown = _guarded(evidence, "cause", "suspicions", suspect) if open_log or ran_dry else ""
     waiting, suspected = (None, ()) if isinstance(shown, str) else shown
     shown_kinds = waiting.shown_kinds if waiting else frozenset()
     claim, behind = without_cause(evidence, happened, ordered, measures)
@@ -132,9 +135,11 @@ def conclude(
     )
 
 
-def _suspected(evidence: Evidence, ruled_out: Sequence[str]) -> tuple[Standing | None, tuple[Suspicion, ...]]:
-    """Return who waits in what by a log that confirms nothing, and which causes are likely; made into words once."""
-    if (waiting := standing(evidence)) is None:
+def _suspected(
+    evidence: Evidence, ruled_out: Sequence[str], dry: bool
+) -> tuple[Standing | None, tuple[Suspicion, ...]]:
+    """Return who waits in what by a log that confirms nothing, and what is likely; of memory alone if that ran dry."""
+    if dry or (waiting := standing(evidence)) is None:
         return None, of_memory(ran_out(evidence), printed_steps(evidence).count)
     headline(waiting), [*stands(waiting)]
     return waiting, suspicions(waiting, ruled_out)

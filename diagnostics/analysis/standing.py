@@ -197,6 +197,10 @@ def standing(evidence: Evidence) -> Standing | None:
         return None
     gave_up = [fact for fact in evidence.facts if fact.kind in _FAILED]
     reasons = {fact.kind: str(fact.fields.get("error") or fact.fields.get("result")) for fact in reversed(gave_up)}
+    failure = next((reasons[kind] for kind in _BEST_WORDS if kind in reasons), "")
+    of_cuda = next((str(fact.fields.get("warning")) for fact in warned if "Cuda failure" in fact.text), "")
+    if of_cuda and "cuda error" in failure:  # NCCL's result says only that a call of CUDA failed.
+        failure = f"{failure}: {shortened(of_cuda, 100)}"
     groups = read_all(evidence)
     waits = _named([wait for group in groups for wait in _waits(evidence, group)])
     unplaced = _without_position(evidence, victims)
@@ -227,7 +231,7 @@ def standing(evidence: Evidence) -> Standing | None:
         refused=any("refused" in str(fact.fields.get("why")) for fact in connects),
         inside_node=next(filter(None, (network_inside("node", fact.fields.get("peer")) for fact in connects)), ""),
         broken=tuple(sorted(broken - {rank for wait in waits for rank in wait.ranks})),
-        failure=next((reasons[kind] for kind in _BEST_WORDS if kind in reasons), ""),
+        failure=failure,
         warning=shortened(str(warned[0].fields.get("warning")), 160) if warned else "",
         failed=tuple(sorted({fact.rank for fact in gave_up if fact.rank is not None})),
         absent=tuple(sorted(roots.union(*late))),

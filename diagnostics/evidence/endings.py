@@ -295,7 +295,7 @@ def of_error(error: RankError, rank: int) -> Ending:
         kind = kind_of_signal(signal)
     else:
         kind = "killed" if code is None else kind_of_exit_code(code)
-    first = shortened(error.message.strip().partition("\n")[0], _KEPT)
+    first = shortened(_opening(error.message), _KEPT)
     return Ending(
         **asdict(error) | {"rank": rank, "message": first, "signal": signal},
         kind=kind,
@@ -356,6 +356,8 @@ def by_kernel(ending: Ending, fact: LogFact) -> Ending:
 
 def _telling_line(error: RankError) -> str:
     """As `_first_line`, of the line about memory: NCCL puts it last, c10 behind the check that failed."""
+    if asked := _TEXT["request"].match(error.message):
+        return f"{error.type}: {asked[0]}"
     if _TEXT["out_of_memory_type"].search(error.type):
         return _first_line(error)
     line = next((line for line in error.message.splitlines() if _TEXT["out_of_memory"].search(line)), error.message)
@@ -364,9 +366,16 @@ def _telling_line(error: RankError) -> str:
     return _first_line(replace(error, message=line))
 
 
+def _opening(message: str) -> str:
+    """Return the first line, and the second where the first only announces it: `Failed to import x because of:`."""
+    first, _, rest = message.strip().partition("\n")
+    announced = rest.partition("\n")[0].strip() if first.rstrip().endswith(":") else ""
+    return f"{first.rstrip()} {announced}".rstrip()
+
+
 def _first_line(error: RankError) -> str:
     """Class and first line of the message; of a long line its first sentence."""
-    line = " ".join(error.message.strip().partition("\n")[0].split())
+    line = " ".join(_opening(error.message).split())
     if check := _TEXT["own_arguments"].match(line):
         line = f"gloo/{check[1]}: {check[2]} does not hold"
     if len(line) > _LONG:

@@ -135,6 +135,10 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
         endings: of known ranks.
         candidates: ranks that it may belong to; a single one gets it, else its rank is `UNNAMED`.
     """
+    if usage := next((one for one in evidence.errors if one.rank is None and one.type == "SystemExit"), None):
+        # argparse's line, which comes before the exit code that follows from it.
+        bare_codes = [rank for rank, end in endings.items() if end.kind == "exited" and end.only_exit_code]
+        endings = endings | {rank: ends.of_error(usage, rank) for rank in bare_codes}
     if any(ending.by_itself for ending in endings.values()):
         return endings
     rank = candidates[0] if len(candidates) == 1 else ends.UNNAMED

@@ -18,7 +18,8 @@ _TRIES = 2
 """Refused attempts behind which the peer is not merely about to listen: NCCL announces an address that listens."""
 _CONNECTED = frozenset({"watchdog_timeout", "watchdog_status", "nccl_peer_closed", "gloo_closed", "gloo_reset"})
 """Kinds of lines of a job whose ranks had been connected, so that a peer may have ended since."""
-
+_NO_ROUTE = re.compile(r"No route to host|Network is unreachable|\b(?:returned|errno) 1(?:01|13)\b")
+"""What the operating system says where no packet reaches the address, or a firewall rejects all of them."""
 _LOOPBACK = re.compile(r"remote=\[127\..*\bsize=(?P<ranks>\d{1,7}), local=\[127\.")
 """What gloo writes of a connection on which both ends gave the address that every node has for itself."""
 _ON_A_NODE = 8  # Ranks that a node mostly has at most; the loopback address is right within one.
@@ -64,6 +65,10 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
     outside = [fact for fact in announced if not network_inside("node", fact.fields.get("address"))]
     if outside and (inside := [fact for fact in failed if network_inside("node", fact.fields.get("peer"))]):
         return finding("inside", inside[0].fields["peer"], [*outside[:1], *inside], 0.75)
+    no_route = [fact for fact in failed if _NO_ROUTE.search(str(fact.fields.get("why")))]
+    if no_route and not by_kind.keys() & {"watchdog_timeout", "watchdog_status"}:  # It had not begun to train.
+        peer = no_route[0].fields["peer"]
+        return finding("inside_peer" if network_inside("node", peer) else "no_route", peer, no_route, 0.75)
     refused = [fact for fact in failed if "refused" in str(fact.fields.get("why"))]
     if refused and tries >= _TRIES and not job.errors and not by_kind.keys() & _CONNECTED:
         return finding("refused", refused[0].fields["peer"], refused, 0.6)

@@ -14,7 +14,10 @@ from diagnostics.contract.formatting import ranks_spoken
 _TEXTS, _LOADS = Texts(__file__), table_beside(__file__)["loads"]
 _SHARE = 0.8
 """Of the timeout that the work had taken: the others begin to wait a little before or after it begins."""
-_TIMEOUTS = ("watchdog_timeout", "store_key_timeout", "gloo_timeout", "monitored_barrier", "rendezvous_timeout")
+_TIMEOUTS = ("watchdog_timeout", "store_key_timeout", "nccl_id_timeout", "gloo_timeout", "monitored_barrier",
+             "rendezvous_timeout")  # fmt: skip
+_DEFAULT_MS = 1_800_000
+"""Timeout of a group, to torch 2.1 with NCCL too, in whose words of that time no figure stands (`Socket Timeout`)."""
 
 
 def decide(stall: Stall) -> Finding:
@@ -26,7 +29,7 @@ def decide(stall: Stall) -> Finding:
     took_s = 0.0
     for part in str(work.fields["elapsed"]).split(":") if work else ():  # 1:02:03
         took_s = 60 * took_s + int(part or 0)
-    timeout_s = min(limits_ms, default=float("inf")) / 1000
+    timeout_s = min(limits_ms, default=_DEFAULT_MS if timeouts else float("inf")) / 1000
     if work is None or stall.job.finished() or took_s < _SHARE * timeout_s:
         return unconfirmed(stall)
     seen = standing(stall.job.evidence)

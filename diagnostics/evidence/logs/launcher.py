@@ -20,7 +20,9 @@ LAUNCHER_TYPE, DRIVER_TYPE = _TEXT["launcher_type"], _TEXT["driver_type"]
 
 
 def fatal_error(text: str, rank: int | None, file: str, line: int) -> RankError | None:
-    """Return the error of the interpreter's last line, such as `Fatal Python error: Aborted`, or of the shell's."""
+    """Return the error of the last line of the interpreter (`Fatal Python error: Aborted`), the shell or argparse."""
+    if usage := _TEXT["usage"].match(text):
+        return RankError(rank, file, line, "SystemExit", usage["what"])
     if (match := _TEXT["fatal"].match(text) or _TEXT["shell"].match(text)) is None:
         return None
     return RankError(rank, file, line, "", text.strip(), signal=SIGNAL_TEXTS.get(match["what"].strip()))

@@ -25,6 +25,8 @@ class Line(NamedTuple):
     """Stated by the prefix."""
     local_rank: int | None
     """Stated by torchrun's `[default3]:`, which counts within one node."""
+    before: str = ""
+    """What another writer left in front of the prefix without a newline, as a progress bar does."""
 
 
 _TEXT = patterns_beside(__file__)
@@ -54,17 +56,18 @@ def split(number: int, raw: bytes, labelled: bool = False) -> Line:
     at = 0
     if labelled and (label := _TEXT["srun_label"].match(text)):
         rank, at = int(label[1]), label.end()
-    stream_at = 0
+    stream_at, before = 0, ""
     while True:
         if match := _TEXT["prefix"].match(text, at):
             at = match.end()
             stated = match["rank"] or match["mpi"] or match["ray"]
             rank = int(stated) if stated else rank
             local_rank = int(match["local"]) if match["local"] else local_rank
-        elif rank is None and "[rank" in text and (before := _TEXT["before_rank"].match(text, at)):
-            stream_at = at = before.end()
+        elif rank is None and "[rank" in text and (other := _TEXT["before_rank"].match(text, at)):
+            stream_at = at = other.end()
+            before = other[0]
         else:
-            return Line(number, text[at:], text[stream_at:at].rstrip(), rank, local_rank)
+            return Line(number, text[at:], text[stream_at:at].rstrip(), rank, local_rank, before)
 
 
 def is_labelled(head: bytes) -> bool:

@@ -60,7 +60,8 @@ class Box(Struct):
             ended, self.inside = self.inside and bool(_TEXT["box_end"].match(text)), False
             return () if ended else (text,)
         whole = self.cut + row[1]
-        is_path = row[1][0] not in _NO_PATH and len(whole) < _MAX_PATH
+        is_suffix = bool(self.cut) and row[1][0] == "." != row[1][1:2]  # The line was full before `.py`.
+        is_path = (is_suffix or row[1][0] not in _NO_PATH) and len(whole) < _MAX_PATH
         frame = _TEXT["box_frame"].match(whole) if is_path else None
         # Folded within a word where the line is full, else between words.
         self.cut = (whole if whole[-1] != " " else f"{whole.rstrip()} ") if is_path and frame is None else ""
@@ -167,7 +168,11 @@ class Assembler(Struct):
             self.chained, self.handled, self.message_open = True, bool(chain[1]), False
         elif not text.strip() or _TEXT["new_record"].match(text):
             self.message_open = False
-        elif self.first is not None and self.first.message and not _TEXT["continues"].match(text):
+        elif (
+            self.first is not None
+            and self.first.message
+            and not (_TEXT["continues"].match(text) or (self.quiet == 1 and self.first.message.endswith(":")))
+        ):
             self.message_open = False  # the log continues with something else
         elif self.message_open and self.first is not None and len(self.first.message) < MAX_MESSAGE:
             self.first.message = f"{self.first.message}\n{text.strip()}".strip()[:MAX_MESSAGE]

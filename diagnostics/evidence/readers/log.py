@@ -67,7 +67,7 @@ _OF_THE_JOB = frozenset(
     {"variable", "nccl_env", "nccl_env_invalid", "nccl_version", "nccl_plugin_failed", "nccl_no_ib"}
 )
 """Kinds of facts that hold for every attempt."""
-_WAITED = frozenset({"watchdog_timeout", "store_key_timeout", "gloo_timeout", "monitored_barrier"})
+_WAITED = frozenset({"watchdog_timeout", "store_key_timeout", "nccl_id_timeout", "gloo_timeout", "monitored_barrier"})
 """Kinds of lines that say that a rank had waited for too long."""
 _MISSING = ("Missing ranks:", "Stalled ranks:")
 """Headings of Horovod's inspector of stalls."""
@@ -152,7 +152,9 @@ class _Scan(Struct):
         elif self.collective.number and (place := self.collective.feed(line.text)) is not None:
             # The frames of a collective that timed out are on lines without a prefix.
             self._add("collective_stack", self.collective.rank, line, place)
-        matched = [self._match(patterns, line, rank) for word, patterns in _BY_WORD.items() if word in line.text]
+        behind = [(line._replace(text=line.before), None)] if line.before else []
+        for part, whose in [*behind, (line, rank)]:
+            matched = [self._match(one, part, whose) for word, one in _BY_WORD.items() if word in part.text]
         if matched and not any(matched) and any(word in line.text for word in _LONG):
             self.wrapped, self.following = line, max(self.following, 1)
 
@@ -162,7 +164,7 @@ class _Scan(Struct):
         if head is not None and line.text[: head.start()].strip(" |+-") and not ROW.match(line.text):
             # Times and numbers of lines differ from line to line.
             self.prefix = re.compile(re.sub(r"\d+", r"\\d+", re.escape(line.text[: head.start()].rstrip())) + " ?")
-            return line._replace(text=head.group())
+            return line._replace(text=head.group(), before=line.text[: head.start()])
         if self.prefix is not None and (begin := self.prefix.match(line.text)) is not None:
             return line._replace(text=line.text[begin.end() :])
         return line

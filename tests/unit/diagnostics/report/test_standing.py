@@ -97,7 +97,7 @@ def test_a_connection_that_a_peer_closed_accuses_no_network(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "headline", "decide"),
     [
-        ("n1:1:2 [0] transport.cc:1 NCCL WARN Cuda failure 'invalid argument'\n", "NCCL warned: Cuda", "NCCL_DEBUG"),
+        ("n1:1:2 [0] transport.cc:1 NCCL WARN Cuda failure 'invalid argument'\n", "NCCL warned: Cuda", "P2P_DISABLE"),
         ("n1:1:2 [0] enqueue.cc:1556 NCCL WARN Cuda failure 700 'an illegal memory access was encountered'\n"
          "[rank0]: Traceback (most recent call last):\n[rank0]:   File \"/job/train.py\", line 9, in <module>\n"
          "[rank0]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:77, unhandled cuda error, NCCL "

@@ -127,3 +127,29 @@ def test_an_exception_about_a_missing_interface_is_no_cause_beside_it(tmp_path):
     head = '[rank0]: Traceback (most recent call last):\n[rank0]:   File "train.py", line 4, in <module>\n'
     (tmp_path / "train.log").write_text(f"{head}[rank0]: RuntimeError: {text}\n[rank1]: RuntimeError: {text}\n")
     assert [root.cause for root in diagnose(tmp_path).root_causes] == ["env.wrong_interface"]
+
+
+@pytest.mark.parametrize(
+    ("why", "peer", "said"),
+    [
+        ("failed : No route to host", "10.0.0.9<41187>", "no route to 10.0.0.9"),
+        ("returned 113(No route to host) errno 115(Operation now in progress)", "10.0.0.4<56849>", "firewall"),
+        ("returned No route to host, exceeded error retry count (35)", "172.17.0.1<41187>", "Docker"),
+    ],
+)
+def test_no_route_to_the_address_of_a_peer(tmp_path, why, peer, said):
+    line = f"n:77:90 [0] misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to {peer} {why}\n"
+    (tmp_path / "train.log").write_text(line)
+    (root,) = diagnose(tmp_path).root_causes
+    assert root.cause == "env.wrong_interface"
+    assert said in text_of(root).summary
+
+
+def test_no_route_in_a_job_that_had_trained_says_nothing_about_its_interface(tmp_path):
+    waited = (
+        "[rank1]:[E1122 10:20:30.1 ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600033 milliseconds\n"
+    )
+    line = "n:77:90 [0] misc/socket.cc:533 NCCL WARN Connect to 10.0.0.4<5> failed : No route to host\n"
+    (tmp_path / "train.log").write_text(waited + line)
+    assert "env.wrong_interface" not in [root.cause for root in diagnose(tmp_path).root_causes]

@@ -82,3 +82,17 @@ def test_an_exit_code_beside_a_line_about_memory_is_no_error_of_another_kind(tmp
     launcher = "[ERROR] [launch.py:321:sigkill_handler] ['python3', '--local_rank=0'] exits with return code = 1"
     (tmp_path / "job.log").write_text(f"node-3: torch.cuda.OutOfMemoryError: {text}\nnode-3: {launcher}\n")
     assert [root.cause for root in diagnose(tmp_path).root_causes] == ["memory.fragmentation"]
+
+
+def test_what_may_have_taken_the_memory_is_said_beside_the_rank_that_ran_out(tmp_path):
+    (tmp_path / "train.log").write_text(
+        '[rank3]: Traceback (most recent call last):\n[rank3]:   File "/job/train.py", line 3, in <module>\n'
+        "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 4.35 GiB. GPU 3 has a total capacity "
+        "of 63.42 GiB of which 1.70 GiB is free. Including non-PyTorch memory, this process has 61.70 GiB memory in "
+        "use. Of the allocated memory 59.94 GiB is allocated by PyTorch, and 1.10 GiB is reserved by PyTorch "
+        "but unallocated.\n"
+    )
+    report = diagnose(tmp_path)
+    assert [root.cause for root in report.root_causes] == ["hang.rank_oom"]
+    assert "Tried to allocate 4.35 GiB" in text_of(report.root_causes[0]).summary
+    assert {one.cause for one in report.suspicions} == {"memory.activations", "memory.model_states"}

@@ -100,3 +100,35 @@ def test_a_worker_of_the_data_loader_that_left_the_queue_empty(tmp_path: Path) -
     text = text_of(of(tmp_path, log)[0])
     assert "raised RuntimeError: DataLoader worker" in text.summary and "Empty" not in text.summary
     assert "dmesg names it if memory ran out" in text.remedies[0].change
+
+
+@pytest.mark.parametrize(
+    ("options", "change"),
+    [
+        ("train.py: error: unrecognized arguments: --local-rank=0", "LOCAL_RANK"),
+        ("train.py: error: the following arguments are required: --data", "--help"),
+        ("Error: No such option: --lr", "--help"),
+    ],
+)
+def test_options_that_the_program_does_not_know(tmp_path, options, change):
+    failed = "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 2) local_rank: 0 (pid: 9) of: p\n"
+    (tmp_path / "train.log").write_text(f"usage: train.py [-h]\n{options}\n{failed}")
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks) == ("hang.rank_raised", (0,))
+    assert change in text_of(root).remedies[0].change
+
+
+def test_an_error_of_slurm_is_none_of_the_program_s_options(tmp_path):
+    (tmp_path / "train.log").write_text("srun: error: argument list of the step is too long\n")
+    assert diagnose(tmp_path).root_causes == ()
+
+
+def test_a_message_whose_first_line_announces_the_second(tmp_path):
+    (tmp_path / "train.log").write_text(
+        '  File "/x/transformers/utils/import_utils.py", line 1969, in _get_module\n    raise RuntimeError(\n'
+        "RuntimeError: Failed to import a.b because of the following error (look up to see its traceback):\n"
+        "/x/flash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2E\n\nJob failed\n"
+    )
+    (root,) = diagnose(tmp_path).root_causes
+    assert "undefined symbol" in text_of(root).summary
+    assert "reinstall" in text_of(root).remedies[0].change

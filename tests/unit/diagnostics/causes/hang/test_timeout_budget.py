@@ -31,6 +31,28 @@ def test_a_bar_that_is_under_way_at_the_timeout(tmp_path: Path, then: str, victi
     assert (root.cause, root.ranks, root.victims) == ("hang.timeout_budget", (0,), victims)
 
 
+TIMED_OUT = (
+    'Traceback (most recent call last):\n  File "/x/torch/distributed/distributed_c10d.py", line 9, in barrier\n'
+    "RuntimeError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store "
+    "by key '0', but store->get('0') got error: Socket Timeout\n"
+)
+"""torch to 2.0, which does not say the timeout."""
+
+
+@pytest.mark.parametrize(
+    ("took", "then"),
+    [("10:00", WAITS), ("10:00", STORE), ("30:01", TIMED_OUT)],
+)
+def test_a_bar_without_a_newline_in_front_of_what_another_rank_prints(tmp_path: Path, took: str, then: str) -> None:
+    (tmp_path / "train.log").write_text(BAR.format(percent=89, took=took).rstrip() + then)
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["hang.timeout_budget"]
+
+
+def test_without_a_stated_timeout_the_work_must_have_taken_the_default(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(BAR.format(percent=89, took="10:00") + TIMED_OUT)
+    assert diagnose(tmp_path).root_causes == ()
+
+
 @pytest.mark.parametrize(
     "before",
     [

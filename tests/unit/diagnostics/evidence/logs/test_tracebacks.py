@@ -208,6 +208,24 @@ def test_rich_draws_a_box_around_a_traceback(tmp_path, width, show_locals):
     assert found.frames == (Frame(str(file), 3, "inner"), Frame(str(file), 6, "<module>"))
 
 
+@pytest.mark.parametrize("fold", ["/a/train |.py:3 in inner", "/a/train.py:3 |in inner", "/a/train.py:3 in |inner"])
+def test_a_box_whose_line_is_full_before_a_suffix_or_a_space(fold):
+    first, then = fold.split("|")
+    box = [
+        "╭─ Traceback (most recent call last) ─╮",
+        f"│ {first.rstrip()} │",
+        f"│ {then} │",
+        "╰──╯",
+        "ValueError: no 3",
+    ]
+    reader, raised = Box(), Assembler()
+    for line in box:
+        for plain in reader.lines(line):
+            raised.feed(plain)
+    (found,) = raised.take(end=True)
+    assert found.frames == (Frame("/a/train.py", 3, "inner"),)
+
+
 _BOX_LINES = ["╭─ Traceback (most recent call last) ─╮", "│ a.py:1 in f │", "│ /x │", "│ │", "╰─╯", "", "x"]
 
 
