@@ -4,7 +4,8 @@
 
 By hand: `parallelize_module` with sequence-parallel norms and `loss_parallel`, `fully_shard` around it; or
 `torch.distributed.pipelining` with `PipelineStage` and `Schedule1F1B`. Same weights, batch, AdamW and clipping; the
-sides take turns in the same processes, as in step_time.py, and ratios are taken round by round.
+sides take turns in the same processes, as in step_time.py, and ratios are taken round by round. The last column is the
+ratio of the processor time of all ranks, which says what each side does also where ranks wait for a processor.
 """
 
 import argparse
@@ -255,20 +256,27 @@ def measure(options: argparse.Namespace) -> None:
         sides: dict[str, Step] = {"by hand": BY_HAND[options.layout](config, context)}
         sides["dtk"] = dtk_side("off", config, context, Path(folder))
         times: dict[str, list[float]] = {name: [] for name in sides}
+        busy: dict[str, list[float]] = {name: [] for name in sides}
         for number in range(options.rounds + 1):
             for name in sorted(sides, reverse=bool(number % 2)):
                 dist.barrier()
-                began_s = time.perf_counter()
+                began_s, began_cpu_s = time.perf_counter(), time.process_time()
                 for _ in range(options.steps):
                     sides[name]()
+                took_s, took_cpu_s = time.perf_counter() - began_s, torch.tensor(time.process_time() - began_cpu_s)
+                dist.all_reduce(took_cpu_s)
                 if number:
-                    times[name].append((time.perf_counter() - began_s) / options.steps)
+                    times[name].append(took_s / options.steps)
+                    busy[name].append(float(took_cpu_s) / options.steps)
     if context.rank == 0:
-        ratios = [ours / theirs for ours, theirs in zip(times["dtk"], times["by hand"], strict=True)]
+        ratios, cpu_ratios = (
+            [ours / theirs for ours, theirs in zip(each["dtk"], each["by hand"], strict=True)] for each in (times, busy)
+        )
         low, middle, high = statistics.quantiles(ratios, n=4)
         hand, ours = (1000 * statistics.median(times[name]) for name in ("by hand", "dtk"))
         print(
-            f"| {options.layout} | {ranks} | {hand:.1f} | {ours:.1f} | {middle:.3f} | {low:.3f} - {high:.3f} |",
+            f"| {options.layout} | {ranks} | {hand:.1f} | {ours:.1f} | {middle:.3f} | {low:.3f} - {high:.3f} "
+            f"| {statistics.median(cpu_ratios):.3f} |",
             flush=True,
         )
     leave()
@@ -291,8 +299,9 @@ def main() -> None:
     if options.layout:
         measure(options)
         return
-    print("| layout | ranks | by hand, ms a step | dtk, ms a step | ratio (median of rounds) | quartiles |")
-    print("|---|---|---|---|---|---|", flush=True)
+    heads = ("layout", "ranks", "by hand, ms a step", "dtk, ms a step", "ratio, median of rounds", "quartiles")
+    print(f"| {' | '.join((*heads, 'processor time'))} |")
+    print("|---|---|---|---|---|---|---|", flush=True)
     for layout in options.layouts.split(","):
         ranks = LAYOUTS[layout][0]
         os.environ["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // ranks))

@@ -147,7 +147,9 @@ def _streamed_elements(config: Config) -> float:
     model, parallel = config.model, config.parallel
     if isinstance(model, CustomModelConfig):
         return 0.0
-    stream: float = 10.0 * model.width / (parallel.tp if parallel.sequence_parallel else 1)
+    # Dropout of both: 4 h, and two masks of a byte an element.
+    outside = 15.0 if getattr(model, "dropout", 0.0) else 10.0
+    stream: float = outside * model.width / (parallel.tp if parallel.sequence_parallel else 1)
     llama = isinstance(model, LlamaConfig)
     inner: float = 12.0 * model.width + 5.0 * model.ffn_width if llama else (2.0 + 2 * 4) * model.width
     if isinstance(model, MoEConfig):

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from dtk.train.random_state import seed_random
+from tests.work import calls_in
 
 
 def drawn(*place):
@@ -27,3 +28,8 @@ def test_no_two_places_draw_alike():
     for values in zip(*draws, strict=True):
         assert len(set(values)) > 0.99 * len(places)  # float32 has 2^24 values.
     assert len(set(draws)) == len(places)
+
+
+def test_a_micro_batch_is_seeded_without_walking_the_stack():
+    """As torch.manual_seed does for each kind of device that is not in use, at the cost of 0.15 ms."""
+    assert calls_in(lambda: seed_random(3, 7, 1, 0))[1] < 100 < calls_in(lambda: torch.manual_seed(3))[1]

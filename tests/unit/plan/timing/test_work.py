@@ -57,6 +57,13 @@ def test_a_block_is_bound_by_flops_and_by_what_it_streams() -> None:
     assert seconds.block_again == seconds.block_forward
 
 
+def test_dropout_behind_attention_and_network_reads_writes_and_keeps_a_mask() -> None:
+    whole, dropped = (single(dataclasses.replace(TINY, dropout=rate), sequence=64, micro=2) for rate in (0.0, 0.1))
+    moved_s = 2 * 64 * 5 * TINY.width * 4 / H100.memory_rate
+    before, after = (micro_batch_seconds(config, layout(config), H100).block_forward for config in (whole, dropped))
+    assert after == pytest.approx(before + moved_s)
+
+
 def test_the_head_reads_and_writes_its_logits() -> None:
     config = single(sequence=64, micro=2)
     made, tokens = layout(config), 2 * 64
