@@ -1,1 +1,1 @@
-"""Process groups, meshes and precision: the parts of which strategies are built."""
+"""Process groups, meshes and precision: the building blocks of strategies."""

@@ -1,13 +1,13 @@
-"""Which rank trains on which samples of a global batch, in how many micro-batches. Nothing else divides a batch."""
+"""Division of a global batch into samples per rank and micro-batches. No other module divides a batch."""
 
 from dataclasses import dataclass
 
 from dtk.parallel.mesh import divisors
 
 LARGEST_CHOSEN = 4
-"""A chosen micro-batch is at most this: small enough for a laptop, and accumulation makes up the rest."""
+"""Upper limit of an automatic micro-batch size: small enough for a laptop; accumulation covers the rest."""
 _SHOWN = 4
-"""Valid micro-batches that an error names."""
+"""Number of valid micro-batch sizes that an error lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +17,9 @@ class BatchPlan:
     global_batch_size: int
     """Samples of one optimizer step over all ranks."""
     micro_batch_size: int
-    """Samples that a rank takes at once."""
+    """Samples per rank in one forward."""
     dp_size: int
-    """Data-parallel ranks."""
+    """Number of data-parallel ranks."""
 
     @property
     def is_whole(self) -> bool:
@@ -33,11 +33,11 @@ class BatchPlan:
 
     @property
     def samples_per_rank(self) -> int:
-        """Samples of each data-parallel rank in one optimizer step; of a batch that does not divide, rounded down."""
+        """Samples of each data-parallel rank in one optimizer step, rounded down."""
         return self.global_batch_size // self.dp_size
 
     def positions(self, dp_rank: int, micro_step: int) -> slice:
-        """Return the `micro_batch_size` positions of the global batch that a rank takes in one micro-step.
+        """Return a rank's `micro_batch_size` positions of the global batch in one micro-step.
 
         Micro-steps are outermost, so over all ranks and micro-steps the slices tile the global batch.
         """
@@ -45,12 +45,12 @@ class BatchPlan:
         return slice(start, start + self.micro_batch_size)
 
     def micro_batch_sizes(self) -> list[int]:
-        """Return every micro-batch size that makes the plan whole, the smallest first; none if no size does."""
+        """Return every micro-batch size that divides the batch evenly, in ascending order; empty if none does."""
         share, rest = divmod(self.global_batch_size, self.dp_size)
         return [] if rest or not share else divisors(share)
 
     def micro_batch_size_of(self, steps: int) -> int | None:
-        """Return the size with which every rank has that many micro-batches, or None if there is none."""
+        """Return the size with which every rank has this many micro-batches, or None if there is none."""
         size, rest = divmod(self.global_batch_size, self.dp_size * steps)
         return None if rest or not size else size
 
@@ -58,7 +58,7 @@ class BatchPlan:
         """Return the largest valid size up to `LARGEST_CHOSEN`, or None if the ranks cannot divide the batch evenly.
 
         Args:
-            least_steps: micro-batches of each rank that there should be, where the batch is large enough for them.
+            least_steps: desired minimum of micro-batches per rank, if the batch is large enough.
         """
         sizes = [size for size in self.micro_batch_sizes() if size <= LARGEST_CHOSEN]
         enough = (size for size in sizes if self.samples_per_rank // size >= least_steps)
@@ -80,7 +80,7 @@ class BatchPlan:
 
     @property
     def _round(self) -> int:
-        """Samples of all ranks in one micro-step; a micro-batch that is still to be chosen counts as 1."""
+        """Samples of all ranks in one micro-step; a micro-batch size not chosen yet counts as 1."""
         return max(1, self.micro_batch_size) * self.dp_size
 
 
@@ -90,5 +90,5 @@ def evaluation_positions(size: int, dp_rank: int, dp_size: int) -> range:
 
 
 def evaluation_rounds(size: int, micro_batch_size: int, dp_size: int) -> int:
-    """Return micro-batches in which every rank takes part, until all `size` samples are evaluated."""
+    """Return the number of micro-batches until all `size` samples are evaluated, the same on every rank."""
     return -(-size // (dp_size * micro_batch_size))

@@ -1,5 +1,5 @@
 """The blocks of a model: the repeated layers that are sharded, recomputed and compiled one by one. dtk's own models
-keep them in `blocks`; in any other model they are found.
+list them as `blocks`; in other models they are detected.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,14 +10,14 @@ from torch import nn
 from dtk.errors import DtkError
 
 _CHOSEN = "dtk_blocks"
-"""Attribute of a model whose blocks were named: their classes change their names once they are sharded."""
+"""Attribute that stores the chosen blocks of a model: class names change once modules are sharded."""
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
     """Return the blocks of a model in the order of its modules; empty if it has none.
 
-    These are the ones that `choose_blocks` was told, else the list `blocks`, else all modules of the class of which
-    the largest list (an nn.ModuleList or nn.Sequential of one class, by its parameters) consists.
+    These are the modules chosen by `choose_blocks`, else the list `blocks`, else all modules of the class in the
+    largest (by parameters) nn.ModuleList or nn.Sequential of a single class.
     """
     return [module for _, module in named_blocks(model)]
 
@@ -40,11 +40,11 @@ def named_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def choose_blocks(model: nn.Module, wrap: Sequence[str]) -> None:
-    """Take the modules that `wrap` names for the blocks of this model.
+    """Choose the modules that `wrap` names as the blocks of this model.
 
     Args:
-        model: before anything is wrapped.
-        wrap: names of classes (`MyBlock`), or patterns of qualified names (`encoder.layers.*`).
+        model: model that is not wrapped yet.
+        wrap: class names (`MyBlock`) or patterns of qualified names (`encoder.layers.*`).
 
     Raises:
         DtkError: an entry matches no module.
@@ -64,11 +64,11 @@ def choose_blocks(model: nn.Module, wrap: Sequence[str]) -> None:
 
 
 def describe_blocks(model: nn.Module) -> str:
-    """Return in words which blocks a model has: `12 x MyBlock (layers.0 to layers.11)`; empty if it has none."""
+    """Describe the blocks of a model: `12 x MyBlock (layers.0 to layers.11)`; empty if it has none."""
     blocks = named_blocks(model)
     if not blocks:
         return ""
-    # `fully_shard` derives a class from FSDPModule and the one that the author wrote.
+    # `fully_shard` creates a class derived from FSDPModule and the original class.
     bases = [type(module).__mro__ for _, module in blocks]
     classes = dict.fromkeys((mro[2] if mro[1].__name__ == "FSDPModule" else mro[0]).__name__ for mro in bases)
     names = blocks[0][0] if len(blocks) == 1 else f"{blocks[0][0]} to {blocks[-1][0]}"
@@ -76,7 +76,7 @@ def describe_blocks(model: nn.Module) -> str:
 
 
 def _outermost(named: Iterator[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn.Module]]:
-    """Leave out modules inside one that came before: what is sharded as a unit holds no unit of the same list."""
+    """Omit modules inside an earlier one: a sharded unit must not contain another unit of the same list."""
     outer: str | None = None
     for name, module in named:
         if outer is None or not name.startswith(f"{outer}."):

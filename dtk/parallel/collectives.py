@@ -1,8 +1,8 @@
-"""Collectives inside forward and backward, as autograd functions on plain tensors. The only file with them.
+"""Collectives inside forward and backward, as autograd functions on plain tensors. No other file has any.
 
 Each opens a communication region that names the mesh dimension; buffers are contiguous in both directions. The backward
-is right for a loss that is the sum over the ranks of what they compute on different parts, and, after `copy` and
-`join`, for a loss that every rank of the group computes alike.
+is correct for a loss that is the sum of the ranks' losses on different parts and, after `copy` and `join`, for a loss
+that every rank of the group computes identically.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +18,12 @@ from torch.autograd import Function
 
 from dtk.parallel.regions import communication
 
-# torch 2.13 renamed both; the old names warn there, the new ones are missing before.
+# torch 2.13 renamed both: the old names warn there, and the new ones do not exist in earlier versions.
 all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 Transform = Callable[[Tensor], Tensor]
-"""On a plain tensor, over a given axis."""
+"""An operation on a plain tensor over a given axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,32 +37,32 @@ class Axis:
 
 
 def gather(x: Tensor, dim: int, axis: Axis) -> Tensor:
-    """Concatenate the ranks' parts along `dim`; backward sums and scatters. Enters what the ranks divide otherwise."""
+    """Concatenate the ranks' parts along `dim`; backward reduce-scatters. For computation that differs per rank."""
     return _apply(x, lambda x: all_gather(x, dim, axis), lambda gradient: _scattered_sum(gradient, dim, axis))
 
 
 def scatter_sum(x: Tensor, dim: int, axis: Axis) -> Tensor:
-    """Sum over the ranks, of which each keeps its part along `dim`; backward gathers."""
+    """Sum over the ranks and keep this rank's part along `dim`; backward gathers."""
     return _apply(x, lambda x: _scattered_sum(x, dim, axis), lambda gradient: all_gather(gradient, dim, axis))
 
 
 def copy(x: Tensor, axis: Axis) -> Tensor:
-    """Return `x`, which all ranks have alike and continue with in parts; backward sums."""
+    """Return `x`, which is replicated and used for different parts on each rank; backward sums."""
     return _apply(x, lambda x: x.view_as(x), lambda gradient: _reduced(gradient, axis))
 
 
 def reduce(x: Tensor, axis: Axis) -> Tensor:
-    """Sum over the ranks, which continue alike; backward returns the gradient as it is."""
+    """Sum over the ranks, for a replicated result; backward returns the gradient unchanged."""
     return _apply(x, lambda x: _reduced(x, axis), lambda gradient: gradient)
 
 
 def join(x: Tensor, dim: int, axis: Axis) -> Tensor:
-    """Concatenate the ranks' parts along `dim` for what all ranks then compute alike; backward keeps the own part."""
+    """Concatenate the ranks' parts along `dim` for replicated computation; backward keeps this rank's part."""
     return _apply(x, lambda x: all_gather(x, dim, axis), lambda g: g.chunk(axis.size, dim)[axis.rank].contiguous())
 
 
 def exchange(x: Tensor, split: int, concatenate: int, axis: Axis) -> Tensor:
-    """Send the parts of `split` to the ranks, and concatenate theirs along `concatenate`; backward sends them back."""
+    """Send the parts along `split` to the ranks and concatenate theirs along `concatenate`; backward is the inverse."""
     return _apply(
         x, lambda x: _exchanged(x, split, concatenate, axis), lambda g: _exchanged(g, concatenate, split, axis)
     )
@@ -70,7 +70,7 @@ def exchange(x: Tensor, split: int, concatenate: int, axis: Axis) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Arriving:
-    """What the previous rank of an axis sends here, while `sent` leaves for the next one."""
+    """A pending receive from the previous rank of an axis, while `sent` is sent to the next one."""
 
     sent: Tensor
     received: Tensor
@@ -78,7 +78,7 @@ class Arriving:
     axis: Axis
 
     def wait(self) -> Tensor:
-        """Return what arrived."""
+        """Wait for the tensor of the previous rank and return it."""
         with communication("recv", self.received.nbytes, self.axis.name):
             for work in self.works:
                 work.wait()
@@ -86,7 +86,7 @@ class Arriving:
 
 
 def shift(x: Tensor, axis: Axis) -> Arriving:
-    """Begin to send `x` to the next rank and to receive that of the previous one, outside autograd."""
+    """Start sending `x` to the next rank and receiving the previous rank's tensor, outside autograd."""
     x, ranks = x.contiguous(), axis.size
     received = torch.empty_like(x)
     calls = [
@@ -98,33 +98,33 @@ def shift(x: Tensor, axis: Axis) -> Arriving:
 
 
 def exchange_rows(x: Tensor, sent: Sequence[int], received: Sequence[int], axis: Axis, home: int) -> Tensor:
-    """Send rows to the ranks, `sent` of them each, and return the `received` ones in their order; backward sends back.
+    """Send `sent[i]` rows to each rank i and return the `received` rows in rank order; backward is the inverse.
 
     Args:
         x: [rows, ...].
         sent: rows for each rank.
         received: rows from each rank.
-        axis: the ranks.
-        home: rows of this rank's own tokens, on their way out or back: the region counts their bytes, as what comes
-            from others depends on values.
+        axis: group of ranks.
+        home: rows of this rank's own tokens, sent or returned. The region counts their bytes, as the number of rows
+            from other ranks depends on values.
     """
     back = partial(_exchanged_rows, sent=received, received=sent, axis=axis, home=home)
     return _apply(x, lambda x: _exchanged_rows(x, sent, received, axis, home), back)
 
 
 def exchange_counts(counts: Tensor, axis: Axis) -> Tensor:
-    """Return [ranks, ...]: what each rank has for this one, where `counts[i]` is for rank i; outside autograd."""
+    """Return [ranks, ...], the counts that each rank has for this one; `counts[i]` is for rank i. Outside autograd."""
     return _exchanged(counts, 0, 0, axis)
 
 
 def cross_entropy_sum(logits: Tensor, targets: Tensor, ignored: int, axis: Axis) -> Tensor:
-    """Return the summed cross-entropy, alike on all ranks, of logits whose vocabulary is divided over them.
+    """Return the summed cross-entropy, equal on all ranks, of logits whose vocabulary is sharded over them.
 
     Args:
-        logits: float32 [samples, vocabulary / ranks], the rank's consecutive part.
+        logits: float32 [samples, vocabulary / ranks], the rank's shard.
         targets: int64 [samples].
-        ignored: the target that does not count.
-        axis: the ranks.
+        ignored: target value that is ignored.
+        axis: group of ranks.
     """
     return cast(Tensor, _CrossEntropySum.apply(logits, targets, ignored, axis))  # type: ignore[no-untyped-call]
 
@@ -145,7 +145,7 @@ def all_gather(x: Tensor, dim: int, axis: Axis) -> Tensor:
 
 
 def _parts(x: Tensor, dim: int, axis: Axis) -> Tensor:
-    """Return [ranks, ...]: what each rank of the group gets of `x`, which is cut along `dim`."""
+    """Split `x` along `dim` into [ranks, ...], one part for each rank of the group."""
     cut = x.reshape(*x.shape[:dim], axis.size, x.shape[dim] // axis.size, *x.shape[dim + 1 :])
     return cut.movedim(dim, 0).contiguous()
 
@@ -174,7 +174,7 @@ def _exchanged_rows(x: Tensor, sent: Sequence[int], received: Sequence[int], axi
 
 
 class _Linear(Function):
-    """A linear collective; its transpose is what backward does."""
+    """A linear collective; backward applies its transpose."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, run: Transform, transpose: Transform) -> Tensor:

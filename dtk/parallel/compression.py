@@ -1,4 +1,4 @@
-"""Sizes of compressed gradients on the wire, from the elements of each parameter. Torch-free: a plan counts with them.
+"""Sizes of compressed gradients on the wire, from the number of elements of each parameter. Torch-free, for plans.
 Compressors work parameter by parameter, as DDP's buckets change after the first step.
 """
 
@@ -6,26 +6,26 @@ import math
 from collections.abc import Iterable
 
 BLOCK = 256
-"""Elements that share a scale. Relative error of an element: at most 1 / 254 of the largest in its block."""
+"""Elements that share a scale. The error of an element is at most 1/254 of the largest in its block."""
 BLOCK_BYTES = BLOCK + 4
-"""Of a block on the wire: one byte per element and a float32 scale."""
+"""Bytes of a block on the wire: one byte per element and a float32 scale."""
 
 BLOCKS_AT_ONCE = 2**16
-"""Blocks that are rounded, or read back, together: 64 MiB of float32, so that large units need no second copy."""
+"""Blocks that are quantized or dequantized at once: 64 MiB of float32, so that large units need no second copy."""
 
 
 def rows_at_once(blocks: int) -> int:
-    """Return how many rows of so many blocks are read back together."""
+    """Return how many rows of this many blocks are dequantized at once."""
     return max(1, BLOCKS_AT_ONCE // max(1, blocks))
 
 
 def rounding_bytes(blocks: int, ranks: int, gathers: bool) -> int:
-    """Return the most that a gather, else a reduction, in int8 holds beside its input and output.
+    """Return the peak bytes that an int8 gather or reduction holds besides its input and output.
 
     Args:
-        blocks: of a rank's shard.
-        ranks: that share it.
-        gathers: whether a rank sends its shard; else it sends a part to each rank and adds up what it gets.
+        blocks: blocks of a rank's shard.
+        ranks: number of ranks.
+        gathers: True for an all_gather of shards; False for a reduction, in which a rank sums the parts it receives.
     """
     wide, own, all_of_them = 4 * BLOCK, blocks if gathers else ranks * blocks, ranks * blocks
     rounded = own * (wide + BLOCK_BYTES) + min(own, BLOCKS_AT_ONCE) * (wide + 8)
@@ -35,15 +35,15 @@ def rounding_bytes(blocks: int, ranks: int, gathers: bool) -> int:
 
 
 def kept(elements: int, ratio: float) -> int:
-    """Return how many elements of a parameter TopK sends: at least one."""
+    """Return the number of elements of a parameter that TopK sends, at least one."""
     return max(1, math.ceil(elements * ratio))
 
 
 def int8_blocks(sizes: Iterable[int], ranks: int) -> int:
-    """Return the number of blocks of a bucket with these parameters, filled up so that each rank averages as many."""
+    """Return the number of blocks of a bucket with these parameters, padded so that each rank averages equally many."""
     return -(-sum(-(-size // BLOCK) for size in sizes) // ranks) * ranks
 
 
 def topk_bytes(sizes: Iterable[int], ratio: float, ranks: int) -> int:
-    """Return the bytes of all ranks' largest elements of a bucket: a float32 value and an int32 index each."""
+    """Return the bytes of all ranks' TopK elements of a bucket: a float32 value and an int32 index each."""
     return 8 * ranks * sum(kept(size, ratio) for size in sizes)

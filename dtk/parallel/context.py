@@ -1,4 +1,4 @@
-"""This rank's place among the others: device, process groups and mesh. Knows no model and no strategy."""
+"""This rank's device, process groups and mesh. Independent of models and strategies."""
 
 import datetime
 import os
@@ -16,7 +16,7 @@ from dtk.parallel.mesh import Mesh
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a rank knows about the job. Built once by `join`, handed to everything that communicates."""
+    """What a rank knows about the job. `join` builds it once; everything that communicates receives it."""
 
     rank: int
     local_rank: int
@@ -25,11 +25,11 @@ class Context:
     device: torch.device
     backend: str
     control: dist.ProcessGroup
-    """A gloo group over all ranks for host values, so that agreeing on them never waits for the device."""
+    """A gloo group over all ranks for host values, so that exchanging them never synchronizes with the device."""
     mesh: Mesh
-    """How the ranks are divided."""
+    """How the ranks are divided into mesh dimensions."""
     device_meshes: dict[tuple[Mesh, tuple[str, ...]], DeviceMesh] = field(default_factory=dict, compare=False)
-    """Made by `device_mesh`, with the groups of each dimension."""
+    """Cache of `device_mesh`, with the process groups of each dimension."""
 
     def device_mesh(self, mesh: Mesh, dimensions: tuple[str, ...]) -> DeviceMesh:
         """Return the DeviceMesh over all ranks; made once, so that parts taken by several callers belong together."""
@@ -43,38 +43,38 @@ class Context:
 
     @property
     def dp_rank(self) -> int:
-        """Which part of the global batch this rank trains on."""
+        """Index of this rank's part of the global batch."""
         return self.mesh.dp_rank(self.rank)
 
     @property
     def dp_size(self) -> int:
-        """Parts into which the global batch is divided."""
+        """Number of parts into which the global batch is divided."""
         return self.mesh.dp_size
 
     @property
     def tokens_rank(self) -> int:
-        """Which part of the global batch's tokens: as `dp_rank`, with the ranks that divide its sequences apart."""
+        """Index of this rank's part of the batch's tokens: as `dp_rank`, but distinct for ranks along cp."""
         place, mesh = self.mesh.coordinate(self.rank), self.mesh
         return (place["dp"] * mesh.cp + place["cp"]) * mesh.tp + place["tp"]
 
     @property
     def leads(self) -> bool:
-        """Whether this rank is the one that counts among those that share the work on the same samples."""
+        """Whether this rank counts, among those that share the work on the same samples."""
         return self.mesh.leads(self.rank)
 
     @property
     def leads_tokens(self) -> bool:
-        """Whether this rank is the one that counts among those that have the same tokens."""
+        """Whether this rank counts, among those with the same tokens."""
         return self.mesh.leads(self.rank, of_tokens=True)
 
 
 def meet(timeout_s: float) -> PrefixStore:
-    """Connect to the store that all ranks of this attempt share, given by RANK, WORLD_SIZE and MASTER_ADDR:MASTER_PORT.
+    """Connect to the store of this attempt at MASTER_ADDR:MASTER_PORT, as RANK of WORLD_SIZE.
 
     Its `underlying_store` outlives the elastic agent's restarts.
 
     Raises:
-        torch.distributed.DistError: the ranks did not meet in `timeout_s` seconds, or the port is taken.
+        torch.distributed.DistError: not all ranks connected within `timeout_s` seconds, or the port is taken.
     """
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
@@ -83,8 +83,8 @@ def meet(timeout_s: float) -> PrefixStore:
         store = loopback.serve_store(port, timeout_s)
     else:
         store = next(rendezvous("env://", timeout=datetime.timedelta(seconds=timeout_s)))[0]
-    # The elastic agent keeps one store over its restarts: without a prefix the ranks of a new attempt
-    # would find the addresses of the dead ones.
+    # The elastic agent keeps one store over its restarts: without a prefix the ranks of a new attempt would find the
+    # addresses of the previous ranks.
     return PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
@@ -92,14 +92,14 @@ def join(store: Store, device: str, backend: str, timeout_s: float, mesh: Mesh |
     """Join the process group of all ranks.
 
     Args:
-        store: where the ranks meet.
-        device: `cpu` or `cuda`; a rank takes the device local_rank modulo the number of devices.
+        store: rendezvous store of the ranks.
+        device: `cpu` or `cuda`; a rank uses device local_rank modulo the number of devices.
         backend: `gloo` or `nccl`, for the groups that carry gradients and parameters.
-        timeout_s: longest wait in a collective, in seconds.
-        mesh: how the ranks are divided; None = nothing is trained here, so all are replicas.
+        timeout_s: timeout of collectives in seconds.
+        mesh: how the ranks are divided; None makes all ranks replicas, where nothing is trained.
 
     Raises:
-        RuntimeError: the ranks did not meet.
+        RuntimeError: not all ranks joined.
     """
     local_rank = int(os.environ["LOCAL_RANK"])
     place = torch.device("cpu")
@@ -107,8 +107,8 @@ def join(store: Store, device: str, backend: str, timeout_s: float, mesh: Mesh |
         place = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(place)
     timeout = datetime.timedelta(seconds=timeout_s)
-    # Host tensors travel by gloo under NCCL too: asynchronous checkpoints need it. Binding the
-    # device lets NCCL build its communicator at once and fail early.
+    # Under NCCL host tensors still use gloo, which asynchronous checkpoints need. Binding the device makes NCCL create
+    # its communicator immediately and fail early.
     nccl = backend == "nccl"
     names, rank = "cpu:gloo,cuda:nccl" if nccl else backend, int(os.environ["RANK"])
     size = int(os.environ["WORLD_SIZE"])
@@ -127,6 +127,6 @@ def join(store: Store, device: str, backend: str, timeout_s: float, mesh: Mesh |
 
 
 def leave() -> None:
-    """Leave the process group, if this rank is in one."""
+    """Destroy the process group if this rank is in one."""
     if dist.is_initialized():
         dist.destroy_process_group()

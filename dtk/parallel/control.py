@@ -1,5 +1,5 @@
-"""Agreement between hosts once a step: whether to stop, the number of valid targets, which samples were taken. Uses its
-own gloo group and overlaps the step, so that it neither waits for the device nor adds to the step time.
+"""Per-step agreement of all ranks on the host: whether to stop, the number of valid targets, which samples were used.
+It has its own gloo group and overlaps the step, so it neither synchronizes with the device nor adds to the step time.
 """
 
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from dtk.parallel.context import Context
 from dtk.parallel.regions import communication
 
 _ENOUGH = 2**32
-"""A rank's word that a callback asks to stop; more ranks than that there are not."""
+"""Summand of a rank whose callback requests a stop; there are never this many ranks."""
 
 
 @dataclass(slots=True)
 class Agreement:
-    """Sums over all ranks; reading one waits for the slowest rank's word."""
+    """Sums over all ranks; reading one waits for the slowest rank."""
 
     values: torch.Tensor
-    """int64 [3]: ranks that ask to stop (2^32 for one whose callback does), valid targets, mixed sample ids (modulo
+    """int64 [3]: ranks that request a stop (2^32 for one whose callback does), valid targets, mixed sample ids (modulo
     2^64)."""
     work: dist.Work | None
 
@@ -32,12 +32,12 @@ class Agreement:
 
     @property
     def stop(self) -> bool:
-        """Whether any rank asked to stop."""
+        """Whether any rank requested a stop."""
         return int(self._wait()[0]) > 0
 
     @property
     def enough(self) -> bool:
-        """Whether a callback of any rank asked to stop: the run then counts as finished."""
+        """Whether a callback of any rank requested a stop: the run then counts as finished."""
         return int(self._wait()[0]) >= _ENOUGH
 
     @property
@@ -47,7 +47,7 @@ class Agreement:
 
     @property
     def samples(self) -> int:
-        """Sum of what the ranks passed as `samples`, in [0, 2^64)."""
+        """Sum of the ranks' `samples` arguments, in [0, 2^64)."""
         return int(self._wait()[2]) % 2**64
 
 
@@ -56,12 +56,12 @@ def agree(context: Context, stop: bool, valid_targets: int, samples: int = 0, *,
 
     Args:
         context: this rank.
-        stop: whether it asks to stop.
-        valid_targets: of its share of the batch.
-        samples: sum of its mixed sample ids, as int64 holds it.
-        enough: whether one of its callbacks asks to stop.
+        stop: whether this rank requests a stop.
+        valid_targets: number of valid targets in its part of the batch.
+        samples: sum of its mixed sample ids as int64.
+        enough: whether one of its callbacks requests a stop.
     """
-    counts = int(context.leads)  # Of the ranks that share the work on the same samples.
+    counts = int(context.leads)  # Only one of the ranks that share the work on the same samples counts.
     words = [int(stop) + _ENOUGH * int(enough), counts * valid_targets, counts * samples]
     values = torch.tensor(words, dtype=torch.int64)
     if context.world_size == 1:
@@ -72,7 +72,7 @@ def agree(context: Context, stop: bool, valid_targets: int, samples: int = 0, *,
 
 
 def list_over_ranks(context: Context, value: int) -> list[int]:
-    """Return one whole number of every rank, in order of rank."""
+    """Return an integer of every rank, in rank order."""
     values = torch.zeros(context.world_size, dtype=torch.int64)
     values[context.rank] = value
     return [int(v) for v in sum_over_ranks(context, values)]
@@ -88,10 +88,10 @@ def sum_over_ranks(context: Context, values: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def share_buffers(context: Context, model: nn.Module) -> None:
-    """Give all ranks rank 0's buffers, such as BatchNorm's running statistics, which each gathers from its own samples.
+    """Broadcast rank 0's buffers, such as BatchNorm's running statistics, which differ with each rank's samples.
 
-    Every rank must call it, before an evaluation and before a checkpoint: neither depends on whose copy is taken then.
-    Stages of a pipeline are left as they are.
+    Every rank must call it before an evaluation and before a checkpoint, so that neither depends on whose copy is used.
+    Pipeline stages are not changed.
     """
     if context.world_size == 1 or context.mesh.pp > 1:
         return

@@ -1,4 +1,4 @@
-"""Hooks of DistributedDataParallel that mark and compress the gradient buckets. Knows no strategy."""
+"""Communication hooks of DistributedDataParallel that mark and compress gradient buckets. Independent of strategies."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
@@ -19,25 +19,25 @@ from dtk.parallel.int8 import Blocks, dequantize, leave_rounding, quantize, tota
 from dtk.parallel.regions import communication
 
 POWERSGD_START = 2
-"""Steps in which PowerSGD sends whole gradients: the fewest that the library allows."""
+"""Steps in which PowerSGD sends whole gradients: the minimum that the library allows."""
 LARGEST_INDEX = 2**31
-"""Elements of a parameter that TopK can number with 4 bytes."""
+"""Elements of a parameter that TopK can index with 4 bytes."""
 
 
 class ByParameter:
-    """One flat float32 tensor with a part for each parameter: buckets change, parameters do not."""
+    """A flat float32 tensor with a segment for each parameter: buckets change, parameters do not."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], sizes: Sequence[int]) -> None:
         self.flat = torch.zeros(sum(sizes), device=parameters[0].device)
         self._parts = dict(zip(parameters, torch.split(self.flat, list(sizes)), strict=True))
 
     def of(self, parameters: Iterable[Tensor]) -> list[Tensor]:
-        """Return the parts of these parameters, views of `flat`."""
+        """Return the segments of these parameters, views of `flat`."""
         return [self._parts[parameter] for parameter in parameters]  # type: ignore[index]
 
 
 class Hook:
-    """The all_reduce of a bucket, and the base of those that compress it."""
+    """The all_reduce of a bucket; base class of hooks that compress it."""
 
     item_bytes = 4
 
@@ -45,32 +45,32 @@ class Hook:
         self.group = group
 
     def run(self, state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
-        """Average a bucket over the ranks; what `register_comm_hook` takes."""
+        """Average a bucket over the ranks; the function for `register_comm_hook`."""
         with communication("all_reduce", self.sent_bytes(bucket), "dp"):
             return self.start(bucket)
 
     def sent_bytes(self, bucket: GradBucket) -> int:
-        """Return bytes that are reduced for a bucket."""
+        """Return the bytes that are reduced for a bucket."""
         return self.item_bytes * bucket.buffer().numel()
 
     def start(self, bucket: GradBucket) -> Future[torch.Tensor]:
-        """Start the averaging."""
+        """Start averaging a bucket."""
         return allreduce_hook(self.group, bucket)  # type: ignore[arg-type]
 
     def state(self) -> dict[str, Tensor]:
-        """Return what this rank must remember to continue exactly; a checkpoint is read into these tensors."""
+        """Return the state needed for an exact resume; a checkpoint is loaded into these tensors."""
         return {}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Take what a checkpoint filled in."""
+        """Restore `state` after a checkpoint was loaded into it."""
 
     def figures(self) -> dict[str, float]:
-        """Return what it counted, the same on every rank, for the metrics record."""
+        """Return the hook's counters for the metrics record, the same on every rank."""
         return {}
 
 
 class SixteenBit(Hook):
-    """Averages the bucket in a 16-bit type. The library's bfloat16 hook refuses all but NCCL; this serves both."""
+    """Averages buckets in a 16-bit type. The library's bfloat16 hook supports NCCL only; this one also gloo."""
 
     item_bytes = 2
 
@@ -78,10 +78,10 @@ class SixteenBit(Hook):
         super().__init__(group)
         self.dtype = dtype
         self.infinite: dict[int, Tensor] = {}
-        """Of each bucket, as several may end at once: averages that float16 does not hold."""
+        """Number of averages that overflow float16, per bucket, as several buckets may complete at once."""
 
     def start(self, bucket: GradBucket) -> Future[torch.Tensor]:
-        """Divide in 16 bits, as the library's hooks do, and sum."""
+        """Divide in 16 bits and sum, as the library's hooks do."""
         buffer, number = bucket.buffer(), bucket.index()
         small = buffer.to(self.dtype).div_(dist.get_world_size(self.group))
         work = dist.all_reduce(small, group=self.group, async_op=True)
@@ -95,15 +95,15 @@ class SixteenBit(Hook):
         return work.get_future().then(finish)  # type: ignore[no-any-return]
 
     def figures(self) -> dict[str, float]:
-        """Count the averages that do not fit float16, whose largest number is 65,504."""
+        """Return the number of averages that overflow float16, whose largest number is 65,504."""
         counted = {"float16_overflows": float(sum(map(int, self.infinite.values())))}
         return counted if self.dtype == torch.float16 else {}
 
 
 class ErrorFeedback(Hook):
-    """Compresses, and adds the error of a step to the gradient of the next before that is compressed.
+    """Compression with error feedback: the error of a step is added to the next gradient before that is compressed.
 
-    After Seide et al. 2014, "1-bit stochastic gradient descent". Added later it would make replicas drift apart.
+    Seide et al. 2014, "1-bit stochastic gradient descent". Adding it after compression would make replicas diverge.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, parameters: Sequence[nn.Parameter], feedback: bool) -> None:
@@ -111,7 +111,7 @@ class ErrorFeedback(Hook):
         self.errors = ByParameter(parameters, [p.numel() for p in parameters]) if feedback else None
 
     def errors_of(self, bucket: GradBucket) -> list[Tensor]:
-        """Return the error of each parameter of a bucket, a flat view; none without feedback."""
+        """Return the error of each parameter of a bucket as a flat view; empty without feedback."""
         return [] if self.errors is None else self.errors.of(bucket.parameters())
 
     def state(self) -> dict[str, Tensor]:
@@ -120,9 +120,9 @@ class ErrorFeedback(Hook):
 
 
 class Compressed(ErrorFeedback):
-    """Compresses parameter by parameter in this rank's own code.
+    """Compression parameter by parameter, implemented here.
 
-    On CUDA it runs on a stream of its own beside backward; on the CPU backward waits.
+    On CUDA it runs on a separate stream that overlaps backward; on the CPU backward waits for it.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, parameters: Sequence[nn.Parameter], feedback: bool) -> None:
@@ -131,7 +131,7 @@ class Compressed(ErrorFeedback):
         self.stream = torch.cuda.Stream() if parameters[0].is_cuda else None  # type: ignore[no-untyped-call]
 
     def run(self, state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
-        """Compress, exchange and average, each collective in a region of its own."""
+        """Compress, exchange and average; each collective has its own region."""
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream())  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self.stream) if self.stream else nullcontext():
@@ -141,26 +141,26 @@ class Compressed(ErrorFeedback):
             if errors:
                 torch._foreach_add_(gradients, errors)
             self.average(buffer, gradients, errors)
-            future.set_result(buffer)  # Those who wait for it wait for this stream.
+            future.set_result(buffer)  # Waiting for the future waits for this stream.
         return future
 
     def average(self, buffer: Tensor, gradients: list[Tensor], errors: list[Tensor]) -> None:
-        """Replace the gradients, flat views of the bucket, by their compressed average and write the errors, if any."""
+        """Replace the gradients, flat views of the bucket, by their compressed average, and write the errors if any."""
         raise NotImplementedError
 
 
 class Int8(Compressed):
-    """One byte per element and a scale per block, both ways: all_to_all, float32 average, all_gather."""
+    """One byte per element and a scale per block in both directions: all_to_all, float32 average, all_gather."""
 
     def average(self, buffer: Tensor, gradients: list[Tensor], errors: list[Tensor]) -> None:
-        """Each rank averages as many blocks; only the first rounding has its error kept."""
+        """Average equally many blocks on each rank; only the error of the first rounding is kept."""
         layout, flat = Blocks([len(gradient) for gradient in gradients], self.ranks), buffer.view(1, -1)
         blocks = layout.split(flat)
         packed = quantize(blocks)
         if errors:
             leave_rounding(blocks, packed)
             torch._foreach_copy_(errors, layout.inside(blocks.view(-1)))
-        del blocks  # What is held at once sets the peak: `rounding_bytes`.
+        del blocks  # `rounding_bytes` is the peak of what is held at once.
         received = torch.empty_like(packed)
         with communication("all_to_all", packed.nbytes, "dp"):
             dist.all_to_all_single(received, packed, group=self.group)
@@ -177,7 +177,7 @@ class TopK(Compressed):
     ratio = 1.0
 
     def average(self, buffer: Tensor, gradients: list[Tensor], errors: list[Tensor]) -> None:
-        """Gather every rank's values and indices, and add them up in the order of the ranks."""
+        """Gather every rank's values and indices, and sum them in rank order."""
         chosen = [g.abs().topk(kept(len(g), self.ratio), sorted=False).indices for g in gradients]
         values = torch.cat([gradient[index] for gradient, index in zip(gradients, chosen, strict=True)]).float()
         if errors:
@@ -191,20 +191,20 @@ class TopK(Compressed):
         starts = accumulate((len(gradient) for gradient in gradients), initial=0)
         first = torch.cat([torch.full_like(index, start) for index, start in zip(chosen, starts, strict=False)])
         buffer.zero_()
-        for theirs, index in received.unbind():  # The indices of one rank are all different.
+        for theirs, index in received.unbind():  # The indices of one rank are distinct.
             buffer.index_add_(0, first + index, theirs.view(torch.float32).to(buffer.dtype))
         buffer /= self.ranks
 
 
 class PowerSGD(ErrorFeedback):
-    """torch's powerSGD_hook (Vogels et al. 2019), whose memory by bucket is kept by parameter between steps.
+    """torch's powerSGD_hook (Vogels et al. 2019), whose per-bucket memory is stored per parameter between steps.
 
     Args:
-        group: of the data-parallel ranks; None = all ranks.
-        parameters: that are trained.
+        group: group of the data-parallel ranks; None = all ranks.
+        parameters: trained parameters.
         feedback: whether the error of a step is added to the next gradient.
-        rank: of the approximation.
-        rate: matrices that would not shrink by this factor are sent whole.
+        rank: rank of the approximation.
+        rate: matrices that do not shrink by this factor are sent whole.
     """
 
     def __init__(
@@ -223,11 +223,11 @@ class PowerSGD(ErrorFeedback):
             min_compression_rate=rate,
             use_error_feedback=feedback,
         )
-        # Gloo runs the callbacks of several buckets on its own threads in any order, so that ranks would pair the
-        # reduction of one bucket with another's.
+        # Gloo runs the callbacks of several buckets on its own threads in any order, so that ranks could pair the
+        # reductions of different buckets.
         self.one_at_a_time = dist.get_backend(group) == "gloo"
         self.sizes: dict[Tensor, tuple[int, int, int]] = {}
-        """Of each parameter rows, columns and the rank of its factors: 0 where it is sent whole."""
+        """Rows, columns and rank of the factors of each parameter; the rank is 0 if it is sent whole."""
         for p in parameters:
             n, m = len(p), p.numel() // len(p)
             r = min(n, m, rank)
@@ -235,21 +235,21 @@ class PowerSGD(ErrorFeedback):
         self.factors = ByParameter(parameters, [m * r for _, m, r in self.sizes.values()])
 
     def sent_bytes(self, bucket: GradBucket) -> int:
-        """Return bytes of the three reductions that the library chains."""
+        """Return the bytes of the three reductions that the library chains."""
         if self.power.iter < POWERSGD_START:
             return super().sent_bytes(bucket)
         sizes = (self.sizes[p] for p in bucket.parameters())
         return self.item_bytes * sum((n + m) * r or n * m for n, m, r in sizes)
 
     def start(self, bucket: GradBucket) -> Future[torch.Tensor]:
-        """Put this bucket's memory where the library looks for it, and keep what it leaves there."""
+        """Put this bucket's memory where the library reads it, and store what the library leaves there."""
         power, number = self.power, bucket.index()
         if power.iter < POWERSGD_START:
             return powersgd.powerSGD_hook(power, bucket)
         errors = self.errors_of(bucket)
         if errors:
             power.error_dict[number] = torch.cat(errors)
-        by_shape: dict[tuple[int, int, int], list[Tensor]] = {}  # The order in which the library lays out the factors.
+        by_shape: dict[tuple[int, int, int], list[Tensor]] = {}  # The library's order of the factors.
         for p in bucket.parameters():
             if self.sizes[p][2]:
                 by_shape.setdefault(self.sizes[p], []).append(p)
@@ -275,5 +275,5 @@ class PowerSGD(ErrorFeedback):
         return {**super().state(), "factor": self.factors.flat, "steps": torch.tensor(self.power.iter)}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Continue with the steps of the checkpoint, so that factors are sent at once."""
+        """Restore the step count too, so that factors are sent from the first step on."""
         self.power.iter = int(state["steps"])

@@ -1,4 +1,4 @@
-"""Blockwise int8: 256 elements share a float32 scale, and no block holds elements of two parameters."""
+"""Blockwise int8: 256 elements share a float32 scale, and no block has elements of two parameters."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -11,10 +11,10 @@ from dtk.parallel.compression import BLOCK, BLOCK_BYTES, BLOCKS_AT_ONCE, int8_bl
 
 
 def quantize(blocks: Tensor) -> Tensor:
-    """Return uint8 [blocks, 260] of float32 [blocks, 256]: int8 elements, then the float32 scale.
+    """Quantize float32 [blocks, 256] to uint8 [blocks, 260]: int8 elements, then the float32 scale.
 
-    An element changes by at most 1/254 of the largest in its block. A block with an element that is not finite comes
-    back without a finite one.
+    An element changes by at most 1/254 of the largest in its block. A block with a non-finite element is dequantized
+    without finite elements.
     """
     packed = blocks.new_empty(len(blocks), BLOCK_BYTES, dtype=torch.uint8)
     for chunk, into in zip(torch.split(blocks, BLOCKS_AT_ONCE), torch.split(packed, BLOCKS_AT_ONCE), strict=True):
@@ -25,30 +25,30 @@ def quantize(blocks: Tensor) -> Tensor:
 
 
 def dequantize(packed: Tensor) -> Tensor:
-    """Return float32 [blocks, 256] of what `quantize` gave."""
-    # Converted by itself: a product of two types would make a second copy on the CPU.
+    """Dequantize the result of `quantize` to float32 [blocks, 256]."""
+    # Converted separately: a product of two dtypes would make a second copy on the CPU.
     return packed[:, :BLOCK].view(torch.int8).float().mul_(packed[:, BLOCK:].contiguous().view(torch.float32))
 
 
 def leave_rounding(blocks: Tensor, packed: Tensor) -> None:
-    """Subtract what `quantize` gave of the blocks from them."""
+    """Subtract the quantized values from the blocks in place, which leaves the rounding errors."""
     for some, sent in zip(torch.split(blocks, BLOCKS_AT_ONCE), torch.split(packed, BLOCKS_AT_ONCE), strict=True):
         some -= dequantize(sent)
 
 
 def total(packed: Tensor, rows: int) -> Tensor:
-    """Return float32 [blocks / rows, 256], the sum over so many equal parts of what `quantize` gave."""
+    """Return float32 [blocks / rows, 256], the sum over `rows` equal parts of quantized blocks."""
     count = len(packed) // rows
     parts = torch.split(packed, rows_at_once(count) * count)
     return reduce(Tensor.add_, (dequantize(some).view(-1, count, BLOCK).sum(0) for some in parts))
 
 
 class Blocks:
-    """Where the elements of some parameters, one after the other in a flat tensor, lie in blocks that each fills alone.
+    """Layout of parameters, which are consecutive in a flat tensor, in blocks that no two parameters share.
 
     Args:
-        sizes: elements of each parameter.
-        parts: equal numbers of blocks into which all are divided.
+        sizes: number of elements of each parameter.
+        parts: number of equal parts into which the blocks are divided.
     """
 
     def __init__(self, sizes: Sequence[int], parts: int = 1) -> None:
@@ -57,7 +57,7 @@ class Blocks:
         self._starts = [BLOCK * start for start in accumulate((-(-size // BLOCK) for size in sizes), initial=0)]
 
     def split(self, flat: Tensor) -> Tensor:
-        """Return float32 [rows * blocks, 256] of [rows, elements], filled up with zeros."""
+        """Split [rows, elements] into float32 [rows * blocks, 256], padded with zeros."""
         blocks = torch.zeros(len(flat), self.count * BLOCK, device=flat.device)
         torch._foreach_copy_(self.inside(blocks), list(torch.split(flat, self.sizes, 1)))
         return blocks.view(-1, BLOCK)
@@ -67,7 +67,7 @@ class Blocks:
         torch._foreach_copy_(list(torch.split(flat, self.sizes, 1)), self.inside(blocks.view(len(flat), -1)))
 
     def unpack(self, packed: Tensor, flat: Tensor) -> None:
-        """Write what `quantize` gave of `split` into [rows, elements], a part of the rows at a time."""
+        """Dequantize the blocks of `split` into [rows, elements], a part of the rows at a time."""
         rows = rows_at_once(self.count)
         for chunk, into in zip(torch.split(packed, rows * self.count), torch.split(flat, rows), strict=True):
             self.join(dequantize(chunk), into)

@@ -1,5 +1,5 @@
-"""A store and an interface for the ranks of one machine that no other machine can reach: a TCPStore and gloo listen on
-every interface, so that anybody who reaches the machine could read and write what the ranks agree on.
+"""A store and an interface for ranks on one machine that other machines cannot reach: by default TCPStore and gloo
+listen on every interface, so anybody with network access could read and write what the ranks exchange.
 """
 
 import ipaddress
@@ -29,13 +29,13 @@ def serve_store(port: int = 0, timeout_s: float = 300.0) -> "TCPStore":
     """Open a store that listens on loopback only.
 
     Args:
-        port: where it listens; 0 = a free port (`store.port`).
-        timeout_s: longest wait of a `get` or `wait`.
+        port: port to listen on; 0 = a free port (`store.port`).
+        timeout_s: timeout of `get` and `wait` in seconds.
 
     Raises:
         OSError: the port is taken.
     """
-    from torch._C._distributed_c10d import TCPStore  # Commands that only need the variables start without torch.
+    from torch._C._distributed_c10d import TCPStore  # Commands that only need the variables skip this import.
 
     listener = socket.create_server((ADDRESS, port))
     return TCPStore(
@@ -51,6 +51,6 @@ def serve_store(port: int = 0, timeout_s: float = 300.0) -> "TCPStore":
 def interface_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables that keep the connections of gloo and NCCL on loopback, for ranks that share one machine.
 
-    A variable that the user has set stays as it is.
+    A variable that the user has set is not changed.
     """
     return {name: INTERFACE for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name not in environment}

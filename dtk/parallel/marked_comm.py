@@ -1,4 +1,4 @@
-"""FSDP2's collectives inside communication regions, unchanged or quantised to int8 (ZeRO++, Wang et al. 2023)."""
+"""FSDP2's collectives inside communication regions, unchanged or quantized to int8 (ZeRO++, Wang et al. 2023)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,15 +19,15 @@ class MarkedAllGather(DefaultAllGather):  # type: ignore[misc]
     """all_gather of one unit's parameters over a mesh dimension.
 
     Args:
-        dimension: of the mesh.
-        secondary: ranks of the group that gathers what forward left of them; 0 = none does.
+        dimension: mesh dimension.
+        secondary: size of the subgroup that gathers again for backward; 0 if there is none.
     """
 
     def __init__(self, dimension: str, secondary: int = 0) -> None:
         self.dimension, self.secondary = dimension, secondary
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
-        """Gather; returns the work handle when asynchronous."""
+        """Gather; return the work handle if asynchronous."""
         if not self.is_secondary(group):
             self.copied()
         dimension = SECONDARY if self.is_secondary(group) else self.dimension
@@ -35,11 +35,11 @@ class MarkedAllGather(DefaultAllGather):  # type: ignore[misc]
             return super().__call__(output_tensor, input_tensor, group, async_op)
 
     def is_secondary(self, group: Any) -> bool:
-        """Whether it is the gather for backward inside a part of the ranks."""
+        """Whether this is the gather for backward inside a subgroup."""
         return bool(group.size() == self.secondary)
 
     def copied(self) -> None:
-        """Hear that the shards of the unit were copied; what a tier replaces."""
+        """Do nothing after the shards of the unit are copied; a tier replaces this method."""
 
 
 class MarkedReduceScatter(DefaultReduceScatter):  # type: ignore[misc]
@@ -49,20 +49,20 @@ class MarkedReduceScatter(DefaultReduceScatter):  # type: ignore[misc]
         self.dimension = dimension
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *arguments: Any, **keywords: Any) -> Any:
-        """Reduce and scatter; returns the work handle when asynchronous."""
+        """Reduce and scatter; return the work handle if asynchronous."""
         with communication("reduce_scatter", input_tensor.nbytes, self.dimension):
             return super().__call__(output_tensor, input_tensor, *arguments, **keywords)
 
 
 class QuantizedAllGather(MarkedAllGather):
-    """all_gather of a unit's shards as int8. Every rank uses what it sent, not what it has, so that all are alike.
+    """all_gather of a unit's shards as int8. Every rank also uses its own quantized values, so that all ranks agree.
 
-    Secondary shards, of values that were rounded before, travel as they are: rounded again they would differ from
-    those of forward.
+    Secondary shards hold already quantized values and are sent unchanged: quantized again they would differ from
+    forward's.
 
     Args:
-        dimension: of the mesh.
-        sizes: elements of the shard of each of the unit's parameters.
+        dimension: mesh dimension.
+        sizes: elements in the shard of each parameter of the unit.
         secondary: as in `MarkedAllGather`.
     """
 
@@ -71,7 +71,7 @@ class QuantizedAllGather(MarkedAllGather):
         self.blocks = Blocks(sizes)
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
-        """Gather before it returns."""
+        """Gather synchronously."""
         if self.is_secondary(group):
             return super().__call__(output_tensor, input_tensor, group, async_op)
         self.copied()
@@ -84,11 +84,11 @@ class QuantizedAllGather(MarkedAllGather):
 
 
 class QuantizedReduceScatter(MarkedReduceScatter):
-    """Reduction of a unit's gradients as int8: an all_to_all, then each rank adds up its part in float32.
+    """Reduction of a unit's gradients as int8: an all_to_all, then each rank sums its part in float32.
 
     Args:
-        dimension: of the mesh.
-        sizes: elements of the shard of each of the unit's parameters.
+        dimension: mesh dimension.
+        sizes: elements in the shard of each parameter of the unit.
     """
 
     def __init__(self, dimension: str, sizes: Sequence[int]) -> None:
@@ -96,8 +96,8 @@ class QuantizedReduceScatter(MarkedReduceScatter):
         self.blocks = Blocks(sizes)
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
-        """Reduce and scatter before it returns."""
-        assert op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG)  # FSDP2 has others for set_gradient_divide_factor only.
+        """Reduce and scatter synchronously."""
+        assert op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG)  # Others are for set_gradient_divide_factor only.
         ranks = group.size()
         sent = quantize(self.blocks.split(input_tensor.view(ranks, -1)))
         received = torch.empty_like(sent)

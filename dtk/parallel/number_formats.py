@@ -1,4 +1,4 @@
-"""Keys of the `precision` section, without torch: strategies declare what they send in these formats."""
+"""Keys of the `precision` section, without torch, as strategies declare the dtypes that they communicate."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrecisionConfig:
-    """Master weights are always float32; these are the types of compute and of gradient reduction."""
+    """Dtypes of compute and of gradient reduction; master weights are always float32."""
 
     name: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     compute_dtype: Literal["float32", "bfloat16", "float16"] = "float32"

@@ -1,7 +1,7 @@
 """Pipeline schedules as data: what each rank of a pipeline computes, sends and receives, in order.
 
-Ranks run this list, declarations count its messages, and the plan walks it with seconds. Torch's own schedules need
-process groups to say what they will do, and the order that torch 2.13 states of its 1F1B is not the one it runs.
+Ranks execute this list, declarations count its messages, and the plan simulates its time. Torch's own schedules cannot
+be listed without process groups, and the order that torch 2.13 reports for its 1F1B is not the one it runs.
 
 Sources: Huang et al. 2019, "GPipe"; Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU
 Clusters", section 2.2 (1F1B and interleaved); Qi et al. 2023, "Zero Bubble Pipeline Parallelism", section 2 (ZB-H1).
@@ -19,32 +19,32 @@ Kind = Literal[
     "forward", "backward", "input_gradient", "weight_gradient", "send_forward", "receive_forward", "send_backward",
     "receive_backward",
 ]  # fmt: skip
-"""`backward` computes both gradients; a schedule that splits it has the last two instead."""
+"""`backward` computes both gradients; a schedule that splits it uses the last two kinds instead."""
 
 
 class Action(NamedTuple):
-    """One thing that a rank does."""
+    """One action of a rank."""
 
     kind: Kind
     stage: int
-    """Of the whole pipeline; stage s is on rank s modulo the ranks of the pipeline."""
+    """Index in the whole pipeline; stage s is on rank s modulo the number of pipeline ranks."""
     micro_batch: int
 
 
 Order = tuple[Action, ...]
-"""What one rank does, in order."""
+"""The actions of one rank, in order."""
 FREES: tuple[Kind, ...] = ("backward", "weight_gradient")
-"""After these a rank no longer holds the activations of the micro-batch."""
+"""Actions after which a rank no longer holds the activations of the micro-batch."""
 SENDS: tuple[Kind, ...] = ("send_forward", "send_backward")
 RECEIVES: tuple[Kind, ...] = ("receive_forward", "receive_backward")
 OUTSTANDING = 2
-"""Messages of a rank that may be under way: gloo does not say that a send is over before one waits for it, so that
-more would pile up until the end of the step. Waiting is safe, as all ranks send and receive in one common order."""
+"""Limit of messages in flight per rank: gloo reports a finished send only when it is waited for, so more would
+accumulate until the end of the step. Waiting cannot deadlock, as all ranks send and receive in one common order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A schedule for so many ranks, stages and micro-batches."""
+    """A schedule for given numbers of ranks, stages and micro-batches."""
 
     schedule: str
     """One of `SCHEDULES`."""
@@ -54,19 +54,19 @@ class Pipeline:
 
     @property
     def stages(self) -> int:
-        """Stages of the whole pipeline."""
+        """Number of stages of the whole pipeline."""
         return self.ranks * self.stages_per_rank
 
     @property
     def round(self) -> int:
-        """Micro-batches that go through a rank's stages together: about as many as there are ranks."""
+        """Micro-batches that go through a rank's stages as a group: about as many as there are ranks."""
         return self.micro_batches // max(1, self.micro_batches // self.ranks)
 
     def check(self) -> None:
-        """Refuse what the schedule cannot do.
+        """Reject what the schedule does not support.
 
         Raises:
-            DtkError: with what to type instead.
+            DtkError: with the fix.
         """
         virtual, typed = SCHEDULES[self.schedule].virtual, f"parallel.schedule={self.schedule}"
         count, ranks = self.micro_batches, self.ranks
@@ -84,20 +84,20 @@ class Pipeline:
             raise DtkError(what, why, f"use parallel.microbatches={count // ranks * ranks}")
 
     def orders(self) -> tuple[Order, ...]:
-        """Return what each rank does, messages included; the same object for equal pipelines."""
+        """Return the actions of each rank, including messages; the same object for equal pipelines."""
         return _orders(self)
 
     @property
     def ideal_bubble(self) -> float:
-        """Share of the time in which a rank waits if all stages take equally long and messages take no time.
+        """Idle share of a rank's time if all stages take equally long and messages take no time.
 
-        (p-1)/(m+p-1) for gpipe and 1f1b, (p-1)/(v m+p-1) for v stages per rank; for others by walking the schedule
-        with a backward that takes twice as long as the forward.
+        (p-1)/(m+p-1) for gpipe and 1f1b, (p-1)/(v m+p-1) for v stages per rank; otherwise simulated with a backward
+        that takes twice as long as the forward.
         """
         return walk(self, lambda action: 2.0 if action.kind == "backward" else 1.0).bubble
 
     def held(self, rank: int) -> int:
-        """Return the most micro-batches, counted once per stage, whose activations a rank holds at a time."""
+        """Return the peak number of micro-batches, counted once per stage, whose activations a rank holds."""
         now = most = 0
         for action in self.orders()[rank]:
             now += (action.kind == "forward") - (action.kind in FREES)
@@ -107,25 +107,25 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A step of a pipeline, walked."""
+    """The simulated times of a pipeline step."""
 
     end_s: float
     busy_s: tuple[float, ...]
-    """Of each rank."""
+    """Compute time of each rank in seconds."""
 
     @property
     def bubble(self) -> float:
-        """Share of the time in which ranks wait, on average."""
+        """Idle share of the time, averaged over ranks."""
         return 1 - sum(self.busy_s) / (len(self.busy_s) * self.end_s)
 
 
 def walk(pipeline: Pipeline, seconds: Callable[[Action], float], message_s: float = 0.0) -> Timeline:
-    """Run the schedule on a clock.
+    """Simulate the schedule.
 
     Args:
         pipeline: the schedule.
-        seconds: of one computation.
-        message_s: between the end of a computation and the arrival of its result on another rank.
+        seconds: returns the duration of a computation in seconds.
+        message_s: seconds between the end of a computation and the arrival of its result on another rank.
     """
     orders = pipeline.orders()
     clock, busy, at = [0.0] * len(orders), [0.0] * len(orders), [0] * len(orders)
@@ -153,7 +153,7 @@ def walk(pipeline: Pipeline, seconds: Callable[[Action], float], message_s: floa
 
 @functools.lru_cache(maxsize=1 << 16)
 def _received(send: Action) -> Action:
-    """Return the receive that a send belongs to."""
+    """Return the receive that matches a send."""
     if send.kind == "send_forward":
         return Action("receive_forward", send.stage + 1, send.micro_batch)
     return Action("receive_backward", send.stage - 1, send.micro_batch)
@@ -161,13 +161,13 @@ def _received(send: Action) -> Action:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _needed(compute: Action) -> Action:
-    """Return the receive that a computation waits for, if its neighbour is on another rank."""
+    """Return the receive that a computation waits for, or None if its neighbour is on the same rank."""
     kind: Kind = "receive_forward" if compute.kind == "forward" else "receive_backward"
     return Action(kind, compute.stage, compute.micro_batch)
 
 
 def _computes(pipeline: Pipeline, rank: int) -> list[Action]:
-    """Return some forwards ahead, then a forward and a backward in turn, then the backwards that are left."""
+    """Return the warm-up forwards, then alternating forwards and backwards, then the remaining backwards."""
     schedule = SCHEDULES[pipeline.schedule]
     if schedule.ahead is None:
         return _zero_bubble_orders(pipeline.ranks, pipeline.micro_batches)[rank]
@@ -182,9 +182,9 @@ def _computes(pipeline: Pipeline, rank: int) -> list[Action]:
 
 @functools.lru_cache(maxsize=64)
 def _zero_bubble_orders(ranks: int, count: int) -> list[list[Action]]:
-    """1F1B whose weight gradients fill the gaps, on a clock on which each computation takes one tick."""
-    # Most urgent first: others wait for an input gradient, nobody for a weight gradient; a forward needs room, as no
-    # rank holds more than `ranks` micro-batches, 1F1B's most.
+    """1F1B with weight gradients that fill the gaps, simulated with one tick per computation."""
+    # Most urgent first: other ranks wait for an input gradient, none for a weight gradient. A forward needs room, as no
+    # rank holds more than `ranks` micro-batches, the peak of 1F1B.
     kinds: tuple[Kind, ...] = ("input_gradient", "forward", "weight_gradient")
     orders: list[list[Action]] = [[] for _ in range(ranks)]
     done: list[dict[Kind, int]] = [dict.fromkeys(kinds, 0) for _ in range(ranks)]
@@ -205,16 +205,16 @@ def _zero_bubble_orders(ranks: int, count: int) -> list[list[Action]]:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What is known of a schedule."""
+    """Properties of a schedule."""
 
     ahead: Callable[[Pipeline, int], int] | None
-    """Forwards of a rank before its first backward: as many micro-batches, and one more, are held. None = it is not
-    one forward and one backward in turn."""
+    """Forwards of a rank before its first backward: activations of one more micro-batch are held. None if the schedule
+    does not alternate forwards and backwards."""
     summary: str
     virtual: bool = False
     """Whether it needs several stages on each rank."""
     splits: bool = False
-    """Whether input and weight gradients are computed apart."""
+    """Whether input and weight gradients are computed separately."""
 
 
 SCHEDULES: Mapping[str, Schedule] = {
@@ -229,14 +229,14 @@ SCHEDULES: Mapping[str, Schedule] = {
     ),
     "zero_bubble": Schedule(None, "1f1b whose weight gradients fill the bubble (ZB-H1)", splits=True),
 }
-"""What `parallel.schedule` chooses; the only list."""
+"""Schedules that `parallel.schedule` selects; the only list."""
 
 
 @functools.lru_cache(maxsize=64)
 def _orders(pipeline: Pipeline) -> tuple[Order, ...]:
-    """Put the messages between the computations."""
-    # A send is appended to this rank's list and its receive to the other's at the same moment: all ranks agree on one
-    # order of all messages, so that none waits in a circle, also where messages match by their order alone (NCCL).
+    """Insert the messages between the computations."""
+    # A send is appended to this rank's list and its receive to the other's at the same moment, so all ranks share one
+    # order of all messages: no circular wait is possible, even if messages match by order alone (NCCL).
     queues = [_computes(pipeline, rank) for rank in range(pipeline.ranks)]
     orders: list[list[Action]] = [[] for _ in queues]
     at, last = [0] * len(queues), pipeline.stages - 1
@@ -268,19 +268,20 @@ def _orders(pipeline: Pipeline) -> tuple[Order, ...]:
 
 
 def forward_only(ranks: int, stages_per_rank: int, micro_batches: int) -> tuple[Order, ...]:
-    """Return what each rank does in an evaluation: every micro-batch through all stages."""
+    """Return each rank's actions in an evaluation: the forward of every micro-batch through all stages."""
     whole = Pipeline("interleaved_1f1b" if stages_per_rank > 1 else "gpipe", ranks, micro_batches, stages_per_rank)
     forward = ("forward", "send_forward", "receive_forward")
     return tuple(tuple(action for action in order if action.kind in forward) for order in whole.orders())
 
 
 def stage_sizes(layers: int, stages: int, head_blocks: float = 0.0) -> list[int]:
-    """Return how many blocks each stage has: the longest as short as can be; the first, which embeds, not a larger one.
+    """Return the blocks per stage, with the smallest possible maximum; the first stage, which embeds, is not a larger
+    one.
 
     Args:
-        layers: blocks of the model, at least one for each stage.
-        stages: of the pipeline.
-        head_blocks: how many blocks the output projection is worth, which the last stage has besides.
+        layers: number of blocks of the model, at least one per stage.
+        stages: number of stages.
+        head_blocks: cost of the last stage's output projection in blocks.
     """
     if (others := stages - 1) == 0:
         return [layers]

@@ -1,4 +1,4 @@
-"""Which part of a parameter this rank holds. Computes only; no rank communicates."""
+"""Computation of the part of a parameter that this rank holds. No rank communicates."""
 
 from dataclasses import dataclass
 
@@ -17,17 +17,17 @@ class Piece:
 
     @property
     def box(self) -> tuple[slice, ...]:
-        """Where it lies, as an index of the whole."""
+        """Index of the piece in the whole parameter."""
         return tuple(slice(first, first + size) for first, size in zip(self.offset, self.size, strict=True))
 
 
 def local_piece(parameter: Tensor) -> tuple[Tensor, Piece]:
-    """Return this rank's part of a parameter, detached but sharing its memory, and where it lies in the whole.
+    """Return this rank's part of a parameter, detached but sharing its memory, and its position in the whole.
 
-    Shards are cut as `torch.chunk` cuts: equal but for the last ones, which may be short or empty.
+    Shards are those of `torch.chunk`: equal except for the last ones, which may be short or empty.
 
     Raises:
-        ValueError: the DTensor is placed in another way than by shards and replicas.
+        ValueError: the DTensor has placements other than Shard and Replicate.
     """
     size, offset = list(parameter.shape), [0] * parameter.dim()
     if not isinstance(parameter, DTensor):
@@ -35,7 +35,7 @@ def local_piece(parameter: Tensor) -> tuple[Tensor, Piece]:
     mesh = parameter.device_mesh
     dimensions = list(enumerate(parameter.placements))
     if any(isinstance(placement, _StridedShard) for placement in parameter.placements):
-        dimensions.reverse()  # fully_shard cut what tensor parallelism had cut before; its dimension stands first.
+        dimensions.reverse()  # The mesh dimension of fully_shard, which sharded second, is first.
     for dimension, placement in dimensions:
         if isinstance(placement, Replicate):
             continue
@@ -53,14 +53,14 @@ def local_piece(parameter: Tensor) -> tuple[Tensor, Piece]:
 
 
 def mark_copy(parameter: Tensor, index: int, count: int) -> None:
-    """Note that other ranks than those of the parameter's mesh hold it too: pipeline stages that share weights."""
+    """Mark a parameter that ranks outside its mesh hold too: pipeline stages that share weights."""
     parameter._dtk_copy = index, count  # type: ignore[attr-defined]
 
 
 def replica(parameter: Tensor) -> tuple[int, int]:
-    """Return (index of this rank among those that hold the same part of the parameter, how many they are).
+    """Return (index of this rank among those with the same part of the parameter, number of those ranks).
 
-    They are the ranks of its mesh, and copies that `mark_copy` noted.
+    They include ranks of its mesh and copies marked by `mark_copy`.
     """
     index, count = getattr(parameter, "_dtk_copy", (0, 1))
     if isinstance(parameter, DTensor):
@@ -72,7 +72,7 @@ def replica(parameter: Tensor) -> tuple[int, int]:
 
 
 def is_replicated_over(parameter: Tensor, dimension: str) -> bool:
-    """Whether the ranks of a mesh dimension hold the same part of a parameter; outside its own mesh they do."""
+    """Whether the ranks of a mesh dimension hold the same part of a parameter; true for dimensions outside its mesh."""
     if not isinstance(parameter, DTensor):
         return True
     if over_ep(parameter) and dimension == "tp":
@@ -82,14 +82,14 @@ def is_replicated_over(parameter: Tensor, dimension: str) -> bool:
 
 
 def over_ep(parameter: Tensor) -> bool:
-    """Whether a parameter is one of experts that are divided over ranks."""
+    """Whether a parameter belongs to experts that are sharded over ranks."""
     return isinstance(parameter, DTensor) and "ep" in (parameter.device_mesh.mesh_dim_names or ())
 
 
 def cut_shape(parameter: Tensor, over: tuple[str, ...] = ()) -> tuple[int, ...]:
     """Return the shape of this rank's part of a parameter if it were not sharded over the dimensions `over`.
 
-    All other dimensions cut evenly.
+    All other dimensions must shard evenly.
     """
     shape = list(parameter.shape)
     if isinstance(parameter, DTensor):

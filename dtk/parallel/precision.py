@@ -1,5 +1,5 @@
-"""Settings of autocast and FSDP2's policy, and dynamic loss scaling for float16. Master weights and optimizer state are
-float32 everywhere.
+"""Settings of autocast and FSDP2's mixed-precision policy, and dynamic loss scaling for float16. Master weights and
+optimizer state are always float32.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -13,22 +13,22 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def allow_tf32(config: PrecisionConfig) -> None:
-    """Set whether CUDA may multiply float32 matrices in TensorFloat-32, for the whole process."""
+    """Set whether CUDA may multiply float32 matrices in TensorFloat-32; process-wide."""
     torch.backends.cuda.matmul.allow_tf32 = config.tf32
     torch.backends.cudnn.allow_tf32 = config.tf32
 
 
 def autocast(config: PrecisionConfig, device: torch.device) -> AbstractContextManager[object]:
-    """Return the context of the forward pass for strategies that keep whole parameters."""
+    """Return the autocast context of the forward pass for strategies with whole parameters."""
     if config.compute_dtype == "float32":
         return nullcontext()
     return torch.autocast(device.type, DTYPES[config.compute_dtype])
 
 
 def mixed_precision_policy(config: PrecisionConfig) -> MixedPrecisionPolicy:
-    """Return the policy of FSDP2: gathered parameters in the compute type, gradients in the reduce type.
+    """Return FSDP2's policy: gathered parameters in the compute dtype, gradients in the reduce dtype.
 
-    Unlike autocast it casts whole units, norms included; the float32 shards stay the master weights.
+    Unlike autocast it casts whole units, including norms; the float32 shards remain the master weights.
     """
     if config.compute_dtype == "float32":
         return MixedPrecisionPolicy()
@@ -38,9 +38,8 @@ def mixed_precision_policy(config: PrecisionConfig) -> MixedPrecisionPolicy:
 class LossScaler:
     """Dynamic loss scaling for float16 (Micikevicius et al. 2018, Mixed Precision Training).
 
-    torch's GradScaler looks for infinities in each rank's own shard; under sharding one rank could
-    skip a step that the others take. This one judges by the global gradient norm, which is the
-    same number on every rank.
+    torch's GradScaler looks for infinities in each rank's own shard, so under sharding a rank could skip a step that
+    the others run. This one uses the global gradient norm, which is the same on every rank.
     """
 
     growth_interval = 2000
@@ -51,7 +50,7 @@ class LossScaler:
         self.good_steps = 0
 
     def update(self, finite: bool) -> None:
-        """Halve the scale after an overflow, double it after `growth_interval` good steps."""
+        """Halve the scale after an overflow; double it after `growth_interval` finite steps."""
         if not self.enabled:
             return
         if not finite:

@@ -1,4 +1,4 @@
-"""Named regions of a step: `with region("forward"):` marks NVTX, the profiler and the heartbeat at once.
+"""Named regions of a step: `with region("forward"):` marks NVTX, the profiler and the heartbeat together.
 Without observers, which are installed once before training, `region` and `communication` return a null context.
 """
 
@@ -18,7 +18,7 @@ class Region:
     size_bytes: int = 0
     group: str = ""
     place: Mapping[str, int] = field(default_factory=dict)
-    """What of the model and the batch it works on: `stage`, `micro_batch`."""
+    """Part of the model and the batch that the region works on: `stage`, `micro_batch`."""
     parent: "Region | None" = None
 
     def __enter__(self) -> "Region":
@@ -46,10 +46,10 @@ class Region:
 
 
 class Observer(Protocol):
-    """Is told of every region on this rank. Must be fast; one that raises is removed and reported."""
+    """Notified of every region on this rank. Must be fast; an observer that raises is removed and reported."""
 
     def enter(self, region: Region) -> None:
-        """Handle the beginning of the region."""
+        """Handle the start of the region."""
 
     def exit(self, region: Region) -> None:
         """Handle the end of the region; `region.parent` is then the innermost open region again."""
@@ -66,8 +66,8 @@ def region(name: str, **place: int) -> AbstractContextManager[object]:
     """Return a context manager for a compute or host region: `forward`, `backward`, `optimizer`, `data`, ...
 
     Args:
-        name: of the region.
-        place: what it works on, where there are several: pipeline `stage`, `micro_batch`.
+        name: name of the region.
+        place: part that it works on if there are several: pipeline `stage`, `micro_batch`.
     """
     return Region(name, place=place) if _observers else _OFF
 
@@ -76,9 +76,9 @@ def communication(op: str, size_bytes: int, group: str) -> AbstractContextManage
     """Return a context manager for a communication region.
 
     Args:
-        op: the collective in the field's words: `all_reduce`, `all_gather`, `reduce_scatter`, ...
-        size_bytes: bytes of the full (largest) buffer on this rank: the reduced tensor of an
-            all_reduce, the output of an all_gather, the input of a reduce_scatter.
+        op: name of the collective: `all_reduce`, `all_gather`, `reduce_scatter`, ...
+        size_bytes: bytes of the full (largest) buffer on this rank: the reduced tensor of an all_reduce, the output of
+            an all_gather, the input of a reduce_scatter.
         group: mesh dimension or purpose: `dp`, `dp_shard`, `dp_replicate`, `control`.
     """
     return Region(f"{op} {size_bytes} B {group}", op, size_bytes, group) if _observers else _OFF
@@ -88,15 +88,15 @@ def observe(observers: Iterable[Observer], report: Callable[[str, object], None]
     """Install the observers of this process.
 
     Args:
-        observers: in the order in which they are called; an empty iterable switches regions off.
-        report: called with a topic and the exception when an observer raised and was removed; None = silently.
+        observers: called in this order; an empty iterable switches regions off.
+        report: called with a topic and the exception when a failed observer is removed; None removes silently.
     """
     global _observers, _report
     _observers, _report = tuple(observers), report
 
 
 def _remove(observer: Observer, problem: Exception) -> None:
-    """Remove an observer that failed, so that it fails neither this step nor any later region."""
+    """Remove an observer that failed, so that it affects neither this step nor any later region."""
     global _observers
     _observers = tuple(other for other in _observers if other is not observer)
     if _report is not None:
@@ -104,7 +104,7 @@ def _remove(observer: Observer, problem: Exception) -> None:
 
 
 def observed() -> bool:
-    """Whether anyone listens. Strategies use it to leave the library's own fast path untouched."""
+    """Whether observers are installed. Strategies use it to keep the library's own fast path otherwise."""
     return bool(_observers)
 
 
@@ -114,5 +114,5 @@ def current() -> Region | None:
 
 
 def failed_in() -> str | None:
-    """Return the name of the innermost region that an exception left first, for the error report."""
+    """Return the innermost region that an exception left first, for the error report; None if there is none."""
     return _failed_in

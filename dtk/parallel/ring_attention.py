@@ -1,9 +1,9 @@
-"""Ring attention (Liu et al. 2023): causal attention whose keys and values are passed around the ranks of a group.
+"""Ring attention (Liu et al. 2023): causal attention that exchanges keys and values in a ring of ranks.
 
-Of c ranks, rank r has the parts r and 2 c - 1 - r of a sequence that is cut into 2 c parts ("zigzag"). Then each hop is
-the same work for all: attention to the rank's own keys is causal; of the keys of an earlier rank all queries see the
-first half; all keys of a later rank are seen by the second half of the queries. The softmax is put together from the
-hops by their log-sum-exp (Milakov & Gimelshein 2018), and backward computes with the whole one: both are exact.
+With c ranks, rank r has the parts r and 2 c - 1 - r of a sequence that is split into 2 c parts ("zigzag"). Each hop is
+then the same work for all ranks: attention to the rank's own keys is causal; all queries attend to the first half of an
+earlier rank's keys; the second half of the queries attends to all keys of a later rank. The hops are merged by their
+log-sum-exp (Milakov & Gimelshein 2018), and backward uses the merged one, so both are exact.
 """
 
 from collections.abc import Iterator
@@ -17,17 +17,17 @@ from dtk.parallel.collectives import Arriving, Axis, shift
 
 _aten = torch.ops.aten
 _ALIGNED = 32
-"""Queries to a multiple of which the memory-efficient kernel pads its log-sum-exp."""
+"""The memory-efficient kernel pads its log-sum-exp to a multiple of this many queries."""
 
 
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, axis: Axis) -> Tensor:
     """Return causal attention [batch, heads, part, head width] of this rank's queries over the whole sequence.
 
     Args:
-        q: [batch, heads, part, head width], this rank's two parts of the sequence one after the other.
-        k: the same for the keys; its heads divide those of `q`, each serves as many query heads.
-        v: as `k`.
-        axis: the ranks.
+        q: [batch, heads, part, head width], this rank's two parts of the sequence, concatenated.
+        k: keys in the same layout; their number of heads divides that of `q` (grouped-query attention).
+        v: values, as `k`.
+        axis: group of ranks.
     """
     return cast(Tensor, _Ring.apply(q, torch.stack((k, v)), axis))  # type: ignore[no-untyped-call]
 
@@ -55,7 +55,7 @@ class _Ring(Function):
         q, kv, out, lse = ctx.saved_tensors
         arriving = shift(kv, axis)
         dq, dkv = _attend_backward(gradient, q, kv, out, lse, causal=True)
-        # The gradient of keys and values travels behind them, and one hop further: home.
+        # The gradient of keys and values follows them, and returns home one hop later.
         returning = shift(dkv, axis)
         for seeing, seen, kv in _passing(arriving, axis, q.shape[2]):
             part = gradient[:, :, seeing], q[:, :, seeing], kv[..., seen, :], out[:, :, seeing], lse[:, :, seeing]
@@ -68,7 +68,7 @@ class _Ring(Function):
 
 
 def _passing(arriving: Arriving, axis: Axis, length: int) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield which of a rank's queries see which of the keys that arrive with each hop, of `length` each, and these."""
+    """Yield for each hop which of the rank's queries attend to which received keys, and the keys and values."""
     for hop in range(1, axis.size):
         kv = arriving.wait()
         if hop < axis.size - 1:
@@ -78,7 +78,7 @@ def _passing(arriving: Arriving, axis: Axis, length: int) -> Iterator[tuple[slic
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
-    """Attention and its log-sum-exp [batch, heads, queries] over these keys alone."""
+    """Return attention and its log-sum-exp [batch, heads, queries] over these keys only."""
     k, v = _for_each_head(k, q), _for_each_head(v, q)
     if q.device.type == "cpu":
         out, lse = _aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
@@ -92,7 +92,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, T
 def _attend_backward(
     gradient: Tensor, q: Tensor, kv: Tensor, out: Tensor, lse: Tensor, *, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of queries, and of keys and values [2, ...], in float32, as far as they come from these keys."""
+    """Return the float32 gradients of queries, and of keys and values [2, ...], from these keys only."""
     k, v = (_for_each_head(each, q) for each in kv)
     given = gradient.contiguous(), q, k, v
     if q.device.type == "cpu":
@@ -116,10 +116,10 @@ def _attend_backward(
 
 
 def _suits_flash(q: Tensor) -> bool:
-    """Whether CUDA's flash kernel takes it: 16 bits, and features that fill its vectors."""
+    """Whether CUDA's flash kernel supports it: 16 bits, and a head width that fills its vectors."""
     return q.dtype != torch.float32 and q.shape[3] % 8 == 0
 
 
 def _for_each_head(x: Tensor, q: Tensor) -> Tensor:
-    """Keys or values for every query head."""
+    """Repeat keys or values for every query head."""
     return x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], 1)

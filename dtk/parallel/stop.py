@@ -1,36 +1,36 @@
-"""Stopping at the next step: a signal sets a flag, the ranks agree on it, the loop ends with a checkpoint."""
+"""Stopping at the next step: a signal sets a flag, the ranks agree on it, and the loop exits after a checkpoint."""
 
 import os
 import signal
 from types import FrameType
 
 LOCAL_STOP = signal.SIGUSR1
-"""What dtk's own launcher sends. SIGTERM is left to the elastic agent there, which uses it to end the
-peers of a failed rank at once."""
+"""Signal that dtk's own launcher sends. SIGTERM is reserved for the elastic agent there, which uses it to terminate the
+peers of a failed rank immediately."""
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that ask for an orderly stop; SIGHUP is what a closed terminal sends."""
+"""Signals that request a graceful stop; a closed terminal sends SIGHUP."""
 
 
 def is_ignored_hangup(number: int) -> bool:
-    """Whether this is SIGHUP and was switched off before we started: the user typed `nohup`."""
+    """Whether this is SIGHUP and was ignored before this process started: the user typed `nohup`."""
     return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
 
 
 class StopRequest:
-    """Whether this rank was asked to stop, and by which signal."""
+    """Whether a stop of this rank was requested, and by which signal."""
 
     def __init__(self) -> None:
         self.requested = False
         self.signal_number = int(signal.SIGTERM)
-        """The first one."""
+        """The first signal."""
         self._insisted = False
 
     def install(self, own_launcher: bool) -> None:
-        """Listen for the signals of our launcher, or for those of torchrun and Slurm.
+        """Install handlers for the signals of dtk's launcher, or for those of torchrun and Slurm.
 
         Args:
-            own_launcher: whether dtk started this rank. If so SIGINT and SIGHUP are ignored: the parent
-                gets the same Ctrl-C or hangup and decides.
+            own_launcher: whether dtk started this rank. If so, SIGINT and SIGHUP are ignored: the parent receives the
+                same Ctrl-C or hangup and decides.
         """
         signal.signal(LOCAL_STOP, self._ask)
         if own_launcher:
@@ -42,7 +42,7 @@ class StopRequest:
                 signal.signal(number, self._ask)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        """Request a stop on the first signal and end this rank on the second; hangups may repeat."""
+        """Request a stop on the first signal and kill this rank on the second; hangups may repeat."""
         if number not in (LOCAL_STOP, signal.SIGHUP):
             if self._insisted:
                 os._exit(128 + number)

@@ -1,8 +1,8 @@
-"""Training states outside the device: optimizer states in pinned host memory or a file, parameter shards in a file.
+"""Offloaded training states: optimizer states in pinned host memory or a file, parameter shards in a file.
 
-An update sees states through windows, copies that one thread brings before their use and another takes away after it.
-ZeRO-Offload (Ren et al. 2021) and ZeRO-Infinity (Rajbhandari et al. 2021) by what the operating system has: a file
-without a name, `preadv` and `pwritev`. Knows no strategy.
+An update accesses states through windows: copies that one thread loads before use and another writes back afterwards.
+ZeRO-Offload (Ren et al. 2021) and ZeRO-Infinity (Rajbhandari et al. 2021) with the means of the operating system: an
+unnamed file, `preadv` and `pwritev`. Independent of strategies.
 """
 
 import errno
@@ -27,26 +27,26 @@ DROP, AHEAD = mmap.MADV_DONTNEED, mmap.MADV_WILLNEED
 FOR_READING, FOR_WRITING = 22, 23
 """MADV_POPULATE_READ and MADV_POPULATE_WRITE of Linux 5.14: pages are there afterwards, or it is an error."""
 Build = Callable[..., Optimizer]
-"""Called with parameter groups it builds an optimizer."""
+"""Builds an optimizer from parameter groups."""
 
 
 class Swap:
-    """Memory in a file without a name: the disk has it back when the process ends, in whatever way.
+    """Memory in an unnamed file, which the system frees however the process ends.
 
     Args:
-        folder: on the disk that takes it.
-        sizes_bytes: of the tensors that it will hold; each begins on a page of its own.
+        folder: folder on the disk to use.
+        sizes_bytes: sizes of the tensors that it will hold; each starts on a new page.
 
     Raises:
-        DtkError: the folder cannot be written, or its disk has no room.
+        DtkError: the folder cannot be written, or its disk has too little space.
     """
 
     def __init__(self, folder: str, sizes_bytes: Iterable[int]) -> None:
         size = sum(map(_pages, sizes_bytes)) or mmap.PAGESIZE
         try:
-            # tempfile takes O_TMPFILE where the file system has it, and else removes the name at once.
+            # tempfile uses O_TMPFILE if the file system supports it, and otherwise unlinks the name immediately.
             self.file = tempfile.TemporaryFile(dir=folder, prefix="dtk-offload-", buffering=0)  # noqa: SIM115
-            os.posix_fallocate(self.file.fileno(), 0, size)  # Later a full disk would be a signal, not an error.
+            os.posix_fallocate(self.file.fileno(), 0, size)  # Later a full disk would raise a signal, not an error.
             self.map = mmap.mmap(self.file.fileno(), size)
         except OSError as error:
             what = f"strategy.offload_folder={folder} cannot take states of {bytes_text(size)}"
@@ -56,7 +56,7 @@ class Swap:
         self.used = 0
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return a tensor of zeros that lies in the file; who reads it, reads the file."""
+        """Return a tensor of zeros that is mapped to the file; accessing it reads the file."""
         tensor = torch.empty(shape, dtype=dtype, device="meta")
         if not tensor.numel():
             return torch.empty(shape, dtype=dtype)
@@ -64,12 +64,12 @@ class Swap:
         return torch.frombuffer(self.map, dtype=dtype, count=tensor.numel(), offset=start).view(tensor.shape)
 
     def read(self, home: Tensor, into: Tensor) -> None:
-        """Copy a tensor of the file into memory, by its own reads: faults of a mapping would stop the update."""
+        """Copy a tensor of the file into memory by explicit reads: page faults of a mapping would stall the update."""
         self._move(os.preadv, home, into)
         self.advise(home, DROP)
 
     def write(self, source: Tensor, home: Tensor) -> None:
-        """Copy memory into a tensor of the file; whole pages that are written so need not be read before."""
+        """Copy memory into a tensor of the file; pages that are written as a whole need not be read before."""
         self._move(os.pwritev, home, source)
 
     def advise(self, home: Tensor, what: int) -> None:
@@ -89,7 +89,7 @@ class Swap:
         data: Any = memory.reshape(-1).view(torch.uint8).numpy()
         view, start = memoryview(data), home.data_ptr() - self.begin
         try:
-            while view.nbytes:  # A call moves 2 GiB at most.
+            while view.nbytes:  # One call transfers at most 2 GiB.
                 if not (moved := call(self.file.fileno(), [view], start)):
                     raise OSError("the file has become shorter")
                 view, start = view[moved:], start + moved
@@ -102,24 +102,24 @@ class Swap:
 
 
 class Tier:
-    """Where the states of an optimizer are between updates; three parameters at most have theirs in memory.
+    """The place of optimizer states between updates; the states of at most three parameters are in memory.
 
     Args:
-        device: that updates.
-        folder: on the disk that takes the states; None = pinned host memory.
+        device: device that runs the update.
+        folder: folder on the disk to use; None = pinned host memory.
     """
 
     def __init__(self, device: torch.device, folder: str | None) -> None:
         self.device, self.folder = device, folder
         self.swap: Swap | None = None
         self.shards: Swap | None = None
-        """Holds the shards of the parameters, where they are in a file too."""
+        """Holds the shards of the parameters if they are in a file too."""
         self.homes: dict[Tensor, dict[str, Tensor]] = {}
         """Parameter -> field of its state -> this rank's part, outside the device."""
         self.read_bytes = self.written_bytes = 0
         self._filled: set[Tensor] = set()
         self._following: dict[Tensor, Tensor] = {}
-        """Parameter -> the one that was updated after it in the last step."""
+        """Parameter -> the parameter that was updated after it in the last step."""
         self._last: Tensor | None = None
         self._arriving: dict[Tensor, Future[dict[str, Tensor]]] = {}
         self._leaving: deque[Future[None]] = deque()
@@ -128,7 +128,7 @@ class Tier:
         self._streams = [torch.cuda.Stream(device) if cuda else None for _ in self._threads]  # type: ignore[no-untyped-call]
 
     def paged(self, build: Build) -> Build:
-        """Return a `build` whose optimizers update one parameter at a time, its states in a window."""
+        """Wrap `build` so that its optimizers update one parameter at a time, with its states in a window."""
 
         def make(groups: Any, **more: Any) -> Optimizer:
             optimizer = build(groups, **more)
@@ -138,14 +138,14 @@ class Tier:
         return make
 
     def reserve(self, parameters: Sequence[Tensor], build: Build) -> None:
-        """Take the place of all states before the first step.
+        """Allocate all states before the first step.
 
         Args:
-            parameters: that this rank updates.
-            build: of the optimizer, which is asked for the fields of its state by a step of its own.
+            parameters: parameters that this rank updates.
+            build: builds the optimizer; a trial step determines the fields of its state.
 
         Raises:
-            DtkError: there is no room.
+            DtkError: there is too little space.
         """
         fields = state_fields(build)
         sizes = [_local(p).numel() * dtype.itemsize for p in parameters for dtype in fields.values()]
@@ -155,7 +155,7 @@ class Tier:
             self.homes[p] = {field: take(_local(p).shape, dtype=dtype) for field, dtype in fields.items()}
 
     def room(self, parameter: Tensor, field: str) -> Tensor:
-        """Return where a checkpoint is read to: a tensor like the parameter, with memory where that state lives."""
+        """Return the tensor to load a checkpoint into, shaped like the parameter, in the memory of that state."""
         tensor = torch.zeros_like(parameter, requires_grad=False)
         if (home := self.homes.get(parameter, {}).get(field)) is not None:
             _local(tensor).data = home
@@ -163,16 +163,16 @@ class Tier:
         return tensor
 
     def settle(self) -> None:
-        """Wait until all states are back; after a step, before anyone else reads them."""
+        """Wait until all states are written back; call it after a step, before anything else reads them."""
         while self._leaving:
             self._leaving.popleft().result()
         self._last = None
 
     def move_parameters(self, units: Sequence[Sequence[Any]]) -> None:
-        """Move the shards of fully_shard's units, given by their FSDPParams with values, into a file.
+        """Move the shards of fully_shard's units, given as initialized FSDPParams, into a file.
 
         Raises:
-            DtkError: there is no room.
+            DtkError: there is too little space.
         """
         assert self.folder is not None
         data = [[p._sharded_param_data for p in unit] for unit in units]
@@ -180,7 +180,7 @@ class Tier:
         for p in (p for unit in units for p in unit):
             memory, part = p._sharded_param_data, p.sharded_param._local_tensor
             p._sharded_param_data = home = self.shards.take(memory.shape, memory.dtype)
-            p.sharded_param._local_tensor = home.as_strided(part.size(), part.stride())  # Without what pads it.
+            p.sharded_param._local_tensor = home.as_strided(part.size(), part.stride())  # Without padding.
             home.copy_(memory)
             self.shards.advise(home, DROP)
 
@@ -191,7 +191,7 @@ class Tier:
             self.shards.advise(p._sharded_param_data, FOR_READING)
 
     def gathered(self, unit: Sequence[Any], following: Sequence[Any]) -> None:
-        """Let go of a unit's shards, which were copied, and ask for those of the next unit."""
+        """Drop a unit's shards, which were copied, and prefetch those of the next unit."""
         assert self.shards is not None
         for p in unit:
             self.read_bytes += p._sharded_param_data.nbytes
@@ -200,11 +200,11 @@ class Tier:
             self.shards.advise(p._sharded_param_data, AHEAD)
 
     def figures(self) -> dict[str, float]:
-        """Return the bytes that were moved to and from the states' place since the start."""
+        """Return the bytes that were moved to and from the tier since the start."""
         return {"offload_read_bytes": float(self.read_bytes), "offload_written_bytes": float(self.written_bytes)}
 
     def _step(self, optimizer: Optimizer, update: Callable[[], Any], closure: None = None) -> None:
-        """Update every parameter that has a gradient by itself: the optimizer sees one group with one parameter."""
+        """Update every parameter with a gradient separately: the optimizer sees one group with one parameter."""
         groups = optimizer.param_groups
         whole = [(group, group["params"]) for group in groups]
         try:
@@ -219,7 +219,7 @@ class Tier:
                 group["params"] = parameters
 
     def _enter(self, p: Tensor, state: Any) -> None:
-        """Put the windows of a parameter in place of its homes, and ask for those of the next one."""
+        """Replace the states of a parameter by their windows, and prefetch those of the next parameter."""
         if p in self._filled:
             windows = self._arriving.pop(p, None) or self._threads[0].submit(self._read, p)
             for field, window in windows.result().items():
@@ -235,7 +235,7 @@ class Tier:
             self._arriving[following] = self._threads[0].submit(self._read, following)
 
     def _leave(self, p: Tensor, state: dict[str, Any]) -> None:
-        """Send the windows of a parameter back; no more than one parameter's are under way."""
+        """Write the windows of a parameter back; at most one parameter's are in flight."""
         windows = {field: _local(state[field]).detach() for field in self.homes[p] if field in state}
         self._filled.add(p)
         while self._leaving:
@@ -270,13 +270,13 @@ class Tier:
                     self.homes[p][field].copy_(window, non_blocking=True)
                 else:
                     self.swap.write(window.cpu(), self.homes[p][field])
-        windows.clear()  # A pool's thread lets go of its arguments some time after the result is there.
+        windows.clear()  # A thread pool releases its arguments some time after the result is available.
         if self.shards is not None:
             self.shards.advise(_local(p), DROP)
 
 
 def state_fields(build: Build) -> dict[str, torch.dtype]:
-    """Return the fields of an optimizer's state that have the shape of the parameter, by a step on four zeros."""
+    """Return the dtypes of the state fields that have the parameter's shape, from a step on four zeros."""
     probe = nn.Parameter(torch.zeros(2, 2))
     probe.grad = torch.zeros_like(probe)
     optimizer = build([{"params": [probe], "weight_decay": 0.0}])
@@ -287,7 +287,7 @@ def state_fields(build: Build) -> dict[str, torch.dtype]:
 
 @contextmanager
 def _beside(stream: Any, after: Any = None) -> Iterator[None]:
-    """Run on a stream of CUDA, after an event, and wait for it; without a stream at once."""
+    """Run on a CUDA stream after an event, and wait for it; without a stream run directly."""
     if stream is None:
         yield
         return
@@ -299,7 +299,7 @@ def _beside(stream: Any, after: Any = None) -> Iterator[None]:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """Return the tensor itself that holds this rank's part, so that its memory can be exchanged."""
+    """Return the tensor object that holds this rank's part, so that its storage can be swapped."""
     with torch.no_grad():
         return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return, operator]
 

@@ -1,4 +1,4 @@
-"""Runs the collectives on real buffers and verifies the results element by element. Runs in a rank."""
+"""Runs collectives on real buffers and verifies the results element by element. Runs in a rank."""
 
 import time
 from collections.abc import Callable
@@ -17,16 +17,16 @@ KINDS = (
     *("gather", "scatter", "send_recv"),
 )
 IN_PLACE = ("barrier", "broadcast", "all_reduce", "reduce")
-"""The result is where the input was."""
+"""Collectives whose result overwrites the input."""
 _PERIOD = 7
 """Every seventh element is 1: sums stay exact in bfloat16 up to 1,792 ranks, in int8 up to 889."""
 _VALUES = 101
-"""Values of elements that are only moved; exact in every type. Coprime to the sizes of shares, like `_PERIOD`."""
+"""Distinct values of elements that are only moved; exact in every dtype. Coprime to shard sizes, like `_PERIOD`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """What one operation reads and writes at one size; one tensor where it works in place."""
+    """Input and output of one operation at one size; the same tensor if it works in place."""
 
     source: Tensor
     target: Tensor
@@ -34,13 +34,13 @@ class Buffers:
 
 
 def make(name: str, size_bytes: int, dtype: torch.dtype, device: torch.device) -> Buffers:
-    """Return buffers of zeros (sums repeated in place would overflow) and the call on them.
+    """Return zero-filled buffers (repeated in-place sums would overflow otherwise) and the call on them.
 
     Args:
-        name: of `KINDS`.
-        size_bytes: of one rank's buffer, or of all shares where the data is divided; fitted to ranks and type.
-        dtype: of the elements.
-        device: where they lie.
+        name: key of `KINDS`.
+        size_bytes: size of one rank's buffer, or of all shards together; rounded to ranks and dtype.
+        dtype: dtype of the elements.
+        device: device of the buffers.
     """
     ranks = dist.get_world_size()
     count = size_bytes // dtype.itemsize
@@ -49,10 +49,10 @@ def make(name: str, size_bytes: int, dtype: torch.dtype, device: torch.device) -
     target = source
     if name not in IN_PLACE:
         target = torch.zeros(share if name in ("reduce_scatter", "scatter") else count, dtype=dtype, device=device)
-    whole = None  # Of what the first rank alone gives out or gets.
+    whole = None  # Only the first rank has the whole input or output.
     if dist.get_rank() == 0:
         whole = list((target if name == "gather" else source).chunk(ranks))
-    # Each waits as the library does: for the host under gloo, on the stream under NCCL.
+    # Each call waits as the library does: on the host under gloo, on the stream under NCCL.
     calls: dict[str, Callable[[], Any]] = {
         "barrier": dist.barrier,
         "broadcast": lambda: dist.broadcast(source, src=0),
@@ -69,7 +69,7 @@ def make(name: str, size_bytes: int, dtype: torch.dtype, device: torch.device) -
 
 
 def wrong_elements(name: str, buffers: Buffers) -> int:
-    """Call once on known values; elements of this rank's result that are not what they must be."""
+    """Call once on known values; return the number of wrong elements in this rank's result."""
     source = buffers.source
     positions = torch.arange(source.numel(), device=source.device)
 
@@ -89,7 +89,7 @@ def wrong_elements(name: str, buffers: Buffers) -> int:
 
 
 def _expected(name: str, sent: Callable[[int], Tensor]) -> Tensor | None:
-    """Return the correct result of an operation on this rank, into which each rank puts `sent`; None if it has none."""
+    """Return the correct result on this rank if each rank sends `sent(rank)`; None if the operation has none."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     if name == "barrier" or (name in ("reduce", "gather") and rank):
         return None
@@ -97,7 +97,7 @@ def _expected(name: str, sent: Callable[[int], Tensor]) -> Tensor | None:
         return sent((rank - 1) % ranks)
     if name in ("broadcast", "scatter"):
         return sent(0) if name == "broadcast" else sent(0).chunk(ranks)[rank]
-    inputs = map(sent, range(ranks))  # One at a time: of many ranks they would not fit into memory together.
+    inputs = map(sent, range(ranks))  # One rank at a time: the data of many ranks would not fit into memory.
     if name in ("all_reduce", "reduce"):
         return reduce(torch.add, inputs)
     if name in ("all_gather", "gather"):
@@ -107,7 +107,7 @@ def _expected(name: str, sent: Callable[[int], Tensor]) -> Tensor | None:
 
 
 def _exchange(source: Tensor, target: Tensor) -> None:
-    """To the next rank, from the one before, at the same time: the ring of sendrecv_perf."""
+    """Send to the next rank and receive from the previous one at the same time: the ring of sendrecv_perf."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     send = dist.P2POp(dist.isend, source, (rank + 1) % ranks)
     receive = dist.P2POp(dist.irecv, target, (rank - 1) % ranks)
@@ -116,7 +116,7 @@ def _exchange(source: Tensor, target: Tensor) -> None:
 
 
 def timed_s(call: Callable[[], Any], *devices: torch.device | str, calls: int = 1) -> float:
-    """Return the seconds of so many calls, to their end on the devices."""
+    """Return the seconds of this many calls, until they are complete on the devices."""
     on_cuda = [device for device in map(torch.device, devices) if device.type == "cuda"]
     for device in on_cuda:
         torch.cuda.synchronize(device)

@@ -1,1 +1,1 @@
-"""What `strategy=` chooses: one small class each, behind one base."""
+"""Strategies that `strategy=` selects: one small class each on a common base."""

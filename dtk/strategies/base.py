@@ -1,5 +1,5 @@
-"""The base of all strategies: the methods that the training loop calls, and what must be declared. Torch is imported
-where it is used, so that the traits in a strategy's file can be read without it.
+"""The base class of strategies: the methods that the training loop calls, and what a strategy must declare. Torch is
+imported where it is used, so that the traits in a strategy's file can be read without it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from dtk.parallel.tiers import Tier
 
     Fill = Callable[[nn.Module], None]
-    """Gives every parameter of a materialised model its initial value, one parameter at a time."""
+    """Fills every parameter of a materialised model with its initial value, one parameter at a time."""
     BuildOptimizer = Callable[[list[dict[str, Any]]], Optimizer]
 
 
 class Strategy(ABC):
-    """One way to spread training over ranks."""
+    """One way to distribute training over ranks."""
 
     clips_in_update = False
     """Whether the optimizer's step clips the gradients itself; `norm_of_update` then returns their norm."""
@@ -40,11 +40,11 @@ class Strategy(ABC):
     def __init__(self, config: Any, context: Context, precision: PrecisionConfig) -> None:
         self.config = config
         self.notes: list[str] = []
-        """What rank 0 prints of how the configuration was taken."""
+        """Notes that rank 0 prints on how the configuration was interpreted."""
         self.context = context
         self.precision = precision
         self.partial_over: dict[str, list[str]] = {}
-        """Mesh dimension -> names of parameters of which backward leaves each of its ranks a part of the gradient."""
+        """Mesh dimension -> names of parameters whose gradients are partial sums on its ranks after backward."""
         mesh = context.mesh
         divided = config.mesh(mesh.dp_size)
         if (mesh.dp_replicate, mesh.dp_shard) != (divided.dp_replicate, divided.dp_shard):
@@ -54,33 +54,33 @@ class Strategy(ABC):
                 what = f"strategy={config.name} does not implement the mesh dimension {dimension}"
                 raise DtkError(what, f"it would train wrong numbers with {dimension}={mesh.size(dimension)}")
         self.mesh: Mesh = config.states_mesh(mesh)
-        """Over which states are kept; ranks along cp are data-parallel ones there."""
+        """Mesh over which model states are distributed; ranks along cp count as data-parallel ranks in it."""
 
     def configure(self, job: Any) -> None:  # noqa: B027
-        """Take what the whole configuration says, before `wrap`; only another library needs more than its section."""
+        """Read the whole configuration before `wrap`; only other libraries' engines need more than the section."""
 
     @abstractmethod
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
-        """Spread a model that lives on the meta device (or, for custom models, on the CPU).
+        """Distribute a model that is on the meta device (or, for custom models, on the CPU).
 
         Returns:
-            the module to call in forward. Its parameters are on this rank's device and filled;
-            under sharding no rank ever holds the whole model.
+            The module to call in forward. Its parameters are initialized on this rank's device; under sharding no rank
+            ever holds the whole model.
         """
 
     @property
     def device_mesh(self) -> DeviceMesh:
-        """All dimensions that have process groups, outermost first; a dimension's part of it is `device_mesh[name]`."""
+        """All dimensions with process groups, outermost first; `device_mesh[name]` is the submesh of a dimension."""
         return self.context.device_mesh(self.mesh, self.config.grouped(self.mesh))
 
     @property
     def expert_mesh(self) -> DeviceMesh:
-        """The same ranks as they divide the experts of a model."""
+        """The mesh of the same ranks as they divide the experts of a model."""
         return self.context.device_mesh(self.mesh, ("pp", *EXPERTS) if self.mesh.pp > 1 else EXPERTS)
 
     @functools.cached_property
     def axes(self) -> dict[str, Axis]:
-        """This rank's group along each dimension of `device_mesh`, along cp, and those of `expert_mesh` with ep."""
+        """This rank's group along each dimension of `device_mesh`, along cp, and along those of `expert_mesh`."""
         import torch.distributed as dist
 
         from dtk.parallel.collectives import Axis
@@ -95,7 +95,7 @@ class Strategy(ABC):
 
     @functools.cached_property
     def tier(self) -> Tier | None:
-        """Return where states are kept off the device of the update; None = they are on it."""
+        """Return the memory tier in which states are kept outside the update's device; None if they are on it."""
         if not self.config.pages(self.context.device.type):
             return None
         import torch
@@ -107,11 +107,11 @@ class Strategy(ABC):
 
     @property
     def loss_factor(self) -> int:
-        """What the loss is multiplied by, because the library averages gradients over that many ranks."""
+        """Factor of the loss: the number of ranks over which the library averages gradients."""
         return self.mesh.dp_size
 
     def build_optimizer(self, groups: list[dict[str, Any]], build: BuildOptimizer) -> Optimizer:
-        """Build the optimizer over parameter groups; sharded state is the business of subclasses."""
+        """Build the optimizer over parameter groups; subclasses shard its state."""
         return build(groups)
 
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
@@ -123,16 +123,16 @@ class Strategy(ABC):
         loss.backward()  # type: ignore[no-untyped-call]
 
     def begin_backward(self, wrapped: nn.Module, last: bool, split: bool = False) -> AbstractContextManager[object]:
-        """Context of one backward in a pipeline, where forwards of other micro-batches lie between it and its own.
+        """Return the context of one backward in a pipeline, where forwards of other micro-batches run in between.
 
-        All those forwards ran under `accumulate(last=False)`. `split`: it is a half, for the input or the weights; the
-        gradients of weights then pass by the library's hooks, so that the end of the `last` one reduces them.
+        All forwards ran under `accumulate(last=False)`. With `split` this is the half for the input or the weights;
+        weight gradients then bypass the library's hooks, so they are reduced at the end of the `last` one.
         """
         return self.accumulate(wrapped, last)
 
     @property
     def stream_dtype(self) -> torch.dtype:
-        """Number format of the residual stream between blocks: autocast leaves it as the embedding made it."""
+        """The dtype of the residual stream between blocks: under autocast that of the embedding's output."""
         import torch
 
         return torch.float32
@@ -146,8 +146,8 @@ class Strategy(ABC):
     def gradient_norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
         """Return the global L2 norm of the gradients, a float32 scalar, the same on every rank.
 
-        Square, sum over each dimension that divides the model, root: one all_reduce of 4 bytes for each. What several
-        of those ranks hold alike, as a norm's weight under tensor parallelism, counts on the first.
+        The squares are summed by one all_reduce of 4 bytes over each dimension that divides the model. Replicas along
+        such a dimension, such as a norm's weight under tensor parallelism, count on its first rank only.
         """
         import torch
 
@@ -165,34 +165,34 @@ class Strategy(ABC):
         return squared.sqrt()
 
     def scale_gradients(self, parameters: Iterable[nn.Parameter], factor: Tensor) -> None:
-        """Multiply all gradients by a scalar where they lie, without waiting for the device."""
+        """Multiply all gradients by a scalar in place, without synchronizing with the device."""
         import torch
 
         grads = [local(p.grad) for p in parameters if p.grad is not None]
         torch._foreach_mul_(grads, factor.to(grads[0].device))
 
     def norm_of_update(self) -> Tensor | None:
-        """Return the norm of the last update's gradients before they were clipped, where `clips_in_update`."""
+        """Return the norm of the last update's gradients before clipping if `clips_in_update`, else None."""
         return None
 
     def release(self, model: nn.Module) -> None:  # noqa: B027
-        """Free what a forward without backward left gathered; nothing where nothing is sharded."""
+        """Free parameters that a forward without backward left gathered; does nothing without sharding."""
 
     def stored(self, parameter: nn.Parameter) -> Tensor:
-        """Return a parameter as a checkpoint has it: this rank's part, or the whole of it. Every rank must call it."""
+        """Return a parameter as a checkpoint stores it: this rank's shard or the whole. Every rank must call it."""
         return parameter.detach()
 
     @property
     def stored_alike(self) -> list[list[int]]:
-        """Groups of ranks to which `stored` returns the same."""
+        """Groups of ranks on which `stored` returns the same."""
         return self.replicas.get(self.copied_over or "", [])
 
     def outline(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return parameters and persistent buffers by their names.
+        """Return parameters and persistent buffers by name.
 
-        What a library keeps in a form of its own is on the meta device: `stored` returns its value, `take` sets it.
+        Those that a library keeps in its own format are on the meta device: `stored` returns the value, `take` sets it.
         """
-        # A module may add whatever it likes as its extra state.
+        # The extra state of a module may be anything.
         state = model.state_dict(keep_vars=True).items()
         return {name: value.detach() if hasattr(value, "detach") else value for name, value in state}
 
@@ -206,60 +206,60 @@ class Strategy(ABC):
         return entries
 
     def take(self, parameter: nn.Parameter, value: Tensor, state: Mapping[str, Tensor]) -> None:
-        """Set a parameter of which there is only an outline, and its optimizer state, each whole."""
+        """Set a parameter that `outline` has on the meta device, and its optimizer state, from whole tensors."""
         raise NotImplementedError
 
     def rank_state(self) -> dict[str, Tensor]:
-        """Return what only this rank knows and must continue with; a checkpoint is read into these tensors."""
+        """Return state that only this rank has; a resume loads a checkpoint into these tensors."""
         return {}
 
     def restore(self, state: dict[str, Tensor]) -> None:  # noqa: B027
-        """Take `rank_state` as a checkpoint filled it in."""
+        """Restore `rank_state` after a checkpoint was loaded into it."""
 
     def figures(self) -> dict[str, float]:
-        """Return what was counted since the start, the same on every rank, for the metrics record."""
+        """Return counters since the start for the metrics record, the same on every rank."""
         return {} if self.tier is None else self.tier.figures()
 
     @property
     def reduce_dtype(self) -> str | None:
-        """Number format in which gradients travel: that of the parameters; None on one rank."""
+        """The dtype of gradient reduction, by default that of the parameters; None on one rank."""
         return "float32" if self.mesh.dp_size > 1 else None
 
     @property
     def replicas(self) -> dict[str, list[list[int]]]:
-        """Mesh dimension -> its groups of ranks, which hold alike, bit for bit, what is not sharded over it."""
+        """Mesh dimension -> groups of ranks that hold bit-identical copies of everything not sharded over it."""
         mesh, over = self.mesh, self.copied_over
         also = ("tp", "ep") if mesh.ep_holds_copies else ("tp",)
         return {name: mesh.groups(name) for name in (over, *also) if name and (name == over or mesh.size(name) > 1)}
 
     @property
     def copied_over(self) -> str | None:
-        """Mesh dimension whose ranks hold all parameters alike; None = each rank's are its own."""
+        """Mesh dimension whose ranks hold replicas of all parameters; None if no ranks do."""
         over: str | None = self.config.traits.replicated_over
         return over if over is None or self.mesh.ep == 1 else "expert_replicate"
 
     def collectives(self, model: nn.Module, accumulation_steps: int, clips: bool = False) -> list[Collective]:
-        """Return the collectives of a step, as the section declares them for this model."""
+        """Return the collectives of a step that the section declares for this model."""
         declared = self.config.declare(self.shapes(model), self.mesh, self.precision, accumulation_steps)
         return [*declared, *(self.config.declare_clip(self.mesh) if clips else ())]
 
     def partial_shapes(self, model: nn.Module, dimension: str) -> list[Shape]:
-        """Shapes of this rank's parts of the gradients that are added up over a dimension after the last backward."""
+        """Return the local shapes of the gradients that are summed over a dimension after the last backward."""
         names = set(self.partial_over.get(dimension, ()))
         return [tuple(local(p).shape) for name, p in model.named_parameters() if name in names and p.requires_grad]
 
     def shapes(self, model: nn.Module) -> ModelShapes:
-        """Return the shapes of what is communicated: parameters that have gradients."""
+        """Return the shapes of the communicated parameters: those with gradients."""
         return model_shapes(model)
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return the part of a (possibly sharded) tensor that this rank holds."""
+    """Return this rank's part of a (possibly sharded) tensor."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return, operator]
 
 
 def materialise(model: nn.Module, device: torch.device, fill: Fill) -> None:
-    """Give a model memory on `device` and initial values; a model with values is only moved."""
+    """Allocate a model on `device` and initialize it; a model that already has values is only moved."""
     if any(p.is_meta for p in model.parameters()):
         model.to_empty(device=device)
         fill(model)
@@ -268,7 +268,7 @@ def materialise(model: nn.Module, device: torch.device, fill: Fill) -> None:
 
 
 def model_shapes(model: nn.Module, frozen: bool = False) -> ModelShapes:
-    """Shapes of the parameters that have gradients, or with `frozen` of all, as data-parallel ranks divide them."""
+    """Return the shapes of the parameters with gradients, or of all if `frozen`, as data-parallel ranks shard them."""
     from dtk.parallel.blocks import blocks_of
     from dtk.parallel.placement import cut_shape, over_ep
 
@@ -284,12 +284,12 @@ def model_shapes(model: nn.Module, frozen: bool = False) -> ModelShapes:
 
 
 def owned_state(optimizer: Optimizer) -> dict[Tensor, dict[str, Any]]:
-    """Return the optimizer state on this rank, keyed by parameter; the whole of it unless it is sharded (ZeRO-1)."""
+    """Return the optimizer state on this rank by parameter: all of it, or this rank's partition under ZeRO-1."""
     inner: Optimizer = getattr(optimizer, "optim", optimizer)
     return inner.state
 
 
 def owned_parameters(optimizer: Optimizer) -> list[nn.Parameter]:
-    """Return the parameters that this rank updates, in that order."""
+    """Return the parameters that this rank updates, in the order of the optimizer."""
     groups = getattr(optimizer, "optim", optimizer).param_groups
     return [parameter for group in groups for parameter in group["params"]]

@@ -1,4 +1,4 @@
-"""`ddp`: replicas whose gradients are all-reduced in buckets while backward still runs."""
+"""`ddp`: replicas whose gradients are all-reduced in buckets during backward."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from dtk.strategies.base import Fill
 
 LIBRARY_BUCKET_CAP_MB = 25.0
-"""DDP's own default. Only when it is left unset does DDP make the first bucket small (1 MiB)."""
+"""DDP's default. DDP makes the first bucket small (1 MiB) only if this is not set explicitly."""
 FIRST_BUCKET_BYTES = 2**20
 """That small first bucket: `torch.distributed._DEFAULT_FIRST_BUCKET_BYTES`."""
 READ_BY = {"topk_ratio": ("topk",), "powersgd_rank": ("powersgd",), "error_feedback": ("int8", "topk", "powersgd")}
 """Key -> the values of `communication_hook` that read it."""
 MIN_COMPRESSION_RATE = 2
-"""A matrix is compressed by PowerSGD only if its factors are that many times smaller, as in torch's own hook."""
+"""PowerSGD compresses a matrix only if its factors are smaller by this factor, as in torch's own hook."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +61,7 @@ class DDPConfig(StrategyConfig):
     )
     limits = {"bucket_cap_mb": (math.ulp(0.0), math.inf), "powersgd_rank": (1, math.inf)}
     limits |= {"topk_ratio": (math.ulp(0.0), 1)}
-    plain = (*COMPOUND["dp"], "cp", "pp")  # There a model, or a stage of it, has plain parameters.
+    plain = (*COMPOUND["dp"], "cp", "pp")  # In these dimensions a model, or a stage of it, has plain parameters.
 
     name: Literal["ddp"] = "ddp"
     bucket_cap_mb: float = 25.0
@@ -87,13 +87,13 @@ class DDPConfig(StrategyConfig):
         return f"{' '.join(typed)} {have} no effect with strategy.communication_hook={kind}" if typed else ""
 
     def check(self) -> None:
-        """Refuse a static graph that is searched."""
+        """Reject a static graph combined with a search for unused parameters."""
         if self.static_graph and self.find_unused_parameters:
             what = "strategy.static_graph=true and strategy.find_unused_parameters=true exclude each other"
             raise DtkError(what, "a static graph needs no search", "drop one of them")
 
     def on(self, mesh: Mesh) -> StrategyConfig:
-        """Return fully_shard where the model is cut: DistributedDataParallel takes no DTensors."""
+        """Return the fully_shard variant if the model is sharded: DistributedDataParallel does not accept DTensors."""
         cut = [f"parallel.{name}" for name in (*ORDER, "ep") if name not in self.plain and mesh.size(name) > 1]
         if not cut:
             return self
@@ -106,11 +106,11 @@ class DDPConfig(StrategyConfig):
         return replace(self.in_units(), **tier)  # type: ignore[arg-type]
 
     def in_units(self) -> StrategyConfig:
-        """Return the section that keeps states alike, unit by unit."""
+        """Return the section that keeps states replicated and communicates them unit by unit."""
         return ReplicatedUnitsConfig()
 
     def reductions(self, shapes: Sequence[Shape], ranks: int) -> list[Reduction]:
-        """Return DDP's buckets, then the bitmap of used parameters, one int32 each, where it searches for unused."""
+        """Return DDP's buckets, then the bitmap of used parameters (one int32 each) if it searches for unused ones."""
         ready = list(reversed(shapes))
         buckets = gradient_buckets(self.bucket_cap_mb, shapes)
         reduced = [bucket_reduction(self, bucket, [ready[i] for i in bucket], ranks) for bucket in buckets]
@@ -120,13 +120,13 @@ class DDPConfig(StrategyConfig):
     def declare(
         self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
     ) -> list[Collective]:
-        """Declare what reduces each gradient bucket, whatever the accumulation."""
+        """Declare the reductions of the gradient buckets, which do not depend on accumulation."""
         return ddp_collectives(self, shapes.parameters, mesh.dp_size) if mesh.dp_size > 1 or mesh.pp == 1 else []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicatedUnitsConfig(FSDPConfig):
-    """`ddp` of a model that is cut: fully_shard over one rank averages the gradients of each unit over the replicas."""
+    """`ddp` of a sharded model: fully_shard over one rank averages the gradients of each unit over the replicas."""
 
     traits = replace(DDPConfig.traits, gradients_in="units", always_grouped=("dp_shard",), keeps_gradients=False)
     engine = "fsdp"
@@ -142,9 +142,9 @@ class DDP(Strategy):
     def __init__(self, config: Any, context: Context, precision: PrecisionConfig) -> None:
         super().__init__(config, context, precision)
         self.ran_backward = False
-        """Whether the first micro-batch is over."""
+        """Whether the first backward has run."""
         self.hooks: list[Hook] = []
-        """One for each module that was wrapped: the model, or the stages of a pipeline."""
+        """One hook for each wrapped module: the model, or the stages of a pipeline."""
 
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
         """Materialise a full replica on this rank and wrap it."""
@@ -159,7 +159,7 @@ class DDP(Strategy):
             model,
             device_ids=[self.context.device] if self.context.device.type == "cuda" else None,
             process_group=group,
-            # Every rank computes the same initial values from the seed: nothing to broadcast.
+            # Every rank computes the same initial values from the seed, so no broadcast is needed.
             init_sync=False,
             bucket_cap_mb=None if config.bucket_cap_mb == LIBRARY_BUCKET_CAP_MB else config.bucket_cap_mb,
             gradient_as_bucket_view=config.gradient_as_bucket_view,
@@ -169,10 +169,10 @@ class DDP(Strategy):
         return self.hooked(model, wrapped, group)
 
     def hooked(self, model: nn.Module, wrapped: Any, group: ProcessGroup | None) -> nn.Module:
-        """Return the wrapped model with the hook that marks or compresses its buckets, where that is wanted."""
+        """Return the wrapped model, with the hook that marks or compresses its buckets if one is needed."""
         from dtk.parallel.regions import observed
 
-        if self.config.communication_hook != "none" or observed():  # Else DDP's own C++ path stays untouched.
+        if self.config.communication_hook != "none" or observed():  # Otherwise DDP's own C++ path stays in use.
             self.hooks.append(self._hook(model, group))
             wrapped.register_comm_hook(None, self.hooks[-1].run)
         return cast("nn.Module", wrapped)
@@ -200,23 +200,23 @@ class DDP(Strategy):
         return hook
 
     def rank_state(self) -> dict[str, Tensor]:
-        """Return the errors and factors of the hooks, one for each model that was wrapped."""
+        """Return the errors and factors of the hooks, one hook for each wrapped module."""
         return {f"hook_{i}.{name}": v for i, hook in enumerate(self.hooks) for name, v in hook.state().items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Give each hook its part."""
+        """Restore the state of each hook."""
         for i, hook in enumerate(self.hooks):
             hook.restore({name.partition(".")[2]: v for name, v in state.items() if name.startswith(f"hook_{i}.")})
 
     def figures(self) -> dict[str, float]:
-        """Sum what the hooks counted."""
+        """Return the sums of the hooks' counters."""
         return {**super().figures(), **sum((Counter(hook.figures()) for hook in self.hooks), Counter())}
 
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
-        """Return `no_sync` in all micro-batches but the last.
+        """Return `no_sync` for all micro-batches except the last.
 
-        With static_graph DDP learns the graph in the very first backward, which must synchronise:
-        one more reduction, once.
+        With static_graph DDP records the graph in the very first backward, which must synchronize: one additional
+        reduction in the run.
         """
         first, self.ran_backward = not self.ran_backward, True
         if not hasattr(wrapped, "no_sync") or last or (first and self.config.static_graph):
@@ -225,7 +225,7 @@ class DDP(Strategy):
 
     @contextmanager
     def begin_backward(self, wrapped: nn.Module, last: bool, split: bool = False) -> Iterator[None]:
-        """Make the reducer expect every gradient of the last backward, as its forward ran under `no_sync`."""
+        """Make the reducer expect every gradient of the last backward, although its forward ran under `no_sync`."""
         import torch
         from torch.nn.parallel import DistributedDataParallel
 
@@ -234,14 +234,14 @@ class DDP(Strategy):
             reducer.prepare_for_backward([])
         with self.accumulate(wrapped, last and (reducer is None or not split)):
             yield
-        if reducer is not None and split:  # Zeros are added to what is there: now the reducer's hooks see it.
+        if reducer is not None and split:  # Adding zeros to the accumulated gradients triggers the reducer's hooks.
             reducer.prepare_for_backward([])
             for p in reversed([p for p in wrapped.parameters() if p.requires_grad]):
                 torch.autograd.backward(p, torch.zeros((), dtype=p.dtype, device=p.device).expand_as(p))
 
     @property
     def reduce_dtype(self) -> str | None:
-        """That of the hook which compresses the buckets."""
+        """The dtype of the hook that compresses the buckets."""
         kind = self.config.communication_hook
         if super().reduce_dtype is None or kind == "none":
             return super().reduce_dtype
@@ -255,8 +255,8 @@ class DDP(Strategy):
 
 
 def ddp_collectives(config: DDPConfig, shapes: Sequence[Shape], ranks: int) -> list[Collective]:
-    """Declare what reduces the gradient buckets, whatever the accumulation. Arguments are those of `reductions`."""
-    sizes: dict[tuple[str, bool], list[int]] = {}  # Of gradients, and of the bitmap, which has no members.
+    """Return the reductions of the gradient buckets, independent of accumulation. Arguments: see `reductions`."""
+    sizes: dict[tuple[str, bool], list[int]] = {}  # Reductions of gradients, and of the bitmap, which has no members.
     for reduction in config.reductions(shapes, ranks):
         for op, size in reduction.calls:
             sizes.setdefault((op, bool(reduction.members)), []).append(size)
@@ -264,7 +264,7 @@ def ddp_collectives(config: DDPConfig, shapes: Sequence[Shape], ranks: int) -> l
 
 
 def bucket_reduction(config: DDPConfig, members: Sequence[int], shapes: Sequence[Shape], ranks: int) -> Reduction:
-    """Return what reduces a bucket of parameters of these shapes: the calls in their order, and copies beside it."""
+    """Return the reduction of a bucket with parameters of these shapes: its calls in order, and the copies it holds."""
     kind, elements = config.communication_hook, [prod(shape) for shape in shapes]
     calls, beside = [("all_reduce", (4 if kind == "none" else 2) * sum(elements))], 0
     if kind in ("fp16", "bf16"):
@@ -276,31 +276,32 @@ def bucket_reduction(config: DDPConfig, members: Sequence[int], shapes: Sequence
     elif kind == "topk":
         gathered = topk_bytes(elements, config.topk_ratio, ranks)
         calls = [("all_gather", gathered)]
-        # Absolute values of a parameter, or all that is gathered, with a rank's own values and indices in 8 bytes.
+        # TopK holds a parameter's absolute values, or all that is gathered, and this rank's values and indices (8
+        # bytes).
         beside = max(4 * max(elements), gathered + 36 * gathered // (8 * ranks))
     elif kind == "powersgd":
         # Tensors too small to compress, then the factors P and Q (Vogels et al. 2019, alg. 1); the library reduces all
-        # three even when one is empty.
+        # three even if one is empty.
         matrices = [(shape[0], prod(shape[1:])) for shape in shapes if len(shape) > 1]
         ranked = [(n, m, min(n, m, config.powersgd_rank)) for n, m in matrices]
         factors = [(n, m, r) for n, m, r in ranked if (n + m) * r * MIN_COMPRESSION_RATE < n * m]
         whole = sum(elements) - sum(n * m for n, m, _ in factors)
         sent = whole, sum(n * r for n, _, r in factors), sum(m * r for _, m, r in factors)
         calls = [("all_reduce", 4 * count) for count in sent]
-        # The errors, the gradients before compression and the new errors.
+        # PowerSGD holds the errors, the gradients before compression and the new errors.
         beside = 4 * (sum(sent) + (3 * sum(elements) if config.error_feedback else 0))
     return Reduction(tuple(members), tuple(calls), beside)
 
 
 def gradient_buckets(bucket_cap_mb: float, shapes: Sequence[Shape]) -> list[list[int]]:
-    """Return the indices in each bucket, counted in the order in which DDP fills them (Li et al. 2020, section 3.2.2).
+    """Return the parameter indices of each bucket, in the order in which DDP fills them (Li et al. 2020, 3.2.2).
 
-    That order is taken to be the reverse of the definition order, the case in which the model's forward uses its
-    parameters in the order in which it defines them. A bucket is closed by the parameter that reaches the limit.
+    That order is assumed to be the reverse of the definition order, which holds if the forward uses parameters in the
+    order of their definition. The parameter that reaches the limit closes a bucket.
 
     Args:
-        bucket_cap_mb: largest bucket in MiB.
-        shapes: of the parameters in the order of definition.
+        bucket_cap_mb: bucket size limit in MiB.
+        shapes: shapes of the parameters in the order of definition.
     """
     cap = int(bucket_cap_mb * 2**20)
     limit = FIRST_BUCKET_BYTES if bucket_cap_mb == LIBRARY_BUCKET_CAP_MB else cap

@@ -1,4 +1,4 @@
-"""`deepspeed_zero1`: ZeRO stage 1 as the library DeepSpeed runs it."""
+"""`deepspeed_zero1`: ZeRO stage 1 by the library DeepSpeed."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,7 +10,7 @@ from dtk.strategies.traits import TableRow
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeepSpeedZero1Config(DeepSpeedConfig):
-    """DeepSpeed's ZeRO stage 1 (Rajbhandari et al. 2020): the optimizer state cut into equal flat parts."""
+    """DeepSpeed's ZeRO stage 1 (Rajbhandari et al. 2020): the optimizer state is partitioned into equal flat parts."""
 
     traits = replace(DeepSpeedConfig.traits, sharded=("optimizer_state",), replicated_over="dp", simplicity=20)
     row = TableRow(

@@ -1,4 +1,4 @@
-"""`deepspeed_zero2`: ZeRO stage 2 as the library DeepSpeed runs it."""
+"""`deepspeed_zero2`: ZeRO stage 2 by the library DeepSpeed."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -9,7 +9,7 @@ from dtk.strategies.engines.deepspeed import DeepSpeed
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeepSpeedZero2Config(DeepSpeedZero1Config):
-    """DeepSpeed's ZeRO stage 2: gradients and optimizer state cut into equal flat parts, parameters whole."""
+    """DeepSpeed's ZeRO stage 2: gradients and optimizer state are partitioned into equal flat parts."""
 
     traits = replace(DeepSpeedZero1Config.traits, sharded=("gradients", "optimizer_state"), simplicity=21)
     row = replace(

@@ -1,4 +1,4 @@
-"""`deepspeed_zero3`: ZeRO stage 3 as the library DeepSpeed runs it."""
+"""`deepspeed_zero3`: ZeRO stage 3 by the library DeepSpeed."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,7 +10,7 @@ from dtk.strategies.traits import TableRow
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeepSpeedZero3Config(DeepSpeedConfig):
-    """DeepSpeed's ZeRO stage 3: each parameter cut into equal flat parts and gathered when its module is used."""
+    """DeepSpeed's ZeRO stage 3: each parameter is cut into equal flat parts and gathered when its module runs."""
 
     traits = replace(
         DeepSpeedConfig.traits,

@@ -41,7 +41,7 @@ class DPConfig(StrategyConfig):
 class DP(Strategy):
     """nn.DataParallel: scatters each batch over the CUDA devices of this process.
 
-    Its copies happen inside CUDA kernels of one process: there is no process group to declare.
+    One process makes all copies in CUDA kernels, so there is no process group and no collective to declare.
     """
 
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:

@@ -1,4 +1,4 @@
-"""`fsdp`: PyTorch's fully_shard (FSDP2), one unit per block and one for the rest. Zero2, zero3 and hsdp build on it."""
+"""`fsdp`: PyTorch's fully_shard (FSDP2), one unit per block and one for the rest; base of zero2, zero3 and hsdp."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FSDPConfig(StrategyConfig):
         use_when="the model does not fit on one device",
     )
     autocasts = False
-    """Whether the forward runs under autocast on float32 parameters, and whole units are not cast."""
+    """Whether the forward runs under autocast on float32 parameters instead of casting whole units."""
     gathers_once = False
     """Whether gathered parameters stay until the last backward of a step."""
     limits = {"blocks_per_unit": (0, math.inf), "prefetch_depth": (0, math.inf), "reshard_after_forward": (2, math.inf)}
@@ -60,7 +60,7 @@ class FSDPConfig(StrategyConfig):
     quantized_gradients: bool = False
 
     def mesh(self, world_size: int) -> Mesh:
-        """Return a mesh of shards over all ranks, in parts where backward gathers inside them."""
+        """Return a mesh sharded over all ranks, in subgroups if backward gathers inside them."""
         secondary = 1 if isinstance(self.reshard_after_forward, bool) else self.reshard_after_forward
         return replace(StrategyConfig.mesh(self, world_size), dp_secondary=secondary)
 
@@ -82,19 +82,19 @@ class FSDPConfig(StrategyConfig):
     def declare(
         self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
     ) -> list[Collective]:
-        """Gathers in every micro-batch (twice for units that reshard) or once, one reduce_scatter per unit and step.
+        """Declare gathers per micro-batch (two for units that reshard) or per step, and one reduce_scatter per unit.
 
-        The root unit (embeddings, final norm, head) is never resharded after forward: FSDP2 keeps it,
-        as backward would gather it again at once. A rank that holds whole parameters gathers and scatters nothing.
+        FSDP2 does not reshard the root unit (embeddings, final norm, head) after forward, as backward would immediately
+        gather it again. A rank that holds whole parameters gathers and scatters nothing.
         """
         units, root = shapes.units(self.blocks_per_unit), shapes.root(self.blocks_per_unit)
         compute, reduced = ITEM_BYTES[precision.compute_dtype], reduced_item_bytes(precision)
         reduction, near = "all_to_all" if self.quantized_gradients else "reduce_scatter", mesh.dp_secondary > 1
         rounds, declared = 1 if self.gathers_once else accumulation_steps, list[Collective]()
         for shard, replicate, freed, kept, times in (
-            # There is no root in the middle of a pipeline.
+            # A stage in the middle of a pipeline has no root.
             ("dp_shard", "dp_replicate", units, [*shapes.apart, *([root] if root else [])], rounds),
-            # Experts that are divided over `ep` are units of their own, over the ranks that have the same ones.
+            # Experts sharded over `ep` are separate units, over the ranks with the same experts.
             ("expert_shard", "expert_replicate", shapes.experts, [], accumulation_steps),
         ):
             shards, every, again = mesh.size(shard), [*freed, *kept], freed if self.reshard_after_forward else []
@@ -114,12 +114,12 @@ class FSDP(Strategy):
     """Fully sharded data parallel (Zhao et al. 2023) over the mesh dimension `dp_shard`.
 
     The average over `dp_replicate` runs in FSDP2's all-reduce hook, on the reduced shards.
-    `reshard_after_forward=false` keeps gathered parameters until backward: one all_gather per unit
-    instead of two, at the price of whole parameters in memory in between (ZeRO-2-like).
+    `reshard_after_forward=false` keeps gathered parameters until backward: one all_gather per unit instead of two, at
+    the cost of holding whole parameters in between (ZeRO-2-like).
     """
 
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
-        """Shard on the meta device first, then give memory and values to this rank's shards only."""
+        """Shard on the meta device first, then allocate and initialize this rank's shards only."""
         import torch
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
@@ -155,7 +155,7 @@ class FSDP(Strategy):
         return model
 
     def shard(self, model: nn.Module, arguments: dict[str, Any]) -> list[FSDPModule]:
-        """Make units of the blocks and one of the rest; return the units in the order of forward, the root last."""
+        """Make each group of blocks a unit and the rest another; return the units in forward order, the root last."""
         from torch.distributed.fsdp import fully_shard
 
         from dtk.parallel.blocks import blocks_of
@@ -164,17 +164,17 @@ class FSDP(Strategy):
         units = [blocks[i : i + size] for i in range(0, len(blocks), size)] if size else []
         for unit in units:
             fully_shard(unit, reshard_after_forward=self.config.reshard_after_forward, **arguments)
-        # Left to itself FSDP2 keeps the root unit from forward to backward, which needs it first.
+        # By default FSDP2 keeps the root unit gathered from forward to backward, which needs it first.
         fully_shard(model, **arguments)
         heads = [cast("FSDPModule", unit[0]) for unit in units]
-        if depth != 1:  # One is the library's own default.
+        if depth != 1:  # A depth of one is the library's default.
             for i, head in enumerate(heads):
                 head.set_modules_to_forward_prefetch(heads[i + 1 : i + 1 + depth])
                 head.set_modules_to_backward_prefetch(heads[max(0, i - depth) : i][::-1])
         return [*heads, cast("FSDPModule", model)]
 
     def _shard_experts(self, model: nn.Module, arguments: dict[str, Any]) -> list[FSDPModule]:
-        """Make units of the experts that are divided over `ep`, over the ranks that have the same ones."""
+        """Make units of the experts that are sharded over `ep`, over the ranks with the same experts."""
         from torch.distributed.fsdp import fully_shard
 
         from dtk.parallel.placement import over_ep
@@ -184,14 +184,14 @@ class FSDP(Strategy):
             if any(over_ep(parameter) for parameter in module.parameters(recurse=False)):
                 over = {**arguments, "mesh": self.expert_mesh["expert_shard"]}
                 unit = fully_shard(module, reshard_after_forward=self.config.reshard_after_forward, **over)
-                # Each has the sum over the tokens of an `ep` group: the average is over all tokens.
+                # Each gradient is the sum over the tokens of an `ep` group; the average is over all tokens.
                 divisor = self.loss_factor / self.mesh.expert_shard
                 unit.set_all_reduce_hook(partial(self._average, "expert_replicate", divisor))
                 experts.append(unit)
         return experts
 
     def _average(self, dimension: str, divisor: float, gradient: Tensor) -> None:
-        """Add up what the ranks of a dimension have, and divide; a hook of FSDP2."""
+        """Sum a gradient over the ranks of a dimension and divide it; a hook of FSDP2."""
         from dtk.parallel.collectives import all_reduce_
 
         if dimension == "dp_replicate" or self.mesh.expert_replicate > 1:
@@ -199,7 +199,7 @@ class FSDP(Strategy):
         gradient.div_(divisor)
 
     def _replace_collectives(self, modules: Iterable[FSDPModule], dimension: str) -> None:
-        """Replace what gathers and reduces over a mesh dimension by what marks or rounds it, where that is wanted."""
+        """Replace FSDP2's collectives over a mesh dimension by marked or quantized ones if either is needed."""
         from dtk.parallel.marked_comm import (
             MarkedAllGather,
             MarkedReduceScatter,
@@ -221,7 +221,7 @@ class FSDP(Strategy):
                 module.set_custom_reduce_scatter(MarkedReduceScatter(dimension))
 
     def _page_parameters(self, modules: list[FSDPModule]) -> None:
-        """Keep the shards in a file: a unit's are let go of once they are gathered, and the next one's asked for."""
+        """Keep the shards in a file: drop a unit's pages once it is gathered, and prefetch those of the next."""
         tier, units = self.tier, [_parameters(module) for module in modules]
         assert tier is not None
         tier.move_parameters(units)
@@ -229,7 +229,7 @@ class FSDP(Strategy):
 
         def copied(number: int) -> None:
             nonlocal last
-            following, last = number + (1 if number >= last else -1), number  # In backward the order is reversed.
+            following, last = number + (1 if number >= last else -1), number  # Backward gathers in reverse order.
             tier.gathered(units[number], units[following] if 0 <= following < len(units) else [])
 
         def unshard(group: Any, gather: Callable[..., None], async_op: bool = False) -> None:
@@ -244,7 +244,7 @@ class FSDP(Strategy):
                 group.unshard = partial(unshard, group, group.unshard)
 
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
-        """Reduce gradients in the last micro-batch only; unsharded gradients wait until then."""
+        """Reduce gradients in the last micro-batch only; until then they are accumulated unsharded."""
         module = cast("FSDPModule", wrapped)
         module.set_requires_gradient_sync(last)
         module.set_is_last_backward(last)
@@ -253,7 +253,7 @@ class FSDP(Strategy):
         return self._completing(wrapped) if last and self.partial_over else nullcontext()
 
     def begin_backward(self, wrapped: nn.Module, last: bool, split: bool = False) -> AbstractContextManager[object]:
-        """As `accumulate`; halves of a backward need parameters that stay gathered from the first to the last one."""
+        """As `accumulate`; a split backward needs parameters that stay gathered from the first half to the last."""
         return self._half(wrapped, last) if split else self.accumulate(wrapped, last)
 
     @contextmanager
@@ -262,7 +262,7 @@ class FSDP(Strategy):
         module.set_reshard_after_backward(False)
         with self.accumulate(model, last=False):
             yield
-        if last:  # What torch's own pipeline stages do after all backwards.
+        if last:  # torch's own pipeline stages do this after all backwards.
             with self.accumulate(model, last=True):
                 module.set_reshard_after_backward(True)
                 root = cast(Any, module)._get_fsdp_state()
@@ -274,7 +274,7 @@ class FSDP(Strategy):
 
     @contextmanager
     def _completing(self, model: nn.Module) -> Iterator[None]:
-        """After the last backward add up the gradients of which each rank has a part: one all_reduce per dimension."""
+        """Sum partial gradients over their ranks after the last backward: one all_reduce per dimension."""
         import torch
 
         from dtk.parallel.collectives import all_reduce_
@@ -282,7 +282,7 @@ class FSDP(Strategy):
         yield
         parameters = dict(model.named_parameters())
         for dimension, names in self.partial_over.items():
-            here = [parameters[name].grad for name in names if name in parameters]  # Not those of other stages.
+            here = [parameters[name].grad for name in names if name in parameters]  # Other stages have their own.
             grads = [local(grad) for grad in here if grad is not None]
             if not grads:
                 continue
@@ -292,18 +292,18 @@ class FSDP(Strategy):
 
     @property
     def stream_dtype(self) -> torch.dtype:
-        """That of the mixed-precision policy, which casts whole units."""
+        """The dtype of the mixed-precision policy, which casts whole units."""
         from dtk.parallel.precision import DTYPES
 
         return super().stream_dtype if self.config.autocasts else DTYPES[self.precision.compute_dtype]
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Return an empty context where the mixed-precision policy casts."""
+        """Return a null context if the mixed-precision policy casts."""
         return super().autocast() if self.config.autocasts else nullcontext()
 
     @property
     def reduce_dtype(self) -> str | None:
-        """That of the mixed-precision policy."""
+        """The reduce dtype of the mixed-precision policy."""
         from dtk.parallel.precision import mixed_precision_policy
 
         dtype = None if self.config.autocasts else mixed_precision_policy(self.precision).reduce_dtype
@@ -313,21 +313,21 @@ class FSDP(Strategy):
         return whole if dtype is None or whole is None else str(dtype).removeprefix("torch.")
 
     def release(self, model: nn.Module) -> None:
-        """Reshard the root unit: only backward would, and evaluation has none."""
+        """Reshard the root unit: only backward does it otherwise, and evaluation has none."""
         cast("FSDPModule", model).reshard()
 
     def shapes(self, model: nn.Module) -> ModelShapes:
-        """Return the shapes of all parameters: those without gradients are gathered too."""
+        """Return the shapes of all parameters, as those without gradients are gathered too."""
         return model_shapes(model, frozen=True)
 
 
 def _parameters(module: FSDPModule) -> list[Any]:
-    """Return what fully_shard keeps for each parameter of a unit, in the order in which it gathers them."""
+    """Return fully_shard's parameter objects of a unit, in the order in which it gathers them."""
     return [] if (group := unit_group(module)) is None else list(group.fsdp_params)
 
 
 def unit_group(module: FSDPModule) -> Any:
-    """Return what fully_shard keeps for a unit; None for one without parameters."""
+    """Return fully_shard's parameter group of a unit; None if it has no parameters."""
     return cast(Any, module)._get_fsdp_state()._fsdp_param_group
 
 

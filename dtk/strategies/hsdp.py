@@ -1,4 +1,4 @@
-"""`hsdp`: zero3 inside groups of dp_shard ranks, replicas between the groups."""
+"""`hsdp`: zero3 within groups of dp_shard ranks, replicated across the groups."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -37,7 +37,7 @@ class HSDPConfig(FSDPConfig):
     dp_shard: int = -1
 
     def mesh(self, world_size: int) -> Mesh:
-        """Return a mesh of replicas of shards; -1 = what the other degree leaves."""
+        """Return a mesh of replicated shards; a degree of -1 is inferred from the other."""
         replicate, shard = self.dp_replicate, self.dp_shard
         for name, degree in (("dp_replicate", replicate), ("dp_shard", shard)):
             if degree == 0 or degree < -1:

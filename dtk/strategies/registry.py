@@ -1,5 +1,5 @@
-"""Every strategy is a file of this folder; its name is what `strategy=` chooses. No other list of strategies exists.
-CONFIG is a `StrategyConfig` that needs no torch to read, STRATEGY the class that a rank runs.
+"""Every strategy is a file of this folder; `strategy=` selects it by name. There is no other list of strategies.
+CONFIG is a `StrategyConfig` that can be read without torch, STRATEGY the class that a rank runs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from dtk.strategies.base import Strategy
 
 _NO_STRATEGIES = ("base", "declared", "engines", "registry", "table", "traits")
-"""Modules of this folder that all strategies share."""
+"""Modules of this folder that are not strategies."""
 
 
 class ConfigTypes(Mapping[str, type[StrategyConfig]]):
-    """Name of a strategy -> type of its section, the simplest first. Only the file that is asked for is read."""
+    """Strategy name -> type of its section, simplest first. Only the requested file is imported."""
 
     def __getitem__(self, name: str) -> type[StrategyConfig]:
         if name not in _files():
@@ -41,25 +41,25 @@ CONFIG_TYPES = ConfigTypes()
 
 
 def preferred(gradients_in: str) -> str:
-    """Return the strategy to name where any strategy with these gradients will do.
+    """Return the strategy to suggest if any strategy with such gradients works.
 
-    The one that needs the least memory is preferred, then the simplest.
+    The strategy with the lowest memory use is preferred, then the simplest.
     """
     traits = {name: kind.traits for name, kind in CONFIG_TYPES.items() if kind.traits.gradients_in == gradients_in}
-    # The simplest come first in CONFIG_TYPES.
+    # CONFIG_TYPES is ordered from the simplest on.
     return min(traits, key=lambda name: (not traits[name].compared, traits[name].needs_less_memory is not None))
 
 
 def one_device() -> StrategyConfig:
-    """Return the section of the strategy that trains in one process on one device, whichever it is."""
+    """Return the section of the strategy that trains in one process on one device."""
     alone = ((name, kind) for name, kind in CONFIG_TYPES.items() if kind.traits.one_process)
     return next(kind(name=name) for name, kind in alone if kind.traits.least_cuda_devices < 2)
 
 
 def build_strategy(config: Any, context: Context, precision: PrecisionConfig, engine: str = "native") -> Strategy:
-    """Build the strategy that `config.name` chooses; only its file is imported, with what it needs of torch.
+    """Build the strategy that `config.name` selects; only its file is imported.
 
-    `engine` is `native`, or the module of `dtk.strategies.engines` with the class to run instead.
+    `engine` is `native` or a module of `dtk.strategies.engines` whose class runs instead.
     """
     section = config.on(context.mesh)
     module = section.engine or section.name if engine == "native" else f"engines.{engine}"

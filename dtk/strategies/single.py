@@ -1,4 +1,4 @@
-"""`single`: one process on one device, the reference that the others are compared with."""
+"""`single`: one process on one device, the reference for all other strategies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SingleConfig(StrategyConfig):
-    """One process, one device: the reference that the others are compared with."""
+    """One process, one device: the reference for all other strategies."""
 
     traits = Traits(one_process=True, simplicity=0, needs_less_memory="zero3")
     row = TableRow("one process, one device", ("P", "P", "K"), "none", "0", "it fits on one device; the reference")
@@ -25,7 +25,7 @@ class SingleConfig(StrategyConfig):
 
 
 class Single(Strategy):
-    """One process and one device; communicates nothing."""
+    """Training in one process on one device, without communication."""
 
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
         """Materialise the model on the device."""

@@ -1,4 +1,4 @@
-"""The table of all strategies and dimensions (table.yaml) that `dtk strategies` and the documents show. Torch-free.
+"""The table of all strategies and dimensions (table.yaml) for `dtk strategies` and the documentation. Torch-free.
 
 Sources: Rajbhandari et al. 2020 (ZeRO), Li et al. 2020 (DDP), Zhao et al. 2023 (FSDP).
 """
@@ -12,7 +12,7 @@ from dtk.strategies.traits import TableRow
 
 _COLUMNS = ("strategy", "parameters", "gradients", "optimizer state", "collectives per step", "sent per rank and step")
 _WIDE = 120
-"""Columns below which each strategy has lines of its own instead of a row."""
+"""With fewer columns each strategy gets several lines instead of a table row."""
 _LEGEND = (
     "P parameter bytes, K optimizer state bytes (AdamW: 2 P), N ranks, A accumulation steps. Of dimensions: L blocks, "
     "micro-batches of b x s tokens of width h, e bytes each, r = kv_heads/heads. "
@@ -25,7 +25,7 @@ def render(form: str = "terminal", columns: int = _WIDE) -> str:
     """Return the table of all strategies, as `terminal` text of that many columns or as `markdown`.
 
     Raises:
-        ValueError: another form.
+        ValueError: the form is unknown.
     """
     dimensions = {name: TableRow(**row) for name, row in table_beside(__file__).items()}
     rows = {**{name: section.row for name, section in CONFIG_TYPES.items()}, **dimensions}

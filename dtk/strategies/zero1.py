@@ -1,4 +1,4 @@
-"""`zero1`: ddp whose optimizer state is partitioned over the ranks by whole parameters."""
+"""`zero1`: ddp with the optimizer state partitioned over ranks by whole parameters."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Zero1Config(DDPConfig):
     name: Literal["zero1"] = "zero1"  # type: ignore[assignment]
 
     def in_units(self) -> StrategyConfig:
-        """Return fully_shard that gathers once a step: a part of each parameter is dealt out, not whole ones."""
+        """Return fully_shard that gathers once per step: it shards each parameter instead of assigning whole ones."""
         return StepUnitsConfig()
 
     def declare(
@@ -51,7 +51,7 @@ class Zero1Config(DDPConfig):
     ) -> list[Collective]:
         """Declare DDP's all_reduces, then one broadcast per rank of the parameters that it updated.
 
-        A rank that is left without parameters sends one element that means nothing.
+        A rank without parameters broadcasts one dummy element.
         """
         parameters, ranks = shapes.parameters, mesh.dp_size
         size = 4 * (sum(map(prod, parameters)) + max(0, ranks - len(parameters)))
@@ -60,7 +60,7 @@ class Zero1Config(DDPConfig):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepUnitsConfig(FSDPConfig):
-    """`zero1` of a model that is cut: whole parameters and gradients within a step, shares between steps."""
+    """`zero1` of a sharded model: whole parameters and gradients within a step, shards between steps."""
 
     engine = "fsdp"
     gathers_once = True
@@ -72,11 +72,11 @@ class StepUnitsConfig(FSDPConfig):
 class Zero1(DDP):
     """ZeRO stage 1 (Rajbhandari et al. 2020, ZeRO, SC20) on torch's ZeroRedundancyOptimizer.
 
-    Whole parameters are dealt out greedily, so the rank that owns the largest one holds the most.
+    Whole parameters are assigned greedily, so the rank with the largest one holds the most.
     """
 
     def build_optimizer(self, groups: list[dict[str, Any]], build: BuildOptimizer) -> Optimizer:
-        """Build an optimizer that keeps state only for this rank's share of the parameters."""
+        """Build an optimizer that keeps state only for this rank's parameters."""
         from dtk.parallel.marked_comm import MarkedZeRO
 
         return MarkedZeRO(groups, optimizer_class=build, parameters_as_bucket_view=True)  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ class Zero2Config(FSDPConfig):
     reshard_after_forward: bool = False
 
     def check(self) -> None:
-        """Refuse what would be stage 3."""
+        """Reject settings that make it stage 3."""
         if self.reshard_after_forward:
             what = "strategy=zero2 with strategy.reshard_after_forward=true is ZeRO-3"
             raise DtkError(what, fix="use strategy=zero3 for that")

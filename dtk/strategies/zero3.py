@@ -1,4 +1,4 @@
-"""`zero3`: parameters, gradients and optimizer state sharded; fsdp by the name of the paper."""
+"""`zero3`: parameters, gradients and optimizer state sharded; fsdp under the paper's name."""
 
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -1,1 +1,1 @@
-"""Other libraries that train under the same configuration."""
+"""Other training libraries behind the same configuration."""

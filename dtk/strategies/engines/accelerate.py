@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Accelerated(Strategy):
-    """What both share: optimizer and backward by the `Accelerator` that `wrap` made."""
+    """Common base: the `Accelerator` that `wrap` creates wraps the optimizer and runs backward."""
 
     accelerator: Any
 
     def build_optimizer(self, groups: list[dict[str, Any]], build: BuildOptimizer) -> Optimizer:
-        """Let Accelerate wrap the optimizer too."""
+        """Build the optimizer and let Accelerate wrap it."""
         return cast("Optimizer", self.accelerator.prepare_optimizer(build(groups)))
 
     def backward(self, loss: Tensor) -> None:
@@ -33,13 +33,13 @@ class Accelerated(Strategy):
 
 
 class AccelerateDDP(Accelerated, DDP):
-    """DistributedDataParallel that `Accelerator.prepare_model` made."""
+    """DistributedDataParallel as `Accelerator.prepare_model` sets it up."""
 
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
         """Materialise a full replica and let Accelerate wrap it.
 
         Raises:
-            DtkError: it became something else than replicas.
+            DtkError: Accelerate did not wrap it in DistributedDataParallel.
         """
         from accelerate import Accelerator
         from accelerate.utils import DistributedDataParallelKwargs
@@ -59,12 +59,12 @@ class AccelerateDDP(Accelerated, DDP):
 
 
 class AccelerateFSDP(Accelerated, FSDP):
-    """FSDP2 by Accelerate's plugin, which wraps classes of modules."""
+    """FSDP2 through Accelerate's plugin, which wraps modules by class."""
 
     def shard(self, model: nn.Module, arguments: dict[str, Any]) -> list[FSDPModule]:
-        """Let Accelerate make the units.
+        """Let Accelerate create the units.
 
-        `Accelerator.prepare` calls the same function, but on the CPU it takes DDP in its place, whatever the plugin.
+        `Accelerator.prepare` calls the same function, except that on the CPU it always uses DDP.
         """
         from accelerate import Accelerator
         from accelerate.utils import FullyShardedDataParallelPlugin, fsdp2_prepare_model
@@ -82,25 +82,25 @@ class AccelerateFSDP(Accelerated, FSDP):
             cpu_ram_efficient_loading=False,
         )
         self.accelerator = Accelerator(cpu=self.context.device.type == "cpu", fsdp_plugin=plugin)
-        self.accelerator.state.fsdp_plugin = plugin  # Which it leaves out on the CPU.
+        self.accelerator.state.fsdp_plugin = plugin  # Accelerate omits this on the CPU.
         fsdp2_prepare_model(self.accelerator, model)
         root, *units = (module for module in model.modules() if isinstance(module, FSDPModule))
         self.units: list[FSDPModule] = [*units, root]
         return self.units
 
     def shapes(self, model: nn.Module) -> ModelShapes:
-        """Return the units that Accelerate made: of embeddings and final norm too, where it finds them."""
+        """Return the units that Accelerate created, including embeddings and final norm if it finds them."""
         freed, kept = list[list[Shape]](), list[list[Shape]]()
         for group in filter(None, map(unit_group, self.units)):
             unit = [tuple(p.sharded_param.shape) for p in group.fsdp_params]
-            # FSDP2 keeps the root, too, but decides so in the first forward.
+            # FSDP2 does not reshard the root either, but decides that in the first forward.
             keeps = group.modules[0] is model or not group._reshard_after_forward
             (kept if keeps else freed).append(unit)
         return ModelShapes(super().shapes(model).parameters, freed, [], apart=kept)
 
 
 def chosen(section: Any, *arguments: Any) -> Strategy:
-    """Build the strategy of a section as Accelerate runs it."""
+    """Build the strategy of a section with Accelerate as the engine."""
     return (AccelerateFSDP if section.traits.shards_parameters else AccelerateDDP)(section, *arguments)
 
 

@@ -1,7 +1,7 @@
-"""One rank of a model that DeepSpeed trains: forward, backward, clipping and update are the library's own.
+"""Training with DeepSpeed on one rank: the library runs forward, backward, clipping and update.
 
-The library works on dtk's process group. States are read and written by its functions for that
-(`deepspeed.utils.safe_get_full_*`), so that a checkpoint has dtk's format and any other strategy reads it.
+The library uses dtk's process group. States are read and written through `deepspeed.utils.safe_get_full_*`, so that a
+checkpoint has dtk's format and any other strategy can read it.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ MARKED = (
     "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_reduce", "all_reduce_coalesced",
     "all_to_all_single", "broadcast", "reduce", "reduce_scatter", "reduce_scatter_tensor",
 )  # fmt: skip
-"""Operations of DeepSpeed's backend that get a communication region."""
+"""Operations of DeepSpeed's communication backend that get a communication region."""
 
 
 class EngineOptimizer:
-    """What the loop steps: clipping, update and freeing of gradients as the engine does them together."""
+    """The optimizer that the loop steps: the engine clips, updates and frees gradients in one step."""
 
     def __init__(self, engine: Any) -> None:
         self.step, self.optim = engine.step, engine.optimizer.optimizer
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Those of torch's optimizer inside: the learning rate is set here."""
+        """Parameter groups of the wrapped torch optimizer, in which the learning rate is set."""
         return self.optim.param_groups  # type: ignore[no-any-return]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Do nothing: the step has freed them."""
+        """Do nothing: the step has freed the gradients."""
 
 
 class DeepSpeed(Strategy):
-    """ZeRO (Rajbhandari et al. 2020) by the library of its authors."""
+    """ZeRO (Rajbhandari et al. 2020) as its authors' library implements it."""
 
     clips_in_update = True
 
     def configure(self, job: Any) -> None:
-        """Make DeepSpeed's configuration of the job."""
+        """Build DeepSpeed's configuration from that of the job."""
         self.settings, self.notes = self.config.settings(job, self.context.world_size)
 
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
-        """Materialise the whole model, as callers of `deepspeed.initialize` do; that call cuts it."""
+        """Materialise the whole model, as callers of `deepspeed.initialize` do; that call partitions it."""
         from torch import nn
 
         materialise(model, self.context.device, fill)
@@ -67,19 +67,19 @@ class DeepSpeed(Strategy):
         return entrance
 
     def build_optimizer(self, groups: list[dict[str, Any]], build: BuildOptimizer) -> Optimizer:
-        """Hand model and optimizer to DeepSpeed.
+        """Initialize DeepSpeed with model and optimizer.
 
         Raises:
-            DtkError: the library refuses them.
+            DtkError: the library rejects them.
         """
         deepspeed = _library(self.context.device.type)
-        # Asked before the library compiles another extension for minutes and only then refuses.
+        # Checked first: the library would compile another extension for minutes before it rejects the job.
         if self.config.offload_to == "nvme" and not deepspeed.ops.op_builder.AsyncIOBuilder().is_compatible(False):
             what = f"strategy={self.config.name}: DeepSpeed cannot build what strategy.offload_to=nvme needs"
             fix = f"install them (Debian: libaio-dev g++), or use strategy=zero{self.config.stage}"
             raise DtkError(what, "a C++ compiler and the headers of libaio", fix)
         job = {"model": self.model, "optimizer": build(groups), "config": self.settings}
-        # In 16 bit DeepSpeed makes the master weights from parameters that it has rounded already.
+        # In 16 bit DeepSpeed creates the master weights from already rounded parameters.
         rounds = self.precision.compute_dtype != "float32"
         exact = {p: p.detach().to("cpu", copy=True) for group in groups for p in group["params"]} if rounds else {}
         try:
@@ -98,27 +98,27 @@ class DeepSpeed(Strategy):
         return cast("Optimizer", EngineOptimizer(self.engine))
 
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
-        """Tell DeepSpeed which micro-batch is the last; under stages 2 and 3 it reduces after each."""
+        """Set DeepSpeed's gradient accumulation boundary; stages 2 and 3 reduce after every micro-batch."""
         self.engine.set_gradient_accumulation_boundary(last)
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
-        """Run DeepSpeed's backward; the loop's factor has the number of micro-batches already."""
+        """Run DeepSpeed's backward; the loop's factor already includes the number of micro-batches."""
         self.engine.backward(loss, scale_wrt_gas=False)
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Return nothing: DeepSpeed holds the parameters in the type of compute."""
+        """Return a null context: DeepSpeed holds the parameters in the compute dtype."""
         return nullcontext()
 
     def norm_of_update(self) -> Tensor | None:
-        """Return the norm before clipping that the last update had, as DeepSpeed's optimizer computed it."""
+        """Return the gradient norm before clipping of the last update, as DeepSpeed's optimizer computed it."""
         import torch
 
         norm = self.engine.get_global_grad_norm()
         return None if norm is None else torch.as_tensor(norm, dtype=torch.float32)
 
     def stored(self, parameter: nn.Parameter) -> Tensor:
-        """Return a parameter whole and in float32; every rank must call it."""
+        """Return a whole parameter in float32; every rank must call it."""
         value = self.utils.safe_get_full_fp32_param(parameter) if parameter.requires_grad else None
         return parameter.detach() if value is None else value.detach()
 
@@ -128,11 +128,11 @@ class DeepSpeed(Strategy):
         return self.mesh.groups("dp")
 
     def shapes(self, model: nn.Module) -> ModelShapes:
-        """Shapes that the parameters had before stage 3 cut them."""
+        """Return the shapes of the parameters before stage 3 partitioned them."""
         return self.whole_shapes
 
     def outline(self, model: nn.Module) -> dict[str, Tensor]:
-        """Outlines of the parameters in float32, and the buffers themselves."""
+        """Return float32 meta tensors for the parameters, and the buffers themselves."""
         import torch
 
         state = model.state_dict(keep_vars=True)
@@ -142,7 +142,7 @@ class DeepSpeed(Strategy):
         }
 
     def entries(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-        """Put one parameter after the other together; this rank keeps those whose turn it is."""
+        """Gather one parameter after the other; this rank stores every world_size-th one."""
         made: dict[str, Tensor] = {}
         self._link()
         flat = self._flat[0]
@@ -159,7 +159,7 @@ class DeepSpeed(Strategy):
         return made
 
     def take(self, parameter: nn.Parameter, value: Tensor, state: Mapping[str, Tensor]) -> None:
-        """Put a whole parameter and its optimizer state where this rank's parts of them lie."""
+        """Copy this rank's parts of a whole parameter and its optimizer state into the library's tensors."""
         import deepspeed
         import torch
 
@@ -176,7 +176,7 @@ class DeepSpeed(Strategy):
             parameter.copy_(value)
 
     def _link(self, field: str = "") -> None:
-        """Let the library find its optimizer's states by parameter; make room for a field that is not there yet."""
+        """Make the library map its optimizer states to parameters; allocate a field that does not exist yet."""
         import torch
 
         optimizer = self.engine.optimizer
@@ -184,13 +184,13 @@ class DeepSpeed(Strategy):
             if field not in (state := optimizer.optimizer.state[flat]):
                 state[field] = torch.zeros_like(flat)
         if self.config.stage < 3:
-            # DeepSpeed 0.19 does so after the update of the first of several groups, and misses the others' states.
+            # DeepSpeed 0.19 does so after updating the first of several groups, and misses the states of the others.
             optimizer._hp_optimizer_states_linked = False
             optimizer._lazy_init_hp_params_optimizer_state()
 
     @property
     def _flat(self) -> list[Tensor]:
-        """This rank's flat parts of the parameters in float32, which the library's optimizer updates."""
+        """Return this rank's flat float32 parts of the parameters, which the library's optimizer updates."""
         name = "fp32_partitioned_groups_flat" if self.config.stage == 3 else "single_partition_of_fp32_groups"
         return cast("list[Tensor]", getattr(self.engine.optimizer, name))
 
@@ -206,7 +206,7 @@ def _in_region(name: str, call: Callable[[], None]) -> Callable[[], None]:
 
 
 def _marked(op: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an operation of DeepSpeed's backend in a communication region of its largest buffer."""
+    """Wrap an operation of DeepSpeed's backend in a communication region with the size of its largest buffer."""
 
     @functools.wraps(call)
     def marked(*inputs: Any, **more: Any) -> Any:
@@ -226,7 +226,7 @@ def _library(device: str) -> Any:
     import deepspeed
 
     if device == "cpu":
-        # Its collectives in shared memory would be compiled at the first start, for half a minute, or fail where there
-        # is no compiler; they bypass torch.distributed, and so what records it.
+        # Its shared-memory collectives would be compiled at the first start, which takes half a minute or fails without
+        # a compiler; they bypass torch.distributed, and thus what records it.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed

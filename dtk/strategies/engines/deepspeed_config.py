@@ -1,6 +1,6 @@
-"""How dtk's configuration and a user's ds_config.json become DeepSpeed's, and the traits of its strategies.
+"""Translation of dtk's configuration and a user's ds_config.json into DeepSpeed's, and the traits of its strategies.
 
-Torch-free and without DeepSpeed: a plan, a refusal and the manifest need neither.
+Needs neither torch nor DeepSpeed, since plans, checks and the manifest do not.
 """
 
 import json
@@ -20,11 +20,11 @@ from dtk.strategies.engines.stage3 import gathered, persistent
 from dtk.strategies.traits import StrategyConfig, Traits
 
 AUTO = "auto"
-"""Value of a key that whoever reads the file fills in."""
+"""Value of a key in the file that the caller fills in."""
 
 
 class Setting(NamedTuple):
-    """What dtk gives a key of DeepSpeed's: what was typed for it, and the value; None leaves the key out."""
+    """A DeepSpeed key that dtk sets: the dtk setting that it comes from, and the value; None omits the key."""
 
     typed: str
     value: Any
@@ -32,7 +32,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeepSpeedConfig(StrategyConfig):
-    """Base of the strategies that the library DeepSpeed runs."""
+    """Base class of the strategies that the library DeepSpeed runs."""
 
     traits = Traits(
         collectives=("all_reduce", "all_gather"),
@@ -43,16 +43,16 @@ class DeepSpeedConfig(StrategyConfig):
     )
     stage = 0
     autocasts = False
-    """The parameters themselves are in the type of compute."""
+    """The parameters themselves have the compute dtype."""
 
     config: str | None = None
 
     def pages(self, device: str) -> bool:
-        """Return False: DeepSpeed itself moves the states that are offloaded."""
+        """Return False: DeepSpeed itself moves offloaded states."""
         return False
 
     def in_memory(self) -> Self:
-        """Refuse a simulation.
+        """Reject a simulation.
 
         Raises:
             DtkError: always.
@@ -62,10 +62,10 @@ class DeepSpeedConfig(StrategyConfig):
         raise DtkError(f"strategy={self.name} cannot be simulated", why, fix)
 
     def check_job(self, job: Any, world_size: int) -> None:
-        """Refuse what DeepSpeed cannot do, or would do otherwise, and a file that contradicts the configuration.
+        """Reject what DeepSpeed cannot do or does differently, and a file that contradicts the configuration.
 
         Raises:
-            DtkError: the first such setting, with what to type instead.
+            DtkError: for the first such setting, with the fix.
         """
         scaled = "the library scales the loss itself, so that the scale of dtk's loop would be applied twice"
         compiled = "the library's hooks on modules break the compiled graph"
@@ -92,7 +92,7 @@ class DeepSpeedConfig(StrategyConfig):
         for path, value in file.items():
             first = path.partition(".")[0]
             if value == {} and any(key.startswith(f"{path}.") for key in (*ours, *table["kept"])):
-                continue  # A known section without a key.
+                continue  # A known section without this key.
             if first in table["replaced"]:
                 notes.append(f"{first} is replaced by {table['replaced'][first]}")
             elif path in ours:
@@ -112,12 +112,12 @@ class DeepSpeedConfig(StrategyConfig):
             elif value != AUTO:
                 _put(made, path, value)
         for path, setting in ours.items():
-            if setting.value is not None and not path.startswith("optimizer."):  # dtk builds that itself.
+            if setting.value is not None and not path.startswith("optimizer."):  # dtk builds this section itself.
                 _put(made, path, setting.value)
         return made, [*dict.fromkeys(notes)]
 
     def _file(self) -> Mapping[str, Any]:
-        """Return the values of the user's file by their dotted paths; empty without one."""
+        """Return the values of the user's file by dotted path; empty without a file."""
         if self.config is None:
             return {}
         with refused(f"strategy.config={self.config} cannot be read", "name a JSON file", ValueError):
@@ -127,7 +127,7 @@ class DeepSpeedConfig(StrategyConfig):
         return flat(content)
 
     def _ours(self, job: Any, world_size: int) -> Iterator[tuple[str, Setting]]:
-        """Yield what dtk sets, by the dotted path of DeepSpeed's key."""
+        """Yield the keys that dtk sets, by dotted path in DeepSpeed's configuration."""
         train, precision, plan, optimizer = job.train, job.precision, job.batch_plan(world_size), job.optimizer
         batch = f"train.global_batch_size={train.global_batch_size}"
         micro = f"train.micro_batch_size={plan.micro_batch_size}"
@@ -156,13 +156,13 @@ class DeepSpeedConfig(StrategyConfig):
                 yield f"optimizer.params.{key}", Setting(f"optimizer.{key}={_text(value)}", value)
 
     def tuned(self, file: Mapping[str, Any] | None = None) -> dict[str, int]:
-        """Return the numbers of elements in `zero_optimization` that dtk counts with: the file's, else the defaults.
+        """Return the element counts in `zero_optimization` that dtk needs: the file's values, else the defaults.
 
         Args:
-            file: its values by their dotted paths; None = it is read.
+            file: values of the file by dotted path; None reads the file.
 
         Raises:
-            DtkError: the file cannot be read, or one of them is no such number.
+            DtkError: the file cannot be read, or a value is not a valid count.
         """
         file = self._file() if file is None else file
         numbers = {}
@@ -181,7 +181,7 @@ class DeepSpeedConfig(StrategyConfig):
     def declare(
         self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
     ) -> list[Collective]:
-        """Declare what DeepSpeed 0.19 sends: bytes as measured, the number of calls as its buckets come out about.
+        """Declare the collectives of DeepSpeed 0.19: bytes as measured, the number of calls estimated from buckets.
 
         Stages 1 and 2 reduce by all_reduce, of which a rank keeps its part. Stage 3 gathers large parameters in each
         micro-batch, once or again for backward, and those that stay gathered once after the update.
@@ -200,7 +200,7 @@ class DeepSpeedConfig(StrategyConfig):
             return [
                 Collective("all_gather", "dp", len(stay) + steps * len(brought), item * (sum(stay) + steps * come)),
                 Collective("reduce_scatter", "dp", steps * buckets, steps * reduced * sum(padded)),
-                # Whether the norm is finite, and its square; in float64 unless the optimizer's states are on the host.
+                # Whether the norm is finite, and its square; in float64 unless the optimizer states are on the host.
                 Collective("all_reduce", "dp", 2, 16 if self.offload == "none" else 8),
             ]
         rounds = accumulation_steps if self.stage == 2 else 1
@@ -212,12 +212,12 @@ class DeepSpeedConfig(StrategyConfig):
         return [Collective("all_reduce", "dp", *calls), updated]
 
     def declare_clip(self, mesh: Mesh) -> tuple[Collective, ...]:
-        """Return nothing: DeepSpeed computes the norm in its step, clipped or not, and `declare` has it."""
+        """Return nothing: DeepSpeed always computes the norm in its step, so `declare` includes it."""
         return ()
 
 
 def _packed(sizes: Sequence[int], most: int) -> list[list[int]]:
-    """Fill buckets of at most so many elements in this order; a larger one is alone."""
+    """Fill buckets of at most `most` elements in this order; a larger tensor gets its own bucket."""
     buckets: list[list[int]] = []
     for size in sizes:
         if not buckets or sum(buckets[-1]) + size > most:
@@ -234,7 +234,7 @@ def _put(into: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _same(theirs: Any, own: Any) -> bool:
-    """Whether both mean the same; DeepSpeed's Adam is AdamW, and a text may hold a number."""
+    """Whether two values mean the same; DeepSpeed's Adam is AdamW, and a string may hold a number."""
     if isinstance(theirs, str) and isinstance(own, str):
         return theirs.lower() in (own.lower(), {"adamw": "adam"}.get(own))
     if isinstance(theirs, list) and isinstance(own, list | tuple):
@@ -243,5 +243,5 @@ def _same(theirs: Any, own: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """As the file and an override have it: null, true, [0.9,0.95]."""
+    """Format a value as the file and an override do: null, true, [0.9,0.95]."""
     return json.dumps(value, separators=(",", ":"))
