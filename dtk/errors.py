@@ -8,7 +8,7 @@ from diagnostics.contract.formatting import clean
 USER_ERROR = 2
 """Exit code of every command for a problem that the user can fix."""
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as of a shell's command; of a run that has begun, `dtk.launch.stopping` says more."""
+"""Exit code after Ctrl-C, as a shell reports it; `dtk.launch.stopping` has the codes of a run that has started."""
 
 
 class DtkError(Exception):
@@ -39,17 +39,17 @@ class DtkError(Exception):
 
 
 class OwnRankError(DtkError):
-    """What only this rank ran into, under a launcher of somebody else: it tells of it itself, whatever its number."""
+    """A problem of this rank only, under a foreign launcher: the rank reports it itself, whatever its number."""
 
 
 @contextmanager
 def refused(what: str, fix: str = "", *damaged: type[Exception]) -> Iterator[None]:
-    """Raise what the system refuses inside as one line.
+    """Convert an OSError of the block into a DtkError of one line.
 
     Args:
-        what: went wrong.
-        fix: what to do about it.
-        damaged: also raised inside, as ValueError by a file that is damaged.
+        what: what went wrong.
+        fix: what to do about it; may be empty.
+        damaged: further exceptions to convert, such as ValueError for a damaged file.
 
     Raises:
         DtkError: `what`, and the reason in one line.

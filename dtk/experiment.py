@@ -2,13 +2,11 @@
 
     from dtk import experiment
 
-    job = ("strategy=fsdp", "model=gpt2_tiny", "train.steps=20")
-    print(experiment.plan(*job).plan.memory.peak_bytes)
-    result = experiment.run(*job)
-    print(result.state, result.summary["loss"], [row.get("loss") for row in result.metrics()])
-    print(experiment.diagnose(result.folder).outcome)
+    job = ("strategy=fsdp", "model=gpt2_tiny", "train.steps=20") print(experiment.plan(*job).plan.memory.peak_bytes)
+    result = experiment.run(*job) print(result.state, result.summary["loss"], [row.get("loss") for row in
+    result.metrics()]) print(experiment.diagnose(result.folder).outcome)
 
-Overrides are those of the commands. What is wrong with them is a `DtkError`, whose text says what to type instead.
+Overrides are those of the commands. Invalid ones raise `DtkError`, whose text contains the fix.
 """
 
 from collections.abc import Iterator
@@ -32,26 +30,26 @@ __all__ = ["DtkError", "RunResult", "compose", "diagnose", "plan", "run"]
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """A run that has ended, and what it left."""
+    """A run that has ended, and its results."""
 
     folder: Path
     exit_code: int
-    """0 finished; 1 a rank failed; 129, 130 or 143 stopped by a signal, with a checkpoint."""
+    """0: finished; 1: a rank failed; 129, 130 or 143: stopped by a signal, with a checkpoint."""
     details: Details
-    """Everything that `dtk show` says."""
+    """Everything that `dtk show` prints."""
 
     @property
     def state(self) -> str:
-        """How it ended, as in status.json: `finished`, `failed`, `stopped`, `hung`, `oom` ..."""
+        """The state in status.json: `finished`, `failed`, `stopped`, `hung`, `oom` ..."""
         return self.details.run.state
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The figures of summary.json: losses, tokens per second, peak memory in bytes; empty if it did not finish."""
+        """Contents of summary.json: losses, tokens per second, peak memory in bytes; empty if it did not finish."""
         return self.details.summary
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of metrics.jsonl: of steps, with `loss`, and of evaluations, with `validation_loss`."""
+        """Yield the records of metrics.jsonl: steps, with `loss`, and evaluations, with `validation_loss`."""
         path = RunPaths(self.folder).metrics
         if path.exists():
             with path.open("rb") as lines:
@@ -63,7 +61,7 @@ def compose(*overrides: str, config_dir: Path | None = None) -> "Composed":
 
     Args:
         overrides: in Hydra's grammar: `strategy=ddp`, `train.steps=5`.
-        config_dir: YAML files of your own; they hide dtk's files of the same group and name.
+        config_dir: folder of custom YAML files; they override dtk's files of the same group and name.
 
     Raises:
         DtkError: a key, a value or a YAML file is wrong.
@@ -75,12 +73,12 @@ def compose(*overrides: str, config_dir: Path | None = None) -> "Composed":
 
 
 def plan(*overrides: str, config_dir: Path | None = None, world_sizes: tuple[int, ...] = ()) -> "PlanReport":
-    """Return what a run needs before it is started: memory per rank, messages, step time. Needs no GPU and no data.
+    """Predict a run before it is started: memory per rank, messages, step time. Needs no GPU and no data.
 
     Args:
         overrides: as for `compose`, and `hardware=NAME`.
         config_dir: as for `compose`.
-        world_sizes: the same on these numbers of ranks as well.
+        world_sizes: further numbers of ranks to predict for.
 
     Raises:
         DtkError: the job or the hardware cannot be used.
@@ -94,15 +92,15 @@ def plan(*overrides: str, config_dir: Path | None = None, world_sizes: tuple[int
 
 
 def run(*overrides: str, config_dir: Path | None = None, check: bool = True) -> RunResult:
-    """Run a job on this machine to its end, as `dtk run` does: its ranks are processes of their own.
+    """Run a job on this machine to its end, as `dtk run` does, with one process per rank.
 
     Args:
         overrides: as for `compose`.
         config_dir: as for `compose`.
-        check: raise if it does not finish.
+        check: whether to raise if the run does not finish.
 
     Raises:
-        DtkError: the job cannot be started; with `check` also: it did not finish.
+        DtkError: the job cannot be started; with `check`, also if it did not finish.
     """
     require_training("dtk.experiment.run needs")
     import_torch()
@@ -124,7 +122,7 @@ def run(*overrides: str, config_dir: Path | None = None, check: bool = True) -> 
 
 
 def diagnose(path: Path | str) -> "Report":
-    """Explain a run folder, or the leftovers of any PyTorch job: outcome, root causes, fault tree.
+    """Diagnose a run folder, or the output of any PyTorch job: outcome, root causes, fault tree.
 
     Args:
         path: a folder or a file.

@@ -1,4 +1,4 @@
-"""The optional dependencies that training needs: whether they are installed and can be imported."""
+"""The optional dependencies of training: whether they are installed and can be imported."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -7,7 +7,7 @@ from diagnostics.contract.invocation import command
 from dtk.errors import DtkError
 
 NEEDED = ("torch", "hydra", "numpy", "yaml")
-"""Modules without which nothing can be trained or planned; the base install has not all of them."""
+"""Modules that training and planning need; the base install lacks some of them."""
 
 
 def install(extra: str) -> str:
@@ -26,7 +26,7 @@ def require_training(what: str) -> None:
 
 
 def import_torch() -> None:
-    """Import torch, which takes a second; after this whatever needs it can.
+    """Import torch, which takes about a second.
 
     Raises:
         DtkError: it is installed, but broken.

@@ -1,4 +1,4 @@
-"""Ends a rank's process with its parent, or at once when its work is done. Imports nothing slow."""
+"""Terminates a rank's process with its parent, or immediately when its work is done. Imports nothing slow."""
 
 import ctypes
 import json
@@ -13,24 +13,24 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
-"""Of prctl(2)."""
-POLL_S = 1.0  # Chosen: costs nothing, and no orphan trains on.
+"""Constant of prctl(2)."""
+POLL_S = 1.0  # Chosen: the checks cost nothing, and no orphan continues training.
 
 
 def end_with(parent: int) -> None:
-    """End this process when its parent has gone: SIGKILL gives a launcher no chance to end its ranks.
+    """Terminate this process when its parent has exited: after SIGKILL a launcher cannot terminate its ranks.
 
-    On Linux the kernel does it, also while an import or a native call holds the interpreter; a thread does elsewhere.
+    On Linux the kernel does it, even while an import or a native call holds the GIL; elsewhere a thread does.
 
     Args:
-        parent: process id of the launcher, which may be gone already.
+        parent: process id of the launcher, which may already have exited.
     """
     killed_with(parent)
     threading.Thread(target=_watch, args=(parent,), name="orphan-watch", daemon=True).start()
 
 
 def killed_with(parent: int) -> None:
-    """Let the kernel end this process with its parent, where it can; the program that it becomes by exec likewise."""
+    """Let the kernel kill this process with its parent, if supported; this also holds after exec."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -39,20 +39,20 @@ def killed_with(parent: int) -> None:
 
 
 def leave_process(code: int) -> NoReturn:
-    """End a rank's process at once: gloo's threads may abort it while the interpreter is torn down."""
+    """Exit a rank's process immediately: gloo's threads may abort it during interpreter shutdown."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # A full disk: what could not be printed does not make the run a failure.
+        with suppress(OSError):  # A full disk: output that could not be printed does not make the run a failure.
             stream.flush()
     os._exit(code)
 
 
 def tell(**record: Any) -> None:
-    """One line for the parent, which reads it through `dtk.launch.children`."""
+    """Print one JSON line for the parent, which reads it through `dtk.launch.children`."""
     print(json.dumps(record), flush=True)
 
 
 def run_child(main: Callable[[], object]) -> NoReturn:
-    """Run as a child of this project's own process: end with it, tell it what went wrong, and leave at once."""
+    """Run as a child of a dtk process: exit with the parent, report errors to it, and exit immediately at the end."""
     end_with(os.getppid())
     try:
         main()

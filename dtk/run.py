@@ -1,7 +1,7 @@
-"""`python -m dtk.run`: options and exit codes; `dtk.launch` composes, checks, makes the run folder and launches.
+"""`python -m dtk.run`: options and exit codes; `dtk.launch` composes, checks, creates the run folder and launches.
 
-The parent composes once; ranks get a folder with the resolved configuration. Under torchrun and
-srun the ranks exist already: rank 0 composes and shares.
+The parent composes once; ranks receive a folder with the resolved configuration. Under torchrun and srun the ranks
+already exist: rank 0 composes and shares the configuration.
 """
 
 import argparse
@@ -23,12 +23,12 @@ from dtk.launch.start import run_point
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse, run, and turn problems of the user's making into one line.
+    """Parse and run; print errors that the user can fix as one line.
 
     Returns:
         0 finished, 1 a rank failed, 2 invalid input; 129, 130 or 143 stopped by a signal, with a checkpoint.
     """
-    gc.disable()  # What importing torch and Hydra makes lives to the end: walking it is a third of the start.
+    gc.disable()  # Objects of torch's and Hydra's import live to the end: scanning them is a third of the start.
     try:
         return ended(lambda: run(_parse(sys.argv[1:] if argv is None else argv)), "before the first step")
     finally:
@@ -39,16 +39,16 @@ class _Help(argparse.Action):
     """`--help`, `--help GROUP` and `--help all`."""
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
-        """Print the help that was asked for and leave.
+        """Print the requested help and exit.
 
         Raises:
-            DtkError: there is no such group.
+            DtkError: the group is unknown.
         """
         which = str(values or "").partition("=")[0]
         text = config_help.help_text(which)
         if which in ("", config_help.ALL):
             parser.values = {"choices": text.rstrip("\n")}
-        else:  # One group, and nothing else.
+        else:  # Only one group was requested.
             parser = Parser(usage=argparse.SUPPRESS, description=text, add_help=False)
         parser.print_help()
         parser.exit()
@@ -64,7 +64,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     for word in argv:
         if (name := word.partition("=")[0]) in hydras:
             raise DtkError(f"dtk run has no {name}", *hydras[name])
-    # Hydra's `--cfg job` and `--info defaults`: what dtk prints is the job, and all that it knows of the files.
+    # Hydra's `--cfg job` and `--info defaults`: dtk prints the job, and everything that it knows about the files.
     kinds = [after for word, after in pairwise(argv) if after in _KINDS.get(word, ())]
     if "hydra" in kinds:
         raise DtkError("--cfg hydra prints nothing", "dtk uses Hydra to compose only", "use --cfg, or --cfg job")
@@ -85,7 +85,7 @@ def options() -> Parser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run what was typed, as `main` says.
+    """Run the command; see `main` for the exit codes.
 
     Raises:
         DtkError: an option or the job cannot be used.

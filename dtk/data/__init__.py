@@ -1,1 +1,1 @@
-"""What `data=` chooses: corpora, tokenizers and the stateless sampler."""
+"""Data that `data=` selects: corpora, tokenizers and the stateless sampler."""

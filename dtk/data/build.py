@@ -1,4 +1,4 @@
-"""Builds a dataset from the `data` section of the configuration, and checks that it fits the model."""
+"""Construction of a dataset from the `data` section of the configuration, and checks that it fits the model."""
 
 from torch.utils.data import Dataset as TorchDataset
 
@@ -17,10 +17,10 @@ from dtk.errors import DtkError
 
 
 def build_dataset(config: schema.DataConfig, allow_targets: list[str] | None = None) -> Dataset:
-    """Build the dataset of this configuration; tokenised text comes from the cache after the first time.
+    """Build the dataset of this configuration; tokenised text is cached.
 
     Raises:
-        DtkError: whatever is wrong with path, content, sizes, tokenizer or optional packages.
+        DtkError: the path, content, sizes, tokenizer or optional packages are invalid.
     """
     if config.sequence_length < 1 or not 0 <= config.validation_fraction < 1:
         what = f"data.sequence_length={config.sequence_length} data.validation_fraction={config.validation_fraction}"
@@ -45,10 +45,10 @@ def build_dataset(config: schema.DataConfig, allow_targets: list[str] | None = N
 
 
 def check_dataset(config: schema.Config, dataset: Dataset) -> None:
-    """Refuse data that does not fit the model or the batch; asked in the parent, before any rank starts.
+    """Reject data that does not fit the model or the batch; called in the parent, before any rank starts.
 
     Raises:
-        DtkError: its vocabulary or its classes are more than the model's, or its samples fewer than a batch.
+        DtkError: it has more token ids or classes than the model, or fewer samples than a batch.
     """
     model = config.model
     if dataset.vocab_size > model.vocab_size:

@@ -1,7 +1,7 @@
 """Integer arrays that are written once and memory-mapped afterwards, one file per key.
 
-A file is the array, what is known about it (JSON) and its length, so that half a file is recognised. It is written
-aside and linked to its name: of processes that build the same key at once the first one wins.
+A file consists of the array, JSON metadata and its length, so that a truncated file is detected. It is written under a
+temporary name and then linked: if several processes build the same key, the first one wins.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ class Cached:
     values: np.ndarray
     """One-dimensional, read-only, memory-mapped."""
     about: dict[str, Any]
-    """What the builder said of it."""
+    """Metadata that the builder returned."""
 
 
 class Writer:
@@ -41,7 +41,7 @@ class Writer:
         self.count = 0
 
     def append(self, values: np.ndarray) -> None:
-        """Add integers, any shape; they must fit the array's type."""
+        """Append integers of any shape; they must fit the array's dtype."""
         self._file.write(np.ascontiguousarray(values, dtype=self._dtype).data)
         self.count += values.size
 
@@ -53,10 +53,10 @@ def cached(key: str, dtype: np.dtype[Any], build: Builder) -> Cached:
     """Return the array of this key, building it if it is not in the cache.
 
     Args:
-        key: letters and digits; must change with everything that the content depends on.
-        dtype: type of the array.
-        build: writes the values and returns what is to be known about them. What it raises is not
-            taken for a fault of the cache, unless it is an OSError.
+        key: letters and digits; must depend on everything that determines the content.
+        dtype: dtype of the array.
+        build: writes the values and returns their metadata. Its exceptions propagate, except for OSError, which counts
+            as a failure of the cache.
 
     Raises:
         DtkError: neither the cache nor the temporary folder can be written.
@@ -80,7 +80,7 @@ def cached(key: str, dtype: np.dtype[Any], build: Builder) -> Cached:
 
 
 def _folders() -> Iterator[Path]:
-    """Where cached arrays may be, best first."""
+    """Yield the folders that may hold cached arrays, best first."""
     chosen = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(chosen):  # noqa: PTH117  (the specification asks to ignore relative ones)
         yield Path(chosen) / "dtk"
@@ -89,7 +89,7 @@ def _folders() -> Iterator[Path]:
             yield Path.home() / ".cache" / "dtk"
     user = os.getuid() if hasattr(os, "getuid") else 0
     temporary = Path(tempfile.gettempdir()) / f"dtk-{user}"
-    # The temporary folder is everybody's: what somebody else put there under this name is not ours to trust.
+    # The temporary folder is shared by all users: files of others under this name cannot be trusted.
     if not temporary.exists() or temporary.stat().st_uid == user:
         yield temporary
 
@@ -107,11 +107,11 @@ def _build(folder: Path, key: str, dtype: np.dtype[Any], build: Builder) -> Path
         try:
             path.hardlink_to(aside)
         except FileExistsError:
-            # A whole one stays: another node may have mapped it over a network file system, where replacing it would
-            # take the pages away from under its readers.
+            # A complete file stays: another node may have mapped it over a network file system, where replacing it
+            # would invalidate the pages of its readers.
             if _read(path, dtype) is None:
                 Path(aside).replace(path)
-        except OSError:  # A file system without hard links.
+        except OSError:  # The file system has no hard links.
             Path(aside).replace(path)
     finally:
         Path(aside).unlink(missing_ok=True)
@@ -135,5 +135,5 @@ def _read(path: Path, dtype: np.dtype[Any]) -> Cached | None:
         values = np.memmap(path, dtype=dtype, mode="r", shape=(count,))
     except (OSError, ValueError, KeyError, TypeError, struct.error):
         return None
-    # A plain array over the same pages: indexing a memmap costs a Python call each time.
+    # A plain array over the same pages: indexing a memmap adds the cost of a Python call.
     return Cached(np.asarray(values).view(np.ndarray), header["about"])

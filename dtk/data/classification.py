@@ -1,5 +1,5 @@
-"""Text classification: samples of fixed length with one class each, split so that classes stay balanced. Ids are those
-of the tokenizer + 1, as 0 is padding. Samples are cached as rows [class, content hash, token ids ...] of uint32.
+"""Text classification: fixed-length samples with one class each, split with balanced classes. Ids are those of the
+tokenizer + 1, as 0 is padding. Samples are cached as rows [class, content hash, token ids ...] of uint32.
 """
 
 import hashlib
@@ -20,24 +20,24 @@ from dtk.data.tokenizer import Tokenizer, build_tokenizer
 from dtk.errors import DtkError
 
 PADDING_ID = 0
-"""Fills a sample up to sequence_length."""
+"""Token id that pads a sample to sequence_length."""
 
 _ID_SHIFT = 1
 _HEAD = 2
 _MOST_CLASSES = 10_000
 _FORMAT = 1
 _NUMBER = re.compile(r"-?\d{1,100}")
-"""A label that is a whole number; longer ones are names."""
+"""A label that is an integer; longer ones count as names."""
 
 
 class ClassificationDataset(Dataset):
-    """Targets [batch]: one class per sample.
+    """Samples with one class each; targets are [batch].
 
     Args:
         rows: uint32 [samples, 2 + sequence_length], memory-mapped.
         classes: class of each stored label, int64 [labels].
-        split: numbers of the rows for training, and of those held out.
-        about: for the manifest; `labels` are the names of classes 0, 1, ..., where they are few.
+        split: indices of the training rows and of the held-out rows.
+        about: description for the manifest; `labels` are the names of classes 0, 1, ..., if there are few.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ def classification_dataset(config: ClassificationData) -> ClassificationDataset:
     """Build the dataset from the user's table, or from the embedded task if no path is given.
 
     Raises:
-        DtkError: a wrong table, too few samples or classes, or samples_per_class < 2.
+        DtkError: the table is invalid, there are too few samples or classes, or samples_per_class < 2.
     """
     tokenizer = build_tokenizer(config.tokenizer)
     source = _embedded(config, tokenizer) if config.path is None else _table(config, config.path, tokenizer)
@@ -68,7 +68,7 @@ def classification_dataset(config: ClassificationData) -> ClassificationDataset:
     if len(names) < 2 or (config.validation_fraction and not len(split[1])):
         what = f"{stored.about['source']} has {len(rows)} samples of {len(names)} classes"
         raise DtkError(what, "it needs two classes, and two samples of one of them")
-    # Numbers sort as numbers, so that label 10 is class 10, not class 2.
+    # Numeric labels sort as numbers, so that label 10 is class 10, not class 2.
     sort_keys: list[Any] = list(map(int, names)) if all(map(_NUMBER.fullmatch, names)) else names
     order = sorted(range(len(names)), key=sort_keys.__getitem__)
     classes = np.empty(len(names), dtype=np.int64)
@@ -80,10 +80,10 @@ def classification_dataset(config: ClassificationData) -> ClassificationDataset:
 
 
 def split_by_class(labels: np.ndarray, hashes: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return row numbers (training, held out), each ascending; the fraction is taken of every class.
+    """Return row indices (training, held out), each ascending; the fraction applies to every class.
 
-    Rows are ordered by the hash of their content, so the choice depends on content alone, and rows
-    of a class with the same content stay on one side. A class with a single row is trained on.
+    Rows are ordered by the hash of their content, so the split depends on content alone, and equal rows of a class are
+    never split. A class with a single row is used for training.
     """
     order = np.lexsort((np.arange(len(labels)), hashes, labels))
     sorted_labels, sorted_hashes = labels[order], hashes[order]
@@ -102,14 +102,14 @@ class _Source(NamedTuple):
 
     samples: Callable[[], Iterator[tuple[str, np.ndarray]]]
     name: str
-    """For people."""
+    """Name for messages and the manifest."""
     size_bytes: int
     key: object
     """Changes whenever the samples do."""
 
 
 def _embedded(config: ClassificationData, tokenizer: Tokenizer) -> _Source:
-    """Which standard-library package does this window of source come from?"""
+    """Return the task: which standard-library package does this window of source code come from?"""
     if config.samples_per_class < 2:
         raise DtkError(f"data.samples_per_class={config.samples_per_class}", "one to train on and one held out")
     packages = package_corpora()
@@ -124,7 +124,7 @@ def _table(config: ClassificationData, name: str, tokenizer: Tokenizer) -> _Sour
     path = Path(name).expanduser()
     check_table(path)
     status = path.stat()
-    # More than sequence_length tokens hold: a book in one cell is not tokenised to its end.
+    # These bytes hold more than sequence_length tokens: a very long cell is not tokenised to its end.
     longest = 64 * config.sequence_length
 
     def samples() -> Iterator[tuple[str, np.ndarray]]:

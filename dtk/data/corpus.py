@@ -1,4 +1,4 @@
-"""The files of a corpus, and its text piece by piece in bounded memory."""
+"""The files of a corpus, and their text piece by piece in bounded memory."""
 
 import codecs
 import hashlib
@@ -16,14 +16,14 @@ from dtk.errors import DtkError, refused
 CHUNK_BYTES = 1 << 20
 _TABLE = table_beside(__file__)
 TEXT_SUFFIXES = frozenset(f".{suffix}" for suffix in _TABLE["text_suffixes"].split())
-"""A file of these names is meant to be text: one that is not UTF-8 is an error, not skipped."""
+"""Suffixes of text files: such a file that is not UTF-8 is an error instead of being skipped."""
 
 _NOT_SOURCE, _RUN_FILES = set(_TABLE["not_source"]), tuple(_TABLE["run_files"])
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One file of a corpus, as it was when the corpus was listed."""
+    """A file of a corpus, as it was when the corpus was listed."""
 
     path: Path
     name: str
@@ -37,12 +37,12 @@ class Corpus:
     """A sorted list of files. Each file is one document."""
 
     source: str
-    """Where it comes from, for people."""
+    """Where the corpus comes from, for messages and the manifest."""
     files: tuple[SourceFile, ...]
     max_bytes: int | None = None
-    """Read at most this much in all."""
+    """Limit of the total bytes to read; None reads everything."""
     strict: bool = True
-    """A file with a text suffix that is not UTF-8 is an error; otherwise it is skipped."""
+    """Whether a file with a text suffix that is not UTF-8 is an error; otherwise it is skipped."""
 
     def key(self) -> str:
         """Return a key that changes whenever a file is added, removed, moved, resized or rewritten."""
@@ -50,10 +50,10 @@ class Corpus:
         return hashlib.sha256(repr((listing, self.max_bytes, self.strict)).encode()).hexdigest()
 
     def pieces(self) -> Iterator[tuple[bytes, bool]]:
-        """Yield pieces of at most CHUNK_BYTES, cut after a line where possible, and whether each ends a document.
+        """Yield pieces of at most CHUNK_BYTES, split after a line if possible, and whether each ends a document.
 
         Raises:
-            DtkError: a file cannot be read, or is meant to be text and is not UTF-8.
+            DtkError: a file cannot be read, or has a text suffix and is not UTF-8.
         """
         left = self.max_bytes if self.max_bytes is not None else sum(file.size_bytes for file in self.files) + 1
         for file in self.files:
@@ -83,7 +83,7 @@ def stdlib_corpus(max_bytes: int | None = None, root: Path | None = None) -> Cor
     """Return the source code of the standard library, or of one package in it, without tests (about 11 MB in all).
 
     Raises:
-        DtkError: there is no source (a frozen or trimmed Python), or max_bytes < 1.
+        DtkError: Python has no source code (frozen or stripped), or max_bytes < 1.
     """
     if max_bytes is not None and max_bytes < 1:
         raise DtkError(f"data.max_bytes={max_bytes} leaves no data", fix="use null for all of it")
@@ -98,11 +98,10 @@ def stdlib_corpus(max_bytes: int | None = None, root: Path | None = None) -> Cor
 def text_corpus(path: str) -> Corpus:
     """Return one text file, or all text files in a folder, in the order of their names.
 
-    Hidden files and dtk's run folders are passed over, and so are files that are neither named like
-    text nor UTF-8.
+    Hidden files and dtk's run folders are skipped, and so are files without a text suffix that are not UTF-8.
 
     Raises:
-        DtkError: there is nothing at the path, or no file in the folder.
+        DtkError: the path does not exist, or the folder has no such file.
     """
     root = Path(path).expanduser()
     if root.is_dir():
@@ -117,7 +116,7 @@ def text_corpus(path: str) -> Corpus:
 
 
 def is_text(path: Path) -> bool:
-    """Whether the whole file is UTF-8 without zero bytes; stops at the first that is not."""
+    """Return whether the whole file is UTF-8 without NUL bytes; stops at the first invalid byte."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
@@ -131,13 +130,13 @@ def is_text(path: Path) -> bool:
 
 
 def _walk(root: Path, without: set[str]) -> Iterator[SourceFile]:
-    """Regular files below root, folder by folder, sorted."""
+    """Yield regular files below root, folder by folder, sorted."""
 
     def fail(error: OSError) -> None:
         raise DtkError(f"cannot read {error.filename}", error.strerror or str(error)) from None
 
     for folder, folders, names in os.walk(root, onerror=fail):
-        # A run may write below the corpus while its ranks list it; all must see the same files.
+        # A run may write below the corpus while its ranks list it; all ranks must list the same files.
         runs = {name for name in folders if all(Path(folder, name, file).exists() for file in _RUN_FILES)}
         folders[:] = sorted(name for name in folders if name not in without | runs and name[0] != ".")
         for name in sorted(name for name in names if name[0] != "."):
@@ -155,7 +154,7 @@ def _listed(path: Path, name: str) -> SourceFile:
 
 
 def _pieces(path: Path) -> Iterator[tuple[bytes, bool]]:
-    """(piece, whether it is the last) of one file, cut after a line, else between characters."""
+    """Yield (piece, whether it is the last) of one file, split after a line, or else between characters."""
     rest = b""
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES - len(rest)):
@@ -166,7 +165,7 @@ def _pieces(path: Path) -> Iterator[tuple[bytes, bool]]:
             cut = chunk.rfind(b"\n") + 1
             if not cut:
                 cut = len(chunk) - 1
-                while cut > 1 and chunk[cut] & 0xC0 == 0x80:  # Inside a character.
+                while cut > 1 and chunk[cut] & 0xC0 == 0x80:  # The end is inside a character.
                     cut -= 1
             yield chunk[:cut], False
             rest = chunk[cut:]

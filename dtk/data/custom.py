@@ -14,19 +14,19 @@ from dtk.data.sampler import permute
 from dtk.errors import DtkError
 
 _LOOKED_AT = 8
-"""Samples that tell one version of the data from another in the manifest."""
+"""Number of samples whose hash identifies a version of the data in the manifest."""
 
 
 class CustomDataset(Dataset):
-    """Held-out samples are drawn by a fixed permutation, so that data in order of its classes is split fairly.
+    """Held-out samples are chosen by a fixed permutation, so that data sorted by class is split evenly.
 
     Args:
-        config: the section `data`.
-        samples: has a length; samples[i] is a pair (inputs, targets). Its method `collate(list of samples)`, where it
-            has one, makes the batch: a pair of trees of tensors [batch, ...].
+        config: the `data` section.
+        samples: has a length; samples[i] is a pair (inputs, targets). An optional method `collate(list of samples)`
+            creates the batch: a pair of trees of tensors [batch, ...].
 
     Raises:
-        DtkError: it has no length, or too few samples.
+        DtkError: it has no length or too few samples.
     """
 
     def __init__(self, config: CustomData, samples: TorchDataset[Any]) -> None:
@@ -50,7 +50,7 @@ class CustomDataset(Dataset):
         return self._collated([self._samples[i] for i in self._permuted(numbers)])
 
     def stream(self, ids: Iterable[np.ndarray]) -> Iterator[Batch]:
-        """As `train`; with `data.workers` in processes that read ahead."""
+        """Yield batches as `train` returns them; with `data.workers`, processes prefetch them."""
         workers = self.config.workers
         if not workers:
             return super().stream(ids)
@@ -59,7 +59,7 @@ class CustomDataset(Dataset):
         return map(_batch_or_raise, loader)
 
     def about(self) -> dict[str, Any]:
-        """See `Dataset`; sha256 is that of the length and of a few samples."""
+        """Return the description of `Dataset`; sha256 covers the length and a few samples."""
         size = self.train_size + self.validation_size
         digest = hashlib.sha256(str(size).encode())
         for i in np.linspace(0, size - 1, min(size, _LOOKED_AT), dtype=int):
@@ -70,7 +70,7 @@ class CustomDataset(Dataset):
         return permute(numbers, self.train_size + self.validation_size, "split").tolist()  # type: ignore[no-any-return]
 
     def _or_error(self, samples: list[Any]) -> Batch | DtkError:
-        """Return the error that a worker meets, as what it raises would arrive as the text of its traceback."""
+        """Return a DtkError instead of raising it: a worker would pass on only the text of its traceback."""
         try:
             return self._collated(samples)
         except DtkError as error:

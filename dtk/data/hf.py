@@ -19,9 +19,9 @@ _ROWS = 1000
 
 
 def hf_tokens(config: HFData, tokenizer: Tokenizer) -> Tokens:
-    """Return one column of one split as a token stream; each row is a document.
+    """Return a column of a split as a token stream; each row is a document.
 
-    A local dataset is known by its files, so when its tokens are cached the package is not needed.
+    A local dataset is identified by its files, so the package is not needed once its tokens are cached.
 
     Raises:
         DtkError: package, data, split or column are missing, or there is no text.
@@ -57,7 +57,7 @@ def _load(config: HFData) -> Any:
     """Load the split as a `datasets.Dataset`."""
     path = Path(config.path).expanduser()
     if not path.exists() and unreachable(os.environ.get("HF_ENDPOINT", "https://huggingface.co")):
-        # Read by the package at import: it then looks into its cache only, without minutes of retries.
+        # The package reads this at import: it then uses only its cache, without minutes of retries.
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
         import datasets
@@ -76,6 +76,6 @@ def _load(config: HFData) -> Any:
         if (path / "state.json").exists():
             return datasets.load_from_disk(str(path))
         return datasets.load_dataset(str(path) if path.exists() else config.path, split=config.split)
-    except Exception as error:  # the package raises its own, pyarrow's and the network's errors alike
+    except Exception as error:  # The package raises its own, pyarrow's and network errors.
         fix = "" if path.exists() else "without a network data.path must name a local folder or file"
         raise DtkError(f"cannot load split {config.split!r} of {config.path}", str(error), fix) from None

@@ -14,19 +14,19 @@ from dtk.data.tokenizer import Tokenizer
 from dtk.errors import DtkError
 
 EMBEDDED_CLASSES = 8
-"""Packages in the embedded task: a fixed number, so that `model.classes` can be one too."""
+"""Number of packages in the embedded task: fixed, so that `model.classes` can be fixed too."""
 
 _TABLES = {"encodings", "pydoc_data"}
-"""Generated tables rather than source; they would be told apart by their first bytes."""
+"""Generated tables rather than source code; their first bytes would give them away."""
 
 _SUFFIXES = (".csv", ".tsv", ".jsonl")
 
 
 def table_rows(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) of each row of a .csv, .tsv or .jsonl file, UTF-8; `check_table` comes before.
+    """Yield (label, text) of each row of a .csv, .tsv or .jsonl file, UTF-8; call `check_table` first.
 
     Raises:
-        DtkError: it cannot be read, a missing column, a broken row or not UTF-8.
+        DtkError: it cannot be read, lacks a column, has an invalid row or is not UTF-8.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -44,10 +44,10 @@ def table_rows(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def check_table(path: Path) -> None:
-    """Whether this can be a table at all.
+    """Check that the path can be a table.
 
     Raises:
-        DtkError: missing file or another suffix.
+        DtkError: the file is missing or has another suffix.
     """
     fix = "data.path must name a .csv, .tsv or .jsonl file"
     if not path.is_file():

@@ -1,5 +1,5 @@
-"""Bounded waiting for libraries that download: a machine without a network must not hang. Name look-ups have no time
-limit of their own, so they run on a daemon thread that is left behind when its time is up.
+"""Time limits for libraries that download: a machine without a network must not hang. Name resolution has no timeout of
+its own, so it runs on a daemon thread that is abandoned when the time is up.
 """
 
 import threading
@@ -12,14 +12,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PROBE_S = 3.0
-"""Longest wait for a server to answer at all."""
+"""Timeout for a server to answer at all, in seconds."""
 
 
 def bounded(work: Callable[[], T], limit_s: float) -> T:
     """Return the result of `work`, or raise what it raised.
 
     Raises:
-        TimeoutError: it took longer than limit_s; its thread continues unwatched.
+        TimeoutError: it took longer than limit_s; its thread continues in the background.
     """
     future: Future[T] = Future()
 
@@ -36,9 +36,9 @@ def bounded(work: Callable[[], T], limit_s: float) -> T:
 
 
 def unreachable(url: str) -> str | None:
-    """Return why the server of this http(s) address can not be used, in a few words; None when it answers."""
+    """Return why the server of this http(s) address cannot be reached, in a few words; None if it answers."""
     request = urllib.request.Request(url, method="HEAD")
-    opener = urllib.request.build_opener()  # urlopen would continue using the first proxy settings that it saw
+    opener = urllib.request.build_opener()  # urlopen would keep using the first proxy settings that it read
     try:
         bounded(lambda: opener.open(request, timeout=PROBE_S).close(), PROBE_S)
     except (OSError, ValueError) as error:

@@ -1,7 +1,7 @@
 """Which samples a step trains on: a pure function of seed, step and index, with no state to save.
 
 Each epoch is a keyed permutation of the samples: a Feistel network over the next power of two, with cycle walking for
-what falls outside (Black & Rogaway 2002, "Ciphers with arbitrary finite domains").
+values out of range (Black & Rogaway 2002, "Ciphers with arbitrary finite domains").
 """
 
 import hashlib
@@ -10,12 +10,12 @@ from functools import lru_cache
 import numpy as np
 
 STEP = np.uint64(0x9E3779B97F4A7C15)
-"""By how much SplitMix64 continues."""
+"""Increment of SplitMix64."""
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _ROUNDS = 4
 _ONE = np.uint64(1)
 _BLOCK = 2048
-"""Positions that are permuted at once."""
+"""Number of positions that are permuted at a time."""
 
 
 def mix64(values: np.ndarray) -> np.ndarray:
@@ -29,10 +29,10 @@ def mix64(values: np.ndarray) -> np.ndarray:
 def sample_ids(seed: int, step: int, global_batch_size: int, size: int) -> np.ndarray:
     """Return the ids of the global batch of one step, int64 [global_batch_size], in [0, size).
 
-    Sample i of the batch has position step * global_batch_size + i; epoch = position // size. Every
-    epoch holds every id once, in an order of its own. A batch may reach into the next epoch.
-    Time and memory are O(global_batch_size), whatever the size: ids are made for a block of steps at a
-    time, because numpy's fixed cost per call is most of what a small batch costs.
+    Sample i of the batch has position step * global_batch_size + i; epoch = position // size. Every epoch contains
+    every id once, in its own order. A batch may extend into the next epoch. Time and memory are O(global_batch_size),
+    whatever the size: ids are made for a block of steps at a time, because numpy's fixed cost per call is most of what
+    a small batch costs.
 
     Args:
         seed: chooses the order.
@@ -40,26 +40,26 @@ def sample_ids(seed: int, step: int, global_batch_size: int, size: int) -> np.nd
         global_batch_size: samples per step over all ranks.
         size: samples in the training split, at least 1.
     """
-    steps = max(1, min(_BLOCK, size) // global_batch_size)  # Of tiny data no more than an epoch: each has its own keys.
+    steps = max(1, min(_BLOCK, size) // global_batch_size)  # At most one epoch of tiny data: each has its own keys.
     block, within = divmod(step, steps)
     ids = _ids(seed, block * steps * global_batch_size, steps * global_batch_size, size)
     return ids[within * global_batch_size : (within + 1) * global_batch_size]
 
 
 def evaluation_ids(seed: int, count: int, size: int) -> np.ndarray:
-    """Ids of the held-out samples that every evaluation of a run looks at, int64 [count], distinct, in [0, size).
+    """Return the held-out sample ids of every evaluation of a run, int64 [count], distinct, in [0, size).
 
     Args:
         seed: chooses which samples, and their order.
-        count: samples in an evaluation, at most `size`.
-        size: samples in the held-out split.
+        count: number of samples in an evaluation, at most `size`.
+        size: number of samples in the held-out split.
     """
     return permute(np.arange(count, dtype=np.int64), size, f"{seed}/held out")
 
 
 @lru_cache(maxsize=2)
 def _ids(seed: int, first: int, count: int, size: int) -> np.ndarray:
-    """Ids of the positions first ... first + count, int64 [count], read-only."""
+    """Return the ids at positions first to first + count, int64 [count], read-only."""
     ids = np.empty(count, dtype=np.int64)
     done = 0
     while done < count:
@@ -73,10 +73,10 @@ def _ids(seed: int, first: int, count: int, size: int) -> np.ndarray:
 
 
 def samples_sum(step: int, ids: np.ndarray) -> int:
-    """Sum of the mixed (step, sample id) of these ids, as int64 holds it: it does not depend on their order.
+    """Return the sum of the mixed (step, sample id) pairs as int64; it does not depend on their order.
 
     Sums over ranks and steps can be added (modulo 2^64), so runs that trained on the same samples in the same steps
-    have the same sum, however the samples were dealt out.
+    have the same sum, however the samples were distributed.
     """
     with np.errstate(over="ignore"):
         mixed = mix64(mix64(ids.astype(np.uint64)) + np.uint64(step) * STEP)
@@ -84,11 +84,11 @@ def samples_sum(step: int, ids: np.ndarray) -> int:
 
 
 def permute(positions: np.ndarray, size: int, key: str) -> np.ndarray:
-    """Return the image of each position under the permutation of range(size) that `key` names, int64, same shape."""
+    """Return the image of each position under the permutation of range(size) with this key, int64, same shape."""
     bits = max(2, (size - 1).bit_length())
     keys = _round_keys(key)
     images = _feistel(positions.astype(np.uint64), bits, keys)
-    # The network permutes a power of two: walk along its cycle until the value is inside.
+    # The network permutes a power of two: follow its cycle until the value is in range.
     outside = np.flatnonzero(images >= size)
     while outside.size:
         walked = _feistel(images[outside], bits, keys)
@@ -110,6 +110,6 @@ def _feistel(values: np.ndarray, bits: int, keys: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _round_keys(key: str) -> np.ndarray:
-    """One 64-bit key per round, uint64 [rounds]."""
+    """Return one 64-bit key per round, uint64 [rounds]."""
     digest = hashlib.blake2b(key.encode(), digest_size=8 * _ROUNDS).digest()
     return np.frombuffer(digest, dtype="<u8").astype(np.uint64)

@@ -1,4 +1,4 @@
-"""Random tokens, a pure function of the sample's id: for measuring speed and memory, never for a loss."""
+"""Random tokens, a pure function of the sample's id: for measuring speed and memory, not loss."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from dtk.errors import DtkError
 
 
 class SyntheticDataset(Dataset):
-    """Uniform ids below vocab_size. Nothing can be learnt from them."""
+    """Uniform random ids below vocab_size. Nothing can be learnt from them."""
 
     def __init__(self, config: SyntheticData, validation_size: int) -> None:
         self.config = config
@@ -21,7 +21,7 @@ class SyntheticDataset(Dataset):
         self.fixed_targets = config.sequence_length
 
     def about(self) -> dict[str, Any]:
-        """See `Dataset`; there is no text, so bytes and sha256 are None."""
+        """Return the description of `Dataset`; as there is no text, bytes and sha256 are None."""
         tokens = self.config.samples * (self.config.sequence_length + 1)
         origin = {"name": self.config.name, "source": "random tokens (synthetic)", "bytes": None, "sha256": None}
         return {**origin, "tokens": tokens, "vocab_size": self.vocab_size, "synthetic": True}
@@ -35,10 +35,10 @@ class SyntheticDataset(Dataset):
 
 
 def synthetic_dataset(config: SyntheticData) -> SyntheticDataset:
-    """Check the sizes and split.
+    """Build the dataset after checking its sizes.
 
     Raises:
-        DtkError: no vocabulary, or no sample left for training.
+        DtkError: vocab_size is not set, or no sample is left for training.
     """
     held_out_samples = held_out(config.samples, config.validation_fraction)
     if config.vocab_size < 1 or config.samples - held_out_samples < 1:

@@ -1,5 +1,5 @@
-"""UTF-8 bytes to arrays of token ids: bytes, GPT-2's byte pairs (tiktoken), or a `tokenizer.json`. Vocabularies are
-loaded at the first `encode`, so that tokens that are cached already need none.
+"""Conversion of UTF-8 text to token ids: bytes, GPT-2's byte pairs (tiktoken), or a `tokenizer.json`. Vocabularies are
+loaded at the first `encode`, so cached tokens need none.
 """
 
 import functools
@@ -27,24 +27,24 @@ _INSTALL = f"{install('hf')}, or use data.tokenizer=byte"
 
 
 class Tokenizer(Protocol):
-    """What turns text into ids below `vocab_size`."""
+    """Converts text to ids below `vocab_size`."""
 
     identity: str
-    """Says exactly which tokenizer this is; part of the key of cached tokens."""
+    """Identifies the tokenizer exactly; part of the key of cached tokens."""
     vocab_size: int
     """Number of ids."""
     separator: int | None
-    """Id written after each document; None when the vocabulary has none."""
+    """Id written after each document; None if the vocabulary has none."""
 
     def encode(self, text: bytes) -> np.ndarray:
-        """Return the ids of UTF-8 text, [tokens], of the type `token_dtype(vocab_size)`."""
+        """Return the ids of UTF-8 text, [tokens], with dtype `token_dtype(vocab_size)`."""
 
     def decode(self, ids: list[int]) -> str:
-        """Return the text of ids; what is no text is replaced."""
+        """Return the text of ids; invalid UTF-8 is replaced."""
 
 
 class ByteTokenizer:
-    """Ids 0..255 are the bytes themselves. Byte 0, which text does not hold, ends a document."""
+    """Ids 0..255 are the bytes themselves. Byte 0, which does not occur in text, ends a document."""
 
     identity = "byte"
     vocab_size = 256
@@ -70,7 +70,7 @@ class GPT2Tokenizer:
         """Return the ids, uint16 [tokens].
 
         Raises:
-            DtkError: tiktoken is not installed, or its files are neither cached nor to be had.
+            DtkError: tiktoken is not installed, or its files are not cached and cannot be downloaded.
         """
         ids = self._encoding.encode_ordinary(text.decode("utf-8", "replace"))
         return np.array(ids, dtype=np.uint16)
@@ -81,7 +81,7 @@ class GPT2Tokenizer:
 
     @functools.cached_property
     def _encoding(self) -> Any:
-        """Tiktoken's encoding; as tiktoken downloads without a time limit, check first that the server answers."""
+        """Return tiktoken's encoding; tiktoken downloads without a timeout, so check first that the server answers."""
         try:
             import tiktoken
         except ImportError:
@@ -98,7 +98,7 @@ class GPT2Tokenizer:
 
 
 class FileTokenizer:
-    """A `tokenizer.json` of the `tokenizers` package; `<|endoftext|>` ends a document if it is there."""
+    """A `tokenizer.json` of the package `tokenizers`; `<|endoftext|>` ends a document if the vocabulary has it."""
 
     def __init__(self, encoder: Any, identity: str, vocab_size: int) -> None:
         self._encoder = encoder
@@ -139,11 +139,11 @@ def build_tokenizer(name: str) -> Tokenizer:
     try:
         content = path.read_bytes()
         encoder = Encoder.from_buffer(content)
-    except Exception as error:  # the package raises bare Exception for a file that it cannot read
+    except Exception as error:  # the package raises a bare Exception for an unreadable file
         raise DtkError(f"{path} is not a usable tokenizer.json", str(error)) from None
     encoder.no_truncation()
     encoder.no_padding()
-    # Ids may have holes, so the count of entries is no bound.
+    # Ids may have gaps, so the number of entries is not an upper bound.
     vocab_size = max(encoder.get_vocab(with_added_tokens=True).values(), default=0) + 1
     return FileTokenizer(encoder, f"tokenizer.json {hashlib.sha256(content).hexdigest()}", vocab_size)
 

@@ -15,12 +15,12 @@ from dtk.data.tokenizer import Tokenizer, token_dtype
 from dtk.errors import DtkError, refused
 
 _FORMAT = 1
-"""Part of every key; raise it when the same text would give other tokens."""
+"""Part of every key; increase it when the same text yields different tokens."""
 
 _CHECKED_CHUNKS = 64
 _CHUNK_BYTES = 1 << 20
 _FEW_IDS = 16
-"""Below so many ids nothing is said of their type: any pattern may be chance."""
+"""With fewer ids their dtype is not checked: any pattern may be chance."""
 _NPY = b"\x93NUMPY"
 """First bytes of a file that `numpy.save` wrote."""
 
@@ -33,22 +33,21 @@ class Tokens:
     """Unsigned, [tokens], read-only, memory-mapped."""
     vocab_size: int
     about: dict[str, Any]
-    """source, bytes, sha256, tokens, and what else belongs into the manifest."""
+    """Description for the manifest: source, bytes, sha256, tokens and more."""
 
 
 Pieces = Iterator[tuple[bytes, bool]]
-"""UTF-8 text, and whether a document ends with it."""
+"""Pieces of UTF-8 text, and whether each ends a document."""
 
 
 def tokenised(pieces: Callable[[], Pieces], source: str, key: str, tokenizer: Tokenizer) -> Tokens:
-    """Return the tokens of a text, from the cache if its key is found there.
+    """Return the tokens of a text, from the cache if it has the key.
 
     Args:
-        pieces: starts reading the text. Called when the key is not cached, and once more when
-            the first place to cache it fails.
-        source: where the text comes from, for people.
-        key: changes whenever the text does.
-        tokenizer: turns it into ids; its separator ends each document.
+        pieces: starts reading the text. Called if the key is not cached, and again if the first cache folder fails.
+        source: where the text comes from, for the manifest.
+        key: must change whenever the text does.
+        tokenizer: converts text to ids; its separator ends each document.
 
     Raises:
         DtkError: there is no text, or it cannot be read, tokenised or cached.
@@ -75,18 +74,18 @@ def tokenised(pieces: Callable[[], Pieces], source: str, key: str, tokenizer: To
 
 
 def corpus_tokens(corpus: Corpus, tokenizer: Tokenizer) -> Tokens:
-    """`tokenised` for files; their names, sizes and times are the key."""
+    """Return `tokenised` for files, with their names, sizes and times as the key."""
     return tokenised(corpus.pieces, corpus.source, corpus.key(), tokenizer)
 
 
 def token_file(config: TokensData) -> Tokens:
     """Memory-map a flat binary file of ids in native byte order, or an array that `numpy.save` wrote.
 
-    Ids are checked in full up to 64 MiB; of a larger file in 64 chunks of 1 MiB spread over it, and
-    the recorded hash is then of these chunks and the size.
+    All ids of a file up to 64 MiB are checked; of a larger one 64 chunks of 1 MiB spread over it, and the recorded hash
+    then covers these chunks and the size.
 
     Raises:
-        DtkError: no such file, it holds ids of another type, or an id is outside the vocabulary.
+        DtkError: the file is missing, has another dtype, or has an id outside the vocabulary.
     """
     path = Path(config.path).expanduser()
     if not path.is_file():
@@ -99,7 +98,7 @@ def token_file(config: TokensData) -> Tokens:
 
 
 def _map(path: Path, size: int, config: TokensData) -> np.ndarray:
-    """Return the ids, one-dimensional and memory-mapped, in the type that the header or the configuration says."""
+    """Return the ids, one-dimensional and memory-mapped, in the dtype of the header or the configuration."""
     with path.open("rb") as file:
         has_header = file.read(len(_NPY)) == _NPY
     if has_header:
@@ -123,8 +122,8 @@ def _map(path: Path, size: int, config: TokensData) -> np.ndarray:
         parts = wider.itemsize // dtype.itemsize
         if parts < 2 or len(head) < _FEW_IDS * parts or len(head) % parts:
             continue
-        # An id below vocab_size leaves a known range to the upper parts of a wider type: mostly 0, at every second
-        # place (or three of four), which no text does.
+        # Ids below vocab_size leave the upper bytes of a wider dtype in a known range: mostly 0 at every second place
+        # (or three of four), which never occurs in text.
         wide = head.view(wider)
         if int(wide.max()) < config.vocab_size and int(wide.min()) >= 0 and int(head[::parts].max()) > 0:
             why = f"it holds ids of {8 * wider.itemsize} bits, whose upper halves would be read as ids of their own"
@@ -133,7 +132,7 @@ def _map(path: Path, size: int, config: TokensData) -> np.ndarray:
 
 
 def _checked(ids: np.ndarray, config: TokensData) -> dict[str, str]:
-    """Return the hash of what was looked at, and what that was where it was not everything."""
+    """Check the ids; return the hash of the checked part, and which part that was if it was not everything."""
     step = _CHUNK_BYTES // ids.itemsize
     starts = np.arange(0, len(ids), step)
     whole = len(starts) <= _CHECKED_CHUNKS

@@ -1,1 +1,1 @@
-"""What `model=` chooses."""
+"""Models that `model=` selects."""

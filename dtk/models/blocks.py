@@ -1,4 +1,4 @@
-"""What the GPT and the encoder share: the pre-norm transformer block with biases, embeddings and the final norm."""
+"""Modules that the GPT and the encoder share: the pre-norm block with biases, embeddings and the final norm."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from dtk.parallel.placement import Piece
 
 
 class Attention(SelfAttention):
-    """Multi-head self-attention with one fused projection for queries, keys and values, rows by head."""
+    """Multi-head self-attention with one fused projection for queries, keys and values, grouped by head."""
 
     def __init__(self, width: int, heads: int, dropout: float, causal: bool) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Attention(SelfAttention):
 
 
 class MLP(Cuttable):
-    """Two linear layers around GELU in its tanh form (Hendrycks & Gimpel 2016), 4 times as wide inside."""
+    """Two linear layers around tanh-approximated GELU (Hendrycks & Gimpel 2016); 4 times as wide inside."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class MLP(Cuttable):
 
 
 class Block(nn.Module):
-    """Attention, then a feed-forward network, each behind a LayerNorm and added to its input."""
+    """Attention and a feed-forward network, each after a LayerNorm and with a residual connection."""
 
     def __init__(self, width: int, heads: int, dropout: float, causal: bool) -> None:
         super().__init__()
@@ -81,38 +81,38 @@ class Transformer(Cuttable):
         self.final_norm = LayerNorm(config.width)
 
     def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Map token ids [batch, sequence] to [batch, sequence, width]; None = they are a whole sequence."""
+        """Map token ids [batch, sequence] to [batch, sequence, width]; without positions they are a whole sequence."""
         if positions is None:
             positions = layers.whole_sequence(tokens, self.position_embedding.num_embeddings)
         x = self.token_embedding(tokens) + self.position_embedding(self.own(positions))
         return F.dropout(x, self.dropout, self.training)
 
     def initial(self, name: str) -> Initial:
-        """Return how the parameter of this qualified name starts."""
+        """Return the initialization of the parameter with this qualified name."""
         return transformer_initial(name, self.layers)
 
 
 PARTS = 3
-"""Queries, keys and values."""
+"""Number of parts of the fused projection: queries, keys and values."""
 
 
 def by_head(logical: Tensor, heads: int) -> Tensor:
-    """Return rows as they are stored, [heads, (query, key, value), head_width], from logical ones."""
+    """Reorder logical rows to the stored order, [heads, (query, key, value), head_width]."""
     return logical.reshape(PARTS, heads, -1, *logical.shape[1:]).transpose(0, 1).flatten(0, 2)
 
 
 def by_part(stored: Tensor, heads: int) -> Tensor:
-    """Return logical rows, [queries | keys | values] of [heads, head_width] each, from stored ones."""
+    """Reorder stored rows to the logical order, [queries | keys | values] of [heads, head_width] each."""
     return stored.reshape(heads, PARTS, -1, *stored.shape[1:]).transpose(0, 1).flatten(0, 2)
 
 
 def runs(piece: Piece, rows: int, heads: int | None) -> list[tuple[int, int, int]]:
-    """(first row in the piece, first logical row, number) of rows that follow each other in both, in logical order.
+    """Return (first row in the piece, first logical row, number) of rows consecutive in both, in logical order.
 
     Args:
-        piece: what a rank holds of the parameter.
-        rows: of the whole parameter.
-        heads: of a fused projection; None = rows are stored as they are.
+        piece: this rank's part of the parameter.
+        rows: number of rows of the whole parameter.
+        heads: heads of a fused projection; None if the stored order is the logical one.
     """
     first, count = piece.offset[0], piece.size[0]
     if heads is None:

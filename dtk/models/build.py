@@ -1,9 +1,9 @@
-"""Builds a module from the `model` section of the configuration. The only place that knows all architectures.
+"""Construction of a module from the `model` section of the configuration. No other module knows all architectures.
 
-A custom model (`_target_`) is any `torch.nn.Module` whose forward maps token ids [batch, sequence] to logits
-[batch, sequence, vocab] or [batch, classes], or to an object that has them as `logits`. It may offer what dtk's own
-models have: `initial(name)` and `flops_per_token(sequence_length)`. Without `initial` it cannot start on the meta
-device: each rank builds it whole on the CPU under `torch.manual_seed(seed)`, and the strategy shards it from there.
+A custom model (`_target_`) is any `torch.nn.Module` whose forward maps token ids [batch, sequence] to logits [batch,
+sequence, vocab] or [batch, classes], or to an object that has them as `logits`. It may define the methods of dtk's own
+models: `initial(name)` and `flops_per_token(sequence_length)`. Without `initial` it cannot start on the meta device:
+each rank builds it whole on the CPU under `torch.manual_seed(seed)`, and the strategy shards it from there.
 """
 
 import torch
@@ -25,11 +25,11 @@ def build_model(config: ModelConfig, allow_targets: list[str]) -> nn.Module:
     """Build the model on the current default device (under `torch.device("meta")` without memory).
 
     Args:
-        config: one of the four kinds of the model section, whose sizes `dtk.config.checks` has found to fit.
+        config: one of the four kinds of the model section, checked by `dtk.config.checks`.
         allow_targets: import paths, or prefixes ending in `.*`, that `_target_` may name.
 
     Raises:
-        DtkError: a `_target_` that is not allowed, not found, not called with its arguments, or no nn.Module.
+        DtkError: the `_target_` is not allowed, not found or not an nn.Module, or does not accept its arguments.
     """
     if isinstance(config, CustomModelConfig):
         model: nn.Module = instantiate(config._target_, config.constructor, allow_targets, nn.Module)
@@ -44,10 +44,10 @@ def build_model(config: ModelConfig, allow_targets: list[str]) -> nn.Module:
 
 
 def check_blocks(config: Config, model: nn.Module) -> None:
-    """Refuse settings that work on blocks, for a model in which there are none.
+    """Reject settings that apply to blocks if the model has none.
 
     Raises:
-        DtkError: the first such setting.
+        DtkError: for the first such setting.
     """
     if blocks_of(model):
         return
@@ -65,12 +65,12 @@ def check_blocks(config: Config, model: nn.Module) -> None:
 
 
 def check_custom(config: Config) -> None:
-    """Build a custom model without memory, if the configuration asks for what only some models have.
+    """Build a custom model on the meta device if the configuration uses features that only some models support.
 
-    What else is wrong with it is left to the ranks, which build it as it is.
+    Other errors of the model are left to the ranks, which build it for real.
 
     Raises:
-        DtkError: it has no blocks, or `model.wrap` matches nothing.
+        DtkError: the model has no blocks, or `model.wrap` matches nothing.
     """
     needs = config.train.compile or config.train.activation_checkpoint_every or config.model.wrap
     if not needs and getattr(config.strategy, "blocks_per_unit", 1) < 2:

@@ -1,5 +1,5 @@
-"""GPT-2 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"), which computes what Hugging
-Face's GPT2LMHeadModel computes; names and layout of the weights are dtk's own, `dtk.models.hf` translates.
+"""GPT-2 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"), which computes the same function
+as Hugging Face's GPT2LMHeadModel; names and layout of the weights differ, `dtk.models.hf` converts them.
 """
 
 from torch import Tensor
@@ -10,7 +10,7 @@ from dtk.models.flops import training_flops_per_token
 
 
 class GPT(Transformer):
-    """Causal language model with learned positions; the token embedding is the output projection too."""
+    """Causal language model with learned positions; the token embedding is tied to the output projection."""
 
     after = ("final_norm", "token_embedding")
 
@@ -23,8 +23,8 @@ class GPT(Transformer):
 
         Args:
             tokens: int64.
-            positions: int64 [sequence], where the tokens stand; None = they are a whole sequence.
-            stream: what the pipeline stage before returned; None on the first. A stage before the last returns it.
+            positions: int64 [sequence], positions of the tokens; None for a whole sequence.
+            stream: output of the previous pipeline stage; None on the first. Stages before the last return it.
         """
         x = self.embed(tokens, positions) if stream is None else stream
         for block in self.blocks:

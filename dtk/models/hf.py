@@ -1,5 +1,5 @@
-"""GPT-2 weights from a local Hugging Face folder, and weights of any model into one: one parameter at a time, of a
-sharded model only the shard. Owns the translation between dtk's names and those of GPT2LMHeadModel.
+"""Import of GPT-2 weights from a local Hugging Face folder, and export of any model to one: one parameter at a time,
+and only the shard of a sharded model. Converts between dtk's names and those of GPT2LMHeadModel.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from dtk.parallel.placement import local_piece
 
 _MODULES, _SIZES, _FIXED = itemgetter("modules", "sizes", "fixed")(table_beside(__file__))
 _TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
-"""Hugging Face keeps these as Conv1D: [in, out] where nn.Linear has [out, in]."""
+"""Hugging Face stores these as Conv1D: [in, out], where nn.Linear has [out, in]."""
 _PREFIX = "transformer."
 
 
@@ -34,7 +34,7 @@ def check_gpt2(config: GPTConfig, folder: str | Path) -> None:
     """Check that a folder holds weights for this model; reads config.json and the header of the weights.
 
     Raises:
-        DtkError: a missing or broken file, another architecture or size, missing tensors.
+        DtkError: a file is missing or damaged, the architecture or size differs, or tensors are missing.
     """
     with torch.device("meta"):
         model = GPT(config)
@@ -46,12 +46,12 @@ def load_gpt2(model: GPT, folder: str | Path) -> None:
     """Fill every parameter from `config.json` and `model.safetensors` in `folder`.
 
     Args:
-        model: has memory; parameters are plain tensors or DTensors. Of a DTensor only this rank's part is read.
-            Names inside the file may have the prefix `transformer.` or not.
-        folder: as written by `save_pretrained` of GPT2LMHeadModel or GPT2Model, or by `export_weights`.
+        model: materialised model with plain or DTensor parameters; only this rank's shards are read. Names in the file
+            may have the prefix `transformer.`.
+        folder: folder written by `save_pretrained` of GPT2LMHeadModel or GPT2Model, or by `export_weights`.
 
     Raises:
-        DtkError: as `check_gpt2`.
+        DtkError: see `check_gpt2`.
     """
     with _opened(model, folder) as (file, names):
         for name, parameter in model.named_parameters():
@@ -75,16 +75,16 @@ def export_weights(
 ) -> None:
     """Write `model.safetensors` and `config.json`; GPT in the layout of GPT2LMHeadModel.
 
-    The other architectures keep dtk's names and shapes, with their section of the configuration as config.json, so
-    that `load_state_dict` takes the file as it is.
+    The other architectures keep dtk's names and shapes, with their section of the configuration as config.json, so that
+    `load_state_dict` accepts the file unchanged.
 
     Args:
         config: the model's section.
         shapes: full shape of every parameter and persistent buffer by its name in the state dict.
-        parameters: (name, full tensor), each name of `shapes` once, in any order. One tensor is held at a time:
-            a generator that gathers on demand keeps the whole model out of memory.
-        folder: is created.
-        dtypes: types that are not float32, by name.
+        parameters: (name, full tensor), each name of `shapes` once, in any order. One tensor is held at a time: a
+            generator that gathers on demand keeps the whole model out of memory.
+        folder: folder to create.
+        dtypes: dtypes other than float32, by name.
 
     Raises:
         DtkError: the folder cannot be written.
@@ -93,7 +93,7 @@ def export_weights(
     section: Any = config
     description = dataclasses.asdict(section)
     if isinstance(config, GPTConfig):
-        end = 50256 if config.vocab_size == 50257 else None  # Token ids of GPT-2's vocabulary only where it has them.
+        end = 50256 if config.vocab_size == 50257 else None  # GPT-2's token ids, if the model has them.
         sizes = {hf_key: getattr(config, ours) for hf_key, ours in _SIZES.items()}
         dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout)
         architecture = {"architectures": ["GPT2LMHeadModel"], "bos_token_id": end, "eos_token_id": end}
@@ -122,7 +122,7 @@ def _turned(name: str, shape: Sequence[int]) -> Sequence[int]:
 def _as_gpt2(parameters: Iterable[tuple[str, Tensor]], heads: int) -> Iterator[tuple[str, Tensor]]:
     for name, value in parameters:
         if "attention.qkv." in name:
-            value = by_part(value, heads)  # Nothing else holds the tensor as it was.
+            value = by_part(value, heads)  # Free the tensor in its original form.
         yield _PREFIX + hf_name(name), value.T if hf_name(name).endswith(_TRANSPOSED) else value
 
 
@@ -150,7 +150,7 @@ def _check_settings(config: GPTConfig, folder: Path) -> None:
 
 @contextmanager
 def _opened(model: GPT, folder: str | Path) -> Iterator[tuple[Any, dict[str, str]]]:
-    """Open the weights of a folder; gives the file, and the name in it of every parameter."""
+    """Open the weights of a folder; yield the file, and the name of every parameter in it."""
     _check_settings(model.config, Path(folder).expanduser())
     path = Path(folder).expanduser() / "model.safetensors"
     if not path.is_file():

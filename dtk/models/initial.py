@@ -1,4 +1,4 @@
-"""Initial values of parameters: the vocabulary of `model.initial(name)`, and the rule that dtk's models share."""
+"""Initialization of parameters: the return type of `model.initial(name)`, and the rule that dtk's models share."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _FUSED = (".attention.qkv.weight", ".attention.qkv.bias")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Initial:
-    """The start of one parameter."""
+    """The initialization of one parameter."""
 
     kind: Literal["normal", "zeros", "ones"]
     std: float = 0.0
@@ -20,7 +20,7 @@ class Initial:
 
 
 def fused_heads(model: object, name: str) -> int | None:
-    """Return heads by which the rows of a parameter are fused (see `dtk.models.blocks`); None = they are not."""
+    """Return the number of heads by which a parameter's rows are fused (see `dtk.models.blocks`); None if not fused."""
     heads: int | None = getattr(model, "fused_heads", None)
     return heads if name.endswith(_FUSED) else None
 

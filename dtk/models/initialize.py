@@ -1,4 +1,4 @@
-"""Initial values as a pure function of (seed, parameter name): the same under every strategy and world size."""
+"""Initial values as a pure function of (seed, parameter name): equal under every strategy and world size."""
 
 import hashlib
 from math import prod
@@ -12,22 +12,22 @@ from dtk.models.initial import Initial, fused_heads
 from dtk.parallel.placement import local_piece
 
 BLOCK = 2**20
-"""Elements per random block: what a rank generates beyond its own shard is less than two of them."""
+"""Elements per random block: a rank generates fewer than two blocks in excess of its own shard."""
 
 
 def initialize_model(model: nn.Module, seed: int) -> None:
-    """Fill every parameter of a model that has `initial`, one after another. Names are the model's own.
+    """Initialize every parameter of a model that has `initial`, one after another.
 
     Args:
-        model: has memory (not meta), plain or sharded; must carry no wrapper that renames parameters.
-        seed: of the whole run; the parameters' own streams are derived from it.
+        model: materialised model, plain or sharded, without a wrapper that renames parameters.
+        seed: seed of the run; the parameters' random streams are derived from it.
     """
     for name, parameter in model.named_parameters():
         initialize(parameter, name, model.initial(name), seed, fused_heads(model, name))  # type: ignore[operator]
 
 
 def initialize(parameter: Tensor, name: str, initial: Initial, seed: int, heads: int | None = None) -> None:
-    """Fill a parameter in place; of a DTensor only this rank's shard, without communication.
+    """Initialize a parameter in place, of a DTensor only this rank's shard, without communication.
 
     Args:
         parameter: plain tensor or DTensor of shards and replicas, any floating dtype and device.
@@ -49,7 +49,7 @@ def initialize(parameter: Tensor, name: str, initial: Initial, seed: int, heads:
         return
     row_size, parts = prod(shape[1:]), runs(piece, shape[0], heads)
     end = max((logical + count for _, logical, count in parts), default=0) * row_size
-    # Rows of which a rank holds some columns only are made whole, a block's worth at a time.
+    # If a rank holds only some columns, whole rows are generated, one block at a time.
     step = max(1, BLOCK // max(row_size, 1))
     for first, logical, count in parts:
         if piece.size[1:] == shape[1:]:
@@ -62,10 +62,10 @@ def initialize(parameter: Tensor, name: str, initial: Initial, seed: int, heads:
 
 
 class _Stream:
-    """The named stream of normal values, made on the host for every device; keeps the block that it made last.
+    """A named stream of normal values, generated on the host for every device; caches the last block.
 
-    Philox (Salmon et al. 2011) takes a 128-bit key, so that two blocks never share a stream in practice; of the 32 bits
-    that torch's own CPU generator keeps two of 100,000 blocks would most likely have the same.
+    Philox (Salmon et al. 2011) takes a 128-bit key, so that two blocks never share a stream in practice; torch's CPU
+    generator keeps only 32 bits, of which two of 100,000 blocks would most likely have the same.
     """
 
     def __init__(self, name: str, std: float, seed: int) -> None:
@@ -73,7 +73,7 @@ class _Stream:
         self.block, self.values = -1, np.empty(0, dtype=np.float32)
 
     def copy(self, flat: Tensor, first: int, end: int) -> None:
-        """Fill `flat` with the elements from `first` on; nothing from `end` on will be asked for."""
+        """Fill `flat` with the elements from `first` on; elements from `end` on will never be requested."""
         last = first + flat.numel()
         for block in range(first // BLOCK, -(-last // BLOCK) if last > first else 0):
             start = block * BLOCK

@@ -1,7 +1,7 @@
-"""Layers that declare how tensor parallelism may split them, and compute on the part that a rank holds.
+"""Layers that declare how tensor parallelism may shard them, and compute on a rank's shard.
 
-Cut over an axis, their parameters are DTensors for storage, the forward uses the local parts, and activations are plain
-tensors. Column and row follow Shoeybi et al. 2019 (Megatron-LM), the cut of the sequence Korthikanti et al. 2022.
+Sharded over an axis, their parameters are DTensors for storage, the forward uses local shards, and activations are
+plain tensors. Column and row follow Shoeybi et al. 2019 (Megatron-LM), sequence parallelism Korthikanti et al. 2022.
 """
 
 from collections.abc import Callable
@@ -16,28 +16,28 @@ from torch.distributed.tensor import DTensor
 from dtk.parallel.collectives import Axis, copy, gather, join, reduce, scatter_sum
 
 Role = Literal["column", "row", "vocabulary", "replicated", "whole", "expert"]
-"""`replicated` parameters work on activations that may be cut along the sequence, `whole` ones never do;
-rows of `expert` ones belong to experts, which tensor parallelism does not cut."""
+"""`replicated` parameters operate on activations that may be sharded along the sequence, `whole` ones never do;
+rows of `expert` ones belong to experts, which tensor parallelism does not shard."""
 _SEQUENCE = 1
-"""Dimension of activations [batch, sequence, width] that is cut between the linear layers."""
+"""Dimension of activations [batch, sequence, width] that is sharded between the linear layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How the layers of a model are cut."""
+    """How the layers of a model are sharded."""
 
     axis: Axis
     sequence: bool
-    """Whether activations outside attention and feed-forward are cut along the sequence, and not replicated."""
+    """Whether activations outside attention and feed-forward are sharded along the sequence instead of replicated."""
 
 
 class Cuttable(nn.Module):
-    """Whose computation tensor parallelism may cut; whole as long as `cut` is None."""
+    """Base of modules whose computation tensor parallelism may shard; not sharded while `cut` is None."""
 
     cut: Cut | None = None
 
     def enter(self, x: Tensor) -> Tensor:
-        """Make activations whole for column-cut layers; under autocast in the type that these compute in."""
+        """Gather activations for column-parallel layers, under autocast in their compute dtype."""
         if self.cut is None:
             return x
         if torch.is_autocast_enabled(x.device.type):
@@ -45,13 +45,13 @@ class Cuttable(nn.Module):
         return gather(x, _SEQUENCE, self.cut.axis) if self.cut.sequence else copy(x, self.cut.axis)
 
     def leave(self, x: Tensor) -> Tensor:
-        """Add up the partial results of row-cut layers."""
+        """Sum the partial results of row-parallel layers."""
         if self.cut is None:
             return x
         return scatter_sum(x, _SEQUENCE, self.cut.axis) if self.cut.sequence else reduce(x, self.cut.axis)
 
     def joined(self, x: Tensor) -> Tensor:
-        """Return activations from outside attention whole along the sequence, for what every rank computes alike."""
+        """Return activations from outside attention whole along the sequence, for replicated computation."""
         return x if self.cut is None or not self.cut.sequence else join(x, _SEQUENCE, self.cut.axis)
 
     def own(self, positions: Tensor) -> Tensor:
@@ -61,15 +61,15 @@ class Cuttable(nn.Module):
 
 
 class SelfAttention(Cuttable):
-    """Attention of every token over its own sequence, of which context parallelism may divide the tokens over ranks."""
+    """Attention of every token over its own sequence, whose tokens context parallelism may split over ranks."""
 
     core: Callable[[Tensor, Tensor, Tensor, float], Tensor] | None = None
-    """Causal attention of this rank's queries with the keys and values of all ranks, and dropout; None = it has all."""
+    """Causal attention of this rank's queries to the keys and values of all ranks, and dropout; None if not split."""
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout: float = 0.0, *, causal: bool = True
     ) -> Tensor:
-        """Map queries [batch, heads, sequence, head width] to the same shape; fewer heads of `k` and `v` are shared.
+        """Map queries [batch, heads, sequence, head width] to the same shape; `k` and `v` may have fewer, shared heads.
 
         Args:
             q: queries.
@@ -77,7 +77,7 @@ class SelfAttention(Cuttable):
             v: values.
             mask: bool, broadcastable to [batch, heads, sequence, sequence]; true = may be attended.
             dropout: probability.
-            causal: whether a token sees itself and those before it only.
+            causal: whether a token attends only to itself and earlier ones.
         """
         if self.core is not None:
             return self.core(q, k, v, dropout)
@@ -86,22 +86,22 @@ class SelfAttention(Cuttable):
 
 
 def held(parameter: Tensor) -> Tensor:
-    """Return the part of a parameter that this rank computes with; gradients flow back to the parameter."""
+    """Return the local part of a parameter for computation; gradients flow back to the parameter."""
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
 def whole_sequence(tokens: Tensor, longest: int | None = None) -> Tensor:
-    """Return positions [sequence] of token ids [batch, sequence] that are a whole sequence.
+    """Return the positions [sequence] of token ids [batch, sequence] that are a whole sequence.
 
-    At most `longest`: adding so few positions to more tokens fails cleanly, where looking up a position that is not
-    there would be a device-side assert on CUDA.
+    At most `longest`: adding too few positions to the tokens fails cleanly, whereas looking up a position out of range
+    would be a device-side assert on CUDA.
     """
     length = tokens.shape[1] if longest is None else min(tokens.shape[1], longest)
     return torch.arange(length, device=tokens.device)
 
 
 class Column(nn.Linear):
-    """Linear layer whose outputs are divided: each rank has some of the rows of the weight, and of the bias."""
+    """Column-parallel linear layer: each rank has some of the rows of the weight and of the bias."""
 
     role: ClassVar[Role] = "column"
 
@@ -111,12 +111,12 @@ class Column(nn.Linear):
 
 
 class Row(Cuttable, nn.Linear):
-    """Linear layer whose inputs are divided: each rank has some of the columns of the weight, and the whole bias."""
+    """Row-parallel linear layer: each rank has some of the columns of the weight, and the whole bias."""
 
     role: ClassVar[Role] = "row"
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map this rank's inputs [batch, sequence, in / ranks] to the sum over the ranks."""
+        """Map this rank's inputs [batch, sequence, in / ranks] to outputs that are summed over the ranks."""
         bias = None if self.bias is None else held(self.bias)
         if self.cut is None:
             return F.linear(x, held(self.weight), bias)
@@ -125,7 +125,7 @@ class Row(Cuttable, nn.Linear):
 
 
 class TokenEmbedding(Cuttable, nn.Embedding):
-    """Token table, which may be the output projection too; each rank has some of the vocabulary."""
+    """Token embedding, which may be tied to the output projection; each rank has some of the vocabulary."""
 
     role: ClassVar[Role] = "vocabulary"
 
@@ -140,28 +140,28 @@ class TokenEmbedding(Cuttable, nn.Embedding):
         return self.leave(x.masked_fill(elsewhere.unsqueeze(-1), 0.0))
 
     def logits(self, x: Tensor) -> Tensor:
-        """Map [batch, sequence, width] to logits of this rank's part of the vocabulary."""
+        """Map [batch, sequence, width] to the logits of this rank's part of the vocabulary."""
         return F.linear(self.enter(x), held(self.weight))
 
 
 class Head(Cuttable, nn.Linear):
-    """Output projection of its own; each rank has some of the vocabulary."""
+    """Untied output projection; each rank has some of the vocabulary."""
 
     role: ClassVar[Role] = "vocabulary"
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [batch, sequence, width] to logits of this rank's part of the vocabulary."""
+        """Map [batch, sequence, width] to the logits of this rank's part of the vocabulary."""
         return F.linear(self.enter(x), held(self.weight))
 
 
 class Whole(Column):
-    """Linear layer that every rank has whole and computes on whole activations."""
+    """Linear layer that every rank holds whole and applies to whole activations."""
 
     role: ClassVar[Role] = "whole"
 
 
 class PositionEmbedding(nn.Embedding):
-    """Learned positions, which every rank has whole."""
+    """Learned positions, replicated on every rank."""
 
     role: ClassVar[Role] = "replicated"
 
@@ -171,7 +171,7 @@ class PositionEmbedding(nn.Embedding):
 
 
 class LayerNorm(nn.LayerNorm):
-    """LayerNorm, which every rank has whole."""
+    """LayerNorm, replicated on every rank."""
 
     role: ClassVar[Role] = "replicated"
 
@@ -181,7 +181,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.RMSNorm):
-    """RMSNorm, which every rank has whole."""
+    """RMSNorm, replicated on every rank."""
 
     role: ClassVar[Role] = "replicated"
 

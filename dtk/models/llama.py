@@ -13,9 +13,9 @@ from dtk.models.layers import Column, Cuttable, Head, RMSNorm, Row, SelfAttentio
 
 
 def rotary_table(positions: Tensor, head_width: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [sequence, head_width / 2], float32, of RoPE (Su et al. 2021): angle = position / theta^(2i/d).
+    """Return RoPE's (Su et al. 2021) float32 cos and sin [sequence, head_width / 2]: angle = position / theta^(2i/d).
 
-    Computed in each forward pass rather than kept: a buffer would lose its values on the meta device.
+    Computed in each forward, as a buffer would lose its values on the meta device.
     """
     frequency = theta ** (-torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float32) / head_width)
     angle = torch.outer(positions.float(), frequency)
@@ -23,7 +23,7 @@ def rotary_table(positions: Tensor, head_width: int, theta: float) -> tuple[Tens
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs (i, i + d/2) of queries or keys [batch, heads, sequence, d] by their position's angle."""
+    """Rotate the pairs (i, i + d/2) of queries or keys [batch, heads, sequence, d] by the angles of their positions."""
     a, b = x.float().chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
 
@@ -40,7 +40,7 @@ class LlamaAttention(SelfAttention):
         self.projection = Row(config.width, config.width, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Map [batch, sequence, width] to the same shape; tables as of `rotary_table`."""
+        """Map [batch, sequence, width] to the same shape; `cos` and `sin` as returned by `rotary_table`."""
         x = self.enter(x)
         q, k, v = (layer(x).unflatten(2, (-1, self.head_width)).transpose(1, 2) for layer in (self.q, self.k, self.v))
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
@@ -63,7 +63,7 @@ class LlamaMLP(Cuttable):
 
 
 class LlamaBlock(nn.Module):
-    """Attention, then a feed-forward network, each behind an RMSNorm and added to its input."""
+    """Attention and a feed-forward network, each after an RMSNorm and with a residual connection."""
 
     def __init__(self, config: LlamaConfig, mlp: nn.Module | None = None) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class LlamaBlock(nn.Module):
 
 
 class Llama(nn.Module):
-    """Causal language model; with `tie_weights` the token embedding is the output projection too."""
+    """Causal language model; `tie_weights` ties the token embedding to the output projection."""
 
     before = ("token_embedding",)
 
@@ -93,7 +93,7 @@ class Llama(nn.Module):
         self.head = None if config.tie_weights else Head(config.width, config.vocab_size, bias=False)
 
     def block(self, config: Any, number: int) -> nn.Module:
-        """Make the block of that number."""
+        """Build the block with this index."""
         return LlamaBlock(config)
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None, stream: Tensor | None = None) -> Tensor:
@@ -101,8 +101,8 @@ class Llama(nn.Module):
 
         Args:
             tokens: int64.
-            positions: int64 [sequence], where the tokens stand; None = they are a whole sequence.
-            stream: what the pipeline stage before returned; None on the first. A stage before the last returns it.
+            positions: int64 [sequence], positions of the tokens; None for a whole sequence.
+            stream: output of the previous pipeline stage; None on the first. Stages before the last return it.
         """
         cos, sin = self.rotary(tokens, positions)
         x = self.token_embedding(tokens) if stream is None else stream
@@ -111,21 +111,21 @@ class Llama(nn.Module):
         return x if self.final_norm is None else self.logits(x)
 
     def rotary(self, tokens: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return `rotary_table` of these positions, or of whole sequences."""
+        """Return `rotary_table` of these positions, by default of whole sequences."""
         positions = whole_sequence(tokens) if positions is None else positions
         return rotary_table(positions, self.config.width // self.config.heads, self.config.rope_theta)
 
     def logits(self, x: Tensor) -> Tensor:
-        """Map what the last block returns to logits."""
+        """Map the output of the last block to logits."""
         x = self.final_norm(x)
         return self.token_embedding.logits(x) if self.head is None else self.head(x)
 
     def initial(self, name: str) -> Initial:
-        """Return how the parameter of this qualified name starts."""
+        """Return the initialization of the parameter with this qualified name."""
         return transformer_initial(name, self.config.layers)
 
     def flops_per_token(self, sequence_length: int) -> int:
-        """Return training FLOPs per token (see `training_flops_per_token`); an untied token table is not counted."""
+        """Return the training FLOPs per token (see `training_flops_per_token`), without an untied token embedding."""
         counted = sum(p.numel() for p in self.parameters())
         if self.head is not None:
             counted -= self.token_embedding.weight.numel()

@@ -1,7 +1,7 @@
-"""Mixture of experts: Llama's blocks with many feed-forward networks; a router chooses some of them for each token.
+"""Mixture of experts: Llama's blocks with several feed-forward networks, some of which a router selects per token.
 
-Softmax over all experts, the largest k, whose weights sum to 1 (Shazeer et al. 2017; Jiang et al. 2024, Mixtral); a
-single one keeps its probability (Fedus et al. 2021, Switch). Only a capacity makes tokens of a micro-batch compete.
+The top k of a softmax over all experts, normalized to sum to 1 (Shazeer et al. 2017; Jiang et al. 2024, Mixtral); a
+single expert keeps its probability (Fedus et al. 2021, Switch). Tokens of a micro-batch compete only for a capacity.
 """
 
 from collections.abc import Sequence
@@ -21,18 +21,18 @@ from dtk.parallel.collectives import Axis, copy, exchange_counts, exchange_rows,
 
 
 class Answer(NamedTuple):
-    """What the model returns in training."""
+    """Output of the model in training."""
 
     logits: Tensor
-    """Or what the next stage of a pipeline takes."""
+    """Logits, or the input of the next pipeline stage."""
     auxiliary: Tensor
-    """Balance and z loss, weighted, summed over blocks and tokens: what to add to the summed cross-entropy."""
+    """Weighted load-balancing and z loss, summed over blocks and tokens, to add to the summed cross-entropy."""
     loads: Tensor
-    """int64 [blocks with experts, 2, experts]: tokens for which each expert was chosen, and those that it took."""
+    """int64 [blocks with experts, 2, experts]: tokens routed to each expert, and tokens that it accepted."""
 
 
 class Experts(nn.Module):
-    """SwiGLU networks side by side, the rows of each after those of the one before; each rank may hold some."""
+    """SwiGLU experts with concatenated rows, in the order of the experts; each rank may hold some of them."""
 
     role: ClassVar[Role] = "expert"
 
@@ -44,14 +44,14 @@ class Experts(nn.Module):
         self.down = nn.Parameter(torch.empty(config.experts * config.width, config.expert_width))
 
     def forward(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Map [rows, width] to the same shape; the first `sizes[0]` rows by the rank's first expert, and so on."""
+        """Map [rows, width] to the same shape; the rank's first expert processes the first `sizes[0]` rows, etc."""
         weights = (held(each).chunk(len(sizes)) for each in (self.gate, self.up, self.down))
         each = zip(torch.split(x, list(sizes)), *weights, strict=True)
         return torch.cat([F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down) for x, gate, up, down in each])
 
 
 class Router(nn.Linear):
-    """Logits of every expert for every token, in float32 under every precision."""
+    """Logits of every expert for every token, always in float32."""
 
     role: ClassVar[Role] = "replicated"
 
@@ -65,12 +65,12 @@ class Router(nn.Linear):
 
 
 class MixtureMLP(Cuttable):
-    """Router, experts, and those that every token passes through. Works on a rank's own part of each sequence."""
+    """Router, routed experts and shared experts. Processes a rank's own part of each sequence."""
 
     axis: Axis | None = None
-    """Ranks that divide the experts; None = this rank has all. Set by `dtk.dimensions.ep`."""
+    """Ranks that divide the experts; None if this rank has all. Set by `dtk.dimensions.ep`."""
     context: Axis | None = None
-    """Ranks that divide the sequences beside those of `cut`. Set by `dtk.dimensions.cp`."""
+    """Ranks that divide the sequences, in addition to those of `cut`. Set by `dtk.dimensions.cp`."""
 
     def __init__(self, config: MoEConfig) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class MixtureMLP(Cuttable):
         self.shared = LlamaMLP(config.width, width) if width else None
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Map [batch, sequence, width] to the same shape, the auxiliary loss, and loads [2, experts]."""
+        """Return the output, shaped like x [batch, sequence, width], the auxiliary loss, and the loads [2, experts]."""
         config, logits = self.config, self.router(x)
         probabilities = logits.softmax(-1)
         weights, chosen = probabilities.topk(config.experts_per_token)
@@ -91,21 +91,21 @@ class MixtureMLP(Cuttable):
         y = y.view_as(x)
         if self.shared is not None:
             y = y + self.shared(x)
-        # Balance loss by sequence (DeepSeek-AI 2024, "DeepSeek-V3", equations 17 to 20), as shares over a batch would
-        # depend on how it is divided; z loss: Zoph et al. 2022, "ST-MoE", equation 5.
+        # The load-balancing loss is per sequence (DeepSeek-AI 2024, "DeepSeek-V3", equations 17 to 20), as one per
+        # batch would depend on the division of the batch; z loss: Zoph et al. 2022, "ST-MoE", equation 5.
         share = F.one_hot(chosen, config.experts).sum(2).float().mean(1) * (config.experts / config.experts_per_token)
         means = torch.stack((share, probabilities.mean(1)))
         for axis in (self.context, None if self.cut is None else self.cut.axis):
-            if axis is not None:  # Of whole sequences; each rank's loss is that of its own tokens.
+            if axis is not None:  # Loads of whole sequences; each rank's loss is that of its own tokens.
                 means = reduce(copy(means, axis), axis) / axis.size
         balance = means.prod(0).sum() * chosen.shape[1]
         return y, config.balance_loss * balance + config.z_loss * logits.logsumexp(-1).square().sum(), loads
 
     def _route(self, x: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weighted sum of what the chosen experts make of x [tokens, width], and the loads."""
+        """Return the weighted sum of the selected experts' outputs for x [tokens, width], and the loads."""
         config, tokens = self.config, len(x)
         if torch.is_autocast_enabled(x.device.type):
-            x = x.to(torch.get_autocast_dtype(x.device.type))  # So it travels.
+            x = x.to(torch.get_autocast_dtype(x.device.type))  # The dtype of communication.
         first_choices_first = chosen.t().flatten()
         order = first_choices_first.argsort(stable=True)
         counts = F.one_hot(first_choices_first, config.experts).sum(0)
@@ -117,7 +117,7 @@ class MixtureMLP(Cuttable):
             taken, slots = counts.clamp(max=capacity), config.experts * capacity
             place = torch.arange(len(order), device=x.device) - (counts.cumsum(0) - counts)[first_choices_first[order]]
             slot = torch.where(place < capacity, first_choices_first[order] * capacity + place, slots)
-            # Slots that stay empty hold, and tokens without a slot get, a row of zeros.
+            # A row of zeros fills empty slots and is the output of tokens without a slot.
             source = torch.full((slots + 1,), tokens, device=x.device).scatter_(0, slot, order % tokens)[:slots]
             zeros = x.new_zeros(1, x.shape[1])
             result = self._experts(torch.cat((x, zeros))[source], [capacity] * config.experts)
@@ -126,7 +126,7 @@ class MixtureMLP(Cuttable):
         return y, torch.stack((counts, taken))
 
     def _experts(self, rows: Tensor, counts: Tensor | list[int]) -> Tensor:
-        """Send the rows, which stand by expert, to the ranks that hold their experts, and return what these make."""
+        """Send rows, sorted by expert, to the ranks that hold the experts, and return the experts' outputs."""
         if self.axis is None:
             sizes = counts if isinstance(counts, list) else read_counts(counts.view(1, 1, -1), len(rows), 0)[0][0]
             return self.experts(rows, sizes)  # type: ignore[no-any-return]
@@ -146,19 +146,19 @@ class MixtureMLP(Cuttable):
 
 
 def read_counts(counts: Tensor, rows: int, rank: int) -> list[list[list[int]]]:
-    """Return, as the host needs them, how many rows go where; waits for the device.
+    """Return the numbers of rows to send and receive as Python lists; synchronizes with the device.
 
     Args:
-        counts: int64 [1 or 2, ranks, experts of a rank]: of this rank's rows for each expert, and those that each rank
-            has for this one's experts.
-        rows: of this rank, in all.
-        rank: of this one, among those that divide the experts.
+        counts: int64 [1 or 2, ranks, experts of a rank]: this rank's rows for each expert, and each rank's rows for the
+            experts of this one.
+        rows: total number of rows of this rank.
+        rank: index of this rank among those that divide the experts.
     """
     return counts.tolist()  # type: ignore[no-any-return]
 
 
 def even_counts(counts: Tensor, rows: int, rank: int) -> list[list[list[int]]]:
-    """Return what `read_counts` would if all ranks had so many rows, spread evenly: for a simulation without values."""
+    """Return the result of `read_counts` for this many evenly routed rows per rank, for a simulation without values."""
     _, ranks, of_rank = counts.shape
     whole = [rows * (i + 1) // (ranks * of_rank) - rows * i // (ranks * of_rank) for i in range(ranks * of_rank)]
     sent = [whole[first : first + of_rank] for first in range(0, len(whole), of_rank)]
@@ -166,36 +166,36 @@ def even_counts(counts: Tensor, rows: int, rank: int) -> list[list[list[int]]]:
 
 
 def _swapped(rows: Tensor, sizes: Sequence[Sequence[int]]) -> Tensor:
-    """Rows that stand by (i, j), `sizes[i][j]` of them, by (j, i)."""
+    """Reorder rows grouped by (i, j), with `sizes[i][j]` rows each, to groups by (j, i)."""
     parts = torch.split(rows, list(chain(*sizes)))
     width = len(sizes[0])
     return torch.cat([parts[i * width + j] for j in range(width) for i in range(len(sizes))])
 
 
 class MoEBlock(LlamaBlock):
-    """Attention, then experts, each behind an RMSNorm and added to its input."""
+    """Attention and experts, each after an RMSNorm and with a residual connection."""
 
     def __init__(self, config: MoEConfig) -> None:
         super().__init__(config, mlp=MixtureMLP(config))
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
-        """Map the residual stream [batch, sequence, width] to the same shape, with what `MixtureMLP` returns."""
+        """Map the residual stream [batch, sequence, width] to the same shape; also return the loss and loads."""
         x = x + self.attention(self.attention_norm(x), cos, sin)
         y, auxiliary, loads = self.mlp(self.mlp_norm(x))
         return x + y, auxiliary, loads
 
 
 class MoE(Llama):
-    """Causal language model; in training it also returns the auxiliary loss and how the experts were used."""
+    """Causal language model; in training it also returns the auxiliary loss and the expert loads."""
 
     def block(self, config: MoEConfig, number: int) -> nn.Module:
-        """Make the block of that number: the first ones may be Llama's."""
+        """Build the block with this index; the first blocks may be Llama's."""
         return MoEBlock(config) if number >= config.dense_layers else LlamaBlock(config)
 
     def forward(  # type: ignore[override]
         self, tokens: Tensor, positions: Tensor | None = None, stream: Tensor | None = None
     ) -> Tensor | Answer:
-        """Return what `Llama.forward` does, in training with the rest of an `Answer` where there are experts."""
+        """Return the result of `Llama.forward`, in training as an `Answer` if the model has experts."""
         cos, sin = self.rotary(tokens, positions)
         x, auxiliary, loads = self.token_embedding(tokens) if stream is None else stream, [], []
         for block in self.blocks:
@@ -207,11 +207,11 @@ class MoE(Llama):
             else:
                 x = result
         output = x if self.final_norm is None else self.logits(x)
-        answers = self.training and auxiliary  # A stage of a pipeline may have no experts.
+        answers = self.training and auxiliary  # A pipeline stage may have no experts.
         return Answer(output, torch.stack(auxiliary).sum(), torch.stack(loads)) if answers else output
 
     def flops_per_token(self, sequence_length: int) -> int:
-        """Training FLOPs per token (see `training_flops_per_token`), of the experts that a token passes through."""
+        """Return the training FLOPs per token (see `training_flops_per_token`), of a token's active experts only."""
         config = self.config
         assert isinstance(config, MoEConfig)
         unused = training_flops_per_token(config.idle_parameters, 0, config.width, 0)

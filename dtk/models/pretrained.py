@@ -1,4 +1,4 @@
-"""Models of transformers from a local folder. Nothing of the folder is executed, and nothing is fetched."""
+"""Models of transformers from a local folder. No code from the folder is executed, and nothing is downloaded."""
 
 from typing import Any
 
@@ -14,20 +14,20 @@ HEADS = {
     "masked_lm": ("AutoModelForMaskedLM", ("ForMaskedLM", "ForPreTraining")),
     "sequence_classification": ("AutoModelForSequenceClassification", ("ForSequenceClassification",)),
 }
-"""Head -> transformers' class, and how the classes end in config.json that have it."""
+"""Head -> transformers' class, and the endings of the class names in config.json that have this head."""
 
 
 class Pretrained(nn.Module):
-    """Stands for a model of transformers: what it builds is that model itself, under its own parameter names.
+    """A model of transformers; instantiating this class returns that model, with its own parameter names.
 
     Args:
         path: folder that `save_pretrained` wrote.
-        weights: False = random ones, as its config.json describes the model.
-        head: of `HEADS`; auto = that of the class in config.json. A new head starts from random weights.
-        settings: of config.json, to replace: `{num_labels: 4, attention_dropout: 0.1}`.
+        weights: False initializes randomly, from config.json only.
+        head: key of `HEADS`; auto uses the head of the class in config.json. A new head is initialized randomly.
+        settings: values of config.json to override: `{num_labels: 4, attention_dropout: 0.1}`.
 
     Raises:
-        DtkError: transformers is not installed, or cannot use the folder without code of its own.
+        DtkError: transformers is not installed, or the folder needs custom code.
     """
 
     def __new__(  # noqa: D102
@@ -63,7 +63,7 @@ class Pretrained(nn.Module):
 
 
 def _attend_to_text(model: Any, inputs: tuple[Any, ...], more: dict[str, Any]) -> Any:
-    """Leave padding out of the attention."""
+    """Exclude padding from attention."""
     if len(inputs) == 1 and isinstance(inputs[0], Tensor) and "attention_mask" not in more:
         more = {**more, "attention_mask": (inputs[0] != model.config.pad_token_id).long()}
     return inputs, more

@@ -1,4 +1,4 @@
-"""Writing a safetensors file one tensor at a time; the library's own writer wants all tensors at once.
+"""Writing of a safetensors file one tensor at a time; the library's own writer needs all tensors in memory.
 Format: https://huggingface.co/docs/safetensors (8-byte header length, JSON header, raw little-endian data).
 """
 
@@ -16,7 +16,7 @@ _CODES = {
     torch.float32: "F32", torch.float64: "F64", torch.complex64: "C64", torch.int64: "I64", torch.int32: "I32",
     torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
-"""The format's name of each type that is written."""
+"""Name in the file format of each dtype that can be written."""
 
 
 def write_safetensors(
@@ -25,17 +25,17 @@ def write_safetensors(
     tensors: Iterable[tuple[str, Tensor]],
     dtypes: Mapping[str, torch.dtype] | None = None,
 ) -> None:
-    """Write named tensors. The file appears under its name only when it is complete.
+    """Write named tensors. The file is renamed to its final name only when it is complete.
 
     Args:
-        path: the file; its folder exists.
-        shapes: shape of every tensor by name; the header is made from it.
-        tensors: each of those names once, in any order; one is held at a time.
-        dtypes: types that are not to be float32, by name; see `stored_dtype`.
+        path: path of the file; its folder must exist.
+        shapes: shape of every tensor by name, for the header.
+        tensors: each of these names once, in any order; only one is in memory at a time.
+        dtypes: stored dtypes other than float32, by name; see `stored_dtype`.
 
     Raises:
         OSError: the folder is full or read-only.
-        ValueError: a tensor that was not announced, has another shape, comes twice or never.
+        ValueError: a tensor is not in `shapes`, has a different shape, is repeated or missing.
     """
     dtypes = dtypes or {}
     header, missing = _header(shapes, dtypes)
@@ -52,10 +52,10 @@ def write_safetensors(
 
 
 def stored_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the type in which values of a type are written: float32 for the smaller floats, else their own.
+    """Return the stored dtype of a dtype: float32 for smaller floats, otherwise unchanged.
 
     Raises:
-        ValueError: the format, or this writer, has no such type.
+        ValueError: the format or this writer does not support it.
     """
     stored = torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
     if stored not in _CODES:
