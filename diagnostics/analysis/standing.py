@@ -205,7 +205,9 @@ def standing(evidence: Evidence) -> Standing | None:
     waits = _named([wait for group in groups for wait in _waits(evidence, group)])
     unplaced = _without_position(evidence, victims)
     waits += unplaced if any(wait.site for wait in unplaced) else seen_waits or unplaced
-    world = evidence.world_size or max((wait.members or 0 for wait in waits if wait.group == "default_pg"), default=0)
+    # A job has at least as many ranks as any of its groups.
+    sizes = (wait.members or 0 for wait in waits if wait.group in ("default_pg", ""))
+    world = evidence.world_size or max(sizes, default=0)
     spoke = {fact.rank for fact in evidence.facts} | {error.rank for error in evidence.errors}
     spoke = spoke.union(*(group.waits for group in groups), *(group.counters for group in groups))
     highest = max((rank for rank in spoke if rank is not None), default=-1)

@@ -12,7 +12,7 @@ from diagnostics.report import drawings, overview, standing, wording
 from diagnostics.report.figures import figures
 from diagnostics.report.measures import plan_lines
 from diagnostics.report.model import Coverage, Decided, Report
-from diagnostics.report.without_cause import account_asks
+from diagnostics.report.without_cause import account_asks, log_asks
 from diagnostics.tree.evaluate import Branch
 from diagnostics.tree.outcome import account_of
 
@@ -131,6 +131,7 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
             own = next((remedy.change for remedy in text_of(most_likely).remedies), "")
         account = None if report.root_causes else account_of(report.measures)
         own = account_asks(account) if account is not None and account.unaccounted else own
+        own = own or ("" if report.root_causes else log_asks(report))
         if own:
             rows.append(doc.Field("needed", own, "soft"))
         # What would show a hang says nothing about a crash.

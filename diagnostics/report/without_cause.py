@@ -13,8 +13,9 @@ from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Outcome, text_of
 from diagnostics.contract.formatting import bytes_text, counted, filled, ranks_spoken, seconds_text, verb
 from diagnostics.evidence.coverage import damaged
-from diagnostics.evidence.model import Evidence, RunEvidence
+from diagnostics.evidence.model import Evidence, LogFact, RunEvidence
 from diagnostics.report.measures import memory, share_text
+from diagnostics.report.model import Report
 from diagnostics.runs.records import as_mapping, number
 from diagnostics.tree.outcome import account_of, in_trouble, is_unheard
 
@@ -57,11 +58,27 @@ def without_cause(
         return "the run folder has no readable status.json, so how the run ended is not known", ""
     if logs := next((fact.fields["logs"] for fact in evidence.facts if fact.kind == "nothing_known"), 0):
         return f"no line of {counted(logs, 'log')} reports a known problem, which does not show that there was none", ""
+    inits = {(fact.file, fact.fields["comm_rank"]): fact for fact in evidence.facts if fact.kind == "nccl_init"}
+    if inits and not (trouble or any(evidence.files.values()) or printed_steps(evidence).count):
+        return set_up_text([*inits.values()]), ""
     if processes := processes_text(evidence):
         return processes, ""
     if not any(evidence.files.values()) and not trouble and (steps := printed_text(printed_steps(evidence))):
         return steps, ""
     return (calls_text(hang) if isinstance(hang, dict) and not (trouble or damaged(evidence)) else ""), ""
+
+
+def set_up_text(inits: Sequence[LogFact]) -> str:
+    """Return how far NCCL came in the set-up of its communicators, where a log tells nothing else."""
+    complete = sorted({fact.fields["comm_rank"] for fact in inits if fact.fields["phase"] == "COMPLETE"})
+    nranks = max(fact.fields["nranks"] for fact in inits)
+    row = "set_up" if len(complete) == nranks else "set_up_partly"
+    return filled(_TEXTS[row], {"complete": len(complete), "nranks": nranks})
+
+
+def log_asks(report: Report) -> str:
+    """Return what tells more where a log alone shows nothing wrong; empty where there is other evidence."""
+    return _TEXTS["ask_log"] if report.standing and {entry.kind for entry in report.coverage} <= {"log", "logs"} else ""
 
 
 def account_asks(account: Account) -> str:

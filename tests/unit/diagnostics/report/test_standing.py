@@ -225,3 +225,13 @@ def test_ranks_that_wait_for_no_rank_but_do_not_move(tmp_path: Path) -> None:
     shown = rendered(tmp_path)
     assert shown[0].startswith("UNDECIDED: no rank moves: ranks 0-2 are waiting for the lock file of a C++ extension")
     assert shown[0].endswith("at train.py:4; no cause is confirmed") and not any("needed" in line for line in shown)
+
+
+def test_a_group_whose_size_a_gather_tells_has_a_rank_that_left_no_line(tmp_path: Path) -> None:
+    wait = (
+        "[rank{0}]:[E513 13:25:57.1 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum={1}, OpType={2}, NumelIn={3}, NumelOut={4}, Timeout(ms)=600000) ran for 600042 milliseconds\n"
+    )
+    others = [wait.format(rank, 39, "BROADCAST", 5164, 5164) for rank in (1, 2)]
+    shown = lines(tmp_path, wait.format(0, 41, "_ALLGATHER_BASE", 513, 2052) + "".join(others))
+    assert any(line.startswith("silent") and "rank 3 leaves no line" in line for line in shown)

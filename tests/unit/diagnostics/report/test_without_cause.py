@@ -6,8 +6,11 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.printed_steps import printed_steps
 from diagnostics.analysis.step_profile.account import Account
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
+from diagnostics.report import terminal
+from diagnostics.report.diagnosis import document
 from diagnostics.report.without_cause import account_asks, account_text, printed_text, processes_text
 
 ON_DEVICE = Account(0.9, 0.02, 0.01, 0.03, 4, 4, on_device=True, no_device_events=False)
@@ -39,3 +42,21 @@ def test_what_is_asked_for_follows_from_where_the_time_is_open() -> None:
     assert "all ranks" in account_asks(replace(ON_DEVICE, traced=1, exposed=0.8))
     assert "with_stack=True" in account_asks(replace(ON_DEVICE, traced=1, exposed=0.1, idle=0.6))
     assert "with_stack=True" in account_asks(replace(ON_DEVICE, idle=0.5))
+
+
+def test_a_log_without_trouble_asks_for_what_fits_each_kind_of_trouble(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("{'loss': 1.4, 'grad_norm': 2.9, 'learning_rate': 9e-06, 'epoch': 0.05}\n")
+    shown = terminal.render(document(diagnose(tmp_path), brief=True), columns=None, colour=False)
+    assert "if it hangs: py-spy dump" in shown
+    assert "hang.all_to_all_splits" not in shown
+
+
+INIT = "n:9:{pid} [0] NCCL INFO ncclCommInitRank comm 0x5 rank {rank} nranks 2 cudaDev 0 busId 2c000 - Init {phase}\n"
+
+
+def test_a_log_that_ends_with_the_set_up_of_nccl_says_so(tmp_path: Path) -> None:
+    lines = [INIT.format(pid=rank, rank=rank, phase=phase) for phase in ("START", "COMPLETE") for rank in (0, 1)]
+    (tmp_path / "train.log").write_text("".join(lines))
+    report = diagnose(tmp_path)
+    assert "completed the set-up of 2 of 2 ranks" in report.standing
+    assert "NCCL_P2P_DISABLE=1" in report.standing
