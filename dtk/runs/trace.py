@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -38,6 +39,8 @@ class Merge:
     ranks: set[int] = field(default_factory=set)
     flows: dict[Position, tuple[float, int, float, int]] = field(default_factory=dict)
     """Collective -> when the first rank came to it, which that is, and the same of the last."""
+    numbers: dict[Position, int] = field(default_factory=dict)
+    """Collective -> number of its flow: Perfetto drops a flow whose id is no number."""
     culprits: dict[int, str] = field(default_factory=dict)
     """Rank -> cause."""
     guilty: set[tuple[int, str, int | None]] = field(default_factory=set)
@@ -129,7 +132,8 @@ class Merge:
             _, earliest, _, latest = self.flows.get((record.group.key, record.seq), (0.0, rank, 0.0, rank))
             if not record.is_p2p and earliest != latest:
                 phase = "s" if rank == earliest else "f" if rank == latest else "t"
-                flow = {"ph": phase, "id": f"{record.group.key}/{record.seq}", "bp": "e"}
+                number = self.numbers.setdefault((record.group.key, record.seq), len(self.numbers))
+                flow = {"ph": phase, "id": number, "bp": "e"}
                 yield {**place, **flow, "cat": "collective", "name": "collective"}
 
     def _regions(self, rank: int, path: Path) -> Iterator[Event]:
@@ -147,12 +151,15 @@ class Merge:
         """Yield the memory of a rank, or what NVML and the host said of a node, on the rank of that number."""
         for record in objects(lines_of(path, self.limits)):
             gpus = record.get("gpu") or []
-            sources = {"host ": record.get("host") or {}, **{f"GPU {i} ": gpu for i, gpu in enumerate(gpus)}}
+            sources = {"host": record.get("host") or {}, **{f"GPU {i}": gpu for i, gpu in enumerate(gpus)}}
             place = {"pid": rank * PIDS, "ts": self._us(rank, record["time_s"]), "ph": "C"}
-            for title, values in (sources if "kind" in record else {"": record}).items():
-                for name, value in as_mapping(values).items():  # The first record names the host.
-                    if isinstance(value, int | float) and name not in ("time_s", "step"):
-                        yield {**place, "name": f"{title}{name}", "args": {name: value}}
+            for title, values in (sources if "kind" in record else {"memory": record}).items():
+                figures = {
+                    name: value
+                    for name, value in as_mapping(values).items()  # The first record names the host.
+                    if isinstance(value, int | float) and name not in ("time_s", "step")
+                }
+                yield from [{**place, "name": title, "args": figures}] if figures else []
 
     def _profiled(self, rank: int, path: Path) -> Iterator[Event]:
         """Yield what the profiler recorded, on tracks of this rank and in its time."""
@@ -165,7 +172,8 @@ class Merge:
                 if "ts" in event:
                     event["ts"] = self._us(rank, scan.header.get("baseTimeNanoseconds", 0) / 1e9) + float(event["ts"])
                 if "id" in event:
-                    event["id"] = f"{rank}:{event['id']}"
+                    number = event["id"] if isinstance(event["id"], int) else crc32(str(event["id"]).encode())
+                    event["id"] = (rank + 1 << 32) + number % (1 << 32)  # Below 2^53, and no collective's.
                 if event.get("name") == "process_name":
                     event["args"] = {"name": f"rank {rank} profiler: {(event.get('args') or {}).get('name', '')}"}
                 elif event.get("name") == "process_sort_index":
