@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.evidence_terms import CERTAIN_BEHIND, OCCASIONAL
 from diagnostics.analysis.divergence.find import Divergence, between, count_votes
-from diagnostics.analysis.divergence.loop_exit import in_branch
+from diagnostics.analysis.divergence.loop_exit import in_branch, source_branches
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.late import taken_s
 from diagnostics.contract.findings import SURE
@@ -116,17 +116,24 @@ def compared(inside: Mapping[int, InCollective], world: int) -> Divergence | Non
 
     Nothing tells their sizes, so calls from two lines count as different.
     """
-    sides = _ranks_at(inside)
-    if len(inside) < world or len(sides) < 2 or not all(place.stack for place in inside.values()):
+    lines = list(_ranks_at(inside).values())
+    if len(inside) < world or len(lines) < 2 or not all(place.stack for place in inside.values()):
         return None
-    numbers = {rank: number for number, ranks in enumerate(sides.values()) for rank in ranks}
 
-    def calls(rank: int, _: GroupKey) -> list[Call]:
+    def call(rank: int, number: int = 0) -> Call:
         place = inside[rank]
-        described = Described(Wire(operation(place.op), (numbers[rank],), ()), place.op)
-        return [Call(_KEY, _UNKNOWN, described, False, place.time_s, stack=place.stack)]
+        described = Described(Wire(operation(place.op), (number,), ()), place.op)
+        return Call(_KEY, _UNKNOWN, described, False, place.time_s, stack=place.stack)
 
-    return between(count_votes(_KEY, _UNKNOWN, sides, range(world)), calls)
+    # Stages of a pipeline have a branch each for one step: beside ranks that stand elsewhere they are one side.
+    joined: list[list[int]] = []
+    for ranks in lines:
+        same = next((side for side in joined if source_branches(call(side[0]), call(ranks[0]))), None)
+        joined = [[*side, *ranks] if side is same else side for side in joined] if same else [*joined, ranks]
+    sides = joined if len(joined) > 1 else lines
+    numbers = {rank: number for number, ranks in enumerate(sides) for rank in ranks}
+    votes = count_votes(_KEY, _UNKNOWN, {number: sorted(ranks) for number, ranks in enumerate(sides)}, range(world))
+    return between(votes, lambda rank, _: [call(rank, numbers[rank])])
 
 
 def _ranks_at(inside: Mapping[int, InCollective]) -> dict[tuple[str, Frame | None], list[int]]:

@@ -16,7 +16,7 @@ from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.model import Frame, Stacks, Thread
 from diagnostics.evidence.stacks import blocking_calls
-from diagnostics.evidence.stacks.blocking_calls import CALLS, LOCK, MAKERS, METHODS, QUICK, QUICK_METHODS, Kind
+from diagnostics.evidence.stacks.blocking_calls import CALLS, LOCK, MAKERS, METHODS, QUICK, QUICK_METHODS, WORK, Kind
 from diagnostics.evidence.stacks.dumps import is_native, is_users, main_thread, where
 from diagnostics.evidence.stacks.source_file import source
 
@@ -182,6 +182,8 @@ class _Line(Struct):
         blocks = METHODS.get(self.module.kind_of(value), {}).get(method)
         if blocks is None and named and (method == "acquire" or _NAMED_LOCK.search(_short(value).lstrip("."))):
             blocks = LOCK
+        elif blocks is None and method == "wait":
+            blocks = WORK  # Those of Python's own objects have a frame of their own.
         if blocks is not None:
             self.possible.append(Waiting(*blocks, text if len(text) <= 60 else f"{method}()" if method else "with"))
         elif method not in QUICK_METHODS:

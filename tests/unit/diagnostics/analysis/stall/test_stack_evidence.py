@@ -1,9 +1,11 @@
 """Jobs without any record of calls: what the places of the ranks show, and what they do not."""
 
+import time
 from pathlib import Path
 
 import pytest
 
+from diagnostics.analysis.stall.stack_evidence import InCollective, compared
 from diagnostics.analysis.standing import standing
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread
@@ -44,6 +46,31 @@ def test_ranks_in_different_collectives_are_named_and_left_open(as_stacks: bool)
     shown = of_stacks if as_stacks else {"errors": [gave_up(rank, one) for rank, one in frames.items()]}
     assert not [one for one in found(**shown).values() if one.status == "confirmed"]
     assert stood(**shown) == {("all_reduce", "train.py:13"): (0, 2), ("barrier", "train.py:25"): (1,)}
+
+
+PIPELINE = """\
+def train(rank, steps):
+    for step in range(steps):
+        if rank == 0:
+            schedule.step(batch)
+        elif rank == 2:
+            schedule.step(target=labels)
+        else:
+            schedule.step()
+    dist.barrier()
+"""
+
+
+def test_stages_in_branches_of_one_step_are_one_side_against_who_left_the_loop(tmp_path: Path) -> None:
+    (script := tmp_path / "train.py").write_text(PIPELINE)
+    places = {0: ("step", 4), 1: ("step", 8), 2: ("barrier", 9)}
+    inside = {
+        rank: InCollective(op, site := Frame(str(script), line, "train"), "stacks", "s.txt", None, (site,), time.time() + 1)
+        for rank, (op, line) in places.items()
+    }
+    divergence = compared(inside, 3)
+    assert divergence is not None
+    assert (divergence.kind, divergence.culprits) == ("fewer_iterations", (2,))
 
 
 def stood(**evidence: object) -> dict[tuple[str, str], tuple[int, ...]]:

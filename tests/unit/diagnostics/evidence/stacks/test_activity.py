@@ -23,6 +23,7 @@ LIB = "/usr/lib/python3.11"
     ("doing", "words", "frames"),
     [
         ("collective", "torch.distributed", (f"{TORCH}/distributed/distributed_c10d.py:3252 all_reduce",)),
+        ("collective", "torch.distributed", (f"{TORCH}/distributed/pipelining/schedules.py:683 _wait_batch_p2p",)),
         ("data loader", "data loader", (f"{LIB}/queue.py:171 get", f"{TORCH}/utils/data/dataloader.py:1251 _try_get_data")),
         ("data loader", "data loader", (f"{LIB}/multiprocessing/connection.py:930 wait", f"{TORCH}/utils/data/dataloader.py:1251 _try_get_data")),
         ("process", "data of another process", (f"{LIB}/multiprocessing/connection.py:930 wait",)),

@@ -42,6 +42,7 @@ def line_waits(tmp_path):
         ("for row in log: pass", ("file I/O", "for ... in log")),
         ("log.write(str(len(path)))", ("file I/O", "log.write()")),
         ("with open(path) as file: pass", ("file I/O", "open()")),
+        ("work.wait()", ("collective", "work.wait()")),
         ("os.waitpid(int(batch), 0)", ("process", "os.waitpid()")),
     ],
 )
