@@ -204,7 +204,7 @@ def origin(majority: list[Call], minority: list[Call], position: int) -> int:
         if not position - _LONGEST_SEARCH <= call.seq < position or call.seq not in places:
             continue
         other = minority[places[call.seq]]
-        if call.site is None or other.site is None or call.site == other.site:
+        if call.site is None or other.site is None or call.stack == other.stack:
             continue
         smallest = _edit(majority[number:], minority[places[call.seq] :])
         if smallest is not None and smallest.kind in {"drop", "insert"}:
@@ -225,8 +225,11 @@ def program_order(one: tuple[Frame, ...], other: tuple[Frame, ...]) -> int:
 
 def _edit(ours: list[Call], theirs: list[Call]) -> sequences.Edit | None:
     enough = 1 if ours[0].site and theirs[0].site else 2  # Without lines one equal call is easily met by chance.
-    majority, minority = ([at_line(call) for call in calls[: sequences.LONGEST]] for calls in (ours, theirs))
-    return sequences.smallest_edit(majority, minority, enough)
+    for identity in (on_path, at_line):  # A wrapper on one side only makes its calls none of another path.
+        majority, minority = ([identity(call) for call in calls[: sequences.LONGEST]] for calls in (ours, theirs))
+        if edit := sequences.smallest_edit(majority, minority, enough):
+            return edit
+    return None
 
 
 def _aligned(ours: list[Call], theirs: list[Call], before: list[Call]) -> Explanation | None:

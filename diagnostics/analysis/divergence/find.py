@@ -1,7 +1,7 @@
 """Which ranks' calls differ, where first, and how: the divergences of a job, from the histories of all ranks."""
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from msgspec import Struct
@@ -162,6 +162,21 @@ def between(
     if vote.side_of(fewest) == (min((*vote.present, *vote.silent)),):
         explanation = or_main_rank_only(explanation)
     return Divergence(vote, most, fewest, majority, minority, explanation, culprits, tie)
+
+
+def at_parting(divergence: Divergence) -> Divergence:
+    """Return the divergence with its calls at the lines where their paths part, not in a function that both call."""
+    one, other = divergence.majority.stack, divergence.minority.stack
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    if shared >= min(len(one), len(other)):
+        return divergence
+
+    def apart(call: Call) -> Call:
+        return replace(call, stack=call.stack[shared:]) if call.stack[:shared] == one[:shared] else call
+
+    explanation = replace(divergence.explanation, calls=tuple(map(apart, divergence.explanation.calls)))
+    calls = {"majority": apart(divergence.majority), "minority": apart(divergence.minority)}
+    return replace(divergence, explanation=explanation, **calls)
 
 
 def find(

@@ -1,6 +1,7 @@
 """Whether a call that a loop does not make in every round is behind the loop or in a branch within it."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 from msgspec import Struct
@@ -107,9 +108,13 @@ def for_one_rank(call: Call, other: Call, *, again: bool = False) -> bool:
     """Whether such a condition asks for one rank (`again`: and a loop may come to the call more than once)."""
     (ways, level, line), when_s = _ways(call, other), call.created_s
     for way in ways:
-        comes_again = any(
-            source_text.place(at.file, [at.line], at.line, when_s) != "no loop" for at in way[: level + 1]
+        loops = (source_text.place(at.file, [at.line], at.line, when_s) != "no loop" for at in way[: level + 1])
+        # A function that the one around it does not call is called by a library, whose loop has no frame of the user's.
+        by_library = (
+            up.file == at.file and not any(one.function for one in source_text.callers(at.function, up, when_s))
+            for up, at in pairwise(way[: level + 1])
         )
+        comes_again = any(loops) or any(by_library)
         if all(source_text.condition(at, when_s, line) != "one rank" for at in way[level:]) or again > comes_again:
             return False
     return True

@@ -51,6 +51,11 @@ def misfit(taken: Call, sent: Call, receiver: int, sender: int, sent_bytes: int,
     return Divergence(vote, receiver, sender, taken, sent, explanation, both, tie=False, payload=sizes)
 
 
+def is_for_one_rank(divergence: Divergence) -> bool:
+    """Whether the program's text gives the call to one rank, so that no peer makes it, whatever its group."""
+    return divergence.explanation.terms[0].name == "source one rank"
+
+
 def by_lines(divergence: Divergence, majority: Counters, minority: Counters, *, default_group: bool) -> Divergence:
     """Settle what a difference of the lines means at which ranks of a running job wait.
 
@@ -64,6 +69,8 @@ def by_lines(divergence: Divergence, majority: Counters, minority: Counters, *, 
         default_group: whether all wait in the group of all ranks, so that the lines can be compared.
     """
     explanation = divergence.explanation
+    if is_for_one_rank(divergence) and not default_group:
+        return replace(divergence, groups_known=False)
     if explanation.terms[0].name in _GUESSES or not default_group:
         any_call = (position("any call"),)
         either = Explanation("insert", "within", (divergence.minority,), any_call, alternatives=("fewer_iterations",))

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.find import Divergence
-from diagnostics.analysis.divergence.single_calls import by_lines
+from diagnostics.analysis.divergence.single_calls import by_lines, is_for_one_rank
 from diagnostics.analysis.job_state import STALL_S, JobState
 from diagnostics.analysis.observations import Observation
 from diagnostics.analysis.stall.stack_evidence import HostOutside, InCollective, collective_of, communicating, compared
@@ -32,8 +32,8 @@ def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOu
     if not outside:  # Calls of sub-groups cannot be compared, as their members are not known.
         # DDP reduces in C++, so a stack does not show its group: the others wait in theirs for who is in backward.
         groups = {observed[rank].call.get("group") for rank, place in inside.items() if place.op != "backward"}
-        divergence = compared(inside, job.world()) if blocked_s >= STALL_S and "other" not in groups else None
-        if divergence is None or not divergence.culprits:
+        divergence = compared(inside, job.world()) if blocked_s >= STALL_S else None
+        if divergence is None or not divergence.culprits or ("other" in groups and not is_for_one_rank(divergence)):
             return None
         counters = [observed[rank].counters for rank in (divergence.majority_rank, divergence.minority_rank)]
         return by_lines(divergence, *counters, default_group=groups == {"default"})

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from diagnostics.analysis.divergence.explanation import program_order
 from diagnostics.analysis.divergence.identity import in_group, on_path
+from diagnostics.analysis.divergence.loop_exit import for_one_rank, in_branch, source_branches
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation
 from diagnostics.evidence.calls import Call
@@ -43,7 +44,19 @@ def find(job: JobState, cycle: Cycle) -> MissedCall | None:
         for missed in operations:
             if (by_rounds := _by_rounds(job, cycle, operations, missed)) is not None:
                 return by_rounds
-    return _by_program(job, cycle)
+    return _by_program(job, cycle) or _for_one_rank(job, cycle)
+
+
+def _for_one_rank(job: JobState, cycle: Cycle) -> MissedCall | None:
+    """Find a call that the program's text gives to one rank, while its peers are in one that no branch holds."""
+    for mine, other in (cycle.operations, cycle.operations[::-1]) if len(cycle.operations) == 2 else ():
+        ranks, peers = (tuple(r for r in job.waits.waiting[at] if r in cycle.ranks) for at in (mine, other))
+        if not ranks or not peers or set(ranks) & set(peers):
+            continue
+        here, there = job.waits.calls[ranks[0], mine], job.waits.calls[peers[0], other]
+        if for_one_rank(there, here) and not (in_branch(here, there) or source_branches(here, there)):
+            return MissedCall(ranks, peers, here, there, min(len(peers) - len(ranks), -1))
+    return None
 
 
 def _by_program(job: JobState, cycle: Cycle) -> MissedCall | None:
@@ -59,7 +72,8 @@ def _by_program(job: JobState, cycle: Cycle) -> MissedCall | None:
             if here is None or there is None or not here.site or rank in peers or rank not in waits.absent[other]:
                 continue
             same = [who for who in waits.waiting[mine] if waits.calls[who, mine].site == here.site]
-            if len(same) > 1 and program_order(here.stack, there.stack) > 0:
+            in_order = program_order(here.stack, there.stack) > 0 and not source_branches(here, there)
+            if len(same) > 1 and in_order:
                 ranks = tuple(who for who in same if who in cycle.ranks and who in waits.absent[other])
                 return MissedCall(ranks, peers, here, there, len(peers) - len(ranks) if len(ranks) > 1 else None)
     return None

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.evidence_terms import Term
 from diagnostics.analysis.divergence.explanation import Kind
-from diagnostics.analysis.divergence.find import Divergence
+from diagnostics.analysis.divergence.find import Divergence, at_parting
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.declared import Texts
@@ -161,7 +161,7 @@ def fix_call(call: Call, *, added: bool = False) -> Remedy:
 
 def disagreements(stall: Stall, reading: Reading) -> list[Finding]:
     """Return a finding for each divergence that may be this cause. Where two kinds explain the same calls, both may."""
-    divergences = [(divergence, "") for divergence in stall.divergences]
+    divergences = [(at_parting(divergence), "") for divergence in stall.divergences]
     if stall.sizes and stall.sizes.divergence:
         divergences.append((stall.sizes.divergence, stall.sizes.facts[0].text))
     return [

@@ -1,10 +1,12 @@
 """Circles over two groups: a rank that walked past a call of its loop, against groups used in swapped order."""
 
+import ast
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from diagnostics.analysis import source_text
 from tests.unit.diagnostics.hang.dumps import Job, Op, Shown, detect, evidence, write
 
 GROUPS = {"1": [0, 1], "2": [2, 3]}
@@ -77,3 +79,30 @@ def test_groups_used_the_other_way_round_in_one_round_stay_an_order(tmp_path: Pa
     calls = {0: [*usual, C], 1: [*usual[:6], *turned, *usual[8:], C]}
     found = only(tmp_path, Job({**calls, 2: [C], 3: [C]}, both, backend))
     assert (found.cause, found.ranks) == ("hang.group_order", (0, 1))
+
+
+PROGRAM = """\
+def train():
+    for step in range(9):
+        dist.all_reduce(x, group=dp)
+        if rank == 0:
+            dist.barrier()
+            dist.all_reduce(x, group=dp)
+        {other}:
+            dist.all_reduce(x, group=dp)
+            dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(("other", "cause"), [("if True", "conditional_collective"), ("else", "group_order")])
+def test_a_call_of_another_group_that_the_text_gives_to_one_rank_is_no_order_of_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str, cause: str
+) -> None:
+    """As a library's checkpoint on rank 0 does, which waits for all in a barrier of the default group."""
+    tree = ast.parse(PROGRAM.format(other=other))
+    monkeypatch.setattr(source_text, "_tree", lambda file, before_s: tree if file == "/job/train.py" else None)
+    dp = Op(size=9, line=3, group="1")
+    calls = {rank: [*[dp] * 4, replace(dp, line=8 if other == "else" else 3)] for rank in (1, 2)}
+    calls[0] = [*[dp] * 4, Op("barrier", line=5)]
+    found = only(tmp_path, Job(calls, {"1": [0, 1, 2]}, "gloo"))
+    assert (found.cause, found.ranks) == (f"hang.{cause}", (0,))

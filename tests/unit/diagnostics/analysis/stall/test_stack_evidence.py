@@ -65,7 +65,9 @@ def test_stages_in_branches_of_one_step_are_one_side_against_who_left_the_loop(t
     (script := tmp_path / "train.py").write_text(PIPELINE)
     places = {0: ("step", 4), 1: ("step", 8), 2: ("barrier", 9)}
     inside = {
-        rank: InCollective(op, site := Frame(str(script), line, "train"), "stacks", "s.txt", None, (site,), time.time() + 1)
+        rank: InCollective(
+            op, site := Frame(str(script), line, "train"), "stacks", "s.txt", None, (site,), time.time() + 1
+        )
         for rank, (op, line) in places.items()
     }
     divergence = compared(inside, 3)
