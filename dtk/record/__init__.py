@@ -1,6 +1,6 @@
 """What a run records: regions, metrics, telemetry, flight recorder, trackers.
 
-For training loops of one's own: `attach`, `hf_trainer_callback`, `lightning_callback` (docs/own_loop.md).
+For custom training loops: `attach`, `hf_trainer_callback`, `lightning_callback` (docs/own_loop.md).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ __all__ = ["attach", "hf_trainer_callback", "lightning_callback"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import on demand: most of this package is read by commands that must not import torch."""
+    """Import lazily: most of this package is used by commands that must not import torch."""
     if name not in __all__:
         raise AttributeError(name)
     from dtk.record import integrations, own_loop

@@ -1,4 +1,4 @@
-"""Whether this rank makes progress without calling a collective, which distinguishes a late rank from a stuck one."""
+"""Detection of progress on this rank outside collectives, which distinguishes a slow rank from a stuck one."""
 
 import os
 import sys
@@ -11,20 +11,20 @@ from types import CodeType
 from diagnostics.contract.files import kernel_text
 
 COMPILING = ("/torch/_dynamo/convert_frame.py", "/torch/_inductor/async_compile.py", "/triton/compiler/compiler.py")
-"""Frames that are on the stack only while something is compiled, perhaps in another process."""
-SAMPLES = 8  # Chosen: only the newest looks count, so that a worker that stops is seen to.
+"""Frames that are on the stack only during compilation, which may run in another process."""
+SAMPLES = 8  # Chosen: only the newest samples count, so that a rank that stops working is detected.
 MOVING = 3
-"""Changes of the stack within the last samples that make a worker: a loop around `sleep` shows one now and then."""
-BUSY = 0.5  # Share of the time in which it runs or waits for a core.
-TRANSFER_BYTES = 1 << 20  # Read or written between two samples; a poll of a queue moves less.
-_DEPTH = 200  # Chosen: deeper stacks are recursion, whose end tells enough.
+"""Stack changes within the last samples that count as work: a loop around `sleep` shows one now and then."""
+BUSY = 0.5  # Share of the time in which the thread runs or waits for a core.
+TRANSFER_BYTES = 1 << 20  # Bytes read or written between two samples; polling a queue moves less.
+_DEPTH = 200  # Chosen: deeper stacks are recursion, whose end is enough.
 
 
 class Activity:
     """Samples the main thread."""
 
     def __init__(self, device_type: str) -> None:
-        # A thread that waits for a CUDA device may spin on a core.
+        # A thread that waits for a CUDA device may busy-wait on a core.
         self._cpu_counts = device_type == "cpu"
         self._changes: deque[bool] = deque(maxlen=SAMPLES)
         self._stack: list[tuple[CodeType, int]] = []
@@ -43,7 +43,7 @@ class Activity:
         return compiling or busy or self._bytes - moved_bytes > TRANSFER_BYTES or sum(self._changes) >= MOVING
 
     def _read_run_s(self) -> float:
-        """Time in which the main thread ran or, on a machine with too few cores, waited for one; 0 if not known."""
+        """Return the seconds in which the main thread ran or waited for a core; 0 if unknown."""
         if (scheduled := scheduled_s(os.getpid())) is not None:
             return sum(scheduled)
         with suppress(ValueError, IndexError):
@@ -59,7 +59,7 @@ class Activity:
 
 
 def scheduled_s(pid: int) -> tuple[float, float] | None:
-    """Return for how long a process's main thread ran, and waited for a core; None where the kernel does not tell.
+    """Return (seconds that a process's main thread ran, seconds that it waited for a core); None if unknown.
 
     Source: Documentation/scheduler/sched-stats.rst of Linux (/proc/<pid>/schedstat).
     """
@@ -70,7 +70,7 @@ def scheduled_s(pid: int) -> tuple[float, float] | None:
 
 
 def _stack() -> list[tuple[CodeType, int]]:
-    """Return the main thread's code objects and the instructions that they are at, innermost first."""
+    """Return the code objects of the main thread and the current instruction in each, innermost first."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     stack: list[tuple[CodeType, int]] = []
     while frame is not None and len(stack) < _DEPTH:
@@ -80,7 +80,7 @@ def _stack() -> list[tuple[CodeType, int]]:
 
 
 def where_main_thread_is(plumbing: tuple[str, ...]) -> str:
-    """Return `faulty.py:33 in fail (sleep)`: the innermost frame outside torch and the interpreter's own files."""
+    """Format the innermost frame outside torch and the interpreter's own files: `faulty.py:33 in fail (sleep)`."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     innermost = frame
     while frame is not None and frame.f_code.co_filename.startswith(plumbing):

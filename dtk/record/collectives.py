@@ -1,4 +1,4 @@
-"""Writes the calls that `dtk.record.wrappers` sees to the ring, in a few microseconds each."""
+"""Writes the calls that `dtk.record.wrappers` intercepts to the ring, in a few microseconds each."""
 
 import json
 import threading
@@ -22,20 +22,20 @@ from dtk.record import frames
 from dtk.record.ring import Ring
 from dtk.record.signatures import Call, Kind
 
-HISTORY = 512  # Hashes kept per group: ranks further apart than this are compared when the one behind has caught up.
+HISTORY = 512  # Hashes kept per group: ranks further apart are compared once the slower one has caught up.
 MASK = (1 << 64) - 1  # Hashes have 64 bits.
 _MULTIPLIER = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, odd: Fibonacci hashing (Knuth, vol. 3, 6.4).
-_CACHE = 8192  # Chosen: far more than a step issues; then it is made anew.
-SAMPLED = 512  # Different lines of samples that are kept: the room for texts is for the calls.
+_CACHE = 8192  # Chosen: far more than a step issues; beyond it the cache is cleared.
+SAMPLED = 512  # Distinct lines of samples that are kept: the space for strings is for the calls.
 
 
 @dataclass(slots=True, eq=False)
 class GroupState:
-    """One process group on this rank: what it issued so far."""
+    """The calls of one process group on this rank."""
 
     index: int
     key: str
-    """The same on all ranks of the group, and on no other group."""
+    """Identifies the group: the same on all of its ranks, and on no other group."""
     ranks: tuple[int, ...]
     count: int = 0
     p2p: int = 0
@@ -44,7 +44,7 @@ class GroupState:
     """Rolling hash after each of the last calls."""
 
 
-Token = tuple[GroupState, int, int]  # A call that was recorded: its group, the record's id, the position in the group.
+Token = tuple[GroupState, int, int]  # A recorded call: its group, the record's id, the position in the group.
 
 
 _Plan = tuple[tuple[int, int, int], tuple[int, int, int], int, int]
@@ -52,20 +52,20 @@ _Plan = tuple[tuple[int, int, int], tuple[int, int, int], int, int]
 
 
 class CollectiveLog:
-    """Turns calls into records of the ring and into rolling hashes. Safe from several threads."""
+    """Converts calls to records of the ring and to rolling hashes. Thread-safe."""
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
-        self.step = -1  # In progress; -1 before the first.
-        self.steps = 0  # Begun in this process.
-        self.sound = True  # Whether every call could be understood; if not, nothing may be concluded from the hashes.
+        self.step = -1  # The step in progress; -1 before the first.
+        self.steps = 0  # Number of steps started in this process.
+        self.sound = True  # Whether every call was understood; if not, the hashes prove nothing.
         self.groups: dict[str, GroupState | None] = {}
         self.lock = threading.Lock()
-        self.open: dict[int, Token] = {}  # Thread -> the call that it is inside of.
+        self.open: dict[int, Token] = {}  # Thread -> the call that it is inside.
         self._expected: dict[int, Token] = {}
-        """Memory of an output -> the functional collective that fills it, until somebody waits for it."""
+        """Data pointer of an output -> the functional collective that fills it, until it is waited for."""
         self.works: WeakKeyDictionary[dist.Work, Token] = WeakKeyDictionary()
-        """What asynchronous calls returned, whose `wait` blocks this thread."""
+        """Work handles of asynchronous calls, whose `wait` blocks this thread."""
         self._generations: dict[str, int] = {}
         self._sampled: set[str] = set()
         self._sites: dict[tuple[CodeType, str, int], int] = {}
@@ -73,7 +73,7 @@ class CollectiveLog:
         self._plans: dict[tuple[Any, ...], _Plan] = {}
 
     def begin(self, kind: Kind, call: Call, user_op: str, frame: FrameType | None) -> Token | None:
-        """Record a call; None when this rank is not in its group or there is no room for the group."""
+        """Record a call; return None if this rank is not in its group or the ring has no space for the group."""
         process_group = call.group
         if process_group is None:
             process_group = c10d._get_default_group()
@@ -116,18 +116,18 @@ class CollectiveLog:
             self.ring.end(number, group.index, seq, state, p2p)
 
     def expect(self, token: Token, outputs: Sequence[torch.Tensor]) -> None:
-        """Whoever waits for one of these tensors waits for this call."""
-        if len(self._expected) > _CACHE:  # Nobody waits for them.
+        """Register the outputs of a call: waiting for one of these tensors waits for the call."""
+        if len(self._expected) > _CACHE:  # Point-to-point outputs are never waited for here.
             self._expected.clear()
         for output in outputs:
             self._expected[output.data_ptr()] = token
 
     def expected(self, output: torch.Tensor) -> Token | None:
-        """Return the call that fills a tensor, once; None if it is not known."""
+        """Return the call that fills a tensor and forget it; None if it is unknown."""
         return self._expected.pop(output.data_ptr(), None)
 
     def awaited(self, token: Token | None, wait: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call `wait`, which returns when this call has completed; until then the call is recorded as waited for."""
+        """Call `wait`, which returns when this call has completed; meanwhile its state is `waited for`."""
         if token is None:
             return wait(*args, **kwargs)
         with self.lock:
@@ -145,19 +145,19 @@ class CollectiveLog:
         return result
 
     def begin_step(self, step: int) -> None:
-        """Step `step`, counted from 1, begins."""
+        """Mark the start of step `step`, counted from 1."""
         self.step = step
         self.steps += 1
 
     def lose(self) -> None:
-        """Note that a call could not be recorded."""
+        """Record that a call could not be recorded."""
         self.sound = False
         self.ring.unsound()
 
     def forget(self, name: str | None) -> None:
-        """Forget a group that was destroyed (None: all of them); a new group may have the old name.
+        """Remove a destroyed group (None: all of them); a new group may reuse its name.
 
-        Other groups continue counting, as the members of this one destroy it at different positions of theirs.
+        Counters of other groups continue, as members destroy this one at different positions of the others.
         """
         with self.lock:
             if name is None:
@@ -166,7 +166,7 @@ class CollectiveLog:
                 self.groups.pop(name, None)
 
     def _group(self, process_group: Any) -> GroupState | None:
-        """Return the state of a group, which is given as an object or by name."""
+        """Return the state of a group, given as an object or by name."""
         name = process_group if isinstance(process_group, str) else process_group.group_name
         if name in self.groups:
             return self.groups[name]
@@ -180,7 +180,7 @@ class CollectiveLog:
         return state
 
     def _plan(self, kind: Kind, call: Call, user_op: str, root: int) -> _Plan:
-        """Return what stays the same from one call to the next of the same kind."""
+        """Return the cached part of a call, which is the same for all calls of its kind."""
         inputs, outputs = call.inputs, call.outputs
         first = inputs[0] if inputs else outputs[0] if outputs else None
         dtype = None if first is None else first.dtype
@@ -203,7 +203,7 @@ class CollectiveLog:
         return plan
 
     def sample(self, frame: FrameType | None) -> None:
-        """Record that the main thread was seen in this frame, unless it is inside a call."""
+        """Record a sample of the main thread in this frame, unless it is inside a call."""
         if frame is None or threading.main_thread().ident in self.open:
             return
         if (chosen := self._frames.users(frame)) is None:
@@ -215,11 +215,11 @@ class CollectiveLog:
                 self.ring.sample(self.ring.text(text))
 
     def _site(self, frame: FrameType | None) -> int:
-        """Index of `file:line<tab>function` of the user's frame."""
+        """Return the index of the text `file:line<tab>function` of the user's frame."""
         chosen = self._frames.users(frame)
         if chosen is None:
             return 0
-        key = (chosen.f_code, chosen.f_code.co_filename, chosen.f_lasti)  # Copies of a file have equal code.
+        key = (chosen.f_code, chosen.f_code.co_filename, chosen.f_lasti)  # Copies of a file have equal code objects.
         index = self._sites.get(key)
         if index is None:
             if len(self._sites) > _CACHE:
@@ -230,7 +230,7 @@ class CollectiveLog:
 
 
 def _shapes(tensors: Any) -> Any:
-    """Tells calls with other shapes apart."""
+    """Return a key that distinguishes calls by their shapes."""
     return (tensors[0].shape,) if len(tensors) == 1 else tuple([t.shape for t in tensors])
 
 
@@ -240,6 +240,6 @@ def reduce_name(op: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    """As JSON; nothing when it is longer than a text may be."""
+    """Format as JSON; empty if it exceeds the maximum length of a text."""
     text = json.dumps(value, separators=(",", ":"))
     return text if len(text) <= 400 else ""

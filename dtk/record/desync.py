@@ -1,7 +1,7 @@
-"""Whether ranks called different collectives at one position of a group, or stand still, and the verdict on it. Shared
-by the live watch and the launcher's look at dead ranks. Only ranks that the calls single out are blamed. Positions are
-found here, by hashes that ranks exchange while they run (`divergence.identity.signature`); who differs at one, and how,
-`divergence.find` decides, as for a job that has ended.
+"""Detection of a desync (different collectives at one position of a group) or a stall among live ranks, and its
+verdict. The live watch and the launcher's check of dead ranks share it. Only ranks that the calls single out are
+blamed. Positions are found here, by hashes that ranks exchange while they run (`divergence.identity.signature`); which
+ranks differ and how is decided by `divergence.find`, as for a finished job.
 """
 
 import itertools
@@ -17,33 +17,33 @@ from diagnostics.evidence.ring.format import RingDump, RingRecord, format_ranks,
 from dtk.record import verdict_text as text
 from dtk.record.verdict_text import Place
 
-LOOKED_BACK = 32  # Calls before a difference at which ranks may have parted without a difference.
-LOOKED_AHEAD = 8  # Calls behind it, which tell what was left out or added.
+LOOKED_BACK = 32  # Calls before a difference in which ranks may have diverged without one.
+LOOKED_AHEAD = 8  # Calls after it, which show what was omitted or added.
 
 History = tuple[int, tuple[int, ...]]
-"""Calls of one rank on one group, and the rolling hash after each of the last ones."""
+"""Number of calls of one rank on one group, and the rolling hash after each of the last ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What one rank called in a group around a position."""
+    """The calls of one rank in a group around a position."""
 
     rank: int
     group: str
     signature: int
     """Hash of what the ranks must agree on at the position, as in the ring."""
     calls: list[Call]
-    """The call at the position, and those around it that the ring still holds, oldest first."""
+    """The call at the position, and its neighbours that the ring still holds, oldest first."""
 
 
 def first_difference(histories: Mapping[int, History]) -> int | None:
-    """Return the first known position at which two ranks of a group called something different, or None.
+    """Return the first known position at which two ranks of a group called different collectives, or None.
 
-    Only hashes after equally many calls are compared, so a rank may be ahead of the others.
+    Only hashes after the same number of calls are compared, so a rank may be ahead of the others.
     """
     ordered = sorted(histories.items(), key=lambda item: (item[1][0], item[0]))
     for (_, (count, behind)), (_, (ahead, other)) in itertools.pairwise(ordered):
-        # Equal hashes after n calls mean n equal calls, so comparing neighbours compares all.
+        # Equal hashes after n calls mean n equal calls, so comparing neighbours is enough.
         skip = ahead - count
         length = min(len(behind), len(other) - skip)
         if length <= 0 or count == 0:
@@ -56,14 +56,14 @@ def first_difference(histories: Mapping[int, History]) -> int | None:
 
 
 def place_of(record: RingRecord, rank: int, step: int | None) -> Place:
-    """Return where a rank is inside a call."""
+    """Return the place of a rank inside a call."""
     call, members = call_of(record), format_ranks(record.group.ranks)
     key, site, region = call.key.label, text.site_of(call), record.region or None
     return Place(rank, call.text, site, record.group.key, step, region, key, members)
 
 
 def called_at(ring: RingDump, group: str, position: int) -> Called | None:
-    """Return what a rank called around a position of a group; None where its ring does not hold the position."""
+    """Return the calls of a rank around a position of a group; None if its ring does not hold the position."""
     near = range(position - LOOKED_BACK, position + LOOKED_AHEAD + 1)
     records = {r.seq: r for r in ring.records if not r.is_p2p and r.group.key == group and r.seq in near}
     if position not in records:
@@ -76,7 +76,7 @@ def called_at(ring: RingDump, group: str, position: int) -> Called | None:
 
 
 def desync(called: list[Called], position: int, attempt: int, time_s: float) -> Verdict:
-    """Return the verdict of a proven difference, from what each known rank called there; none may be known any more."""
+    """Return the verdict on a proven difference, from each rank's call there as far as it is still known."""
     if not called:
         reason = text.desync("", position, position, [])
         return Verdict("desync", reason, [], [], "", position, attempt=attempt, time_s=time_s)
@@ -99,14 +99,14 @@ def desync(called: list[Called], position: int, attempt: int, time_s: float) -> 
 def stall(
     places: list[Place], silent: list[int], left: Mapping[int, str], stood_s: float, attempt: int, time_s: float
 ) -> Verdict:
-    """Return the verdict when nothing moves: who is outside any call, or gone, while others wait inside one.
+    """Return the verdict on a stall: which ranks are outside any call, or have exited, while others wait inside one.
 
     Args:
-        places: of the ranks that answered.
+        places: places of the ranks that answered.
         silent: ranks that did not answer.
-        left: ranks that take no more part -> `failed` or `end`. Those that nobody waits for are of no matter.
-        stood_s: for how long nothing moved.
-        attempt: of the run.
+        left: ranks that no longer participate -> `failed` or `end`. Those that no rank waits for do not matter.
+        stood_s: seconds without progress.
+        attempt: attempt of the run.
         time_s: wall clock, seconds since 1970.
     """
     inside = [place for place in places if place.call]
@@ -122,7 +122,7 @@ def stall(
 
 
 def find_desync(paths: RunPaths, attempt: int, world_size: int, time_s: float) -> Verdict | None:
-    """Return a proven difference between the rings that the ranks of an attempt left, if there is one."""
+    """Return the verdict on a proven difference between the rings of an attempt; None if there is none."""
     signatures: dict[tuple[str, int], int] = {}
     differing: set[tuple[str, int]] = set()
     for ring in _rings(paths, attempt, range(world_size)):
@@ -138,13 +138,13 @@ def find_desync(paths: RunPaths, attempt: int, world_size: int, time_s: float) -
 
 
 def left_at(paths: RunPaths, attempt: int, ranks: Iterable[int], group: str, position: int) -> list[Called]:
-    """Return what ranks called around a position of a group, as far as the rings that they left here tell it."""
+    """Return the ranks' calls around a position of a group, as far as their rings on this host hold them."""
     sides = (called_at(ring, group, position) for ring in _rings(paths, attempt, ranks))
     return [side for side in sides if side is not None]
 
 
 def _rings(paths: RunPaths, attempt: int, ranks: Iterable[int]) -> Iterator[RingDump]:
-    """One ring after another, so that memory does not grow with the ranks."""
+    """Yield one ring after another, so that memory does not grow with the number of ranks."""
     for rank in ranks:
         try:
             ring = RingFile(paths.ring(rank), "", rank, Limits()).read()
@@ -155,7 +155,7 @@ def _rings(paths: RunPaths, attempt: int, ranks: Iterable[int]) -> Iterator[Ring
 
 
 def _alike(places: list[Place]) -> list[list[Place]]:
-    """Ranks at the same place together, the largest such set first."""
+    """Group ranks that are at the same place, the largest group first."""
     sets: dict[tuple[str, str, str], list[Place]] = {}
     for place in sorted(places, key=lambda p: p.rank):
         sets.setdefault((place.group, place.call, place.site), []).append(place)

@@ -1,4 +1,4 @@
-"""What a failing rank leaves behind: error.json, written before any teardown that could block."""
+"""The record of a failing rank: error.json, written before any teardown that could block."""
 
 import sys
 import time
@@ -26,7 +26,7 @@ def write_failure(error: BaseException, path: Path, rank: int, attempt: int) -> 
     """Write error.json and print the traceback to the rank's own log.
 
     Returns:
-        the rank's exit code: 2 for a DtkError, else 1.
+        The rank's exit code: 2 for a DtkError, else 1.
     """
     try:
         write_json(path, failure_record(error, rank, attempt))

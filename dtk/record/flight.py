@@ -1,5 +1,5 @@
-"""The flight recorder of torch.distributed (`FlightRecorder.hpp`): its environment, its dump, and the black box.
-The dump functions are private API, so each is looked up and guarded. Host rings (gloo) and NCCL's are separate.
+"""The flight recorder of torch.distributed (`FlightRecorder.hpp`): its environment, its dump, and the black box. The
+dump functions are private API, so each is looked up and guarded. Host (gloo) and NCCL rings are separate.
 """
 
 import faulthandler
@@ -24,10 +24,10 @@ from dtk.config.schema import RecordConfig
 from dtk.record.guard import guarded, run_all
 
 ENTRIES_PER_GROUP = 64  # Chosen: several steps of most jobs, in a file that is rewritten every few seconds.
-FIRST_S = 0.2  # A job that dies at once leaves a snapshot too.
+FIRST_S = 0.2  # A job that dies immediately leaves a snapshot too.
 _TORCH = f"{os.sep}torch{os.sep}"
 SHARE = 0.0015
-"""Part of one core that renewing the entries may take: it holds Python's lock, 10 to 20 ms for 2000 of them."""
+"""Share of one core for refreshing the entries, which holds the GIL for 10 to 20 ms per 2000 entries."""
 MAX_EVERY_S = 60.0  # Chosen: a snapshot older than a minute explains little.
 
 Dump = Callable[..., bytes]
@@ -37,8 +37,8 @@ def environment(record: RecordConfig, paths: RunPaths) -> dict[str, str]:
     """Return the variables that must be set before torch creates the first process group; empty at level off.
 
     Args:
-        record: what to record; `flight_entries` = 0 switches the ring off.
-        paths: the run folder, where torch's own watchdog puts its dumps.
+        record: the `record` section; `flight_entries` = 0 switches the ring off.
+        paths: the run folder, where torch's own watchdog writes its dumps.
     """
     if record.level == "off":
         return {}
@@ -51,9 +51,9 @@ def environment(record: RecordConfig, paths: RunPaths) -> dict[str, str]:
 
 
 def dump(path: Path) -> None:
-    """Write this rank's rings with Python stacks: NCCL's, or the host's where there is no NCCL.
+    """Write this rank's ring with Python stacks: NCCL's, or the host's without NCCL.
 
-    Where both hold collectives the host's goes beside it as `rank_00000.host.pickle`.
+    If both hold collectives, the host's is written next to it as `rank_00000.host.pickle`.
 
     Raises:
         OSError: the folder is full or read-only.
@@ -69,7 +69,7 @@ def dump(path: Path) -> None:
 
 @contextmanager
 def _without_inductor() -> Iterator[None]:
-    """Keep torch from importing its compiler, for seconds, only to ask whether compiled code is on a stack."""
+    """Keep torch from importing its compiler, which takes seconds, only to check for compiled code on a stack."""
     import torch
 
     if "torch._inductor" in sys.modules:
@@ -85,7 +85,7 @@ def _without_inductor() -> Iterator[None]:
 
 
 def _dumps() -> dict[str, Dump]:
-    """Return the dump functions of this torch, by ring; none where torch has no flight recorder."""
+    """Return the dump functions of this torch version by ring; empty if it has no flight recorder."""
     try:
         import torch._C._distributed_c10d as c10d
     except ImportError:
@@ -104,7 +104,7 @@ def last_collectives(stacks: bool = False) -> dict[str, dict[str, Any]]:
     """Return ring -> its content with the last 64 entries of each group, oldest first.
 
     Args:
-        stacks: with the program's own lines, without torch's.
+        stacks: whether to include the program's stack frames, without torch's.
     """
     rings = {}
     for name, function in _dumps().items():
@@ -139,12 +139,12 @@ def dump_stacks(path: Path) -> None:
 
 
 def dump_last(paths: RunPaths, rank: int, black_box: "BlackBox | None") -> None:
-    """Write what explains a hang; a part that fails does not cost the others."""
+    """Write the evidence on a hang; a part that fails does not affect the others."""
     run_all(last_dumps(paths, rank, black_box))
 
 
 def last_dumps(paths: RunPaths, rank: int, black_box: "BlackBox | None") -> dict[str, Callable[[], None]]:
-    """Return what explains a hang or a failure, by topic: each writes a file, and the longest is the last."""
+    """Return the writers of evidence on a hang or a failure, by topic; the slowest is last."""
     dumps: dict[str, Callable[[], None]] = {"stacks": partial(dump_stacks, paths.stacks(rank))}
     if black_box is not None:
         dumps["black box"] = black_box.snapshot
@@ -152,18 +152,18 @@ def last_dumps(paths: RunPaths, rank: int, black_box: "BlackBox | None") -> dict
 
 
 class BlackBox:
-    """Thread that keeps the last collectives in a file, so that a killed rank leaves them too.
+    """Thread that saves the last collectives to a file, so that they survive a SIGKILL.
 
-    Every `every_s` seconds it writes step, region and each group's counters. The entries themselves are
-    dear, so they are renewed as often as SHARE allows, and at once when the counters stand still: then
-    training waits anyhow, and they are the evidence.
+    Every `every_s` seconds it writes step, region and each group's counters. The entries themselves are expensive, so
+    they are refreshed as often as SHARE allows, and immediately when the counters stop: training is then blocked
+    anyway, and they are the evidence.
     """
 
     def __init__(self, paths: RunPaths, rank: int, attempt: int, every_s: float) -> None:
         self.path = paths.black_box(rank)
         self.heartbeat = paths.heartbeat(rank)
         self.rank, self.attempt, self.every_s = rank, attempt, every_s
-        self.cost_s = 0.0  # CPU time that the entries took last.
+        self.cost_s = 0.0  # CPU time of the last refresh of the entries.
         self._status: dict[str, Any] = {}
         self._rings: dict[str, dict[str, Any]] = {}
         self._rings_status: dict[str, Any] | None = None
@@ -172,12 +172,12 @@ class BlackBox:
         self._thread = threading.Thread(target=self._run, name="dtk-black-box", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; the first box comes after 0.2 s, as start-up is when most goes wrong.
+        """Start the thread; it first writes after 0.2 s, as most failures occur at start-up.
 
         Raises:
             OSError: the folder is full or read-only.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)  # torch's own watchdog writes there too, and makes none.
+        self.path.parent.mkdir(parents=True, exist_ok=True)  # torch's watchdog writes there but does not create it.
         self._thread.start()
 
     def close(self) -> None:
@@ -186,11 +186,11 @@ class BlackBox:
         self._thread.join(1.0)
 
     def entries_every_s(self) -> float:
-        """Return the seconds between renewals of the entries while training moves."""
+        """Return the seconds between refreshes of the entries during training."""
         return max(self.every_s, min(MAX_EVERY_S, self.cost_s / SHARE))
 
     def tick(self) -> None:
-        """Write the box, with new entries if they are due or nothing moves.
+        """Write the box, with new entries if they are due or there is no progress.
 
         Raises:
             OSError: the folder is full or read-only.
@@ -206,7 +206,7 @@ class BlackBox:
         """Write the box with new entries now.
 
         Args:
-            stacks: with lines; torch must not be importing its compiler meanwhile.
+            stacks: whether to include stacks; torch must not be importing its compiler meanwhile.
 
         Raises:
             OSError: the folder is full or read-only.
@@ -239,4 +239,4 @@ class BlackBox:
             with guarded("black box"):
                 self.tick()
         with guarded("black box"):
-            self.snapshot(stacks=True)  # A rank that ends in order leaves nothing else of torch's own calls.
+            self.snapshot(stacks=True)  # A rank that exits normally leaves no other record of torch's own calls.

@@ -1,4 +1,4 @@
-"""Which frame of a stack is the user's: the innermost outside torch, the interpreter and dtk's own modules."""
+"""Selection of the user's frame on a stack: the innermost one outside torch, the interpreter and dtk's own modules."""
 
 import sysconfig
 from pathlib import Path
@@ -9,13 +9,13 @@ import torch
 _TORCH = str(Path(torch.__file__).parent)
 _DTK = Path(__file__).parents[1]
 _STDLIB = sysconfig.get_paths()["stdlib"]
-_CACHE = 8192  # Chosen: far more lines than call collectives; then it is made anew.
+_CACHE = 8192  # Chosen: far more lines than call collectives; beyond it the cache is cleared.
 PLUMBING = (_TORCH, *(str(_DTK / part) for part in ("record", "strategies", "parallel")))
-"""Frames of these are not the user's call site."""
+"""Frames of these files are never the user's call site."""
 
 
 class Frames:
-    """Looks along stacks, and remembers whose file is whose."""
+    """Searches stacks for the user's frame, and caches the owner of each file."""
 
     def __init__(self) -> None:
         self._plumbing: dict[str, bool] = {}
@@ -24,12 +24,12 @@ class Frames:
         """Return the user's innermost frame or, if there is none, the innermost frame outside torch."""
         cache, fallback = self._plumbing, None
         while frame is not None:
-            file = frame.f_code.co_filename  # Equal functions of two files are equal code objects.
+            file = frame.f_code.co_filename  # Equal functions of two files have equal code objects.
             is_plumbing = cache.get(file)
             if is_plumbing is None:
                 if len(cache) > _CACHE:
                     cache.clear()
-                # Of torch, of dtk, of the interpreter, or of what torch.compile generated.
+                # A file of torch, dtk or the interpreter, or code that torch.compile generated.
                 module = str(frame.f_globals.get("__name__"))
                 is_stdlib = file.startswith(_STDLIB) and "-packages" not in file
                 is_plumbing = is_stdlib or file.startswith((*PLUMBING, "<")) or module.startswith("torch.")
@@ -43,5 +43,5 @@ class Frames:
 
 
 def place(frame: FrameType) -> str:
-    """Return `file:line<tab>function`, as the ring keeps it."""
+    """Format as `file:line<tab>function`, the form in the ring."""
     return f"{frame.f_code.co_filename}:{frame.f_lineno}\t{frame.f_code.co_qualname}"

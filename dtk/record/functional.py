@@ -1,5 +1,5 @@
-"""Records functional collectives (DTensor, tensor parallelism, compiled graphs) by kernels for torch's operators.
-Tracing never reaches these; calls without the dispatcher (`cpp_wrapper`, replayed CUDA graphs) are not seen.
+"""Records functional collectives (DTensor, tensor parallelism, compiled graphs) through kernels for torch's operators.
+Tracing never reaches them; calls that bypass the dispatcher (`cpp_wrapper`, CUDA graph replay) are not recorded.
 """
 
 import sys
@@ -19,7 +19,7 @@ from dtk.record.signatures import KINDS, Call, Kind, listed
 
 _DEVICES = ("CPU", "CUDA")
 _TORCHS_OWN = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
-"""Leads past our kernel to torch's, which is composite: the same one for every key."""
+"""Dispatches past our kernel to torch's composite one, which is the same for every key."""
 
 _log: CollectiveLog | None = None
 _libraries: list[torch.library.Library] = []
@@ -40,7 +40,7 @@ def _reduce_scatter(tensors: Tensor | Sequence[Tensor], op: str, size: int, grou
 
 
 def _as(name: str, extract: Callable[..., Call]) -> Kind:
-    """Return the kind of the function of torch.distributed that does the same on the wire."""
+    """Return the kind of the torch.distributed function that is the same on the wire."""
     return replace(KINDS[name], extract=extract)
 
 
@@ -67,11 +67,11 @@ OPERATORS: dict[str, Kind] = {
     **{f"_c10d_functional::{name}": kind for names, kind in _NAMES.items() for name in names.split()},
     "_dtensor::shard_dim_alltoall": _SHARD,
 }
-"""Names that this torch does not have are passed over."""
+"""Operator -> kind of its call. Operators that this version of torch lacks are skipped."""
 
 
 def install(log: CollectiveLog) -> None:
-    """Record into `log` from now on. An operator with somebody else's kernel for a device stays as it is there."""
+    """Record into `log` from now on. An operator that already has a foreign kernel for a device is skipped there."""
     global _log
     _log = log
     if _libraries:
@@ -91,12 +91,12 @@ def install(log: CollectiveLog) -> None:
     for name, kind in OPERATORS.items():
         put(name, _DEVICES, partial(_recorded, partial(_one, kind)))
     put("_c10d_functional::batch_p2p_ops", _DEVICES, partial(_recorded, _batch))
-    # On CUDA it only makes one stream wait for another: the host continues.
+    # On CUDA it only makes one stream wait for another: the host is not blocked.
     put("_c10d_functional::wait_tensor", ("CPU",), _awaited)
 
 
 def remove() -> None:
-    """Take the kernels out again."""
+    """Remove the kernels."""
     global _log
     _log = None
     while _libraries:
@@ -107,7 +107,7 @@ Calls = Iterable[tuple[Kind, tuple[Any, ...], dict[str, Any]]]
 
 
 def _recorded(calls: Callable[..., Calls], own: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function that issues these calls, to record each of them."""
+    """Wrap a function that issues these calls, so that each is recorded."""
 
     def recorded(*args: Any, **kwargs: Any) -> Any:
         log, frame = _log, sys._getframe(1)
@@ -131,13 +131,13 @@ def _one(kind: Kind, *args: Any, **kwargs: Any) -> Calls:
 
 
 def _batch(names: list[str], peers: list[int], tags: list[int], tensors: list[Tensor], group: Any) -> Calls:
-    """Yield the sends and receives that one operator issues at once."""
+    """Yield the sends and receives that one operator issues as a batch."""
     for name, peer, tag, tensor in zip(names, peers, tags, tensors, strict=True):
         yield OPERATORS[f"_c10d_functional::{name}"], (tensor, peer, tag, group), {}
 
 
 def _awaited(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the wait for a functional collective, as a rank that hangs in the collective hangs in that wait."""
+    """Wrap the wait for a functional collective, in which a rank that hangs in the collective is blocked."""
 
     def awaited(tensor: Tensor) -> Any:
         log = _log
@@ -149,7 +149,7 @@ def _awaited(own: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _begin(log: CollectiveLog, kind: Kind, frame: FrameType, *args: Any, **kwargs: Any) -> Token | None:
-    """Record that a call begins and return its token, or None if it was not recorded."""
+    """Record the start of a call and return its token, or None if it was not recorded."""
     try:
         return log.begin(kind, kind.extract(*args, **kwargs), "", frame)
     except Exception as problem:

@@ -1,4 +1,4 @@
-"""Keeps recording from disturbing training: failures are reported once, slow writes happen on their own thread."""
+"""Keeps recording from disturbing training: failures are reported once, and slow writes run on their own thread."""
 
 import queue
 import sys
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-REPORT_WAIT_S = 0.2  # Longest wait at the end for reports to get out: stderr may lie on the very disk that stalls.
+REPORT_WAIT_S = 0.2  # Timeout for reports at the end: stderr may be on the very disk that stalls.
 
 _reported: set[str] = set()
 _lines: queue.SimpleQueue[str | threading.Event] = queue.SimpleQueue()
@@ -14,7 +14,7 @@ _printer: threading.Thread | None = None
 
 
 def report(topic: str, problem: object) -> None:
-    """Say once per topic on stderr that something could not be recorded. Never raises, never waits."""
+    """Report once per topic on stderr that something could not be recorded. Never raises or blocks."""
     global _printer
     if topic in _reported:
         return
@@ -28,7 +28,7 @@ def report(topic: str, problem: object) -> None:
 
 
 def flush_reports() -> None:
-    """Give reports that are under way at most REPORT_WAIT_S seconds; call before the process ends."""
+    """Give pending reports at most REPORT_WAIT_S seconds; call it before the process exits."""
     if _printer is not None:
         printed = threading.Event()
         _lines.put(printed)
@@ -36,13 +36,13 @@ def flush_reports() -> None:
 
 
 def _print() -> None:
-    """One thread prints all: lines of two threads would run into each other."""
+    """Print all reports on one thread, so that lines do not interleave."""
     while True:
         line = _lines.get()
         if isinstance(line, threading.Event):
             line.set()
             continue
-        with suppress(OSError, ValueError):  # Nowhere left to say it.
+        with suppress(OSError, ValueError):  # There is nowhere left to report it.
             print(line, file=sys.stderr, flush=True)
 
 
@@ -56,17 +56,17 @@ def guarded(topic: str) -> Iterator[None]:
 
 
 def run_all(parts: Mapping[str, Callable[[], object]]) -> None:
-    """Run each part, by topic; one that fails does not cost the others."""
+    """Run each part, by topic; a part that fails does not affect the others."""
     for topic, part in parts.items():
         with guarded(topic):
             part()
 
 
 def bounded(topic: str, operation: Callable[[], None], timeout_s: float) -> bool:
-    """Run an operation that may stall on a thread, and leave it behind after `timeout_s` seconds.
+    """Run an operation that may stall on a thread, and abandon it after `timeout_s` seconds.
 
     Returns:
-        whether it came back in time; a failure counts as coming back.
+        Whether it returned in time; a failure counts as returning.
     """
     thread = threading.Thread(target=guarded(topic)(operation), name=f"dtk-{topic}", daemon=True)
     thread.start()
@@ -77,7 +77,7 @@ def bounded(topic: str, operation: Callable[[], None], timeout_s: float) -> bool
 
 
 class Writer:
-    """Runs operations in order on one background thread; when they pile up, new ones are dropped and counted."""
+    """Runs operations in order on one background thread; drops and counts new ones when the queue is full."""
 
     def __init__(self, name: str, capacity: int = 1024) -> None:
         self.name = name
@@ -92,7 +92,7 @@ class Writer:
         self._thread.start()
 
     def submit(self, topic: str, operation: Callable[[], None]) -> None:
-        """Queue one operation; returns at once, whatever the disk does."""
+        """Queue one operation; returns immediately, whatever the disk does."""
         if self._queue.qsize() >= self.capacity:
             self.dropped += 1
             report(f"{self.name}: writing stalls", f"{self.capacity} records wait, new ones are dropped")
@@ -100,10 +100,10 @@ class Writer:
         self._queue.put((topic, operation))
 
     def close(self, timeout_s: float) -> bool:
-        """Finish what is queued, for at most `timeout_s` seconds.
+        """Finish the queue, for at most `timeout_s` seconds.
 
         Returns:
-            whether everything was run.
+            Whether all operations were run.
         """
         if self._thread is None:
             return True

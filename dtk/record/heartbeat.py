@@ -15,9 +15,9 @@ from dtk.parallel.regions import Region
 from dtk.record.guard import guarded
 
 MAPPABLE = {"ext2", "ext3", "ext4", "xfs", "tmpfs", "overlay"}
-"""File systems of this machine that rewrite a block in place. Where rewriting takes a new block (btrfs,
-zfs), a full disk would kill the process with SIGBUS at its next beat; a remote one may stall it."""
-PUBLISH_EVERY_S = 0.5  # Chosen: the watch looks as often.
+"""Local file systems that rewrite a block in place. Where a rewrite allocates a new block (btrfs, zfs), a full disk
+would kill the process with SIGBUS at its next beat; a remote file system may stall it."""
+PUBLISH_EVERY_S = 0.5  # Chosen: the watch polls at this rate.
 _BEAT = b'{"beat": %d, "step": %b, "region": %b, "time_s": %.6f%b%d}'
 
 
@@ -35,7 +35,7 @@ class HeartbeatFile:
         self._stop = threading.Event()
 
     def start(self) -> None:
-        """Make the file.
+        """Create the file.
 
         Raises:
             OSError: the folder is full or read-only.
@@ -49,24 +49,24 @@ class HeartbeatFile:
 
     @property
     def beats(self) -> int:
-        """How often a step or region began or ended."""
+        """Number of starts and ends of steps and regions."""
         return self._beat
 
     def begin_step(self, step: int) -> None:
-        """Step `step`, counted from 1, begins."""
+        """Mark the start of step `step`, counted from 1."""
         self._step = b"%d" % step
         self._write(None)
 
     def enter(self, region: Region) -> None:
-        """Write that the region is now the innermost one."""
+        """Record that the region is now the innermost one."""
         self._write(region.name)
 
     def exit(self, region: Region) -> None:
-        """Its parent is the innermost one again."""
+        """Record that the parent is the innermost region again."""
         self._write(region.parent.name if region.parent is not None else None)
 
     def close(self, region: str | None) -> None:
-        """Write the last beat: `end` if this rank left in order, else the region in which it failed."""
+        """Write the last beat: `end` if this rank exited normally, else the region in which it failed."""
         self._write(region)
         self._stop.set()
 
@@ -84,13 +84,13 @@ class HeartbeatFile:
 def mapped(
     path: Path, size_bytes: int, publish: Callable[[int], object], name: str, stop: threading.Event
 ) -> mmap.mmap | bytearray:
-    """Return the memory of a file, which has all its blocks: a hole in it would kill the process when the disk is full.
+    """Return the mapped memory of a fully allocated file: a hole would kill the process when the disk is full.
 
     Args:
-        path: opened, or made.
-        size_bytes: of the file; it is cut or filled with zeros.
-        publish: given the open file now and then, on a thread of its own, where the memory is not the file's.
-        name: of that thread, after `dtk-`.
+        path: file to open or create.
+        size_bytes: size of the file, which is truncated or zero-filled.
+        publish: if the file cannot be mapped, called periodically with the open file on a separate thread.
+        name: name of that thread, after `dtk-`.
         stop: ends that thread after one more call.
 
     Raises:
@@ -118,12 +118,12 @@ def mapped(
 
 
 def can_map(path: Path) -> bool:
-    """Whether a mapped page at this path can neither stall nor fail; true where nothing is known (not Linux)."""
+    """Whether a page mapped from this path can neither stall nor fail; True if unknown (not Linux)."""
     return filesystem(path) in MAPPABLE | {""}
 
 
 def filesystem(path: Path) -> str:
-    """Kind of the file system that holds a path (ext4, nfs4, tmpfs ...); empty where the kernel does not tell."""
+    """Return the file system type of a path (ext4, nfs4, tmpfs ...); empty if unknown."""
     where = str(path.resolve())
     best, kind = "", ""
     for line in kernel_text(Path("/proc/self/mountinfo")).splitlines():

@@ -1,4 +1,4 @@
-"""Callbacks that record transformers' Trainer and Lightning's. Each imports its library when called."""
+"""Callbacks that record training with transformers' Trainer and Lightning. Each imports its library when called."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -9,7 +9,7 @@ from dtk.record.own_loop import Recording, attach
 
 
 class _Loop:
-    """A recording that hooks begin and end: at most one region is open, and the next one ends it."""
+    """A recording that hooks control: at most one region is open, and the next one closes it."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.arguments = arguments
@@ -21,7 +21,7 @@ class _Loop:
         self.run.step = done
 
     def enter(self, name: str | None, step: int | None = None) -> None:
-        """End the open region and begin another (None = none), in a new step if one is given."""
+        """Close the open region and open another (None = none), in a new step if one is given."""
         if self.open is not None:
             self.open.__exit__(None, None, None)
         if self.run is not None and step is not None and step > self.run.step:
@@ -45,7 +45,7 @@ def hf_trainer_callback(**arguments: Any) -> Any:
     """Return a callback for `transformers.Trainer(callbacks=[...])` that records its training.
 
     Args:
-        arguments: of `dtk.record.attach`; `config` is the training arguments unless it is given.
+        arguments: arguments of `dtk.record.attach`; `config` defaults to the training arguments.
     """
     from transformers import TrainerCallback
 
@@ -65,7 +65,7 @@ def lightning_callback(**arguments: Any) -> Any:
     """Return a callback for `lightning.Trainer(callbacks=[...])` that records its fit.
 
     Args:
-        arguments: of `dtk.record.attach`; `config` is the module's hyperparameters unless it is given.
+        arguments: arguments of `dtk.record.attach`; `config` defaults to the module's hyperparameters.
     """
     from lightning.pytorch import Callback
 
@@ -73,7 +73,7 @@ def lightning_callback(**arguments: Any) -> Any:
 
     def log(_: Any, trainer: Any, module: Any, outputs: Any, *__: Any) -> None:
         loop.enter(None)
-        step = trainer.global_step  # Within an accumulation it is that of the step before.
+        step = trainer.global_step  # Within an accumulation this is the count of the previous step.
         if loop.run is not None and loop.run.step == step and step % trainer.log_every_n_steps == 0:
             loss = {"loss": outputs["loss"]} if isinstance(outputs, Mapping) and "loss" in outputs else {}
             loop.log({**loss, **trainer.callback_metrics})

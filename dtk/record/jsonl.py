@@ -11,7 +11,7 @@ from dtk.record.guard import Writer
 
 
 class JsonLines:
-    """Appends records to one file, a line each; after a full disk it continues with a whole line."""
+    """Appends records to a file, one per line; after a full disk it continues on a new line."""
 
     def __init__(self, path: Path, writer: Writer) -> None:
         self.path = path
@@ -20,14 +20,14 @@ class JsonLines:
         self._torn = False
 
     def append(self, *records: Mapping[str, Any]) -> None:
-        """Queue records (JSON values; what is not becomes text). Costs microseconds and never raises."""
+        """Queue records (JSON values; others become strings). Takes microseconds and never raises."""
         self._writer.submit(self.path.parent.name + "/" + self.path.name, lambda: self.write(records))
 
     def write(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Write now, on the thread that calls.
+        """Write synchronously, on the calling thread.
 
         Raises:
-            OSError: the disk is full or read-only. What was cut off ends at the next record's line break.
+            OSError: the disk is full or read-only. A truncated record ends at the next record's line break.
         """
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)

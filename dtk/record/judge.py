@@ -1,4 +1,4 @@
-"""Decides from what all ranks published whether they called different collectives, or whether nothing progresses."""
+"""Decides from the reports of all ranks whether they called different collectives, or whether none progresses."""
 
 import json
 import struct
@@ -13,7 +13,7 @@ from dtk.record.desync import first_difference
 
 @dataclass(slots=True)
 class Peer:
-    """What is known of one rank."""
+    """What is known of another rank."""
 
     raw: bytes = b""
     report: dict[str, Any] = field(default_factory=dict)
@@ -31,13 +31,13 @@ class Judge:
     def read(
         self, store: Store, elapsed_s: float, silent_s: float, computes: Callable[[int, float], bool] = lambda *_: False
     ) -> None:
-        """Take in what the ranks published.
+        """Read the ranks' reports.
 
         Args:
-            store: where they did.
-            elapsed_s: since the last reading.
-            silent_s: for how long rank 0 is known to have been silent, on another rank's first reading.
-            computes: whether a rank that has been silent for so long is seen to work all the same.
+            store: store of the reports.
+            elapsed_s: seconds since the last call.
+            silent_s: seconds for which rank 0 has been silent, on the first call of another rank.
+            computes: returns whether a rank that has been silent for this long is working.
         """
         heard = [bool(peer.raw) for peer in self.peers]
         present = [rank for rank, key in enumerate(self._keys) if all(heard) or store.check([key])]
@@ -57,7 +57,7 @@ class Judge:
         """Return the reason to end the run, if there is one.
 
         Args:
-            limit_s: how long no rank that is still here, or has yet to come, may stand without moving or working.
+            limit_s: seconds for which no active or expected rank may make progress.
             first_limit_s: the same before the first step.
         """
         staying = [peer for peer in self.peers if not peer.report.get("leaving")]
@@ -68,15 +68,15 @@ class Judge:
         return {"kind": "stall", "stood_s": stood_s} if stood_s >= (limit_s if stepping else first_limit_s) else None
 
     def here(self) -> list[int]:
-        """Return the ranks that are not leaving; some may have stood still before they ever reported."""
+        """Return the ranks that are not leaving; some may have stalled before their first report."""
         return [rank for rank, peer in enumerate(self.peers) if not peer.report.get("leaving")]
 
     def left(self) -> dict[int, str]:
-        """Return the ranks that take no more part, and how: `failed` or `end`."""
+        """Return the ranks that no longer participate, and how they left: `failed` or `end`."""
         return {rank: str(how) for rank, peer in enumerate(self.peers) if (how := peer.report.get("leaving"))}
 
     def _find_desync(self) -> dict[str, Any] | None:
-        """Return a group in which two ranks called something different at the same position, if there is one."""
+        """Return a group in which two ranks called different collectives at one position; None if there is none."""
         if not all(peer.report.get("sound", True) for peer in self.peers):
             return None
         groups: dict[str, dict[int, tuple[int, tuple[int, ...]]]] = {}
@@ -90,11 +90,11 @@ class Judge:
 
 
 def pack(history: list[int]) -> str:
-    """Return the hashes as text."""
+    """Encode the hashes as text."""
     return struct.pack(f"<{len(history)}Q", *history).hex()
 
 
 def unpack(text: str) -> tuple[int, ...]:
-    """Return the hashes from their text."""
+    """Decode the hashes."""
     data = bytes.fromhex(text)
     return struct.unpack(f"<{len(data) // 8}Q", data)

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from dtk.config.schema import Config
 
 GIT_TIMEOUT_S = 5.0
-"""For all that git is asked: it answers in milliseconds, but not on a machine that is busy with something else."""
+"""Timeout for all git commands together: git answers in milliseconds, except on a busy machine."""
 NEW_FILES, NEW_BYTES = 1000, 16 << 20
-"""Files that git does not track whose contents go into the hash: so many, and so much of them in all."""
+"""Limits on the untracked files whose contents are hashed: their number and total bytes."""
 PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf", "wandb", "nvidia-ml-py", "nvtx", "safetensors", "triton")
 PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "OMP_", "SLURM_", "PYTORCH_", "TORCHELASTIC_", "DTK_")
 PAGES = ("dtk-report.html", "dtk-comparison.html", "dtk-bench-comm.html", "dtk-preflight.html")
-"""What dtk calls pages that it writes where it stands."""
-_MOST_CHILDREN = 1000  # Folders of a folder that are looked at.
+"""Names of pages that dtk writes to the working folder."""
+_MOST_CHILDREN = 1000  # Limit of inspected subfolders of a folder.
 CPU_INFO = Path("/proc/cpuinfo")
 INTERFACES, RDMA = Path("/sys/class/net"), Path("/sys/class/infiniband")
 FILE_VARIABLES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE")
@@ -56,13 +56,13 @@ def manifest(
     """Return the content of manifest.json.
 
     Args:
-        config: settled for the ranks: names the strategy, whose traits a diagnosis must know, and the mesh.
-        plain: the same as it is stored; its hash is kept, for comparing runs.
+        config: resolved for the ranks; provides the strategy's traits, which a diagnosis needs, and the mesh.
+        plain: the stored form of `config`; its hash is recorded for comparing runs.
         run_id: name of the run folder.
         world_size: ranks of the whole job.
         placement: of this node.
         launcher: local, torchrun or slurm.
-        nccl: `preset`, `variables` that are set for the ranks, and `kept`, those of the user that won.
+        nccl: `preset`, `variables` that are set for the ranks, and `kept`, the user's that take precedence.
     """
     mesh = config.mesh(world_size)
     nproc = getattr(config.fault, "ranks_per_node", placement.nproc)
@@ -93,12 +93,12 @@ def surroundings(run_id: str, world_size: int, nproc: int, runs_folder: Path) ->
 def git_state(folder: Path, *runs_folders: Path) -> dict[str, Any] | None:
     """Return the commit, whether files differ from it, and the hash of the difference; None outside a repository.
 
-    The difference is the changes to tracked files, and the files that git neither tracks nor ignores, but for what
-    dtk itself writes: each run would be a change of the code for the next.
+    The difference consists of changes to tracked files and of untracked, not ignored files, except those that dtk
+    itself writes: each run would be a code change for the next.
 
     Args:
-        folder: where to ask.
-        runs_folders: of which nothing counts; other folders of runs are known by the runs in them.
+        folder: folder in which to run git.
+        runs_folders: folders to ignore; other run folders are recognized by their content.
     """
     ends_s = time.monotonic() + GIT_TIMEOUT_S
 
@@ -125,7 +125,7 @@ def git_state(folder: Path, *runs_folders: Path) -> dict[str, Any] | None:
         root = os.fsdecode(top.removesuffix(b"\n"))
         paths = _all_but(Path(root), runs_folders)
         changes = git("diff", "HEAD", *paths)
-        # Nothing above its folder.
+        # Git sees nothing above its folder.
         listed = git("-C", root, "ls-files", "--others", "--exclude-standard", "-z", *paths)
         tracked = git("-C", root, "ls-files", "-z") if listed else b""
         if changes is not None and listed is not None and tracked is not None:
@@ -137,18 +137,18 @@ def git_state(folder: Path, *runs_folders: Path) -> dict[str, Any] | None:
 
 
 def _all_but(root: Path, runs_folders: Sequence[Path]) -> list[str]:
-    """Arguments of git for everything in the repository but these folders and dtk's pages."""
+    """Return git arguments that select everything in the repository except these folders and dtk's pages."""
     pages = [f":(top,exclude,glob)**/{name}" for name in PAGES]
     left_out = []
     for folder in runs_folders:
-        with suppress(OSError, ValueError):  # It lies outside.
+        with suppress(OSError, ValueError):  # The folder is outside the repository.
             inside = str(folder.resolve().relative_to(root.resolve()))
             left_out += [f":(top,exclude,literal){inside}"] if inside not in ("", ".") else []
     return ["--", ":/", *pages, *left_out]
 
 
 def _hash(changes: bytes, root: Path, new: list[bytes]) -> str:
-    """SHA-256 of a diff and of new files: every name, and size and content of the first up to a bound."""
+    """Return the SHA-256 of a diff and of new files: every name, and size and content of the first up to a limit."""
     digest = hashlib.sha256(changes)
     left_bytes = NEW_BYTES
     for i, name in enumerate(new):
@@ -167,7 +167,7 @@ def _hash(changes: bytes, root: Path, new: list[bytes]) -> str:
 
 
 def versions() -> dict[str, str | None]:
-    """Return Python and packages, without importing them; null = not installed."""
+    """Return the versions of Python and packages, without importing them; None = not installed."""
     installed: dict[str, str | None] = {"python": platform.python_version()}
     for package in ("dtk-train", *PACKAGES):
         installed[package] = None
@@ -177,7 +177,7 @@ def versions() -> dict[str, str | None]:
 
 
 def hardware() -> dict[str, Any]:
-    """Return a description of this machine: platform, CPU, memory, and GPUs as NVML reports them."""
+    """Describe this machine: platform, CPU, memory, and GPUs as NVML reports them."""
     try:
         memory_bytes: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
@@ -189,23 +189,23 @@ def hardware() -> dict[str, Any]:
 
 
 def network() -> dict[str, list[str] | None]:
-    """Network interfaces and RDMA devices of this machine; null where the kernel does not list them (not Linux)."""
+    """Return network interfaces and RDMA devices of this machine; None if unknown (not Linux)."""
     try:
         interfaces: list[str] | None = sorted(path.name for path in INTERFACES.iterdir())
     except OSError:
         return {"interfaces": None, "infiniband": None}
-    # The folder is there once a driver is loaded.
+    # The folder exists once a driver is loaded.
     return {"interfaces": interfaces, "infiniband": [path.name for path in kernel_entries(RDMA)]}
 
 
 def missing_files(variables: Mapping[str, str]) -> list[str]:
-    """Return NCCL's variables, set for the ranks or the user's own, whose file is not on this machine."""
+    """Return the NCCL variables of the ranks whose file does not exist on this machine."""
     every = {**variables, **os.environ}
     return [name for name in FILE_VARIABLES if every.get(name) and not Path(every[name]).exists()]
 
 
 def _gpus() -> dict[str, Any]:
-    """Return the GPUs of this machine and the driver, or why they are not known."""
+    """Return the GPUs of this machine and the driver, or why they are unknown."""
     nvml, reason = open_nvml()
     if nvml is None:
         return {"gpus": None, "gpu_reason": reason}
@@ -223,7 +223,7 @@ def _gpus() -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables that change how a job runs; never one whose name speaks of a secret."""
+    """Return the variables that affect how a job runs, without any whose name suggests a secret."""
     names = [name for name in sorted(os.environ) if name.startswith(PREFIXES) and not is_secret(name)]
     return {name: os.environ[name] for name in names}
 

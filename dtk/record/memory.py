@@ -1,4 +1,4 @@
-"""Memory of this rank: peak, per-step timeline, CUDA allocator history and snapshot."""
+"""Memory of this rank: peak, timeline by step, CUDA allocator history and snapshot."""
 
 import sys
 import time
@@ -16,8 +16,8 @@ HISTORY_ENTRIES = 100_000  # As in the example of torch's documentation.
 def peak_memory_bytes(device: torch.device) -> int:
     """Return the highest memory use of this rank so far.
 
-    On CUDA: bytes of tensors by the allocator (`max_memory_allocated`). On CPU: resident set of
-    the whole process at its highest (VmHWM; where there is no /proc, `ru_maxrss`).
+    On CUDA: peak bytes of tensors in the allocator (`max_memory_allocated`). On CPU: peak resident set of the process
+    (VmHWM; without /proc, `ru_maxrss`).
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -30,13 +30,13 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def _status_bytes() -> dict[str, int]:
-    """VmHWM and VmRSS of this process in bytes; empty where there is no /proc."""
+    """Return VmHWM and VmRSS of this process in bytes; empty without /proc."""
     fields = dict(line.split(":", 1) for line in kernel_text(STATUS).splitlines() if ":" in line)
     return {name: int(fields[name].split()[0]) * 1024 for name in ("VmHWM", "VmRSS") if name in fields}
 
 
 def memory_record(device: torch.device, step: int) -> dict[str, Any]:
-    """Return one line of the memory timeline, taken as a step begins; never waits for the device."""
+    """Return a line of the memory timeline at the start of a step; never synchronizes with the device."""
     host = _status_bytes()
     record = {"step": step, "time_s": time.time(), "rss_bytes": host.get("VmRSS"), "peak_rss_bytes": host.get("VmHWM")}
     if device.type != "cuda":
@@ -54,7 +54,7 @@ def memory_record(device: torch.device, step: int) -> dict[str, Any]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the CUDA allocator raised this."""
+    """Whether the CUDA allocator raised this error."""
     return isinstance(error, torch.OutOfMemoryError)
 
 

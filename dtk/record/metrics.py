@@ -1,4 +1,4 @@
-"""The meaning of each metric, and model FLOPs utilisation with the peak it is measured against."""
+"""Definitions of all metrics, and model FLOPs utilization with the peak that it refers to."""
 
 import re
 from typing import Any
@@ -7,21 +7,21 @@ from diagnostics.contract.files import table_beside
 
 _TABLE: dict[str, Any] = table_beside(__file__)
 DEFINITIONS: dict[str, str] = _TABLE["definitions"]  # Name of a metric -> one sentence with its unit.
-BOOKKEEPING: tuple[str, ...] = tuple(_TABLE["bookkeeping"])  # Of a record: what nobody plots.
+BOOKKEEPING: tuple[str, ...] = tuple(_TABLE["bookkeeping"])  # Keys of a record that are not plotted.
 FORMULA = "mfu = tokens_per_s * flops_per_token / (world_size * peak_flops)"
 
 _VENDOR = re.compile(r"^(NVIDIA|Tesla|AMD Instinct|AMD)\s+", re.IGNORECASE)
 
 
 def published_peaks(device_name: str) -> tuple[dict[str, float], str]:
-    """Return the published dense peaks of one device, and where they are printed.
+    """Return the published dense peaks of one device, and their source.
 
     Args:
-        device_name: as `torch.cuda.get_device_name` gives it.
+        device_name: name from `torch.cuda.get_device_name`.
 
     Returns:
-        FLOP/s by type of the matrix products (float32, tf32, bfloat16, float16), and the source; nothing and "" for
-        a device that is not known.
+        FLOP/s by dtype of the matrix products (float32, tf32, bfloat16, float16), and the source; empty and "" for an
+        unknown device.
     """
     short = device_name.strip()
     while (without := _VENDOR.sub("", short)) != short:
@@ -39,11 +39,11 @@ def peak_flops(device_name: str, dtype: str) -> tuple[float | None, str]:
     """Return the published dense peak of one device.
 
     Args:
-        device_name: as `torch.cuda.get_device_name` gives it.
-        dtype: type of the matrix products: float32, tf32, bfloat16 or float16.
+        device_name: name from `torch.cuda.get_device_name`.
+        dtype: dtype of the matrix products: float32, tf32, bfloat16 or float16.
 
     Returns:
-        FLOP/s and what it is, or None and the reason.
+        FLOP/s and a description, or None and the reason.
     """
     peaks, _ = published_peaks(device_name)
     if not peaks:
@@ -60,14 +60,14 @@ def model_flops_utilization(
     """Return MFU (Chowdhery et al. 2022, PaLM, appendix B).
 
     Args:
-        tokens_per_s: over all ranks.
-        flops_per_token: training FLOPs of the model per token; None when the model does not say.
+        tokens_per_s: throughput of all ranks.
+        flops_per_token: training FLOPs of the model per token; None if the model does not declare them.
         world_size: number of devices, one per rank.
-        peak: FLOP/s of one device; None when unknown.
-        peak_reason: what the peak is, or why it is unknown.
+        peak: FLOP/s of one device; None if unknown.
+        peak_reason: description of the peak, or why it is unknown.
 
     Returns:
-        fraction of 1 with formula and peak, or None with the reason.
+        MFU as a fraction of 1, with formula and peak, or None with the reason.
     """
     if peak is None:
         return None, peak_reason

@@ -1,5 +1,5 @@
-"""Watches the numbers of training: the first non-finite loss or gradient, and replicas that drift apart. Two numbers on
-the device keep the step, so that steps that do not log never wait for the device.
+"""Monitors the numerics of training: the first non-finite loss or gradient, and diverging replicas. Two numbers on the
+device hold the step, so that steps that do not log never synchronize with the device.
 """
 
 from collections import Counter
@@ -20,14 +20,14 @@ from dtk.record.recorder import Recorder
 from dtk.strategies.base import local
 
 _CPU_BLOCK, _DEVICE_BLOCK = 2**20, 2**28  # Elements summed at once: the CPU makes an int64 copy of them.
-INPUTS = "inputs"  # What the samples of a step are called among the parameters that are compared.
+INPUTS = "inputs"  # Name of the samples of a step among the compared parameters.
 _UNKNOWN = 0  # Fingerprint of a rank that cannot be compared: its parameters are not finite or could not be read.
 Ranks = tuple[int, ...]
-Groups = Mapping[str, Sequence[Sequence[int]]]  # Dimension -> ranks that are alike.
+Groups = Mapping[str, Sequence[Sequence[int]]]  # Dimension -> replicated ranks.
 
 
 class Numerics:
-    """Of one rank. Every method is a no-op at level off."""
+    """Numerics monitor of one rank. Every method is a no-op at level off."""
 
     def __init__(self, config: RecordConfig, recorder: Recorder, context: Context, replicas: Groups) -> None:
         self._on = config.level != "off"
@@ -36,20 +36,20 @@ class Numerics:
         self._context = context
         several = {name: groups for name, groups in replicas.items() if len(groups[0]) > 1}
         self._replicas = {name: [tuple(group) for group in groups] for name, groups in several.items()}
-        """Dimension -> its groups: what is not sharded over it is alike in each."""
+        """Dimension -> its groups: the ranks of a group hold replicas of what is not sharded over it."""
         self._first = torch.zeros(2, dtype=torch.int64, device=context.device)
-        """Step of the first loss and of the first gradient norm that was not finite; 0 = none so far."""
-        self._values = torch.zeros(2, device=context.device)  # What they were.
+        """Step of the first non-finite loss and of the first non-finite gradient norm; 0 = none so far."""
+        self._values = torch.zeros(2, device=context.device)  # The values of the first non-finite figures.
         self._reported = [False, False]
 
     def gradient(self, step: int, norm: Tensor, model: nn.Module, wait: bool) -> None:
-        """Take the global gradient norm, while the gradients are still there.
+        """Check the global gradient norm, before the gradients are freed.
 
         Args:
             step: counted from 1.
-            norm: a scalar on the device.
-            model: holds the gradients, of this rank or its shards.
-            wait: whether the device may be waited for; the CPU always may.
+            norm: gradient norm, a scalar on the device.
+            model: model with this rank's gradients or shards of them.
+            wait: whether to synchronize with the device; on the CPU always.
         """
         if not self._on or self._reported[1]:
             return
@@ -57,7 +57,7 @@ class Numerics:
         if not (wait or norm.device.type == "cpu") or not (first := int(self._first[1])):
             return
         self._reported[1] = True
-        # One pass over the gradients; only those of the very step say where it began.
+        # One pass over the gradients; only those of the very step show where it began.
         gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None and first == step}
         bad = [name for name, gradient in gradients.items() if not bool(local(gradient).isfinite().all())]
         about = {"figure": "grad_norm", "value": word(float(self._values[1])), "parameter": bad[0] if bad else None}
@@ -67,15 +67,15 @@ class Numerics:
     def after_step(
         self, step: int, loss: Tensor, model: nn.Module, wait: bool, last: bool, inputs: Sequence[Tensor] = ()
     ) -> None:
-        """Take this rank's own loss, and compare the replicas when they are due.
+        """Check this rank's loss, and compare replicas when due.
 
         Args:
-            step: finished steps.
-            loss: summed over this rank's share of the batch, a scalar on the device.
-            model: the parameters, after the update.
-            wait: whether the device may be waited for; the CPU always may.
-            last: whether it is the last step: replicas are compared once more.
-            inputs: of the step's micro-batches on the CPU, which ranks of a tp group have alike.
+            step: number of finished steps.
+            loss: loss summed over this rank's part of the batch, a scalar on the device.
+            model: model after the update.
+            wait: whether to synchronize with the device; on the CPU always.
+            last: whether this is the last step, after which replicas are compared again.
+            inputs: inputs of the step's micro-batches on the CPU, equal on all ranks of a tp group.
         """
         if not self._on:
             return
@@ -89,14 +89,14 @@ class Numerics:
                 self._compare(step, model, inputs)
 
     def _note(self, which: int, step: int, figure: Tensor) -> None:
-        """Remember the first step, on the device."""
+        """Store the first step, on the device."""
         first, value = self._first[which], self._values[which]
         new = first.eq(0).logical_and_(figure.isfinite().logical_not_())
         first.masked_fill_(new, step)
         value.copy_(torch.where(new, figure, value))
 
     def _compare(self, step: int, model: nn.Module, inputs: Sequence[Tensor]) -> None:
-        """Exchange a number per rank and dimension; on the first difference find the parameter, and stop comparing."""
+        """Compare fingerprints over each dimension; at the first difference find the parameter, and stop comparing."""
         names = [name for name, _ in model.named_parameters()]
         sums, mine = torch.zeros(0, dtype=torch.int64), dict.fromkeys(self._replicas, _UNKNOWN)
         alike: dict[str, list[int]] = {}
@@ -104,9 +104,9 @@ class Numerics:
             parameters = list(model.parameters())
             for dimension in self._replicas:
                 alike[dimension] = [i for i, p in enumerate(parameters) if is_replicated_over(p, dimension)]
-            if "tp" in alike:  # Last, but told first: parameters may drift apart because of them.
+            if "tp" in alike:  # Last, but reported first: they may be the reason that parameters diverge.
                 alike["tp"] = [*range(len(names), len(names) + len(inputs)), *alike["tp"]]
-            # By place, as the same tokens in another order are other samples.
+            # By position, as the same tokens in a different order are different samples.
             tokens = torch.tensor([combined(each.reshape(-1).long()) for each in inputs], dtype=torch.int64)
             sums = torch.cat((fingerprints([local(parameter.detach()) for parameter in parameters]), tokens))
             names += [INPUTS] * len(inputs)
@@ -155,7 +155,7 @@ class Numerics:
 
 
 def fingerprints(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the sum of each tensor's bits, read as integers, modulo 2^64, in one int64 tensor on the CPU."""
+    """Return the sum of each tensor's bits, read as integers, modulo 2^64, as an int64 tensor on the CPU."""
     return torch.stack([_bit_sum(tensor) for tensor in tensors]).cpu()
 
 
@@ -167,13 +167,13 @@ def _bit_sum(tensor: Tensor) -> Tensor:
 
 
 def combined(sums: Tensor) -> int:
-    """Return one number, not 0, for the sums of all parameters, which also depends on their order."""
+    """Combine the sums of all parameters into one nonzero number that also depends on their order."""
     factors = torch.arange(len(sums), dtype=torch.int64).mul_(2).add_(1)
     return int(sums.mul(factors).sum()) or 1
 
 
 def _minority(group: Sequence[int], hashes: Sequence[int]) -> tuple[int, list[int], bool]:
-    """(rank to compare with, ranks that differ, whether it is a tie: then nobody can say who is right)."""
+    """Return (rank to compare with, ranks that differ, whether it is a tie, which leaves open who is right)."""
     counts = Counter(hashes[rank] for rank in group).most_common(2)
     tie = counts[0][1] == counts[1][1]
     reference = next(rank for rank in group if hashes[rank] == counts[0][0])

@@ -1,4 +1,4 @@
-"""NVML: opens it, finds devices by UUID (it ignores CUDA_VISIBLE_DEVICES), reads their signals. Imports no torch."""
+"""NVML: initialization, devices by UUID (NVML ignores CUDA_VISIBLE_DEVICES) and their signals. Imports no torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ EVENT_REASONS = (
     "idle", "application_clocks", "software_power_cap", "hardware_slowdown", "sync_boost", "software_thermal",
     "hardware_thermal", "hardware_power_brake", "display_clocks",
 )  # fmt: skip
-"""Of the bits of nvmlDeviceGetCurrentClocksEventReasons, from the lowest on (nvml.h)."""
+"""Names of the bits of nvmlDeviceGetCurrentClocksEventReasons, from the lowest on (nvml.h)."""
 
-MAX_LINKS = 36  # Above NVML_NVLINK_MAX_LINKS of CUDA 12 (18); links that are absent answer "not supported".
+MAX_LINKS = 36  # Above NVML_NVLINK_MAX_LINKS of CUDA 12 (18); absent links return "not supported".
 
 Read = Callable[[Any, Any], dict[str, Any]]
 
 
 def event_reasons(bits: int) -> list[str]:
-    """Return the reasons for lower clocks that are set."""
+    """Return the names of the clock event reasons that are set."""
     return [name for bit, name in enumerate(EVENT_REASONS) if bits >> bit & 1]
 
 
 def open_nvml() -> tuple[Any, str]:
-    """Return NVML's module, initialised, or None and the reason (no package, no driver, no device)."""
+    """Return the initialized NVML module, or None and the reason (no package, no driver, no device)."""
     try:
         import pynvml
     except ImportError:
@@ -34,7 +34,7 @@ def open_nvml() -> tuple[Any, str]:
 
 
 def text_of(value: Any) -> str:
-    """Return a text of NVML, which some releases give as bytes."""
+    """Decode a string of NVML, which some releases return as bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
@@ -42,7 +42,7 @@ def ask(nvml: Any, call: str, *arguments: Any) -> Any:
     """Return the result of `nvmlDevice<call>`; None if the device or the driver does not support it.
 
     Raises:
-        pynvml.NVMLError: any other trouble, a lost device for example.
+        pynvml.NVMLError: any other error, such as a lost device.
     """
     try:
         return getattr(nvml, f"nvmlDevice{call}")(*arguments)
@@ -57,7 +57,7 @@ def ask(nvml: Any, call: str, *arguments: Any) -> Any:
 
 
 def nvlinks(nvml: Any, handle: Any) -> list[bool] | None:
-    """Return whether each NVLink of a device is up; empty where it has none, None where the driver does not tell.
+    """Return whether each NVLink of a device is up; empty if it has none, None if unknown.
 
     Raises:
         pynvml.NVMLError: the device does not answer.
@@ -66,7 +66,7 @@ def nvlinks(nvml: Any, handle: Any) -> list[bool] | None:
     for link in range(MAX_LINKS):
         try:
             states.append(bool(nvml.nvmlDeviceGetNvLinkState(handle, link)))
-        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):  # Behind the last link.
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):  # There are no further links.
             break
         except (nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NoPermission, AttributeError):
             return None
@@ -101,15 +101,15 @@ SIGNALS: dict[str, Read] = {
         "temperature_celsius": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
     },
 }
-"""Name of a signal -> how it is read; a read costs well under a millisecond."""
+"""Name of a signal -> function that reads it, in well under a millisecond."""
 
 
 @dataclass(slots=True)
 class Device:
-    """One GPU and the signals that it gave when probed."""
+    """A GPU and the signals that it supports."""
 
     index: int
-    """Of CUDA in this process."""
+    """CUDA device index in this process."""
     uuid: str
     name: str
     handle: Any
@@ -118,7 +118,7 @@ class Device:
     """Signal -> NVML's reason."""
 
     def sample(self, nvml: Any) -> dict[str, Any]:
-        """Return every supported signal now; one that fails later is listed under `failed`."""
+        """Return the current value of every supported signal; those that fail are listed under `failed`."""
         values: dict[str, Any] = {"index": self.index, "uuid": self.uuid}
         failed = {}
         for signal in self.signals:
@@ -133,7 +133,7 @@ def find_device(nvml: Any, uuid: str, index: int) -> Device:
     """Find a device by UUID (with or without its prefix `GPU-` or `MIG-`) and probe each signal once.
 
     Raises:
-        pynvml.NVMLError: NVML does not know it.
+        pynvml.NVMLError: NVML does not find it.
     """
     full = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     return _probe(nvml, nvml.nvmlDeviceGetHandleByUUID(full.encode()), index)

@@ -1,4 +1,4 @@
-"""Observers of regions at every step: NVTX, the profiler, spans; well under a microsecond unless attached."""
+"""Observers of regions: NVTX, the profiler, spans; they take well under a microsecond unless a tool is attached."""
 
 import time
 from typing import Any
@@ -8,7 +8,7 @@ import torch.autograd.profiler as autograd_profiler
 from dtk.parallel.regions import Region
 from dtk.record.jsonl import JsonLines
 
-MAX_NAMES = 4096  # Region names whose NVTX attributes are kept; communication regions carry sizes in theirs.
+MAX_NAMES = 4096  # Region names whose NVTX attributes are cached; those of communication regions include sizes.
 
 
 class Nvtx:
@@ -25,7 +25,7 @@ class Nvtx:
         self._attributes: dict[str, Any] = {}
 
     def enter(self, region: Region) -> None:
-        """Push a range on this thread."""
+        """Push a range on the current thread."""
         attributes = self._attributes.get(region.name)
         if attributes is None:
             if len(self._attributes) >= MAX_NAMES:
@@ -35,12 +35,12 @@ class Nvtx:
         self._domain.push_range(attributes)
 
     def exit(self, region: Region) -> None:
-        """Pop it."""
+        """Pop the range."""
         self._domain.pop_range()
 
 
 class ProfilerMarks:
-    """`record_function` spans, only while some torch profiler runs."""
+    """`record_function` spans while a torch profiler runs."""
 
     def __init__(self) -> None:
         self._open: dict[int, Any] = {}
@@ -53,22 +53,22 @@ class ProfilerMarks:
             self._open[id(region)] = mark
 
     def exit(self, region: Region) -> None:
-        """Close it if it was opened."""
+        """Close the span if it was opened."""
         if self._open and (mark := self._open.pop(id(region), None)) is not None:
             mark.__exit__(None, None, None)
 
 
 def event_record(name: str, rank: int, attempt: int, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the line of an event at this moment.
+    """Return the record of an event at the current time.
 
-    Lifecycle: start, first_step, evaluation, checkpoint_begin, checkpoint_end, failure, end; of the figures:
-    non_finite, replicas_equal, replica_divergence (record.numerics).
+    Lifecycle: start, first_step, evaluation, checkpoint_begin, checkpoint_end, failure, end; numerics: non_finite,
+    replicas_equal, replica_divergence (record.numerics).
     """
     return {"kind": "event", "name": name, "time_s": time.time(), "rank": rank, "attempt": attempt, **fields}
 
 
 class Spans:
-    """Observer that keeps the regions of a step and hands them to the writer when the next one begins."""
+    """Observer that collects the regions of a step and passes them to the writer when the next step begins."""
 
     def __init__(self, lines: JsonLines) -> None:
         self._lines = lines
@@ -77,18 +77,18 @@ class Spans:
         self._closed: list[dict[str, Any]] = []
 
     def begin_step(self, step: int | None) -> None:
-        """Write what the last step left; None = the run ends."""
+        """Write the spans of the last step; None = the run ends."""
         records, self._closed = self._closed, []
         if records:
             self._lines.append(*records)
         self._step = step
 
     def enter(self, region: Region) -> None:
-        """Note the time at which the span begins."""
-        self._open[id(region)] = time.time(), time.perf_counter()  # The first may be set while the span lasts.
+        """Record the start time of a span."""
+        self._open[id(region)] = time.time(), time.perf_counter()  # `place` may be set while the span is open.
 
     def exit(self, region: Region) -> None:
-        """Close the span and keep it."""
+        """Close and store the span."""
         began = self._open.pop(id(region), None)
         if began is not None:
             record = {"kind": "span", "name": region.name, "step": self._step, "time_s": began[0]}

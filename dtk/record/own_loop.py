@@ -1,9 +1,8 @@
-"""`dtk.record.attach`: records a user's own training loop as a run of dtk.
+"""`dtk.record.attach`: records a custom training loop as a run of dtk.
 
     with dtk.record.attach(name="resnet") as run:
         for batch in run.steps(loader):
-            with run.region("forward"): ...
-            run.log(loss=loss)
+            with run.region("forward"): ... run.log(loss=loss)
 
 Call it on every rank, after `init_process_group`. The folder is a run folder: `dtk ls`, `show`, `diagnose`, `compare`.
 """
@@ -42,12 +41,12 @@ from dtk.record.watched_rank import watch_store
 
 T = TypeVar("T")
 WARMUP_STEPS = 2
-"""First windows between two records, in which devices and caches are set up: no part of the median step time."""
-_times = 0  # How often this process attached: every time with keys of its own in the store.
+"""First logged windows, in which devices and caches warm up: excluded from the median step time."""
+_times = 0  # Number of attachments of this process: each has its own keys in the store.
 
 
 class Recording:
-    """One rank of an attached loop. Recording never raises, and never waits for the device but in `log`."""
+    """One rank of an attached loop. Recording never raises, and only `log` synchronizes with the device."""
 
     def __init__(self, recorder: Recorder, paths: RunPaths) -> None:
         self.folder, self.step = paths.root, 0
@@ -72,11 +71,11 @@ class Recording:
         self._recorder.begin_step(self.step)
 
     def steps(self, batches: Iterable[T], first: int = 1) -> Iterator[T]:
-        """Yield the batches; each is a step, and the time that one takes to arrive lies in the region `data`.
+        """Yield the batches; each is a step, and the time to fetch it is in the region `data`.
 
         Args:
             batches: a DataLoader or any other iterable.
-            first: number of the first step, after a resume.
+            first: index of the first step, for a resumed loop.
         """
         source, self.step = iter(batches), first - 1
         while True:
@@ -98,8 +97,8 @@ class Recording:
         """Append a record to metrics.jsonl and the tracker, on rank 0; other ranks may call it too.
 
         Args:
-            figures: numbers or tensors of one element, which are waited for. `tokens`, counted over all ranks since
-                the start, gives `tokens_per_s`. Step time and peak memory are added.
+            figures: numbers or one-element tensors, which are synchronized. `tokens`, counted over all ranks since the
+                start, yields `tokens_per_s`. Step time and peak memory are added.
         """
         if self._recorder.rank:
             return
@@ -121,7 +120,7 @@ class Recording:
         """End the recording; called by the end of the `with` block, by an exception, and at the exit of the process.
 
         Args:
-            error: what ended the loop; None = it is finished. Ctrl-C and `sys.exit(1)` are no failures of a rank.
+            error: exception that ended the loop; None if it finished. Ctrl-C and `sys.exit(1)` are not rank failures.
         """
         if self._closed:
             return
@@ -146,7 +145,7 @@ class Recording:
         self._recorder.close()
 
     def _failed(self, error: Exception) -> None:
-        """Leave error.json on this rank, and the run's status if no other rank has failed before."""
+        """Write error.json on this rank, and the run's status if no other rank has failed before."""
         rank, attempt = self._recorder.rank, self._recorder.attempt
         record = failure_record(error, rank, attempt)
         write_json(self._paths.error(attempt, rank), record)
@@ -172,18 +171,18 @@ def attach(
     stall_timeout_s: float = 120.0,
     tracker: Mapping[str, Any] | None = None,
 ) -> Recording:
-    """Begin to record this process as a rank of a run. Call it on every rank, after `init_process_group`.
+    """Start recording this process as a rank of a run. Call it on every rank, after `init_process_group`.
 
     Args:
-        folder: where the run folder is made; several nodes need a shared one.
-        name: of the job, a part of the run's name.
-        config: kept as config.yaml, compared by `dtk compare`, sent to the tracker; what JSON cannot hold as its text.
-        level: as `record=` of `dtk run`; full adds spans, a profiler window and the memory timeline.
+        folder: parent of the run folder; several nodes need a shared one.
+        name: name of the job, a part of the run's name.
+        config: stored as config.yaml, used by `dtk compare` and the tracker; non-JSON values become strings.
+        level: see `record=` of `dtk run`; full adds spans, a profiler window and the memory timeline.
         stall_timeout_s: seconds in which no rank moves or works before the live watch ends the job.
         tracker: keys of dtk's section `tracker`, such as `{"name": "wandb", "project": "mine"}`.
 
     Raises:
-        DtkError: the process is recorded already, its process group is not there yet, or an argument cannot be used.
+        DtkError: the process is already recorded, has no process group yet, or an argument is invalid.
     """
     global _times
     if FOLDER in os.environ or observed():
@@ -224,7 +223,7 @@ def attach(
 
 
 def _run_folder(folder: Path, name: str, settings: OwnLoop, rank: int, world_size: int, prefix: str) -> RunPaths:
-    """Make and describe the run folder on rank 0, and tell its path to the others."""
+    """Create and describe the run folder on rank 0, and broadcast its path."""
     store: Any = c10d._get_default_store() if world_size > 1 else None
     key = f"dtk/{prefix}/folder"
     if rank:

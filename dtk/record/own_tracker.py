@@ -1,4 +1,4 @@
-"""The base class of trackers: dtk's own and a user's (`tracker=custom`)."""
+"""The base class of trackers, built-in and custom (`tracker=custom`)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,46 +6,46 @@ from typing import Any
 
 
 class OwnTracker:
-    """Takes what a run records. It lives in a process beside rank 0, so it can neither stop nor slow a step.
+    """Receives what a run records. It runs in a process next to rank 0, so it can neither stop nor slow down a step.
 
     An exception ends the tracker with one line on standard error, and training continues.
     """
 
     def begin(self, run_id: str, folder: Path, config: dict[str, Any]) -> None:
-        """Begin, or continue a run of this id.
+        """Start a run, or continue the one with this id.
 
         Args:
-            run_id: name of the run folder; a resumed run keeps it.
+            run_id: name of the run folder; the same after a resume.
             folder: the run folder.
             config: the resolved configuration, nested, secrets masked.
         """
 
     def log(self, step: int, figures: dict[str, float], time_s: float) -> None:
-        """Take the metrics of one step.
+        """Receive the metrics of one step.
 
         Args:
-            step: optimizer steps finished.
+            step: number of finished optimizer steps.
             figures: name -> number; units are in the names (`dtk.record.metrics.DEFINITIONS`).
             time_s: when they were recorded, seconds since 1970.
         """
 
     def finish(self, exit_code: int) -> None:
-        """Send what is left; 0 = the run finished."""
+        """Send everything that is pending; exit code 0 means that the run finished."""
 
     def summary(self, figures: dict[str, Any]) -> None:
-        """Take the final figures, as summary.json has them."""
+        """Receive the final figures, as in summary.json."""
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Take a table at the end: `plan_and_actual`, `parity`, `memory`, `memory_timeline` or `diagnosis`."""
+        """Receive a table at the end: `plan_and_actual`, `parity`, `memory`, `memory_timeline` or `diagnosis`."""
 
     def artifact(self, name: str, kind: str, files: dict[str, Path]) -> None:
-        """Take files at the end: the diagnosis, or the last checkpoint if it was asked for.
+        """Receive files at the end: the diagnosis, or the last checkpoint if uploads are enabled.
 
         Args:
             name: `diagnosis` or `checkpoint`.
-            kind: what sort of files they are.
+            kind: type of the artifact.
             files: path inside the artifact -> file.
         """
 
     def alert(self, title: str, text: str) -> None:
-        """Take news that somebody should hear of at once: a hang, a loss that is not finite, replicas that differ."""
+        """Receive an urgent message: a hang, a non-finite loss, replicas that differ."""

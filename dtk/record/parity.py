@@ -1,5 +1,5 @@
-"""parity.json: the facts that show later whether two runs began alike, whatever their strategy and world size. The hash
-of the weights is a sum modulo 2^64 over elements mixed with name and position: each rank adds what it holds.
+"""parity.json: facts that show whether two runs started equally, whatever their strategy and world size. The hash of
+the weights is a sum modulo 2^64 over elements mixed with name and position, to which each rank adds its part.
 """
 
 import hashlib
@@ -20,26 +20,26 @@ from dtk.parallel.placement import local_piece, replica
 from dtk.record.guard import guarded
 from dtk.strategies.base import Strategy
 
-DEFINITIONS: dict[str, str] = table_beside(__file__)  # Key of parity.json -> what it is.
+DEFINITIONS: dict[str, str] = table_beside(__file__)  # Key of parity.json -> its meaning.
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Bytes of an element -> the integers of its bits."""
+"""Bytes per element -> integer dtype for its bits."""
 _MASK = (1 << 64) - 1  # Hashes are sums modulo 2^64.
 _STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 """Constants of SplitMix64 (Steele, Lea & Flood 2014)."""
 _CPU_BLOCK, _DEVICE_BLOCK = 2**15, 2**22
-"""Elements mixed at once: on the CPU what stays in its cache, on a device what hides the cost of a launch."""
+"""Elements mixed at once: what fits the cache of a CPU, and what hides the launch overhead on a device."""
 
 
 def parity(model: nn.Module, context: Context, strategy: Strategy, compute: str) -> dict[str, Any]:
     """Return the content of parity.json; every rank must call it.
 
     Args:
-        model: as it starts, plain or sharded; its parameter names are the same under every strategy.
+        model: initialized model, plain or sharded, with the same parameter names under every strategy.
         context: this rank.
-        strategy: how it is spread over the ranks.
-        compute: number format of the matrix products.
+        strategy: strategy that distributes it.
+        compute: dtype of the matrix products.
     """
-    # The second number counts ranks that could not: then there is no hash, and still every rank took part.
+    # The second number counts ranks without a sum: there is then no hash, but every rank took part in the collective.
     values = torch.tensor([0, 1], dtype=torch.int64)
     with guarded("parity"):
         group = next((list(ranks) for ranks in strategy.stored_alike if context.rank in ranks), [context.rank])
@@ -57,13 +57,13 @@ def parity(model: nn.Module, context: Context, strategy: Strategy, compute: str)
 def weights_sum(
     model: nn.Module, part: int = 0, parts: int = 1, stored: Callable[[nn.Parameter], Tensor] = Tensor.detach
 ) -> int:
-    """Return this rank's share of the sum, in [0, 2^64).
+    """Return this rank's part of the sum, in [0, 2^64).
 
     Args:
-        model: plain, or cut into shards and replicas; a shard may lack rows and columns, not more.
-        part: of what this rank holds it adds up the part-th of `parts` equal pieces: replicas divide the work.
+        model: plain or sharded; shards may be along rows and columns only.
+        part: index of the piece of this rank's tensors to sum, among `parts` equal ones: replicas divide the work.
         parts: number of pieces.
-        stored: returns what this rank holds of a parameter; every rank calls it.
+        stored: returns this rank's part of a parameter; every rank calls it.
 
     Raises:
         ValueError: a parameter is sharded in another way.
@@ -90,7 +90,7 @@ def weights_sum(
 
 
 def _sum(flat: Tensor, begin: int, first: int, width: int, row_size: int, name: str) -> int:
-    """Sum of the mixed elements of a part that `begin` elements of it precede; rows and places as in the caller."""
+    """Return the sum of the mixed elements of a piece from element `begin` on; other arguments as in the caller."""
     if not flat.numel():
         return 0
     seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
@@ -104,7 +104,7 @@ def _sum(flat: Tensor, begin: int, first: int, width: int, row_size: int, name: 
     for start in range(0, bits.numel(), size):
         block = bits[start : start + size]
         mixed = steps[: block.numel()] + _signed(seed + (first + begin + start) * _STEP)
-        if width != row_size:  # Each row before an element adds what the part lacks of it.
+        if width != row_size:  # Each row before an element skips the columns that the piece lacks.
             rows = (ramp[: block.numel()] + (begin + start)).div_(width, rounding_mode="floor")
             mixed += rows.mul_(_signed((row_size - width) * _STEP))
         mixed.bitwise_xor_(block.to(torch.int64)).mul_(_signed(_FIRST))
@@ -114,12 +114,12 @@ def _sum(flat: Tensor, begin: int, first: int, width: int, row_size: int, name: 
 
 
 def bits_of(tensor: Tensor) -> Tensor:
-    """Return a tensor's bits as a flat tensor of integers of its element size; a complex number is two of them."""
+    """Return a tensor's bits as a flat integer tensor of the same element size; complex numbers yield two each."""
     flat = tensor.reshape(-1)
     whole = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
     return whole.view(_BITS[whole.element_size()])
 
 
 def _signed(value: int) -> int:
-    """As int64 holds it."""
+    """Return the value as a signed int64."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)

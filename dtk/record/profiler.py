@@ -1,4 +1,4 @@
-"""The profiler window: a few steps of one rank, as one compressed Chrome trace. Off outside the window."""
+"""The profiler window: a few steps of one rank as a compressed Chrome trace. No overhead outside the window."""
 
 import threading
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ TOPIC = "profiler"
 
 @dataclass(eq=False)
 class ProfilerWindow:
-    """Profiles `steps` steps after the first `start` ones of this process, and exports beside training.
+    """Profiles `steps` steps after the first `start` ones of this process, and exports in the background.
 
-    What follows a step before the next begins, such as an evaluation, counts to its `ProfilerStep`.
+    Work between a step and the next, such as an evaluation, belongs to its `ProfilerStep`.
     """
 
     path: Path
@@ -35,7 +35,7 @@ class ProfilerWindow:
         self._export: threading.Thread | None = None
 
     def begin_step(self, step: int) -> None:
-        """Open or close the window if it is time; inside, mark the step as torch's own tools expect."""
+        """Open or close the window when due; inside it, mark the step as torch's own tools expect."""
         self._seen += 1
         if self._seen == self.start and self.steps > 0:
             cuda = [ProfilerActivity.CUDA] if self.device.type == "cuda" else []
@@ -53,7 +53,7 @@ class ProfilerWindow:
             self._mark.__enter__()
 
     def close(self, timeout_s: float) -> None:
-        """Close a window that is still open, and wait for its trace at most `timeout_s` seconds."""
+        """Close an open window, and wait for its trace for at most `timeout_s` seconds."""
         if self._profiler is not None:
             self._unmark()
             self._close()
@@ -74,7 +74,7 @@ class ProfilerWindow:
         self._export.start()
 
     def _write(self, profiler: Any) -> None:
-        """Write aside, then rename: a trace is complete or absent."""
+        """Write to a temporary name, then rename: a trace is complete or absent."""
         with guarded(TOPIC):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             temporary = self.path.with_name(f".{self.path.name.removesuffix('.json.gz')}.tmp.json.gz")

@@ -1,5 +1,5 @@
-"""The facade of recording: installs what a level asks for (conf/record/) and dispatches events to it. Nothing here may
-stop or slow a step: failures are reported once, files are written on other threads.
+"""The facade of recording: installs what a level requires (conf/record/) and dispatches events to it. It must not stop
+or slow down a step: failures are reported once, and files are written on other threads.
 """
 
 import faulthandler
@@ -26,21 +26,21 @@ from dtk.record.telemetry import Telemetry, cuda_uuids
 from dtk.record.trackers import CLOSE_S, Tracker, TrackerConfig
 from dtk.record.watch import Watch
 
-FAILED_S = 3.0  # Longest that a failing rank stays to dump what it knows; its error.json is written before.
-FLUSH_S = 5.0  # Chosen: some MiB are left to write, and a disk that takes longer hangs.
-TRACE_S = 30.0  # Chosen: a trace of some hundred MB is compressed meanwhile.
-HASTY_S = 1.0  # Instead of the two above and the tracker's, after a failure: the parent waits for this rank.
+FAILED_S = 3.0  # Time limit of a failing rank's dumps; its error.json is written before.
+FLUSH_S = 5.0  # Chosen: a few MiB remain to be written, and a disk that takes longer hangs.
+TRACE_S = 30.0  # Chosen: a trace of several hundred MB is compressed in this time.
+HASTY_S = 1.0  # Replaces the two limits above and the tracker's after a failure: the parent waits for this rank.
 
 
 @dataclass(frozen=True, slots=True)
 class OwnLoop:
-    """What a recorder asks of a configuration, for a training loop that dtk does not know (`own_loop`)."""
+    """The configuration that a recorder needs, for a training loop outside dtk (`own_loop`)."""
 
     record: RecordConfig
     watch: WatchConfig
     tracker: TrackerConfig
     own: dict[str, Any]
-    """What the user gave as configuration."""
+    """The configuration that the user passed."""
     train: TrainConfig
 
 
@@ -75,7 +75,7 @@ class Recorder:
         self._exit_code = 0
 
     def start(self) -> None:
-        """Install observers and start threads, as the level says. Call before process groups are made."""
+        """Install observers and start threads according to the level. Call it before process groups are created."""
         if not self._on:
             return
         with guarded("record"):
@@ -83,7 +83,7 @@ class Recorder:
         self.event("start", world_size=self.world_size, device=str(self.device))
         observe(self._observers(), report)
         with guarded("stacks"):
-            faulthandler.enable()  # Of all threads, on this rank's stderr, when the interpreter crashes.
+            faulthandler.enable()  # Stacks of all threads, on this rank's stderr, when the interpreter crashes.
         with guarded("ring"):
             self._calls = wrappers.record(self.paths.ring(self.rank), self.rank, self.world_size, self.attempt)
         record = self.config.record
@@ -110,11 +110,11 @@ class Recorder:
                     torch.cuda.memory._record_memory_history(max_entries=memory.HISTORY_ENTRIES, stacks="python")
 
     def watch(self, store: Store, ended: Callable[[Verdict], None], hosted: bool = False) -> None:
-        """Start the live watch, once the ranks have met.
+        """Start the live watch, after rendezvous.
 
         Args:
-            store: where they met.
-            ended: called on one rank, from the watch's thread, when the run is found hung; after it all ranks exit.
+            store: store of the rendezvous.
+            ended: called on one rank, from the watch's thread, when the run hangs; all ranks exit after it.
             hosted: whether the store lives in rank 0's process.
         """
         if self._calls is None or not self.config.watch.enabled or self.world_size == 1:
@@ -134,13 +134,13 @@ class Recorder:
             self.alert(f"{fields['figure']} is {fields['value']}", f"{self.paths.root.name}, step {fields['step']}")
 
     def alert(self, title: str, text: str) -> None:
-        """Let the tracker say something that somebody should hear of at once, on rank 0."""
+        """Send an urgent message to the tracker, on rank 0."""
         if self._tracker is not None:
             with guarded("tracker"):
                 self._tracker.alert(title, text)
 
     def begin_step(self, step: int) -> None:
-        """Step `step`, counted from 1, begins."""
+        """Mark the start of step `step`, counted from 1."""
         if not self._on:
             return
         with guarded("record"):
@@ -155,7 +155,7 @@ class Recorder:
                 self._profiler.begin_step(step)
 
     def metrics(self, record: dict[str, Any]) -> None:
-        """Append a record to metrics.jsonl and the tracker, on rank 0; other ranks return at once.
+        """Append a record to metrics.jsonl and the tracker, on rank 0; other ranks return immediately.
 
         Args:
             record: has `step`; the names and units of the others are in `metrics.DEFINITIONS`.
@@ -184,7 +184,7 @@ class Recorder:
                 self._writer.submit("parity", partial(write_json, self.paths.parity, record))
 
     def failed(self, error: BaseException) -> None:
-        """Dump what explains a failure: flight recorder, stacks, on CUDA the allocator. At most FAILED_S seconds."""
+        """Dump the evidence on a failure: flight recorder, stacks, on CUDA the allocator. At most FAILED_S seconds."""
         if not self._on:
             return
         self._exit_code = 1
@@ -226,7 +226,7 @@ class Recorder:
         flush_reports()
 
     def _observers(self) -> list[Observer]:
-        """Observers of this level; one that cannot start is reported and left out."""
+        """Return the observers of this level; one that cannot start is reported and omitted."""
         observers: list[Observer] = []
         with guarded("nvtx"):
             observers.append(Nvtx())

@@ -1,4 +1,4 @@
-"""Writes the ring, the last collectives of this rank, to a memory-mapped file (`diagnostics.evidence.ring.format`)."""
+"""Writes the ring, this rank's last collectives, to a memory-mapped file (`diagnostics.evidence.ring.format`)."""
 
 import mmap
 import os
@@ -23,36 +23,36 @@ from diagnostics.evidence.ring.format import (
 from dtk.record.heartbeat import mapped
 
 GROUPS = 128  # Chosen: more than a mesh of all dimensions has on one rank.
-SLOTS = 2048  # Calls kept: about as many as the flight recorder keeps.
+SLOTS = 2048  # Number of calls kept: about as many as the flight recorder keeps.
 TABLE_BYTES = 256 << 10
-"""Room for the texts of call sites, regions, groups, sizes; a text for which there is none left reads as empty."""
-LONGEST_TEXT = 400  # Chosen: paths and lists of ranks are shorter; longer ones are cut.
-REWRITTEN = 64  # Records before the new ones that a thread writes again: their calls may have come back since.
+"""Space for the strings of call sites, regions, groups and sizes; when it is full, further strings read as empty."""
+LONGEST_TEXT = 400  # Chosen: paths and lists of ranks are shorter; longer ones are truncated.
+REWRITTEN = 64  # Records before the new ones that a thread rewrites: their calls may have returned since.
 _STARTED_AT, _FINISHED_AT = GROUP.size - 16, GROUP.size - 8  # The last two fields of a group, see the format.
 Ints = tuple[int, ...]
 _LAST, _NUMBER, _TIME = struct.Struct("<q"), struct.Struct("<Q"), struct.Struct("<d")
 
 
 class Ring:
-    """One rank's ring. Its caller holds a lock around `add_group`, `text`, `begin` and `sample`."""
+    """One rank's ring. The caller must hold a lock around `add_group`, `text`, `begin` and `sample`."""
 
     def __init__(self, path: Path, rank: int, world_size: int, attempt: int) -> None:
         self.path = path
         self.rank, self.world_size, self.attempt = rank, world_size, attempt
-        self.issued = 0  # Calls recorded so far.
-        self.returned = 0  # Calls that came back so far.
+        self.issued = 0  # Number of recorded calls.
+        self.returned = 0  # Number of calls that have returned.
         self._memory: mmap.mmap | bytearray = bytearray()
         self._texts: dict[str, int] = {"": 0}
         self._used = TABLE_HEAD.size
         self._groups = 0
-        self._samples: dict[int, tuple[int, int]] = {}  # Text of a place -> its slot, how often it was seen.
+        self._samples: dict[int, tuple[int, int]] = {}  # Text of a place -> its slot and number of samples.
         self._records_at = GROUPS_AT + GROUPS * GROUP.size
         self._table_at = self._records_at + SLOTS * RECORD.size
-        self._published = 0, TABLE_HEAD.size  # Records and end of the texts that a thread has written.
+        self._published = 0, TABLE_HEAD.size  # Records and end of the strings that a thread has written.
         self._stop = threading.Event()
 
     def start(self) -> None:
-        """Make the file.
+        """Create the file.
 
         Raises:
             OSError: the folder is full or read-only.
@@ -68,11 +68,11 @@ class Ring:
             self.path.write_bytes(self._memory)
 
     def close(self) -> None:
-        """Stop the thread, if there is one; what was recorded stays in the file."""
+        """Stop the thread, if any; the records stay in the file."""
         self._stop.set()
 
     def text(self, value: str) -> int:
-        """Index of an interned text; 0 when there is no room left."""
+        """Return the index of an interned string; 0 if there is no space left."""
         index = self._texts.get(value)
         if index is not None:
             return index
@@ -89,7 +89,7 @@ class Ring:
         return index
 
     def add_group(self, name: str, ranks: tuple[int, ...], desc: str, generation: int) -> int | None:
-        """Index of a new group; None when there is no room for it or its ranks."""
+        """Return the index of a new group; None if there is no space for it or its ranks."""
         members = format_ranks(ranks)
         if self._groups >= GROUPS or len(members) > LONGEST_TEXT or not (where := self.text(members)):
             return None
@@ -99,7 +99,7 @@ class Ring:
         return index
 
     def begin(self, at: Ints, texts: Ints, sizes: Ints, numbers: Ints, p2p: bool, asynchronous: bool) -> int:
-        """Record a call that begins now; returns its id.
+        """Record the start of a call; return its id.
 
         Args:
             at: index from `add_group`, position in the group, state of `diagnostics.evidence.ring.format`, step in
@@ -108,7 +108,7 @@ class Ring:
             sizes: texts of input sizes, output sizes, ReduceOp, splits.
             numbers: root or peer, tag, numel, amount, signature.
             p2p: whether it is a point-to-point call.
-            asynchronous: whether the call only hands it over.
+            asynchronous: whether the call returns before completion.
         """
         self.issued = number = self.issued + 1
         group, seq, state, step = at
@@ -131,14 +131,14 @@ class Ring:
             _LAST.pack_into(self._memory, GROUPS_AT + group * GROUP.size + _FINISHED_AT, seq)
 
     def state(self, number: int, state: int) -> None:
-        """Set the state of a call, if its record is still there."""
+        """Set the state of a call if its record has not been overwritten."""
         at = self._records_at + (number - 1) % SLOTS * RECORD.size
         if _NUMBER.unpack_from(self._memory, at)[0] == number:
             _TIME.pack_into(self._memory, at + layout.ENDED_AT, 0.0 if state == STARTED else time.time())
             self._memory[at + layout.STATE_AT] = state
 
     def sample(self, place: int) -> None:
-        """Count a sighting of the main thread at this text, outside any call; a full table drops the rarest place."""
+        """Count a sample of the main thread at this text, outside any call; a full table drops the rarest place."""
         slot, times = self._samples.pop(place, (len(self._samples), 0))
         if slot == SAMPLES:
             slot, _ = self._samples.pop(min(self._samples, key=lambda text: self._samples[text][1]))
@@ -147,15 +147,15 @@ class Ring:
         layout.SAMPLE.pack_into(self._memory, at, place, times + 1, time.time())
 
     def unsound(self) -> None:
-        """Say in the file that a call was missed."""
+        """Record in the file that a call was missed."""
         self._memory[layout.UNSOUND_AT] = 1
 
     def snapshot(self) -> bytes:
-        """Return the ring as a file would hold it now."""
+        """Return the current content of the ring in its file format."""
         return bytes(self._memory)
 
     def _publish(self, file: int) -> None:
-        """Write what is new, where the file system may stall."""
+        """Write new records to a file system that may stall."""
         written, used = self._published
         issued, end, table_at = self.issued, self._used, self._table_at
         records = range(max(written - REWRITTEN, issued - SLOTS, 0), issued)

@@ -21,7 +21,7 @@ from dtk.errors import DtkError
 
 
 def now() -> str:
-    """Return the time in UTC, ISO 8601, to the second."""
+    """Return the current UTC time in ISO 8601, with a resolution of seconds."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
@@ -38,19 +38,19 @@ def stamped(job: str, world_size: int) -> str:
 
 
 def create(folder: Path) -> RunPaths:
-    """Make a run folder, named by `name_run` or `stamped`.
+    """Create a run folder, named by `name_run` or `stamped`.
 
     Raises:
-        DtkError: the folder cannot be made or written.
+        DtkError: the folder cannot be created or written.
     """
     with writing(folder.parent):
-        folder.mkdir(parents=True, mode=0o755)  # Less the umask: never writable by others (`dtk.config.trust`).
+        folder.mkdir(parents=True, mode=0o755)  # Before the umask: never writable by others (`dtk.config.trust`).
     return RunPaths(folder)
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Raise what the system says when something below a runs folder cannot be written as one line.
+    """Convert an OSError from writing below a runs folder into a DtkError of one line.
 
     Raises:
         DtkError: the folder is full or read-only.
@@ -71,9 +71,9 @@ def unwritable(folder: Path, error: OSError) -> DtkError:
 def describe(
     paths: RunPaths, manifest: dict[str, Any], plain: dict[str, Any], overrides: list[str], origins: Origins
 ) -> None:
-    """Write manifest.json, config.yaml, overrides.yaml and origins.json, each whole or not at all.
+    """Write manifest.json, config.yaml, overrides.yaml and origins.json, each atomically.
 
-    Secrets are masked in all of them. A resumed run has them already.
+    Secrets are masked in all of them. A resumed run already has them.
 
     Raises:
         DtkError: the folder is full or read-only.
@@ -91,7 +91,7 @@ def describe(
 
 
 def begin(paths: RunPaths, attempt: int) -> None:
-    """Open the status of an attempt.
+    """Write the status of a new attempt.
 
     Raises:
         DtkError: the folder is full or read-only.
@@ -110,16 +110,16 @@ def close(
     step: int | None = None,
     failure: Failure | None = None,
 ) -> None:
-    """Write how the run ended; a disk that is full by now must not hide that."""
+    """Write the final status of the run; a full disk must not hide it."""
     try:
         status = read_status(paths.status)
     except (OSError, ValueError):
         status = Status(state="running")
-    if step is None:  # Of a failed run the one before that in which it failed.
+    if step is None:  # For a failed run, the attempt before the one that failed.
         step = status.step if failure is None or failure.step is None else max(0, failure.step - 1)
     status = replace(status, state=state, exit_code=exit_code, reason=reason, step=step, failure=failure, updated=now())
     try:
         write_json(paths.status, status)
     except OSError as error:
-        with suppress(OSError):  # The output may go to the same disk.
+        with suppress(OSError):  # The output may be on the same disk.
             print(f"dtk: could not write {paths.status}: {error.strerror}", flush=True)

@@ -12,7 +12,7 @@ SUM = torch.distributed.ReduceOp.SUM
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call: tensors, and what else the ranks must agree on."""
+    """One call: its tensors, and everything else that the ranks must agree on."""
 
     group: Any
     asynchronous: bool
@@ -21,7 +21,7 @@ class Call:
     amount: int = -1
     reduce_op: Any = None
     root: tuple[int | None, int | None] | None = None
-    """(Global rank, rank in the group), one of which is given."""
+    """(global rank, rank in the group); one of the two is given."""
     tag: int = 0
     splits: Any = None
 
@@ -35,13 +35,13 @@ class Kind:
     """One function of torch.distributed."""
 
     op: str
-    """Its name in the record."""
+    """Name in the record."""
     wire: str
-    """What it is for the other ranks: several functions are one and the same collective."""
+    """Name on the wire: several functions are the same collective."""
     extract: Callable[..., Call]
     p2p: bool = False
     typed: bool = False
-    """Whether ranks must agree on the dtype, not only on bytes."""
+    """Whether ranks must agree on the dtype, not only on the bytes."""
 
 
 def _elements(tensors: Any) -> int:
@@ -53,7 +53,7 @@ def _size(tensors: Any) -> int:
 
 
 def listed(tensors: Any) -> tuple[Tensor, ...]:
-    """Return one tensor or several as a tuple."""
+    """Return one or several tensors as a tuple."""
     return (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
 
 
@@ -69,8 +69,8 @@ def _recv(asynchronous: bool) -> Callable[..., Call]:
     )
 
 
-# Each takes the arguments of the function in torch, under their names and in their order. In an all_gather ranks may
-# bring different sizes under NCCL, but every list must have the same sizes.
+# Each accepts the arguments of torch's function, with the same names and order. Under NCCL the ranks of an all_gather
+# may have different sizes, but every list must have the same sizes.
 # fmt: off
 _INTO = Kind("all_gather_into_tensor", "all_gather",
     lambda output_tensor, input_tensor, group=None, async_op=False: Call(
@@ -130,9 +130,9 @@ KINDS: dict[str, Kind] = {
     "irecv": Kind("irecv", "irecv", _recv(True), p2p=True),
 }
 # fmt: on
-"""Name in torch.distributed -> what it does. Names that this torch does not have are passed over."""
+"""Function in torch.distributed -> its kind. Functions that this version of torch lacks are skipped."""
 OBJECTS = (
     "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list",
     "recv_object_list",
 )  # fmt: skip
-"""Made of several calls above; those are recorded, with this as the user's call."""
+"""Functions that consist of several calls above, which are recorded with this name as the user's call."""

@@ -1,4 +1,4 @@
-"""A rank's answer when `dtk watch` is about to stop the job, from the watch's thread: stall duration and dumps."""
+"""A rank's answer before `dtk watch` stops a job, on the watch's thread: stall duration and dumps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from diagnostics.contract.artifacts import RunPaths, write_json
 from dtk.record.guard import bounded, guarded
 
-STANDS_S = 5.0  # A rank that moved or worked later than this before it was asked hangs in nothing.
-DUMP_S = 2.0  # Chosen: a disk that answers takes some 10 ms.
+STANDS_S = 5.0  # A rank that moved or worked less than this before the request does not hang.
+DUMP_S = 2.0  # Chosen: a working disk answers in some 10 ms.
 
 
 @dataclass(eq=False)
 class StallAnswer:
-    """Looks whether somebody asks; answers once."""
+    """Polls for a request and answers it once."""
 
     paths: RunPaths
     rank: int
@@ -20,10 +20,10 @@ class StallAnswer:
     _answered: bool = False
 
     def answer(self, idle_s: float, inside: bool) -> None:
-        """Dump if this rank stands still, then say so.
+        """Dump if this rank is stalled, then answer.
 
         Args:
-            idle_s: for how long it has neither moved nor worked.
+            idle_s: seconds without progress or work.
             inside: whether it waits in a call of torch.distributed.
         """
         if self._answered or not self.paths.question.exists():

@@ -1,4 +1,4 @@
-"""telemetry/node_XXXXX.jsonl: samples of devices and host, by one thread per node on local_rank 0."""
+"""telemetry/node_XXXXX.jsonl: samples of devices and host, from one thread per node on local_rank 0."""
 
 import os
 import socket
@@ -27,7 +27,7 @@ Uuids = Callable[[], list[str]]
 
 
 def cuda_uuids(device: torch.device) -> list[str]:
-    """Return UUIDs of the CUDA devices that this node's ranks use; none when the run is on the CPU."""
+    """Return the UUIDs of the CUDA devices that this node's ranks use; empty if the run is on the CPU."""
     if device.type != "cuda":
         return []
     used = min(torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", torch.cuda.device_count())))
@@ -36,7 +36,7 @@ def cuda_uuids(device: torch.device) -> list[str]:
 
 @dataclass(eq=False)
 class Telemetry:
-    """Samples every `every_s` seconds until closed. The first line says what is sampled and what cannot be."""
+    """Samples every `every_s` seconds until closed. The first line lists what is sampled and what is not supported."""
 
     lines: JsonLines
     paths: RunPaths
@@ -49,11 +49,11 @@ class Telemetry:
         self._thread = threading.Thread(target=self._run, name="dtk-telemetry", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; it also opens NVML, which may take a second."""
+        """Start the thread, which also initializes NVML; that may take a second."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop after the sample in progress, without waiting for a driver that hangs."""
+        """Stop after the current sample, without waiting for a driver that hangs."""
         self._stop.set()
         self._thread.join(1.0)
 
@@ -83,16 +83,16 @@ class Host:
     """Samples of this machine: CPU, memory, the node's ranks, network counters."""
 
     def __init__(self, paths: RunPaths, first_rank: int) -> None:
-        # Launchers number the ranks of one node consecutively from local_rank 0 on.
+        # Launchers number the ranks of one node consecutively, starting with local_rank 0.
         local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self._heartbeats = {rank: paths.heartbeat(rank) for rank in range(first_rank, first_rank + local_size)}
         self._processes: dict[int, psutil.Process] = {first_rank: psutil.Process()}
-        self._timed: set[int] = set()  # Ranks whose CPU time was taken at the last sample.
-        psutil.cpu_percent()  # The first call only begins the interval.
+        self._timed: set[int] = set()  # Ranks whose CPU time was read in the last sample.
+        psutil.cpu_percent()  # The first call only starts the interval.
         psutil.cpu_times_percent()
 
     def sample(self) -> dict[str, Any]:
-        """Return percentages since the last sample; counters since the machine started."""
+        """Return percentages since the last sample, and counters since the machine started."""
         memory, network = psutil.virtual_memory(), psutil.net_io_counters()
         busy, (resident, waiting, own) = psutil.cpu_percent(), self._ranks()
         sample: dict[str, Any] = {"cpu_percent": busy, "rank_rss_bytes": resident, "ranks_in_disk_wait": waiting}
@@ -112,7 +112,7 @@ class Host:
         return sample
 
     def _ranks(self) -> tuple[dict[str, int], list[int], float | None]:
-        """Return resident bytes by rank, ranks that wait for a file or a device (state D), their share of all cores."""
+        """Return resident bytes by rank, ranks in uninterruptible sleep (state D), and their share of all cores."""
         for rank, path in self._heartbeats.items():
             if rank not in self._processes and (beat := read_heartbeat(path)) is not None:
                 with suppress(psutil.Error):
@@ -129,17 +129,17 @@ class Host:
                 self._timed.add(rank)
             except psutil.Error:
                 self._processes.pop(rank)
-        # In percent since the last sample; not known until every rank was sampled twice.
+        # In percent since the last sample; unknown until every rank was sampled twice.
         is_complete = set(self._heartbeats) <= before & self._timed
         return resident, waiting, used / (psutil.cpu_count() or 1) if is_complete else None
 
 
 def cpu_figures(root: Path = ROOT, own: Path = OWN) -> dict[str, float]:
-    """Return the cores of this process, and the counters of its cgroup since the cgroup was made.
+    """Return the cores of this process, and the counters of its cgroup since its creation.
 
     `usable_cores` is the affinity; `cgroup_cores` the quota in cores, absent without one; `cgroup_periods` and
-    `cgroup_throttled_periods` are the scheduler's periods, and those of them in which the quota was used up.
-    Source: Documentation/admin-guide/cgroup-v2.rst (cpu.stat, cpu.max) and scheduler/sched-bwc.rst (version 1).
+    `cgroup_throttled_periods` count scheduler periods, and those in which the quota was exhausted. Source:
+    Documentation/admin-guide/cgroup-v2.rst (cpu.stat, cpu.max) and scheduler/sched-bwc.rst (version 1).
     """
     figures: dict[str, float] = {}
     if hasattr(os, "sched_getaffinity"):
@@ -161,12 +161,12 @@ def cpu_figures(root: Path = ROOT, own: Path = OWN) -> dict[str, float]:
 
 @cache
 def _folder(root: Path, own: Path) -> Path | None:
-    """Return the folder of this process's cgroup that counts the CPU's periods; None without one."""
+    """Return the folder of this process's cgroup that counts CPU periods; None if there is none."""
     for line in kernel_text(own).splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers or "cpu" in controllers.split(","):
             mount = root / controllers if controllers else root
-            # In a container the path in /proc may be the host's, and its own cgroup lies at the root of the mount.
+            # In a container the path in /proc may be the host's, and its own cgroup is at the root of the mount.
             for folder in (mount / path.lstrip("/"), mount):
                 if "nr_throttled" in kernel_text(folder / "cpu.stat"):
                     return folder

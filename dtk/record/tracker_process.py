@@ -1,6 +1,6 @@
-"""The tracker's own process: reads what a rank records from standard input for W&B, TensorBoard or a tracker of yours.
-Lines: first the settings, then {"log": record}, {"summary": figures}, {"alert": [title, text]}, {"end": exit_code}.
-The pipe's end ends the run: of one that did not finish the process then waits for the status and makes a diagnosis.
+"""The tracker's process: reads records of a rank from standard input, for W&B, TensorBoard or a custom tracker. Lines:
+first the settings, then {"log": record}, {"summary": figures}, {"alert": [title, text]}, {"end": exit_code}. The run
+ends with the pipe: if it did not finish, the process then waits for the status and runs a diagnosis.
 """
 
 import configparser
@@ -27,11 +27,11 @@ from dtk.data.network import bounded
 from dtk.record.metrics import BOOKKEEPING
 from dtk.record.own_tracker import OwnTracker
 
-PROBE_S = 2.0  # How long a server may take to answer before the run is tracked offline.
-INIT_S = 20.0  # Chosen: wandb waits 90 s by default, longer than a run should for a tracker.
-FINISH_S = 60.0  # How long the tracker may continue after the run ended: a diagnosis takes some of it.
-UPLOAD_S = 3600.0  # The same where a checkpoint is uploaded.
-POLL_S = 1.0  # Chosen: a dashboard is no faster.
+PROBE_S = 2.0  # Time limit for a server to answer before the run is tracked offline.
+INIT_S = 20.0  # Chosen: wandb waits 90 s by default, longer than a run should wait for a tracker.
+FINISH_S = 60.0  # Time limit of the tracker after the end of the run, including a diagnosis.
+UPLOAD_S = 3600.0  # The same if a checkpoint is uploaded.
+POLL_S = 1.0  # Chosen: dashboards refresh no faster.
 HPARAM_METRICS = ("loss", "validation_loss", "tokens_per_s", "step_time_s", "peak_memory_bytes", "mfu")
 
 
@@ -40,7 +40,7 @@ class Wandb(OwnTracker):
 
     def __init__(self, settings: dict[str, Any]) -> None:
         for name in [name for name, value in os.environ.items() if name.startswith("WANDB_") and not value]:
-            del os.environ[name]  # Empty means unset to a shell; W&B refuses an empty mode.
+            del os.environ[name]  # An empty value means unset to a shell; W&B rejects an empty mode.
         import wandb
 
         self._wandb, self._settings = wandb, settings
@@ -49,19 +49,19 @@ class Wandb(OwnTracker):
         """Axes of the last record."""
 
     def begin(self, run_id: str, folder: Path, config: dict[str, Any]) -> None:
-        """Begin online, or continue the run of this id; offline where that fails and nobody insists."""
+        """Start online, or continue the run with this id; offline if that fails and online is not required."""
         mode = os.environ.get("WANDB_MODE") if self._settings["mode"] == "auto" else self._settings["mode"]
         given = {name: self._settings[name] for name in ("project", "entity", "group", "tags", "job_type", "notes")}
         given |= {"id": run_id, "name": run_id, "dir": str(folder), "config": config}
         try:
-            if not mode:  # A key must be configured, and the server answer at once.
+            if not mode:  # A key must be configured, and the server must answer soon.
                 mode = "online" if has_key(url := base_url()) and answers(url) else "offline"
             self._init(mode, given)
         except Exception as error:
             if self._settings["mode"] != "auto":
                 raise
             say(f"wandb: {type(error).__name__}: {error}; tracking offline")
-            self._wandb.teardown()  # Its service holds the run's id for the attempt that failed.
+            self._wandb.teardown()  # Its service keeps the run's id for the attempt that failed.
             self._init("offline", given)
         created = mapping(str(RunPaths(folder).manifest), []).get("created")
         if isinstance(created, str):
@@ -76,7 +76,7 @@ class Wandb(OwnTracker):
         self._run = self._wandb.init(**given, settings=options)
 
     def log(self, step: int, figures: dict[str, float], time_s: float) -> None:
-        """Scalars of one step, on W&B's time axis at the time of the record, also when it is sent later."""
+        """Log the scalars of one step at the time of the record, even if they are sent later."""
         self._began_s = time_s if self._began_s is None else self._began_s
         self._last = {"step": step, "seconds": max(0.0, time_s - self._began_s), "_timestamp": time_s}
         self._run.log({**figures, **self._last}, step=step)
@@ -86,7 +86,7 @@ class Wandb(OwnTracker):
         self._run.summary.update(figures)
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Show a table with the last step."""
+        """Show a table at the last step."""
         values = [[str(cell) if isinstance(cell, list) else cell for cell in row] for row in rows]
         made = self._wandb.Table(columns=list(columns), data=values, allow_mixed_types=True)
         self._run.log({name: made, **self._last}, step=self._last["step"])
@@ -99,16 +99,16 @@ class Wandb(OwnTracker):
         self._run.log_artifact(made)
 
     def alert(self, title: str, text: str) -> None:
-        """Send a message to those who asked W&B for alerts."""
+        """Send a message through W&B alerts."""
         self._run.alert(title=title, text=text, level="ERROR")
 
     def finish(self, exit_code: int) -> None:
-        """Send what is left."""
+        """Send everything that is pending."""
         self._run.finish(exit_code=exit_code)
 
 
 class Tensorboard(OwnTracker):
-    """TensorBoard event files: what people plot, the hyperparameters, and tables as texts."""
+    """TensorBoard event files: scalars, the hyperparameters, and tables as text."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -116,7 +116,7 @@ class Tensorboard(OwnTracker):
         self._writer: Any = SummaryWriter(str(Path(settings["folder"]) / "tensorboard"))
 
     def begin(self, run_id: str, folder: Path, config: dict[str, Any]) -> None:
-        """Write the configuration, as a text and as hyperparameters."""
+        """Write the configuration, as text and as hyperparameters."""
         from torch.utils.tensorboard import summary
 
         self._writer.add_text("config", f"```\n{json.dumps(config, indent=2)}\n```")
@@ -128,7 +128,7 @@ class Tensorboard(OwnTracker):
             self._writer.file_writer.add_summary(part)
 
     def log(self, step: int, figures: dict[str, float], time_s: float) -> None:
-        """Scalars of one step."""
+        """Log the scalars of one step."""
         for name, value in figures.items():
             if name not in BOOKKEEPING:
                 self._writer.add_scalar(name, value, step, walltime=time_s)
@@ -143,11 +143,11 @@ class Tensorboard(OwnTracker):
         self._writer.add_text(name, "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines))
 
     def alert(self, title: str, text: str) -> None:
-        """Write it as a text."""
+        """Write the message as text."""
         self._writer.add_text("alert", f"{title}: {text}")
 
     def finish(self, exit_code: int) -> None:
-        """Send what is left."""
+        """Flush and close the event file."""
         self._writer.file_writer.add_summary(self._ended)
         self._writer.close()
 
@@ -163,7 +163,7 @@ def scalars(record: dict[str, Any]) -> dict[str, float]:
 
 
 def tracker_of(settings: dict[str, Any]) -> OwnTracker:
-    """Return the tracker that the settings name."""
+    """Build the tracker that the settings select."""
     if settings["name"] == "custom":
         from dtk.config.instantiate import instantiate
 
@@ -173,7 +173,7 @@ def tracker_of(settings: dict[str, Any]) -> OwnTracker:
 
 
 def base_url() -> str:
-    """Address of the server: from WANDB_BASE_URL, or as `wandb login --host` keeps it, or the public one."""
+    """Return the server's URL: from WANDB_BASE_URL, or as `wandb login --host` stored it, or the public one."""
     folder = os.environ.get("WANDB_CONFIG_DIR") or os.path.expanduser("~/.config/wandb")  # noqa: PTH111
     settings = configparser.ConfigParser(interpolation=None)
     try:
@@ -185,11 +185,11 @@ def base_url() -> str:
 
 
 def has_key(url: str) -> bool:
-    """Whether a key or an identity token is in the environment, or a key for this server in the user's netrc."""
+    """Whether the environment has a key or an identity token, or the user's netrc a key for this server."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urllib.parse.urlsplit(url).hostname or ""
-    # Named, so that Python does not refuse a file that others may read: W&B does not either.
+    # Given explicitly, as Python otherwise rejects a file that others can read; W&B does not either.
     file = os.environ.get("NETRC") or os.path.expanduser("~/.netrc")  # noqa: PTH111
     try:
         return netrc.netrc(file).authenticators(host) is not None
@@ -198,7 +198,7 @@ def has_key(url: str) -> bool:
 
 
 def answers(url: str) -> bool:
-    """Whether an HTTP answer of any kind comes within PROBE_S seconds, name resolution included."""
+    """Whether any HTTP response arrives within PROBE_S seconds, including name resolution."""
 
     def ask() -> None:
         with suppress(urllib.error.HTTPError):
@@ -215,7 +215,7 @@ def follow(settings: dict[str, Any], lines: TextIO) -> None:
     uploads = settings.get("checkpoints") == "last"
     tracker, paths = tracker_of(settings), RunPaths(Path(settings["folder"]))
     tracker.begin(settings["run_id"], paths.root, settings["config"])
-    exit_code = 1  # Of a run that ends without a word.
+    exit_code = 1  # The exit code of a run whose pipe closed without one.
     for line in lines:
         message = json.loads(line)
         if "log" in message:
@@ -229,13 +229,13 @@ def follow(settings: dict[str, Any], lines: TextIO) -> None:
             exit_code = message["end"]
     try:
         conclude(tracker, paths, exit_code, uploads)
-    except Exception as error:  # What is left must be sent all the same.
+    except Exception as error:  # Pending data must still be sent.
         say(f"tracker: {type(error).__name__}: {error}")
     tracker.finish(exit_code)
 
 
 def conclude(tracker: OwnTracker, paths: RunPaths, exit_code: int, uploads: bool) -> None:
-    """Hand over what the folder says at the end of a run: an alert, tables, the diagnosis, the last checkpoint."""
+    """Send the final records from the run folder: an alert, tables, the diagnosis, the last checkpoint."""
     from dtk.record import tracker_tables as made
 
     status = made.ended(paths, made.SETTLE_S if exit_code else 0.0)
@@ -253,7 +253,7 @@ def conclude(tracker: OwnTracker, paths: RunPaths, exit_code: int, uploads: bool
 
 
 def end_after(rank: int, limit_s: float) -> None:
-    """End this process and what it started when the rank has been gone for so long, whatever a server does."""
+    """Kill this process and its children once the rank has been gone for this long, whatever a server does."""
     while os.getppid() == rank:
         time.sleep(POLL_S)
     time.sleep(limit_s)
@@ -264,7 +264,7 @@ def end_after(rank: int, limit_s: float) -> None:
 
 
 def main() -> int:
-    """Run the tracker; a failure is one line on standard error."""
+    """Run the tracker; print a failure as one line on standard error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         settings = json.loads(sys.stdin.readline())
@@ -280,5 +280,5 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stderr.flush()
-    # The library's own exit handlers may wait for a server; everything is sent or given up.
+    # The library's own exit handlers may wait for a server; everything is sent or abandoned by now.
     os._exit(code)

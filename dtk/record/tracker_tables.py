@@ -1,4 +1,4 @@
-"""The records of a run folder as tables and files for a tracker. Bounded: the folder may be somebody else's."""
+"""The records of a run folder as tables and files for a tracker. Sizes are bounded, as the folder may be untrusted."""
 
 import time
 from contextlib import suppress
@@ -12,8 +12,8 @@ from diagnostics.runs.records import as_mapping, mapping, objects
 from dtk.record.guard import bounded
 
 Table = tuple[tuple[str, ...], list[list[Any]]]
-DIAGNOSIS_S = 20.0  # Longest wait for a diagnosis; as for that of the launcher.
-SETTLE_S = 15.0  # Longest wait for the launcher to say how a run ended; it takes a second or two.
+DIAGNOSIS_S = 20.0  # Timeout of a diagnosis, as for the launcher's.
+SETTLE_S = 15.0  # Timeout for the launcher to write the final status, which takes a second or two.
 TIMELINE_ROWS = 2000  # Chosen: more points than a chart shows.
 
 
@@ -32,7 +32,7 @@ def ended(paths: RunPaths, wait_s: float) -> Status | None:
 
 
 def tables(paths: RunPaths) -> dict[str, Table]:
-    """Return name -> (columns, rows), without those for which the folder has no record."""
+    """Return name -> (columns, rows) of the tables for which the folder has records."""
     figures = as_mapping(mapping(str(paths.summary), []).get("figures"))
     parity = mapping(str(paths.parity), [])
     about = as_mapping(parity.get("definitions"))
@@ -42,7 +42,7 @@ def tables(paths: RunPaths) -> dict[str, Table]:
     with suppress(OSError, ValueError):
         for record in objects(lines_of(paths.memory(0), Limits())):
             timeline.append(record)
-            if len(timeline) == 2 * TIMELINE_ROWS:  # Every second one, so that the whole run stays in view.
+            if len(timeline) == 2 * TIMELINE_ROWS:  # Every second row, so that the whole run stays visible.
                 del timeline[1::2]
     columns = tuple(timeline[-1]) if timeline else ()
     made: dict[str, Table] = {
@@ -61,7 +61,7 @@ def tables(paths: RunPaths) -> dict[str, Table]:
 
 
 def diagnosis(paths: RunPaths) -> tuple[Table, dict[str, Path]] | None:
-    """Diagnose a run that did not finish; return a table of the causes, and the report's files by name."""
+    """Diagnose a run that did not finish; return a table of the causes and the report's files by name, or None."""
     results: list[tuple[Table, dict[str, Path]]] = []
 
     def run() -> None:
@@ -84,7 +84,7 @@ def diagnosis(paths: RunPaths) -> tuple[Table, dict[str, Path]] | None:
 
 
 def last_checkpoint(paths: RunPaths) -> dict[str, Path]:
-    """Return path in the checkpoints folder -> file of the last complete checkpoint; links are left out."""
+    """Return the files of the last complete checkpoint by their path in the checkpoints folder, without links."""
     last = complete_checkpoints(paths)[-1:]
     files = (file for folder in last if not folder.is_symlink() for file in folder.rglob("*"))
     return {

@@ -1,4 +1,4 @@
-"""The rank's side of a tracker: checks that it is installed, starts its process, and sends records without waiting."""
+"""The rank's side of a tracker: checks the installation, starts the process, and sends records without waiting."""
 
 import dataclasses
 import importlib.util
@@ -22,22 +22,22 @@ from dtk.extras import install
 from dtk.record.guard import Writer, report
 from dtk.record.tracker_process import base_url, has_key
 
-CLOSE_S = 5.0  # Longest wait for a tracker at the end of a run.
-KILL_S = 1.0  # A killed process ends at once unless a driver holds it.
+CLOSE_S = 5.0  # Timeout for a tracker at the end of a run.
+KILL_S = 1.0  # A killed process exits immediately unless a driver blocks it.
 
 TrackerConfig = NoTracker | WandbTracker | TensorboardTracker | CustomTracker
 
 
 def check_tracker(tracker: TrackerConfig) -> None:
-    """Make sure that the chosen tracker can be used as asked for. Imports neither its package nor torch.
+    """Check that the configured tracker can be used. Imports neither its package nor torch.
 
     Raises:
-        DtkError: its package is not installed (names the extra that brings it), or W&B is to be online without a key.
+        DtkError: its package is not installed (names the extra), or W&B is required to be online without a key.
     """
     if tracker.name in ("none", "custom"):
         return
     spec = importlib.util.find_spec(tracker.name)
-    # A mere folder of that name, such as the ./wandb that W&B itself makes, has no origin.
+    # A plain folder with that name, such as W&B's own ./wandb, has no origin.
     if spec is None or spec.origin is None:
         why = f"the package {tracker.name} is not installed"
         fix = f"install it: {install(tracker.name)}, or choose tracker=none"
@@ -49,7 +49,7 @@ def check_tracker(tracker: TrackerConfig) -> None:
 
 
 def offline_reason(tracker: TrackerConfig) -> str | None:
-    """Why W&B will certainly stay offline; None when it may go online, which its server decides."""
+    """Return why W&B will certainly stay offline; None if it may go online, which its server decides."""
     if not isinstance(tracker, WandbTracker):
         return None
     mode = tracker.mode if tracker.mode != "auto" else os.environ.get("WANDB_MODE")
@@ -59,23 +59,23 @@ def offline_reason(tracker: TrackerConfig) -> str | None:
 
 
 def offline_logs(run_folder: Path) -> list[Path]:
-    """Return the folders that W&B wrote offline in a run folder, one per attempt, oldest first."""
+    """Return W&B's offline folders in a run folder, one per attempt, oldest first."""
     return sorted({log.parent for log in run_folder.glob("wandb/offline-run-*/*.wandb")})
 
 
 class Tracker:
-    """Mirrors metrics to a tracker's process over a pipe that a thread fills."""
+    """Mirrors metrics to a tracker process through a pipe that a thread fills."""
 
     def __init__(self, config: Any, folder: Path) -> None:
         self.topic = f"tracker {config.tracker.name}"
-        # Of a loop that is not dtk's only what its user gave.
+        # Of a custom loop only what its user passed.
         own = config.own if hasattr(config, "own") else dataclasses.asdict(config)
-        # What a script names itself in `attach` is its own.
+        # Names that a script passes to `attach` are its own.
         allow = getattr(config, "allow_targets", [getattr(config.tracker, "_target_", "")])
         about = {"run_id": folder.name, "folder": str(folder.absolute()), "config": masked(own)}
         self._settings = {**dataclasses.asdict(config.tracker), **about, "allow": allow}
         self._settings["tags"] = [*getattr(config, "tags", ()), *self._settings.get("tags", ())]
-        # What W&B shows; a tracker of the user's own needs its `arguments` as they are.
+        # What W&B shows; a custom tracker needs its `arguments` unchanged.
         self._settings |= {key: masked(self._settings.get(key)) for key in ("tags", "notes", "group", "job_type")}
         self._writer = Writer(self.topic)
         self._process: subprocess.Popen[bytes] | None = None
@@ -87,11 +87,11 @@ class Tracker:
         self._writer.submit(self.topic, self._launch)
 
     def log(self, record: dict[str, Any]) -> None:
-        """Queue the metrics of one step; costs microseconds."""
+        """Queue the metrics of one step; takes microseconds."""
         self._writer.submit(self.topic, lambda: self._send({"log": record}))
 
     def alert(self, title: str, text: str) -> None:
-        """Queue news that somebody should hear of at once."""
+        """Queue an urgent message."""
         self._writer.submit(self.topic, lambda: self._send({"alert": [title, text]}))
 
     def summary(self, figures: dict[str, Any]) -> None:
@@ -101,17 +101,17 @@ class Tracker:
     def replay(
         self, records: Iterable[dict[str, Any]], figures: dict[str, Any], exit_code: Any, timeout_s: float
     ) -> tuple[int, int]:
-        """Hand over a run that is over, and wait for the tracker, which is ended after `timeout_s` seconds.
+        """Send a finished run, and wait for the tracker, which is killed after `timeout_s` seconds.
 
         Returns:
-            the exit code of the tracker's process, -9 when it was ended, and how many records were sent.
+            The exit code of the tracker's process, -9 if it was killed, and the number of records sent.
         """
         self._launch()
         assert self._process is not None and self._process.stdin is not None
         limit = threading.Timer(timeout_s, self._kill)
         limit.start()
         count = 0
-        with suppress(RuntimeError):  # Its process ended: its exit code says so.
+        with suppress(RuntimeError):  # Its process exited: its exit code explains why.
             for record in records:
                 self._send({"log": record})
                 count += 1
@@ -124,13 +124,13 @@ class Tracker:
         return code, count
 
     def _kill(self) -> None:
-        """End the process and what its library started."""
+        """Kill the process and its children."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self, exit_code: int, timeout_s: float = CLOSE_S) -> None:
-        """Let the tracker finish for a few seconds; then it continues by itself, or is stopped if it stalls."""
+        """Let the tracker finish for a few seconds; after that it continues alone, or is killed if it stalls."""
         ends_s = time.monotonic() + timeout_s
         self._writer.submit(self.topic, lambda: self._send({"end": exit_code}))
         sent = self._writer.close(timeout_s)
@@ -148,10 +148,10 @@ class Tracker:
             report(self.topic, f"not finished after {timeout_s:g} s, continues as process {self._process.pid}")
 
     def _launch(self) -> None:
-        # The same packages, and modules of the user's own, as here.
+        # The same packages and custom modules as here.
         paths = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
         environment = {**os.environ, "WANDB_DIR": self._settings["folder"], "WANDB_SILENT": "true", "PYTHONPATH": paths}
-        for name in [name for name in os.environ if name.startswith("SLURM_")]:  # W&B records each of them.
+        for name in [name for name in os.environ if name.startswith("SLURM_")]:  # W&B records each argument.
             if masked(environment[name], name) != environment[name]:
                 del environment[name]
         self._process = subprocess.Popen(
@@ -160,7 +160,7 @@ class Tracker:
             stdout=subprocess.DEVNULL,
             bufsize=0,
             env=environment,
-            start_new_session=True,  # Ctrl-C is for the ranks; the tracker ends when its pipe does.
+            start_new_session=True,  # Ctrl-C is for the ranks; the tracker exits when its pipe closes.
         )
         self._send(self._settings)
 
@@ -174,5 +174,5 @@ class Tracker:
         except OSError as error:
             self._gone = True
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(KILL_S)  # Else it stays a zombie until this rank ends.
+                self._process.wait(KILL_S)  # Otherwise it remains a zombie until this rank exits.
             raise RuntimeError("its process ended (see stderr); metrics.jsonl is complete") from error

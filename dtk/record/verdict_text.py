@@ -1,4 +1,4 @@
-"""Formats a verdict of the live watch: which ranks called what, or where they stand."""
+"""Formats a verdict of the live watch: which ranks called what, or where they are."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,35 +7,35 @@ from diagnostics.contract.formatting import file_name, ranks_spoken
 from diagnostics.evidence.calls import Call
 
 _LEFT = (("failed", "failed"), ("end", "ended in order"))
-"""How a rank left -> the words for it, in the order in which they are told."""
+"""How a rank left -> its wording, in the order of the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one rank is."""
+    """The current place of one rank."""
 
     rank: int
     call: str
-    """`all_reduce [1024] float32 SUM`; empty when it is outside any call."""
+    """`all_reduce [1024] float32 SUM`; empty if the rank is outside any call."""
     site: str
     """`train.py:12 in step`"""
     group: str = ""
     step: int | None = None
     region: str | None = None
     group_name: str = ""
-    """What the user knows the group by."""
+    """The group's name for users."""
     members: str = ""
-    """Global ranks of the group, as `diagnostics.evidence.ring.format.format_ranks` writes them."""
+    """Global ranks of the group, as formatted by `diagnostics.evidence.ring.format.format_ranks`."""
 
 
 def desync(group: str, parted: int, position: int, sides: Sequence[tuple[Sequence[int], Call]]) -> str:
-    """Return what ranks called that differ.
+    """Describe the calls that differ between ranks.
 
     Args:
-        group: what the user knows the group by.
-        parted: position at which their ways parted.
-        position: at which their calls differ, which may be later.
-        sides: ranks with the call that they made where they parted; empty = too long ago to be known.
+        group: the group's name for users.
+        parted: position at which they diverged.
+        position: position at which their calls differ, which may be later.
+        sides: ranks and their call where they diverged; empty if too long ago.
     """
     if not sides:
         return f"ranks called different collectives at position {position}, too long ago to be recorded still"
@@ -46,13 +46,13 @@ def desync(group: str, parted: int, position: int, sides: Sequence[tuple[Sequenc
 
 
 def stall(stood_s: float, silent: Sequence[int], departed: Mapping[int, str], sides: Sequence[Sequence[Place]]) -> str:
-    """Return where ranks stand of which none moves.
+    """Describe where stalled ranks are.
 
     Args:
-        stood_s: for how long nothing moved.
+        stood_s: seconds without progress.
         silent: ranks that did not answer.
-        departed: ranks that take no more part -> `failed` or `end`.
-        sides: the others, those at the same place together.
+        departed: ranks that no longer participate -> `failed` or `end`.
+        sides: the other ranks, grouped by place.
     """
     clauses = []
     if silent:

@@ -1,6 +1,6 @@
-"""The live watch: a thread per rank that finds a proven desync or a stall, and ends the run with its reason.
-Ranks publish counters and hashes over a store connection of their own. A rank blocked in a collective has released
-Python's lock, so its thread runs; when rank 0 falls silent another one judges.
+"""The live watch: a thread per rank that detects a proven desync or a stall, and ends the run with the reason. Ranks
+publish counters and hashes over a separate store connection. A rank blocked in a collective has released the GIL, so
+its thread runs; when rank 0 is silent, the next rank takes over.
 """
 
 import contextlib
@@ -33,31 +33,31 @@ from dtk.record.judge import Judge, pack
 from dtk.record.stall_probe import StallAnswer
 from dtk.record.verdict_text import Place
 
-EVERY_S = 0.5  # Chosen: little beside the time-outs of a watch.
-LOOKS = 5  # At the main thread, between two ticks: they cost some 10 us each.
+EVERY_S = 0.5  # Chosen: small compared to the timeouts of a watch.
+LOOKS = 5  # Samples of the main thread between two ticks: they take some 10 us each.
 RANKS_PER_S = 1000
-"""Reports that the judge reads in a second, at most: they cost it some 10 us each, with Python's lock held."""
-RECENT = 32  # Hashes published while a group moves; a group that stands still publishes all it has, once.
-DUMP_S = 3.0  # Chosen: a disk that answers takes some 10 ms.
-ANSWER_S = 4.0  # Longest that the judge waits for what each rank has to say, its dumps included.
-SILENT_S = 3.0  # A rank whose thread has not reported for so long is not waited for.
+"""Limit of reports that the judge reads per second: each takes some 10 us with the GIL held."""
+RECENT = 32  # Hashes published while a group progresses; a stalled group publishes all it has, once.
+DUMP_S = 3.0  # Chosen: a working disk answers in some 10 ms.
+ANSWER_S = 4.0  # Timeout of the judge for each rank's answer, including its dumps.
+SILENT_S = 3.0  # A rank whose thread has not reported for this long is not waited for.
 _STDLIB = (sysconfig.get_paths()["stdlib"], "<frozen")
 
 
 @dataclass(eq=False)
 class Watch:
-    """One rank's thread."""
+    """The live watch of one rank."""
 
     config: WatchConfig
     log: CollectiveLog
     paths: RunPaths
     device_type: str
     progress: Callable[[], object]
-    """Returns anything that changes when the rank moves."""
+    """Returns a value that changes when the rank makes progress."""
     dump: Callable[[], None]
     ended: Callable[[Verdict], None] | None = None
     hosted: bool = False
-    """Whether the store lives in rank 0's process: it leaves last then, so that nobody talks to a dead store."""
+    """Whether the store is in rank 0's process: rank 0 then leaves last, so that no rank talks to a dead store."""
 
     def __post_init__(self) -> None:
         ring = self.log.ring
@@ -72,7 +72,7 @@ class Watch:
         self._judge = Judge(self.world_size)
         self._beat = b""
         self._ran: dict[int, tuple[float, float]] = {}
-        """Of silent ranks: when they were looked at, and for how long they had run until then."""
+        """Silent rank -> time of the last check, and its CPU seconds until then."""
         self._beat_age_s = 0.0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -81,7 +81,7 @@ class Watch:
         """Start the thread.
 
         Args:
-            store: where the ranks met; only its address is used.
+            store: store of the rendezvous; only its address is used.
         """
         own = PrefixStore("dtk/watch", store.clone())  # type: ignore[attr-defined]
         self._thread = threading.Thread(target=self._run, args=(own,), name="dtk-watch", daemon=True)
@@ -97,14 +97,14 @@ class Watch:
     def _run(self, store: Store) -> None:
         last_s = time.monotonic()
         while True:
-            # Look now and then, until the next tick, where the main thread is.
+            # Sample the place of the main thread until the next tick.
             for _ in range(LOOKS):
                 if done := self._stop.wait(EVERY_S / LOOKS):
                     break
                 with guarded("watch"):
                     self.log.sample(sys._current_frames().get(threading.main_thread().ident or 0))
             now_s = time.monotonic()
-            # A suspended job must not look like a stalled one when it continues.
+            # A suspended job must not appear stalled when it continues.
             elapsed_s, last_s = min(now_s - last_s, 2 * EVERY_S), now_s
             try:
                 self._tick(store, elapsed_s)
@@ -112,12 +112,12 @@ class Watch:
                     continue
                 if self.hosted:
                     store.set(f"gone/{self.rank}", "1")
-                    if self.rank == 0:  # It waits a moment for the others to let go of its store.
+                    if self.rank == 0:  # Wait a moment for the others to disconnect from the store.
                         store.set("closing", "1")
                         self._await(partial(store.check, [f"gone/{r}" for r in range(self.world_size)]), 2 * EVERY_S)
                 return
             except RuntimeError:
-                return  # The store is gone: the run is being ended.
+                return  # The store has closed: the run is being terminated.
 
     def _tick(self, store: Store, elapsed_s: float) -> None:
         self._ticks += 1
@@ -140,7 +140,7 @@ class Watch:
                 self._end(store, json.loads(store.get("verdict")))
 
     def _report(self, elapsed_s: float) -> str:
-        """Counters and hashes of this rank, as JSON."""
+        """Return the counters and hashes of this rank as JSON."""
         moved = (self.log.ring.issued, self.log.ring.returned, self.progress())
         works = self._activity.works(elapsed_s)
         alive = moved != self._moved or (works and not self.log.open)
@@ -158,11 +158,11 @@ class Watch:
         return json.dumps({**about, "leaving": self._leaving, "sound": self.log.sound, "groups": groups})
 
     def _judge_every(self) -> int:
-        """Ticks between judgements: at 1,000 ranks every second one."""
+        """Ticks between judgements: every second one at 1,000 ranks."""
         return 1 + self.world_size // int(RANKS_PER_S * EVERY_S)
 
     def _is_judge(self, store: Store, elapsed_s: float) -> bool:
-        """Rank 0, or the next one when the judge has been silent for longer than a stall may last."""
+        """Whether this rank judges: rank 0, or the next one if it has been silent for longer than a stall may last."""
         if self.rank == 0:
             due = self._ticks % self._judge_every() == 0
             if due:
@@ -175,9 +175,9 @@ class Watch:
         return self._beat_age_s > self._limit_s(stepping=True) + 2 * (self.rank - 1)
 
     def _computes(self, rank: int, silent_s: float) -> bool:
-        """Whether the main thread of a silent rank takes a core: native code that holds Python's lock silences a watch.
+        """Whether a silent rank's main thread uses a core: native code that holds the GIL silences the watch.
 
-        Only of a rank of this host, and of a job on the CPU: a thread that waits for a CUDA device may spin.
+        Only for ranks of this host and jobs on the CPU: a thread that waits for a CUDA device may busy-wait.
         """
         pid = self._pid(rank) if silent_s >= SILENT_S and self.device_type == "cpu" else None
         if pid is None or (scheduled := scheduled_s(pid)) is None:
@@ -187,7 +187,7 @@ class Watch:
         return now[1] - before[1] > BUSY * (now[0] - before[0])
 
     def _pid(self, rank: int) -> int | None:
-        """Return the process of a rank, if it is one of this host."""
+        """Return the process id of a rank, or None if it is not on this host."""
         beat = read_heartbeat(self.paths.heartbeat(rank))
         here = beat is not None and (beat.attempt, beat.host) == (self.attempt, socket.gethostname())
         return beat.pid if beat is not None and here else None
@@ -197,7 +197,7 @@ class Watch:
         return config.stall_timeout_s if stepping else max(config.stall_timeout_s, config.first_step_timeout_s)
 
     def _end(self, store: Store, finding: dict[str, Any]) -> None:
-        """Dump, say where this rank is, let the judge conclude, and leave the process."""
+        """Dump, report the place of this rank, let the judge conclude, and exit the process."""
         try:
             answer = self._answer(finding)
             bounded("hang dumps", self.dump, DUMP_S)
@@ -213,7 +213,7 @@ class Watch:
             os._exit(ENDED_BY_WATCH)
 
     def _answer(self, finding: dict[str, Any]) -> Called | Place | None:
-        """Return what this rank called around the position in question; in a stall where it is now."""
+        """Return this rank's calls around the position in question, or in a stall its current place."""
         ring = parse(self.log.ring.snapshot())
         if finding["kind"] == "desync":
             return called_at(ring, finding["group"], finding["position"])
@@ -226,7 +226,7 @@ class Watch:
         return Place(self.rank, "", where, step=step, region=region.name if region is not None else None)
 
     def _conclude(self, store: Store, finding: dict[str, Any]) -> None:
-        """Wait for the others' words, then write the verdict where the launcher finds it."""
+        """Wait for the other ranks' answers, then write the verdict for the launcher."""
         here = self._judge.here()
         awake = [rank for rank in here if (peer := self._judge.peers[rank]).raw and peer.silent_s < SILENT_S]
         self._await(lambda: all(store.check([f"answer/{rank}"]) for rank in awake), ANSWER_S)
@@ -234,7 +234,7 @@ class Watch:
         silent = [rank for rank in here if rank not in answers]
         if finding["kind"] == "desync":
             called = [side for raw in answers.values() if (side := msgspec.json.decode(raw, type=Called | None))]
-            # A side that left the run, or does not answer, is known by what it wrote down.
+            # A side that left the run or does not answer is known by its records.
             mute = sorted(set(range(self.world_size)) - {side.rank for side in called})
             called += left_at(self.paths, self.attempt, mute, finding["group"], finding["position"])
             verdict = desync(called, finding["position"], self.attempt, time.time())
@@ -246,19 +246,19 @@ class Watch:
             self.ended(verdict)
         store.set("concluded", json.dumps(asdict(verdict)))
         for rank in silent:
-            # A stopped process of this host ignores the launcher's SIGTERM.
+            # A suspended process of this host ignores the launcher's SIGTERM.
             if (pid := self._pid(rank)) is not None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
 
     def _keep(self, verdict: Verdict) -> None:
-        """Every node has it, also where each writes to a folder of its own."""
+        """Write the verdict on every node, in case each has its own folder."""
         path = self.paths.verdict(self.attempt)
         if not path.exists():
             write_json(path, verdict)
 
     def _await(self, ready: Callable[[], bool], timeout_s: float) -> bool:
-        """Whether it became ready in time."""
+        """Return whether `ready` became true within the timeout."""
         ends_s = time.monotonic() + timeout_s
         while not (done := ready()) and time.monotonic() < ends_s:
             time.sleep(0.05)

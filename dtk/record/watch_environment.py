@@ -1,4 +1,4 @@
-"""The variables through which `dtk watch` configures the ranks, written and read here. Never imports torch."""
+"""The environment variables through which `dtk watch` configures the ranks. Never imports torch."""
 
 import os
 from pathlib import Path
@@ -10,24 +10,24 @@ _INJECT = Path(__file__).resolve().parent / "inject"
 
 
 def watch_variables(paths: RunPaths, stall_timeout_s: float) -> dict[str, str]:
-    """Return variables for the ranks; the first entry of PYTHONPATH makes their Python listen."""
+    """Return variables for the ranks; the first entry of PYTHONPATH loads the watch in their Python."""
     path = os.pathsep.join(filter(None, (str(_INJECT), os.environ.get("PYTHONPATH"))))
     return {FOLDER: str(paths.root), STALL_TIMEOUT_S: repr(stall_timeout_s), "PYTHONPATH": path}
 
 
 def watched_run() -> tuple[RunPaths, float]:
-    """Return where this rank writes, and its limit in seconds.
+    """Return this rank's run folder, and its stall timeout in seconds.
 
     Raises:
-        KeyError: it is not watched.
+        KeyError: this process is not watched.
     """
     return RunPaths(Path(os.environ[FOLDER])), float(os.environ[STALL_TIMEOUT_S])
 
 
 def is_watched(pid: int, paths: RunPaths) -> bool:
-    """Whether a process of this host runs under the watch of this folder; false where the system does not tell.
+    """Whether a process of this host runs under the watch of this folder; False if unknown.
 
     Raises:
-        OSError: it is gone, or someone else's.
+        OSError: the process has exited or belongs to another user.
     """
     return f"{FOLDER}={paths.root}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

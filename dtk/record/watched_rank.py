@@ -1,4 +1,4 @@
-"""The watch inside a rank of any script, under `dtk watch`. Nothing here may change the script's behaviour."""
+"""The watch inside a rank of any script, under `dtk watch`. It must not change the script's behaviour."""
 
 import faulthandler
 import os
@@ -26,9 +26,9 @@ from dtk.record.watch import Watch
 from dtk.record.watch_environment import watched_run
 
 _ADDRESS = "dtk/watch/address"
-FAILED_S = 3.0  # Longest that a failing rank stays to dump what it knows.
+FAILED_S = 3.0  # Time limit of a failing rank's dumps.
 
-_times = 0  # How often this process attached: every time in a part of the store of its own.
+_times = 0  # Number of attachments of this process: each has its own prefix in the store.
 
 
 class Attachment:
@@ -51,7 +51,7 @@ class Attachment:
         """Install everything. The process must have its default group.
 
         Args:
-            prefix: of the keys in the group's store.
+            prefix: prefix of the keys in the group's store.
         """
         self._at_exit = Finalize(None, self.detach, exitpriority=0)
         self._hook, sys.excepthook = sys.excepthook, self._raised
@@ -67,7 +67,7 @@ class Attachment:
                 self._start_watch(self._calls, prefix)
 
     def detach(self) -> None:
-        """Take everything out again, in order: before the group is destroyed, or when the process exits."""
+        """Uninstall everything, in order: before the group is destroyed, or when the process exits."""
         if self._at_exit is None:
             return
         self._at_exit.cancel()
@@ -113,7 +113,7 @@ class Attachment:
 
 
 def attach() -> Attachment:
-    """Watch this rank, whose default group was made a moment ago."""
+    """Watch this rank, whose default group was just created."""
     global _times
     _times += 1
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
@@ -124,9 +124,9 @@ def attach() -> Attachment:
 
 
 def watch_store(store: Store, prefix: str, rank: int) -> tuple[Store, bool]:
-    """Return a store for the watch, and whether it lives in rank 0's process.
+    """Return a store for the watch, and whether it is in rank 0's process.
 
-    torchrun's lives in its agent. A store in files would grow without end, so rank 0 opens one beside it.
+    torchrun's store is in its agent. A FileStore would grow indefinitely, so rank 0 opens another store.
     """
     innermost = store
     while isinstance(innermost, PrefixStore):

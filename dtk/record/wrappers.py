@@ -1,5 +1,5 @@
-"""Wrappers around torch.distributed's Python functions, which record every collective and p2p call. Calls from C++
-(DDP's reducer) bypass them; the flight recorder has those.
+"""Wrappers around torch.distributed's Python functions that record every collective and p2p call. Calls from C++ (DDP's
+reducer) bypass them; the flight recorder has those.
 """
 
 import functools
@@ -23,7 +23,7 @@ from dtk.record.signatures import KINDS, OBJECTS, Kind
 
 
 class _Inside(threading.local):
-    """Where this thread is: inside a recorded call, or inside an object collective."""
+    """State of this thread: whether it is inside a recorded call or an object collective."""
 
     recording = False
     user_op = ""
@@ -49,7 +49,7 @@ def record(path: Path, rank: int, world_size: int, attempt: int) -> CollectiveLo
 
 
 def install(log: CollectiveLog) -> None:
-    """Record into `log` from now on; call before process groups are made."""
+    """Record into `log` from now on; call it before process groups are created."""
     global _log
     if not _originals:
         wraps = {name: functools.partial(_recorded, kind) for name, kind in KINDS.items()}
@@ -63,13 +63,13 @@ def install(log: CollectiveLog) -> None:
         c10d.P2POp.__init__ = _init_p2p_op  # type: ignore[method-assign]
         dist.Work.wait = _wait  # type: ignore[assignment,method-assign]
         _exchange(dict(_originals.values()))
-    with guarded("functional collectives"):  # By operators of torch that are its own business.
+    with guarded("functional collectives"):  # Operators of torch that are internal.
         functional.install(log)
     _log = log
 
 
 def remove() -> None:
-    """Put torch's functions back. Whoever kept a wrapper calls through it unrecorded."""
+    """Restore torch's functions. Wrappers that were imported elsewhere then call through unrecorded."""
     global _log
     _log = None
     functional.remove()
@@ -81,10 +81,10 @@ def remove() -> None:
 
 
 def _exchange(pairs: dict[Any, Any]) -> None:
-    """Replace functions wherever a module holds them under a name: `from torch.distributed import all_reduce` too.
+    """Replace functions in every module that imported them, as by `from torch.distributed import all_reduce`.
 
-    Of torch's own modules only the two that define and export them are touched: others, such as torch.compile's
-    table of collectives, know the original functions by identity.
+    Of torch's own modules only the two that define and export them are changed: others, such as torch.compile's table
+    of collectives, compare the original functions by identity.
     """
     replacements = {id(old): new for old, new in pairs.items()}
     for name, module in list(sys.modules.items()):
@@ -96,19 +96,19 @@ def _exchange(pairs: dict[Any, Any]) -> None:
 
 
 def _check_op(op: Any) -> None:
-    """As torch's, for isend and irecv that someone took before `install` too."""
+    """Check as torch does; also accept isend and irecv that were imported before `install`."""
     if op not in [each for name in ("isend", "irecv") for each in _originals[name]]:
         _originals["_check_op"][0](op)
 
 
 def _init_p2p_op(self: Any, op: Any, *args: Any, **kwargs: Any) -> None:
-    """As torch's, which tells sends from receives by identity: `op` must be the one that the module holds now."""
+    """Initialize as torch does, which compares `op` by identity: it must be the module's current function."""
     current_op = next((pair[1] for pair in (_originals["isend"], _originals["irecv"]) if op is pair[0]), op)
     _originals["P2POp.__init__"][0](self, current_op, *args, **kwargs)
 
 
 def _wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-    """As torch's; a rank that hangs in an asynchronous call hangs here."""
+    """Wait as torch does, and record it: a rank that hangs in an asynchronous call hangs here."""
     if torch.compiler.is_compiling() or (log := _log) is None or _inside.recording:
         return _work_wait(work, *args, **kwargs)
     return log.awaited(log.works.pop(work, None), _work_wait, work, *args, **kwargs)
@@ -133,7 +133,7 @@ def _recorded(kind: Kind, original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             result = original(*args, **kwargs)
             state = ISSUED if call.asynchronous else FINISHED
-            # On an accelerator the wait only makes one stream wait for another: the host continues.
+            # On an accelerator the wait only makes one stream wait for another: the host is not blocked.
             if call.asynchronous and isinstance(result, dist.Work) and call.on_host():
                 log.works[result] = token
         finally:
@@ -145,7 +145,7 @@ def _recorded(kind: Kind, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _noted(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap an object collective, so that the calls it is made of are recorded as parts of it."""
+    """Wrap an object collective, so that its calls are recorded as parts of it."""
 
     @functools.wraps(original)
     def noted(*args: Any, **kwargs: Any) -> Any:

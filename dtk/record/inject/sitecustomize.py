@@ -1,7 +1,7 @@
 """First on PYTHONPATH under `dtk watch`: loads `dtk.record.watched_rank` once a process group is created. Runs in the
 script's own Python, of any version; a process without torch.distributed pays one comparison per import.
 """
-# Neither pathlib nor anything else is imported for nothing, and old Pythons must be able to read this.
+# Imports are kept to a minimum (no pathlib), and old Python versions must be able to parse this file.
 # ruff: noqa: PTH100, PTH103, PTH105, PTH112, PTH118, PTH120, PTH123, UP031, UP037
 
 import os
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
-"""Where the packages dtk and diagnostics lie; not put on the script's path, as its own packages may lie there too."""
-EVERY_S = 1.0  # Between two words of a rank on its way to its process group.
-TRANSFER_BYTES = 1 << 20  # Read or written in that time by a process that works.
+"""Folder with the packages dtk and diagnostics; not added to the script's path, where it may hide its packages."""
+EVERY_S = 1.0  # Interval between two reports of a rank that is on its way to its process group.
+TRANSFER_BYTES = 1 << 20  # Bytes that a working process reads or writes in that time.
 FRAMES = 24  # Chosen: torch's own frames and some of the user's.
 AWAITED = "torch.distributed.distributed_c10d"
 OLDEST = (3, 11)  # As `requires-python` in pyproject.toml.
 
 
 class Awaiting:
-    """Meta path finder that leaves the search to the others and adds a step after the awaited module has run."""
+    """Meta path finder that delegates to the others and runs a step after the awaited module was executed."""
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        """Return spec of the awaited module; None for all others."""
+        """Return the spec of the awaited module; None for all others."""
         if name != AWAITED:
             return None
         sys.meta_path.remove(self)
@@ -38,10 +38,10 @@ class Awaiting:
 
 
 class Own:
-    """Meta path finder for dtk's two packages while they are loaded."""
+    """Meta path finder for dtk's two packages while they are being loaded."""
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        """Return spec of one of the packages; None for all other modules."""
+        """Return the spec of one of the packages; None for all other modules."""
         if name not in ("dtk", "diagnostics"):
             return None
         from importlib.machinery import PathFinder
@@ -50,7 +50,7 @@ class Own:
 
 
 class Start:
-    """Tells in a file, once a second, how far this rank is on its way to its process group, and where.
+    """Writes once per second to a file how far this rank is on its way to its process group, and where.
 
     `diagnostics.evidence.readers.start` reads it. It holds `started`, then `meets` within init_process_group, then
     `met`.
@@ -66,7 +66,7 @@ class Start:
         self.last: "Any" = None
 
     def begin(self, state: str, first: bool) -> bool:
-        """Take the file, `first` only if no other process of this rank has it, and keep it fresh."""
+        """Claim the file, with `first` only if no other process of this rank has it, and keep it up to date."""
         import threading
         import time
 
@@ -81,7 +81,7 @@ class Start:
         return True
 
     def run(self) -> None:
-        """Until the group is made, or another process of this rank continues with it."""
+        """Report until the group is created, or another process of this rank takes over."""
         import time
 
         while not self.stopped and self.about["pid"] == os.getpid():
@@ -104,7 +104,7 @@ class Start:
         self.write()
 
     def write(self) -> None:
-        """Where the main thread is, and since when it has not moved."""
+        """Write the place of the main thread, and since when it has not moved."""
         import json
         import socket
         import threading
@@ -134,7 +134,7 @@ class Start:
 
 
 def _ran_s() -> float:
-    """Seconds in which the main thread ran or waited for a core, as on a machine with too few; else those it ran."""
+    """Return the seconds in which the main thread ran or waited for a core; if unknown, those in which it ran."""
     try:
         with open("/proc/self/task/%d/schedstat" % os.getpid()) as file:
             return sum(map(int, file.read().split()[:2])) / 1e9
@@ -145,7 +145,7 @@ def _ran_s() -> float:
 
 
 def _transferred() -> int:
-    """Bytes that this process read and wrote; 0 where the system does not tell."""
+    """Return the bytes that this process read and wrote; 0 if unknown."""
     try:
         with open("/proc/self/io") as file:
             return sum(int(line.split()[1]) for line in file.readlines()[:2])
@@ -166,7 +166,7 @@ def started(rank: "Any", world_size: "Any", state: str) -> "Any":
 
 
 def _then(loader: "Any", step: "Any") -> None:
-    """Let a loader run its module as ever, and then a step with it."""
+    """Let a loader execute its module as usual, and then run a step on it."""
     run = loader.exec_module
 
     def exec_module(module: "Any") -> None:
@@ -178,7 +178,7 @@ def _then(loader: "Any", step: "Any") -> None:
 
 
 def wrap(c10d: "Any") -> None:
-    """Let the watch begin and end with the process group."""
+    """Start and stop the watch together with the process group."""
     import functools
 
     init, destroy = c10d.init_process_group, c10d.destroy_process_group
@@ -211,7 +211,7 @@ def wrap(c10d: "Any") -> None:
             except OSError:  # The disk is full.
                 start.stopped = True
         try:
-            if not attached and "dtk.record.recorder" not in sys.modules:  # a run of dtk watches itself
+            if not attached and "dtk.record.recorder" not in sys.modules:  # A run of dtk watches itself.
                 attached.append(load().attach())
         except Exception as problem:
             sys.stderr.write("dtk watch: a rank is not watched: %s: %s\n" % (type(problem).__name__, problem))
@@ -229,7 +229,7 @@ def wrap(c10d: "Any") -> None:
 def load() -> "Any":
     """Return the module `dtk.record.watched_rank`.
 
-    `diagnostics` is taken out of the table of modules again, as the script may have a package of that name.
+    `diagnostics` is removed from sys.modules again, as the script may have a package of that name.
 
     Raises:
         RuntimeError: the script's Python is too old, or it has a module named dtk.
@@ -255,7 +255,7 @@ def load() -> "Any":
 
 
 def chain() -> None:
-    """Run the sitecustomize that this one hides, if there is one."""
+    """Run the sitecustomize that this one hides, if any."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != HERE]
     hidden = sys.modules.pop("sitecustomize")
     try:
@@ -268,7 +268,7 @@ def chain() -> None:
         sys.modules.setdefault("sitecustomize", hidden)
 
 
-BEGUN: "list[Any]" = []  # The start of this rank, until it comes to init_process_group.
+BEGUN: "list[Any]" = []  # The start of this rank, until it reaches init_process_group.
 
 if "DTK_WATCH_FOLDER" in os.environ:
     if "TORCHELASTIC_RUN_ID" in os.environ and "LOCAL_RANK" in os.environ:
