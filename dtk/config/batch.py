@@ -26,7 +26,8 @@ def check_batch(config: Config, world_size: int) -> None:
             near = min(divisors(share), key=lambda count: (abs(count - wanted), count))
             what = f"{typed} does not divide the {counted(share, 'sample')} of each data-parallel rank"
             why = f"train.global_batch_size={plan.global_batch_size} on {counted(plan.dp_size, 'data-parallel rank')}"
-            fix = f"use parallel.microbatches={near}, or train.global_batch_size={plan.dp_size * wanted}"
+            whole = max(1, round(share / wanted)) * plan.dp_size * wanted
+            fix = f"use parallel.microbatches={near}, or train.global_batch_size={whole}"
             raise DtkError(what, why, fix)
         makes = f"train.micro_batch_size={plan.micro_batch_size} makes {plan.accumulation_steps}"
         fix = f"use train.micro_batch_size={share // wanted}, or parallel.microbatches=null"

@@ -56,7 +56,7 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
             2,
             "parallel.microbatches=3 does not divide the 8 samples of each data-parallel rank: "
             "train.global_batch_size=8 on 1 data-parallel rank - "
-            "use parallel.microbatches=2, or train.global_batch_size=3",
+            "use parallel.microbatches=2, or train.global_batch_size=9",
         ),
         (
             ["strategy=ddp", "parallel.pp=2", "parallel.microbatches=4", "train.micro_batch_size=1"],
