@@ -22,14 +22,14 @@ CAUSES = ("strategy.", "nccl.")
 
 def place(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings, with a place for confirmed ones without: the setting that their first remedy changes."""
-    found = list(findings)
-    if evidence.run is None or not any(_open(finding) for finding in found):
-        return found
+    decided = list(findings)
+    if evidence.run is None or not any(_open(finding) for finding in decided):
+        return decided
     try:
         origins = read_origins(RunPaths(evidence.run.root).origins)
     except (OSError, ValueError):  # Without it the findings stand.
-        return found
-    return [replace(one, where=_where(one, origins)) if _open(one) else one for one in found]
+        return decided
+    return [replace(one, where=_where(one, origins)) if _open(one) else one for one in decided]
 
 
 def mark_injected(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:

@@ -65,9 +65,10 @@ def callers(function: str, around: Frame, before_s: float | None) -> list[Frame]
     tree, name = _tree(around.file, before_s), function.rpartition(".")[2]
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call)) if tree is not None else ()
     lines = sorted({node.lineno for node in calls if _name(node) == name})
-    own, *found = (tree and _innermost(tree, _FUNCTIONS, [line]) for line in (around.line, *lines))
+    own, *functions = (tree and _innermost(tree, _FUNCTIONS, [line]) for line in (around.line, *lines))
     return [
-        Frame(around.file, line, around.function if at is own else "") for line, at in zip(lines, found, strict=True)
+        Frame(around.file, line, around.function if at is own else "")
+        for line, at in zip(lines, functions, strict=True)
     ]
 
 
@@ -76,7 +77,7 @@ def condition(frame: Frame, before_s: float | None, beside: int = 0) -> Literal[
 
     A condition on one rank may stand anywhere in the function, any other one within the innermost loop.
     """
-    tree, found = _tree(frame.file, before_s), set[str]()
+    tree, answers = _tree(frame.file, before_s), set[str]()
     block: list[Any] = tree.body if tree is not None else []
     while at := [number for number, one in enumerate(block) if _spans(one, frame.line)]:
         node, tests = block[at[0]], list[ast.AST]()
@@ -87,9 +88,9 @@ def condition(frame: Frame, before_s: float | None, beside: int = 0) -> Literal[
         block = next((one for one in blocks if any(_spans(part, frame.line) for part in one)), [])
         if block and isinstance(node, ast.If | ast.ExceptHandler) and not _spans(node, beside):
             tests.append(node.test if isinstance(node, ast.If) else ast.Constant("except"))
-        found |= {"one rank" if _ONE_RANK.search(ast.unparse(test)) else "some" for test in tests}
-        found -= found if isinstance(node, _FUNCTIONS) else {"some"} if isinstance(node, _LOOPS) else set()
-    return "one rank" if "one rank" in found else "some" if found else "none"
+        answers |= {"one rank" if _ONE_RANK.search(ast.unparse(test)) else "some" for test in tests}
+        answers -= answers if isinstance(node, _FUNCTIONS) else {"some"} if isinstance(node, _LOOPS) else set()
+    return "one rank" if "one rank" in answers else "some" if answers else "none"
 
 
 def loop_variables(file: str, lines: Iterable[int], before_s: float | None) -> tuple[list[str], bool]:

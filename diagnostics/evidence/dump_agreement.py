@@ -39,11 +39,11 @@ def contradiction(one: Any, other: Any) -> str:
     """Why two dumps of one rank are not of one job; empty when they can be, as an earlier and a later dump."""
     first, second = _calls(_dumps(one)), _calls(_dumps(other))
     for key in sorted(first.keys() & second.keys()):
-        mine, theirs = first[key], second[key]
-        if mine.text != theirs.text:
-            return f"collective #{key[1]} is {mine.text} in one and {theirs.text} in the other"
-        apart_s = abs(mine.at_s - theirs.at_s)
-        if mine.at_s and theirs.at_s and apart_s > SAME_S:
+        first_call, second_call = first[key], second[key]
+        if first_call.text != second_call.text:
+            return f"collective #{key[1]} is {first_call.text} in one and {second_call.text} in the other"
+        apart_s = abs(first_call.at_s - second_call.at_s)
+        if first_call.at_s and second_call.at_s and apart_s > SAME_S:
             return f"collective #{key[1]} was issued {apart_s:,.0f} s later in one than in the other"
     return ""
 
@@ -129,11 +129,11 @@ class Moments:
 def _in_step(early: _Calls, late: _Calls) -> bool:
     """Whether the two went through their calls so closely in step that only their clocks differ. Gloo's calls only."""
     for key in sorted({key for key, _ in early.keys() & late.keys() if key.recorder == "gloo"}):
-        mine, theirs = (
+        first_times, second_times = (
             {seq: m.at_s for (group, seq), m in calls.items() if group == key and m.at_s and m.op not in ROOTED}
             for calls in (early, late)
         )
-        apart = offset(mine, theirs)
+        apart = offset(first_times, second_times)
         if apart is not None and apart.sure:
             return True
     return False

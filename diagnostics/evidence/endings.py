@@ -286,10 +286,10 @@ def of_error(error: RankError, rank: int) -> Ending:
         error: satisfies `ends_a_rank`.
         rank: whose it is taken to be, or `UNNAMED`.
     """
-    signal, code, said = error.signal, error.exit_code, ""
+    signal, code, line = error.signal, error.exit_code, ""
     if error.type:
         kind = kind_of_exception(error.type, error.message, error.frames)
-        said = _telling_line(error) if kind == "oom" else _first_line(error)
+        line = _telling_line(error) if kind == "oom" else _first_line(error)
     elif signal is not None or (code or 0) < 0:
         signal = signal or signal_of(code or 0) or f"signal {-(code or 0)}"
         kind = kind_of_signal(signal)
@@ -299,7 +299,7 @@ def of_error(error: RankError, rank: int) -> Ending:
     return Ending(
         **asdict(error) | {"rank": rank, "message": first, "signal": signal},
         kind=kind,
-        said=said,
+        said=line,
         source="error",
         detail=_detail(error.type, error.message, kind),
         connection_closed=kind == "lost_peer" and bool(_TEXT["closed"].search(error.message)),

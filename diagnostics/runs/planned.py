@@ -24,5 +24,5 @@ def planned_and_measured(
         "step_time_s": number(as_mapping(plan.get("time")).get("step_s")),
         "communicated_bytes_per_step": None if None in sent else sum(value for value in sent if value is not None),
     }
-    known = [(title, name, value) for title, name in FIGURES if (value := planned[name]) is not None]
-    return [(title, name, value, number(figures.get(name))) for title, name, value in known]
+    planned_figures = [(title, name, value) for title, name in FIGURES if (value := planned[name]) is not None]
+    return [(title, name, value, number(figures.get(name))) for title, name, value in planned_figures]

@@ -51,8 +51,8 @@ def check_limits(comparison: Comparison, baseline: Sequence[Path], limits: Seque
             ratio, low, high = _ratio(KINDS[kind], after, before, comparison.warmup_steps)
             failed = ratio > most if kind == "memory" else low is not None and low > most
             decided = failed or kind == "memory" or (high is not None and high <= most)
-            found = {"ratio": ratio, "low": low, "high": high, "failed": failed, "decided": decided}
-            results.append({"limit": text, "variant": label, **found})
+            result = {"ratio": ratio, "low": low, "high": high, "failed": failed, "decided": decided}
+            results.append({"limit": text, "variant": label, **result})
     return results
 
 
@@ -60,16 +60,16 @@ def _ratio(
     key: str, after: Sequence[RunRecord], before: Sequence[RunRecord], warmup_steps: int
 ) -> tuple[float, float | None, float | None]:
     """Return the ratio as the table of figures has it, and its interval: over the runs, or over the steps of few."""
-    found = ratio_of(next(quantity[3] for quantity in QUANTITIES if quantity[0] == key), after, before, warmup_steps)
-    if found is None:
+    ratio = ratio_of(next(quantity[3] for quantity in QUANTITIES if quantity[0] == key), after, before, warmup_steps)
+    if ratio is None:
         raise DtkError(f"{before[0].path} or {after[0].path} has no {key}", fix="record it: record=light")
-    if key != "step_time_s" or found.low is not None:
-        return found.median, found.low, found.high
+    if key != "step_time_s" or ratio.low is not None:
+        return ratio.median, ratio.low, ratio.high
     pairs = zip(*zip(after, before))  # Of those that make the ratio.
     new, old = (estimate([time_s for run in runs for time_s in steps.times_s(run, warmup_steps)]) for runs in pairs)
     if None in (new.low, old.low):
-        return found.median, None, None
-    return found.median, min(found.median, new.low / old.high), max(found.median, new.high / old.low)  # type: ignore[operator]
+        return ratio.median, None, None
+    return ratio.median, min(ratio.median, new.low / old.high), max(ratio.median, new.high / old.low)  # type: ignore[operator]
 
 
 def limit_text(result: dict[str, Any]) -> str:

@@ -24,9 +24,9 @@ def verdicts(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[str
         if first is variant or ratio is None:
             continue
         same_batch = [other for other in variants if batch_text(other.any) == batch_text(variant.any)]
-        mine, theirs = steps[variant.label].spread, steps[first.label].spread
+        own, base = steps[variant.label].spread, steps[first.label].spread
         # Where the steps of two single runs lie within each other's, their medians say little.
-        overlap = mine is not None and theirs is not None and mine[0] <= theirs[1] and theirs[0] <= mine[1]
+        overlap = own is not None and base is not None and own[0] <= base[1] and base[0] <= own[1]
         lost_in_noise = overlap if ratio.low is None else ratio.holds(1.0)
         reasons = _reasons(variant, first, same_batch, figures, None if lost_in_noise else ratio)
         sentence = f"{variant.label} {_speed(ratio, first, overlap)}"
@@ -59,9 +59,9 @@ def _reasons(
         parts.append(_time(run, other))
         parts.append(_avoids(variant, beside, figures) if ratio.median > 1 + _EQUAL else "")
     peaks = medians(figures, "peak_memory_bytes")
-    mine, theirs = peaks.get(variant.label), peaks.get(first.label)
-    if mine is not None and theirs is not None and abs(mine / theirs - 1) >= _EQUAL:
-        parts.append(f"peak memory {bytes_text(mine)} instead of {bytes_text(theirs)}")
+    own_peak, first_peak = peaks.get(variant.label), peaks.get(first.label)
+    if own_peak is not None and first_peak is not None and abs(own_peak / first_peak - 1) >= _EQUAL:
+        parts.append(f"peak memory {bytes_text(own_peak)} instead of {bytes_text(first_peak)}")
     parts += [f"diagnosis: {cause}" for cause in run.causes[:_CAUSES]]
     return [part for part in parts if part]
 
@@ -94,34 +94,34 @@ def _large(run: RunRecord) -> dict[tuple[str, int, int], str]:
 def _exposed(variant: Variant, first: Variant, figures: Sequence[Figure]) -> str:
     """`61% of its communication is exposed, 12 ms a step (ddp: 3 ms)`"""
     exposed_s = medians(figures, "exposed_s")
-    mine, theirs = exposed_s.get(variant.label), exposed_s.get(first.label)
+    own_s, first_s = exposed_s.get(variant.label), exposed_s.get(first.label)
     parts = [run.breakdown for run in variant.compared if run.breakdown is not None]
-    if mine is None or not parts:
+    if own_s is None or not parts:
         return ""
     communication = sum(part.communication_ms for part in parts)
     if communication <= 0:
         return "the profiler saw no communication of it"
     share = sum(part.exposed_ms for part in parts) / communication
-    beside = "" if theirs is None else f" ({first.label}: {seconds_text(theirs)})"
+    beside = "" if first_s is None else f" ({first.label}: {seconds_text(first_s)})"
     waits = [part.waiting_ms for part in parts if part.waiting_ms is not None]
     waiting = sum(waits) / len(waits) / 1e3 if waits else 0.0
-    late = f", {seconds_text(waiting)} of it waiting for late ranks" if waiting > 0.25 * mine > 0 else ""
-    return f"{share:.0%} of its communication is exposed, {seconds_text(mine)} a step{beside}{late}"
+    late = f", {seconds_text(waiting)} of it waiting for late ranks" if waiting > 0.25 * own_s > 0 else ""
+    return f"{share:.0%} of its communication is exposed, {seconds_text(own_s)} a step{beside}{late}"
 
 
 def _time(run: RunRecord, other: RunRecord) -> str:
     """Where the rest of the difference lies, if it is not communication."""
-    mine, theirs = run.breakdown, other.breakdown
-    if mine is None or theirs is None:
+    own, base = run.breakdown, other.breakdown
+    if own is None or base is None:
         return ""
     apart = {
-        "compute": mine.compute_ms - theirs.compute_ms,
-        "copies": mine.memory_ms - theirs.memory_ms,
-        "idle time": mine.idle_ms - theirs.idle_ms,
+        "compute": own.compute_ms - base.compute_ms,
+        "copies": own.memory_ms - base.memory_ms,
+        "idle time": own.idle_ms - base.idle_ms,
     }
     name = max(apart, key=lambda key: abs(apart[key]))
-    whole = abs(mine.wall_ms - theirs.wall_ms)
-    if abs(apart[name]) < max(0.25 * whole, 0.02 * theirs.wall_ms):
+    whole = abs(own.wall_ms - base.wall_ms)
+    if abs(apart[name]) < max(0.25 * whole, 0.02 * base.wall_ms):
         return ""
     more = "more" if apart[name] > 0 else "less"
     return f"{seconds_text(abs(apart[name]) / 1e3)} {more} {name} in a step"

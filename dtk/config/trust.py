@@ -63,9 +63,9 @@ def check_owner(folder: Path, option: str, *, trust: bool) -> None:
     for path in (paths.config, paths.overrides, paths.origins):  # A umask of 002 lets a group write into files.
         with contextlib.suppress(OSError):  # What reads the file says so.
             status = path.stat()
-            if (mine := status.st_uid == os.geteuid()) and not status.st_mode & stat.S_IWOTH:
+            if (is_own := status.st_uid == os.geteuid()) and not status.st_mode & stat.S_IWOTH:
                 continue
-            what = "can be written by everybody" if mine else f"belongs to {owner(path)}"
+            what = "can be written by everybody" if is_own else f"belongs to {owner(path)}"
             raise DtkError(f"{option}: its {path.name} {what}", "its configuration may not be yours", fix)
 
 

@@ -94,14 +94,14 @@ def on_device(config: Config, here: Machine) -> Config:
 
 def differences(closed_form: Prediction, simulated: Prediction) -> tuple[Difference, ...]:
     """Return figures on which the engines differ: memory by more than `TOLERATED`, the peak first; traffic at all."""
-    ours, theirs = closed_form.memory, simulated.memory
-    whole = max(ours.peak_bytes, theirs.peak_bytes)
-    figures = [("peak", ours.peak_bytes, theirs.peak_bytes, whole)]
-    for name in {**ours.at_peak_bytes, **theirs.at_peak_bytes}:
-        figures.append((name, ours.at_peak_bytes.get(name, 0), theirs.at_peak_bytes.get(name, 0), whole))
-    for region in {**ours.by_region_bytes, **theirs.by_region_bytes}:
-        if not region == ours.region == theirs.region:
-            sizes = ours.by_region_bytes.get(region, 0), theirs.by_region_bytes.get(region, 0)
+    closed, walked = closed_form.memory, simulated.memory
+    whole = max(closed.peak_bytes, walked.peak_bytes)
+    figures = [("peak", closed.peak_bytes, walked.peak_bytes, whole)]
+    for name in {**closed.at_peak_bytes, **walked.at_peak_bytes}:
+        figures.append((name, closed.at_peak_bytes.get(name, 0), walked.at_peak_bytes.get(name, 0), whole))
+    for region in {**closed.by_region_bytes, **walked.by_region_bytes}:
+        if not region == closed.region == walked.region:
+            sizes = closed.by_region_bytes.get(region, 0), walked.by_region_bytes.get(region, 0)
             figures.append((f"peak in {region}", *sizes, max(sizes)))
     unlike = [Difference(what, a, b) for what, a, b, scale in figures if abs(a - b) > TOLERATED * scale]
     traffics = closed_form.traffic, simulated.traffic

@@ -104,14 +104,14 @@ def _check(choice: Choice, config: Config, ranks: int, here: Machine) -> tuple[C
     config = dataclasses.replace(config, launcher=dataclasses.replace(config.launcher, device="cpu"))
     try:
         with Busy("simulating the step"):
-            ours, theirs = predict(config, ranks, on_cpu), predict(config, ranks, on_cpu, "simulated")
+            closed_form, simulated = predict(config, ranks, on_cpu), predict(config, ranks, on_cpu, "simulated")
     except Exception as error:
         text = " ".join(str(error).split())
         problem = text if isinstance(error, DtkError) else f"{type(error).__name__}: {text}"
         if choice == "both":
             raise DtkError("the job cannot be simulated", problem, "use --engine closed_form") from error
         return None, (f"The simulated check was not possible: {problem}",)
-    return Check(ours, theirs, differences(ours, theirs)), ()
+    return Check(closed_form, simulated, differences(closed_form, simulated)), ()
 
 
 def _doubts(config: Config, here: Machine) -> Iterator[str]:

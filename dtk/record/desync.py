@@ -48,9 +48,9 @@ def first_difference(histories: Mapping[int, History]) -> int | None:
         length = min(len(behind), len(other) - skip)
         if length <= 0 or count == 0:
             continue
-        mine, theirs = behind[len(behind) - length :], other[len(other) - skip - length : len(other) - skip]
-        if mine[-1] != theirs[-1]:
-            first = next(i for i in range(length) if mine[i] != theirs[i])
+        behind_part, other_part = behind[len(behind) - length :], other[len(other) - skip - length : len(other) - skip]
+        if behind_part[-1] != other_part[-1]:
+            first = next(i for i in range(length) if behind_part[i] != other_part[i])
             return count - length + 1 + first
     return None
 

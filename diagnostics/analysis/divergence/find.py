@@ -133,24 +133,24 @@ def between(
         steps: rank -> whether it stopped before the last step that was asked for.
     """
     most, fewest = vote.sides[0][0], vote.sides[1][0]
-    ours, theirs = calls_of(most, vote.key), calls_of(fewest, vote.key)
-    if not all(any(call.seq == vote.position for call in calls) for calls in (ours, theirs)):
+    most_calls, fewest_calls = calls_of(most, vote.key), calls_of(fewest, vote.key)
+    if not all(any(call.seq == vote.position for call in calls) for calls in (most_calls, fewest_calls)):
         return None
-    if len(ours) == len(theirs) == 1 and agree(ours[0].wire, theirs[0].wire):
+    if len(most_calls) == len(fewest_calls) == 1 and agree(most_calls[0].wire, fewest_calls[0].wire):
         return None  # Parts of a coalesced block, of which only one was kept.
-    position = origin(ours, theirs, vote.position)
-    explanation = explain(ours, theirs, position)
+    position = origin(most_calls, fewest_calls, vote.position)
+    explanation = explain(most_calls, fewest_calls, position)
     tie, culprits = vote.tie, vote.minority
     if tie:
-        turned = explain(theirs, ours, position)
+        turned = explain(fewest_calls, most_calls, position)
         if _shows_itself(turned, vote, most):
-            explanation, most, fewest, ours, theirs = turned, fewest, most, theirs, ours
+            explanation, most, fewest, most_calls, fewest_calls = turned, fewest, most, fewest_calls, most_calls
         early = explanation.kind == "fewer_iterations" and bool(steps and steps.get(fewest))
         if early or _shows_itself(explanation, vote, fewest):
             tie, culprits = False, vote.side_of(fewest)
         elif len(vote.sides) > 2 and len(vote.sides[0]) == 1:
             culprits = ()  # No two ranks agree, so no rank stands out.
-    majority, minority = (next(call for call in calls if call.seq == position) for calls in (ours, theirs))
+    majority, minority = (next(call for call in calls if call.seq == position) for calls in (most_calls, fewest_calls))
     halves = tie and len(vote.sides[1]) > 1 and majority.wire.op != minority.wire.op
     if halves and explanation.kind in {"left_out", "added"} and not explanation.aligned:
         # Several ranks against as many: two branches, of which neither is the exception.

@@ -12,15 +12,15 @@ PARTS = ("operation", "number of elements", "dtype", "root", "ReduceOp")  # The 
 _UNKNOWN = ((), None, "")
 
 
-def differing_parts(one: Wire, other: Wire) -> tuple[str, ...]:
+def differing_parts(first: Wire, second: Wire) -> tuple[str, ...]:
     """Return the names of the parts that both sides know and that differ."""
-    rows = zip(PARTS, one, other, strict=True)
+    rows = zip(PARTS, first, second, strict=True)
     return tuple(name for name, a, b in rows if a != b and a not in _UNKNOWN and b not in _UNKNOWN)
 
 
-def agree(one: Wire, other: Wire) -> bool:
+def agree(first: Wire, second: Wire) -> bool:
     """Whether nothing that both sides know differs, so that the two calls complete with each other."""
-    return one == other or not differing_parts(one, other)
+    return first == second or not differing_parts(first, second)
 
 
 def signature(wire: Wire) -> int:
@@ -31,18 +31,18 @@ def signature(wire: Wire) -> int:
     return int.from_bytes(digest, "little") or 1
 
 
-def same_statement(one: Call, other: Call) -> bool:
+def same_statement(first: Call, second: Call) -> bool:
     """Whether the program makes one call with other arguments: the same operation from the same line, or one that
     differs in root or ReduceOp only.
     """
-    if one.wire.op != other.wire.op:
+    if first.wire.op != second.wire.op:
         return False
-    if not (one.site and other.site):
-        return one.wire.op in ROOTED
-    if one.site == other.site and one.stack[1:3] == other.stack[1:3]:
+    if not (first.site and second.site):
+        return first.wire.op in ROOTED
+    if first.site == second.site and first.stack[1:3] == second.stack[1:3]:
         return True
-    same_payload = (one.wire.amounts, one.wire.dtypes) == (other.wire.amounts, other.wire.dtypes)
-    return same_payload and (one.wire.op in ROOTED or one.wire.reduce_op != other.wire.reduce_op)
+    same_payload = (first.wire.amounts, first.wire.dtypes) == (second.wire.amounts, second.wire.dtypes)
+    return same_payload and (first.wire.op in ROOTED or first.wire.reduce_op != second.wire.reduce_op)
 
 
 def at_line(call: Call) -> Hashable:
@@ -74,8 +74,8 @@ def shared_path(paths: Iterable[Sequence[Frame]]) -> list[Frame]:
     return [frames[0] for frames in levels]
 
 
-def replaces(one: Call, other: Call) -> bool:
+def replaces(first: Call, second: Call) -> bool:
     """Whether both hand the same tensors to an operation in the same function, as two branches of one `if` do."""
-    if not one.site or not other.site or one.site.function != other.site.function:
+    if not first.site or not second.site or first.site.function != second.site.function:
         return False
-    return (one.wire.amounts, one.wire.dtypes) == (other.wire.amounts, other.wire.dtypes)
+    return (first.wire.amounts, first.wire.dtypes) == (second.wire.amounts, second.wire.dtypes)

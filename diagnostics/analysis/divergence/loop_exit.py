@@ -75,23 +75,23 @@ def source_says(call: Call, body: Sequence[Call]) -> source_text.Place:
     return place
 
 
-def source_branches(one: Call, other: Call) -> bool:
+def source_branches(first: Call, second: Call) -> bool:
     """Whether the program's text has the two lines in an `if` and its `else`."""
-    lines = _parting(one, other)
-    return lines is not None and source_text.exclusive(*lines, other.created_s)
+    lines = _parting(first, second)
+    return lines is not None and source_text.exclusive(*lines, second.created_s)
 
 
-def straight(one: Call, other: Call) -> bool:
+def straight(first: Call, second: Call) -> bool:
     """Whether the program's text has no loop around both lines at the level where the two paths part."""
-    if (parting := _parting(one, other)) is None:
+    if (parting := _parting(first, second)) is None:
         return False
     file, *lines = parting
-    return source_text.place(file, lines, lines[0], other.created_s) == "no loop"
+    return source_text.place(file, lines, lines[0], second.created_s) == "no loop"
 
 
-def _parting(one: Call, other: Call) -> tuple[str, int, int] | None:
+def _parting(first: Call, second: Call) -> tuple[str, int, int] | None:
     """Return the file and the two lines at which two paths part, if both are lines of one function."""
-    pairs = zip(one.stack[::-1], other.stack[::-1], strict=False)
+    pairs = zip(first.stack[::-1], second.stack[::-1], strict=False)
     left, right = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
     if left is None or right is None or (left.file, left.function) != (right.file, right.function):
         return None

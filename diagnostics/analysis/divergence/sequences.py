@@ -79,13 +79,13 @@ def smallest_edit(majority: Sequence[Hashable], minority: Sequence[Hashable], en
         minority: tokens from the same position on, which differ in the first.
         enough: calls behind the edit that must agree before it counts as seen.
     """
-    ours, theirs = tuple(majority[:LONGEST]), tuple(minority[:LONGEST])
-    edits = [Edit("drop", by, agreeing) for by, agreeing in _shifts(ours, theirs)]
-    edits += [Edit("insert", by, agreeing) for by, agreeing in _shifts(theirs, ours)]
-    edits.append(Edit("substitute", 1, _agreement(ours[1:], theirs[1:])))
-    if len(ours) > 1 and len(theirs) > 1 and ours[1::-1] == theirs[:2]:
-        rest = _agreement(ours[2:], theirs[2:])
-        if rest or len(ours) == 2 or len(theirs) == 2:
+    majority_tokens, minority_tokens = tuple(majority[:LONGEST]), tuple(minority[:LONGEST])
+    edits = [Edit("drop", by, agreeing) for by, agreeing in _shifts(majority_tokens, minority_tokens)]
+    edits += [Edit("insert", by, agreeing) for by, agreeing in _shifts(minority_tokens, majority_tokens)]
+    edits.append(Edit("substitute", 1, _agreement(majority_tokens[1:], minority_tokens[1:])))
+    if len(majority_tokens) > 1 and len(minority_tokens) > 1 and majority_tokens[1::-1] == minority_tokens[:2]:
+        rest = _agreement(majority_tokens[2:], minority_tokens[2:])
+        if rest or len(majority_tokens) == 2 or len(minority_tokens) == 2:
             edits.append(Edit("swap", 2, 2 + rest))  # Both sides made the two calls, so they agree as well.
     proven = [edit for edit in edits if edit.agreeing >= enough]
     # A shift of a periodic history by further rounds agrees as well, over fewer calls. Of equal ones: the fewest calls.
@@ -100,7 +100,7 @@ def _shifts(longer: tuple[Hashable, ...], other: tuple[Hashable, ...]) -> list[t
     return [(by, lengths[by]) for by in shifts if 0 < lengths[by] == min(len(other), len(longer) - by)]
 
 
-def _agreement(ours: tuple[Hashable, ...], theirs: tuple[Hashable, ...]) -> int:
+def _agreement(first: tuple[Hashable, ...], second: tuple[Hashable, ...]) -> int:
     """Return how many calls agree; 0 unless all do that both sides have."""
-    size = min(len(ours), len(theirs))
-    return size if ours[:size] == theirs[:size] else 0
+    size = min(len(first), len(second))
+    return size if first[:size] == second[:size] else 0

@@ -82,9 +82,9 @@ def by_lines(divergence: Divergence, majority: Counters, minority: Counters, *, 
         if place != (right.file, right.function):
             break
         names, early = source_text.loop_variables(left.file, (left.line, right.line), divergence.majority.created_s)
-        ours, theirs = majority.get(place, {}), minority.get(place, {})
-        shared = [name for name in names if name in ours and name in theirs]
-        if any(ours[name] != theirs[name] for name in shared):
+        majority_values, minority_values = majority.get(place, {}), minority.get(place, {})
+        shared = [name for name in names if name in majority_values and name in minority_values]
+        if any(majority_values[name] != minority_values[name] for name in shared):
             return divergence
         if shared and not early:
             left_out = replace(explanation, deviation="drop", place="within", calls=(divergence.majority,))

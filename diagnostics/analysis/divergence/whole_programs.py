@@ -54,27 +54,27 @@ def align(majority: Sequence[PathCall], minority: Sequence[PathCall]) -> list[Ch
     start = 0
     while start < min(len(majority), len(minority)) and majority[start] == minority[start]:
         start += 1
-    ours, theirs = majority[start : start + LONGEST], minority[start : start + LONGEST]
-    whole = len(ours) + start == len(majority) and len(theirs) + start == len(minority)
+    left, right = majority[start : start + LONGEST], minority[start : start + LONGEST]
+    whole = len(left) + start == len(majority) and len(right) + start == len(minority)
     # From each pair of places to the ends; where a list was cut off, the rest of the other is free.
     rest = _DROP if whole else 0
-    costs = [[0] * (len(theirs) + 1) for _ in range(len(ours) + 1)]
-    costs[-1] = [rest * (len(theirs) - j) for j in range(len(theirs) + 1)]
-    for i in range(len(ours) - 1, -1, -1):
-        row, below, mine = costs[i], costs[i + 1], ours[i]
-        row[-1] = rest * (len(ours) - i)
-        for j in range(len(theirs) - 1, -1, -1):
-            match = below[j + 1] if mine == theirs[j] else below[j + 1] + _cost(mine, theirs[j])
+    costs = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
+    costs[-1] = [rest * (len(right) - j) for j in range(len(right) + 1)]
+    for i in range(len(left) - 1, -1, -1):
+        row, below, call = costs[i], costs[i + 1], left[i]
+        row[-1] = rest * (len(left) - i)
+        for j in range(len(right) - 1, -1, -1):
+            match = below[j + 1] if call == right[j] else below[j + 1] + _cost(call, right[j])
             row[j] = min(match, below[j] + _DROP, row[j + 1] + _DROP)
     steps: list[tuple[str, int, int]] = []
     i = j = 0
-    while (i < len(ours) or j < len(theirs)) if whole else (i < len(ours) and j < len(theirs)):
-        both = i < len(ours) and j < len(theirs)
-        if both and costs[i][j] == _cost(ours[i], theirs[j]) + costs[i + 1][j + 1]:
-            same = ours[i].group == theirs[j].group and agree(ours[i].wire, theirs[j].wire)
+    while (i < len(left) or j < len(right)) if whole else (i < len(left) and j < len(right)):
+        both = i < len(left) and j < len(right)
+        if both and costs[i][j] == _cost(left[i], right[j]) + costs[i + 1][j + 1]:
+            same = left[i].group == right[j].group and agree(left[i].wire, right[j].wire)
             steps.append(("same" if same else "arguments", i, j))
             i, j = i + 1, j + 1
-        elif j < len(theirs) and costs[i][j] == _DROP + costs[i][j + 1]:
+        elif j < len(right) and costs[i][j] == _DROP + costs[i][j + 1]:
             steps.append(("insert", i, j))
             j += 1
         else:
@@ -84,12 +84,12 @@ def align(majority: Sequence[PathCall], minority: Sequence[PathCall]) -> list[Ch
     return [Change(kind, start + run[0][1], start + run[0][2], len(run)) for kind, run in runs]  # type: ignore[arg-type]
 
 
-def _cost(one: PathCall, other: PathCall) -> int:
-    if one == other:
+def _cost(first: PathCall, second: PathCall) -> int:
+    if first == second:
         return 0
-    if one[:2] == other[:2]:
+    if first[:2] == second[:2]:
         return _OTHER_LINE
-    return _OTHER_ARGUMENTS if one.stack == other.stack and one.wire.op == other.wire.op else _NEVER
+    return _OTHER_ARGUMENTS if first.stack == second.stack and first.wire.op == second.wire.op else _NEVER
 
 
 MOST_PROGRAMS = 9  # Ranks with more different programs than these are not compared: each does something of its own.

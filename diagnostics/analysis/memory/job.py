@@ -243,9 +243,9 @@ def read(evidence: Evidence, kind: type[Job]) -> Job:
     for snapshot_file, snapshot in _loaded(job, _first(evidence.handles(SnapshotFile)), SnapshotFile.load, "snapshot"):
         rank = _of(job, snapshot_file.rank or 0)
         rank.snapshot, rank.snapshot_file = snapshot, snapshot_file.file
-        known = {record.rank for record in job.ran_out}
+        ranks_out_of_memory = {record.rank for record in job.ran_out}
         record = of_snapshot(rank.rank, snapshot_file.file, snapshot)
-        job.ran_out += [record] if record is not None and not known & {rank.rank, None} else []
+        job.ran_out += [record] if record is not None and not ranks_out_of_memory & {rank.rank, None} else []
     for exported_file, history in _loaded(
         job, _first(evidence.handles(MemoryTimelineFile)), MemoryTimelineFile.load, MemoryTimelineFile.kind
     ):

@@ -132,8 +132,8 @@ def _of_error(error: RankError) -> RanOut | None:
 
 def _purposes(places: Iterable[str]) -> dict[str, str]:
     """Return the functions that were placing model states and saving them, of file and function of each frame."""
-    found = {key: [place for place in places if _TEXT[key].search(place)][:1] for key in ("placing", "saving")}
-    return {key: "".join(place).rpartition(" ")[2] for key, place in found.items()}
+    place_of = {key: [place for place in places if _TEXT[key].search(place)][:1] for key in ("placing", "saving")}
+    return {key: "".join(place).rpartition(" ")[2] for key, place in place_of.items()}
 
 
 def _decoded(rank: int | None, device: str, fields: Mapping[str, object], item: EvidenceItem) -> RanOut:

@@ -176,8 +176,8 @@ def _of_timeline(rank: RankMemory) -> MemoryStack | None:
     if peak is None:
         return None
     of, note = (TENSORS, "only_totals") if exact else (PROCESS, "whole_process")
-    told = {"of": of, "source": "timeline", "file": rank.timeline_file, "steps": times, "notes": [note]}
-    return _stacked(rows, peak, (times[rows.index(peak)][1], None, None), **told)
+    fields = {"of": of, "source": "timeline", "file": rank.timeline_file, "steps": times, "notes": [note]}
+    return _stacked(rows, peak, (times[rows.index(peak)][1], None, None), **fields)
 
 
 def _stacked(

@@ -139,8 +139,8 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
 def not_yet_met(evidence: Evidence) -> list[LogFact]:
     """Return the last lines of ranks that wait for others in a barrier of the store, where nothing follows them."""
     waits = [fact for fact in evidence.facts if "waits" in fact.fields]
-    told = [(f.file, f.fields["steps"].last if f.kind == "steps" else f.line) for f in evidence.facts if f not in waits]
-    return [fact for fact in waits if all(file != fact.file or line < fact.line for file, line in told)]
+    rest = [(f.file, f.fields["steps"].last if f.kind == "steps" else f.line) for f in evidence.facts if f not in waits]
+    return [fact for fact in waits if all(file != fact.file or line < fact.line for file, line in rest)]
 
 
 def _is_of_rendezvous(fact: LogFact) -> bool:

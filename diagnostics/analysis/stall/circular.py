@@ -55,9 +55,9 @@ class PointToPoint(Struct, frozen=True):
         """Whether two ranks wait for each other in the two halves of a message that only their tags keep apart."""
         if self.elsewhere or len(self.calls) != 2:
             return False
-        (one, mine), (other, theirs) = self.calls
-        facing = (mine.peer, theirs.peer) == (other, one) and {mine.p2p, theirs.p2p} == {"send", "recv"}
-        return facing and mine.key == theirs.key and not same_tag(mine, theirs)
+        (rank, call), (peer, met) = self.calls
+        facing = (call.peer, met.peer) == (peer, rank) and {call.p2p, met.p2p} == {"send", "recv"}
+        return facing and call.key == met.key and not same_tag(call, met)
 
 
 CircularWait = GroupOrder | PointToPoint | MissedCall

@@ -120,27 +120,27 @@ def _more_calls(job: JobState, exited: tuple[int, ...], key: GroupKey) -> MoreCa
     by = lengths[1].pop() - lengths[0].pop()
     if not 0 < by <= _LONGEST:
         return None
-    ours, theirs = job.reading.calls(waiting[0], key), job.reading.calls(ended[0], key)
-    start = max(ours[0].seq, theirs[0].seq) if ours and theirs else 0
-    ours, theirs = ([call for call in calls if call.seq >= start] for calls in (ours, theirs))
-    if not theirs or len(ours) != len(theirs) + by or not all(call.stack for call in (*ours, *theirs)):
+    longer, shorter = job.reading.calls(waiting[0], key), job.reading.calls(ended[0], key)
+    start = max(longer[0].seq, shorter[0].seq) if longer and shorter else 0
+    longer, shorter = ([call for call in calls if call.seq >= start] for calls in (longer, shorter))
+    if not shorter or len(longer) != len(shorter) + by or not all(call.stack for call in (*longer, *shorter)):
         return None
-    mine, other = [on_path(call) for call in ours], [on_path(call) for call in theirs]
-    at = next((number for number, token in enumerate(other) if mine[number] != token), len(other))
-    if mine[at + by :] != other[at:]:
+    long, short = [on_path(call) for call in longer], [on_path(call) for call in shorter]
+    at = next((number for number, token in enumerate(short) if long[number] != token), len(short))
+    if long[at + by :] != short[at:]:
         # Last calls from a line whose earlier calls fitted those of other lines only by chance? So it is when DDP sends
         # its buffers in the first forward pass after a step: in rank 0's evaluation, or in the others' next step.
-        if any(not agree(call.wire, met.wire) for call, met in zip(ours, theirs, strict=False)):
+        if any(not agree(call.wire, met.wire) for call, met in zip(longer, shorter, strict=False)):
             return None
-        new = not set(mine[len(theirs) :]) & set(other)
-        fits = [(token, met) for token, met in zip(mine, other, strict=False) if token != met]
-        by_chance = sum(token == mine[-1] for token, _ in fits)
-        if not (new and by_chance) or 2 * len(fits) > len(other):  # Ranks that share no path cannot be compared by it.
+        new = not set(long[len(shorter) :]) & set(short)
+        fits = [(token, met) for token, met in zip(long, short, strict=False) if token != met]
+        by_chance = sum(token == long[-1] for token, _ in fits)
+        if not (new and by_chance) or 2 * len(fits) > len(short):  # Ranks that share no path cannot be compared by it.
             return None
-        return MoreCalls(waiting, ended, tuple(ours[len(theirs) :]), theirs[-1], ours[-1], 0, True, by_chance)
-    there = theirs[min(at, len(theirs) - 1)]
-    extra = tuple(ours[at : at + by])
-    return MoreCalls(waiting, ended, extra, there, ours[-1], len(other) - at, mine[at] not in set(other))
+        return MoreCalls(waiting, ended, tuple(longer[len(shorter) :]), shorter[-1], longer[-1], 0, True, by_chance)
+    behind = shorter[min(at, len(shorter) - 1)]
+    extra = tuple(longer[at : at + by])
+    return MoreCalls(waiting, ended, extra, behind, longer[-1], len(short) - at, long[at] not in set(short))
 
 
 def _ended_in_round(job: JobState, rank: int) -> EndedInRound | None:
@@ -149,8 +149,8 @@ def _ended_in_round(job: JobState, rank: int) -> EndedInRound | None:
         peers = job.survey.groups[key].lines
         # Gloo marks a call that failed as it marks one that completed, so it need not be pending.
         peer = next((other for other in sorted(peers) if other != rank and peers[other].issued > line.issued), None)
-        theirs = job.reading.calls(peer, key) if peer is not None else []
-        pending = next((call for call in theirs if call.seq == line.issued + 1), None)
+        peer_calls = job.reading.calls(peer, key) if peer is not None else []
+        pending = next((call for call in peer_calls if call.seq == line.issued + 1), None)
         if peer is None or pending is None:
             continue
         calls = [call for call in job.reading.calls(rank, key) if call.seq < pending.seq]

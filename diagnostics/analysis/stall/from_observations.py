@@ -49,8 +49,8 @@ def places(
     observed: dict[int, Observation], dumps: dict[int, Stacks]
 ) -> tuple[dict[int, InCollective], dict[int, Standing]]:
     """Return where each rank communicates, and what each one does that does not; `dumps`: its last stacks."""
-    found = {rank: _inside(observed[rank], dumps.get(rank)) for rank in sorted(observed) if not observed[rank].stopped}
-    inside = {rank: place for rank, place in found.items() if place is not None}
+    stops = {rank: _inside(observed[rank], dumps.get(rank)) for rank in sorted(observed) if not observed[rank].stopped}
+    inside = {rank: place for rank, place in stops.items() if place is not None}
     outside = (rank for rank in sorted(observed) if rank not in inside)
     return inside, {rank: _does(dumps.get(rank), observed[rank]) for rank in outside}
 

@@ -118,15 +118,15 @@ def _made_in_round(job: JobState, rank: int, here: Operation, there: Call) -> bo
 
 def _went_past(job: JobState, rank: int, peer: int, here: Operation, missed: Operation) -> bool:
     """Both made the same calls up to the cycle; then the peer came to the next one, and the rank to a later one."""
-    ours, theirs = (_path(job, own, here, {rank, peer}) for own in (rank, peer))
+    path, peer_path = (_path(job, own, here, {rank, peer}) for own in (rank, peer))
     mine, other = job.waits.calls[rank, here], job.waits.calls[peer, missed]
     if not mine.stack or not other.stack or mine.stack == other.stack:
         return False
-    if not ours or not theirs or in_group(ours[-1]) != in_group(mine) or in_group(theirs[-1]) != in_group(other):
+    if not path or not peer_path or in_group(path[-1]) != in_group(mine) or in_group(peer_path[-1]) != in_group(other):
         return False
-    if len(ours) == len(theirs) and mine.step is not None and other.step is not None and mine.step > other.step:
+    if len(path) == len(peer_path) and mine.step is not None and other.step is not None and mine.step > other.step:
         return True
-    before, common = [in_group(call) for call in ours[:-1]], [in_group(call) for call in theirs[:-1]]
+    before, common = [in_group(call) for call in path[:-1]], [in_group(call) for call in peer_path[:-1]]
     size = min(len(before), len(common))
     if not size or before[-size:] != common[-size:]:
         return False
@@ -139,7 +139,7 @@ def _went_past(job: JobState, rank: int, peer: int, here: Operation, missed: Ope
     # functions in another order unseen, unless `mine` is known to open the next round.
     if len(mine.stack) > 1 or mine.stack[0].function == other.stack[0].function:
         return True
-    complete = ours[0].seq == 1 and in_group(mine) in before and in_group(other) in before
+    complete = path[0].seq == 1 and in_group(mine) in before and in_group(other) in before
     return complete and before.index(in_group(mine)) < before.index(in_group(other))
 
 

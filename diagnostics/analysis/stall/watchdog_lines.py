@@ -122,8 +122,8 @@ def read_all(evidence: Evidence) -> list[GroupLog]:
     stacks = [fact for fact in evidence.facts if fact.kind == "collective_stack"]
     for fact in timeouts:
         _take(groups, works, calls, fact, stacks)
-    report, known = _reported(evidence), groups.get("0", GroupLog(""))
-    if len(report.waits | report.counters) > len(known.waits | known.counters):
+    report, default_group = _reported(evidence), groups.get("0", GroupLog(""))
+    if len(report.waits | report.counters) > len(default_group.waits | default_group.counters):
         groups = {name: group for name, group in groups.items() if name != UNNAMED} | {"0": report}
     checked = [replace(group, mixed=group.mixed or not _is_one_hang(group)) for group in groups.values()]
     return sorted(checked, key=lambda group: (not group.default, group.name))

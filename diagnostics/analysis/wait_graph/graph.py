@@ -167,16 +167,16 @@ def _joined(survey: Survey, operation: Operation, waiter: int, other: int) -> bo
         return False
     own = {line.pending.key: line.pending for line in survey.ranks[other].lines.values() if line.pending is not None}
     used = [key for key in survey.ranks[other].lines if not survey.membership_known(key)]
-    mine = survey.ranks[waiter].lines[operation.key].pending
+    waiter_call = survey.ranks[waiter].lines[operation.key].pending
     if not used:
         return True
-    if len(used) != 1 or mine is None or used[0] not in own or tuple(survey.groups[used[0]].lines) != (other,):
+    if len(used) != 1 or waiter_call is None or used[0] not in own or tuple(survey.groups[used[0]].lines) != (other,):
         return False
-    theirs = own[used[0]]
-    if not (mine.key.name.isdecimal() and theirs.key.name.isdecimal()):
+    joined_call = own[used[0]]
+    if not (waiter_call.key.name.isdecimal() and joined_call.key.name.isdecimal()):
         return False
-    early, late = sorted((mine, theirs), key=lambda call: int(call.key.name))
-    return survey.ranks[waiter].can_be_in(theirs.key.name) and program_order(late.stack, early.stack) > 0
+    early, late = sorted((waiter_call, joined_call), key=lambda call: int(call.key.name))
+    return survey.ranks[waiter].can_be_in(joined_call.key.name) and program_order(late.stack, early.stack) > 0
 
 
 def _point_to_point(survey: Survey, waits: WaitGraph) -> None:
@@ -202,8 +202,8 @@ def _answered(survey: Survey, rank: int, call: Call) -> bool:
     if peer is None:
         return False
     wanted = "recv" if call.p2p == "send" else "send"
-    theirs = [other for other in peer.p2p if (other.key, other.p2p) == (call.key, wanted)]
-    halves = [other for other in theirs if other.peer in {rank, None} and same_tag(other, call)]
+    peer_calls = [other for other in peer.p2p if (other.key, other.p2p) == (call.key, wanted)]
+    halves = [other for other in peer_calls if other.peer in {rank, None} and same_tag(other, call)]
     if call.key.recorder != SNAPSHOTS and len(survey.members(call.key)) == 2:
         # Both ranks of a pair count its sends and receives alike.
         return peer.p2p_done.get(call.key, 0) >= call.seq or any(other.seq == call.seq for other in halves)

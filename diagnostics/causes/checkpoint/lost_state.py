@@ -20,8 +20,8 @@ def decide(job: PrintedSteps) -> Finding:
         EvidenceItem("log", one.file, _TEXTS.phrase("before", loss=before), one.rows[-1][3]),
         EvidenceItem("log", resumed.file, _TEXTS.phrase("after", loss=after), resumed.rows[0][3]),
     )
-    said = "weights" if after >= _AT_START * one.rows[0][1] else "rest"
-    facts = _TEXTS.facts(said, before=before, after=after)
+    row = "weights" if after >= _AT_START * one.rows[0][1] else "rest"
+    facts = _TEXTS.facts(row, before=before, after=after)
     step = int(resumed.rows[0][0])
     return Finding(status="confirmed", facts=facts, confidence=0.75, step=step, evidence=items)
 

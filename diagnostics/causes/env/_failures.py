@@ -59,16 +59,18 @@ def failure_cause(file: str) -> Cause[JobEnvironment]:
             yield from named(error.message, "", error.rank, error.file, error.line)
 
     def decide(job: JobEnvironment) -> Finding:
-        found, elsewhere = list(lines(job)), table.get("elsewhere", "")
-        if not found and job.spoken and not elsewhere:
+        matches, elsewhere = list(lines(job)), table.get("elsewhere", "")
+        if not matches and job.spoken and not elsewhere:
             return _TEXTS.ruled_out()
-        if not found:
+        if not matches:
             return _TEXTS.undecided(["unsaid" if job.spoken else "no_log", "ask"], elsewhere=elsewhere or _STDERR)
-        stated = {int(number) for line in found for name in table.get("ranks", ()) if (number := line.fields.get(name))}
-        ranks = tuple(sorted(stated or {line.rank for line in found if line.rank is not None}))
-        items = tuple(line.item for line in found[:_SHOWN])
-        facts = worded(_text, first=found[0], count=len(found))
-        sure = max(float(line.case.get("confidence", _CONFIDENCE)) for line in found)
+        stated = {
+            int(number) for line in matches for name in table.get("ranks", ()) if (number := line.fields.get(name))
+        }
+        ranks = tuple(sorted(stated or {line.rank for line in matches if line.rank is not None}))
+        items = tuple(line.item for line in matches[:_SHOWN])
+        facts = worded(_text, first=matches[0], count=len(matches))
+        sure = max(float(line.case.get("confidence", _CONFIDENCE)) for line in matches)
         return Finding(status="confirmed", facts=facts, confidence=sure, ranks=ranks, evidence=items)
 
     return declared(file, job_environment, decide)

@@ -67,8 +67,8 @@ class Settings(Struct, frozen=True):
         parts = [str(setting) for setting in self.settings[:_NAMED]]
         summary = ". ".join(parts).replace("?.", "?") + ("" if parts[-1].endswith("?") else ".")
         more = len(self.settings) - _NAMED
-        said, all_settings = ["settings", *(["more"] if more > 0 else [])], len(self.settings)
-        text = _TEXTS(finding, said, shown=summary, more=more, settings=all_settings, count=self.count)
+        rows, all_settings = ["settings", *(["more"] if more > 0 else [])], len(self.settings)
+        text = _TEXTS(finding, rows, shown=summary, more=more, settings=all_settings, count=self.count)
         return replace(text, remedies=tuple(setting.remedy() for setting in self.settings))
 
 

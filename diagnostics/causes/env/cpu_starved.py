@@ -42,9 +42,9 @@ def decide(nodes: tuple[NodeHealth, ...]) -> Finding:
             ranks=tuple(sorted({rank for node, _ in starved for rank in node.ranks})),
             evidence=tuple(EvidenceItem("telemetry", node.file, _shows(node, reason)) for node, reason in starved[:8]),
         )
-    known = [node for node in nodes if node.usable_cores]
-    if known:
-        cores = min(node.quota_cores or node.usable_cores or 0 for node in known)
+    measured = [node for node in nodes if node.usable_cores]
+    if measured:
+        cores = min(node.quota_cores or node.usable_cores or 0 for node in measured)
         return _TEXTS.ruled_out(cores=cores)
     return _TEXTS.undecided()
 

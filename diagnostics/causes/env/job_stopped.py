@@ -22,8 +22,8 @@ def _reason(fact: LogFact) -> str:
 
 def _open(reason: str, item: EvidenceItem) -> Finding:
     """Leave it open: it is known that somebody stopped the job, and not why."""
-    said = {name: _REASONS[reason][name] for name in ("summary", "change")}
-    return replace(_TEXTS.undecided("by_whom", **said), evidence=(item,))
+    words = {name: _REASONS[reason][name] for name in ("summary", "change")}
+    return replace(_TEXTS.undecided("by_whom", **words), evidence=(item,))
 
 
 def decide(job: JobEnvironment) -> Finding:

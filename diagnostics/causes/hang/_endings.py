@@ -61,11 +61,11 @@ class Ended(Struct, frozen=True):
         if more is None and victims:
             there = f" at {file_name(gave_up_at.file)}:{gave_up_at.line}" if gave_up_at else ""
             more = TEXTS.phrase("waited", victims=victims, names=names, there=there)
-        said = ["in_order" if self.first.in_order else "usual"]
-        said += [*(["more"] if more else []), *([] if names else ["which"])]
+        rows = ["in_order" if self.first.in_order else "usual"]
+        rows += [*(["more"] if more else []), *([] if names else ["which"])]
         figures = {"who": names or TEXTS.phrase("process"), "how": how, "at": at, "step": step, "more": more}
         world = max(self.world, len(names), 1)
-        return replace(TEXTS(finding, said, count=len(names) or 1, world=world, **figures), remedies=remedies)
+        return replace(TEXTS(finding, rows, count=len(names) or 1, world=world, **figures), remedies=remedies)
 
     def remedy(self, finding: Finding, changes: Mapping[str, Change], detail: str = "") -> Remedy:
         """Return the change for a detail, or the one under the empty string, with what is known filled in."""

@@ -66,11 +66,11 @@ def _disagree(case: WatchdogMismatch, change: str) -> Worded:
         for side in (*vote.sides[1:4], vote.sides[0])
     ]
     barrier = any(wait.numel == 1 and wait.name == "all_reduce" for wait in _sides(case))
-    said = ("disagree", *(["barrier"] if barrier else []), *(["tie"] if vote.tie else []), change)
+    rows = ("disagree", *(["barrier"] if barrier else []), *(["tie"] if vote.tie else []), change)
     figures = {"few": waits[:-1], "most": waits[-1], "group": named(group), "dumps": DUMPS}
     counts = " against ".join(str(len(side)) for side in vote.sides)
     majority, minority, *_ = map(called, _sides(case))
-    return _TEXTS.facts(said, vote=vote, counts=counts, majority=majority, minority=minority, **figures)
+    return _TEXTS.facts(rows, vote=vote, counts=counts, majority=majority, minority=minority, **figures)
 
 
 def _drifted(case: WatchdogDrift | WatchdogSites) -> Worded:
@@ -79,19 +79,19 @@ def _drifted(case: WatchdogDrift | WatchdogSites) -> Worded:
     if isinstance(case, WatchdogSites):
         here, there = (case.sites[side[0]] for side in (case.culprits, others))
         return _TEXTS.facts(("sites", "diverged"), case=case, others=others, here=here, there=there, dumps=DUMPS)
-    said, call = ("drift", "fewer" if case.fewer else "another", "diverged"), case.call
+    rows, call = ("drift", "fewer" if case.fewer else "another", "diverged"), case.call
     group, named_call = named(case.group), called(call)
-    return _TEXTS.facts(said, case=case, others=others, group=group, named_call=named_call, dumps=DUMPS)
+    return _TEXTS.facts(rows, case=case, others=others, group=group, named_call=named_call, dumps=DUMPS)
 
 
 def _unclear(group: GroupLog) -> Worded:
     """Return why waits of one group decide nothing, for the table beside this module."""
     waits = sorted(group.waits.values(), key=lambda wait: (wait.seq, wait.rank))
     first, last = waits[0], waits[-1]
-    said = "same_call" if len({(wait.name, wait.numel) for wait in waits}) == 1 else "maybe_other_calls"
-    said = "mixed" if group.mixed else "other_position" if first.seq != last.seq else said
+    row = "same_call" if len({(wait.name, wait.numel) for wait in waits}) == 1 else "maybe_other_calls"
+    row = "mixed" if group.mixed else "other_position" if first.seq != last.seq else row
     figures = {"first": first, "last": last, "call": called(first), "group": named(group), "dumps": DUMPS}
-    return _TEXTS.facts(said, waiting=group.waits, **figures)
+    return _TEXTS.facts(row, waiting=group.waits, **figures)
 
 
 def confirmed(case: WatchdogDecided, facts: Facts) -> Finding:

@@ -10,20 +10,20 @@ _SHOWN = 4
 _TEXTS = Texts(__file__)
 
 
-def decide(known: Pairs) -> Finding:
+def decide(calls: Pairs) -> Finding:
     """Decide from the split sizes of every all_to_all that the rings hold."""
-    case = known.splits()
+    case = calls.splits()
     if case is None:
-        checked = sum(bool(record.splits) for records in known.records.values() for record in records)
-        if len(known.records) > 1:
+        checked = sum(bool(record.splits) for records in calls.records.values() for record in records)
+        if len(calls.records) > 1:
             return _TEXTS.ruled_out(count=checked)
         return _TEXTS.undecided(missing=_parts.RECORD)
     first, call = case.misfits[0], case.misfits[0].calls[1]
-    said = "tie" if {first.sender, first.receiver} <= set(case.culprits) else "usual"
+    row = "tie" if {first.sender, first.receiver} <= set(case.culprits) else "usual"
     at = f" ({file_name(call.file)}:{call.line})" if call.file else ""
     return Finding(
         status="confirmed",
-        facts=_TEXTS.facts(said, case=case, first=first, call=call, at=at),
+        facts=_TEXTS.facts(row, case=case, first=first, call=call, at=at),
         confidence=0.97,
         ranks=case.culprits,
         victims=case.victims,
@@ -31,7 +31,7 @@ def decide(known: Pairs) -> Finding:
         position=call.seq,
         step=call.step,
         where=places(case),
-        evidence=seen(known, case, "rows"),
+        evidence=seen(calls, case, "rows"),
     )
 
 
@@ -43,10 +43,10 @@ def places(case: Case) -> tuple[Where, ...]:
     return tuple(Where(rank, call.file, call.line, call.function, call.op) for rank, call in named)
 
 
-def seen(known: Pairs, case: Case, what: str) -> tuple[EvidenceItem, ...]:
+def seen(calls: Pairs, case: Case, what: str) -> tuple[EvidenceItem, ...]:
     """Return the rings that show the misfits, with what they count."""
     return tuple(
-        EvidenceItem("flight", known.files[m.receiver], _TEXTS.phrase("seen", misfit=m, what=what))
+        EvidenceItem("flight", calls.files[m.receiver], _TEXTS.phrase("seen", misfit=m, what=what))
         for m in case.misfits[:_SHOWN]
     )
 

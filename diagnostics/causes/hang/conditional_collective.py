@@ -33,16 +33,16 @@ READING = Reading(_TEXTS, ("left_out", "added"), _remedies, lambda facts: facts.
 
 def _more(case: MoreCalls) -> Worded:
     """Return what ranks called that others did not before they ended, for the table beside this module."""
-    said = ["more"]
+    rows = ["more"]
     if case.by_chance or case.agreeing:
-        said.append("by_chance" if case.by_chance else "agreeing")
+        rows.append("by_chance" if case.by_chance else "agreeing")
     if case.pending is not case.extra[0] and not case.by_chance:
-        said.append("pending")
+        rows.append("pending")
     first, more = case.extra[0], len(case.extra)
     others = f" and {more - 1} more" if more > 1 else ""
     fix = _divergence.fix_call(first, added=True)
     them = "it" if more == 1 else "them"
-    return _TEXTS.facts(said, case=case, first=first, others=others, more=more, them=them, fix=fix)
+    return _TEXTS.facts(rows, case=case, first=first, others=others, more=more, them=them, fix=fix)
 
 
 def decide(stall: Stall) -> list[Finding]:

@@ -23,8 +23,8 @@ def decide(stall: Stall) -> Finding:
         details = {case.ranks[0]: counts}
     details |= dict.fromkeys(case.peers[:1], _parts.says("completed", seq=case.operation.seq))
     where = _parts.where(case.ranks[0], case.call, _TEXTS.phrase("does", call=case.call.text))
-    said = ("usual", "others_wait") if case.waiting else "usual"
-    facts, victims = _TEXTS.facts(said, case=case, counts=counts), case.waiting
+    rows = ("usual", "others_wait") if case.waiting else "usual"
+    facts, victims = _TEXTS.facts(rows, case=case, counts=counts), case.waiting
     return _parts.confirmed(
         job, facts, _CONFIDENCE, at=case.operation, seen=details, ranks=case.ranks, victims=victims, where=where
     )

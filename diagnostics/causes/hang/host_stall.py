@@ -30,11 +30,11 @@ def _late_host(case: HostStall) -> Worded:
         since = _TEXTS.phrase("after", call=case.last)
     elif case.issued > 0:
         since = _TEXTS.phrase("after_position", seq=case.issued, group=label)
-    said = ["seen" if at.frame or case.has_stack else "unseen"]
-    if said == ["unseen"]:
-        said += [name for name, holds in (("failed", case.failed), ("unrecorded", case.may_be_unrecorded)) if holds]
+    rows = ["seen" if at.frame or case.has_stack else "unseen"]
+    if rows == ["unseen"]:
+        rows += [name for name, holds in (("failed", case.failed), ("unrecorded", case.may_be_unrecorded)) if holds]
     look = _TEXTS.phrase("look", ranks=case.ranks, since=since)
-    return _TEXTS.facts(said, case=case, missed=missed, doing=doing(at, explained=True), fix=fix(at, look))
+    return _TEXTS.facts(rows, case=case, missed=missed, doing=doing(at, explained=True), fix=fix(at, look))
 
 
 def _host_outside(case: HostOutside) -> Worded:

@@ -27,9 +27,9 @@ def figures(case: PointToPoint) -> dict[str, Any]:
     links += [_TEXTS.phrase("more", more=len(case.calls) - _SHOWN)] if len(case.calls) > _SHOWN else []
     (rank, call), sites = case.calls[0], [call.place for _, call in case.calls if call.site]
     one_sided = "one_sided" if case.left_out is None else "left_out"
-    said = "tags" if case.tags_differ else one_sided if case.elsewhere else "cycle"
+    row = "tags" if case.tags_differ else one_sided if case.elsewhere else "cycle"
     return {
-        "said": said,
+        "said": row,
         "case": case,
         "chain": links,
         "places": " and ".join(dict.fromkeys(sites)) or "both calls",

@@ -17,31 +17,31 @@ def decide(stall: Stall) -> Finding:
     for wait in stall.circular:
         if isinstance(wait, PointToPoint) and wait.scheduled:
             return finding(stall, wait, _TEXTS.facts(**figures(wait) | {"said": "schedules"}))
-    known = pairs(stall.job.evidence)
-    layout, case = known.layout, known.messages()
+    calls = pairs(stall.job.evidence)
+    layout, case = calls.layout, calls.messages()
     if case is None:
         if layout is not None and layout.degrees["pp"] == 1:
             return _TEXTS.ruled_out("no_pipeline")
-        if layout is not None and len(known.records) > 1:
+        if layout is not None and len(calls.records) > 1:
             return _TEXTS.ruled_out("fit")
-        if known.records and not any(record.is_p2p for records in known.records.values() for record in records):
+        if calls.records and not any(record.is_p2p for records in calls.records.values() for record in records):
             return _TEXTS.ruled_out("no_message")
         return _TEXTS.undecided(missing=_parts.RECORD)
     assert layout is not None
     first, what = case.misfits[0], "sizes" if case.shapes else "counts"
     stages = [(layout.place(rank)["pp"], rank) for rank in (first.sender, first.receiver)]
     sender, receiver = (_TEXTS.phrase("stage", stage=stage, rank=rank) for stage, rank in stages)
-    said = f"{what}_tie" if len(case.culprits) > 1 else what
+    row = f"{what}_tie" if len(case.culprits) > 1 else what
     return Finding(
         status="confirmed",
-        facts=_TEXTS.facts(said, first=first, sender=sender, receiver=receiver),
+        facts=_TEXTS.facts(row, first=first, sender=sender, receiver=receiver),
         confidence=0.95,
         ranks=case.culprits,
         victims=case.victims,
         group=Group("pp", case.group),
         step=case.misfits[0].calls[1].step,
         where=places(case),
-        evidence=seen(known, case, "elements" if case.shapes else "messages"),
+        evidence=seen(calls, case, "elements" if case.shapes else "messages"),
     )
 
 

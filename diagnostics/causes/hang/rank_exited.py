@@ -33,8 +33,8 @@ def decide(stall: Stall) -> Finding:
         return _endings.unconfirmed(stall, "exited", _endings.LAUNCHER_LOG, vanished=True)
     is_half = 2 * len(case.culprits) >= stall.job.world() > 1
     if case.first.in_order and is_half and case.gave_up is not None and case.last is None:
-        found = _endings.confirmed(stall, case, _text, _EITHER)
-        return replace(found, ranks=())
+        finding = _endings.confirmed(stall, case, _text, _EITHER)
+        return replace(finding, ranks=())
     confidence = _endings.CONFIDENCE if case.culprits else _endings.UNNAMED_CONFIDENCE
     return _endings.confirmed(stall, case, _text, confidence)
 

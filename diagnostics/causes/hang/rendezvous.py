@@ -33,11 +33,11 @@ def decide(stall: Stall) -> Finding:
         return unconfirmed(stall, _TEXTS.phrase("launcher_logs"))
     victims = tuple(sorted({fact.rank for fact in case.facts if fact.rank is not None}))
     kinds = [fact.kind for fact in case.facts]
-    said = next((kind for kind in ("port_in_use", "port_refused", "mesh_failed") if kind in kinds), "usual")
+    row = next((kind for kind in ("port_in_use", "port_refused", "mesh_failed") if kind in kinds), "usual")
     counts = [fact.fields for fact in case.facts if fact.kind == "store_barrier"]
-    said = "too_many" if any(fields["joined"] > fields["size"] for fields in counts) else said
+    row = "too_many" if any(fields["joined"] > fields["size"] for fields in counts) else row
     message, count = shortened(case.facts[0].text.strip().rstrip("."), 200), counted(len(kinds), "message")
-    facts, lines = _TEXTS.facts(said, message=message, count=count), _parts.lines(case.facts[:4])
+    facts, lines = _TEXTS.facts(row, message=message, count=count), _parts.lines(case.facts[:4])
     return _parts.confirmed(job, facts, 0.85, evidence=lines, victims=victims)
 
 

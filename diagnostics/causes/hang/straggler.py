@@ -28,10 +28,10 @@ def decide(stall: Stall) -> Finding:
     reached = case.call.cited() if case.call else f"position {case.position}"
     by_chance = case.core_wait_s >= _BY_CHANCE * case.lost_s
     when = _TEXTS.phrase("often" if case.times > 1 else "once", case=case)
-    said = ("usual", "by_chance") if by_chance else "usual"
+    rows = ("usual", "by_chance") if by_chance else "usual"
     return _parts.confirmed(
         job,
-        _TEXTS.facts(said, case=case, reached=reached, when=when, others=ranks_spoken(others)),
+        _TEXTS.facts(rows, case=case, reached=reached, when=when, others=ranks_spoken(others)),
         _CHANCE_CONFIDENCE if by_chance else _CONFIDENCE,
         seen={case.rank: _TEXTS.phrase("late", when=when)},
         ranks=(case.rank,),

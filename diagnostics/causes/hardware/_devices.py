@@ -30,9 +30,9 @@ def device_cause(
     def text(finding: Finding, bad: Sequence[DeviceHealth], devices: Sequence[DeviceHealth]) -> Text:
         worst = max(bad, key=badness)
         clause, measured = words(worst, devices)
-        said = ("usual", "several") if len(bad) > 1 else ("usual",)
+        rows = ("usual", "several") if len(bad) > 1 else ("usual",)
         rank = "" if worst.rank is None else f" (rank {worst.rank})"
-        shown = _SHARED(finding, said, name=worst.name, rank=rank, clause=clause, measured=measured, more=len(bad) - 1)
+        shown = _SHARED(finding, rows, name=worst.name, rank=rank, clause=clause, measured=measured, more=len(bad) - 1)
         return replace(shown, remedies=(*own(finding, "fix").remedies, *shown.remedies))
 
     def decide(nodes: tuple[NodeHealth, ...]) -> Finding:

@@ -41,16 +41,16 @@ def decide(job: JobMemory) -> Finding:
     micro = run.get("train.micro_batch_size") if run is not None else None
     has_logits, half_batch = logits > MANY_LOGITS * work, micro // 2 if isinstance(micro, int) else 0
     checkpoints = run.get("train.activation_checkpoint_every") if run is not None else None
-    said = ["with_logits" if has_logits else "usual"]
-    said += ["checkpoint"] if run is None else [] if checkpoints else ["override"]
-    said += (["micro_batch"] if half_batch else []) + (["chunked_loss"] if has_logits and not job.size.strategy else [])
+    rows = ["with_logits" if has_logits else "usual"]
+    rows += ["checkpoint"] if run is None else [] if checkpoints else ["override"]
+    rows += (["micro_batch"] if half_batch else []) + (["chunked_loss"] if has_logits and not job.size.strategy else [])
     step = curve.peak_step if curve is not None else None
     at = _TEXTS.phrase("at", step=step, region=curve.peak_region) if curve is not None and step is not None else ""
     kind, file = rank.history[1:] if curve is None and rank.history is not None else ("trace", rank.trace_file)
     return shared.confirmed(
         job,
         _TEXTS.facts(
-            said,
+            rows,
             rank=rank.rank,
             measured=measured,
             logits=Bytes(logits),

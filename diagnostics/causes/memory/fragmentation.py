@@ -66,8 +66,8 @@ def decide(job: JobMemory) -> Finding:
     worst = max(guilty or records, key=lambda record: record.unused_bytes)
     if not guilty:
         fits = not worst.failed or worst.unused_bytes < LEAST_UNUSED * worst.reserved_bytes
-        said = "none" if fits else "unknown_size" if worst.requested_bytes is None else "too_large"
-        return _TEXTS.ruled_out(said, facts=worst)
+        row = "none" if fits else "unknown_size" if worst.requested_bytes is None else "too_large"
+        return _TEXTS.ruled_out(row, facts=worst)
     settings = [value for own in job.evidence.environment.values() for value in own.values()]
     recorded = any(rank.snapshot and rank.snapshot.settings.get("expandable_segments") for rank in job.ranks.values())
     is_expandable = recorded or any("expandable_segments:True" in value for value in settings)

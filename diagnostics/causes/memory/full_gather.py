@@ -20,12 +20,12 @@ LARGE_ROOT = 0.3
 def _part(call: Gather, whole_bytes: int, is_least: bool = False) -> Finding:
     """Rule it out by the largest gather of parameters, which are so many bytes, or (`is_least`) no fewer."""
     part = call.full_bytes / whole_bytes
-    said = ["not_whole" if part < shared.ALMOST_ALL else "small"]
+    rows = ["not_whole" if part < shared.ALMOST_ALL else "small"]
     if LARGE_ROOT < part < shared.ALMOST_ALL and not call.unit and not is_least:
-        said.append("large_root")
-    said.append("of_least" if is_least else "of_whole")
+        rows.append("large_root")
+    rows.append("of_least" if is_least else "of_whole")
     gathered, whole = Bytes(call.full_bytes), Bytes(whole_bytes)
-    return _TEXTS.ruled_out(said, gathered=gathered, part=f"{part:.0%}", whole=whole)
+    return _TEXTS.ruled_out(rows, gathered=gathered, part=f"{part:.0%}", whole=whole)
 
 
 def decide(job: JobMemory) -> Finding:
@@ -44,13 +44,13 @@ def decide(job: JobMemory) -> Finding:
         layers = run.get("model.layers") if run is not None else None
         if call.kind != "user" and block and isinstance(layers, int):  # Wrapping saves all but the units in use.
             saved = max(0, (layers - shared.UNITS_IN_USE) * block)
-        said = "no_blocks" if blocks_unknown(run) else "dtk" if job.is_dtk else "units"
-        said = "user" if call.kind == "user" else said
+        row = "no_blocks" if blocks_unknown(run) else "dtk" if job.is_dtk else "units"
+        row = "user" if call.kind == "user" else row
         item = EvidenceItem(call.evidence, call.file, _TEXTS.phrase("seen", call=call))
         return shared.confirmed(
             job,
             _TEXTS.facts(
-                said,
+                row,
                 at=shared.spot(call.site, call.at_head),
                 part=f"{call.full_bytes / whole:.0%}",
                 gathered=Bytes(call.full_bytes),
@@ -74,8 +74,8 @@ def decide(job: JobMemory) -> Finding:
         return _part(largest, job.least_bytes(), is_least=True)
     traffic = [record for rank in job.ranks.values() for record in (rank.trace, rank.flight, rank.ring)]
     if any(record.gathers for record in traffic if record is not None):
-        said = "one_unit" if largest is not None and largest.kind == "unit" else "no_size"
-        return _TEXTS.undecided([said, "open"], size=Bytes(largest.full_bytes if largest is not None else 0))
+        row = "one_unit" if largest is not None and largest.kind == "unit" else "no_size"
+        return _TEXTS.undecided([row, "open"], size=Bytes(largest.full_bytes if largest is not None else 0))
     if any(rank.trace or rank.flight for rank in job.ranks.values()):
         return shared.TEXTS.ruled_out("no_gather")
     return shared.not_recorded(job, "collectives")

@@ -206,13 +206,13 @@ def _by_allocations(job: JobMemory, rank: RankMemory) -> Leftover | None:
 
 def _by_snapshot(job: JobMemory, rank: RankMemory) -> Leftover | None:
     """Every whole step in the history of the allocator leaves as much behind, allocated at the same line."""
-    found, steps = [], _whole_steps(rank)
+    leftovers, steps = [], _whole_steps(rank)
     for site, sizes in rank.fullest.kept.items() if rank.fullest is not None and rank.curve is None else ():
         size, most = min(sizes.values()), max(sizes.values())
         if len(sizes) == steps >= CERTAIN_STEPS and size >= _least_bytes(job) and most <= ALIKE * size:
             item = EvidenceItem("snapshot", rank.snapshot_file, _TEXTS.phrase("seen_held", steps=steps, size=size))
-            found.append(Leftover(rank.rank, size, item, 0.9, steps, site=site, at_head=False))
-    return max(found, key=lambda leftover: leftover.per_step_bytes, default=None)
+            leftovers.append(Leftover(rank.rank, size, item, 0.9, steps, site=site, at_head=False))
+    return max(leftovers, key=lambda leftover: leftover.per_step_bytes, default=None)
 
 
 def _whole_steps(rank: RankMemory) -> int:

@@ -46,8 +46,8 @@ def decide(job: JobMemory) -> Finding:
         return shared.not_recorded(job, "capacity", total=Bytes(states.total))
     if capacity is None or states.total < TOO_MUCH * capacity.size_bytes:
         size = Bytes(capacity.size_bytes) if capacity else None
-        said = "fit" if size is not None else "fit_unknown"
-        return _TEXTS.ruled_out(said, total=Bytes(states.total), size=size)
+        row = "fit" if size is not None else "fit_unknown"
+        return _TEXTS.ruled_out(row, total=Bytes(states.total), size=size)
     model = job.size
     whole, world = 2 * (model.parameter_bytes or 0) + (model.optimizer_bytes or 0), model.world_size or 1
     rows, better, sharded = ["need"], model.traits.needs_less_memory, whole // world

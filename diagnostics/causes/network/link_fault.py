@@ -90,8 +90,8 @@ def _words(finding: Finding, faults: LinkFaults) -> Text:
         why = [str(fields["why"]), *([f"on {fields['device']}"] if fields.get("device") else [])]
         parts.append(_TEXTS.phrase("unreached", why=why))
     lines = len(faults.completions) + len(faults.ports) + len(faults.unreached)
-    said = ("usual", "common", "look_at_common") if faults.common else ("usual", "look_at_both")
-    return _TEXTS(finding, said, parts=parts, common=faults.common, lines=lines)
+    rows = ("usual", "common", "look_at_common") if faults.common else ("usual", "look_at_both")
+    return _TEXTS(finding, rows, parts=parts, common=faults.common, lines=lines)
 
 
 def decide(faults: LinkFaults) -> Finding:

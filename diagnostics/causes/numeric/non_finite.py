@@ -75,13 +75,13 @@ def _own_loss_text(
     again later, under loss scaling.
     """
     is_own = alone and world_size > 1
-    said = ["alone" if is_own else "single" if alone else "all"]
-    said += ["silent"] if alone and silent else []
-    said += ["recovered"] if recovered else []
-    said += [*settings.said(ranks if is_own else ()), "detect"]
+    rows = ["alone" if is_own else "single" if alone else "all"]
+    rows += ["silent"] if alone and silent else []
+    rows += ["recovered"] if recovered else []
+    rows += [*settings.said(ranks if is_own else ()), "detect"]
     own, half = ranks[:MAX_SHOWN], (settings.rate or 0.0) / 2
     figures = {"own": ranks, "world": world_size, "silent": silent, "suspects": own, "half_rate": half}
-    return _TEXTS(finding, said, value=value, step=finding.step, **figures)
+    return _TEXTS(finding, rows, value=value, step=finding.step, **figures)
 
 
 def _facts(said: str, settings: Settings, step: int | None = None, **figures: object) -> Facts:

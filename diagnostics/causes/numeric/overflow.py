@@ -25,12 +25,12 @@ def decide(job: PrintedSteps) -> Finding:
         return not_to_the_end("overflow", job)
     items = [EvidenceItem("log", case.file, _TEXTS.phrase("seen", count=case.count), case.line)] if case else []
     items += [EvidenceItem("error", error.file, shortened(error.message, 200), error.line or None)] if error else []
-    said = [] if case is None else ["skipped" if math.isnan(case.scale) else "skipped_scale"]
-    said += [] if error is None else ["gave_up"]
+    rows = [] if case is None else ["skipped" if math.isnan(case.scale) else "skipped_scale"]
+    rows += [] if error is None else ["gave_up"]
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts(
-            [*said, "usual"],
+            [*rows, "usual"],
             count=case.count if case else 0,
             scale=case.scale if case else 0.0,
             error=shortened(error.message, 160).rstrip(".") if error else "",

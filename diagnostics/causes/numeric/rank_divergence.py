@@ -88,13 +88,13 @@ def _without(evidence: Evidence, run: RunEvidence) -> Finding | None:
 
 def _differences(run: RunEvidence) -> list[tuple[int, Difference]]:
     """Return what each rank wrote down; a damaged file may hold what is none."""
-    found = []
+    differences = []
     for rank, events in sorted(run.events.items()):
         for event in events:
             if event.get("name") == "replica_divergence":
                 with suppress(ValueError):
-                    found.append((rank, convert(event, Difference)))
-    return found
+                    differences.append((rank, convert(event, Difference)))
+    return differences
 
 
 def _equal_steps(run: RunEvidence) -> list[int]:

@@ -19,8 +19,8 @@ def _words(finding: Finding, is_tie: bool, equal_step: int | None, parameter: st
     """Say what differs since when; at `equal_step` the ranks were equal for the last time."""
     whose = _TEXTS.phrase("tie" if is_tie else "others")
     since = _TEXTS.phrase("at" if equal_step is None else "since", step=finding.step, equal=equal_step)
-    said = "samples" if parameter == INPUTS else "values"
-    return _TEXTS(finding, said, whose=whose, since=since, parameter=parameter or "parameters")
+    row = "samples" if parameter == INPUTS else "values"
+    return _TEXTS(finding, row, whose=whose, since=since, parameter=parameter or "parameters")
 
 
 def _without(evidence: Evidence, run: RunEvidence) -> Finding | None:

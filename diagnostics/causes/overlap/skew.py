@@ -50,12 +50,12 @@ def decide(view: Overview) -> Finding:
     if not view.worth(total):
         return shared.judged(view, shared.costly(view, total, _TEXTS, "late", **_late()))
     culprits = _culprits(view, priced)
-    theirs = [(late, ns) for late, ns in priced if set(late.ranks) & set(culprits)]
+    of_culprits = [(late, ns) for late, ns in priced if set(late.ranks) & set(culprits)]
     figures = {"step_ms": view.step_ms, "waiting_ms": waiting}
     if not view.on_device:
         # There it has to be a stop rather than slow work, as ranks share cores.
-        theirs = [(late, ns) for late, ns in theirs if late.reason in ("data", "host", "pause", "sync")]
-        least = min(sum(ns for late, ns in theirs if late.step == step) for step in range(steps)) / MS
+        of_culprits = [(late, ns) for late, ns in of_culprits if late.reason in ("data", "host", "pause", "sync")]
+        least = min(sum(ns for late, ns in of_culprits if late.step == step) for step in range(steps)) / MS
         if not culprits or least < WAITING_ON_CPU * view.step_ms:
             return _TEXTS.ruled_out("chance", ms=waiting, share=WAITING_ON_CPU, **figures)
     elif not culprits:
@@ -65,16 +65,16 @@ def decide(view: Overview) -> Finding:
         shown = _TEXTS.phrase("shown_most", rank=rank, share=ns / sum(ns for _, ns in priced))
         facts = shared.costly(view, total, _TEXTS, "wandering", **figures)
         return shared.judged(view, facts, shown, ranks=(), victims=view.ranks, confidence=0.7, of_transfer=False)
-    own = sum(ns for _, ns in theirs) / MS / steps
-    if view.on_device and (len({late.step for late, _ in theirs}) < _MOST * steps or not view.worth(own)):
+    own = sum(ns for _, ns in of_culprits) / MS / steps
+    if view.on_device and (len({late.step for late, _ in of_culprits}) < _MOST * steps or not view.worth(own)):
         return _TEXTS.ruled_out("not_always", ms=own, **figures)
     weights: Counter[tuple[str, str]] = Counter()
-    for late, _ in theirs:
+    for late, _ in of_culprits:
         weights[late.reason, late.detail] += late.lead
     (reason, within), _ = max(weights.items(), key=lambda item: (item[1], item[0]))
-    first = max((late for late, _ in theirs), key=lambda late: late.lead)
+    first = max((late for late, _ in of_culprits), key=lambda late: late.lead)
     lead = {"lead_ms": first.lead / MS, "op": first.op, "group": first.group or "?"}
-    shown = _TEXTS.phrase("shown", unit=view.unit, count=len(theirs), late=culprits, **lead, **figures)
+    shown = _TEXTS.phrase("shown", unit=view.unit, count=len(of_culprits), late=culprits, **lead, **figures)
     facts = shared.costly(view, own, _TEXTS, "late", **_late(culprits, reason, within))
     return shared.judged(view, facts, shown, ranks=culprits, victims=shared.others(view, culprits), of_transfer=False)
 

@@ -44,10 +44,10 @@ def waits(evidence: Evidence) -> Waits:
 def _words(finding: Finding, case: Waits) -> Text:
     longest = max((seconds for seconds, _ in case.ranks.values()), default=0.0)
     names = dict.fromkeys(name for fact in case.lines if (name := str(fact.fields.get("server") or "")))
-    said = "both" if case.ranks and case.lines else "waits" if case.ranks else "usual"
+    row = "both" if case.ranks and case.lines else "waits" if case.ranks else "usual"
     return _TEXTS(
         finding,
-        said,
+        row,
         long=_TEXTS.phrase("long", longest=longest) if longest else "",
         where=f" ({case.doing})" if case.doing else "",
         silent=[*names] or _TEXTS.phrase("disk"),

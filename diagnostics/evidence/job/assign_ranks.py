@@ -170,8 +170,8 @@ def _fullness(error: RankError) -> tuple[Any, ...]:
 def _same(error: RankError, other: RankError) -> bool:
     """Whether two records may tell of one end: the same exception, or one says only how the process ended."""
     if error.type and other.type:
-        mine, theirs = _words(error.message), _words(other.message)
-        return error.type == other.type and (mine.startswith(theirs[:60]) or theirs.startswith(mine[:60]))
+        first, second = _words(error.message), _words(other.message)
+        return error.type == other.type and (first.startswith(second[:60]) or second.startswith(first[:60]))
     if error.type or other.type:
         bare = other if error.type else error
         return bare.signal is None or bare.signal == "SIGABRT"

@@ -123,8 +123,8 @@ class _Scan(Struct):
         if self.wrapped is not None and not line.stream and len(self.wrapped.text) < MATCHED:
             before = self.wrapped.text
             texts = f"{before.rstrip()} {line.text.strip()}".replace("( ", "("), before + line.text
-            told = (text for text in texts for one in TABLE if one.word.decode() in text and one.regex.search(text))
-            line = self.wrapped._replace(text=next(told, texts[0]))  # Terminals fold in the middle of a word.
+            matching = (text for text in texts for one in TABLE if one.word.decode() in text and one.regex.search(text))
+            line = self.wrapped._replace(text=next(matching, texts[0]))  # Terminals fold in the middle of a word.
         self.wrapped = None
         line = self._without_prefix(line)
         rank = self.rank if line.rank is None else line.rank

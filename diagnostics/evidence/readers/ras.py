@@ -42,8 +42,8 @@ def recognise(head: bytes) -> bool:
 def read(source: Source) -> Contents:
     """Read one answer: a fact for each difference that it tells of."""
     data, file = whole(source.path, source.limits), source.file
-    told = _of_json(data) if data.lstrip()[:1] == b"{" else _of_text(data.decode("utf-8", "replace"))
-    facts = [LogFact(kind, None, file, line, text) for kind, line, text in told]
+    entries = _of_json(data) if data.lstrip()[:1] == b"{" else _of_text(data.decode("utf-8", "replace"))
+    facts = [LogFact(kind, None, file, line, text) for kind, line, text in entries]
     return Contents(file, facts=facts or [LogFact(AGREES, None, file, 0, "RAS tells of no difference between ranks")])
 
 

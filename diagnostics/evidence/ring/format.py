@@ -251,9 +251,9 @@ def _groups(data: bytes, count: int, texts: list[str]) -> dict[int, RingGroup]:
         left -= len(members[ranks])
         if left < 0:
             raise ValueError(f"groups of over {MAX_MEMBERS:,} members together; no rank has so many")
-        title, ours = _text(texts, name), members[ranks]
-        key = group_key(title, ours, generation)
-        by_index[index] = RingGroup(title, _text(texts, desc), ours, key, generation, started, finished)
+        title, ranks_of_group = _text(texts, name), members[ranks]
+        key = group_key(title, ranks_of_group, generation)
+        by_index[index] = RingGroup(title, _text(texts, desc), ranks_of_group, key, generation, started, finished)
     return by_index
 
 

@@ -110,8 +110,8 @@ def ask(arguments: list[str], who: str, given: str | None) -> str:
         DtkError: it fails, with its error output as one line.
     """
     # Without what belongs to a job in which this process may be itself: sbatch would take it for options.
-    ours = ("SLURM_", "SBATCH_EXPORT")
-    environment = {k: value for k, value in os.environ.items() if k == "SLURM_CONF" or not k.startswith(ours)}
+    prefixes = ("SLURM_", "SBATCH_EXPORT")
+    environment = {k: value for k, value in os.environ.items() if k == "SLURM_CONF" or not k.startswith(prefixes)}
     try:
         with refused(f"cannot run {arguments[0]}"):
             done = subprocess.run(

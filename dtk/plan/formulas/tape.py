@@ -283,16 +283,16 @@ class Tape:
         """Give each gradient of a parameter, when it is the sum over all its uses, to the listener, a bias first."""
         for name, gradient in reversed(of_parameters):
             self.uses[name] -= 1
-            found = [*self.pending.pop(name, ()), gradient]
-            if len(found) > 1 and not (parts and self.uses[name]):
-                size = sum(each.size_bytes for each in found) if parts else gradient.size_bytes
+            gradients = [*self.pending.pop(name, ()), gradient]
+            if len(gradients) > 1 and not (parts and self.uses[name]):
+                size = sum(each.size_bytes for each in gradients) if parts else gradient.size_bytes
                 total = self.ledger.allocate("gradients", size)
-                drop(*found)
-                found = [total]
+                drop(*gradients)
+                gradients = [total]
             if self.uses[name]:
-                self.pending[name] = found
+                self.pending[name] = gradients
             else:
-                listener(name, *found)
+                listener(name, *gradients)
 
     def seed(self, value: Value, gradient: Buffer) -> None:
         """Add to the gradient of a value; of the last one something outside the tape computes it."""
