@@ -4,6 +4,7 @@
     python benchmarks/compression.py --seeds 20 --steps 200 --optimizers "AdamW, lr 0.01" --hooks bf16 int8
     python benchmarks/compression.py --updates --steps 200
     python benchmarks/compression.py --memory
+    python benchmarks/compression.py --zeropp
 
 A one-block GPT on the embedded corpus under ddp, two gloo ranks. The first table has, for each optimizer, the mean of
 the last 20 losses without compression, and by how much each hook's is above it: mean and standard deviation over the
@@ -17,6 +18,8 @@ those of the whole gradients: the norm of the difference relative to the norm, m
 `--memory`: peak resident memory (VmHWM of the fuller rank from the second step on) with each hook above that without,
 beside what the plan says; a model of 4 blocks of width 512. What the tensors of a thread take is in it, unlike in the
 profiler's events.
+
+`--zeropp`: final losses of fsdp with int8 weights and gradients on the wire, AdamW, 200 steps, by seed.
 """
 
 import argparse
@@ -43,6 +46,7 @@ from dtk.parallel.ddp_hooks import Compressed, Int8, TopK  # noqa: E402
 from dtk.plan.formulas.closed_form import closed_form  # noqa: E402
 from dtk.plan.job import planned_job  # noqa: E402
 from dtk.strategies.ddp import DDPConfig  # noqa: E402
+from dtk.strategies.fsdp import FSDPConfig  # noqa: E402
 from tests.dist.ranks import run_ranks  # noqa: E402
 from tests.dist.training_ranks import config  # noqa: E402
 
@@ -157,6 +161,30 @@ def updates_table(lr: float, steps: int) -> None:
         print(f"| {name} | " + " | ".join(f"{100 * fmean(column):.2f}%" for column in zip(*rows, strict=True)) + " |")
 
 
+def zeropp_table(seeds: int, steps: int) -> None:
+    """Print the fourth table."""
+    train = replace(config().train, steps=steps, micro_batch_size=8, clip_norm=None)
+    shared = {**TASK, "optimizer": config().optimizer, "train": train}
+    cases = {
+        name: FSDPConfig(quantized_weights=weights, quantized_gradients=gradients)
+        for name, weights, gradients in (
+            *(("whole", False, False), ("int8 weights", True, False)),
+            *(("int8 gradients", False, True), ("both", True, True)),
+        )
+    }
+    found: dict[str, list[float]] = {}
+    for name, section in cases.items():
+        runs = {str(seed): {**shared, "strategy": section, "seed": seed} for seed in range(1, seeds + 1)}
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = run_ranks("tests.dist.training_ranks:train_as_recorded", 2, runs, folder, timeout_s=1200)
+        found[name] = [fmean(losses[-LAST:]) for losses, _, _ in ranks[0].values()]
+    print("| on the wire | mean of the last 20 losses | above whole |\n|---|---|---|")
+    for name, losses in found.items():
+        above = [100 * (loss / whole - 1) for loss, whole in zip(losses, found["whole"], strict=True)]
+        spread = f"{fmean(above):+.2f} ± {stdev(above):.2f}%" if name != "whole" else ""
+        print(f"| {name} | {fmean(losses):.4f} | {spread} |", flush=True)
+
+
 def memory_table() -> None:
     """Print the third table."""
     job = [override for override in tiers.MODEL if not override.startswith("strategy=")]
@@ -181,10 +209,13 @@ def main() -> None:
     parser.add_argument("--hooks", nargs="+", choices=HOOKS, default=list(HOOKS))
     parser.add_argument("--updates", action="store_true")
     parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--zeropp", action="store_true")
     parser.add_argument("--lr", type=float, default=1e-2, help="of --updates")
     arguments = parser.parse_args()
     if arguments.memory:
         memory_table()
+    elif arguments.zeropp:
+        zeropp_table(arguments.seeds, arguments.steps)
     elif arguments.updates:
         updates_table(arguments.lr, arguments.steps)
     else:

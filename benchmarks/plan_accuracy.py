@@ -3,6 +3,7 @@
     python benchmarks/plan_accuracy.py --models gpt2_tiny,llama_tiny,bert_tiny
     python benchmarks/plan_accuracy.py --models gpt2 --sequence-length 64 --batches 1
     python benchmarks/plan_accuracy.py --layouts --sequence-length 64    # those of the parity table
+    python benchmarks/plan_accuracy.py --settings --ranks 2    # hooks, int8 of ZeRO++, update in backward
 
 Actual: allocator events of the torch profiler on real gloo ranks, tensors that live since the set-up included, of the
 rank that held most; the lower of the second and the third step, as what gloo's threads free late only adds. What gloo
@@ -36,6 +37,20 @@ DATA = {
     "moe_tiny": ["data=synthetic", "data.vocab_size=512"],
     "gpt2": ["data=synthetic", "data.vocab_size=50257"],
 }
+SETTINGS = {
+    **{f"ddp {hook}": [f"strategy.communication_hook={hook}"] for hook in ("none", "bf16", "int8", "topk")},
+    "fsdp": [],
+    "fsdp int8 weights": ["strategy.quantized_weights=true"],
+    "fsdp int8 gradients": ["strategy.quantized_gradients=true"],
+    "fsdp int8 both": ["strategy.quantized_weights=true", "strategy.quantized_gradients=true"],
+    **{
+        f"{strategy}, {kind}": ["model.layers=6", "train.global_batch_size=2", "train.clip_norm=null", *more]
+        for strategy in ("single", "fsdp", "zero2")
+        for kind, more in (("6 blocks", []), ("6 blocks, in backward", ["optimizer.in_backward=true"]))
+    },
+}
+"""Of gpt2_tiny with 8 tokens a sample: activations are few, so that buffers and gradients set the peak. Not powersgd,
+which frees on gloo's threads, where the profiler does not see it: `compression.py --memory` has its resident memory."""
 HEAD = ("model", "strategy", "ranks", "batch", "recompute", "actual", "with gloo", "simulated", "error", "closed form")
 
 
@@ -49,6 +64,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--recompute", default="0,1", help="train.activation_checkpoint_every")
     parser.add_argument("--sequence-length", type=int, default=128)
     parser.add_argument("--layouts", action="store_true", help="the layouts of the parity table, in micro-batches of 2")
+    parser.add_argument("--settings", action="store_true", help="SETTINGS, with 8 tokens a sample")
     return parser.parse_args()
 
 
@@ -56,6 +72,15 @@ def cases(arguments: argparse.Namespace, ranks: int) -> dict[str, Any]:
     """Every combination on so many ranks: row of the table -> composed job."""
     found = {}
     quiet = ("train.evaluate_every=-1", "checkpoint=off", "record=off", "launcher.device=cpu")
+    if arguments.settings:
+        for name, typed in SETTINGS.items():
+            strategy = name.split(" ")[0].rstrip(",")
+            if (strategy == "single") == (ranks == 1):
+                batch = 1 if "6 blocks" in name and ranks > 1 else 2 if ranks == 1 else 4
+                sizes = [f"train.micro_batch_size={batch}", f"train.global_batch_size={batch * ranks}"]
+                base = ["model=gpt2_tiny", "data=synthetic", "data.sequence_length=8", f"strategy={strategy}"]
+                found[f"gpt2_tiny|{name}|{ranks}|{batch}|0"] = planned_job([*base, *sizes, *quiet, *typed], None, ranks)
+        return found
     if arguments.layouts:
         for model, table in (("gpt2_tiny", LAYOUTS), ("moe_tiny", EXPERTS)):
             for name, typed in table.get(ranks, {}).items():

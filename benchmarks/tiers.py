@@ -2,10 +2,12 @@
 
     python benchmarks/tiers.py --layers 12
     python benchmarks/tiers.py --layers 12 --limit-mb 900      (also the largest number of blocks under that limit)
+    python benchmarks/tiers.py --layers 4 --rounds 20          (only step times, which can be compared)
 
 Two gloo ranks under fsdp, one thread each. Peak: VmHWM of the fullest rank from the second step on, above what its
 process had before set-up. Limit: RLIMIT_DATA of each rank, which the kernel refuses memory by; a number of blocks fits
-if three steps end.
+if three steps end. Rounds: all tiers are set up in the same two processes and take a step in turn, every other round in
+the reverse order, so that what else the machine does meets all of them; ratios to `none` are taken round by round.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from statistics import median, quantiles
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,6 +49,22 @@ def run(tier: list[str], layers: int, folder: str, steps: int, limit_bytes: int 
     job = planned_job([*MODEL, *tier, *place, f"model.layers={layers}"], None, RANKS)
     ranks = run_ranks("tests.dist.tier_ranks:measure", RANKS, job.plain, folder, steps, limit_bytes, timeout_s=1800)
     return job, ranks
+
+
+def times(layers: int, folder: str, rounds: int) -> None:
+    """Print the table of step times."""
+    plain = {}
+    for name, tier in TIERS.items():
+        place = [f"strategy.offload_folder={folder}"] if FILE[0] in tier else []
+        plain[name] = planned_job([*MODEL, *tier, *place, f"model.layers={layers}"], None, RANKS).plain
+    timed = run_ranks("tests.dist.tier_ranks:alternate", RANKS, plain, folder, rounds, timeout_s=1800)[0]
+    print("| tier | step ms, median | to none, median of rounds | quartiles | processor time, to none |")
+    print("|---|---|---|---|---|")
+    for name in TIERS:
+        wall, cpu = ([took[name][i] / took["none"][i] for took in timed] for i in (0, 1))
+        first, _, third = quantiles(wall, n=4)
+        step_ms = 1e3 * median(took[name][0] for took in timed)
+        print(f"| {name} | {step_ms:.0f} | {median(wall):.2f} | {first:.2f} - {third:.2f} | {median(cpu):.2f} |")
 
 
 def largest(tier: list[str], folder: str, limit_bytes: int, most: int) -> tuple[int, int]:
@@ -84,11 +103,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=0, help="of step times; nothing else is measured then")
     parser.add_argument("--folder", default=None, help="on the disk to measure; default: the temporary folder's")
     parser.add_argument("--limit-mb", type=int, default=0)
     parser.add_argument("--most", type=int, default=64, help="blocks from which on no larger model is tried")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        if arguments.rounds:
+            times(arguments.layers, folder, arguments.rounds)
+            return
         print(
             "| tier | peak MiB | step ms | processor ms of a step | MiB moved | as planned |\n|---|---|---|---|---|---|"
         )

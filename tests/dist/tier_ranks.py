@@ -73,6 +73,36 @@ def measure(context: Context, plain: dict[str, Any], folder: str, steps: int, li
     }
 
 
+def alternate(context: Context, jobs: dict[str, Any], folder: str, rounds: int) -> list[dict[str, tuple[float, float]]]:
+    """Time steps of several jobs of one process group in turn, every other round in the reverse order.
+
+    Args:
+        context: this rank.
+        jobs: name -> resolved configuration.
+        folder: for the runs.
+        rounds: of one step of each job, after a first that is not timed.
+
+    Returns:
+        of each round name -> seconds of a step, and of processor time in it.
+    """
+    loops = {}
+    for number, (name, plain) in enumerate(jobs.items()):
+        job = from_plain(plain)
+        rank, paths = placed(context, job), RunPaths(Path(folder) / str(number))
+        recorder = Recorder(job, paths, rank.rank, rank.local_rank, 0, rank.world_size, 0, rank.device)
+        loops[name] = assemble(job, rank, paths, recorder, StopRequest())
+    timed: list[dict[str, tuple[float, float]]] = []
+    for step in range(rounds + 1):
+        took = {}
+        for name, loop in list(loops.items())[:: 1 if step % 2 else -1]:
+            inputs = loop._batches(step), agree(loop.context, False, 0)
+            began, used = time.perf_counter(), time.process_time()
+            loop._step(step, *inputs)
+            took[name] = time.perf_counter() - began, time.process_time() - used
+        timed.append(took)
+    return timed[1:]
+
+
 def lose_the_disk(context: Context, job: Config, folder: str, before: str) -> str:
     """Cut the file of the parameters to nothing between steps, or before an update; returns what the next step says."""
     context, paths = placed(context, job), RunPaths(Path(folder))

@@ -180,9 +180,14 @@ class DeepSpeed(Strategy):
         import torch
 
         optimizer = self.engine.optimizer
-        for flat in self._flat if field else ():
+        for i, flat in enumerate(self._flat if field else ()):
             if field not in (state := optimizer.optimizer.state[flat]):
+                in_file = self.config.stage == 3 and optimizer._swappable_optimizer_subgroup(i)
+                if in_file:  # There the float32 parameters are as well, and beside them the field's place is made.
+                    optimizer._optimizer_states_and_gradient_swap_in(i)
                 state[field] = torch.zeros_like(flat)
+                if in_file:
+                    optimizer._optimizer_states_and_gradient_swap_out(i)
         if self.config.stage < 3:
             # DeepSpeed 0.19 does so after updating the first of several groups, and misses the states of the others.
             optimizer._hp_optimizer_states_linked = False

@@ -69,7 +69,10 @@ class DeepSpeedConfig(StrategyConfig):
         """
         scaled = "the library scales the loss itself, so that the scale of dtk's loop would be applied twice"
         compiled = "the library's hooks on modules break the compiled graph"
+        in_files = self.offload_to == "nvme"
+        in_memory = "the library has files for stage 3 only, and would keep them in host memory"
         for holds, other, why, instead in (
+            (in_files and self.stage < 3, "strategy.offload_to=nvme", in_memory, "strategy=deepspeed_zero3"),
             (job.precision.initial_loss_scale is not None, f"precision={job.precision.name}", scaled, "precision=bf16"),
             (job.train.compile, "train.compile=true", compiled, "train.compile=false"),
             (job.preflight == "on", "preflight=on", "the library cannot be simulated", "preflight=off"),

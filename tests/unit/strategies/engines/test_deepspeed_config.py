@@ -47,7 +47,9 @@ def test_dtk_sets_what_it_has_keys_for(config: Config, tmp_path: Path) -> None:
 
 
 def test_offload_is_that_of_deepspeed(config: Config, tmp_path: Path) -> None:
-    moved = job(config, tmp_path, offload="optimizer", offload_to="nvme", offload_folder="/scratch")
+    nvme = {"offload": "optimizer", "offload_to": "nvme", "offload_folder": "/scratch"}
+    assert "files for stage 3 only" in refusal(job(config, tmp_path, **nvme))
+    moved = job(compose([*BASE, "strategy=deepspeed_zero3"]).config, tmp_path, **nvme)
     states = moved.strategy.settings(moved, 2)[0]["zero_optimization"]
     assert states["offload_optimizer"] == {"device": "nvme", "nvme_path": "/scratch"}
     assert states["offload_param"] == {"device": "none"}
