@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def runs(folder: Path) -> dict[str, dict[str, Any]]:
         "zero2": (job("deepspeed_zero2", micro_batch_size=4, offload="optimizer", more=light), None),
         "zero3": (job("deepspeed_zero3", more=exported), None),
         "zero3 tuned": (job("deepspeed_zero3", micro_batch_size=4, config=str(tuned), offload="parameters"), None),
-        "zero3 freed": (job("deepspeed_zero3", steps=4, config=str(freed)), None),
+        "zero3 freed": (job("deepspeed_zero3", config=str(freed)), None),
         "fsdp bf16": (job("fsdp", steps=6, precision="bf16"), None),
         "zero3 bf16": (job("deepspeed_zero3", steps=6, precision="bf16"), None),
         "fsdp bf16 sgd": (job("fsdp", steps=5, precision="bf16", more=sgd), None),
@@ -111,3 +112,22 @@ def test_the_export_is_that_of_fsdp(runs: dict[str, dict[str, Any]], folder: Pat
     ours, theirs = (load_file(folder / name / "export" / "model.safetensors") for name in ("fsdp", "zero3"))
     assert {k: v.shape for k, v in ours.items()} == {k: v.shape for k, v in theirs.items()}
     assert all(ours[name].sub(theirs[name]).abs().max() < 1e-4 for name in ours)
+
+
+EXTENSIONS = Path(os.environ.get("TORCH_EXTENSIONS_DIR", "~/.cache/torch_extensions")).expanduser()
+
+
+@pytest.mark.skipif(
+    not list(EXTENSIONS.rglob("async_io.so")), reason="DeepSpeed's extension async_io, minutes of g++, is not compiled"
+)
+@pytest.mark.parametrize("offload", ["optimizer", "parameters"])
+def test_states_in_files_train_and_resume_as_in_memory(offload: str, tmp_path: Path) -> None:
+    keys = {"offload": offload, "offload_to": "nvme", "offload_folder": str(tmp_path)}
+    cases = {
+        "memory": (job("deepspeed_zero3"), None),
+        "files": (job("deepspeed_zero3", **keys), None),
+        "files -> files": (job("deepspeed_zero3", **keys), "files"),
+    }
+    runs = run_ranks("tests.dist.engine_ranks:train", 2, cases, str(tmp_path))[0]
+    assert apart(runs["memory"], runs["files"]) < NEAR
+    assert apart({"figures": runs["files"]["figures"][5:7]}, runs["files -> files"]) < NEAR

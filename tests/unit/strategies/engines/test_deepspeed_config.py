@@ -100,7 +100,7 @@ def test_a_file_that_agrees_is_taken(config: Config, tmp_path: Path) -> None:
         ),
         (
             {"zero_optimization": {"zero_quantized_weights": True}},
-            ("zero_quantized_weights=true", "need CUDA", "strategy=fsdp strategy.quantized_weights=true"),
+            ("zero_quantized_weights=true", "kernels need CUDA", "strategy=fsdp strategy.quantized_weights=true"),
         ),
         ({"zero_optimization": {"zero_hpz_partition_size": 2}}, ("zero_hpz_partition_size=2", "reshard_after_forward")),
         ("[1]", ("no JSON object",)),
