@@ -71,7 +71,7 @@ class WSDSchedule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CustomSchedule:
-    """A schedule of your own by its import path: a class on `dtk.train.schedule.Schedule`."""
+    """A schedule of your own by its import path: a subclass of `dtk.train.schedule.Schedule`."""
 
     name: Literal["custom"] = "custom"
     _target_: str

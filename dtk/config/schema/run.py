@@ -33,7 +33,7 @@ class TaskConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallbackConfig:
-    """Code of your own at fixed points of a run, named by import path: a class on `dtk.train.callbacks.Callback`."""
+    """Code of your own at fixed points of a run, named by import path: a subclass of `dtk.train.callbacks.Callback`."""
 
     _target_: str
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class TensorboardTracker:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CustomTracker:
-    """Mirror metrics to a tracker of your own: a class on `dtk.record.own_tracker.OwnTracker` (docs/guides)."""
+    """Mirror metrics to a tracker of your own: a subclass of `dtk.record.own_tracker.OwnTracker` (docs/guides)."""
 
     name: Literal["custom"] = "custom"
     _target_: str
