@@ -8,6 +8,7 @@ from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.evidence_terms import Position, Support, position, support
 from diagnostics.analysis.divergence.explanation import Explanation, left_loop
 from diagnostics.analysis.divergence.find import Divergence, Vote
+from diagnostics.analysis.divergence.loop_exit import in_branch, source_branches
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Frame
 
@@ -52,8 +53,13 @@ def misfit(taken: Call, sent: Call, receiver: int, sender: int, sent_bytes: int,
 
 
 def is_for_one_rank(divergence: Divergence) -> bool:
-    """Whether the program's text gives the call to one rank, so that no peer makes it, whatever its group."""
-    return divergence.explanation.terms[0].name == "source one rank"
+    """Whether the program's text gives the call to one rank, so that no peer makes it, whatever its group.
+
+    All peers stand in one call that no branch holds: ranks that each have a branch may use their groups in any order.
+    """
+    calls = divergence.majority, divergence.minority
+    told = divergence.explanation.terms[0].name == "source one rank" and len(divergence.vote.sides) == 2
+    return told and not (in_branch(*calls) or source_branches(*calls))
 
 
 def by_lines(divergence: Divergence, majority: Counters, minority: Counters, *, default_group: bool) -> Divergence:

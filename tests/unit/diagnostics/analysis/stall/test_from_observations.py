@@ -212,6 +212,18 @@ def test_a_call_that_the_text_gives_to_one_rank_is_made_by_no_peer_in_whatever_g
     assert (said[0], said[1].ranks, said[1].confidence) == ("conditional_collective", (0,), 0.7)
 
 
+def test_ranks_that_each_have_a_branch_may_use_their_groups_in_any_order(script: Path) -> None:
+    text = script.read_text().replace(
+        "            dist.barrier()\n",
+        "            dist.barrier()\n        if rank == 1:\n            dist.barrier()\n",
+    )
+    script.write_text(text)
+    other = {"op": "barrier", "group": "other"}
+    places = {0: ("barrier", 6), 1: ("barrier", 8), 2: ("all_reduce", 4)}
+    seen = [rank(number, at(script, *where), call=other if number < 2 else {}) for number, where in places.items()]
+    assert found(*seen) == {}
+
+
 def test_what_is_said_without_a_cause() -> None:
     gone = rank(0, (), looks=(), last=Moment(NOW_S))
     facts = [one for _, facts in (gone, *waiting(1), rank(2, WAIT, switches=9)) for one in facts]
