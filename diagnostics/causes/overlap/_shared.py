@@ -15,6 +15,8 @@ from diagnostics.contract.formatting import Phrase
 TEXTS = Texts(__file__)
 _SMALL_BYTES = 1024
 """Norms, losses and sizes that the next line needs are waited for by nature."""
+_CUT_CONFIDENCE = 0.45
+"""Of whatever a trace shows that was not read to its end: a suspicion."""
 _UNSPLIT_CONFIDENCE = 0.7
 """Of a cost that may hold waiting for late ranks as well."""
 Guard = Callable[[Overview], Finding | None]
@@ -105,6 +107,9 @@ def judged(
     if of_transfer and not view.split:
         items.append(TEXTS.phrase("unsplit", why=unsplit(view)))
         confidence = min(confidence, _UNSPLIT_CONFIDENCE)
+    if any(profile.is_cut for profile in view.profiles):
+        items.append(TEXTS.phrase("cut"))
+        confidence = min(confidence, _CUT_CONFIDENCE)
     files = {profile.rank: profile.file for profile in view.profiles}
     file = files.get(ranks[0] if ranks else -1, view.profiles[0].file)
     return Finding(

@@ -52,6 +52,8 @@ class About(Struct):
     settings: dict[str, object] = field(default_factory=dict)
     """Of the profiler: `with_stack`, `profile_memory`, `record_shapes`."""
     problems: list[str] = field(default_factory=list)
+    is_cut: bool = False
+    """Whether the file was not read to its end: Kineto sorts by kind, so whole kinds of events may be missing."""
 
 
 class Trace(About):

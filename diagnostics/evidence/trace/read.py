@@ -92,6 +92,7 @@ class _Builder:
                 trace.problems.append(most)
                 break
         if scan.problem:
+            trace.is_cut = True
             trace.problems.append(scan.problem)
         if scan.damaged:
             deep = f" ({scan.deep:,} nested over {scan.limits.depth} levels)" if scan.deep else ""

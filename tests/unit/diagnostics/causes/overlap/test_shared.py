@@ -15,7 +15,7 @@ from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap import sync_point
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import Finding, text_of
+from diagnostics.contract.findings import SURE, Finding, text_of
 from tests.unit.diagnostics.causes.overlap.helpers import dtk_run
 
 
@@ -37,7 +37,7 @@ class Profile:
     """One traced rank."""
 
     def __init__(self, rank: int, file: str) -> None:
-        self.rank, self.file = rank, file
+        self.rank, self.file, self.is_cut = rank, file, False
 
 
 @pytest.fixture
@@ -78,6 +78,13 @@ def test_a_cost_that_is_worth_it_confirms(judged: Judge) -> None:
     assert [(item.file, str(item.detail)) for item in finding.evidence] == [("a.json", "a detail")]
     (remedy,) = text.remedies
     assert (remedy.kind, remedy.change, remedy.saves) == ("code", "merge them", "at most 41.0 ms of 100 ms a step")
+
+
+def test_a_trace_that_ends_in_the_middle_gives_a_suspicion_only(judged: Judge) -> None:
+    view = View()
+    view.profiles[1].is_cut = True
+    finding = judged(view, 41.0)
+    assert finding.confidence < SURE and "not read to its end" in str(finding.evidence[-1].detail)
 
 
 def test_a_cost_below_the_share_rules_out_and_says_so(judged: Judge) -> None:
