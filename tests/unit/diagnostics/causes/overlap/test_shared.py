@@ -25,7 +25,7 @@ class View:
     def __init__(self, step_ms: float = 100.0, **more: Any) -> None:
         self.step_ms, self.unit, self.ranks, self.split, self.run = step_ms, "step", (0, 1, 2), True, None
         self.profiles = [Profile(0, "a.json"), Profile(1, "b.json"), Profile(2, "c.json")]
-        self.skew = Skew(complete=True)
+        self.skew, self.library = Skew(complete=True), ""
         for name, value in more.items():
             setattr(self, name, value)
 
@@ -96,6 +96,9 @@ def test_a_cost_below_the_share_rules_out_and_says_so(judged: Judge) -> None:
 def test_a_run_of_dtk_gets_the_override(judged: Judge) -> None:
     (remedy,) = text_of(judged(View(run=dtk_run({"strategy": {"name": "ddp"}})), 41.0)).remedies
     assert (remedy.kind, remedy.change) == ("override", "strategy.x=1")
+    run = dtk_run({"strategy": {"name": "deepspeed_zero1"}})
+    (remedy,) = text_of(judged(View(run=run, library="deepspeed"), 41.0)).remedies
+    assert remedy.kind == "code"
 
 
 @given(st.floats(-50, 500))
