@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from diagnostics.evidence import endings as ends
 from diagnostics.evidence.endings import Ending
-from diagnostics.evidence.model import Evidence, LogFact, shortened
+from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
 from diagnostics.evidence.readers.ring import RingFile
 
 _TIMEOUT_FACTS = {"gloo_timeout", "watchdog_timeout", "monitored_barrier", "store_timeout"}
@@ -21,7 +21,7 @@ def rank_endings(evidence: Evidence) -> dict[int, Ending]:
     candidates: defaultdict[int, list[Ending]] = defaultdict(list)
     for error in evidence.errors:
         if error.rank is not None and error.rank >= 0 and ends.ends_a_rank(error):
-            candidates[error.rank].append(ends.of_error(error, error.rank))
+            candidates[error.rank].append(_of_error(evidence, error, error.rank))
     for fact in _unhandled(evidence):
         ending = ends.of_fact(fact, fact.rank) if fact.rank is not None else None
         if ending is not None:
@@ -45,6 +45,13 @@ def rank_endings(evidence: Evidence) -> dict[int, Ending]:
         for rank, endings in candidates.items()
     }
     return endings | _killed_for_memory(evidence, endings) | _after_side_thread(evidence, endings)
+
+
+def _of_error(evidence: Evidence, error: RankError, rank: int) -> Ending:
+    """Return the ending that an error describes; NCCL says "invalid usage" where its check finds calls that differ."""
+    ending = ends.of_error(error, rank)
+    checked = "invalid usage" in ending.message and any(fact.kind == "calls_differ" for fact in evidence.facts)
+    return replace(ending, kind="mismatch") if checked else ending
 
 
 def _after_side_thread(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
@@ -145,7 +152,7 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     homeless = [error for error in evidence.errors if error.rank is None and ends.ends_a_rank(error)]
     # An exception says more than the exit code that follows from it, and the kernel more than a launcher's SIGKILL.
     bare = [] if memory_kills(evidence) else homeless
-    unnamed = [ends.of_error(error, rank) for error in [error for error in homeless if error.type] or bare]
+    unnamed = [_of_error(evidence, error, rank) for error in [error for error in homeless if error.type] or bare]
     own = [ending for ending in unnamed if ending.by_itself]
     if not own:
         died = [fact for fact in evidence.facts if fact.kind == "worker_died"]  # As Ray notices it.

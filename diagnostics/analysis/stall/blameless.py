@@ -25,6 +25,9 @@ _TEXT = patterns_beside(__file__)
 _LINES_STUCK = 6  # torch writes one every 10 s.
 _TRANSPORT = {"nccl_ib_error", "nccl_ib_async", "nccl_connect", "nccl_socket_error"}
 
+_LATER = frozenset({"num_nodes_waiting", "_exit_barrier"})
+"""Functions of torchrun that ask the store while its ranks run, and after they have ended."""
+
 
 class RootDiffers(Struct, frozen=True):
     """A rooted operation that everybody issued and only some completed: the ranks do not agree on the root."""
@@ -145,8 +148,8 @@ def not_yet_met(evidence: Evidence) -> list[LogFact]:
 
 def _is_of_rendezvous(fact: LogFact) -> bool:
     """Whether the launcher failed before it had started any rank."""
-    if fact.kind != "launcher_error" or any(at.function == "num_nodes_waiting" for at in fact.fields["frames"]):
-        return False  # torchrun looks for nodes that wait while its ranks run.
+    if fact.kind != "launcher_error" or any(at.function in _LATER for at in fact.fields["frames"]):
+        return False
     return fact.fields["type"].startswith("Rendezvous") or _meets(fact.fields["frames"])
 
 

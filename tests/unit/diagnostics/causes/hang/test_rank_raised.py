@@ -132,3 +132,14 @@ def test_a_message_whose_first_line_announces_the_second(tmp_path):
     (root,) = diagnose(tmp_path).root_causes
     assert "undefined symbol" in text_of(root).summary
     assert "reinstall" in text_of(root).remedies[0].change
+
+
+def test_what_nccl_raises_after_its_own_check_of_the_calls_is_no_error_of_the_rank(tmp_path):
+    (tmp_path / "train.log").write_text(
+        "n:1:1 [3] init.cc:1247 NCCL WARN Mismatched collective detected, please check your collective calls at "
+        'and around rank 39.\nTraceback (most recent call last):\n  File "m.py", line 3, in train\n    a()\n'
+        "RuntimeError: NCCL error in: /x/c10d/ProcessGroupNCCL.cpp:492, invalid usage, NCCL version 2.4.8\n"
+    )
+    report = diagnose(tmp_path)
+    assert report.root_causes == ()
+    assert {"hang.collective_mismatch", "hang.signature_mismatch"} <= {one.cause for one in report.suspicions}

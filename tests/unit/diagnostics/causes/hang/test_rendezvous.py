@@ -9,6 +9,7 @@ from diagnostics.analysis.stall.blameless import StartupFailed
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang.rendezvous import CAUSE
 from diagnostics.contract.findings import Finding, text_of
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact
 from tests.unit.diagnostics.analysis.calls import fact, job, waiting
@@ -78,3 +79,12 @@ def test_a_start_that_went_on_is_over() -> None:
 def test_ranks_that_issued_collectives_had_met() -> None:
     (finding,) = CAUSE.decide(Stall(job({rank: waiting(2) for rank in range(2)}, 2)))
     assert finding.status == "undecided" and finding.victims == (0, 1)
+
+
+def test_a_launcher_that_waits_for_others_at_its_exit_had_started(tmp_path: Path) -> None:
+    (tmp_path / "node1.log").write_text(
+        'Traceback (most recent call last):\n  File "/x/torch/distributed/elastic/agent/server/api.py", line 904, in '
+        '_exit_barrier\n    barrier_timeout=self.t,\n  File "/x/torch/distributed/elastic/store.py"'
+        ", line 31, in get_all\n    data = store.get(key)\nRuntimeError: Socket Timeout\n"
+    )
+    assert diagnose(tmp_path).root_causes == ()

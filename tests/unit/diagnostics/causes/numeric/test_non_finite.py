@@ -137,6 +137,7 @@ def test_words_that_only_look_like_it(tmp_path, text):
         ("{'loss': nan, 'grad_norm': nan, 'learning_rate': 0.1}\n", None),
         (" 4%|4   | 41/1000 [00:01<00:40, 25it/s, loss=NaN]\n", 41),
         ("[rank0]: step=3 train_loss=-inf\n", 3),
+        ("Loss is nan, stopping training\n", None),
     ],
 )
 def test_a_log_that_prints_its_loss(tmp_path, text, step):
